@@ -1,0 +1,240 @@
+//! The command line: one module per subcommand, each with its options, its help and what it does.
+//!
+//! This file owns what they share: naming the thread and the consumer, reading numbers, and turning
+//! the parser's complaints into this program's form.
+
+pub mod ack;
+pub mod dispatch;
+pub mod info;
+pub mod init;
+pub mod peek;
+pub mod pop;
+pub mod push;
+pub mod subscribe;
+pub mod unsubscribe;
+
+mod hidden;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, Parser, Subcommand};
+
+use crate::error::{Failure, Result};
+use crate::output;
+use crate::subscription::ConsumerId;
+use crate::thread::Thread;
+
+/// Durable event queues for agents, in a directory, with no daemon
+///
+/// A thread is a directory made by `thread init`. Programs push events into it; consumers
+/// subscribe with a shell command and an SQL filter, and are started when there is something new
+/// for them. Delivery is at least once: a consumer moves on only when it acknowledges.
+#[derive(Parser)]
+#[command(name = "thread", version, max_term_width = 100, after_help = EXAMPLE, disable_help_subcommand = false)]
+struct Cli {
+    /// Accepted with --help, for which it changes nothing
+    #[arg(long, global = true, hide = true)]
+    verbose: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLE: &str = "\
+Example:
+  thread init inbox
+  thread subscribe --thread inbox --consumer bot --handler './agent.sh' --filter \"type = 'message'\"
+  thread push --thread inbox --source self --type message --content-file - <<'EOF'
+  Hello there
+  EOF";
+
+#[derive(Subcommand)]
+enum Command {
+    Init(init::Init),
+    Push(push::Push),
+    Pop(pop::Pop),
+    Peek(peek::Peek),
+    Subscribe(subscribe::Subscribe),
+    Unsubscribe(unsubscribe::Unsubscribe),
+    Dispatch(dispatch::Dispatch),
+    Ack(ack::Ack),
+    Info(info::Info),
+    #[command(name = crate::supervisor::COMMAND, hide = true)]
+    Supervise(hidden::Supervise),
+    #[command(name = crate::wake::COMMAND, hide = true)]
+    AskAgain(hidden::AskAgain),
+}
+
+/// Runs one command line, the program's name first.
+///
+/// # Errors
+///
+/// What the command failed with, or exit code 2 for a command line that cannot be understood.
+pub fn run(args: Vec<OsString>) -> Result<()> {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(e) if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            return output::help(&e.render());
+        }
+        Err(e) => return Err(explain(&e)),
+    };
+    match cli.command {
+        Command::Init(command) => command.run(),
+        Command::Push(command) => command.run(),
+        Command::Pop(command) => command.run(),
+        Command::Peek(command) => command.run(),
+        Command::Subscribe(command) => command.run(),
+        Command::Unsubscribe(command) => command.run(),
+        Command::Dispatch(command) => command.run(),
+        Command::Ack(command) => command.run(),
+        Command::Info(command) => command.run(),
+        Command::Supervise(command) => command.run(),
+        Command::AskAgain(command) => command.run(),
+    }
+}
+
+/// Names the thread.
+#[derive(Args)]
+pub struct ThreadArg {
+    /// The thread's directory [default: $THREAD_DIR]
+    #[arg(long, value_name = "PATH")]
+    thread: Option<PathBuf>,
+}
+
+impl ThreadArg {
+    /// The directory named by `--thread` or `THREAD_DIR`, as given.
+    pub fn path(&self) -> Result<PathBuf> {
+        let named = self.thread.clone().or_else(|| from_environment("THREAD_DIR").map(PathBuf::from));
+        match named {
+            Some(path) if !path.as_os_str().is_empty() => Ok(path),
+            Some(_) => Err(Failure::asked_wrongly("--thread is empty", "name the thread's directory")),
+            None => Err(Failure::asked_wrongly(
+                "no thread is named",
+                "give --thread <path> or set THREAD_DIR; `thread init <path>` makes one",
+            )),
+        }
+    }
+
+    pub fn open(&self) -> Result<Thread> {
+        Thread::open(&self.path()?)
+    }
+}
+
+/// Names the consumer.
+#[derive(Args)]
+pub struct ConsumerArg {
+    /// The consumer's name [default: $THREAD_CONSUMER]
+    #[arg(long, value_name = "NAME")]
+    consumer: Option<String>,
+}
+
+impl ConsumerArg {
+    /// The name given by `--consumer` or `THREAD_CONSUMER`.
+    pub fn name(&self) -> Result<String> {
+        let from_environment = || {
+            from_environment("THREAD_CONSUMER").map(|name| {
+                name.into_string()
+                    .map_err(|_| Failure::asked_wrongly("THREAD_CONSUMER is not valid UTF-8", "mend it"))
+            })
+        };
+        match self.consumer.clone().map(Ok).or_else(from_environment).transpose()? {
+            Some(name) if !name.is_empty() => Ok(name),
+            Some(_) => Err(Failure::asked_wrongly("--consumer is empty", "name the consumer")),
+            None => Err(Failure::asked_wrongly(
+                "no consumer is named",
+                "give --consumer <name> or set THREAD_CONSUMER",
+            )),
+        }
+    }
+
+    /// A consumer that is expected to exist: any name that may stand in the table.
+    pub fn existing(&self) -> Result<ConsumerId> {
+        self.name().map(ConsumerId::stored)
+    }
+}
+
+/// A variable of the environment; an empty one counts as unset.
+fn from_environment(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// What every command says of a consumer that is not subscribed.
+pub fn unknown_consumer(consumer: &ConsumerId) -> Failure {
+    Failure::could_not(
+        format_args!("no consumer '{consumer}' is subscribed"),
+        "see `thread info` for those that are, or `thread subscribe` it",
+    )
+}
+
+/// Reads an event id: a plain decimal integer, 0 or more.
+pub fn event_id(text: &str) -> std::result::Result<i64, String> {
+    whole_number(text).ok_or_else(|| "an event id is a whole number, 0 or more".to_owned())
+}
+
+/// Reads a limit: a plain decimal integer, 1 or more.
+pub fn limit(text: &str) -> std::result::Result<u64, String> {
+    let number = whole_number(text).and_then(|n| u64::try_from(n).ok());
+    number.filter(|&n| n >= 1).ok_or_else(|| "a limit is a whole number, 1 or more".to_owned())
+}
+
+/// Digits only: no sign, no blank, no fraction, nothing after them.
+fn whole_number(text: &str) -> Option<i64> {
+    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    text.parse().ok()
+}
+
+/// The parser's complaint in this program's form: what, and how to mend it.
+fn explain(error: &clap::Error) -> Failure {
+    let usage = "see `thread --help`, or `thread <command> --help`";
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        || error.kind() == ErrorKind::MissingSubcommand
+    {
+        return Failure::asked_wrongly(
+            "no command is given",
+            "try `thread init <path>`, or see `thread --help`",
+        );
+    }
+    let rendered = error.render().to_string();
+    // The first paragraph says what is wrong, sometimes with a list below it.
+    let what: Vec<&str> = rendered.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
+    let what = what.join(" ");
+    let what = what.strip_prefix("error: ").unwrap_or(&what);
+    let suggested =
+        [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue]
+            .into_iter()
+            .find_map(|kind| error.get(kind));
+    let suggested = match suggested {
+        Some(ContextValue::String(one)) => Some(one.clone()),
+        Some(ContextValue::Strings(several)) if !several.is_empty() => Some(several.join("' or '")),
+        _ => None,
+    };
+    match suggested {
+        Some(name) => Failure::asked_wrongly(what, format_args!("did you mean '{name}'? {usage}")),
+        None => Failure::asked_wrongly(what, usage),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn numbers_are_plain_decimal_integers() {
+        assert_eq!(event_id("0"), Ok(0));
+        assert_eq!(event_id("9223372036854775807"), Ok(i64::MAX));
+        for bad in ["", "12abc", "1.5", "-1", "+1", " 1", "0x10", "9223372036854775808", "١"] {
+            assert!(event_id(bad).is_err(), "{bad}");
+            assert!(limit(bad).is_err(), "{bad}");
+        }
+        assert!(limit("0").is_err());
+    }
+}

@@ -1,0 +1,100 @@
+use clap::Args;
+
+use crate::cmd::{ConsumerArg, ThreadArg, event_id, limit, unknown_consumer};
+use crate::dispatch;
+use crate::error::{Failure, Result};
+use crate::filter::{Filter, Scope};
+use crate::output::{self, Reader};
+use crate::store::{Moved, Reading};
+use crate::subscription::{ConsumerId, Subscription};
+use crate::thread::Thread;
+
+/// Acknowledge what a consumer has done, and print what comes next
+///
+/// Records --last-event-id as the last event the consumer has finished, then prints the events
+/// after it that match the consumer's filter, oldest first, one JSON object a line; nothing when
+/// there are none. An event is given again until it is acknowledged. An id before the recorded one
+/// rewinds. With --resume nothing is recorded: printing goes on from the stored cursor.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  thread pop --thread inbox --consumer bot --resume
+  thread pop --thread inbox --consumer bot --last-event-id 42 --limit 10")]
+pub struct Pop {
+    #[command(flatten)]
+    thread: ThreadArg,
+    #[command(flatten)]
+    consumer: ConsumerArg,
+    /// The last event that was finished; 0 for none
+    #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true,
+          required_unless_present = "resume", conflicts_with = "resume")]
+    last_event_id: Option<i64>,
+    /// Go on from the stored cursor and change nothing
+    #[arg(long)]
+    resume: bool,
+    /// The most events to print
+    #[arg(long, value_name = "N", value_parser = limit, default_value = "100", allow_negative_numbers = true)]
+    limit: u64,
+    /// Print errors as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Pop {
+    pub fn run(self) -> Result<()> {
+        let consumer = self.consumer.existing()?;
+        let mut thread = self.thread.open()?;
+        if let Some(id) = self.last_event_id {
+            match thread.store.set_cursor(&consumer, id)? {
+                Moved::UnknownConsumer => return Err(unknown_consumer(&consumer)),
+                Moved::Clamped(newest) => warn_clamped(id, newest),
+                Moved::To(_) | Moved::StandsAt(_) => {}
+            }
+        }
+        let subscription =
+            thread.store.subscription(&consumer)?.ok_or_else(|| unknown_consumer(&consumer))?;
+        let filter = stored_filter(&mut thread, &consumer, &subscription)?;
+        let after = subscription.known_upto(subscription.last_acked_id);
+        print(&mut thread, Reading { after, left: Some(self.limit), filter: filter.as_ref() })
+    }
+}
+
+/// Says that a cursor was asked past the newest event.
+pub fn warn_clamped(id: i64, newest: i64) {
+    output::warn(format_args!(
+        "event {id} does not exist yet; the cursor stands at {newest}, so that nothing future is skipped"
+    ));
+}
+
+/// The filter of a subscription, checked again: other programs write the table too.
+fn stored_filter(
+    thread: &mut Thread,
+    consumer: &ConsumerId,
+    subscription: &Subscription,
+) -> Result<Option<Filter>> {
+    let text = subscription.filter_text().unwrap_or_default();
+    thread
+        .store
+        .check_filter(text, Scope::Subscription)
+        .map_err(|refusal| dispatch::broken_filter(consumer, &refusal.0))
+}
+
+/// Prints events page by page, with no read transaction open while the reader takes his time.
+pub fn print(thread: &mut Thread, mut reading: Reading<'_>) -> Result<()> {
+    let mut page = Vec::new();
+    loop {
+        page.clear();
+        let more = thread.store.read_page(&mut reading, &mut page)?;
+        if (!page.is_empty() && output::bytes(&page)? == Reader::Gone) || !more {
+            return Ok(());
+        }
+    }
+}
+
+/// What is said of a filter that was just given and is none.
+pub fn bad_filter(refusal: &crate::filter::Refusal) -> Failure {
+    Failure::asked_wrongly(
+        format_args!("the filter {refusal}"),
+        "write one SQL condition over id, created_at, source, type, subtype and content",
+    )
+}

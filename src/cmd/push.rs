@@ -1,0 +1,241 @@
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::json;
+
+use crate::batch::Batch;
+use crate::cmd::ThreadArg;
+use crate::error::{Failure, OrFix, Result};
+use crate::event::{Event, NewEvent};
+use crate::journal;
+use crate::log::Level;
+use crate::output;
+use crate::store::Stored;
+use crate::thread::Thread;
+use crate::wake::{self, Waking};
+
+/// The largest content, in bytes: no larger row fits the database.
+const MAX_CONTENT: u64 = 999_000_000;
+
+/// Store an event, or a batch of them, and wake who waits for it
+///
+/// Stores one event and prints its id. When this says yes (exit 0), the event survives power
+/// loss. The JSONL copy is then brought up to date and consumers are woken; trouble with either
+/// is a warning, because the event is stored and pushing it again would double it.
+///
+/// With --batch, stdin is NDJSON: an object a line with source, type, content and, if wanted,
+/// subtype. Other keys are ignored, so that `thread peek` pipes into `thread push --batch`. The
+/// batch is stored whole or not at all; the number stored is printed.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  thread push --thread inbox --source self --type record --subtype decision --content-file - <<'EOF'
+  Anything at all: `backticks`, $dollars and \"quotes\" arrive as they are
+  EOF
+  jq -c '{source: \"ci\", type: \"record\", content: .}' build.jsonl | thread push --thread inbox --batch")]
+pub struct Push {
+    #[command(flatten)]
+    thread: ThreadArg,
+    /// Who sends it, e.g. external:telegram:tg-main:dm:alice:alice, internal:dm:default:bot or self
+    #[arg(long, allow_hyphen_values = true)]
+    source: Option<String>,
+    /// message (between actors) or record (an actor's own trace)
+    #[arg(long = "type", value_name = "TYPE")]
+    kind: Option<String>,
+    /// A finer kind, e.g. toolcall or decision
+    #[arg(long, allow_hyphen_values = true)]
+    subtype: Option<String>,
+    /// The payload, as it stands on the command line
+    #[arg(long, allow_hyphen_values = true)]
+    content: Option<String>,
+    /// Read the payload from a file, or from stdin with "-": any size, byte for byte, UTF-8
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["content", "batch"])]
+    content_file: Option<PathBuf>,
+    /// Store many events, read as NDJSON from stdin
+    #[arg(long)]
+    batch: bool,
+    /// Print what was stored as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Push {
+    pub fn run(self) -> Result<()> {
+        if self.batch { self.run_batch() } else { self.run_one() }
+    }
+
+    fn run_one(self) -> Result<()> {
+        let source = required(self.source, "source")?;
+        let kind = required(self.kind, "type")?;
+        if self.content.is_none() && self.content_file.is_none() {
+            return Err(missing("content", "--content-file - to read it from stdin, or --content"));
+        }
+        let path = self.thread.path()?;
+        let content = match &self.content_file {
+            Some(file) => read_content(file)?,
+            None => self.content.unwrap_or_default(),
+        };
+        let event = NewEvent::new(source, &kind, self.subtype.map(Into::into), content).map_err(|unfit| {
+            Failure::asked_wrongly(
+                format_args!("the event {unfit}"),
+                "see `thread push --help`; nothing was stored",
+            )
+        })?;
+        if let Some(form) = event.source_warning() {
+            output::warn(format_args!(
+                "the source '{}' does not fit the form {form}; stored as it is",
+                event.source
+            ));
+        }
+        let mut thread = Thread::open(&path)?;
+        rotate_log(&thread);
+        let stored = append(&mut thread, |inserter| inserter.insert(&event).map(drop))?;
+        let id = stored.last_id.unwrap_or_default();
+        thread.log(
+            Level::Info,
+            format_args!("push: source={} type={} id={id}", event.source, event.kind.as_str()),
+        );
+        let waking = finish(&mut thread, &event.source);
+        answered(if self.json {
+            one_as_json(&event, id, stored.created_at, waking)
+        } else {
+            output::line(id)
+        });
+        Ok(())
+    }
+
+    fn run_batch(self) -> Result<()> {
+        let mut thread = self.thread.open()?;
+        let batch = Batch::read(io::stdin().lock(), &thread.dir().join("run"))?;
+        if let Some((count, line, form)) = batch.odd_sources {
+            output::warn(format_args!(
+                "{count} sources do not fit their form, first on line {line}: {form}; stored as they are"
+            ));
+        }
+        let mut stored = Stored::default();
+        if let Some(last_source) = &batch.last_source {
+            rotate_log(&thread);
+            stored =
+                append(&mut thread, |inserter| batch.for_each(|event| inserter.insert(event).map(drop)))?;
+            thread.log(
+                Level::Info,
+                format_args!(
+                    "push batch: count={} last_id={}",
+                    stored.count,
+                    stored.last_id.unwrap_or_default()
+                ),
+            );
+            finish(&mut thread, last_source);
+        }
+        answered(if self.json {
+            output::json(
+                &json!({"count": stored.count, "first_id": stored.first_id, "last_id": stored.last_id}),
+            )
+        } else {
+            output::line(stored.count)
+        });
+        Ok(())
+    }
+}
+
+fn required(value: Option<String>, name: &str) -> Result<String> {
+    value.ok_or_else(|| missing(name, &format!("--{name}")))
+}
+
+fn missing(name: &str, give: &str) -> Failure {
+    Failure::asked_wrongly(
+        format_args!("the event has no {name}"),
+        format_args!("give {give}, or --batch; nothing was stored"),
+    )
+}
+
+fn read_content(path: &Path) -> Result<String> {
+    let from_stdin = path.as_os_str() == "-";
+    let name = if from_stdin { "stdin".into() } else { path.to_string_lossy() };
+    if name.is_empty() {
+        return Err(Failure::asked_wrongly("--content-file is empty", "name a file, or - for stdin"));
+    }
+    let mut bytes = Vec::new();
+    let read = if from_stdin {
+        io::stdin().lock().take(MAX_CONTENT + 1).read_to_end(&mut bytes)
+    } else {
+        File::open(path).and_then(|file| file.take(MAX_CONTENT + 1).read_to_end(&mut bytes))
+    };
+    read.or_fix(format_args!("cannot read the content from {name}"), "check the file; nothing was stored")?;
+    if bytes.len() as u64 > MAX_CONTENT {
+        return Err(Failure::could_not(
+            format_args!("the content from {name} is larger than {MAX_CONTENT} bytes"),
+            "store it in a file and push its path; nothing was stored",
+        ));
+    }
+    String::from_utf8(bytes).map_err(|e| {
+        Failure::asked_wrongly(
+            format_args!("the content from {name} is not UTF-8 (byte {})", e.utf8_error().valid_up_to()),
+            "encode it, for instance with base64; nothing was stored",
+        )
+    })
+}
+
+/// Step 1: store, all or nothing. Only this can make a push fail.
+fn append(
+    thread: &mut Thread,
+    feed: impl FnOnce(&mut crate::store::Inserter<'_>) -> Result<()>,
+) -> Result<Stored> {
+    let stored = thread.store.append(feed);
+    if let Err(failure) = &stored {
+        thread.log(Level::Error, format_args!("push: {failure}"));
+    }
+    stored
+}
+
+/// Steps 2 and 3: the copy, then the consumers. What was stored stays stored, whatever happens.
+fn finish(thread: &mut Thread, source: &str) -> Waking {
+    if let Err(e) = journal::catch_up(&thread.files, &mut thread.store) {
+        warn(
+            thread,
+            format!(
+                "events.jsonl is behind: {e:#}; the event is stored, the next push brings the copy up to date"
+            ),
+        );
+    }
+    wake::wake(thread, source).unwrap_or_else(|e| {
+        warn(thread, format!("consumers were not woken: {e}; the event is stored"));
+        Waking::Failed
+    })
+}
+
+fn rotate_log(thread: &Thread) {
+    if let Err(e) = journal::rotate_log(&thread.files) {
+        warn(thread, format!("logs/thread.log could not be rotated: {e}"));
+    }
+}
+
+fn warn(thread: &Thread, text: String) {
+    thread.log(Level::Warn, format_args!("push: {text}"));
+    output::warn(text);
+}
+
+/// An answer that cannot be printed must not make the caller push again.
+fn answered(printed: Result<()>) {
+    if let Err(failure) = printed {
+        output::warn(format_args!("{failure}; what was pushed is stored"));
+    }
+}
+
+fn one_as_json(event: &NewEvent<'_>, id: i64, created_at: String, waking: Waking) -> Result<()> {
+    let event = Event {
+        id,
+        created_at,
+        source: event.source.to_string(),
+        kind: event.kind.as_str().to_owned(),
+        subtype: event.subtype.as_ref().map(ToString::to_string),
+        content: event.content.to_string(),
+    };
+    let mut line = Vec::new();
+    event.row().write_json(&mut line);
+    line.pop();
+    line.extend_from_slice(format!(",\"dispatch\":\"{}\"}}\n", waking.as_str()).as_bytes());
+    output::bytes(&line).map(drop)
+}

@@ -1,0 +1,145 @@
+//! The files of a thread: where they are, and how new ones are made.
+//!
+//! A file made later takes the permission bits of `events.db`, so that two users of one thread do
+//! not lock each other out, and nobody else may write it whatever the umask says.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Component, Path, PathBuf};
+
+/// The paths of one thread, and the owner and permissions its files have.
+#[derive(Debug, Clone)]
+pub struct Files {
+    dir: PathBuf,
+    /// Permission bits for new files.
+    mode: u32,
+    owner: u32,
+    group: u32,
+    /// Device and inode of `events.db`: is the thread at this path still the same one?
+    identity: (u64, u64),
+}
+
+impl Files {
+    /// The files of the thread in `dir`, which is absolute. Nothing when there is no `events.db`.
+    pub fn of(dir: PathBuf) -> Option<Files> {
+        let db = fs::metadata(dir.join("events.db")).ok().filter(fs::Metadata::is_file)?;
+        Some(Files {
+            dir,
+            mode: db.mode() & 0o664,
+            owner: db.uid(),
+            group: db.gid(),
+            identity: (db.dev(), db.ino()),
+        })
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub fn db(&self) -> PathBuf {
+        self.dir.join("events.db")
+    }
+
+    pub fn jsonl(&self) -> PathBuf {
+        self.dir.join("events.jsonl")
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.dir.join("logs").join("thread.log")
+    }
+
+    /// A file in `run/`. Names that begin with `_` are this program's own.
+    pub fn run(&self, name: &str) -> PathBuf {
+        self.dir.join("run").join(name)
+    }
+
+    pub fn consumer_lock(&self, consumer: &crate::subscription::ConsumerId) -> PathBuf {
+        self.run(&format!("{}.lock", consumer.file_stem()))
+    }
+
+    /// Whether the user of this process owns the thread, and so may start handlers.
+    pub fn is_owner(&self) -> bool {
+        rustix::process::geteuid().as_raw() == self.owner
+    }
+
+    /// Whether the same thread is still at its path: neither moved, removed nor replaced.
+    pub fn still_there(&self) -> bool {
+        fs::metadata(self.db()).is_ok_and(|db| (db.dev(), db.ino()) == self.identity)
+    }
+
+    /// Opens a file with `options`, making it (but no directory) if it is missing.
+    pub fn open(&self, path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+        match options.create(false).open(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            done => return done,
+        }
+        match options.clone().create_new(true).mode(self.mode).open(path) {
+            Ok(file) => {
+                // The umask may have taken bits away, and root makes files for their owner. What
+                // may not be changed stays as it is: the file serves at least its maker.
+                drop(file.set_permissions(fs::Permissions::from_mode(self.mode)));
+                if rustix::process::geteuid().is_root() && self.owner != 0 {
+                    drop(std::os::unix::fs::fchown(&file, Some(self.owner), Some(self.group)));
+                }
+                Ok(file)
+            }
+            // Somebody else made it meanwhile.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => options.create(false).open(path),
+            failed => failed,
+        }
+    }
+
+    /// Opens a lock file. Locking does not need the right to write.
+    pub fn open_lock(&self, path: &Path) -> io::Result<File> {
+        match self.open(path, OpenOptions::new().read(true).write(true)) {
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => File::open(path),
+            done => done,
+        }
+    }
+}
+
+/// Makes a directory (and its parents) that nobody but owner and group may write. Existing ones
+/// are left as they are.
+pub fn make_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o775).create(path)
+}
+
+/// Makes an empty file that nobody but owner and group may write. An existing one is left alone.
+pub fn make_empty(path: &Path) -> io::Result<()> {
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o664).open(path).map(drop)
+}
+
+/// Syncs a file or directory, its contents and its entries.
+pub fn sync(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// The absolute, lexically normalised form of a path: `.` and `..` resolved, symlinks not followed.
+pub fn absolute(path: &Path) -> io::Result<PathBuf> {
+    let mut normal = PathBuf::new();
+    for part in std::path::absolute(path)?.components() {
+        match part {
+            Component::ParentDir => {
+                normal.pop();
+            }
+            Component::CurDir => {}
+            other => normal.push(other),
+        }
+    }
+    Ok(normal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_normalised_lexically() {
+        for (given, normal) in
+            [("/a/b/../c/./d", "/a/c/d"), ("/..", "/"), ("//a//b/", "/a/b"), ("/a/../../b", "/b")]
+        {
+            assert_eq!(absolute(Path::new(given)).unwrap(), Path::new(normal));
+        }
+    }
+}

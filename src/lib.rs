@@ -1,0 +1,81 @@
+//! Durable event queues for agents, in a directory, with no daemon.
+//!
+//! A *thread* is a directory with one SQLite database, a JSONL copy for people, lock files and
+//! logs. Programs push events into it; consumers subscribe with a shell command and an SQL filter;
+//! a push starts the handler of whoever has something new, one process per consumer.
+//!
+//! # A map for newcomers
+//!
+//! Read [`cmd::push`] and [`cmd::dispatch`] first: nearly everything else is on their way.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`cmd`] | the subcommands, one file each: options, help, and what they do |
+//! | [`thread`] | making and opening a thread |
+//! | [`wake`] | after a push: through a notifier, by ourselves, or not at all |
+//! | [`dispatch`] | who has something pending, and starting a supervisor for it |
+//! | [`supervisor`] | the process that stands beside a handler and looks again after it |
+//! | [`notifier`] | asking an external scheduler |
+//! | [`journal`] | `events.jsonl` as a projection of the table; rotation |
+//! | [`store`] | all SQL: events, subscriptions, cursors, runs, asking filters |
+//! | [`filter`] | from a user's text to checked SQL |
+//! | [`event`], [`subscription`] | the nouns |
+//! | [`batch`] | reading NDJSON from a pipe in bounded memory |
+//! | [`files`], [`lock`], [`log`], [`process`], [`spawn`] | paths and permissions, flock, the log, who a pid is, detached children |
+//! | [`output`], [`error`] | what people and programs are told |
+//!
+//! Arrows go down this table only.
+//!
+//! # The promises, and where they are kept
+//!
+//! * What `push` acknowledged is never lost: `store`, by WAL with full sync.
+//! * The JSONL copy is exactly the table: `journal`, by writing what the table has, not what a
+//!   pusher thinks.
+//! * At most one handler per consumer: `lock`, by a lock that the handler itself holds.
+//! * No wake-up is lost: `supervisor` and `wake`, by looking again after letting go.
+
+pub mod batch;
+pub mod cmd;
+pub mod dispatch;
+pub mod error;
+pub mod event;
+pub mod files;
+pub mod filter;
+pub mod journal;
+pub mod lock;
+pub mod log;
+pub mod notifier;
+pub mod output;
+pub mod process;
+pub mod spawn;
+pub mod store;
+pub mod subscription;
+pub mod supervisor;
+pub mod thread;
+pub mod wake;
+
+use std::ffi::OsString;
+use std::panic;
+use std::process::ExitCode;
+
+use error::Failure;
+
+/// Runs the program with these arguments, the program's name first.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let as_json = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json");
+    // A defect must not look like success or spill a backtrace into somebody's pipe.
+    panic::set_hook(Box::new(|_| {}));
+    let done = panic::catch_unwind(|| cmd::run(args)).unwrap_or_else(|panicked| {
+        let why = panicked.downcast_ref::<String>().map(String::as_str);
+        let why = why.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        Err(Failure::could_not(format_args!("a defect in thread: {why}"), "please report it"))
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output::failure(&failure, as_json);
+            ExitCode::from(failure.code)
+        }
+    }
+}

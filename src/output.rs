@@ -1,0 +1,77 @@
+//! All printing. Data goes to stdout, everything else to stderr.
+//!
+//! Nothing here panics: stdout and stderr may be closed, full, or a pipe whose reader has gone. A
+//! reader that went early has what it wanted and is no error.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use crate::error::{Failure, OrFix, Result};
+use crate::log::Escaped;
+
+/// Whether anybody still reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reader {
+    There,
+    /// The pipe was closed: there is no point in printing more.
+    Gone,
+}
+
+/// Prints bytes to stdout.
+pub fn bytes(data: &[u8]) -> Result<Reader> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(data).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(Reader::There),
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Err(e) => Err(e).or_fix("cannot write to stdout", "check where the output goes"),
+    }
+}
+
+/// Prints one line to stdout.
+pub fn line(text: impl fmt::Display) -> Result<()> {
+    bytes(format!("{text}\n").as_bytes()).map(drop)
+}
+
+/// Prints a value as one line of JSON.
+pub fn json(value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string(value).or_fix("cannot write the answer as JSON", "leave out --json")?;
+    line(text)
+}
+
+/// Prints help to stdout, in colour where that is a terminal.
+pub fn help(text: &clap::builder::StyledStr) -> Result<()> {
+    use std::io::IsTerminal;
+    let coloured = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    bytes(if coloured { text.ansi().to_string() } else { text.to_string() }.as_bytes()).map(drop)
+}
+
+/// Text of others, made fit for a terminal: nothing in it moves the cursor or colours the line.
+pub fn plain(text: &str) -> Escaped<'_> {
+    Escaped(text)
+}
+
+/// Prints a warning to stderr.
+pub fn warn(text: impl fmt::Display) {
+    stderr_line(&format!("Warning: {}", Escaped(&text.to_string())));
+}
+
+/// Prints a failure to stderr, in one line: for people, or as JSON.
+pub fn failure(failure: &Failure, as_json: bool) {
+    #[derive(Serialize)]
+    struct Report<'a> {
+        error: &'a str,
+        suggestion: &'a str,
+    }
+    let report = Report { error: &failure.what, suggestion: &failure.fix };
+    match serde_json::to_string(&report) {
+        Ok(json) if as_json => stderr_line(&json),
+        _ => stderr_line(&format!("Error: {}", Escaped(&failure.to_string()))),
+    }
+}
+
+fn stderr_line(line: &str) {
+    // There is nowhere left to say that this failed.
+    drop(io::stderr().write_all(format!("{line}\n").as_bytes()));
+}

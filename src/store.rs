@@ -1,0 +1,573 @@
+//! The database: all SQL, all transactions, all mapping of rows.
+//!
+//! Keeps the promise that what is acknowledged is never lost: WAL with `synchronous=FULL`, every
+//! write in an immediate transaction, and a WAL that is kept small. It knows nothing of the files
+//! beside the database, and of processes only what is recorded about them.
+
+mod evaluate;
+mod schema;
+
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rusqlite::config::DbConfig;
+use rusqlite::types::{ToSql, Value, ValueRef};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
+
+pub use evaluate::{Look, Trouble};
+
+use crate::error::{Failure, Result, database};
+use crate::event::{self, Event, NewEvent, Row};
+use crate::filter::{Filter, Refusal, Scope};
+use crate::process::Identity;
+use crate::subscription::{ConsumerId, Mark, Run, Subscription};
+
+/// A WAL longer than this is folded back into the database by whoever notices.
+const WAL_LIMIT: u64 = 1024 * 1024;
+
+/// How long a command waits for other writers before it gives up.
+const BUSY_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long it waits between two tries at first.
+const SHORT_WAIT: Duration = Duration::from_micros(500);
+
+/// A page of reading ends at about this many bytes, so that memory stays flat.
+const PAGE_BYTES: usize = 256 * 1024;
+
+/// A page of reading ends at this many events.
+const PAGE_EVENTS: usize = 1000;
+
+/// An open database of a thread.
+pub struct Store {
+    conn: Connection,
+    wal: PathBuf,
+}
+
+/// What a transaction of pushes stored.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stored {
+    pub count: u64,
+    /// Neither id is there when nothing was stored.
+    pub first_id: Option<i64>,
+    pub last_id: Option<i64>,
+    /// The one time that all events of the transaction bear.
+    pub created_at: String,
+}
+
+/// Where a reading stands.
+#[derive(Debug, Clone)]
+pub struct Reading<'f> {
+    /// Events up to this id are done with.
+    pub after: i64,
+    /// How many events may still be printed; none is no limit.
+    pub left: Option<u64>,
+    pub filter: Option<&'f Filter>,
+}
+
+/// What became of a new subscription.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Subscribed {
+    Added,
+    /// One of that name stands; nothing was changed.
+    Exists,
+}
+
+/// What became of a wish to set a cursor.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// The cursor stands at this id.
+    To(i64),
+    /// It was asked past the newest id ever given, and stands at this one instead.
+    Clamped(i64),
+    /// It stands further on, at this id, and was left there.
+    StandsAt(i64),
+    /// There is no such consumer; nothing was recorded.
+    UnknownConsumer,
+}
+
+impl Store {
+    /// Makes a new database at `path`, which must not exist, and leaves it closed and whole in
+    /// that one file.
+    pub fn create(path: &Path) -> Result<()> {
+        let doing = "making the database";
+        let failed = |e: rusqlite::Error| database(&e, doing);
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+            | OpenFlags::SQLITE_OPEN_CREATE
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let conn = Connection::open_with_flags(path, flags).map_err(failed)?;
+        schema::create(&conn).map_err(failed)?;
+        schema::use_wal(&conn, path)?;
+        // Closing as the only user checkpoints and removes the WAL: the file is then complete.
+        conn.close().map_err(|(_, e)| failed(e))
+    }
+
+    /// Opens the database of a thread, bringing an older schema up to date. A database that is
+    /// newer than this program, or not a thread's, is refused and left as it was.
+    pub fn open(path: &Path) -> Result<Store> {
+        let doing = "opening the database";
+        let failed = |e: rusqlite::Error| database(&e, doing);
+        let mut wal = path.as_os_str().to_owned();
+        wal.push("-wal");
+        let wal = PathBuf::from(wal);
+        let had_wal = wal.exists();
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut conn = Connection::open_with_flags(path, flags).map_err(failed)?;
+        configure(&mut conn).map_err(failed)?;
+        match schema::bring_up_to_date(&mut conn, path) {
+            Ok(()) => {
+                keep_wal(&conn).map_err(failed)?;
+                Ok(Store { conn, wal })
+            }
+            Err(refused) => {
+                // A WAL that was there stays as it is; one that only this look made goes again.
+                if had_wal {
+                    keep_wal(&conn).map_err(failed)?;
+                }
+                Err(refused)
+            }
+        }
+    }
+
+    /// Stores what `feed` hands to the [`Inserter`], all or nothing, synced.
+    pub fn append(&mut self, feed: impl FnOnce(&mut Inserter<'_>) -> Result<()>) -> Result<Stored> {
+        let doing = "storing";
+        let failed = |e: rusqlite::Error| database(&e, doing);
+        let transaction =
+            self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+        let stored = {
+            let statement = transaction
+                .prepare(
+                    "INSERT INTO events (created_at, source, type, subtype, content) VALUES (?, ?, ?, ?, ?)",
+                )
+                .map_err(failed)?;
+            let stored = Stored { created_at: event::now(), ..Stored::default() };
+            let mut inserter = Inserter { statement, stored };
+            feed(&mut inserter)?;
+            inserter.stored
+        };
+        transaction.commit().map_err(failed)?;
+        Ok(stored)
+    }
+
+    /// The newest id there is; 0 when there are no events.
+    pub fn newest_id(&self) -> Result<i64> {
+        self.conn
+            .prepare_cached("SELECT coalesce(max(id), 0) FROM events")
+            .and_then(|mut s| s.query_row([], |row| row.get(0)))
+            .map_err(|e| database(&e, "looking for the newest event"))
+    }
+
+    /// How many events are stored.
+    pub fn count(&self) -> Result<u64> {
+        self.conn
+            .query_row("SELECT count(*) FROM events", [], |row| row.get::<_, i64>(0))
+            .map(i64::unsigned_abs)
+            .map_err(|e| database(&e, "counting the events"))
+    }
+
+    /// Checks a filter against this database.
+    pub fn check_filter(&mut self, text: &str, scope: Scope) -> std::result::Result<Option<Filter>, Refusal> {
+        Filter::check(&mut self.conn, text, scope)
+    }
+
+    /// Appends the next events to `page` as NDJSON and moves `reading` on. Ends after about 256 KiB
+    /// with no read transaction open, so that a slow printer holds nothing up.
+    ///
+    /// The answer is whether there may be more.
+    pub fn read_page(&mut self, reading: &mut Reading<'_>, page: &mut Vec<u8>) -> Result<bool> {
+        self.read_rows(reading, |row| {
+            row.write_line(page);
+            page.len() < PAGE_BYTES
+        })
+    }
+
+    /// All events that `reading` still covers. For programs with enough memory.
+    pub fn read_all(&mut self, mut reading: Reading<'_>) -> Result<Vec<Event>> {
+        let mut events = Vec::new();
+        while self.read_rows(&mut reading, |row| {
+            events.push(row.to_event());
+            true
+        })? {}
+        Ok(events)
+    }
+
+    /// Hands the next events to `take`, until it answers false or a page is full. The answer is
+    /// whether there may be more.
+    pub fn read_rows(
+        &mut self,
+        reading: &mut Reading<'_>,
+        mut take: impl FnMut(Row<'_>) -> bool,
+    ) -> Result<bool> {
+        if reading.left == Some(0) {
+            return Ok(false);
+        }
+        let most =
+            reading.left.map_or(PAGE_EVENTS, |left| PAGE_EVENTS.min(left.try_into().unwrap_or(usize::MAX)));
+        match reading.filter {
+            None => self.read_range(reading, most, &mut take),
+            Some(filter) => {
+                let newest = self.newest_id()?;
+                let scan = self.scan(filter, reading.after, newest, most)?;
+                for &id in &scan.ids {
+                    let mut one = Reading { after: id - 1, left: reading.left, filter: None };
+                    let more = self.read_range_upto(&mut one, id, 1, &mut take)?;
+                    (reading.left, reading.after) = (one.left, id);
+                    if !more {
+                        return Ok(reading.left != Some(0));
+                    }
+                }
+                reading.after = reading.after.max(scan.upto);
+                Ok(reading.left != Some(0) && scan.upto < newest)
+            }
+        }
+    }
+
+    fn read_range(
+        &self,
+        reading: &mut Reading<'_>,
+        most: usize,
+        take: &mut impl FnMut(Row<'_>) -> bool,
+    ) -> Result<bool> {
+        self.read_range_upto(reading, i64::MAX, most, take)
+    }
+
+    /// Reads ids in `(reading.after, upto]`, `most` of them. False when these are exhausted.
+    fn read_range_upto(
+        &self,
+        reading: &mut Reading<'_>,
+        upto: i64,
+        most: usize,
+        take: &mut impl FnMut(Row<'_>) -> bool,
+    ) -> Result<bool> {
+        let failed = |e: rusqlite::Error| database(&e, "reading events");
+        let mut statement = self
+            .conn
+            .prepare_cached(
+                "SELECT id, created_at, source, type, subtype, content FROM events \
+                 WHERE id > ? AND id <= ? ORDER BY id LIMIT ?",
+            )
+            .map_err(failed)?;
+        let mut rows = statement.query(params![reading.after, upto, most as i64]).map_err(failed)?;
+        let mut taken = 0;
+        while let Some(row) = rows.next().map_err(failed)? {
+            let id: i64 = row.get(0).map_err(failed)?;
+            let bytes = |column: usize| row.get_ref(column).map(bytes_of);
+            let go_on = take(Row {
+                id,
+                created_at: bytes(1).map_err(failed)?.unwrap_or_default(),
+                source: bytes(2).map_err(failed)?.unwrap_or_default(),
+                kind: bytes(3).map_err(failed)?.unwrap_or_default(),
+                subtype: bytes(4).map_err(failed)?,
+                content: bytes(5).map_err(failed)?.unwrap_or_default(),
+            });
+            taken += 1;
+            reading.after = id;
+            reading.left = reading.left.map(|left| left.saturating_sub(1));
+            if !go_on {
+                return Ok(reading.left != Some(0));
+            }
+        }
+        Ok(taken == most && reading.left != Some(0))
+    }
+
+    /// All subscriptions, by name.
+    pub fn subscriptions(&self) -> Result<Vec<Subscription>> {
+        self.select_subscriptions("ORDER BY s.consumer_id", &[])
+    }
+
+    /// The subscription of that consumer, if there is one.
+    pub fn subscription(&self, consumer: &ConsumerId) -> Result<Option<Subscription>> {
+        Ok(self.select_subscriptions("WHERE s.consumer_id = ?", &[&consumer.as_str()])?.pop())
+    }
+
+    fn select_subscriptions(&self, clause: &str, params: &[&dyn ToSql]) -> Result<Vec<Subscription>> {
+        let sql = format!(
+            "SELECT s.consumer_id, s.handler_cmd, s.filter, s.cwd, s.token, s.mark_filter, s.mark_from, \
+                    s.mark_upto, s.filter_errors, s.filter_error_id, s.run_pid, s.run_start, s.run_boot, \
+                    s.run_since, coalesce(p.last_acked_id, 0), p.updated_at \
+             FROM subscriptions s LEFT JOIN consumer_progress p USING (consumer_id) {clause}"
+        );
+        let mut statement =
+            self.conn.prepare_cached(&sql).map_err(|e| database(&e, "reading the subscriptions"))?;
+        let rows = statement.query_map(params, map_subscription);
+        rows.and_then(Iterator::collect).map_err(|e| database(&e, "reading the subscriptions"))
+    }
+
+    /// Registers a consumer, unless one of that name is registered.
+    pub fn subscribe(
+        &mut self,
+        consumer: &ConsumerId,
+        handler_cmd: &str,
+        filter: Option<&str>,
+        cwd: &Path,
+    ) -> Result<Subscribed> {
+        let added = self
+            .conn
+            .execute(
+                "INSERT INTO subscriptions (consumer_id, handler_cmd, filter, cwd, token) \
+                 VALUES (?, ?, ?, ?, lower(hex(randomblob(8)))) ON CONFLICT DO NOTHING",
+                params![consumer.as_str(), handler_cmd, filter, path_value(cwd)],
+            )
+            .map_err(|e| database(&e, "subscribing"))?;
+        Ok(if added == 1 { Subscribed::Added } else { Subscribed::Exists })
+    }
+
+    /// Removes a consumer's subscription; its cursor stays. False when there was none.
+    pub fn unsubscribe(&mut self, consumer: &ConsumerId) -> Result<bool> {
+        self.conn
+            .execute("DELETE FROM subscriptions WHERE consumer_id = ?", [consumer.as_str()])
+            .map(|removed| removed == 1)
+            .map_err(|e| database(&e, "unsubscribing"))
+    }
+
+    /// Sets a subscribed consumer's cursor to `id`, backwards too.
+    pub fn set_cursor(&mut self, consumer: &ConsumerId, id: i64) -> Result<Moved> {
+        self.move_cursor(consumer, id, true)
+    }
+
+    /// Moves a subscribed consumer's cursor forward to `id`, never backwards.
+    pub fn acknowledge(&mut self, consumer: &ConsumerId, id: i64) -> Result<Moved> {
+        self.move_cursor(consumer, id, false)
+    }
+
+    fn move_cursor(&mut self, consumer: &ConsumerId, id: i64, backwards: bool) -> Result<Moved> {
+        let doing = "recording the cursor";
+        let failed = |e: rusqlite::Error| database(&e, doing);
+        // Asking first keeps a poll that moves nothing from waiting for the write lock.
+        if let Some(moved) = judge_move(&self.conn, consumer, id, backwards).map_err(failed)?.settled() {
+            return Ok(moved);
+        }
+        let transaction =
+            self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+        let judged = judge_move(&transaction, consumer, id, backwards).map_err(failed)?;
+        if let Verdict::Write(moved @ (Moved::To(target) | Moved::Clamped(target))) = judged {
+            transaction
+                .execute(
+                    "INSERT INTO consumer_progress (consumer_id, last_acked_id, updated_at) VALUES (?1, ?2, ?3) \
+                     ON CONFLICT (consumer_id) DO UPDATE SET last_acked_id = ?2, updated_at = ?3",
+                    params![consumer.as_str(), target, event::now()],
+                )
+                .map_err(failed)?;
+            transaction.commit().map_err(failed)?;
+            return Ok(moved);
+        }
+        Ok(judged.into_moved())
+    }
+
+    /// Records that this process now supervises a run of `subscription`, and gives the
+    /// subscription its token if it had none. The answer is the subscription as it then stands,
+    /// or nothing when it is gone or was made anew.
+    pub fn begin_run(&mut self, subscription: &Subscription, run: &Run) -> Result<Option<Subscription>> {
+        let failed = |e: rusqlite::Error| database(&e, "recording the start of a run");
+        self.conn
+            .execute(
+                "UPDATE subscriptions SET token = coalesce(token, lower(hex(randomblob(8)))), \
+                        run_pid = ?, run_start = ?, run_boot = ?, run_since = ? \
+                 WHERE consumer_id = ? AND handler_cmd = ? AND token IS ?",
+                params![
+                    run.process.pid,
+                    run.process.start,
+                    run.process.boot,
+                    run.since,
+                    subscription.consumer.as_str(),
+                    subscription.handler_cmd,
+                    subscription.token
+                ],
+            )
+            .map_err(failed)
+            .and_then(
+                |changed| if changed == 1 { self.subscription(&subscription.consumer) } else { Ok(None) },
+            )
+    }
+
+    /// Records that the run of `subscription` is over. Does nothing when that subscription is gone.
+    pub fn end_run(&mut self, subscription: &Subscription) -> Result<()> {
+        self.conn
+            .execute(
+                "UPDATE subscriptions SET run_pid = NULL, run_start = NULL, run_boot = NULL, run_since = NULL \
+                 WHERE consumer_id = ? AND token IS ?",
+                params![subscription.consumer.as_str(), subscription.token],
+            )
+            .map(drop)
+            .map_err(|e| database(&e, "recording the end of a run"))
+    }
+}
+
+/// Folds a WAL that has grown beyond about 1 MiB back into the database, if nobody is in the way.
+///
+/// Connections here never checkpoint by closing (that costs every push several syncs and shuts
+/// readers out for a moment), so without this nothing would ever shrink the WAL.
+impl Drop for Store {
+    fn drop(&mut self) {
+        if std::fs::metadata(&self.wal).is_ok_and(|wal| wal.len() > WAL_LIMIT) {
+            // Readers or writers in the way are no trouble: the next process tries again.
+            drop(self.conn.busy_timeout(Duration::ZERO));
+            drop(self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0)));
+        }
+    }
+}
+
+/// Stores events inside one transaction.
+pub struct Inserter<'t> {
+    statement: rusqlite::Statement<'t>,
+    stored: Stored,
+}
+
+impl Inserter<'_> {
+    /// Stores one event and answers with its id.
+    pub fn insert(&mut self, event: &NewEvent<'_>) -> Result<i64> {
+        let id = self
+            .statement
+            .insert(params![
+                self.stored.created_at,
+                event.source,
+                event.kind.as_str(),
+                event.subtype,
+                event.content
+            ])
+            .map_err(|e| database(&e, "storing"))?;
+        self.stored.count += 1;
+        self.stored.first_id.get_or_insert(id);
+        self.stored.last_id = Some(id);
+        Ok(id)
+    }
+}
+
+/// What `move_cursor` may do, judged on one snapshot.
+enum Verdict {
+    Settled(Moved),
+    Write(Moved),
+}
+
+impl Verdict {
+    fn settled(self) -> Option<Moved> {
+        match self {
+            Verdict::Settled(moved) => Some(moved),
+            Verdict::Write(_) => None,
+        }
+    }
+
+    fn into_moved(self) -> Moved {
+        match self {
+            Verdict::Settled(moved) | Verdict::Write(moved) => moved,
+        }
+    }
+}
+
+fn judge_move(
+    conn: &Connection,
+    consumer: &ConsumerId,
+    id: i64,
+    backwards: bool,
+) -> rusqlite::Result<Verdict> {
+    let mut statement = conn.prepare_cached(
+        "SELECT (SELECT coalesce(last_acked_id, 0) FROM consumer_progress p WHERE p.consumer_id = s.consumer_id), \
+                (SELECT max(coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0), \
+                            coalesce((SELECT max(id) FROM events), 0))) \
+         FROM subscriptions s WHERE s.consumer_id = ?",
+    )?;
+    let row = statement
+        .query_row([consumer.as_str()], |row| Ok((row.get::<_, Option<i64>>(0)?, row.get::<_, i64>(1)?)))
+        .optional()?;
+    let Some((stored, newest)) = row else { return Ok(Verdict::Settled(Moved::UnknownConsumer)) };
+    let at = stored.unwrap_or(0);
+    let target = id.min(newest);
+    let moved = if target < id { Moved::Clamped(target) } else { Moved::To(target) };
+    Ok(if target < at && !backwards {
+        Verdict::Settled(Moved::StandsAt(at))
+    } else if target == at {
+        Verdict::Settled(moved)
+    } else {
+        Verdict::Write(moved)
+    })
+}
+
+fn map_subscription(row: &rusqlite::Row<'_>) -> rusqlite::Result<Subscription> {
+    let text = |column: usize| row.get_ref(column).map(text_of);
+    let number = |column: usize| row.get::<_, Option<i64>>(column);
+    let mark = match (text(5)?, number(6)?, number(7)?) {
+        (Some(filter), Some(from), Some(upto)) => Some(Mark { filter, from, upto }),
+        _ => None,
+    };
+    let run = match (number(10)?, number(11)?, text(12)?, text(13)?) {
+        (Some(pid), Some(start), Some(boot), Some(since)) => {
+            u32::try_from(pid).ok().map(|pid| Run { process: Identity { pid, start, boot }, since })
+        }
+        _ => None,
+    };
+    Ok(Subscription {
+        consumer: ConsumerId::stored(text(0)?.unwrap_or_default()),
+        handler_cmd: text(1)?.unwrap_or_default(),
+        filter: text(2)?,
+        cwd: bytes_of(row.get_ref(3)?)
+            .map(|bytes| PathBuf::from(std::ffi::OsString::from_vec(bytes.to_vec()))),
+        token: text(4)?,
+        mark,
+        filter_errors: number(8)?.unwrap_or(0),
+        filter_error_id: number(9)?.unwrap_or(0),
+        run,
+        last_acked_id: number(14)?.unwrap_or(0),
+        updated_at: text(15)?,
+    })
+}
+
+/// The bytes of a text or blob. Other programs may have stored either.
+fn bytes_of(value: ValueRef<'_>) -> Option<&[u8]> {
+    match value {
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Some(bytes),
+        ValueRef::Null | ValueRef::Integer(_) | ValueRef::Real(_) => None,
+    }
+}
+
+fn text_of(value: ValueRef<'_>) -> Option<String> {
+    bytes_of(value).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+}
+
+/// A path as TEXT where it is text, else as a BLOB of its bytes.
+fn path_value(path: &Path) -> Value {
+    match path.to_str() {
+        Some(text) => Value::Text(text.to_owned()),
+        None => Value::Blob(path.as_os_str().as_bytes().to_vec()),
+    }
+}
+
+/// Waits for other writers in short, even steps. SQLite's own back-off grows to a tenth of a
+/// second, so that whoever waited longest is the last to notice a free database.
+fn wait_for_others(conn: &mut Connection) -> rusqlite::Result<()> {
+    let mut began = Instant::now();
+    conn.busy_handler(Some(move |times| {
+        if times == 0 {
+            began = Instant::now();
+        }
+        std::thread::sleep(if times < 200 { SHORT_WAIT } else { 10 * SHORT_WAIT });
+        began.elapsed() < BUSY_LIMIT
+    }))
+}
+
+fn configure(conn: &mut Connection) -> rusqlite::Result<()> {
+    wait_for_others(conn)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
+    conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0")
+}
+
+fn keep_wal(conn: &Connection) -> rusqlite::Result<()> {
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map(drop)
+}
+
+/// A thread whose database has no such file.
+pub fn missing(dir: &Path) -> Failure {
+    Failure::could_not(
+        format_args!("{} is not a thread (it has no events.db)", dir.display()),
+        format_args!("make one with `thread init {}`, or name another with --thread", quoted(dir)),
+    )
+}
+
+/// A path as a shell would take it.
+pub fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    shlex::try_quote(&text).map_or_else(|_| text.clone().into_owned(), |quoted| quoted.into_owned())
+}

@@ -1,0 +1,241 @@
+//! Asking a filter about stored events, so that no single event can hold up the others.
+//!
+//! Events are asked about in ranges, at SQLite's full speed. Only when a range fails (the filter
+//! errs on an event, or the range takes too long) are its events asked about one by one, each
+//! under the limits: one that errs or exceeds them does not match, and its neighbours are judged
+//! as if it were not there.
+//!
+//! What a look has learned is remembered with the subscription: see [`Mark`].
+
+use std::time::Duration;
+
+use rusqlite::{OptionalExtension, params};
+
+use super::Store;
+use crate::error::{Result, database};
+use crate::filter::{self, Deadline, Filter, Limits, Scope};
+use crate::subscription::{Mark, Subscription};
+
+/// How many ids are asked about in one statement.
+const RANGE: i64 = 4096;
+
+/// How long one range may take before its events are asked about one by one.
+const RANGE_TIME: Duration = Duration::from_millis(500);
+
+/// How long the filter may take on one event.
+const EVENT_TIME: Duration = Duration::from_millis(250);
+
+/// A mark is written when it has moved this far; a shorter way is looked at again for less than
+/// the writing costs.
+const MARK_STEP: i64 = 256;
+
+/// An event the filter could not judge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    pub id: i64,
+    pub message: String,
+}
+
+/// What a scan found.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// The matching ids, oldest first.
+    pub ids: Vec<i64>,
+    /// Everything up to this id was asked about.
+    pub upto: i64,
+    pub troubles: Vec<Trouble>,
+}
+
+/// What looking for a consumer's pending events found.
+#[derive(Debug, Default)]
+pub struct Look {
+    /// The oldest matching event past the cursor.
+    pub first_pending: Option<i64>,
+    /// The newest event there was, matching or not.
+    pub newest: i64,
+    /// Events the filter erred on, seen for the first time.
+    pub troubles: Vec<Trouble>,
+    /// The stored filter is no filter, and why. Nothing is then pending.
+    pub broken_filter: Option<String>,
+}
+
+impl Store {
+    /// Looks whether anything is pending for `subscription`, at a cost that follows what is new.
+    pub fn look(&mut self, subscription: &Subscription) -> Result<Look> {
+        let newest = self.newest_id()?;
+        let cursor = subscription.last_acked_id;
+        let mut look = Look { newest, ..Look::default() };
+        let Some(text) = subscription.filter_text() else {
+            if newest > cursor {
+                let next = self.conn.prepare_cached("SELECT min(id) FROM events WHERE id > ?");
+                look.first_pending = next
+                    .and_then(|mut s| s.query_row([cursor], |row| row.get(0)))
+                    .map_err(|e| database(&e, "looking for pending events"))?;
+            }
+            return Ok(look);
+        };
+        let start = subscription.known_upto(cursor);
+        if start >= newest {
+            return Ok(look);
+        }
+        let filter = match self.check_filter(text, Scope::Subscription) {
+            Ok(Some(filter)) => filter,
+            Ok(None) => return Ok(look),
+            Err(refusal) => {
+                look.broken_filter = Some(refusal.to_string());
+                return Ok(look);
+            }
+        };
+        let (mut upto, mut remembered) = (start, start);
+        while upto < newest && look.first_pending.is_none() {
+            // In steps, so that a look that is cut short keeps the ground it gained.
+            let scan = self.scan(&filter, upto, newest.min(upto.saturating_add(16 * RANGE)), 1)?;
+            look.first_pending = scan.ids.first().copied();
+            let gained = look.first_pending.map_or(scan.upto, |id| id - 1);
+            let fresh: Vec<Trouble> = scan
+                .troubles
+                .into_iter()
+                .filter(|t| t.id > subscription.filter_error_id && t.id <= gained)
+                .collect();
+            if gained - remembered >= MARK_STEP || !fresh.is_empty() {
+                self.remember(subscription, text, gained, &fresh)?;
+                remembered = gained;
+            }
+            look.troubles.extend(fresh);
+            upto = gained.max(upto);
+        }
+        Ok(look)
+    }
+
+    /// Stores that nothing up to `upto` matches. Not synced: forgetting a mark costs a second look.
+    fn remember(
+        &mut self,
+        subscription: &Subscription,
+        text: &str,
+        upto: i64,
+        troubles: &[Trouble],
+    ) -> Result<()> {
+        let from = match &subscription.mark {
+            Some(mark)
+                if mark.filter == text
+                    && mark.from <= subscription.last_acked_id
+                    && mark.upto >= subscription.last_acked_id =>
+            {
+                mark.from
+            }
+            _ => subscription.last_acked_id,
+        };
+        let mark = Mark { filter: text.to_owned(), from, upto };
+        let newest_error = troubles.last().map_or(subscription.filter_error_id, |t| t.id);
+        self.unsynced(|conn| {
+            conn.execute(
+                "UPDATE subscriptions SET mark_filter = ?, mark_from = ?, mark_upto = ?, \
+                        filter_errors = coalesce(filter_errors, 0) + ?, \
+                        filter_error_id = max(coalesce(filter_error_id, 0), ?) \
+                 WHERE consumer_id = ? AND filter = ? AND token IS ?",
+                params![
+                    mark.filter,
+                    mark.from,
+                    mark.upto,
+                    troubles.len() as i64,
+                    newest_error,
+                    subscription.consumer.as_str(),
+                    text,
+                    subscription.token
+                ],
+            )
+        })
+        .map(drop)
+        .map_err(|e| database(&e, "remembering what a filter was asked"))
+    }
+
+    /// Commits without a sync: for what may be forgotten in a power cut.
+    fn unsynced<T>(
+        &mut self,
+        write: impl FnOnce(&rusqlite::Connection) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        self.conn.execute_batch("PRAGMA synchronous = NORMAL")?;
+        let written = write(&self.conn);
+        self.conn.execute_batch("PRAGMA synchronous = FULL")?;
+        written
+    }
+
+    /// The first `most` matching ids in `(after, upto]`.
+    pub(super) fn scan(&mut self, filter: &Filter, after: i64, upto: i64, most: usize) -> Result<Scan> {
+        let mut scan = Scan { upto: after, ..Scan::default() };
+        let limits = Limits::narrow(&self.conn);
+        let scanned = self.scan_ranges(filter, upto, most, &mut scan);
+        limits.widen(&self.conn);
+        scanned.map(|()| scan)
+    }
+
+    fn scan_ranges(&mut self, filter: &Filter, upto: i64, most: usize, scan: &mut Scan) -> Result<()> {
+        let range = format!(
+            "SELECT id FROM events WHERE id > ? AND id <= ? AND {} ORDER BY id LIMIT ?",
+            filter.condition()
+        );
+        while scan.upto < upto && scan.ids.len() < most {
+            let end = upto.min(scan.upto.saturating_add(RANGE));
+            let left = most - scan.ids.len();
+            let found = {
+                let deadline = Deadline::start(&mut self.conn, RANGE_TIME);
+                let statement = deadline.conn().prepare_cached(&range);
+                statement.and_then(|mut s| {
+                    s.query_map(params![scan.upto, end, left as i64], |row| row.get(0))?
+                        .collect::<rusqlite::Result<Vec<i64>>>()
+                })
+            };
+            match found {
+                Ok(ids) => {
+                    scan.upto = if ids.len() == left { ids[left - 1] } else { end };
+                    scan.ids.extend(ids);
+                }
+                Err(e) if is_the_filters_fault(&e) => self.scan_one_by_one(filter, end, most, scan)?,
+                Err(e) => return Err(database(&e, "asking a filter")),
+            }
+        }
+        Ok(())
+    }
+
+    fn scan_one_by_one(&mut self, filter: &Filter, end: i64, most: usize, scan: &mut Scan) -> Result<()> {
+        let failed = |e: rusqlite::Error| database(&e, "asking a filter");
+        let ids: Vec<i64> = self
+            .conn
+            .prepare_cached("SELECT id FROM events WHERE id > ? AND id <= ? ORDER BY id")
+            .and_then(|mut s| s.query_map(params![scan.upto, end], |row| row.get(0))?.collect())
+            .map_err(failed)?;
+        let one = format!("SELECT 1 FROM events WHERE id = ? AND {}", filter.condition());
+        for id in ids {
+            if scan.ids.len() == most {
+                return Ok(());
+            }
+            let answer = {
+                let deadline = Deadline::start(&mut self.conn, EVENT_TIME);
+                let statement = deadline.conn().prepare_cached(&one);
+                statement.and_then(|mut s| s.query_row([id], |_| Ok(())).optional())
+            };
+            match answer {
+                Ok(Some(())) => scan.ids.push(id),
+                Ok(None) => {}
+                Err(e) if is_the_filters_fault(&e) => {
+                    scan.troubles.push(Trouble { id, message: filter::message(&e) });
+                }
+                Err(e) => return Err(failed(e)),
+            }
+            scan.upto = id;
+        }
+        if scan.ids.len() < most {
+            scan.upto = end;
+        }
+        Ok(())
+    }
+}
+
+/// Whether an evaluation failed because of the filter and the event rather than the database.
+fn is_the_filters_fault(error: &rusqlite::Error) -> bool {
+    use rusqlite::ErrorCode::*;
+    matches!(
+        error.sqlite_error_code(),
+        Some(Unknown | TooBig | OperationInterrupted | OutOfMemory | TypeMismatch | ParameterOutOfRange)
+    )
+}

@@ -1,0 +1,138 @@
+//! The schema, and bringing older databases up to it.
+//!
+//! The tables and their first columns are shared with other programs and never change. What this
+//! program adds are nullable columns of `subscriptions`, found missing by preparing a statement
+//! that names them all, and then added in one transaction. `user_version` stays 0 for as long as
+//! an older program does no harm to a newer database; a higher one is refused.
+
+use std::path::Path;
+
+use rusqlite::{Connection, TransactionBehavior};
+
+use crate::error::{Failure, Result, database};
+
+/// The newest `user_version` this program understands.
+pub const VERSION: i64 = 0;
+
+/// Columns that were added to `subscriptions`, in the order of their addition.
+///
+/// `cwd`: where the handler runs. `token`: tells a subscription from a later one of the same name.
+/// `mark_*`: between `mark_from` and `mark_upto` nothing matches `mark_filter`. `filter_errors`,
+/// `filter_error_id`: how often the filter erred, and the newest event it did so on. `run_*`: the
+/// supervisor of the run under way (pid, start time, boot) and when the run began.
+const ADDED: &[(&str, &str)] = &[
+    ("cwd", "TEXT"),
+    ("token", "TEXT"),
+    ("mark_filter", "TEXT"),
+    ("mark_from", "INTEGER"),
+    ("mark_upto", "INTEGER"),
+    ("filter_errors", "INTEGER"),
+    ("filter_error_id", "INTEGER"),
+    ("run_pid", "INTEGER"),
+    ("run_start", "INTEGER"),
+    ("run_boot", "TEXT"),
+    ("run_since", "TEXT"),
+];
+
+/// The tables and columns without which a database is not a thread's.
+const BASE: &[&str] = &[
+    "SELECT id, created_at, source, type, subtype, content FROM events",
+    "SELECT consumer_id, handler_cmd, filter FROM subscriptions",
+    "SELECT consumer_id, last_acked_id, updated_at FROM consumer_progress",
+];
+
+/// Makes the tables in an empty database.
+pub fn create(conn: &Connection) -> rusqlite::Result<()> {
+    conn.execute_batch("BEGIN IMMEDIATE")?;
+    conn.execute_batch(include_str!("schema.sql"))?;
+    for (name, kind) in ADDED {
+        conn.execute_batch(&format!("ALTER TABLE subscriptions ADD COLUMN {name} {kind}"))?;
+    }
+    conn.execute_batch("COMMIT")
+}
+
+/// Switches to WAL, which lasts, and checks that it took effect: some file systems cannot do it.
+pub fn use_wal(conn: &Connection, path: &Path) -> Result<()> {
+    let mode: String = conn
+        .query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))
+        .map_err(|e| database(&e, "switching to write-ahead logging"))?;
+    if mode.eq_ignore_ascii_case("wal") {
+        return Ok(());
+    }
+    Err(Failure::could_not(
+        format_args!("{} cannot use write-ahead logging (it stays in mode '{mode}')", path.display()),
+        "keep the thread on a local file system",
+    ))
+}
+
+/// Refuses what is not a thread's database or is newer than this program, untouched; adds the
+/// columns that an older one lacks.
+pub fn bring_up_to_date(conn: &mut Connection, path: &Path) -> Result<()> {
+    let failed = |e: rusqlite::Error| database(&e, "opening the database");
+    let version: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(|e| {
+        if e.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) {
+            foreign(path)
+        } else {
+            failed(e)
+        }
+    })?;
+    for sql in BASE {
+        match conn.prepare(sql) {
+            Ok(_) => {}
+            Err(e) if lacks_something(&e) => return Err(foreign(path)),
+            Err(e) => return Err(failed(e)),
+        }
+    }
+    if version > VERSION {
+        return Err(Failure::could_not(
+            format_args!(
+                "{} has schema version {version}, newer than the {VERSION} known here",
+                path.display()
+            ),
+            "use a newer version of thread; nothing was changed",
+        ));
+    }
+    let added = conn.prepare(&select_added()).map(drop);
+    match added {
+        Ok(()) => {}
+        Err(e) if lacks_something(&e) => {
+            add_columns(conn).map_err(|e| database(&e, "bringing the schema up to date"))?;
+        }
+        Err(e) => return Err(failed(e)),
+    }
+    let mode: String = conn.query_row("PRAGMA journal_mode", [], |row| row.get(0)).map_err(failed)?;
+    let read_only = conn.is_readonly("main").map_err(failed)?;
+    if mode.eq_ignore_ascii_case("wal") || read_only { Ok(()) } else { use_wal(conn, path) }
+}
+
+fn select_added() -> String {
+    let names: Vec<&str> = ADDED.iter().map(|(name, _)| *name).collect();
+    format!("SELECT {} FROM subscriptions", names.join(", "))
+}
+
+fn add_columns(conn: &mut Connection) -> rusqlite::Result<()> {
+    let transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    for (name, kind) in ADDED {
+        // Another process may have been first; what it added is there now.
+        if transaction.prepare(&format!("SELECT {name} FROM subscriptions")).is_err() {
+            transaction.execute_batch(&format!("ALTER TABLE subscriptions ADD COLUMN {name} {kind}"))?;
+        }
+    }
+    transaction.execute_batch(
+        "CREATE INDEX IF NOT EXISTS idx_events_source ON events (source); \
+         CREATE INDEX IF NOT EXISTS idx_events_type ON events (type);",
+    )?;
+    transaction.commit()
+}
+
+/// Whether a statement failed to prepare because a table or column is not there.
+fn lacks_something(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(rusqlite::ErrorCode::Unknown)
+}
+
+fn foreign(path: &Path) -> Failure {
+    Failure::could_not(
+        format_args!("{} is not a thread's database", path.display()),
+        "name a directory made by `thread init <path>`; nothing was changed",
+    )
+}

@@ -1,0 +1,177 @@
+//! Waking the consumers after something was stored: through a notifier, by ourselves, or not.
+//!
+//! A notifier that answers "queued already" may mean a task whose dispatch has looked before the
+//! event came. So a detached helper asks again for a while, and then does it itself. There is one
+//! helper per thread, under a lock that the pusher takes and passes on; a pusher who finds it held
+//! had committed before, and the helper looks once more after letting go.
+
+use std::os::fd::RawFd;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::dispatch::{dispatch, somebody_waits};
+use crate::error::{Failure, OrFix, Result};
+use crate::files::Files;
+use crate::lock::Lock;
+use crate::log::{self, Level};
+use crate::notifier::{self, Answer, Choice};
+use crate::spawn;
+use crate::thread::Thread;
+
+/// The hidden subcommand that the helper runs as.
+pub const COMMAND: &str = "_ask-again";
+
+/// The helper's first pause; each is twice the one before.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+
+/// How long the helper asks in all.
+const ASKING: Duration = Duration::from_secs(5);
+
+/// What became of the waking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waking {
+    /// A notifier will run a dispatch.
+    Queued,
+    /// A notifier had such a task already.
+    AlreadyQueued,
+    /// This process dispatched.
+    Embedded,
+    /// Waking is switched off.
+    Off,
+    /// The thread belongs to somebody else, whose next push or dispatch will see to it.
+    LeftToOwner,
+    /// It failed; the log says why.
+    Failed,
+}
+
+impl Waking {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Waking::Queued => "queued",
+            Waking::AlreadyQueued => "already-queued",
+            Waking::Embedded => "embedded",
+            Waking::Off => "off",
+            Waking::LeftToOwner => "left-to-owner",
+            Waking::Failed => "failed",
+        }
+    }
+}
+
+/// Wakes whoever has something new, in the way `THREAD_NOTIFIER` says, on behalf of `source`.
+///
+/// # Errors
+///
+/// When this process was to dispatch and could not.
+pub fn wake(thread: &mut Thread, source: &str) -> Result<Waking> {
+    if !thread.files.is_owner() {
+        thread.log(Level::Info, "wake: left to the owner of the thread");
+        return Ok(Waking::LeftToOwner);
+    }
+    let program = match notifier::choice() {
+        Choice::Off => return Ok(Waking::Off),
+        Choice::Embedded => return embedded(thread),
+        Choice::Program(program) => program,
+    };
+    let answer = notifier::ask(&program, thread.dir(), source);
+    match answer {
+        Answer::Queued => {
+            thread.log(Level::Info, "notifier: queued a dispatch");
+            Ok(Waking::Queued)
+        }
+        Answer::AlreadyQueued => {
+            thread.log(Level::Info, "notifier: a dispatch is queued already");
+            ask_again_later(thread, source)?;
+            Ok(Waking::AlreadyQueued)
+        }
+        Answer::Failed(why) => {
+            thread.log(Level::Warn, format_args!("notifier: {why}; dispatching without it"));
+            embedded(thread)
+        }
+    }
+}
+
+fn embedded(thread: &mut Thread) -> Result<Waking> {
+    dispatch(thread).map(|_| Waking::Embedded)
+}
+
+/// Starts the helper if anybody needs it and none is at work.
+fn ask_again_later(thread: &mut Thread, source: &str) -> Result<()> {
+    if !somebody_waits(thread)? {
+        return Ok(());
+    }
+    let Some(lock) = take_lock(&thread.files)? else { return Ok(()) };
+    let fix = "run `thread dispatch`";
+    let mut command = spawn::own_program().or_fix("cannot find this program", fix)?;
+    command.arg(COMMAND).arg("--thread").arg(thread.dir()).arg("--source").arg(source);
+    command.arg("--lock-fd").arg(lock.as_raw_fd().to_string());
+    let spawned = spawn::detached(&mut command, Some(lock.as_raw_fd())).spawn();
+    if spawned.is_err() {
+        lock.release();
+    }
+    spawned.map(drop).or_fix("cannot start a helper", fix)
+}
+
+fn take_lock(files: &Files) -> Result<Option<Lock>> {
+    let path = files.run("_ask-again.lock");
+    let taken = files.open_lock(&path).and_then(Lock::try_take);
+    taken.or_fix(format_args!("cannot lock {}", path.display()), "check the permissions of run/")
+}
+
+/// The life of the helper.
+///
+/// # Errors
+///
+/// When a push did not start it, or the thread cannot be read or dispatched.
+pub fn ask_again(dir: &Path, source: &str, lock_fd: RawFd) -> Result<()> {
+    let not_ours = || Failure::asked_wrongly("this helper is started by a push", "use `thread dispatch`");
+    let files = Files::of(dir.to_owned()).ok_or_else(not_ours)?;
+    let mut lock = Lock::adopt(lock_fd, &files.run("_ask-again.lock")).ok_or_else(not_ours)?;
+    loop {
+        let asked = ask_until_heard(&files, source);
+        lock.release();
+        if let (Err(failure), true) = (&asked, files.still_there()) {
+            log::write(&files, Level::Error, format_args!("notifier: asking again: {failure}"));
+        }
+        // A pusher may have been turned away since the last look.
+        if !files.still_there() {
+            return Ok(());
+        }
+        let mut thread = Thread::open(dir)?;
+        if thread.store.newest_id()? <= asked? || !somebody_waits(&mut thread)? {
+            return Ok(());
+        }
+        match take_lock(&files)? {
+            Some(again) => lock = again,
+            None => return Ok(()),
+        }
+    }
+}
+
+/// Asks until the notifier takes a new task, nobody waits any more, or time is up. Answers with
+/// the newest event that this has certainly taken care of.
+fn ask_until_heard(files: &Files, source: &str) -> Result<i64> {
+    let (mut pause, mut asked) = (FIRST_PAUSE, Duration::ZERO);
+    while asked < ASKING {
+        std::thread::sleep(pause);
+        asked += pause;
+        pause = (pause * 2).min(ASKING.saturating_sub(asked)).max(FIRST_PAUSE);
+        let mut thread = Thread::open(files.dir())?;
+        let newest = thread.store.newest_id()?;
+        if !somebody_waits(&mut thread)? {
+            return Ok(newest);
+        }
+        let Choice::Program(program) = notifier::choice() else { break };
+        drop(thread);
+        match notifier::ask(&program, files.dir(), source) {
+            Answer::Queued => return Ok(newest),
+            Answer::AlreadyQueued => {}
+            Answer::Failed(why) => {
+                log::write(files, Level::Warn, format_args!("notifier: {why}; dispatching without it"));
+                break;
+            }
+        }
+    }
+    let mut thread = Thread::open(files.dir())?;
+    let newest = thread.store.newest_id()?;
+    dispatch(&mut thread).map(|_| newest)
+}

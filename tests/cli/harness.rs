@@ -1,0 +1,383 @@
+//! What every test stands on: a private folder with its own `PATH`, the real binary, and ways to
+//! wait for a condition. Set-up lives here; facts live in the tests.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How long anything may take before a test gives up on it. Generous: machines are busy.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The programs a handler may use. Nothing else is on `PATH`, a notifier least of all.
+const TOOLS: &[&str] = &[
+    "awk", "basename", "bash", "cat", "chmod", "cp", "cut", "date", "dd", "echo", "env", "false", "flock",
+    "grep", "head", "kill", "ln", "ls", "mkdir", "mkfifo", "mv", "nohup", "paste", "printf", "ps",
+    "readlink", "rm", "rmdir", "sed", "seq", "setsid", "sh", "sleep", "sort", "stat", "tail", "tee", "test",
+    "touch", "tr", "true", "uniq", "wc", "xargs",
+];
+
+/// A folder of its own with a `bin`, and one thread called `inbox` (made by [`World::with_thread`]).
+pub struct World {
+    root: TempDir,
+}
+
+impl World {
+    /// An empty world.
+    pub fn new() -> World {
+        World::named("world")
+    }
+
+    /// An empty world whose folder has that name, for paths with awkward characters.
+    pub fn named(name: &str) -> World {
+        let root = tempfile::Builder::new().prefix(name).tempdir().unwrap();
+        let world = World { root };
+        fs::create_dir(world.bin()).unwrap();
+        symlink(env!("CARGO_BIN_EXE_thread"), world.bin().join("thread")).unwrap();
+        for tool in TOOLS {
+            let found = ["/bin", "/usr/bin", "/usr/local/bin"].map(|dir| Path::new(dir).join(tool));
+            if let Some(path) = found.iter().find(|path| path.exists()) {
+                symlink(path, world.bin().join(tool)).unwrap();
+            }
+        }
+        world
+    }
+
+    /// A world with a thread in it.
+    pub fn with_thread() -> World {
+        let world = World::new();
+        world.thread(["init", "inbox"]).ok();
+        world
+    }
+
+    pub fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    pub fn bin(&self) -> PathBuf {
+        self.root().join("bin")
+    }
+
+    /// The thread's directory.
+    pub fn inbox(&self) -> PathBuf {
+        self.root().join("inbox")
+    }
+
+    /// A file in the world's folder.
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.root().join(name)
+    }
+
+    /// Its text; empty when it is not there.
+    pub fn read(&self, name: impl AsRef<Path>) -> String {
+        fs::read(self.path(name))
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .unwrap_or_default()
+    }
+
+    pub fn lines(&self, name: impl AsRef<Path>) -> Vec<String> {
+        self.read(name).lines().map(str::to_owned).collect()
+    }
+
+    pub fn write(&self, name: impl AsRef<Path>, text: impl AsRef<[u8]>) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    /// Makes an executable shell script.
+    pub fn script(&self, name: impl AsRef<Path>, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// The binary with these arguments, in the world's folder, with `THREAD_DIR` naming the inbox.
+    pub fn thread<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Run {
+        let mut run = self.run(env!("CARGO_BIN_EXE_thread"));
+        run.command.args(args).env("THREAD_DIR", self.inbox());
+        run
+    }
+
+    /// A shell command in the world's folder, with its `PATH`.
+    pub fn sh(&self, script: &str) -> Run {
+        let mut run = self.run("/bin/sh");
+        run.command.arg("-c").arg(script).env("THREAD_DIR", self.inbox());
+        run
+    }
+
+    fn run(&self, program: &str) -> Run {
+        let mut command = Command::new(program);
+        command.env_clear().env("PATH", self.bin()).env("HOME", self.root()).env("TMPDIR", self.root());
+        command.env("LC_ALL", "C.UTF-8").current_dir(self.root());
+        Run { command, stdin: Vec::new() }
+    }
+
+    /// Pushes one message from `self` and answers with its id.
+    pub fn push(&self, content: &str) -> i64 {
+        self.thread(["push", "--source", "self", "--type", "message", "--content", content])
+            .ok()
+            .trim()
+            .parse()
+            .unwrap()
+    }
+
+    /// The thread's database, opened beside the binary's back.
+    pub fn db(&self) -> Connection {
+        let conn = Connection::open(self.inbox().join("events.db")).unwrap();
+        conn.busy_timeout(PATIENCE).unwrap();
+        conn
+    }
+
+    /// One number from the database.
+    pub fn query(&self, sql: &str) -> i64 {
+        self.db().query_row(sql, [], |row| row.get(0)).unwrap()
+    }
+
+    /// `info --json` of that consumer.
+    pub fn consumer(&self, name: &str) -> Value {
+        let info: Value = serde_json::from_str(&self.thread(["info", "--json"]).ok()).unwrap();
+        let all = info["subscriptions"].as_array().unwrap().iter();
+        all.clone()
+            .find(|s| s["consumer_id"] == name)
+            .unwrap_or_else(|| panic!("no {name} in {info}"))
+            .clone()
+    }
+
+    /// All lines of the copy: the rotated files by name, then the current one.
+    pub fn jsonl(&self) -> Vec<String> {
+        let mut rotated: Vec<PathBuf> = fs::read_dir(self.inbox())
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("events-"))
+            .collect();
+        rotated.sort();
+        rotated.push(self.inbox().join("events.jsonl"));
+        let text: String = rotated.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+        assert!(text.is_empty() || text.ends_with('\n'), "the copy ends in a torn line");
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// What the copy must be: the table's rows, made into JSON independently of the binary.
+    pub fn table_as_jsonl(&self) -> Vec<String> {
+        let conn = self.db();
+        let sql = "SELECT id, created_at, source, type, subtype, content FROM events ORDER BY id";
+        let mut statement = conn.prepare(sql).unwrap();
+        let rows = statement.query_map([], |row| {
+            let text = |column| row.get::<_, Option<String>>(column);
+            let json = |text: Option<String>| serde_json::to_string(&text).unwrap();
+            Ok(format!(
+                "{{\"id\":{},\"created_at\":{},\"source\":{},\"type\":{},\"subtype\":{},\"content\":{}}}",
+                row.get::<_, i64>(0)?,
+                json(text(1)?),
+                json(text(2)?),
+                json(text(3)?),
+                json(text(4)?),
+                json(text(5)?)
+            ))
+        });
+        rows.unwrap().map(Result::unwrap).collect()
+    }
+
+    /// Fails unless the copy is exactly the table.
+    pub fn assert_copy_is_exact(&self) {
+        let (copy, table) = (self.jsonl(), self.table_as_jsonl());
+        if copy != table {
+            let at = copy.iter().zip(&table).position(|(a, b)| a != b).unwrap_or(copy.len().min(table.len()));
+            panic!(
+                "the copy ({} lines) is not the table ({} rows); first difference at line {}:\ncopy:  {:?}\ntable: {:?}",
+                copy.len(),
+                table.len(),
+                at + 1,
+                copy.get(at),
+                table.get(at)
+            );
+        }
+    }
+
+    /// The lines of `thread.log`, without their times.
+    pub fn log(&self) -> Vec<String> {
+        let text = self.read("inbox/logs/thread.log");
+        text.lines().map(|line| line.split_once("] ").map_or(line, |(_, rest)| rest).to_owned()).collect()
+    }
+
+    /// Processes that live in this world: their command line, working directory or environment
+    /// names its folder.
+    pub fn processes(&self) -> Vec<u32> {
+        let needle = self.root().to_string_lossy().into_owned();
+        let own = std::process::id();
+        let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+        pids.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok())
+            .filter(|&pid| pid != own && lives_in(pid, &needle))
+            .collect()
+    }
+
+    /// Waits until nothing that was started here runs any more.
+    pub fn wait_until_quiet(&self) {
+        wait_until("all processes to end", || self.processes().is_empty());
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // Whatever a test left running ends with it, the failed ones' too.
+        let end = Instant::now() + Duration::from_secs(30);
+        loop {
+            let left = self.processes();
+            if left.is_empty() || Instant::now() > end {
+                return;
+            }
+            for pid in left {
+                if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
+                    rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
+                }
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn lives_in(pid: u32, needle: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+    if matches!(state, None | Some('Z' | 'X')) {
+        return false;
+    }
+    let holds = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).contains(needle);
+    fs::read(format!("/proc/{pid}/environ")).is_ok_and(holds)
+        || fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(holds)
+        || fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.to_string_lossy().contains(needle))
+}
+
+/// A command about to be run.
+pub struct Run {
+    command: Command,
+    stdin: Vec<u8>,
+}
+
+impl Run {
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Run {
+        self.command.arg(arg);
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Run {
+        self.command.env(name, value);
+        self
+    }
+
+    pub fn env_remove(mut self, name: &str) -> Run {
+        self.command.env_remove(name);
+        self
+    }
+
+    pub fn dir(mut self, dir: impl AsRef<Path>) -> Run {
+        self.command.current_dir(dir);
+        self
+    }
+
+    pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Run {
+        self.stdin = bytes.into();
+        self
+    }
+
+    /// The command itself, for what this builder does not offer.
+    pub fn command(&mut self) -> &mut Command {
+        &mut self.command
+    }
+
+    /// Runs it to its end.
+    pub fn output(mut self) -> Output {
+        let mut child = self.spawn_piped();
+        let mut pipe = child.stdin.take().unwrap();
+        let stdin = std::mem::take(&mut self.stdin);
+        // Beside the reading, or a full pipe would stop both.
+        let writer = std::thread::spawn(move || pipe.write_all(&stdin).ok());
+        let output = child.wait_with_output().unwrap();
+        writer.join().unwrap();
+        output
+    }
+
+    fn spawn_piped(&mut self) -> Child {
+        self.command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.command.spawn().unwrap()
+    }
+
+    /// Starts it and leaves it running, with stdin and stdout as pipes.
+    pub fn spawn(mut self) -> Child {
+        self.spawn_piped()
+    }
+
+    /// Runs it, expects exit 0, and answers with stdout.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        let (stdout, stderr) = self.ends_with(0);
+        assert!(!stderr.contains("Error"), "{stderr}");
+        stdout
+    }
+
+    /// Runs it, expects exit 0 and nothing on stderr, and answers with stdout.
+    #[track_caller]
+    pub fn quiet(self) -> String {
+        let (stdout, stderr) = self.ends_with(0);
+        assert_eq!(stderr, "");
+        stdout
+    }
+
+    /// Runs it, expects exit 0 with a warning, and answers with the warning.
+    #[track_caller]
+    pub fn warns(self) -> String {
+        let (_, stderr) = self.ends_with(0);
+        assert!(stderr.starts_with("Warning: "), "no warning in {stderr:?}");
+        stderr
+    }
+
+    /// Runs it, expects this exit code, nothing on stdout, and one line of the agreed form on
+    /// stderr, which is the answer.
+    #[track_caller]
+    pub fn fails(self, code: i32) -> String {
+        let (stdout, stderr) = self.ends_with(code);
+        assert_eq!(stdout, "", "a failure prints no data");
+        let line = stderr.strip_suffix('\n').unwrap_or_else(|| panic!("no whole line in {stderr:?}"));
+        assert!(!line.contains('\n'), "more than one line: {stderr}");
+        assert!(line.starts_with("Error: ") && line.contains(" - "), "not of the form: {stderr}");
+        line.to_owned()
+    }
+
+    /// Runs it and expects this exit code; answers with stdout and stderr.
+    #[track_caller]
+    pub fn ends_with(self, code: i32) -> (String, String) {
+        let shown = format!("{:?}", self.command);
+        let output = self.output();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{shown}\n--- {}\n--- stdout\n{stdout}\n--- stderr\n{stderr}",
+            output.status
+        );
+        (stdout, stderr)
+    }
+}
+
+/// Waits for a condition; fails with its name when it does not come.
+#[track_caller]
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < end, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The ids of NDJSON lines.
+pub fn ids(ndjson: &str) -> Vec<i64> {
+    ndjson.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].as_i64().unwrap()).collect()
+}
