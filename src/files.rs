@@ -49,6 +49,11 @@ impl Files {
         self.dir.join("logs").join("thread.log")
     }
 
+    /// The output of a consumer's handler.
+    pub fn handler_log(&self, consumer: &crate::subscription::ConsumerId) -> PathBuf {
+        self.dir.join("logs").join("handlers").join(format!("{}.log", consumer.file_stem()))
+    }
+
     /// A file in `run/`. Names that begin with `_` are this program's own.
     pub fn run(&self, name: &str) -> PathBuf {
         self.dir.join("run").join(name)
@@ -88,6 +93,28 @@ impl Files {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => options.create(false).open(path),
             failed => failed,
         }
+    }
+
+    /// Makes a directory of the thread, open to whom `events.db` is open to.
+    pub fn make_dir(&self, path: &Path) -> io::Result<()> {
+        match fs::create_dir(path) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+            made => made?,
+        }
+        // Who may read may also enter.
+        let mode = self.mode | (self.mode & 0o444) >> 2;
+        drop(fs::set_permissions(path, fs::Permissions::from_mode(mode)));
+        if rustix::process::geteuid().is_root() && self.owner != 0 {
+            drop(std::os::unix::fs::chown(path, Some(self.owner), Some(self.group)));
+        }
+        Ok(())
+    }
+
+    /// Changes when somebody writes to the database.
+    pub fn database_stamp(&self) -> (u64, i64, i64) {
+        let mut wal = self.db().into_os_string();
+        wal.push("-wal");
+        fs::metadata(wal).map(|wal| (wal.len(), wal.mtime(), wal.mtime_nsec())).unwrap_or_default()
     }
 
     /// Opens a lock file. Locking does not need the right to write.

@@ -24,7 +24,7 @@ use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
 use sha1::{Digest, Sha1};
 
-pub use rotation::rotate_log;
+pub use rotation::{rotate_log, set_aside};
 
 use crate::files::{self, Files};
 use crate::lock::Lock;
@@ -87,7 +87,7 @@ pub fn lines_in(dir: &Path) -> Option<PathBuf> {
     if std::fs::metadata(&current).is_ok_and(|file| file.len() > 0) {
         return Some(current);
     }
-    rotation::newest(dir, "events", "jsonl").ok().flatten().map(|name| dir.join(name))
+    rotation::newest(dir, "events-", "jsonl").ok().flatten().map(|name| dir.join(name))
 }
 
 struct Writer<'a> {
@@ -117,7 +117,7 @@ impl<'a> Writer<'a> {
                 return Ok(Writer { files, memory, jsonl, state });
             }
         }
-        let rotated = rotation::newest(files.dir(), "events", "jsonl")?;
+        let rotated = rotation::newest(files.dir(), "events-", "jsonl")?;
         let base = match &remembered {
             // No file was rotated since; people may have removed old ones.
             Some(state) if rotated <= state.rotated => state.base,
@@ -186,7 +186,7 @@ impl<'a> Writer<'a> {
     /// Puts the file aside, synced, under the time of day, and begins a new one.
     fn rotate(&mut self) -> anyhow::Result<()> {
         self.jsonl.sync_all()?;
-        let name = rotation::set_aside(&self.files.jsonl(), "events", "jsonl")?;
+        let name = rotation::set_aside(&self.files.jsonl(), "events-", "jsonl")?;
         // The new file must not be known before the renaming is certain.
         files::sync(self.files.dir())?;
         self.jsonl = open_jsonl(self.files)?;

@@ -5,7 +5,9 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use crate::error::{Failure, OrFix, Result};
@@ -27,6 +29,17 @@ pub fn bytes(data: &[u8]) -> Result<Reader> {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
         Err(e) => Err(e).or_fix("cannot write to stdout", "check where the output goes"),
     }
+}
+
+/// Waits for `time`, or less when the reader of stdout goes away meanwhile; whether it has. A
+/// reader that went is noticed without writing to it.
+pub fn reader_is_gone(time: Duration) -> bool {
+    let stdout = io::stdout();
+    let timeout = Timespec::try_from(time).ok();
+    let mut ready = [PollFd::new(&stdout, PollFlags::empty())];
+    // A terminal or file never reports an error here; an interrupted wait is only a short one.
+    poll(&mut ready, timeout.as_ref()).ok();
+    ready[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL)
 }
 
 /// Prints one line to stdout.

@@ -4,6 +4,11 @@
 //! Where the start time cannot be read (outside Linux), a pid that exists counts as the process.
 
 use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::process::{Pid, Signal};
 
 /// One process, for ever.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +40,48 @@ impl Identity {
     pub fn is_alive(&self) -> bool {
         self.boot == boot_id() && start_time(self.pid) == Some(self.start)
     }
+}
+
+impl Identity {
+    /// Sends it a signal, provided it is this very process.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
+        #[cfg(target_os = "linux")]
+        {
+            // What the descriptor stands for cannot change between the look and the signal.
+            let fd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
+            if !self.is_alive() {
+                return Err(gone());
+            }
+            Ok(rustix::process::pidfd_send_signal(&fd, signal)?)
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            if !self.is_alive() {
+                return Err(gone());
+            }
+            Ok(rustix::process::kill_process(pid, signal)?)
+        }
+    }
+}
+
+/// The processes that have the file at `path` open, as far as this user may see. Empty where the
+/// system does not tell.
+pub fn holders_of(path: &Path) -> Vec<Identity> {
+    let Ok(file) = fs::metadata(path) else { return Vec::new() };
+    let holds = |pid: u32| {
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        descriptors
+            .filter_map(|fd| fs::metadata(fd.path()).ok())
+            .any(|open| (open.dev(), open.ino()) == (file.dev(), file.ino()))
+    };
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|&pid| pid != std::process::id() && holds(pid))
+        .filter_map(Identity::of)
+        .collect()
 }
 
 /// Changes with every boot. Empty where the system does not tell.

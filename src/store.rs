@@ -4,24 +4,27 @@
 //! write in an immediate transaction, and a WAL that is kept small. It knows nothing of the files
 //! beside the database, and of processes only what is recorded about them.
 
+mod dead;
 mod evaluate;
+mod runs;
 mod schema;
+mod subscriptions;
 
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rusqlite::config::DbConfig;
-use rusqlite::types::{ToSql, Value, ValueRef};
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
 
+pub use dead::Letter;
 pub use evaluate::{Look, Trouble};
+pub use subscriptions::{NewSubscription, Subscribed};
 
 use crate::error::{Failure, Result, database};
 use crate::event::{self, Event, NewEvent, Row};
 use crate::filter::{Filter, Refusal, Scope};
-use crate::process::Identity;
-use crate::subscription::{ConsumerId, Mark, Run, Subscription};
+use crate::subscription::ConsumerId;
 
 /// A WAL longer than this is folded back into the database by whoever notices.
 const WAL_LIMIT: u64 = 1024 * 1024;
@@ -63,14 +66,6 @@ pub struct Reading<'f> {
     /// How many events may still be printed; none is no limit.
     pub left: Option<u64>,
     pub filter: Option<&'f Filter>,
-}
-
-/// What became of a new subscription.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Subscribed {
-    Added,
-    /// One of that name stands; nothing was changed.
-    Exists,
 }
 
 /// What became of a wish to set a cursor.
@@ -271,56 +266,6 @@ impl Store {
         Ok(taken == most && reading.left != Some(0))
     }
 
-    /// All subscriptions, by name.
-    pub fn subscriptions(&self) -> Result<Vec<Subscription>> {
-        self.select_subscriptions("ORDER BY s.consumer_id", &[])
-    }
-
-    /// The subscription of that consumer, if there is one.
-    pub fn subscription(&self, consumer: &ConsumerId) -> Result<Option<Subscription>> {
-        Ok(self.select_subscriptions("WHERE s.consumer_id = ?", &[&consumer.as_str()])?.pop())
-    }
-
-    fn select_subscriptions(&self, clause: &str, params: &[&dyn ToSql]) -> Result<Vec<Subscription>> {
-        let sql = format!(
-            "SELECT s.consumer_id, s.handler_cmd, s.filter, s.cwd, s.token, s.mark_filter, s.mark_from, \
-                    s.mark_upto, s.filter_errors, s.filter_error_id, s.run_pid, s.run_start, s.run_boot, \
-                    s.run_since, coalesce(p.last_acked_id, 0), p.updated_at \
-             FROM subscriptions s LEFT JOIN consumer_progress p USING (consumer_id) {clause}"
-        );
-        let mut statement =
-            self.conn.prepare_cached(&sql).map_err(|e| database(&e, "reading the subscriptions"))?;
-        let rows = statement.query_map(params, map_subscription);
-        rows.and_then(Iterator::collect).map_err(|e| database(&e, "reading the subscriptions"))
-    }
-
-    /// Registers a consumer, unless one of that name is registered.
-    pub fn subscribe(
-        &mut self,
-        consumer: &ConsumerId,
-        handler_cmd: &str,
-        filter: Option<&str>,
-        cwd: &Path,
-    ) -> Result<Subscribed> {
-        let added = self
-            .conn
-            .execute(
-                "INSERT INTO subscriptions (consumer_id, handler_cmd, filter, cwd, token) \
-                 VALUES (?, ?, ?, ?, lower(hex(randomblob(8)))) ON CONFLICT DO NOTHING",
-                params![consumer.as_str(), handler_cmd, filter, path_value(cwd)],
-            )
-            .map_err(|e| database(&e, "subscribing"))?;
-        Ok(if added == 1 { Subscribed::Added } else { Subscribed::Exists })
-    }
-
-    /// Removes a consumer's subscription; its cursor stays. False when there was none.
-    pub fn unsubscribe(&mut self, consumer: &ConsumerId) -> Result<bool> {
-        self.conn
-            .execute("DELETE FROM subscriptions WHERE consumer_id = ?", [consumer.as_str()])
-            .map(|removed| removed == 1)
-            .map_err(|e| database(&e, "unsubscribing"))
-    }
-
     /// Sets a subscribed consumer's cursor to `id`, backwards too.
     pub fn set_cursor(&mut self, consumer: &ConsumerId, id: i64) -> Result<Moved> {
         self.move_cursor(consumer, id, true)
@@ -332,65 +277,16 @@ impl Store {
     }
 
     fn move_cursor(&mut self, consumer: &ConsumerId, id: i64, backwards: bool) -> Result<Moved> {
-        let doing = "recording the cursor";
-        let failed = |e: rusqlite::Error| database(&e, doing);
+        let failed = |e: rusqlite::Error| database(&e, "recording the cursor");
         // Asking first keeps a poll that moves nothing from waiting for the write lock.
-        if let Some(moved) = judge_move(&self.conn, consumer, id, backwards).map_err(failed)?.settled() {
+        if let Verdict::Settled(moved) = judge_move(&self.conn, consumer, id, backwards).map_err(failed)? {
             return Ok(moved);
         }
         let transaction =
             self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
-        let judged = judge_move(&transaction, consumer, id, backwards).map_err(failed)?;
-        if let Verdict::Write(moved @ (Moved::To(target) | Moved::Clamped(target))) = judged {
-            transaction
-                .execute(
-                    "INSERT INTO consumer_progress (consumer_id, last_acked_id, updated_at) VALUES (?1, ?2, ?3) \
-                     ON CONFLICT (consumer_id) DO UPDATE SET last_acked_id = ?2, updated_at = ?3",
-                    params![consumer.as_str(), target, event::now()],
-                )
-                .map_err(failed)?;
-            transaction.commit().map_err(failed)?;
-            return Ok(moved);
-        }
-        Ok(judged.into_moved())
-    }
-
-    /// Records that this process now supervises a run of `subscription`, and gives the
-    /// subscription its token if it had none. The answer is the subscription as it then stands,
-    /// or nothing when it is gone or was made anew.
-    pub fn begin_run(&mut self, subscription: &Subscription, run: &Run) -> Result<Option<Subscription>> {
-        let failed = |e: rusqlite::Error| database(&e, "recording the start of a run");
-        self.conn
-            .execute(
-                "UPDATE subscriptions SET token = coalesce(token, lower(hex(randomblob(8)))), \
-                        run_pid = ?, run_start = ?, run_boot = ?, run_since = ? \
-                 WHERE consumer_id = ? AND handler_cmd = ? AND token IS ?",
-                params![
-                    run.process.pid,
-                    run.process.start,
-                    run.process.boot,
-                    run.since,
-                    subscription.consumer.as_str(),
-                    subscription.handler_cmd,
-                    subscription.token
-                ],
-            )
-            .map_err(failed)
-            .and_then(
-                |changed| if changed == 1 { self.subscription(&subscription.consumer) } else { Ok(None) },
-            )
-    }
-
-    /// Records that the run of `subscription` is over. Does nothing when that subscription is gone.
-    pub fn end_run(&mut self, subscription: &Subscription) -> Result<()> {
-        self.conn
-            .execute(
-                "UPDATE subscriptions SET run_pid = NULL, run_start = NULL, run_boot = NULL, run_since = NULL \
-                 WHERE consumer_id = ? AND token IS ?",
-                params![subscription.consumer.as_str(), subscription.token],
-            )
-            .map(drop)
-            .map_err(|e| database(&e, "recording the end of a run"))
+        let moved = move_in(&transaction, consumer, id, backwards).map_err(failed)?;
+        transaction.commit().map_err(failed)?;
+        Ok(moved)
     }
 }
 
@@ -434,25 +330,26 @@ impl Inserter<'_> {
     }
 }
 
-/// What `move_cursor` may do, judged on one snapshot.
+/// What a wish to move a cursor comes to, judged on one snapshot.
 enum Verdict {
+    /// Nothing is to be written.
     Settled(Moved),
-    Write(Moved),
+    /// The cursor is to be set to this id.
+    Write(Moved, i64),
 }
 
-impl Verdict {
-    fn settled(self) -> Option<Moved> {
-        match self {
-            Verdict::Settled(moved) => Some(moved),
-            Verdict::Write(_) => None,
-        }
-    }
-
-    fn into_moved(self) -> Moved {
-        match self {
-            Verdict::Settled(moved) | Verdict::Write(moved) => moved,
-        }
-    }
+/// Moves a cursor inside a transaction that was begun already.
+fn move_in(conn: &Connection, consumer: &ConsumerId, id: i64, backwards: bool) -> rusqlite::Result<Moved> {
+    let (moved, target) = match judge_move(conn, consumer, id, backwards)? {
+        Verdict::Settled(moved) => return Ok(moved),
+        Verdict::Write(moved, target) => (moved, target),
+    };
+    conn.execute(
+        "INSERT INTO consumer_progress (consumer_id, last_acked_id, updated_at) VALUES (?1, ?2, ?3) \
+         ON CONFLICT (consumer_id) DO UPDATE SET last_acked_id = ?2, updated_at = ?3",
+        params![consumer.as_str(), target, event::now()],
+    )?;
+    Ok(moved)
 }
 
 fn judge_move(
@@ -479,36 +376,7 @@ fn judge_move(
     } else if target == at {
         Verdict::Settled(moved)
     } else {
-        Verdict::Write(moved)
-    })
-}
-
-fn map_subscription(row: &rusqlite::Row<'_>) -> rusqlite::Result<Subscription> {
-    let text = |column: usize| row.get_ref(column).map(text_of);
-    let number = |column: usize| row.get::<_, Option<i64>>(column);
-    let mark = match (text(5)?, number(6)?, number(7)?) {
-        (Some(filter), Some(from), Some(upto)) => Some(Mark { filter, from, upto }),
-        _ => None,
-    };
-    let run = match (number(10)?, number(11)?, text(12)?, text(13)?) {
-        (Some(pid), Some(start), Some(boot), Some(since)) => {
-            u32::try_from(pid).ok().map(|pid| Run { process: Identity { pid, start, boot }, since })
-        }
-        _ => None,
-    };
-    Ok(Subscription {
-        consumer: ConsumerId::stored(text(0)?.unwrap_or_default()),
-        handler_cmd: text(1)?.unwrap_or_default(),
-        filter: text(2)?,
-        cwd: bytes_of(row.get_ref(3)?)
-            .map(|bytes| PathBuf::from(std::ffi::OsString::from_vec(bytes.to_vec()))),
-        token: text(4)?,
-        mark,
-        filter_errors: number(8)?.unwrap_or(0),
-        filter_error_id: number(9)?.unwrap_or(0),
-        run,
-        last_acked_id: number(14)?.unwrap_or(0),
-        updated_at: text(15)?,
+        Verdict::Write(moved, target)
     })
 }
 
@@ -522,14 +390,6 @@ fn bytes_of(value: ValueRef<'_>) -> Option<&[u8]> {
 
 fn text_of(value: ValueRef<'_>) -> Option<String> {
     bytes_of(value).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
-}
-
-/// A path as TEXT where it is text, else as a BLOB of its bytes.
-fn path_value(path: &Path) -> Value {
-    match path.to_str() {
-        Some(text) => Value::Text(text.to_owned()),
-        None => Value::Blob(path.as_os_str().as_bytes().to_vec()),
-    }
 }
 
 /// Waits for other writers in short, even steps. SQLite's own back-off grows to a tenth of a

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 
 use sha1::{Digest, Sha1};
 
+use crate::rule::{Deliver, Policy, State};
+
 /// Longest id `subscribe` takes, in characters.
 pub const MAX_ID: usize = 128;
 
@@ -95,8 +97,11 @@ pub struct Subscription {
     /// How many events the filter erred on, and the newest of them.
     pub filter_errors: i64,
     pub filter_error_id: i64,
-    /// The supervisor of the run under way, as far as anybody recorded one. It may be dead.
-    pub run: Option<Run>,
+    pub policy: Policy,
+    pub state: State,
+    /// Dead letters, and those of them that are to be delivered again.
+    pub dead: i64,
+    pub dead_to_retry: i64,
     /// The newest event the consumer has finished with.
     pub last_acked_id: i64,
     /// When the cursor last changed, if ever.
@@ -114,14 +119,6 @@ pub struct Mark {
     pub upto: i64,
 }
 
-/// Who supervises a run, in a form that survives pids being used again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Run {
-    pub process: crate::process::Identity,
-    /// When the run began, as events write time.
-    pub since: String,
-}
-
 impl Subscription {
     /// The filter, unless it is blank.
     pub fn filter_text(&self) -> Option<&str> {
@@ -134,6 +131,11 @@ impl Subscription {
             (Some(mark), Some(text)) if mark.filter == text && mark.from <= cursor => cursor.max(mark.upto),
             _ => cursor,
         }
+    }
+
+    /// Whether a dead letter is to be delivered again. Only a handler fed on stdin can take it.
+    pub fn has_letter_to_retry(&self) -> bool {
+        self.dead_to_retry > 0 && self.policy.deliver == Deliver::Stdin
     }
 
     /// Whether `other` is this very subscription and not one made anew under the same name.

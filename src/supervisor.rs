@@ -1,75 +1,63 @@
-//! The process that stands beside a handler from its start to its end.
+//! The process that stands beside a handler from its start to its end, and through the waits
+//! between its attempts.
 //!
 //! `spawn` hands a consumer's lock to a new process of this program. That process holds the lock,
 //! starts the handler (which holds a copy of it), reaps it, unlocks, and looks again. Whoever
 //! pushed while the lock was held was turned away, but had committed before: the second look sees
-//! what he stored, so no wake-up is lost. The database is not open while the handler runs.
+//! what he stored, so no wake-up is lost. Each run has a lock description of its own, so that what
+//! one run leaves in the background cannot keep the next one's lock.
 //!
-//! A supervisor whose thread was moved or removed meanwhile ends and touches nothing.
+//! The database is not open while the handler runs or the supervisor waits. A supervisor whose
+//! thread was moved or removed meanwhile ends and touches nothing.
 
 use std::os::fd::RawFd;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::dispatch;
+use chrono::Utc;
+
+use crate::dispatch::{self, Step};
 use crate::error::{Failure, OrFix, Result};
-use crate::event;
 use crate::files::Files;
+use crate::handler::{self, Running};
 use crate::lock::Lock;
 use crate::log::{self, Level, Quoted};
-use crate::process::Identity;
+use crate::rule::{Cause, Exit, Phase, Task, Time};
+use crate::signals::Signals;
 use crate::spawn;
-use crate::subscription::{ConsumerId, Run, Subscription};
+use crate::subscription::{ConsumerId, Subscription};
 use crate::thread::Thread;
 
 /// The hidden subcommand that a supervisor runs as.
 pub const COMMAND: &str = "_supervise";
 
+/// How often a wait looks whether the database was changed by somebody who cannot signal.
+const TICK: Duration = Duration::from_secs(1);
+
+/// How long processes have between TERM and KILL when a run takes too long.
+const TIMEOUT_GRACE: Duration = Duration::from_secs(10);
+
 /// Starts a supervisor for `subscription` and passes `lock` on to it.
-pub fn spawn(thread: &Thread, subscription: &Subscription, lock: &Lock) -> Result<()> {
+pub fn spawn(thread: &Thread, subscription: &Subscription, lock: &Lock, cause: Cause) -> Result<()> {
     let fix = "check the limits on processes and memory, then run `thread dispatch`";
     let mut command = spawn::own_program().or_fix("cannot find this program", fix)?;
     command.arg(COMMAND).arg("--thread").arg(thread.dir());
     command.arg("--consumer").arg(subscription.consumer.as_str());
     command.arg("--lock-fd").arg(lock.as_raw_fd().to_string());
-    // Nobody here waits for it: it is to outlive this process, and init reaps it.
-    spawn::detached(&mut command, Some(lock.as_raw_fd()))
-        .spawn()
-        .map(drop)
-        .or_fix("cannot start a supervisor", fix)
-}
-
-/// Refuses a subscription whose working directory is gone.
-pub fn check_directory(subscription: &Subscription) -> Result<()> {
-    match &subscription.cwd {
-        Some(cwd) if !cwd.is_dir() => Err(Failure::could_not(
-            format_args!("its working directory {} is gone", cwd.display()),
-            "make that directory again, or subscribe anew from another",
-        )),
-        _ => Ok(()),
+    if cause == Cause::Asked {
+        command.arg("--asked");
     }
-}
-
-/// What a run left behind for the look after it.
-struct Past {
-    subscription: Subscription,
-    /// The newest event at the run's start: later ones were not pending then.
-    newest: i64,
-}
-
-enum Ended {
-    Ran(Past),
-    /// Nothing was pending any more, or the subscription had changed.
-    NothingToDo,
+    spawn::detached(&mut command, Some(lock.as_raw_fd()));
+    // Nobody here waits for it: it is to outlive this process, and init reaps it.
+    command.spawn().map(drop).or_fix("cannot start a supervisor", fix)
 }
 
 /// The life of a supervisor. `lock_fd` is the lock its starter passed on.
 ///
 /// # Errors
 ///
-/// When it was not started by a dispatcher, or cannot start the handler.
-pub fn run(dir: &Path, consumer: &ConsumerId, lock_fd: RawFd) -> Result<()> {
+/// When it was not started by a dispatcher, or cannot go on.
+pub fn run(dir: &Path, consumer: &ConsumerId, lock_fd: RawFd, cause: Cause) -> Result<()> {
     let not_ours = || {
         Failure::asked_wrongly(
             "a supervisor is started by a dispatcher, which passes it the consumer's lock",
@@ -78,130 +66,264 @@ pub fn run(dir: &Path, consumer: &ConsumerId, lock_fd: RawFd) -> Result<()> {
     };
     let files = Files::of(dir.to_owned()).ok_or_else(not_ours)?;
     let mut lock = Lock::adopt(lock_fd, &files.consumer_lock(consumer)).ok_or_else(not_ours)?;
-    let mut past = None;
+    let supervisor = Supervisor { files: &files, consumer, signals: prepare()? };
+    let mut cause = cause;
     loop {
-        let ended = run_once(&files, consumer, &lock);
+        let done = supervisor.act(&lock, cause);
         lock.release();
-        match ended {
-            Ok(Ended::Ran(run)) => past = Some(run),
-            Ok(Ended::NothingToDo) => {}
-            Err(failure) => return give_up(&files, consumer, failure),
-        }
-        match look_again(&files, consumer, past.as_ref()) {
+        cause = Cause::News;
+        match done.and_then(|()| supervisor.look_again()) {
             Ok(Some(again)) => lock = again,
             Ok(None) => return Ok(()),
-            Err(failure) => return give_up(&files, consumer, failure),
+            Err(failure) => {
+                // Nothing may be written where the thread was.
+                if files.still_there() {
+                    log::write(
+                        &files,
+                        Level::Error,
+                        format_args!("supervise: consumer={consumer} {failure}"),
+                    );
+                }
+                return Err(failure);
+            }
         }
     }
 }
 
-/// Logs why this supervisor ends early, unless its thread is gone.
-fn give_up(files: &Files, consumer: &ConsumerId, failure: Failure) -> Result<()> {
-    if files.still_there() {
-        log::write(files, Level::Error, format_args!("supervise: consumer={consumer} {failure}"));
-    }
-    Err(failure)
+/// Makes this process fit for its task before anybody can know of it: signals must not end it, and
+/// what its handlers leave behind becomes its own children, to be reaped.
+fn prepare() -> Result<Signals> {
+    #[cfg(target_os = "linux")]
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .or_fix("cannot become a subreaper", "see the log")?;
+    Signals::listen().or_fix("cannot listen to signals", "check the limit on open files")
 }
 
-/// One run of the handler, under the lock.
-fn run_once(files: &Files, consumer: &ConsumerId, lock: &Lock) -> Result<Ended> {
-    let mut thread = open(files)?;
-    let Some(subscription) = thread.store.subscription(consumer)? else { return Ok(Ended::NothingToDo) };
-    let look = dispatch::look(&mut thread, &subscription)?;
-    if look.first_pending.is_none() {
-        return Ok(Ended::NothingToDo);
-    }
-    check_directory(&subscription)?;
-    let run = Run { process: Identity::own(), since: event::now() };
-    let Some(subscription) = thread.store.begin_run(&subscription, &run)? else {
-        return Ok(Ended::NothingToDo);
-    };
-    let began = Instant::now();
-    let started = start_handler(&thread, &subscription, lock);
-    if started.is_err() {
-        thread.store.end_run(&subscription)?;
-    }
-    let mut handler = started?;
-    let command = Quoted(&subscription.handler_cmd);
-    thread.log(Level::Info, format_args!("dispatch: consumer={consumer} spawned handler_cmd={command}"));
-    drop(thread);
-
-    let status = handler.wait().or_fix("cannot wait for the handler", "see the log")?;
-    let after = began.elapsed().as_secs_f64();
-
-    let mut thread = open(files)?;
-    let acked = match thread.store.subscription(consumer)? {
-        Some(now) if now.is_same(&subscription) => now.last_acked_id,
-        _ => subscription.last_acked_id,
-    };
-    let outcome = describe(status);
-    thread.log(
-        Level::Info,
-        format_args!("dispatch: consumer={consumer} ended {outcome} after={after:.1}s acked={acked}"),
-    );
-    thread.store.end_run(&subscription)?;
-    Ok(Ended::Ran(Past { subscription, newest: look.newest }))
-}
-
-/// Opens the thread, provided it is still the same one.
-fn open(files: &Files) -> Result<Thread> {
-    let gone = || Failure::could_not("the thread was moved or removed", "push to it at its new place");
-    if !files.still_there() {
-        return Err(gone());
-    }
-    let thread = Thread::open(files.dir())?;
-    if files.still_there() { Ok(thread) } else { Err(gone()) }
-}
-
-fn start_handler(thread: &Thread, subscription: &Subscription, lock: &Lock) -> Result<Child> {
-    let mut command = Command::new("/bin/sh");
-    command.arg("-c").arg(&subscription.handler_cmd);
-    for name in spawn::own_variables() {
-        command.env_remove(name);
-    }
-    command.env("THREAD_DIR", thread.dir());
-    command.env("THREAD_CONSUMER", subscription.consumer.as_str());
-    command.env("THREAD_LAST_ACKED_ID", subscription.last_acked_id.to_string());
-    if let Some(cwd) = &subscription.cwd {
-        command.current_dir(cwd);
-    }
-    spawn::detached(&mut command, Some(lock.as_raw_fd())).spawn().or_fix(
-        "cannot start the handler",
-        "check the limits on processes and memory, then run `thread dispatch`",
-    )
-}
-
-fn describe(status: ExitStatus) -> String {
-    use std::os::unix::process::ExitStatusExt;
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exit={code}"),
-        (None, Some(signal)) => format!("signal={signal}"),
-        (None, None) => "exit=?".to_owned(),
+/// Tells the supervisor recorded for a subscription that its row has changed. Nothing happens when
+/// it is gone; what it would have done is then done by the next dispatch.
+pub fn nudge(subscription: &Subscription) {
+    if let Some(supervisor) = &subscription.state.supervisor {
+        // One that cannot be signalled looks by itself before long.
+        supervisor.signal(crate::signals::NUDGE).ok();
     }
 }
 
-/// Looks whether another run is due, now that the lock is free, and takes it again for that.
-///
-/// After a run of the same subscription, only when that run moved the cursor forward or something
-/// matching has come that was not there at its start: a handler that does nothing must not spin.
-fn look_again(files: &Files, consumer: &ConsumerId, past: Option<&Past>) -> Result<Option<Lock>> {
-    if !files.still_there() {
-        return Ok(None);
+struct Supervisor<'a> {
+    files: &'a Files,
+    consumer: &'a ConsumerId,
+    signals: Signals,
+}
+
+impl Supervisor<'_> {
+    /// Does what is to be done now, under the lock: a run, or a wait and then a run.
+    fn act(&self, lock: &Lock, cause: Cause) -> Result<()> {
+        let mut cause = cause;
+        loop {
+            let mut thread = self.open()?;
+            let Some(mut subscription) = thread.store.subscription(self.consumer)? else { return Ok(()) };
+            if subscription.state.phase == Phase::Running {
+                // Whoever supervised that run is dead, or the lock would not be ours.
+                match self.settle_abandoned(&mut thread, &subscription)? {
+                    Some(settled) => subscription = settled,
+                    None => continue,
+                }
+            }
+            match dispatch::next_step(&mut thread, &subscription, cause)? {
+                Step::Rest { pending } => return lie_down(&mut thread, &subscription, pending),
+                Step::Start { newest } => return self.run_handler(thread, &subscription, newest, lock),
+                Step::WaitUntil(time) => {
+                    if !self.wait(thread, &subscription, time)? {
+                        return Ok(());
+                    }
+                    // What was asked has been granted: the wait is over, or somebody changed the row.
+                    cause = Cause::News;
+                }
+            }
+        }
     }
-    let mut thread = open(files)?;
-    let Some(subscription) = thread.store.subscription(consumer)? else { return Ok(None) };
-    if dispatch::look(&mut thread, &subscription)?.first_pending.is_none() {
-        return Ok(None);
+
+    /// Settles a run whose supervisor was killed. Its end is unknown, so the wait after it is
+    /// counted from its beginning.
+    fn settle_abandoned(
+        &self,
+        thread: &mut Thread,
+        subscription: &Subscription,
+    ) -> Result<Option<Subscription>> {
+        let pending = dispatch::is_pending(thread, subscription)?;
+        let began = subscription.state.since.unwrap_or_else(Utc::now).min(Utc::now());
+        thread.log(
+            Level::Warn,
+            format_args!("dispatch: consumer={} abandoned by its supervisor", self.consumer),
+        );
+        thread.store.settle_run(subscription, Exit::Unknown, pending, "", began)
     }
-    if let Some(past) = past
-        && past.subscription.is_same(&subscription)
-        && subscription.last_acked_id <= past.subscription.last_acked_id
-    {
-        let since =
-            Subscription { last_acked_id: past.newest.max(subscription.last_acked_id), ..subscription };
-        if dispatch::look(&mut thread, &since)?.first_pending.is_none() {
+
+    /// Waits until `time`, a nudge that changed something, or the end of the thread. False when
+    /// there is nothing more to do here.
+    fn wait(&self, mut thread: Thread, subscription: &Subscription, time: Time) -> Result<bool> {
+        let Some(waiting) = thread.store.begin_wait(subscription, time, Utc::now())? else { return Ok(true) };
+        thread.log(
+            Level::Info,
+            format_args!(
+                "dispatch: consumer={} waiting until={} attempts={}",
+                self.consumer,
+                crate::rule::format_time(time),
+                waiting.state.attempts
+            ),
+        );
+        drop(thread);
+        let mut seen = self.files.database_stamp();
+        loop {
+            let left = (time - Utc::now()).to_std().unwrap_or_default().min(waiting.policy.longest_wait());
+            if left.is_zero() {
+                return Ok(true);
+            }
+            let nudged = self.signals.wait(Some(left.min(TICK))).nudged;
+            handler::reap();
+            if !self.files.still_there() {
+                return Ok(false);
+            }
+            let stamp = self.files.database_stamp();
+            if !nudged && stamp == seen {
+                continue;
+            }
+            seen = stamp;
+            let mut thread = self.open()?;
+            let Some(current) = thread.store.subscription(self.consumer)? else { return Ok(false) };
+            if current.state.stop.is_some() {
+                thread.store.stopped(&current, Utc::now())?;
+                thread.log(Level::Info, format_args!("stop: consumer={} no longer waits", self.consumer));
+                return Ok(false);
+            }
+            if !current.is_same(&waiting) || current.state.phase != Phase::Waiting || current.state.paused {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// One run of the handler, from the record of its start to the record of its end.
+    fn run_handler(&self, mut thread: Thread, found: &Subscription, newest: i64, lock: &Lock) -> Result<()> {
+        let consumer = self.consumer;
+        let Some((task, stdin)) = handler::next_task(&mut thread, found)? else { return Ok(()) };
+        let Some(subscription) = thread.store.begin_run(found, task, newest, Utc::now())? else {
+            return Ok(());
+        };
+        let began = Instant::now();
+        let started = handler::start(&thread, &subscription, task, stdin, lock);
+        let mut running = match started {
+            Ok(running) => running,
+            Err(failure) => {
+                // It never ran: no attempt is counted, and the next push or dispatch tries again.
+                thread.store.abandon_run(&subscription)?;
+                return Err(failure);
+            }
+        };
+        thread.store.record_handler(&subscription, running.identity())?;
+        let command = Quoted(&subscription.handler_cmd);
+        thread.log(Level::Info, format_args!("dispatch: consumer={consumer} spawned handler_cmd={command}"));
+        drop(thread);
+
+        let exit = self.attend(&mut running, &subscription)?;
+        let output = running.finish(exit);
+        let after = began.elapsed().as_secs_f64();
+
+        let mut thread = self.open()?;
+        if let (Task::Batch(last) | Task::Single(last), Exit::Code(0)) = (task, exit) {
+            thread.store.acknowledge_run(&subscription, last)?;
+        }
+        let current = thread.store.subscription(consumer)?.filter(|current| current.is_same(&subscription));
+        let acked = current.as_ref().unwrap_or(&subscription).last_acked_id;
+        thread.log(
+            Level::Info,
+            format_args!("dispatch: consumer={consumer} ended {exit} after={after:.1}s acked={acked}"),
+        );
+        let Some(current) = current else { return Ok(()) };
+        let pending = dispatch::is_pending(&mut thread, &current)?;
+        if let Some(settled) = thread.store.settle_run(&current, exit, pending, &output, Utc::now())? {
+            self.log_settled(&thread, &current, &settled, task);
+        }
+        Ok(())
+    }
+
+    /// Waits for the run's end, and brings it about when its time is up or somebody says `stop`.
+    fn attend(&self, running: &mut Running, subscription: &Subscription) -> Result<Exit> {
+        let mut deadline = subscription.policy.timeout.map(|timeout| Instant::now() + timeout);
+        let mut timed_out = false;
+        loop {
+            if let Some(exit) = running.poll()? {
+                return Ok(if timed_out { Exit::TimedOut } else { exit });
+            }
+            let pause = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            let woken = self.signals.wait(running.pause(pause));
+            if deadline.is_some_and(|at| at <= Instant::now()) {
+                (deadline, timed_out) = (None, true);
+                running.end(libc::SIGTERM, TIMEOUT_GRACE);
+            }
+            if woken.nudged
+                && let Some(stop) = self.stop_request(subscription)
+            {
+                running.end(stop.signal, stop.kill_after);
+            }
+        }
+    }
+
+    fn stop_request(&self, subscription: &Subscription) -> Option<crate::rule::StopRequest> {
+        // A nudge is only a hint. What cannot be read now was no request this run can follow.
+        let thread = self.open().ok()?;
+        let current = thread.store.subscription(self.consumer).ok()??;
+        if current.is_same(subscription) { current.state.stop } else { None }
+    }
+
+    fn log_settled(&self, thread: &Thread, before: &Subscription, after: &Subscription, task: Task) {
+        let consumer = self.consumer;
+        if after.dead > before.dead
+            && let Task::Single(id) = task
+        {
+            thread.log(
+                Level::Warn,
+                format_args!(
+                    "dispatch: consumer={consumer} id={id} is a dead letter attempts={}",
+                    before.state.attempts
+                ),
+            );
+        }
+        if after.state.phase == Phase::Stalled {
+            let reason = Quoted(after.state.reason.as_deref().unwrap_or_default());
+            thread.log(Level::Warn, format_args!("dispatch: consumer={consumer} stalled reason={reason}"));
+        }
+    }
+
+    /// Looks, now that the lock is free, whether more is to be done, and takes it again for that.
+    fn look_again(&self) -> Result<Option<Lock>> {
+        if !self.files.still_there() {
             return Ok(None);
         }
+        let mut thread = self.open()?;
+        let Some(subscription) = thread.store.subscription(self.consumer)? else { return Ok(None) };
+        match dispatch::next_step(&mut thread, &subscription, Cause::News)? {
+            Step::Rest { .. } => Ok(None),
+            Step::Start { .. } | Step::WaitUntil(_) => dispatch::take_lock(&thread, self.consumer),
+        }
     }
-    dispatch::take_lock(&thread, consumer)
+
+    /// Opens the thread, provided it is still the same one.
+    fn open(&self) -> Result<Thread> {
+        let gone = || Failure::could_not("the thread was moved or removed", "push to it at its new place");
+        if !self.files.still_there() {
+            return Err(gone());
+        }
+        let thread = Thread::open(self.files.dir())?;
+        if self.files.still_there() { Ok(thread) } else { Err(gone()) }
+    }
+}
+
+/// Records that this process has nothing more to do for the consumer.
+fn lie_down(thread: &mut Thread, subscription: &Subscription, pending: bool) -> Result<()> {
+    if !pending && subscription.state.phase == Phase::Waiting {
+        return thread.store.rest(subscription);
+    }
+    match &subscription.state.supervisor {
+        Some(_) => thread.store.leave(subscription),
+        None => Ok(()),
+    }
 }

@@ -15,6 +15,7 @@ use crate::files::Files;
 use crate::lock::Lock;
 use crate::log::{self, Level};
 use crate::notifier::{self, Answer, Choice};
+use crate::rule::Cause;
 use crate::spawn;
 use crate::thread::Thread;
 
@@ -91,7 +92,7 @@ pub fn wake(thread: &mut Thread, source: &str) -> Result<Waking> {
 }
 
 fn embedded(thread: &mut Thread) -> Result<Waking> {
-    dispatch(thread).map(|_| Waking::Embedded)
+    dispatch(thread, Cause::News).map(|_| Waking::Embedded)
 }
 
 /// Starts the helper if anybody needs it and none is at work.
@@ -173,5 +174,5 @@ fn ask_until_heard(files: &Files, source: &str) -> Result<i64> {
     }
     let mut thread = Thread::open(files.dir())?;
     let newest = thread.store.newest_id()?;
-    dispatch(&mut thread).map(|_| newest)
+    dispatch(&mut thread, Cause::News).map(|_| newest)
 }

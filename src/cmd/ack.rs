@@ -1,8 +1,7 @@
 use clap::Args;
 use serde_json::json;
 
-use crate::cmd::pop::warn_clamped;
-use crate::cmd::{ConsumerArg, ThreadArg, event_id, unknown_consumer};
+use crate::cmd::{ConsumerArg, ThreadArg, event_id, unknown_consumer, warn_moved};
 use crate::error::Result;
 use crate::output;
 use crate::store::Moved;
@@ -33,8 +32,8 @@ impl Ack {
         let at = match thread.store.acknowledge(&consumer, self.event_id)? {
             Moved::UnknownConsumer => return Err(unknown_consumer(&consumer)),
             Moved::To(at) => at,
-            Moved::Clamped(at) => {
-                warn_clamped(self.event_id, at);
+            moved @ Moved::Clamped(at) => {
+                warn_moved(Some(moved), self.event_id);
                 at
             }
             Moved::StandsAt(at) => {

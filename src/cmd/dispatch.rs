@@ -5,6 +5,7 @@ use crate::cmd::ThreadArg;
 use crate::dispatch::{Outcome, dispatch};
 use crate::error::Result;
 use crate::output;
+use crate::rule::Cause;
 
 /// Start the handlers of all consumers that have something pending
 ///
@@ -24,7 +25,7 @@ pub struct Dispatch {
 impl Dispatch {
     pub fn run(self) -> Result<()> {
         let mut thread = self.thread.open()?;
-        let outcomes = dispatch(&mut thread)?;
+        let outcomes = dispatch(&mut thread, Cause::Asked)?;
         for (consumer, outcome) in &outcomes {
             if let Outcome::Broken(why) = outcome {
                 output::warn(format_args!("the consumer '{consumer}' was not started: {why}"));

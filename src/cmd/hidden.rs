@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::error::Result;
+use crate::rule::Cause;
 use crate::subscription::ConsumerId;
 use crate::{supervisor, wake};
 
@@ -16,11 +17,14 @@ pub struct Supervise {
     consumer: String,
     #[arg(long)]
     lock_fd: i32,
+    #[arg(long)]
+    asked: bool,
 }
 
 impl Supervise {
     pub fn run(self) -> Result<()> {
-        supervisor::run(&self.thread, &ConsumerId::stored(self.consumer), self.lock_fd)
+        let cause = if self.asked { Cause::Asked } else { Cause::News };
+        supervisor::run(&self.thread, &ConsumerId::stored(self.consumer), self.lock_fd, cause)
     }
 }
 

@@ -4,12 +4,17 @@
 //! the parser's complaints into this program's form.
 
 pub mod ack;
+pub mod dead;
 pub mod dispatch;
 pub mod info;
 pub mod init;
+pub mod logs;
+pub mod pause;
 pub mod peek;
 pub mod pop;
 pub mod push;
+pub mod resume;
+pub mod stop;
 pub mod subscribe;
 pub mod unsubscribe;
 
@@ -23,6 +28,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::error::{Failure, Result};
 use crate::output;
+use crate::store::Moved;
 use crate::subscription::ConsumerId;
 use crate::thread::Thread;
 
@@ -60,6 +66,11 @@ enum Command {
     Dispatch(dispatch::Dispatch),
     Ack(ack::Ack),
     Info(info::Info),
+    Stop(stop::Stop),
+    Pause(pause::Pause),
+    Resume(resume::Resume),
+    Logs(logs::Logs),
+    Dead(dead::Dead),
     #[command(name = crate::supervisor::COMMAND, hide = true)]
     Supervise(hidden::Supervise),
     #[command(name = crate::wake::COMMAND, hide = true)]
@@ -89,6 +100,11 @@ pub fn run(args: Vec<OsString>) -> Result<()> {
         Command::Dispatch(command) => command.run(),
         Command::Ack(command) => command.run(),
         Command::Info(command) => command.run(),
+        Command::Stop(command) => command.run(),
+        Command::Pause(command) => command.run(),
+        Command::Resume(command) => command.run(),
+        Command::Logs(command) => command.run(),
+        Command::Dead(command) => command.run(),
         Command::Supervise(command) => command.run(),
         Command::AskAgain(command) => command.run(),
     }
@@ -157,6 +173,15 @@ impl ConsumerArg {
 /// A variable of the environment; an empty one counts as unset.
 fn from_environment(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// Says that a cursor was asked past the newest event.
+pub fn warn_moved(moved: Option<Moved>, asked: i64) {
+    if let Some(Moved::Clamped(newest)) = moved {
+        output::warn(format_args!(
+            "event {asked} does not exist yet; the cursor stands at {newest}, so that nothing future is skipped"
+        ));
+    }
 }
 
 /// What every command says of a consumer that is not subscribed.

@@ -1,9 +1,9 @@
 use clap::Args;
 
-use crate::cmd::pop::{bad_filter, print};
+use crate::cmd::pop::print;
 use crate::cmd::{ThreadArg, event_id, limit};
-use crate::error::Result;
-use crate::filter::Scope;
+use crate::error::{Failure, Result};
+use crate::filter::{Refusal, Scope};
 use crate::store::Reading;
 
 /// Print events without consuming them
@@ -43,4 +43,12 @@ impl Peek {
             Reading { after: self.last_event_id, left: Some(self.limit), filter: filter.as_ref() },
         )
     }
+}
+
+/// What is said of a filter that was just given and is none.
+pub fn bad_filter(refusal: &Refusal) -> Failure {
+    Failure::asked_wrongly(
+        format_args!("the filter {refusal}"),
+        "write one SQL condition over id, created_at, source, type, subtype and content",
+    )
 }

@@ -1,12 +1,10 @@
 use clap::Args;
 
-use crate::cmd::{ConsumerArg, ThreadArg, event_id, limit, unknown_consumer};
+use crate::cmd::{ConsumerArg, ThreadArg, event_id, limit, unknown_consumer, warn_moved};
 use crate::dispatch;
-use crate::error::{Failure, Result};
-use crate::filter::{Filter, Scope};
+use crate::error::Result;
 use crate::output::{self, Reader};
 use crate::store::{Moved, Reading};
-use crate::subscription::{ConsumerId, Subscription};
 use crate::thread::Thread;
 
 /// Acknowledge what a consumer has done, and print what comes next
@@ -47,36 +45,15 @@ impl Pop {
         if let Some(id) = self.last_event_id {
             match thread.store.set_cursor(&consumer, id)? {
                 Moved::UnknownConsumer => return Err(unknown_consumer(&consumer)),
-                Moved::Clamped(newest) => warn_clamped(id, newest),
-                Moved::To(_) | Moved::StandsAt(_) => {}
+                moved => warn_moved(Some(moved), id),
             }
         }
         let subscription =
             thread.store.subscription(&consumer)?.ok_or_else(|| unknown_consumer(&consumer))?;
-        let filter = stored_filter(&mut thread, &consumer, &subscription)?;
+        let filter = dispatch::checked_filter(&mut thread, &subscription)?;
         let after = subscription.known_upto(subscription.last_acked_id);
         print(&mut thread, Reading { after, left: Some(self.limit), filter: filter.as_ref() })
     }
-}
-
-/// Says that a cursor was asked past the newest event.
-pub fn warn_clamped(id: i64, newest: i64) {
-    output::warn(format_args!(
-        "event {id} does not exist yet; the cursor stands at {newest}, so that nothing future is skipped"
-    ));
-}
-
-/// The filter of a subscription, checked again: other programs write the table too.
-fn stored_filter(
-    thread: &mut Thread,
-    consumer: &ConsumerId,
-    subscription: &Subscription,
-) -> Result<Option<Filter>> {
-    let text = subscription.filter_text().unwrap_or_default();
-    thread
-        .store
-        .check_filter(text, Scope::Subscription)
-        .map_err(|refusal| dispatch::broken_filter(consumer, &refusal.0))
 }
 
 /// Prints events page by page, with no read transaction open while the reader takes his time.
@@ -89,12 +66,4 @@ pub fn print(thread: &mut Thread, mut reading: Reading<'_>) -> Result<()> {
             return Ok(());
         }
     }
-}
-
-/// What is said of a filter that was just given and is none.
-pub fn bad_filter(refusal: &crate::filter::Refusal) -> Failure {
-    Failure::asked_wrongly(
-        format_args!("the filter {refusal}"),
-        "write one SQL condition over id, created_at, source, type, subtype and content",
-    )
 }

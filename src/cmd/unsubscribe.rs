@@ -5,6 +5,7 @@ use crate::cmd::{ConsumerArg, ThreadArg, unknown_consumer};
 use crate::error::Result;
 use crate::log::Level;
 use crate::output;
+use crate::supervisor;
 
 /// Remove a consumer's subscription
 ///
@@ -26,9 +27,9 @@ impl Unsubscribe {
     pub fn run(self) -> Result<()> {
         let consumer = self.consumer.existing()?;
         let mut thread = self.thread.open()?;
-        if !thread.store.unsubscribe(&consumer)? {
-            return Err(unknown_consumer(&consumer));
-        }
+        let removed = thread.store.unsubscribe(&consumer)?.ok_or_else(|| unknown_consumer(&consumer))?;
+        // A wait between two attempts ends at once.
+        supervisor::nudge(&removed);
         thread.log(Level::Info, format_args!("unsubscribe: consumer={consumer}"));
         if self.json {
             return output::json(&json!({ "consumer_id": consumer.as_str() }));

@@ -20,7 +20,7 @@ const STAMP: &str = "%Y%m%d-%H%M%S";
 /// No line of the log is shorter: a time, a level and two brackets each.
 const SHORTEST_LOG_LINE: u64 = 34;
 
-/// The name of the newest `<stem>-<YYYYMMDD-HHmmss>.<extension>` in `dir`, if there is one.
+/// The name of the newest `<stem><YYYYMMDD-HHmmss>.<extension>` in `dir`, if there is one.
 pub fn newest(dir: &Path, stem: &str, extension: &str) -> io::Result<Option<String>> {
     let mut newest = None;
     let entries = match fs::read_dir(dir) {
@@ -37,7 +37,7 @@ pub fn newest(dir: &Path, stem: &str, extension: &str) -> io::Result<Option<Stri
 }
 
 fn stamp_of(name: &str, stem: &str, extension: &str) -> Option<NaiveDateTime> {
-    let stamp = name.strip_prefix(stem)?.strip_prefix('-')?.strip_suffix(extension)?.strip_suffix('.')?;
+    let stamp = name.strip_prefix(stem)?.strip_suffix(extension)?.strip_suffix('.')?;
     (stamp.len() == 15).then(|| NaiveDateTime::parse_from_str(stamp, STAMP).ok()).flatten()
 }
 
@@ -49,7 +49,7 @@ pub fn set_aside(path: &Path, stem: &str, extension: &str) -> io::Result<String>
     if let Some(last) = newest(dir, stem, extension)?.and_then(|name| stamp_of(&name, stem, extension)) {
         time = time.max(last.and_utc() + TimeDelta::seconds(1));
     }
-    let name = format!("{stem}-{}.{extension}", time.format(STAMP));
+    let name = format!("{stem}{}.{extension}", time.format(STAMP));
     fs::rename(path, dir.join(&name))?;
     Ok(name)
 }
@@ -108,7 +108,7 @@ pub fn rotate_log(files: &Files) -> io::Result<()> {
         lines += chunk[..read].iter().filter(|&&b| b == b'\n').count() as u64;
     }
     if lines > MAX_LINES && long_enough(about.len()) {
-        set_aside(&path, "thread", "log")?;
+        set_aside(&path, "thread-", "log")?;
     } else {
         let mut memory = lock.file();
         memory.set_len(0)?;

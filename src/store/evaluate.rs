@@ -62,6 +62,15 @@ pub struct Look {
 impl Store {
     /// Looks whether anything is pending for `subscription`, at a cost that follows what is new.
     pub fn look(&mut self, subscription: &Subscription) -> Result<Look> {
+        self.look_from(subscription, true)
+    }
+
+    /// The same for a cursor that is not the stored one: nothing of it is remembered.
+    pub fn look_without_memory(&mut self, subscription: &Subscription) -> Result<Look> {
+        self.look_from(subscription, false)
+    }
+
+    fn look_from(&mut self, subscription: &Subscription, remember: bool) -> Result<Look> {
         let newest = self.newest_id()?;
         let cursor = subscription.last_acked_id;
         let mut look = Look { newest, ..Look::default() };
@@ -97,7 +106,7 @@ impl Store {
                 .into_iter()
                 .filter(|t| t.id > subscription.filter_error_id && t.id <= gained)
                 .collect();
-            if gained - remembered >= MARK_STEP || !fresh.is_empty() {
+            if remember && (gained - remembered >= MARK_STEP || !fresh.is_empty()) {
                 self.remember(subscription, text, gained, &fresh)?;
                 remembered = gained;
             }
@@ -105,6 +114,29 @@ impl Store {
             upto = gained.max(upto);
         }
         Ok(look)
+    }
+
+    /// How many matching events lie past the cursor. A filter that is none matches nothing.
+    pub fn count_pending(&mut self, subscription: &Subscription) -> Result<u64> {
+        let cursor = subscription.last_acked_id;
+        let Some(text) = subscription.filter_text() else {
+            let count = self.conn.prepare_cached("SELECT count(*) FROM events WHERE id > ?");
+            return count
+                .and_then(|mut s| s.query_row([cursor], |row| row.get::<_, i64>(0)))
+                .map(i64::unsigned_abs)
+                .map_err(|e| database(&e, "counting pending events"));
+        };
+        let Ok(Some(filter)) = self.check_filter(text, Scope::Subscription) else { return Ok(0) };
+        // Looking first remembers the ground that holds nothing, so that counting need not cross it.
+        let look = self.look(subscription)?;
+        let Some(first) = look.first_pending else { return Ok(0) };
+        let (mut count, mut upto) = (0, first - 1);
+        while upto < look.newest {
+            let scan = self.scan(&filter, upto, look.newest, RANGE as usize)?;
+            count += scan.ids.len() as u64;
+            upto = scan.upto;
+        }
+        Ok(count)
     }
 
     /// Stores that nothing up to `upto` matches. Not synced: forgetting a mark costs a second look.

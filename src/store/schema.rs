@@ -1,8 +1,8 @@
 //! The schema, and bringing older databases up to it.
 //!
 //! The tables and their first columns are shared with other programs and never change. What this
-//! program adds are nullable columns of `subscriptions`, found missing by preparing a statement
-//! that names them all, and then added in one transaction. `user_version` stays 0 for as long as
+//! program adds (nullable columns of `subscriptions`, the table `dead_letters`) is found missing by
+//! preparing statements that name it all, and then added in one transaction. `user_version` stays 0 for as long as
 //! an older program does no harm to a newer database; a higher one is refused.
 
 use std::path::Path;
@@ -14,12 +14,12 @@ use crate::error::{Failure, Result, database};
 /// The newest `user_version` this program understands.
 pub const VERSION: i64 = 0;
 
-/// Columns that were added to `subscriptions`, in the order of their addition.
+/// Columns that were added to `subscriptions`.
 ///
 /// `cwd`: where the handler runs. `token`: tells a subscription from a later one of the same name.
 /// `mark_*`: between `mark_from` and `mark_upto` nothing matches `mark_filter`. `filter_errors`,
-/// `filter_error_id`: how often the filter erred, and the newest event it did so on. `run_*`: the
-/// supervisor of the run under way (pid, start time, boot) and when the run began.
+/// `filter_error_id`: how often the filter erred, and the newest event it did so on. The rest is
+/// what `subscribe` was asked for, and the state of runs: see [`crate::rule`].
 const ADDED: &[(&str, &str)] = &[
     ("cwd", "TEXT"),
     ("token", "TEXT"),
@@ -28,11 +28,39 @@ const ADDED: &[(&str, &str)] = &[
     ("mark_upto", "INTEGER"),
     ("filter_errors", "INTEGER"),
     ("filter_error_id", "INTEGER"),
+    ("deliver", "TEXT"),
+    ("batch_size", "INTEGER"),
+    ("max_attempts", "INTEGER"),
+    ("backoff", "TEXT"),
+    ("timeout_ms", "INTEGER"),
+    ("phase", "TEXT"),
+    ("paused", "INTEGER"),
+    ("reason", "TEXT"),
+    ("attempts", "INTEGER"),
+    ("next_try", "TEXT"),
+    ("run_boot", "TEXT"),
     ("run_pid", "INTEGER"),
     ("run_start", "INTEGER"),
-    ("run_boot", "TEXT"),
+    ("handler_pid", "INTEGER"),
+    ("handler_start", "INTEGER"),
     ("run_since", "TEXT"),
+    ("run_ended", "TEXT"),
+    ("run_exit", "TEXT"),
+    ("run_task", "TEXT"),
+    ("run_last", "INTEGER"),
+    ("run_cursor", "INTEGER"),
+    ("run_newest", "INTEGER"),
+    ("narrow_upto", "INTEGER"),
+    ("dead_streak", "INTEGER"),
+    ("stop_signal", "INTEGER"),
+    ("stop_kill_ms", "INTEGER"),
 ];
+
+/// Events that a consumer could not be brought to accept. `retry` marks those to deliver again.
+const DEAD_LETTERS: &str = "CREATE TABLE IF NOT EXISTS dead_letters (\
+        consumer_id TEXT NOT NULL, event_id INTEGER NOT NULL, attempts INTEGER NOT NULL, last_exit INTEGER, \
+        last_error TEXT, parked_at TEXT NOT NULL, retry INTEGER NOT NULL DEFAULT 0, \
+        PRIMARY KEY (consumer_id, event_id)) WITHOUT ROWID";
 
 /// The tables and columns without which a database is not a thread's.
 const BASE: &[&str] = &[
@@ -48,6 +76,7 @@ pub fn create(conn: &Connection) -> rusqlite::Result<()> {
     for (name, kind) in ADDED {
         conn.execute_batch(&format!("ALTER TABLE subscriptions ADD COLUMN {name} {kind}"))?;
     }
+    conn.execute_batch(DEAD_LETTERS)?;
     conn.execute_batch("COMMIT")
 }
 
@@ -92,7 +121,8 @@ pub fn bring_up_to_date(conn: &mut Connection, path: &Path) -> Result<()> {
             "use a newer version of thread; nothing was changed",
         ));
     }
-    let added = conn.prepare(&select_added()).map(drop);
+    let added =
+        conn.prepare(&select_added()).and_then(|_| conn.prepare("SELECT retry FROM dead_letters")).map(drop);
     match added {
         Ok(()) => {}
         Err(e) if lacks_something(&e) => {
@@ -118,6 +148,7 @@ fn add_columns(conn: &mut Connection) -> rusqlite::Result<()> {
             transaction.execute_batch(&format!("ALTER TABLE subscriptions ADD COLUMN {name} {kind}"))?;
         }
     }
+    transaction.execute_batch(DEAD_LETTERS)?;
     transaction.execute_batch(
         "CREATE INDEX IF NOT EXISTS idx_events_source ON events (source); \
          CREATE INDEX IF NOT EXISTS idx_events_type ON events (type);",

@@ -1,0 +1,196 @@
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use crate::cmd::{ConsumerArg, ThreadArg, event_id, unknown_consumer};
+use crate::dispatch::{Step, next_step};
+use crate::error::{Failure, Result};
+use crate::log::Level;
+use crate::output;
+use crate::rule::{Cause, Deliver};
+use crate::store::{Letter, Reading};
+use crate::subscription::ConsumerId;
+use crate::thread::Thread;
+use crate::wake;
+
+/// See, deliver again or throw away events that a handler could not take
+///
+/// A consumer with --deliver stdin that fails on one event --max-attempts times moves on, and the
+/// event becomes a dead letter. `retry` delivers it once more, alone, before new events; the
+/// handler's exit code decides what becomes of it. The cursor is not moved.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  thread dead list --thread inbox --consumer bot
+  thread dead retry --thread inbox --consumer bot --event-id 42")]
+pub struct Dead {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// List the dead letters; --json prints one object a line
+    #[command(after_help = "Example:\n  thread dead list --thread inbox --consumer bot --json")]
+    List(Which),
+    /// Print dead events, as `thread peek` would
+    #[command(after_help = "Example:\n  thread dead show --thread inbox --consumer bot --event-id 42")]
+    Show(Which),
+    /// Deliver again
+    #[command(after_help = "Example:\n  thread dead retry --thread inbox --consumer bot --all")]
+    Retry(Which),
+    /// Throw away; the events themselves stay stored
+    #[command(after_help = "Example:\n  thread dead discard --thread inbox --consumer bot --event-id 42")]
+    Discard(Which),
+}
+
+#[derive(Args)]
+struct Which {
+    #[command(flatten)]
+    thread: ThreadArg,
+    #[command(flatten)]
+    consumer: ConsumerArg,
+    /// This event's
+    #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true, conflicts_with = "all")]
+    event_id: Option<i64>,
+    /// All of them
+    #[arg(long)]
+    all: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Dead {
+    pub fn run(self) -> Result<()> {
+        match self.what {
+            What::List(which) => which.list(),
+            What::Show(which) => which.show(),
+            What::Retry(which) => which.retry(),
+            What::Discard(which) => which.discard(),
+        }
+    }
+}
+
+impl Which {
+    fn open(&self) -> Result<(Thread, ConsumerId)> {
+        let consumer = self.consumer.existing()?;
+        let thread = self.thread.open()?;
+        // Dead letters outlive their subscription.
+        if thread.store.subscription(&consumer)?.is_none() && thread.store.letters(&consumer)?.is_empty() {
+            return Err(unknown_consumer(&consumer));
+        }
+        Ok((thread, consumer))
+    }
+
+    fn letters(&self, thread: &Thread, consumer: &ConsumerId) -> Result<Vec<Letter>> {
+        let mut letters = thread.store.letters(consumer)?;
+        if let Some(id) = self.event_id {
+            letters.retain(|letter| letter.event_id == id);
+            if letters.is_empty() {
+                return Err(no_such_letter(consumer, id));
+            }
+        }
+        Ok(letters)
+    }
+
+    /// The event that was named; none for all. One or the other must be said.
+    fn named(&self) -> Result<Option<i64>> {
+        if self.event_id.is_none() && !self.all {
+            return Err(Failure::asked_wrongly("no dead letter is named", "give --event-id <id> or --all"));
+        }
+        Ok(self.event_id)
+    }
+
+    fn list(&self) -> Result<()> {
+        let (thread, consumer) = self.open()?;
+        let mut text = String::new();
+        for letter in self.letters(&thread, &consumer)? {
+            if self.json {
+                let object = json!({
+                    "event_id": letter.event_id,
+                    "attempts": letter.attempts,
+                    "last_exit": letter.last_exit,
+                    "last_error": letter.last_error,
+                    "parked_at": letter.parked_at,
+                    "retry": letter.retry,
+                });
+                text.push_str(&format!("{object}\n"));
+                continue;
+            }
+            let exit = letter.last_exit.map_or("unknown".to_owned(), |code| code.to_string());
+            let last_line = letter.last_error.lines().last().unwrap_or_default();
+            text.push_str(&format!(
+                "{}  attempts={} exit={exit} parked_at={}{}  {}\n",
+                letter.event_id,
+                letter.attempts,
+                output::plain(&letter.parked_at),
+                if letter.retry { " retry" } else { "" },
+                output::plain(last_line)
+            ));
+        }
+        output::bytes(text.as_bytes()).map(drop)
+    }
+
+    fn show(&self) -> Result<()> {
+        self.named()?;
+        let (mut thread, consumer) = self.open()?;
+        for letter in self.letters(&thread, &consumer)? {
+            let mut page = Vec::new();
+            let mut reading = Reading { after: letter.event_id - 1, left: Some(1), filter: None };
+            thread.store.read_page(&mut reading, &mut page)?;
+            if reading.after == letter.event_id && output::bytes(&page)? == output::Reader::Gone {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn retry(&self) -> Result<()> {
+        let named = self.named()?;
+        let (mut thread, consumer) = self.open()?;
+        let subscription =
+            thread.store.subscription(&consumer)?.ok_or_else(|| unknown_consumer(&consumer))?;
+        if subscription.policy.deliver != Deliver::Stdin {
+            return Err(Failure::could_not(
+                format_args!(
+                    "the consumer '{consumer}' pops for itself, so nothing can be delivered to it again"
+                ),
+                "subscribe it with --deliver stdin, or take the event with `thread dead show`",
+            ));
+        }
+        let count = thread.store.retry_letters(&consumer, named)?;
+        self.done(&thread, &consumer, "retry", count)?;
+        let subscription =
+            thread.store.subscription(&consumer)?.ok_or_else(|| unknown_consumer(&consumer))?;
+        if let Step::Start { .. } | Step::WaitUntil(_) = next_step(&mut thread, &subscription, Cause::News)? {
+            wake::wake(&mut thread, "self")?;
+        }
+        Ok(())
+    }
+
+    fn discard(&self) -> Result<()> {
+        let named = self.named()?;
+        let (mut thread, consumer) = self.open()?;
+        let count = thread.store.discard_letters(&consumer, named)?;
+        self.done(&thread, &consumer, "discard", count)
+    }
+
+    /// Logs and prints how many dead letters were changed.
+    fn done(&self, thread: &Thread, consumer: &ConsumerId, what: &str, count: usize) -> Result<()> {
+        if let (Some(id), 0) = (self.event_id, count) {
+            return Err(no_such_letter(consumer, id));
+        }
+        thread.log(Level::Info, format_args!("dead: consumer={consumer} {what} count={count}"));
+        if self.json {
+            return output::json(&json!({ "consumer_id": consumer.as_str(), "count": count }));
+        }
+        output::line(count)
+    }
+}
+
+fn no_such_letter(consumer: &ConsumerId, id: i64) -> Failure {
+    Failure::could_not(
+        format_args!("event {id} is no dead letter of '{consumer}'"),
+        format_args!("see `thread dead list --consumer {consumer}`"),
+    )
+}
