@@ -6,6 +6,9 @@ use crate::error::Result;
 use crate::output::{self, plain};
 
 /// Show what a thread holds and how far its consumers are
+///
+/// Prints how many events there are and, for each consumer, its handler, its filter, the last event
+/// it has acknowledged, and when that changed last.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -13,15 +13,22 @@ use crate::wake;
 
 /// Register a consumer: which command to start, and for which events
 ///
-/// The handler is run by `sh -c`, in this directory, with THREAD_DIR, THREAD_CONSUMER and
-/// THREAD_LAST_ACKED_ID set, whenever there are events past the consumer's cursor that match the
-/// filter; never twice at a time. It takes events with `thread pop` and acknowledges them. A
-/// backlog wakes it at once. A consumer that was subscribed before goes on from its cursor.
+/// The handler is started when there are events past the consumer's cursor that match the filter,
+/// one run at a time. It is run by `sh -c`, in the directory where you subscribe, with THREAD_DIR,
+/// THREAD_CONSUMER and THREAD_LAST_ACKED_ID set and no output of its own to be seen. It takes
+/// events with `thread pop` and acknowledges them with `thread ack`. Events that are there already
+/// wake it at once; a consumer that was subscribed before goes on from its cursor.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
   thread subscribe --thread inbox --consumer bot --filter \"type = 'message'\" \\
-    --handler 'thread pop --resume | ./agent.sh'")]
+    --handler './agent.sh'
+
+agent.sh, as short as it can be:
+  #!/bin/sh
+  thread pop --resume --limit 1 >event.json && [ -s event.json ] || exit 0
+  # ... do the work ...
+  thread ack --event-id \"$(sed 's/^{\"id\":\\([0-9]*\\).*/\\1/' event.json)\"")]
 pub struct Subscribe {
     #[command(flatten)]
     thread: ThreadArg,
@@ -30,7 +37,7 @@ pub struct Subscribe {
     /// The command to start, in the language of sh
     #[arg(long, value_name = "COMMAND", allow_hyphen_values = true)]
     handler: String,
-    /// An SQL condition over id, created_at, source, type, subtype and content
+    /// An SQL condition over id, created_at, source, type, subtype and content [default: every event]
     #[arg(long, value_name = "SQL", allow_hyphen_values = true)]
     filter: Option<String>,
     /// Print the subscription as JSON
