@@ -24,7 +24,7 @@
 //! | [`files`], [`lock`], [`log`], [`process`], [`spawn`] | paths and permissions, flock, the log, who a pid is, detached children |
 //! | [`output`], [`error`] | what people and programs are told |
 //!
-//! Arrows go down this table only.
+//! Mostly, a module uses those below it; `dispatch` and `supervisor` start each other.
 //!
 //! # The promises, and where they are kept
 //!

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::output;
 use crate::store::Moved;
 
-/// Acknowledge events without reading
+/// Acknowledge events without reading them
 ///
 /// Moves the consumer's cursor forward to --event-id and prints where it stands. Never moves it
 /// backwards: an id before the cursor is a warning and changes nothing.

@@ -9,8 +9,8 @@ use crate::rule::Cause;
 
 /// Start the handlers of all consumers that have something pending
 ///
-/// Starts whoever has matching events past its cursor and is not running, and returns at once,
-/// without a word, so that cron can run it. Pushes do this by themselves; it is for notifiers, for
+/// Starts whoever has matching events past its cursor and is not running. Returns at once and
+/// prints nothing, so that cron can run it. Pushes do this by themselves; it is for notifiers, for
 /// THREAD_NOTIFIER=off, and after a crash.
 #[derive(Args)]
 #[command(after_help = "Example:\n  * * * * * thread dispatch --thread ~/agents/inbox")]

@@ -53,7 +53,16 @@ Example:
   thread subscribe --thread inbox --consumer bot --handler './agent.sh' --filter \"type = 'message'\"
   thread push --thread inbox --source self --type message --content-file - <<'EOF'
   Hello there
-  EOF";
+  EOF
+
+Environment:
+  THREAD_DIR       stands in for --thread
+  THREAD_CONSUMER  stands in for --consumer
+  THREAD_NOTIFIER  who starts handlers after a push:
+                     embedded        the push itself
+                     off             nobody, until somebody runs `thread dispatch`
+                     <path>          this notifier program
+                     auto, or unset  the program 'notifier' if it is on PATH, else the push itself";
 
 #[derive(Subcommand)]
 enum Command {

@@ -19,7 +19,7 @@ use crate::wake::{self, Waking};
 /// The largest content, in bytes: no larger row fits the database.
 const MAX_CONTENT: u64 = 999_000_000;
 
-/// Store an event, or a batch of them, and wake who waits for it
+/// Store an event, or a batch of them, and wake the consumers it concerns
 ///
 /// Stores one event and prints its id. When this says yes (exit 0), the event survives power
 /// loss. The JSONL copy is then brought up to date and consumers are woken; trouble with either
@@ -34,7 +34,8 @@ Examples:
   thread push --thread inbox --source self --type record --subtype decision --content-file - <<'EOF'
   Anything at all: `backticks`, $dollars and \"quotes\" arrive as they are
   EOF
-  jq -c '{source: \"ci\", type: \"record\", content: .}' build.jsonl | thread push --thread inbox --batch")]
+  jq -c '{source: \"ci\", type: \"record\", content: .}' build.jsonl |
+    thread push --thread inbox --batch")]
 pub struct Push {
     #[command(flatten)]
     thread: ThreadArg,

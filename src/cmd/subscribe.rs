@@ -36,7 +36,13 @@ use crate::wake;
 Examples:
   thread subscribe --thread inbox --consumer bot --deliver stdin --handler './agent.sh'
   thread subscribe --thread inbox --consumer bot --filter \"type = 'message'\" \\
-    --handler 'thread pop --resume | ./agent.sh'")]
+    --handler './agent.sh'
+
+agent.sh, woken, as short as it can be:
+  #!/bin/sh
+  thread pop --resume --limit 1 >event.json && [ -s event.json ] || exit 0
+  # ... do the work ...
+  thread ack --event-id \"$(sed 's/^{\"id\":\\([0-9]*\\).*/\\1/' event.json)\"")]
 pub struct Subscribe {
     #[command(flatten)]
     thread: ThreadArg,
@@ -45,7 +51,7 @@ pub struct Subscribe {
     /// The command to start, in the language of sh
     #[arg(long, value_name = "COMMAND", allow_hyphen_values = true)]
     handler: String,
-    /// An SQL condition over id, created_at, source, type, subtype and content
+    /// An SQL condition over id, created_at, source, type, subtype and content [default: every event]
     #[arg(long, value_name = "SQL", allow_hyphen_values = true)]
     filter: Option<String>,
     /// wake: the handler pops for itself; stdin: it gets the events on stdin
