@@ -381,3 +381,42 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 pub fn ids(ndjson: &str) -> Vec<i64> {
     ndjson.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].as_i64().unwrap()).collect()
 }
+
+/// Puts a handler `take` on `PATH`. It pops until nothing is left, acknowledges what it popped,
+/// and notes the ids in `seen.<consumer>`.
+pub fn take_all_script(world: &World) {
+    world.script(
+        "bin/take",
+        "last=$THREAD_LAST_ACKED_ID\n\
+         while events=$(thread pop --consumer \"$THREAD_CONSUMER\" --last-event-id \"$last\") && [ -n \"$events\" ]; do\n\
+             ids=$(printf '%s\\n' \"$events\" | sed 's/^{\"id\":\\([0-9]*\\),.*/\\1/')\n\
+             printf '%s\\n' \"$ids\" >>\"seen.$THREAD_CONSUMER\"\n\
+             last=${ids##*[!0-9]}\n\
+         done",
+    );
+}
+
+/// Subscribes a consumer that takes everything; see [`take_all_script`].
+pub fn take_all(world: &World, consumer: &str) {
+    take_all_script(world);
+    world.thread(["subscribe", "--handler", "take", "--consumer", consumer]).quiet();
+}
+
+/// Numbers that differ from run to run. Shown when a test fails.
+#[derive(Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new() -> Dice {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        Dice(now.as_nanos() as u64 | 1)
+    }
+
+    /// A number from 0 to `most`.
+    pub fn up_to(&mut self, most: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % (most + 1)
+    }
+}
