@@ -2,5 +2,7 @@
 
 mod harness;
 
+mod concurrency;
+mod dispatch;
 mod init;
 mod notifier;
