@@ -338,17 +338,17 @@ fn what_a_handler_leaves_in_the_background_does_not_keep_its_consumer_busy() {
     let world = World::with_thread();
     take_all_script(&world);
     subscribe(&world, "worker", "sleep 1000 & echo $! >>left; take", &[]);
-    world.push("x");
-    wait_for_lines(&world, "seen.worker", 1);
-    let left = |at: usize| Pid::from_raw(world.lines("left")[at].parse().unwrap()).unwrap();
-    world.push("y");
-    wait_for_lines(&world, "seen.worker", 2);
-    wait_until("the second run to end", || {
-        world.log().iter().filter(|line| line.contains("ended exit=0")).count() == world.lines("left").len()
-    });
-    for at in 0..world.lines("left").len() {
-        test_kill_process(left(at)).expect("it should still run");
-        kill_process(left(at), Signal::KILL).unwrap();
+    let ended = || world.log().iter().filter(|line| line.contains("ended exit=0")).count();
+    for run in 1..=2 {
+        world.push("x");
+        wait_until("the run to end", || ended() == run);
+    }
+    let left = world.lines("left");
+    assert_eq!(left.len(), 2);
+    for pid in left {
+        let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
+        test_kill_process(pid).expect("it should still run");
+        kill_process(pid, Signal::KILL).unwrap();
     }
     world.wait_until_quiet();
     assert_eq!(world.lines("seen.worker"), ["1", "2"]);
