@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
 
-use crate::harness::{Dice, Run, World, take_all, take_all_script, wait_until};
+use crate::harness::{Dice, Run, World, copy_program, take_all, take_all_script, wait_until};
 
 /// A world with a thread and a handler `slow` that appends a line to `began`, waits for a file
 /// `go`, takes what is there and appends to `ended`.
@@ -610,7 +610,7 @@ fn shared_with_nobody(world: &World) -> Option<String> {
     };
     fs::set_permissions(world.root(), fs::Permissions::from_mode(0o755)).unwrap();
     // The program itself may lie where only root can go.
-    fs::copy(env!("CARGO_BIN_EXE_thread"), world.path("program")).unwrap();
+    copy_program(world, &world.path("program"));
     let mut dirs = vec![world.inbox()];
     while let Some(path) = dirs.pop() {
         std::os::unix::fs::chown(&path, None, Some(NOBODY)).unwrap();

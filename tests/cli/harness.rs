@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -93,8 +93,11 @@ impl World {
     /// Makes an executable shell script.
     pub fn script(&self, name: impl AsRef<Path>, text: &str) -> PathBuf {
         let path = self.path(name);
-        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut write = self.sh("cat >\"$0\" && chmod 755 \"$0\"").arg(&path);
+        // By another process: a child that a neighbouring test forks while the file is open for
+        // writing here would hold it open, and running it would fail with "text file busy".
+        write.stdin = format!("#!/bin/sh\n{text}\n").into_bytes();
+        write.quiet();
         path
     }
 
@@ -419,4 +422,10 @@ impl Dice {
         self.0 ^= self.0 << 17;
         self.0 % (most + 1)
     }
+}
+
+/// A copy of the binary at `path`. Made by another process, for the reason told at
+/// [`World::script`].
+pub fn copy_program(world: &World, path: &Path) {
+    world.sh("exec cp \"$0\" \"$1\"").arg(env!("CARGO_BIN_EXE_thread")).arg(path).quiet();
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use sha1::{Digest, Sha1};
 
-use crate::harness::{Dice, Run, World, take_all, take_all_script, wait_until};
+use crate::harness::{Dice, Run, World, copy_program, take_all, take_all_script, wait_until};
 
 const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/notifier");
 
@@ -211,7 +211,7 @@ fn a_program_path_that_a_shell_would_mangle_is_quoted_and_runs() {
     let world = World::with_thread();
     fs::create_dir(world.path("my $(bin)")).unwrap();
     let program = world.path("my $(bin)/thread");
-    fs::copy(env!("CARGO_BIN_EXE_thread"), &program).unwrap();
+    copy_program(&world, &program);
     take_all(&world, "worker");
     let daemon = Daemon::start(&world);
     let push = "'my $(bin)/thread' push --source self --type message --content x";
