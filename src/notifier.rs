@@ -58,6 +58,7 @@ pub fn ask(program: &Path, dir: &Path, source: &str) -> Answer {
     command.args(["task", "add", "--author", &author(source)]);
     command.args(["--task-id", &format!("dispatch-{}", slug(&dir.to_string_lossy()))]);
     command.args(["--command", &dispatch_command(dir)]);
+    spawn::hear_of_children();
     let mut child = match spawn::detached(&mut command, None).spawn() {
         Ok(child) => child,
         Err(e) => return Answer::Failed(format!("cannot start {}: {e}", program.display())),

@@ -48,6 +48,20 @@ fn prepare_child(lock: Option<RawFd>) -> io::Result<()> {
     Ok(())
 }
 
+/// Lets this process hear that its children have ended, even when whoever started it ignored or
+/// blocked the signal that says so. Only the first call does anything.
+pub fn hear_of_children() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    // SAFETY: these calls take plain values or a set that lives on this stack.
+    ONCE.call_once(|| unsafe {
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGCHLD);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+    });
+}
+
 /// A command that runs this very program, even when its file has been replaced meanwhile.
 pub fn own_program() -> io::Result<Command> {
     let program =

@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -93,8 +93,11 @@ impl World {
     /// Makes an executable shell script.
     pub fn script(&self, name: impl AsRef<Path>, text: &str) -> PathBuf {
         let path = self.path(name);
-        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut write = self.sh("cat >\"$0\" && chmod 755 \"$0\"").arg(&path);
+        // By another process: a child that a neighbouring test forks while the file is open for
+        // writing here would hold it open, and running it would fail with "text file busy".
+        write.stdin = format!("#!/bin/sh\n{text}\n").into_bytes();
+        write.quiet();
         path
     }
 
@@ -380,4 +383,49 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 /// The ids of NDJSON lines.
 pub fn ids(ndjson: &str) -> Vec<i64> {
     ndjson.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].as_i64().unwrap()).collect()
+}
+
+/// Puts a handler `take` on `PATH`. It pops until nothing is left, acknowledges what it popped,
+/// and notes the ids in `seen.<consumer>`.
+pub fn take_all_script(world: &World) {
+    world.script(
+        "bin/take",
+        "last=$THREAD_LAST_ACKED_ID\n\
+         while events=$(thread pop --consumer \"$THREAD_CONSUMER\" --last-event-id \"$last\") && [ -n \"$events\" ]; do\n\
+             ids=$(printf '%s\\n' \"$events\" | sed 's/^{\"id\":\\([0-9]*\\),.*/\\1/')\n\
+             printf '%s\\n' \"$ids\" >>\"seen.$THREAD_CONSUMER\"\n\
+             last=${ids##*[!0-9]}\n\
+         done",
+    );
+}
+
+/// Subscribes a consumer that takes everything; see [`take_all_script`].
+pub fn take_all(world: &World, consumer: &str) {
+    take_all_script(world);
+    world.thread(["subscribe", "--handler", "take", "--consumer", consumer]).quiet();
+}
+
+/// Numbers that differ from run to run. Shown when a test fails.
+#[derive(Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new() -> Dice {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        Dice(now.as_nanos() as u64 | 1)
+    }
+
+    /// A number from 0 to `most`.
+    pub fn up_to(&mut self, most: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % (most + 1)
+    }
+}
+
+/// A copy of the binary at `path`. Made by another process, for the reason told at
+/// [`World::script`].
+pub fn copy_program(world: &World, path: &Path) {
+    world.sh("exec cp \"$0\" \"$1\"").arg(env!("CARGO_BIN_EXE_thread")).arg(path).quiet();
 }

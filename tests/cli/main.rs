@@ -2,5 +2,8 @@
 
 mod harness;
 
+mod concurrency;
+mod dispatch;
 mod init;
+mod notifier;
 mod usage;

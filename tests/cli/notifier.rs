@@ -1,0 +1,551 @@
+//! Waking through an external notifier: what it is asked, and what happens when it misbehaves.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use sha1::{Digest, Sha1};
+
+use crate::harness::{Dice, Run, World, copy_program, take_all, take_all_script, wait_until};
+
+const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/notifier");
+
+/// Puts a notifier on `PATH` that writes its arguments to `calls`, one a line and `.` after each
+/// call, then does `and_then`.
+fn recorder(world: &World, and_then: &str) -> PathBuf {
+    recorder_at(world, "bin/notifier", and_then)
+}
+
+fn recorder_at(world: &World, name: &str, and_then: &str) -> PathBuf {
+    let calls = world.path("calls");
+    let text = format!("printf '%s\\n' \"$@\" . >>'{}'\n{and_then}", calls.display());
+    world.script(name, &text)
+}
+
+/// The arguments of each call.
+fn calls(world: &World) -> Vec<Vec<String>> {
+    let text = world.read("calls");
+    let calls = text.split_terminator("\n.\n");
+    calls.map(|call| call.split('\n').map(str::to_owned).collect()).collect()
+}
+
+/// The values of `--author`, `--task-id` and `--command` in a call, which must have the one form.
+fn parts(call: &[String]) -> [&str; 3] {
+    let words: Vec<&str> = call.iter().map(String::as_str).collect();
+    match words[..] {
+        ["task", "add", "--author", author, "--task-id", task, "--command", command] => {
+            [author, task, command]
+        }
+        _ => panic!("not the agreed arguments: {call:?}"),
+    }
+}
+
+/// What the task for the thread at `path` must be called.
+fn task_id(path: &Path) -> String {
+    let path = path.to_str().unwrap();
+    let plain: String = path.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let plain = plain.trim_matches('-').to_owned();
+    if plain.len() <= 40 {
+        return format!("dispatch-{plain}");
+    }
+    let digest: String = Sha1::digest(path).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("dispatch-{}-{}", &plain[..32], &digest[..6])
+}
+
+fn push_run(world: &World, source: &str, content: &str) -> Run {
+    world.thread(["push", "--source", source, "--type", "message", "--content", content])
+}
+
+/// What `push --json` says became of the waking.
+fn dispatch_word(push: Run) -> String {
+    let answer: serde_json::Value = serde_json::from_str(&push.arg("--json").ok()).unwrap();
+    answer["dispatch"].as_str().unwrap().to_owned()
+}
+
+fn subscribe(world: &World, handler: &str) {
+    world.thread(["subscribe", "--consumer", "worker", "--handler", handler]).quiet();
+}
+
+/// The real daemon, working off the real queue. Told to stop when it is dropped.
+struct Daemon<'w> {
+    world: &'w World,
+    child: Child,
+}
+
+impl Daemon<'_> {
+    fn start(world: &World) -> Daemon<'_> {
+        symlink(FIXTURE, world.bin().join("notifier")).unwrap();
+        let child = world.sh("exec notifier daemon").env("NOTIFIER_HOME", world.path("tasks")).spawn();
+        Daemon { world, child }
+    }
+
+    fn push(&self, content: &str) -> i64 {
+        let push = push_run(self.world, "self", content).env("NOTIFIER_HOME", self.world.path("tasks"));
+        push.quiet().trim().parse().unwrap()
+    }
+
+    /// Ends it, and checks that it worked everything off and left nothing lying about.
+    fn stop(mut self) {
+        let pending = self.world.path("tasks/pending");
+        wait_until("the tasks to be done", || fs::read_dir(&pending).unwrap().count() == 0);
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        assert!(self.child.wait().unwrap().success());
+        let left = fs::read_dir(self.world.path("tasks")).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut left: Vec<String> = left.map(|name| name.into_string().unwrap()).collect();
+        left.sort();
+        assert_eq!(left, ["pending", "stderr", "stdout"]);
+        assert_eq!(self.world.read("tasks/stderr") + &self.world.read("tasks/stdout"), "");
+    }
+}
+
+impl Drop for Daemon<'_> {
+    fn drop(&mut self) {
+        // Nothing is left to do when it has ended already.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+#[test]
+fn a_push_asks_once_with_exactly_these_arguments_though_nobody_is_subscribed() {
+    let world = World::with_thread();
+    recorder(&world, "exit 0");
+    let source = "external:telegram:tg-main:dm:alice:alice";
+    assert_eq!(dispatch_word(push_run(&world, source, "hello")), "queued");
+    let command = format!("thread dispatch --thread {}", world.inbox().display());
+    let [call] = &calls(&world)[..] else { panic!("{:?}", calls(&world)) };
+    assert_eq!(parts(call), [source, &task_id(&world.inbox()), &command]);
+    assert!(world.log().contains(&"[INFO] notifier: queued a dispatch".to_owned()), "{:?}", world.log());
+    push_run(&world, "self", "again").quiet();
+    assert_eq!(calls(&world).len(), 2);
+}
+
+#[test]
+fn the_task_of_a_long_path_ends_in_a_digest() {
+    let world = World::new();
+    recorder(&world, "exit 0");
+    let dir = world.path("a-directory-with-a-long-name/and another/inbox");
+    world.thread(["init"]).arg(&dir).quiet();
+    push_run(&world, "self", "x").env("THREAD_DIR", &dir).quiet();
+    let calls = calls(&world);
+    let [_, task, command] = parts(&calls[0]);
+    assert_eq!(task, task_id(&dir));
+    assert_eq!(task.len(), "dispatch-".len() + 32 + 1 + 6);
+    assert_eq!(command, format!("thread dispatch --thread '{}'", dir.display()));
+}
+
+#[test]
+fn a_batch_asks_once_in_the_name_of_its_last_event() {
+    let world = World::with_thread();
+    recorder(&world, "exit 0");
+    let line = |source| format!("{{\"source\":\"{source}\",\"type\":\"record\",\"content\":\"x\"}}\n");
+    let batch = line("first") + &line("second") + &line("last") + "\n";
+    assert_eq!(world.thread(["push", "--batch"]).stdin(batch).quiet(), "3\n");
+    let made = calls(&world);
+    assert_eq!(made.len(), 1);
+    assert_eq!(parts(&made[0])[0], "last");
+}
+
+#[test]
+fn a_push_that_stores_nothing_asks_nobody() {
+    let world = World::with_thread();
+    recorder(&world, "exit 0");
+    assert_eq!(world.thread(["push", "--batch"]).stdin("\n").quiet(), "0\n");
+    world.thread(["push", "--batch"]).stdin("[]\n").fails(2);
+    world.thread(["push", "--source", "self", "--type", "letter", "--content", "x"]).fails(2);
+    assert_eq!(calls(&world).len(), 0);
+}
+
+#[test]
+fn the_author_is_the_source_made_fit_for_a_file_name() {
+    let world = World::with_thread();
+    recorder(&world, "exit 0");
+    let long = "é".repeat(60);
+    let odd = format!("a{long}");
+    let cases = [
+        ("self", "self"),
+        ("external:t:c:group:grp-1/topic-2:p", "external:t:c:group:grp-1-topic-2:p"),
+        ("/etc/passwd", "_etc-passwd"),
+        ("-rf", "_rf"),
+        (".hidden", "_hidden"),
+        ("../x", "_.-x"),
+        ("a.b-c", "a.b-c"),
+        ("$(id) 'a' \"b\"", "$(id) 'a' \"b\""),
+        (&long, &"é".repeat(50)),
+        (&odd, &format!("a{}", "é".repeat(49))),
+        (&"x".repeat(101), &"x".repeat(100)),
+    ];
+    for (source, _) in cases {
+        world.thread(["push", "--type", "message", "--content", "x", "--source"]).arg(source).ok();
+    }
+    let made = calls(&world);
+    assert_eq!(made.len(), cases.len());
+    for ((source, author), call) in cases.iter().zip(&made) {
+        assert_eq!(parts(call)[0], *author, "for {source}");
+    }
+}
+
+#[test]
+fn the_command_names_the_program_in_full_where_path_has_another_or_none() {
+    let own = fs::canonicalize(env!("CARGO_BIN_EXE_thread")).unwrap();
+    for other in [false, true] {
+        let world = World::with_thread();
+        recorder_at(&world, "bare-notifier", "exit 0");
+        fs::create_dir(world.path("bare")).unwrap();
+        fs::rename(world.path("bare-notifier"), world.path("bare/notifier")).unwrap();
+        if other {
+            world.script("bare/thread", "exit 0");
+        }
+        push_run(&world, "self", "x").env("PATH", world.path("bare")).quiet();
+        let made = calls(&world);
+        let expected = format!("{} dispatch --thread {}", own.display(), world.inbox().display());
+        assert_eq!(parts(&made[0])[2], expected, "with another on PATH: {other}");
+    }
+}
+
+#[test]
+fn a_program_path_that_a_shell_would_mangle_is_quoted_and_runs() {
+    let world = World::with_thread();
+    fs::create_dir(world.path("my $(bin)")).unwrap();
+    let program = world.path("my $(bin)/thread");
+    copy_program(&world, &program);
+    take_all(&world, "worker");
+    let daemon = Daemon::start(&world);
+    let push = "'my $(bin)/thread' push --source self --type message --content x";
+    assert_eq!(world.sh(push).env("NOTIFIER_HOME", world.path("tasks")).quiet(), "1\n");
+    wait_until("the event to be handled", || world.lines("seen.worker").len() == 1);
+    daemon.stop();
+}
+
+#[test]
+fn threads_with_awkward_paths_work_through_the_daemon() {
+    for name in
+        ["a b", "it's", "say \"hi\"", "$(touch pwned)`touch pwned`", "a; touch pwned; b", "-n *&|<>#~ é"]
+    {
+        let world = World::named("awkward");
+        let dir = world.path(name).join(name);
+        world.thread(["init"]).arg(Path::new("./").join(name).join(name)).quiet();
+        let there = |run: Run| run.env("THREAD_DIR", &dir).env("NOTIFIER_HOME", world.path("tasks"));
+        let handler =
+            "thread pop --resume --consumer worker >>seen && thread ack --consumer worker --event-id 1";
+        there(world.thread(["subscribe", "--consumer", "worker", "--handler", handler])).quiet();
+        let daemon = Daemon::start(&world);
+        there(push_run(&world, "self", "x")).quiet();
+        wait_until("the event to be handled", || world.lines("seen").len() == 1);
+        daemon.stop();
+        assert!(!world.path("pwned").exists(), "{name} was run");
+        assert_eq!(world.read(dir.join("events.jsonl")).lines().count(), 1);
+    }
+}
+
+#[test]
+fn every_push_reaches_an_idle_consumer_through_the_daemon_without_another() {
+    let world = World::with_thread();
+    take_all(&world, "worker");
+    let daemon = Daemon::start(&world);
+    let mut dice = Dice::new();
+    let mut last = 0;
+    while last < 200 {
+        // One to three pushes, so that some meet a task that is queued or under way.
+        for _ in 0..dice.up_to(2) + 1 {
+            last = daemon.push("x");
+            std::thread::sleep(Duration::from_micros(dice.up_to(30_000)));
+        }
+        let id = last.to_string();
+        wait_until(&format!("event {last}, {dice:?}"), || world.lines("seen.worker").last() == Some(&id));
+    }
+    let seen: Vec<i64> = world.lines("seen.worker").iter().map(|id| id.parse().unwrap()).collect();
+    assert_eq!(seen, (1..=last).collect::<Vec<_>>(), "{dice:?}");
+    daemon.stop();
+}
+
+#[test]
+fn the_variable_chooses_who_wakes() {
+    let world = World::with_thread();
+    take_all(&world, "worker");
+    let other = recorder_at(&world, "other", "exit 0");
+    let found = recorder(&world, "exit 0");
+    let other = other.to_str().unwrap();
+    let cases = [
+        (Some("off"), "off", 0),
+        (Some("auto"), "queued", 1),
+        (Some(""), "queued", 1),
+        (None, "queued", 1),
+        (Some(other), "queued", 1),
+        (Some("./other"), "queued", 1),
+    ];
+    for (value, word, asked) in cases {
+        fs::remove_file(world.path("calls")).ok();
+        let push = push_run(&world, "self", "x");
+        let push = match value {
+            Some(value) => push.env("THREAD_NOTIFIER", value),
+            None => push,
+        };
+        assert_eq!(dispatch_word(push), word, "{value:?}");
+        assert_eq!(calls(&world).len(), asked, "{value:?}");
+    }
+    // A path is that program and not the one on PATH.
+    fs::remove_file(&found).unwrap();
+    fs::remove_file(world.path("calls")).unwrap();
+    assert_eq!(dispatch_word(push_run(&world, "self", "x").env("THREAD_NOTIFIER", other)), "queued");
+    assert_eq!(calls(&world).len(), 1);
+    // None of these started anything here.
+    world.wait_until_quiet();
+    assert!(!world.path("seen.worker").exists());
+    recorder(&world, "exit 0");
+    assert_eq!(dispatch_word(push_run(&world, "self", "x").env("THREAD_NOTIFIER", "embedded")), "embedded");
+    assert_eq!(calls(&world).len(), 1);
+    wait_until("the events to be handled", || world.lines("seen.worker").len() == cases.len() + 2);
+}
+
+#[test]
+fn without_a_notifier_on_path_the_push_dispatches_by_itself() {
+    for value in ["auto", ""] {
+        let world = World::with_thread();
+        take_all(&world, "worker");
+        // A directory and a file that cannot be run are no programs.
+        fs::create_dir(world.path("more")).unwrap();
+        world.write("more/notifier", "#!/bin/sh\n");
+        fs::set_permissions(world.path("more/notifier"), fs::Permissions::from_mode(0o644)).unwrap();
+        fs::create_dir(world.bin().join("notifier")).unwrap();
+        let path = format!("{}:{}", world.path("more").display(), world.bin().display());
+        let push = push_run(&world, "self", "x").env("THREAD_NOTIFIER", value).env("PATH", path);
+        assert_eq!(dispatch_word(push), "embedded");
+        wait_until("the event to be handled", || world.lines("seen.worker").len() == 1);
+    }
+}
+
+#[test]
+fn off_starts_nothing_until_somebody_dispatches() {
+    let world = World::with_thread();
+    push_run(&world, "self", "before").env("THREAD_NOTIFIER", "off").quiet();
+    let handler = world.script(
+        "take",
+        "thread pop --resume --consumer worker >>seen\nthread ack --consumer worker --event-id 2",
+    );
+    let handler = handler.to_str().unwrap();
+    let subscribe = world.thread(["subscribe", "--consumer", "worker", "--handler", handler]);
+    subscribe.env("THREAD_NOTIFIER", "off").quiet();
+    push_run(&world, "self", "after").env("THREAD_NOTIFIER", "off").quiet();
+    world.wait_until_quiet();
+    assert!(!world.path("seen").exists());
+    world.thread(["dispatch"]).env("THREAD_NOTIFIER", "off").quiet();
+    wait_until("both events to be handled", || world.lines("seen").len() == 2);
+}
+
+#[test]
+fn a_notifier_that_is_not_there_is_logged_and_done_without() {
+    let world = World::with_thread();
+    take_all(&world, "worker");
+    let push = push_run(&world, "self", "x").env("THREAD_NOTIFIER", "/nowhere/notifier");
+    assert_eq!(dispatch_word(push), "embedded");
+    wait_until("the event to be handled", || world.lines("seen.worker").len() == 1);
+    let expected = "[WARN] notifier: cannot start /nowhere/notifier: No such file or directory (os error 2); \
+                    dispatching without it";
+    assert!(world.log().contains(&expected.to_owned()), "{:?}", world.log());
+}
+
+#[test]
+fn a_notifier_that_fails_is_logged_and_done_without() {
+    for (ending, said) in
+        [("exit 7", "exit status: 7"), ("exit 2", "exit status: 2"), ("kill -9 $$", "signal: 9 (SIGKILL)")]
+    {
+        let world = World::with_thread();
+        take_all(&world, "worker");
+        let notifier = recorder(&world, ending);
+        assert_eq!(dispatch_word(push_run(&world, "self", "x")), "embedded");
+        wait_until("the event to be handled", || world.lines("seen.worker").len() == 1);
+        let expected =
+            format!("[WARN] notifier: {} ended with {said}; dispatching without it", notifier.display());
+        assert!(world.log().contains(&expected), "{:?}", world.log());
+        assert_eq!(calls(&world).len(), 1);
+    }
+}
+
+#[test]
+fn a_notifier_that_hangs_is_killed_after_five_seconds_with_what_it_started() {
+    let world = World::with_thread();
+    take_all(&world, "worker");
+    let notifier = recorder(&world, "sleep 1000 & trap '' TERM INT HUP; sleep 1000; exit 0");
+    let began = Instant::now();
+    assert_eq!(dispatch_word(push_run(&world, "self", "x")), "embedded");
+    assert!(began.elapsed() >= Duration::from_secs(5));
+    wait_until("the event to be handled", || world.lines("seen.worker").len() == 1);
+    let expected = format!(
+        "[WARN] notifier: {} gave no answer within 5 s and was killed; dispatching without it",
+        notifier.display()
+    );
+    assert!(world.log().contains(&expected), "{:?}", world.log());
+    world.wait_until_quiet();
+}
+
+#[test]
+fn an_answer_is_heard_though_the_pusher_blocks_or_ignores_the_childs_signal() {
+    use std::os::unix::process::CommandExt;
+    for ignored in [false, true] {
+        let world = World::with_thread();
+        recorder(&world, "sleep 0.2; exit 0");
+        let mut push = push_run(&world, "self", "x");
+        // SAFETY: both calls are safe between fork and exec, and allocate nothing.
+        unsafe {
+            push.command().pre_exec(move || {
+                if ignored {
+                    libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+                    return Ok(());
+                }
+                let mut set: libc::sigset_t = std::mem::zeroed();
+                libc::sigemptyset(&mut set);
+                libc::sigaddset(&mut set, libc::SIGCHLD);
+                libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+                Ok(())
+            });
+        }
+        assert_eq!(dispatch_word(push), "queued", "ignored: {ignored}");
+    }
+}
+
+#[test]
+fn a_task_that_is_never_run_is_done_without_after_five_seconds() {
+    let world = World::with_thread();
+    take_all(&world, "worker");
+    recorder(&world, "exit 1");
+    let began = Instant::now();
+    assert_eq!(dispatch_word(push_run(&world, "self", "x")), "already-queued");
+    assert_eq!(push_run(&world, "self", "y").quiet(), "2\n");
+    let mut most = 0;
+    wait_until("the events to be handled", || {
+        most = most.max(helpers(&world));
+        world.lines("seen.worker").len() == 2
+    });
+    assert!(began.elapsed() >= Duration::from_secs(5), "only {:?}", began.elapsed());
+    assert_eq!(most, 1, "one helper per thread");
+    world.wait_until_quiet();
+    let made = calls(&world);
+    // Two pushes and a pause that doubles: not once, and not all the time.
+    assert!((5..=20).contains(&made.len()), "{} calls", made.len());
+    assert!(made.iter().all(|call| call == &made[0]));
+    let log = world.log();
+    assert!(log.contains(&"[INFO] notifier: a dispatch is queued already".to_owned()), "{log:?}");
+    // A task that is there already is an answer like any other.
+    assert!(log.iter().all(|line| line.starts_with("[INFO]")), "{log:?}");
+}
+
+/// How many helpers are asking again.
+fn helpers(world: &World) -> usize {
+    let is_helper = |pid: &u32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&words).contains("_ask-again")
+    };
+    let parent = |pid: u32| -> Option<u32> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit(") ").next()?.split(' ').nth(1)?.parse().ok()
+    };
+    let helpers: Vec<u32> = world.processes().into_iter().filter(is_helper).collect();
+    // A child of one that has not become the notifier yet looks just like it.
+    helpers.iter().filter(|&&pid| parent(pid).is_some_and(|parent| !helpers.contains(&parent))).count()
+}
+
+#[test]
+fn a_helper_asks_again_until_the_task_is_taken() {
+    let world = World::with_thread();
+    take_all(&world, "worker");
+    let home = world.root().display().to_string();
+    // The first two times a task is there; the third is taken and run.
+    let counting = format!(
+        "cd '{home}'; [ $(grep -c '^[.]$' calls) -gt 2 ] || exit 1; sh -c \"$8\" >/dev/null 2>&1 & exit 0"
+    );
+    recorder(&world, &counting);
+    assert_eq!(dispatch_word(push_run(&world, "self", "x")), "already-queued");
+    wait_until("the event to be handled", || world.lines("seen.worker") == ["1"]);
+    world.wait_until_quiet();
+    assert_eq!(calls(&world).len(), 3);
+}
+
+#[test]
+fn nobody_asks_again_when_nothing_is_pending() {
+    let world = World::with_thread();
+    recorder(&world, "exit 1");
+    let consumer = ["subscribe", "--consumer", "picky", "--handler", "true", "--filter", "type = 'record'"];
+    world.thread(consumer).quiet();
+    assert_eq!(dispatch_word(push_run(&world, "self", "x")), "already-queued");
+    world.wait_until_quiet();
+    assert_eq!(calls(&world).len(), 1);
+}
+
+#[test]
+fn nobody_asks_again_while_a_run_is_under_way_that_will_see_the_event() {
+    let world = World::with_thread();
+    world.script("bin/slow", "touch began; until [ -e go ]; do sleep 0.01; done; exec take");
+    take_all_script(&world);
+    subscribe(&world, "slow");
+    push_run(&world, "self", "x").env("THREAD_NOTIFIER", "embedded").quiet();
+    wait_until("the handler to begin", || world.path("began").exists());
+    recorder(&world, "exit 1");
+    assert_eq!(dispatch_word(push_run(&world, "self", "y")), "already-queued");
+    assert_eq!(helpers(&world), 0);
+    world.write("go", "");
+    wait_until("both to be handled", || world.lines("seen.worker").len() == 2);
+    world.wait_until_quiet();
+    assert_eq!(calls(&world).len(), 1);
+}
+
+#[test]
+fn a_run_whose_supervisor_was_killed_does_not_keep_anybody_from_asking_again() {
+    let world = World::with_thread();
+    take_all_script(&world);
+    world.script("bin/dies", "[ -e died ] && exec take; touch died; kill -9 $PPID $$");
+    subscribe(&world, "exec dies");
+    push_run(&world, "self", "x").env("THREAD_NOTIFIER", "embedded").quiet();
+    wait_until("the handler to die", || world.path("died").exists());
+    world.wait_until_quiet();
+    recorder(&world, "[ $(grep -c '^[.]$' calls) -gt 1 ] || exit 1; sh -c \"$8\" >/dev/null 2>&1 & exit 0");
+    assert_eq!(dispatch_word(push_run(&world, "self", "y")), "already-queued");
+    wait_until("both to be handled", || world.lines("seen.worker") == ["1", "2"]);
+    world.wait_until_quiet();
+    assert_eq!(calls(&world).len(), 2);
+}
+
+#[test]
+fn a_notifier_that_says_yes_and_does_nothing_loses_only_its_own_wakeups() {
+    let world = World::with_thread();
+    take_all(&world, "worker");
+    recorder(&world, "exit 0");
+    assert_eq!(dispatch_word(push_run(&world, "self", "x")), "queued");
+    world.wait_until_quiet();
+    assert!(!world.path("seen.worker").exists());
+    world.thread(["dispatch"]).quiet();
+    wait_until("the event to be handled", || world.lines("seen.worker") == ["1"]);
+    assert_eq!(calls(&world).len(), 1, "a dispatch asks nobody");
+}
+
+#[test]
+fn a_backlog_wakes_a_new_consumer_through_the_notifier() {
+    let world = World::with_thread();
+    world.push("x");
+    recorder(&world, "exit 0");
+    subscribe(&world, "true");
+    assert_eq!(calls(&world).len(), 1);
+    world.thread(["subscribe", "--consumer", "other", "--handler", "true", "--filter", "id > 5"]).quiet();
+    assert_eq!(calls(&world).len(), 1, "without a backlog nobody is asked");
+}
+
+#[test]
+fn the_notifier_gets_nothing_of_the_pushers_descriptors() {
+    let world = World::with_thread();
+    recorder(
+        &world,
+        "(ls -l /proc/$$/fd >fds); (readlink /proc/$$/fd/0 /proc/$$/fd/1 /proc/$$/fd/2 >std); exit 0",
+    );
+    world.sh("exec 7>marker 8<bin 9>&1; thread push --source self --type message --content x").quiet();
+    assert_eq!(world.lines("std"), ["/dev/null"; 3]);
+    let fds = world.read("fds");
+    assert!(fds.contains("/dev/null"), "{fds}");
+    let root = world.root().to_str().unwrap();
+    let theirs = |line: &&str| line.contains(root) && !line.ends_with("bin/notifier");
+    let inherited: Vec<&str> =
+        fds.lines().filter(theirs).chain(fds.lines().filter(|l| l.contains("pipe:"))).collect();
+    assert_eq!(inherited, Vec::<&str>::new());
+}
