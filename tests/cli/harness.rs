@@ -1,6 +1,7 @@
 //! What every test stands on: a private folder with its own `PATH`, the real binary, and ways to
 //! wait for a condition. Set-up lives here; facts live in the tests.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
@@ -222,6 +223,16 @@ impl World {
     pub fn wait_until_quiet(&self) {
         wait_until("all processes to end", || self.processes().is_empty());
     }
+
+    /// Like [`World::thread`], but nobody is woken.
+    pub fn off<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Run {
+        self.thread(args).env("THREAD_NOTIFIER", "off")
+    }
+
+    /// Subscribes a consumer that is never started: the test itself reads for it.
+    pub fn idle_consumer(&self, name: &str, filter: &str) {
+        self.off(["subscribe", "--consumer", name, "--handler", "true", "--filter", filter]).quiet();
+    }
 }
 
 impl Drop for World {
@@ -380,4 +391,27 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 /// The ids of NDJSON lines.
 pub fn ids(ndjson: &str) -> Vec<i64> {
     ndjson.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].as_i64().unwrap()).collect()
+}
+
+/// Everything below a directory: each entry's path, mode, and a file's bytes.
+pub fn snapshot(dir: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let about = fs::symlink_metadata(&path).unwrap();
+        if about.is_dir() {
+            all.extend(snapshot(&path));
+        }
+        let bytes = if about.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
+        all.insert(path, (about.permissions().mode(), bytes));
+    }
+    all
+}
+
+/// The names in a directory, sorted.
+pub fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
 }

@@ -2,4 +2,12 @@
 
 mod harness;
 
+mod ack;
+mod batch;
+mod info;
 mod init;
+mod peek;
+mod pop;
+mod push;
+mod subscribe;
+mod unsubscribe;
