@@ -4,6 +4,7 @@ mod harness;
 
 mod ack;
 mod batch;
+mod dropin;
 mod info;
 mod init;
 mod peek;
