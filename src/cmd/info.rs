@@ -6,6 +6,9 @@ use crate::error::Result;
 use crate::output::{self, plain};
 
 /// Show what a thread holds and how far its consumers are
+///
+/// Prints the thread's path, how many events it holds, and for each consumer its handler, its
+/// filter, the last event it acknowledged and when that was. Changes nothing.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -5,6 +5,7 @@ mod harness;
 mod ack;
 mod batch;
 mod dropin;
+mod errors;
 mod info;
 mod init;
 mod peek;
