@@ -13,7 +13,7 @@ use crate::output::{self, plain};
 #[command(after_help = "\
 Examples:
   thread info --thread inbox
-  thread info --thread inbox --json | jq '.subscriptions[] | {consumer_id, last_acked_id}'")]
+  thread info --thread inbox --json | jq '.subscriptions[].last_acked_id'")]
 pub struct Info {
     #[command(flatten)]
     thread: ThreadArg,

@@ -188,6 +188,14 @@ fn empty_input_does_nothing() {
 }
 
 #[test]
+fn input_that_cannot_be_read_is_exit_1() {
+    let world = World::with_thread();
+    let error = world.sh("exec thread push --batch <inbox").fails(1);
+    assert!(error.contains("cannot read the batch") && error.contains("nothing was stored"), "{error}");
+    assert_eq!(count(&world), 0);
+}
+
+#[test]
 fn what_peek_prints_can_be_pushed_as_a_batch() {
     let world = World::with_thread();
     for content in ["plain", "{\"json\":[1]}", "line\nline\n", "\u{1}\u{7f}é🦀\"\\", ""] {

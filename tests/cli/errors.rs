@@ -409,6 +409,28 @@ fn help_works_everywhere_and_shows_an_example() {
 }
 
 #[test]
+fn examples_fit_a_narrow_terminal_and_can_be_pasted() {
+    let world = World::new();
+    let examples = |name: Option<&str>, columns: &str| {
+        let run = world.thread(name.iter().copied().chain(["-h"]));
+        let text = run.env("COLUMNS", columns).quiet();
+        text.split_once("Example").unwrap().1.to_owned()
+    };
+    for name in NAMES.into_iter().map(Some).chain([None]) {
+        let text = examples(name, "80");
+        assert_eq!(text, examples(name, "1000"), "wrapped where 80 columns end");
+        // Each command is whole: a shell would not ask for more, nor take half of it.
+        let commands = text.split_once('\n').unwrap().1.replace("* * * * * ", "");
+        let script = format!("f() {{\n{commands}\n}}");
+        assert_eq!(world.sh(&script).quiet(), "", "{commands}");
+        for line in commands.lines() {
+            let start = ["thread ", "git ", "jq "].iter().any(|word| line.trim_start().starts_with(word));
+            assert!(start || line.trim_start().starts_with("--"), "{line:?} belongs to no command");
+        }
+    }
+}
+
+#[test]
 fn verbose_does_no_harm_to_a_command() {
     let world = World::with_thread();
     let args = ["push", "--verbose", "--source", "self", "--type", "record", "--content", "x"];
