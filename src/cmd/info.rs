@@ -17,7 +17,7 @@ use crate::thread::Thread;
 #[command(after_help = "\
 Examples:
   thread info --thread inbox
-  thread info --thread inbox --json | jq '.subscriptions[] | {consumer_id, state, pending}'")]
+  thread info --thread inbox --json | jq '.subscriptions[].pending'")]
 pub struct Info {
     #[command(flatten)]
     thread: ThreadArg,

@@ -50,10 +50,10 @@ struct Cli {
 const EXAMPLE: &str = "\
 Example:
   thread init inbox
-  thread subscribe --thread inbox --consumer bot --handler './agent.sh' --filter \"type = 'message'\"
-  thread push --thread inbox --source self --type message --content-file - <<'EOF'
-  Hello there
-  EOF
+  thread subscribe --thread inbox --consumer bot --handler './agent.sh' \\
+    --filter \"type = 'message'\"
+  git diff | thread push --thread inbox --source self --type message \\
+    --content-file -
 
 Environment:
   THREAD_DIR       stands in for --thread

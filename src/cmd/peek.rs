@@ -14,7 +14,7 @@ use crate::store::Reading;
 #[command(after_help = "\
 Examples:
   thread peek --thread inbox --last-event-id 0
-  thread peek --thread inbox --last-event-id 0 --limit 10 \\
+  thread peek --thread inbox --last-event-id 0 \\
     --filter \"type = 'message' AND source LIKE 'internal:%'\"")]
 pub struct Peek {
     #[command(flatten)]

@@ -31,9 +31,9 @@ const MAX_CONTENT: u64 = 999_000_000;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  thread push --thread inbox --source self --type record --subtype decision --content-file - <<'EOF'
-  Anything at all: `backticks`, $dollars and \"quotes\" arrive as they are
-  EOF
+  thread push --thread inbox --source self --type message --content 'Hello'
+  git diff | thread push --thread inbox --source self --type record \\
+    --subtype decision --content-file -
   jq -c '{source: \"ci\", type: \"record\", content: .}' build.jsonl |
     thread push --thread inbox --batch")]
 pub struct Push {

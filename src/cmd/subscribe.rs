@@ -34,7 +34,8 @@ use crate::wake;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  thread subscribe --thread inbox --consumer bot --deliver stdin --handler './agent.sh'
+  thread subscribe --thread inbox --consumer bot --deliver stdin \\
+    --handler './agent.sh'
   thread subscribe --thread inbox --consumer bot --filter \"type = 'message'\" \\
     --handler './agent.sh'
 

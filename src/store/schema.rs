@@ -158,7 +158,13 @@ fn add_columns(conn: &mut Connection) -> rusqlite::Result<()> {
 
 /// Whether a statement failed to prepare because a table or column is not there.
 fn lacks_something(error: &rusqlite::Error) -> bool {
-    error.sqlite_error_code() == Some(rusqlite::ErrorCode::Unknown)
+    // Two forms of the same: the second when SQLite can point at the place in the SQL.
+    match error {
+        rusqlite::Error::SqliteFailure(error, _) | rusqlite::Error::SqlInputError { error, .. } => {
+            error.code == rusqlite::ErrorCode::Unknown
+        }
+        _ => false,
+    }
 }
 
 fn foreign(path: &Path) -> Failure {

@@ -89,7 +89,9 @@ fn a_push_starts_the_handler_and_the_log_tells_the_story() {
 
 #[test]
 fn the_log_tells_how_a_handler_ended() {
-    for (ending, said) in [("exit 3", "exit=3"), ("kill -9 $$", "signal=9"), ("kill -TERM $$", "signal=15")] {
+    for (ending, said) in
+        [("exit 3", "exit=3"), ("kill -9 $$", "exit=137 signal=9"), ("kill -TERM $$", "exit=143 signal=15")]
+    {
         let world = World::with_thread();
         take_all_script(&world);
         world.script("bin/ending", &format!("take\n{ending}"));
@@ -213,8 +215,9 @@ fn fds_handler(world: &World, and_then: &str) -> String {
 
 fn only_the_lock_of(world: &World, consumer: &str) -> Vec<String> {
     let lock = world.inbox().join("run").join(format!("{consumer}.lock"));
-    let null = "/dev/null".to_owned();
-    vec![null.clone(), null.clone(), null, lock.to_str().unwrap().to_owned()]
+    let log = world.inbox().join("logs").join("handlers").join(format!("{consumer}.log"));
+    let log = log.to_str().unwrap().to_owned();
+    vec!["/dev/null".to_owned(), log.clone(), log, lock.to_str().unwrap().to_owned()]
 }
 
 #[test]
@@ -318,7 +321,7 @@ fn without_its_directory_a_handler_is_not_started_and_the_log_says_why() {
     wait_for_lines(&world, "seen.other", 1);
     world.wait_until_quiet();
     let why = format!(
-        "its working directory {} is gone - make that directory again, or subscribe anew from another",
+        "the working directory of 'worker', {}, is gone - make that directory again, or subscribe anew from another",
         home.display()
     );
     let line = format!("[ERROR] dispatch: consumer=worker not started: {why}");

@@ -1,10 +1,11 @@
 //! What every test stands on: a private folder with its own `PATH`, the real binary, and ways to
 //! wait for a condition. Set-up lives here; facts live in the tests.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -225,6 +226,16 @@ impl World {
     pub fn wait_until_quiet(&self) {
         wait_until("all processes to end", || self.processes().is_empty());
     }
+
+    /// Like [`World::thread`], but nobody is woken.
+    pub fn off<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Run {
+        self.thread(args).env("THREAD_NOTIFIER", "off")
+    }
+
+    /// Subscribes a consumer that is never started: the test itself reads for it.
+    pub fn idle_consumer(&self, name: &str, filter: &str) {
+        self.off(["subscribe", "--consumer", name, "--handler", "true", "--filter", filter]).quiet();
+    }
 }
 
 impl Drop for World {
@@ -428,4 +439,27 @@ impl Dice {
 /// [`World::script`].
 pub fn copy_program(world: &World, path: &Path) {
     world.sh("exec cp \"$0\" \"$1\"").arg(env!("CARGO_BIN_EXE_thread")).arg(path).quiet();
+}
+
+/// Everything below a directory: each entry's path, mode, and a file's bytes.
+pub fn snapshot(dir: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let about = fs::symlink_metadata(&path).unwrap();
+        if about.is_dir() {
+            all.extend(snapshot(&path));
+        }
+        let bytes = if about.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
+        all.insert(path, (about.permissions().mode(), bytes));
+    }
+    all
+}
+
+/// The names in a directory, sorted.
+pub fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
 }

@@ -1,26 +1,151 @@
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::Output;
 
-use crate::harness::World;
+use crate::harness::{World, names, snapshot};
 
 #[test]
 fn init_makes_the_layout_and_prints_the_absolute_path() {
     let world = World::new();
     let dir = world.path("a/b/inbox");
     assert_eq!(world.thread(["init", "a/x/../b/./inbox"]).quiet(), format!("{}\n", dir.display()));
-    let mut names: Vec<_> =
-        fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    assert_eq!(names, ["events.db", "events.jsonl", "logs", "run"]);
+    assert_eq!(names(&dir), ["events.db", "events.jsonl", "logs", "run"]);
     assert_eq!(fs::read_dir(dir.join("run")).unwrap().count(), 0);
+    assert!(!world.path("a/x").exists(), "a folder that only the spelling named");
 }
 
 #[test]
 fn second_init_refuses_and_changes_nothing() {
     let world = World::with_thread();
     world.push("kept");
-    let before = fs::read(world.inbox().join("events.db")).unwrap();
+    let before = snapshot(&world.inbox());
     let error = world.thread(["init", "inbox"]).fails(1);
     assert!(error.contains("is a thread already"), "{error}");
-    assert_eq!(fs::read(world.inbox().join("events.db")).unwrap(), before);
+    assert_eq!(snapshot(&world.inbox()), before);
     assert_eq!(world.thread(["peek", "--last-event-id", "0"]).quiet().lines().count(), 1);
+}
+
+#[test]
+fn init_answers_in_json_when_asked() {
+    let world = World::new();
+    let answer = format!("{{\"thread\":\"{}\"}}\n", world.inbox().display());
+    assert_eq!(world.thread(["init", "--json", "inbox"]).quiet(), answer);
+    let (stdout, stderr) = world.thread(["init", "--json", "inbox"]).ends_with(1);
+    assert_eq!(stdout, "");
+    let error: serde_json::Value = serde_json::from_str(&stderr).unwrap();
+    assert!(error["error"].as_str().unwrap().contains("is a thread already"), "{error}");
+}
+
+#[test]
+fn of_eight_inits_at_once_exactly_one_wins() {
+    let world = World::new();
+    let started: Vec<_> = (0..8).map(|_| world.thread(["init", "deep/inbox"]).spawn()).collect();
+    let ended: Vec<Output> = started.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+    let mut codes: Vec<_> = ended.iter().map(|output| output.status.code().unwrap()).collect();
+    codes.sort_unstable();
+    assert_eq!(codes, [0, 1, 1, 1, 1, 1, 1, 1], "{ended:?}");
+    for loser in ended.iter().filter(|output| !output.status.success()) {
+        let error = String::from_utf8_lossy(&loser.stderr);
+        assert!(error.contains("is a thread already"), "{error}");
+    }
+    let dir = world.path("deep/inbox");
+    assert_eq!(names(&dir), ["events.db", "events.jsonl", "logs", "run"]);
+    assert_eq!(names(&dir.join("run")), [""; 0]);
+    let pushed = world.thread(["push", "--source", "self", "--type", "record", "--content", "x"]);
+    assert_eq!(pushed.env("THREAD_DIR", &dir).quiet(), "1\n");
+}
+
+#[test]
+fn init_in_an_existing_directory_touches_nothing_else() {
+    let world = World::new();
+    fs::create_dir_all(world.path("inbox/run")).unwrap();
+    fs::create_dir_all(world.path("inbox/src")).unwrap();
+    for file in ["inbox/README.md", "inbox/run/mine.lock", "inbox/src/main.c", "inbox/.hidden"] {
+        world.write(file, file);
+        fs::set_permissions(world.path(file), fs::Permissions::from_mode(0o640)).unwrap();
+    }
+    fs::set_permissions(world.path("inbox/src"), fs::Permissions::from_mode(0o711)).unwrap();
+    let before = snapshot(&world.inbox());
+    world.thread(["init", "inbox"]).quiet();
+    let mut after = snapshot(&world.inbox());
+    for new in ["events.db", "events.jsonl", "logs"] {
+        assert!(after.remove(&world.inbox().join(new)).is_some(), "no {new}");
+    }
+    assert_eq!(after, before);
+}
+
+#[test]
+fn an_init_that_was_killed_can_be_run_again() {
+    let world = World::new();
+    fs::create_dir_all(world.path("inbox/run")).unwrap();
+    for stray in ["run/_init.db", "run/_init.db-wal", "run/_init.db-shm", "run/_init.db-journal"] {
+        world.write(format!("inbox/{stray}"), "half of something");
+    }
+    world.write("inbox/run/_init.lock", "");
+    world.write("inbox/events.jsonl", "");
+    // What a killed one leaves is no thread yet.
+    world.thread(["info"]).fails(1);
+    world.thread(["init", "inbox"]).quiet();
+    assert_eq!(names(&world.inbox().join("run")), [""; 0]);
+    assert_eq!(world.push("works"), 1);
+    assert_eq!(world.query("SELECT count(*) FROM pragma_integrity_check WHERE integrity_check = 'ok'"), 1);
+    world.assert_copy_is_exact();
+}
+
+#[test]
+fn the_remains_of_an_old_thread_are_refused_and_left_alone() {
+    for remains in ["events.db-wal", "events.db-journal", "events.jsonl", "events-20260318-103000.jsonl"] {
+        let world = World::new();
+        fs::create_dir(world.inbox()).unwrap();
+        world.write(format!("inbox/{remains}"), "{\"id\":1}\n");
+        let before = snapshot(&world.inbox());
+        let error = world.thread(["init", "inbox"]).fails(1);
+        assert!(error.contains(&format!("inbox/{remains} is there but events.db is not")), "{error}");
+        assert_eq!(snapshot(&world.inbox()), before, "{remains}");
+    }
+}
+
+#[test]
+fn the_umask_rules_who_may_use_the_thread_but_others_never_write() {
+    // The umask, the mode of directories, the mode of files.
+    for (umask, directory, file) in [("000", 0o775, 0o664), ("022", 0o755, 0o644), ("077", 0o700, 0o600)] {
+        let world = World::new();
+        world.sh(&format!("umask {umask}; thread init inbox")).quiet();
+        let handler = "thread ack --event-id 1";
+        world.thread(["subscribe", "--consumer", "bot", "--handler", handler]).quiet();
+        // Files made later follow the database, not the umask of who happens to come along.
+        world.sh("umask 027; thread push --source self --type record --content x").quiet();
+        world.wait_until_quiet();
+        assert!(world.inbox().join("run/bot.lock").exists());
+        for (path, (mode, _)) in snapshot(&world.inbox()) {
+            let expected = if path.is_dir() { directory } else { file };
+            assert_eq!(mode & 0o7777, expected, "{} under umask {umask}", path.display());
+        }
+        let mode = fs::metadata(world.inbox()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, directory, "the thread under umask {umask}");
+    }
+}
+
+#[test]
+fn init_where_it_cannot_be_done_says_so() {
+    let world = World::new();
+    world.write("file", "");
+    assert!(world.thread(["init", "file"]).fails(1).contains("cannot make"));
+    assert!(world.thread(["init", "file/inbox"]).fails(1).contains("cannot make"));
+    assert_eq!(world.read("file"), "");
+    world.thread(["init", ""]).fails(2);
+    world.thread(["init"]).fails(2);
+    world.thread(["init", "one", "two"]).fails(2);
+    world.thread(["init", "--thread", "inbox"]).fails(2);
+    assert_eq!(names(world.root()), ["bin", "file"]);
+}
+
+#[test]
+fn init_goes_through_a_symlink_and_keeps_its_name() {
+    let world = World::new();
+    fs::create_dir(world.path("real")).unwrap();
+    symlink("real", world.inbox()).unwrap();
+    assert_eq!(world.thread(["init", "inbox"]).quiet(), format!("{}\n", world.inbox().display()));
+    assert!(world.path("real/events.db").exists());
+    assert!(world.inbox().is_symlink());
 }

@@ -2,8 +2,18 @@
 
 mod harness;
 
+mod ack;
+mod batch;
 mod concurrency;
 mod dispatch;
+mod dropin;
+mod errors;
+mod info;
 mod init;
 mod notifier;
+mod peek;
+mod pop;
+mod push;
+mod subscribe;
+mod unsubscribe;
 mod usage;

@@ -1,0 +1,196 @@
+use serde_json::Value;
+
+use crate::harness::{World, ids, wait_until};
+
+fn subscribe<'a>(world: &World, name: &'a str, handler: &'a str) -> crate::harness::Run {
+    world.off(["subscribe", "--consumer", name, "--handler", handler])
+}
+
+fn subscriptions(world: &World) -> i64 {
+    world.query("SELECT count(*) FROM subscriptions")
+}
+
+#[test]
+fn subscribe_registers_and_prints_the_name() {
+    let world = World::with_thread();
+    assert_eq!(subscribe(&world, "bot", "./agent.sh").quiet(), "bot\n");
+    let consumer = world.consumer("bot");
+    assert_eq!(consumer["handler_cmd"], "./agent.sh");
+    assert_eq!(consumer["filter"], Value::Null);
+    assert_eq!(consumer["last_acked_id"], 0);
+}
+
+#[test]
+fn json_is_the_subscription() {
+    let world = World::with_thread();
+    let args = ["subscribe", "--consumer", "bot", "--handler", "a \"b\"", "--filter", "id > 0", "--json"];
+    let answer: Value = serde_json::from_str(&world.thread(args).quiet()).unwrap();
+    assert_eq!(answer["consumer_id"], "bot");
+    assert_eq!(answer["handler_cmd"], "a \"b\"");
+    assert_eq!(answer["filter"], "id > 0");
+    let answer: Value =
+        serde_json::from_str(&subscribe(&world, "two", "true").arg("--json").quiet()).unwrap();
+    assert_eq!(answer["filter"], Value::Null);
+}
+
+#[test]
+fn consumer_ids_are_plain_and_short() {
+    let world = World::with_thread();
+    let longest = "x".repeat(128);
+    for fine in ["a", "9", "Agent-7", "a.b_c-d:e@f", "worker..", &longest] {
+        assert_eq!(subscribe(&world, fine, "true").quiet(), format!("{fine}\n"));
+    }
+    assert_eq!(subscriptions(&world), 6);
+    let too_long = "x".repeat(129);
+    for bad in [
+        "",
+        ".",
+        "..",
+        ".a",
+        "_a",
+        "-a",
+        "--",
+        ":a",
+        "@a",
+        "a b",
+        " a",
+        "a/b",
+        "../a",
+        "a\\b",
+        "a\nb",
+        "a%b",
+        "ü",
+        "é",
+        "a\u{202e}b",
+        &too_long,
+    ] {
+        let run = world.thread(["subscribe", "--handler", "true"]).arg(format!("--consumer={bad}"));
+        let error = run.fails(2);
+        assert!(!error.chars().any(|c| c.is_control() || c == '\u{202e}'), "{error:?}");
+    }
+    assert_eq!(subscriptions(&world), 6);
+}
+
+#[test]
+fn a_consumer_that_exists_is_refused_and_left_as_it_is() {
+    let world = World::with_thread();
+    subscribe(&world, "bot", "first").quiet();
+    let error = subscribe(&world, "bot", "second").fails(1);
+    assert!(error.contains("subscribed already"), "{error}");
+    assert!(error.split_once(" - ").unwrap().1.contains("thread unsubscribe --consumer bot"), "{error}");
+    assert_eq!(world.consumer("bot")["handler_cmd"], "first");
+}
+
+#[test]
+fn of_eight_subscribes_at_once_exactly_one_wins() {
+    let world = World::with_thread();
+    let started: Vec<_> = (0..8).map(|n| subscribe(&world, "bot", &format!("handler {n}")).spawn()).collect();
+    let codes = started.into_iter().map(|child| child.wait_with_output().unwrap().status.code().unwrap());
+    let mut codes: Vec<_> = codes.collect();
+    codes.sort_unstable();
+    assert_eq!(codes, [0, 1, 1, 1, 1, 1, 1, 1]);
+    assert_eq!(subscriptions(&world), 1);
+}
+
+#[test]
+fn subscribing_again_goes_on_from_the_old_cursor() {
+    let world = World::with_thread();
+    for n in 1..=3 {
+        world.push(&format!("event {n}"));
+    }
+    subscribe(&world, "bot", "true").quiet();
+    world.thread(["ack", "--consumer", "bot", "--event-id", "2"]).quiet();
+    world.thread(["unsubscribe", "--consumer", "bot"]).quiet();
+    subscribe(&world, "bot", "true").quiet();
+    assert_eq!(world.consumer("bot")["last_acked_id"], 2);
+    assert_eq!(ids(&world.thread(["pop", "--consumer", "bot", "--resume"]).quiet()), [3]);
+}
+
+#[test]
+fn what_is_no_filter_is_exit_2_and_registers_nobody() {
+    let world = World::with_thread();
+    let long = format!("source = '{}'", "x".repeat(70_000));
+    for bad in [
+        "type =",
+        "type = \"message\"",
+        "nosuch = 1",
+        "1) OR (1",
+        "1) --",
+        "1 /*",
+        "--",
+        "1; DROP TABLE events",
+        "1 ORDER BY id",
+        "1 LIMIT 1",
+        "1 UNION SELECT 1",
+        "(SELECT 1)",
+        "EXISTS (SELECT 1 FROM subscriptions)",
+        "id IN (WITH r AS (SELECT 1) SELECT * FROM r)",
+        "id IN subscriptions",
+        "id = ?",
+        "id = :id",
+        "count(*) > 0",
+        "1, 2",
+        "random() > 0",
+        "created_at > datetime('now')",
+        "CURRENT_TIMESTAMP > created_at",
+        "randomblob(9) > 0",
+        "load_extension('x')",
+        "last_insert_rowid() = 0",
+        &long,
+    ] {
+        let error = subscribe(&world, "bot", "true").arg("--filter").arg(bad).fails(2);
+        assert!(error.contains("the filter "), "{bad}: {error}");
+    }
+    assert_eq!(subscriptions(&world), 0);
+    let tables = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'";
+    assert_eq!(world.query(tables), 3);
+}
+
+#[test]
+fn filters_are_kept_as_they_were_given() {
+    let world = World::with_thread();
+    for (name, filter) in [("a", "type = 'message' -- why"), ("b", "-id < 0"), ("c", "  1\n AND 1 ")] {
+        subscribe(&world, name, "true").arg("--filter").arg(filter).quiet();
+        assert_eq!(world.consumer(name)["filter"], filter);
+    }
+    for (name, blank) in [("d", ""), ("e", " \t ")] {
+        subscribe(&world, name, "true").arg("--filter").arg(blank).quiet();
+        assert_eq!(world.consumer(name)["filter"], Value::Null);
+    }
+}
+
+#[test]
+fn a_handler_may_begin_with_a_hyphen_but_not_be_empty() {
+    let world = World::with_thread();
+    subscribe(&world, "bot", "-x --json").quiet();
+    assert_eq!(world.consumer("bot")["handler_cmd"], "-x --json");
+    for empty in ["", " ", "\n\t"] {
+        let error = subscribe(&world, "other", empty).fails(2);
+        assert!(error.contains("handler"), "{error}");
+    }
+    world.thread(["subscribe", "--consumer", "other"]).fails(2);
+    world.thread(["subscribe", "--handler", "true"]).fails(2);
+    assert_eq!(subscriptions(&world), 1);
+}
+
+#[test]
+fn a_backlog_wakes_a_new_consumer_at_once() {
+    let world = World::with_thread();
+    world.push("waiting");
+    let handler = "thread pop --resume >got && thread ack --event-id 1";
+    world.thread(["subscribe", "--consumer", "bot", "--handler", handler]).quiet();
+    wait_until("the handler to acknowledge", || world.consumer("bot")["last_acked_id"] == 1);
+    assert_eq!(ids(&world.read("got")), [1]);
+    world.wait_until_quiet();
+}
+
+#[test]
+fn without_a_matching_backlog_nobody_is_started_or_asked() {
+    let world = World::with_thread();
+    world.push("not for you");
+    let notifier = world.script("asked", "touch was-asked");
+    let args = ["subscribe", "--consumer", "bot", "--handler", "true", "--filter", "type = 'record'"];
+    world.thread(args).env("THREAD_NOTIFIER", notifier).quiet();
+    assert!(!world.path("was-asked").exists());
+    assert!(!world.path("inbox/run/bot.lock").exists());
+}
