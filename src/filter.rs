@@ -11,7 +11,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
@@ -299,14 +299,16 @@ impl Limits {
     }
 }
 
-/// Interrupts whatever the connection evaluates once `time` has passed, until dropped.
+/// Interrupts whatever the connection evaluates once this thread has computed for `time`, until
+/// dropped. Only computing counts: on a busy machine, or in a process that was stopped for a while,
+/// a harmless event must not be taken for one that exceeds its limit.
 pub struct Deadline<'c>(&'c mut Connection);
 
 impl<'c> Deadline<'c> {
     /// Starts the clock. The check costs nothing worth measuring: every 1,000 steps of the VM.
     pub fn start(conn: &'c mut Connection, time: Duration) -> Deadline<'c> {
-        let end = Instant::now() + time;
-        let set = conn.progress_handler(1000, Some(move || Instant::now() > end));
+        let end = computed() + time;
+        let set = conn.progress_handler(1000, Some(move || computed() > end));
         debug_assert!(set.is_ok());
         Deadline(conn)
     }
@@ -321,6 +323,12 @@ impl Drop for Deadline<'_> {
         let cleared = self.0.progress_handler(0, None::<fn() -> bool>);
         debug_assert!(cleared.is_ok());
     }
+}
+
+/// How long this thread has computed so far.
+fn computed() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
 #[cfg(test)]
@@ -414,5 +422,19 @@ mod tests {
     fn a_reading_may_ask_the_clock() {
         let text = "created_at > strftime('%Y', 'now')";
         assert!(matches!(Filter::check(&mut conn(), text, Scope::Reading), Ok(Some(_))));
+    }
+
+    #[test]
+    fn a_deadline_counts_what_is_computed_and_not_what_is_slept() {
+        let mut conn = conn();
+        let count = |deadline: &Deadline<'_>, to: u32| {
+            let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) SELECT max(i) FROM n";
+            deadline.conn().query_row(sql, [to], |row| row.get::<_, u32>(0))
+        };
+        let deadline = Deadline::start(&mut conn, Duration::from_millis(200));
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(count(&deadline, 5000), Ok(5000));
+        let interrupted = count(&deadline, u32::MAX).unwrap_err();
+        assert_eq!(interrupted.sqlite_error_code(), Some(rusqlite::ErrorCode::OperationInterrupted));
     }
 }
