@@ -1,7 +1,7 @@
 //! The files of a thread: where they are, and how new ones are made.
 //!
-//! A file made later takes the permission bits of `events.db`, so that two users of one thread do
-//! not lock each other out, and nobody else may write it whatever the umask says.
+//! A file made later takes the permission bits of `events.db`, whatever the umask says, so that two
+//! users of one thread do not lock each other out.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -26,7 +26,7 @@ impl Files {
         let db = fs::metadata(dir.join("events.db")).ok().filter(fs::Metadata::is_file)?;
         Some(Files {
             dir,
-            mode: db.mode() & 0o664,
+            mode: db.mode() & 0o666,
             owner: db.uid(),
             group: db.gid(),
             identity: (db.dev(), db.ino()),

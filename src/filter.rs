@@ -11,9 +11,10 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rusqlite::Connection;
+use rusqlite::config::DbConfig;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
 
@@ -122,7 +123,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Checks `text` against the `events` table of `conn`. A blank text is no filter: `Ok(None)`.
+    /// Checks `text`, for use on `conn`. A blank text is no filter: `Ok(None)`.
     pub fn check(conn: &mut Connection, text: &str, scope: Scope) -> Result<Option<Filter>, Refusal> {
         if text.trim().is_empty() {
             return Ok(None);
@@ -135,16 +136,20 @@ impl Filter {
         }
         let forbidden = Arc::new(Mutex::new(None));
         let judge = Judge { scope, selects: 0, forbidden: Arc::clone(&forbidden) };
+        let mut scratch = scratch().map_err(does_not_compile)?;
         let bare = {
-            let judged = Authorized::new(conn, judge);
+            let judged = Authorized::new(&mut scratch, judge);
             prepare_bare(judged.0, text)
         };
         if let Some(reason) = forbidden.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return Err(Refusal(reason));
         }
         bare?;
-        prepare_check(conn, text)?;
-        Ok(Some(Filter { text: text.to_owned() }))
+        prepare_check(&scratch, text)?;
+        let filter = Filter { text: text.to_owned() };
+        let real = format!("SELECT 1 FROM events WHERE {}", filter.condition());
+        conn.prepare(&real).map_err(does_not_compile)?;
+        Ok(Some(filter))
     }
 
     /// The condition, in brackets, ready to stand behind `AND`.
@@ -152,6 +157,21 @@ impl Filter {
         // The newline before the bracket ends a trailing comment.
         format!("(\n{}\n)", self.text)
     }
+}
+
+/// The columns of `events`, as a filter sees them.
+const SHAPE: &str = "id INTEGER PRIMARY KEY, created_at TEXT NOT NULL, source TEXT NOT NULL, type TEXT NOT NULL, \
+                     subtype TEXT, content TEXT NOT NULL";
+
+/// A database with an empty `events` and nothing else, to ask the authorizer on. The real table
+/// would not do: SQLite looks into the default of every column that is read, so that a filter on
+/// `created_at` would seem to call `strftime`.
+fn scratch() -> rusqlite::Result<Connection> {
+    let conn = Connection::open_in_memory()?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
+    conn.execute_batch(&format!("CREATE TABLE events ({SHAPE})"))?;
+    Ok(conn)
 }
 
 fn does_not_compile(error: rusqlite::Error) -> Refusal {
@@ -171,14 +191,12 @@ fn prepare_bare(conn: &Connection, text: &str) -> Result<(), Refusal> {
 /// The text in the brackets of a CHECK constraint, where SQLite itself allows one expression over
 /// the columns and neither subqueries nor parameters. The statement is never run.
 fn prepare_check(conn: &Connection, text: &str) -> Result<(), Refusal> {
-    let columns =
-        "id INTEGER PRIMARY KEY, created_at TEXT, source TEXT, type TEXT, subtype TEXT, content TEXT";
-    conn.prepare(&format!("CREATE TEMP TABLE events ({columns}, CHECK (\n{text}\n))")).map(drop).map_err(
-        |e| match message(&e) {
+    conn.prepare(&format!("CREATE TEMP TABLE events ({SHAPE}, CHECK (\n{text}\n))")).map(drop).map_err(|e| {
+        match message(&e) {
             said if said.contains("subqueries prohibited") => Refusal("contains a subquery".into()),
             _ => does_not_compile(e),
-        },
-    )
+        }
+    })
 }
 
 /// SQLite's own words for an error, without the SQL that rusqlite adds to them.
@@ -281,14 +299,16 @@ impl Limits {
     }
 }
 
-/// Interrupts whatever the connection evaluates once `time` has passed, until dropped.
+/// Interrupts whatever the connection evaluates once this thread has computed for `time`, until
+/// dropped. Only computing counts: on a busy machine, or in a process that was stopped for a while,
+/// a harmless event must not be taken for one that exceeds its limit.
 pub struct Deadline<'c>(&'c mut Connection);
 
 impl<'c> Deadline<'c> {
     /// Starts the clock. The check costs nothing worth measuring: every 1,000 steps of the VM.
     pub fn start(conn: &'c mut Connection, time: Duration) -> Deadline<'c> {
-        let end = Instant::now() + time;
-        let set = conn.progress_handler(1000, Some(move || Instant::now() > end));
+        let end = computed() + time;
+        let set = conn.progress_handler(1000, Some(move || computed() > end));
         debug_assert!(set.is_ok());
         Deadline(conn)
     }
@@ -303,6 +323,12 @@ impl Drop for Deadline<'_> {
         let cleared = self.0.progress_handler(0, None::<fn() -> bool>);
         debug_assert!(cleared.is_ok());
     }
+}
+
+/// How long this thread has computed so far.
+fn computed() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
 #[cfg(test)]
@@ -334,6 +360,7 @@ mod tests {
             "(id, type) = (1, 'record')",
             "source GLOB 'external:*' COLLATE NOCASE",
             "events.source = 'self' /* mine */",
+            "created_at >= '2026-03-18' AND length(created_at) = 24",
         ] {
             let checked = Filter::check(&mut conn, text, Scope::Subscription);
             assert!(matches!(checked, Ok(Some(_))), "{text}: {checked:?}");
@@ -395,5 +422,19 @@ mod tests {
     fn a_reading_may_ask_the_clock() {
         let text = "created_at > strftime('%Y', 'now')";
         assert!(matches!(Filter::check(&mut conn(), text, Scope::Reading), Ok(Some(_))));
+    }
+
+    #[test]
+    fn a_deadline_counts_what_is_computed_and_not_what_is_slept() {
+        let mut conn = conn();
+        let count = |deadline: &Deadline<'_>, to: u32| {
+            let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) SELECT max(i) FROM n";
+            deadline.conn().query_row(sql, [to], |row| row.get::<_, u32>(0))
+        };
+        let deadline = Deadline::start(&mut conn, Duration::from_millis(200));
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(count(&deadline, 5000), Ok(5000));
+        let interrupted = count(&deadline, u32::MAX).unwrap_err();
+        assert_eq!(interrupted.sqlite_error_code(), Some(rusqlite::ErrorCode::OperationInterrupted));
     }
 }

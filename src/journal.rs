@@ -10,7 +10,7 @@
 //! file is just as that says (inode, length, modification time), only what is new is looked at.
 //! Anything else — a writer that was killed, a hand that edited, a restored copy — makes the next
 //! writer compare the file with the table from the beginning, keep what agrees and write the rest
-//! again. After a reboot it compares from the last synced length on.
+//! again. After a reboot it compares from the last synced length on, at the least.
 
 mod rotation;
 
@@ -108,11 +108,10 @@ impl<'a> Writer<'a> {
         if let Some(state) = &remembered
             && state.inode == about.ino()
         {
-            let rebooted = state.boot != boot;
             let untouched = state.end.bytes == about.len() && state.modified == modified(&about);
-            // Before a reboot the file was right; what of it was not synced may be anything now.
-            let end = if rebooted { state.synced } else { state.end };
-            if (untouched || rebooted) && end.bytes <= about.len() {
+            // Even then, what was not synced before a reboot may be anything now.
+            let end = if state.boot == boot { state.end } else { state.synced };
+            if untouched {
                 let state = State { boot, end, ..state.clone() };
                 return Ok(Writer { files, memory, jsonl, state });
             }
@@ -121,10 +120,7 @@ impl<'a> Writer<'a> {
         let base = match &remembered {
             // No file was rotated since; people may have removed old ones.
             Some(state) if rotated <= state.rotated => state.base,
-            _ => match &rotated {
-                Some(name) => rotation::last_id(&files.dir().join(name))?,
-                None => 0,
-            },
+            _ => rotation::last_id(files.dir())?,
         };
         let start = Place { id: base, ..Place::default() };
         let state = State { boot, inode: about.ino(), modified: 0, base, rotated, end: start, synced: start };

@@ -119,7 +119,7 @@ pub fn slug(path: &str) -> String {
 }
 
 /// The source in a form that is fit for a file name.
-fn author(source: &str) -> String {
+pub fn author(source: &str) -> String {
     let mut author = source.replace('/', "-");
     if author.starts_with(['-', '.']) {
         author.replace_range(..1, "_");

@@ -206,9 +206,13 @@ impl Store {
                 let scan = self.scan(filter, reading.after, newest, most)?;
                 for &id in &scan.ids {
                     let mut one = Reading { after: id - 1, left: reading.left, filter: None };
-                    let more = self.read_range_upto(&mut one, id, 1, &mut take)?;
+                    let mut go_on = true;
+                    self.read_range_upto(&mut one, id, 1, &mut |row| {
+                        go_on = take(row);
+                        go_on
+                    })?;
                     (reading.left, reading.after) = (one.left, id);
-                    if !more {
+                    if !go_on || reading.left == Some(0) {
                         return Ok(reading.left != Some(0));
                     }
                 }

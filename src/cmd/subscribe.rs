@@ -37,13 +37,7 @@ Examples:
   thread subscribe --thread inbox --consumer bot --deliver stdin \\
     --handler './agent.sh'
   thread subscribe --thread inbox --consumer bot --filter \"type = 'message'\" \\
-    --handler './agent.sh'
-
-agent.sh, woken, as short as it can be:
-  #!/bin/sh
-  thread pop --resume --limit 1 >event.json && [ -s event.json ] || exit 0
-  # ... do the work ...
-  thread ack --event-id \"$(sed 's/^{\"id\":\\([0-9]*\\).*/\\1/' event.json)\"")]
+    --handler './agent.sh'")]
 pub struct Subscribe {
     #[command(flatten)]
     thread: ThreadArg,

@@ -3,7 +3,7 @@
 //! A rotated file bears the UTC time of its rotation, so that names sort in the order of their
 //! contents, whatever the clock does: a time that is not later than the newest name's is moved on.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -22,18 +22,24 @@ const SHORTEST_LOG_LINE: u64 = 34;
 
 /// The name of the newest `<stem><YYYYMMDD-HHmmss>.<extension>` in `dir`, if there is one.
 pub fn newest(dir: &Path, stem: &str, extension: &str) -> io::Result<Option<String>> {
-    let mut newest = None;
+    Ok(names(dir, stem, extension)?.pop())
+}
+
+/// All such names, oldest first.
+fn names(dir: &Path, stem: &str, extension: &str) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
     let entries = match fs::read_dir(dir) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(names),
         entries => entries?,
     };
     for entry in entries {
         let name = entry?.file_name().to_string_lossy().into_owned();
-        if stamp_of(&name, stem, extension).is_some() && newest.as_ref() < Some(&name) {
-            newest = Some(name);
+        if stamp_of(&name, stem, extension).is_some() {
+            names.push(name);
         }
     }
-    Ok(newest)
+    names.sort();
+    Ok(names)
 }
 
 fn stamp_of(name: &str, stem: &str, extension: &str) -> Option<NaiveDateTime> {
@@ -54,8 +60,18 @@ pub fn set_aside(path: &Path, stem: &str, extension: &str) -> io::Result<String>
     Ok(name)
 }
 
-/// The id of the last whole line of a rotated copy; 0 when it has none.
-pub fn last_id(path: &Path) -> io::Result<i64> {
+/// The id of the last whole line in the rotated copies; 0 when there is none. Somebody may have
+/// emptied a file instead of deleting it: then the one before tells.
+pub fn last_id(dir: &Path) -> io::Result<i64> {
+    for name in names(dir, "events-", "jsonl")?.iter().rev() {
+        if let Some(id) = last_id_of(&dir.join(name))? {
+            return Ok(id);
+        }
+    }
+    Ok(0)
+}
+
+fn last_id_of(path: &Path) -> io::Result<Option<i64>> {
     #[derive(Deserialize)]
     struct Line {
         id: i64,
@@ -69,10 +85,10 @@ pub fn last_id(path: &Path) -> io::Result<i64> {
         (&file).take(size).read_to_end(&mut tail)?;
         let lines = tail.split(|&b| b == b'\n').rev();
         if let Some(line) = lines.filter_map(|line| serde_json::from_slice::<Line>(line).ok()).next() {
-            return Ok(line.id);
+            return Ok(Some(line.id));
         }
         if size >= length {
-            return Ok(0);
+            return Ok(None);
         }
         size = size.saturating_mul(16);
     }
@@ -88,7 +104,11 @@ pub fn rotate_log(files: &Files) -> io::Result<()> {
     }
     // Somebody else who counts will do.
     let Some(lock) = Lock::try_take(files.open_lock(&files.run("_log"))?)? else { return Ok(()) };
-    let mut log = files.open(&path, OpenOptions::new().read(true))?;
+    let mut log = match File::open(&path) {
+        // Somebody else was faster, and set it aside.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
     let about = log.metadata()?;
     let mut text = String::new();
     lock.file().take(256).read_to_string(&mut text)?;

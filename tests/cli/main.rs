@@ -10,6 +10,7 @@ mod dropin;
 mod errors;
 mod info;
 mod init;
+mod journal;
 mod notifier;
 mod peek;
 mod pop;

@@ -1,0 +1,12 @@
+//! Laws: what holds for every input, checked with random ones against a simple model.
+//!
+//! The random numbers are the same in every run, so what fails once fails again, and proptest
+//! prints the smallest case it found.
+
+mod batches;
+mod cursors;
+mod filters;
+mod marks;
+mod names;
+mod projection;
+mod world;

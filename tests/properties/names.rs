@@ -1,0 +1,66 @@
+//! Names that end up in file names and command lines.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+use thread::notifier::{author, slug};
+use thread::subscription::ConsumerId;
+
+use crate::world::cases;
+
+proptest! {
+    #![proptest_config(cases(2000))]
+
+    #[test]
+    fn distinct_consumers_have_distinct_harmless_file_names(
+        ids in prop::collection::vec(prop_oneof!["[aA%._é/ 0-2-]{0,4}", "[a-z%]{100,140}", any::<String>()], 1..20)
+    ) {
+        let mut owners = HashMap::new();
+        for id in &ids {
+            let stem = ConsumerId::stored(id.as_str()).file_stem();
+            prop_assert!(!stem.is_empty() && stem.len() <= 200, "{id:?}: {stem}");
+            prop_assert!(!stem.starts_with(['.', '_', '-']), "{id:?}: {stem}");
+            prop_assert!(stem.bytes().all(|b| b.is_ascii_graphic() && b != b'/'), "{id:?}: {stem}");
+            if ConsumerId::new(id).is_ok() {
+                prop_assert_eq!(&stem, id);
+            }
+            let owner = owners.entry(stem.clone()).or_insert(id);
+            prop_assert_eq!(*owner, id, "both have {}", stem);
+        }
+    }
+
+    #[test]
+    fn a_consumer_id_is_taken_by_the_rule_and_no_other(id in prop_oneof!["[aZ0._:@-]{0,4}", "[a-z]{126,131}", ".{0,3}"]) {
+        let inside = id.chars().all(|c| c.is_ascii_alphanumeric() || "._-:@".contains(c));
+        let first = id.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
+        prop_assert_eq!(ConsumerId::new(&id).is_ok(), inside && first && id.len() <= 128);
+    }
+
+    #[test]
+    fn a_slug_is_at_most_forty_plain_characters(path in prop_oneof!["/[a-z/. ]{0,60}", "(/.{0,30}){0,3}"]) {
+        let slug = slug(&path);
+        prop_assert!(slug.len() <= 40 && slug.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-'), "{slug}");
+        prop_assert!(!slug.starts_with('-') || slug.len() == 39, "{slug}");
+        let plain = path.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+        let plain = plain.trim_matches('-');
+        if plain.len() <= 40 {
+            prop_assert_eq!(slug, plain);
+        } else {
+            prop_assert_eq!(&slug[..32], &plain[..32]);
+            prop_assert_eq!(slug.len(), 39);
+        }
+    }
+
+    #[test]
+    fn an_author_is_a_file_name_of_at_most_a_hundred_bytes(
+        source in prop_oneof!["[./-]{1,3}.{0,10}", "[a-z:/é]{1,150}", ".{1,60}"]
+    ) {
+        let author = author(&source);
+        prop_assert!(author.len() <= 100 && !author.is_empty(), "{author}");
+        prop_assert!(!author.contains('/') && !author.starts_with(['-', '.']), "{author}");
+        // Nothing but these characters and the length changes.
+        let kept = source.replace('/', "-");
+        prop_assert!(kept.get(1..).is_none_or(|rest| rest.starts_with(author.get(1..).unwrap_or_default())));
+        prop_assert!(author.len() == kept.len() || author.len() > 96);
+    }
+}
