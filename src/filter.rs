@@ -11,7 +11,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
@@ -305,10 +305,11 @@ impl Limits {
 pub struct Deadline<'c>(&'c mut Connection);
 
 impl<'c> Deadline<'c> {
-    /// Starts the clock. The check costs nothing worth measuring: every 1,000 steps of the VM.
+    /// Starts the clock. It is looked at often, because one step may be a long search; the time of
+    /// day first, which costs little and has passed whenever the other has.
     pub fn start(conn: &'c mut Connection, time: Duration) -> Deadline<'c> {
-        let end = computed() + time;
-        let set = conn.progress_handler(1000, Some(move || computed() > end));
+        let (began, end) = (Instant::now(), computed() + time);
+        let set = conn.progress_handler(25, Some(move || began.elapsed() > time && computed() > end));
         debug_assert!(set.is_ok());
         Deadline(conn)
     }

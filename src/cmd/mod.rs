@@ -59,10 +59,10 @@ Environment:
   THREAD_DIR       stands in for --thread
   THREAD_CONSUMER  stands in for --consumer
   THREAD_NOTIFIER  who starts handlers after a push:
-                     embedded        the push itself
-                     off             nobody, until somebody runs `thread dispatch`
-                     <path>          this notifier program
-                     auto, or unset  the program 'notifier' if it is on PATH, else the push itself";
+                     embedded  the push itself
+                     off       nobody, until somebody runs `thread dispatch`
+                     <path>    this notifier program
+                     auto      `notifier` if PATH has it, else embedded (the default)";
 
 #[derive(Subcommand)]
 enum Command {

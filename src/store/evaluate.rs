@@ -7,7 +7,7 @@
 //!
 //! What a look has learned is remembered with the subscription: see [`Mark`].
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::{OptionalExtension, params};
 
@@ -24,6 +24,9 @@ const RANGE_TIME: Duration = Duration::from_millis(500);
 
 /// How long the filter may take on one event.
 const EVENT_TIME: Duration = Duration::from_millis(250);
+
+/// How long a scan goes on before it stops to let its caller keep what was gained.
+const SCAN_TIME: Duration = Duration::from_secs(1);
 
 /// A mark is written when it has moved this far; a shorter way is looked at again for less than
 /// the writing costs.
@@ -98,7 +101,9 @@ impl Store {
         let (mut upto, mut remembered) = (start, start);
         while upto < newest && look.first_pending.is_none() {
             // In steps, so that a look that is cut short keeps the ground it gained.
-            let scan = self.scan(&filter, upto, newest.min(upto.saturating_add(16 * RANGE)), 1)?;
+            let end = newest.min(upto.saturating_add(16 * RANGE));
+            let scan = self.scan(&filter, upto, end, 1)?;
+            let slow = scan.ids.is_empty() && scan.upto < end;
             look.first_pending = scan.ids.first().copied();
             let gained = look.first_pending.map_or(scan.upto, |id| id - 1);
             let fresh: Vec<Trouble> = scan
@@ -106,7 +111,7 @@ impl Store {
                 .into_iter()
                 .filter(|t| t.id > subscription.filter_error_id && t.id <= gained)
                 .collect();
-            if remember && (gained - remembered >= MARK_STEP || !fresh.is_empty()) {
+            if remember && (gained - remembered >= MARK_STEP || !fresh.is_empty() || slow) {
                 self.remember(subscription, text, gained, &fresh)?;
                 remembered = gained;
             }
@@ -192,7 +197,8 @@ impl Store {
         written
     }
 
-    /// The first `most` matching ids in `(after, upto]`.
+    /// The first `most` matching ids in `(after, upto]`, or in as much of that as a slow filter gets
+    /// through in [`SCAN_TIME`].
     pub(super) fn scan(&mut self, filter: &Filter, after: i64, upto: i64, most: usize) -> Result<Scan> {
         let mut scan = Scan { upto: after, ..Scan::default() };
         let limits = Limits::narrow(&self.conn);
@@ -206,7 +212,8 @@ impl Store {
             "SELECT id FROM events WHERE id > ? AND id <= ? AND {} ORDER BY id LIMIT ?",
             filter.condition()
         );
-        while scan.upto < upto && scan.ids.len() < most {
+        let began = Instant::now();
+        while scan.upto < upto && scan.ids.len() < most && began.elapsed() < SCAN_TIME {
             let end = upto.min(scan.upto.saturating_add(RANGE));
             let left = most - scan.ids.len();
             let found = {
@@ -222,14 +229,21 @@ impl Store {
                     scan.upto = if ids.len() == left { ids[left - 1] } else { end };
                     scan.ids.extend(ids);
                 }
-                Err(e) if is_the_filters_fault(&e) => self.scan_one_by_one(filter, end, most, scan)?,
+                Err(e) if is_the_filters_fault(&e) => self.scan_one_by_one(filter, end, most, began, scan)?,
                 Err(e) => return Err(database(&e, "asking a filter")),
             }
         }
         Ok(())
     }
 
-    fn scan_one_by_one(&mut self, filter: &Filter, end: i64, most: usize, scan: &mut Scan) -> Result<()> {
+    fn scan_one_by_one(
+        &mut self,
+        filter: &Filter,
+        end: i64,
+        most: usize,
+        began: Instant,
+        scan: &mut Scan,
+    ) -> Result<()> {
         let failed = |e: rusqlite::Error| database(&e, "asking a filter");
         let ids: Vec<i64> = self
             .conn
@@ -237,8 +251,8 @@ impl Store {
             .and_then(|mut s| s.query_map(params![scan.upto, end], |row| row.get(0))?.collect())
             .map_err(failed)?;
         let one = format!("SELECT 1 FROM events WHERE id = ? AND {}", filter.condition());
-        for id in ids {
-            if scan.ids.len() == most {
+        for (asked, id) in ids.into_iter().enumerate() {
+            if scan.ids.len() == most || (asked > 0 && began.elapsed() >= SCAN_TIME) {
                 return Ok(());
             }
             let answer = {

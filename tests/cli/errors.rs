@@ -24,8 +24,22 @@ const COMMANDS: [&[&str]; 10] = [
     &["info"],
 ];
 
-const NAMES: [&str; 9] =
-    ["init", "push", "pop", "peek", "subscribe", "unsubscribe", "dispatch", "ack", "info"];
+const NAMES: [&str; 14] = [
+    "init",
+    "push",
+    "pop",
+    "peek",
+    "subscribe",
+    "unsubscribe",
+    "dispatch",
+    "ack",
+    "info",
+    "stop",
+    "pause",
+    "resume",
+    "logs",
+    "dead",
+];
 
 const EVENT: &str = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"x\"}\n";
 
@@ -414,7 +428,8 @@ fn examples_fit_a_narrow_terminal_and_can_be_pasted() {
     let examples = |name: Option<&str>, columns: &str| {
         let run = world.thread(name.iter().copied().chain(["-h"]));
         let text = run.env("COLUMNS", columns).quiet();
-        text.split_once("Example").unwrap().1.to_owned()
+        let examples = text.split_once("Example").unwrap().1;
+        examples.split("\n\nEnvironment").next().unwrap().to_owned()
     };
     for name in NAMES.into_iter().map(Some).chain([None]) {
         let text = examples(name, "80");

@@ -125,3 +125,30 @@ fn a_look_that_finds_nothing_is_remembered_and_troubles_are_told_once() {
     place.plain().execute("UPDATE events SET content = 'spoilt' WHERE id = 700", []).unwrap();
     assert_eq!(look(&mut place), [0i64; 0]);
 }
+
+#[test]
+fn a_look_that_takes_long_keeps_the_ground_it_has_gained() {
+    let mut place = Place::new();
+    let consumer = ConsumerId::new("bot").unwrap();
+    // Slow, but within the limits: many searches of a long text that all end at its end.
+    let search = format!("content LIKE '%{}b'", "a".repeat(20));
+    let filter = vec![search; 2].join(" OR ");
+    place.subscribe(&consumer, Some(&filter));
+    let content = "a".repeat(100_000);
+    let event = Parts { source: "s".into(), kind: "record", subtype: None, content };
+    place.push(&vec![event; 200]);
+    let subscription = place.thread.store.subscription(&consumer).unwrap().unwrap();
+    let plain = place.plain();
+    let looking = std::thread::spawn(move || place.thread.store.look(&subscription).unwrap());
+    let mark = || {
+        let sql = "SELECT coalesce(mark_upto, 0) FROM subscriptions";
+        plain.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap()
+    };
+    while mark() == 0 {
+        assert!(!looking.is_finished(), "nothing was kept on the way");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(mark() < 200, "it was kept at the end alone");
+    let look = looking.join().unwrap();
+    assert_eq!((look.first_pending, look.troubles.len()), (None, 0));
+}
