@@ -98,13 +98,9 @@ pub fn use_wal(conn: &Connection, path: &Path) -> Result<()> {
 /// columns that an older one lacks.
 pub fn bring_up_to_date(conn: &mut Connection, path: &Path) -> Result<()> {
     let failed = |e: rusqlite::Error| database(&e, "opening the database");
-    let version: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(|e| {
-        if e.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) {
-            foreign(path)
-        } else {
-            failed(e)
-        }
-    })?;
+    let version: i64 = conn
+        .query_row("PRAGMA user_version", [], |row| row.get(0))
+        .map_err(|e| foreign_or(&e, path, "opening the database"))?;
     for sql in BASE {
         match conn.prepare(sql) {
             Ok(_) => {}
@@ -159,6 +155,14 @@ fn add_columns(conn: &mut Connection) -> rusqlite::Result<()> {
 /// Whether a statement failed to prepare because a table or column is not there.
 fn lacks_something(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(rusqlite::ErrorCode::Unknown)
+}
+
+/// What is said of a file that could not be opened: it may be no database at all.
+pub fn foreign_or(error: &rusqlite::Error, path: &Path, doing: &str) -> Failure {
+    match error.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::NotADatabase) => foreign(path),
+        _ => database(error, doing),
+    }
 }
 
 fn foreign(path: &Path) -> Failure {

@@ -3,4 +3,5 @@
 mod harness;
 
 mod init;
+mod messages;
 mod usage;
