@@ -174,9 +174,9 @@ pub struct State {
     pub handler: Option<Identity>,
     /// When the run or the wait began.
     pub since: Option<Time>,
-    /// When the last run ended, and its exit as [`Exit::code`] has it.
+    /// When the last run ended, and how.
     pub ended: Option<Time>,
-    pub last_exit: Option<i32>,
+    pub last_exit: Option<String>,
     /// What the run under way was given.
     pub task: Option<Task>,
     /// The cursor at its start.
@@ -297,7 +297,7 @@ pub fn settle(before: &State, policy: &Policy, ended: &Ended) -> Settled {
         task: None,
         stop: None,
         ended: Some(ended.now),
-        last_exit: ended.exit.code(),
+        last_exit: Some(ended.exit.to_string()),
         ..before.clone()
     };
     let progress = ended.cursor > before.run_cursor;

@@ -45,7 +45,7 @@ const ADDED: &[(&str, &str)] = &[
     ("handler_start", "INTEGER"),
     ("run_since", "TEXT"),
     ("run_ended", "TEXT"),
-    ("run_exit", "INTEGER"),
+    ("run_exit", "TEXT"),
     ("run_task", "TEXT"),
     ("run_last", "INTEGER"),
     ("run_cursor", "INTEGER"),

@@ -171,7 +171,7 @@ fn map(row: &rusqlite::Row<'_>) -> rusqlite::Result<Subscription> {
         handler: process("handler_pid", "handler_start")?,
         since: time("run_since")?,
         ended: time("run_ended")?,
-        last_exit: number("run_exit")?.and_then(|code| i32::try_from(code).ok()),
+        last_exit: text("run_exit")?,
         task,
         run_cursor: count("run_cursor")?,
         run_newest: count("run_newest")?,
