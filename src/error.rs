@@ -67,7 +67,7 @@ pub fn database(error: &rusqlite::Error, doing: &str) -> Failure {
             format_args!(
                 "the disk failed to sync while {doing}, so whether it was stored is unknown ({error})"
             ),
-            "check the disk, then look with `thread peek --tail` or `thread info` before trying again",
+            "check the disk, then look with `thread info` before trying again",
         );
     }
     let (what, fix) = match code {

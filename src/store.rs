@@ -108,7 +108,7 @@ impl Store {
         let had_wal = wal.exists();
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut conn = Connection::open_with_flags(path, flags).map_err(failed)?;
-        configure(&mut conn).map_err(failed)?;
+        configure(&mut conn).map_err(|e| schema::foreign_or(&e, path, doing))?;
         match schema::bring_up_to_date(&mut conn, path) {
             Ok(()) => {
                 keep_wal(&conn).map_err(failed)?;

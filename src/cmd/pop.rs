@@ -2,7 +2,7 @@ use clap::Args;
 
 use crate::cmd::{ConsumerArg, ThreadArg, event_id, limit, unknown_consumer, warn_moved};
 use crate::dispatch;
-use crate::error::Result;
+use crate::error::{Failure, Result};
 use crate::output::{self, Reader};
 use crate::store::{Moved, Reading};
 use crate::thread::Thread;
@@ -25,7 +25,7 @@ pub struct Pop {
     consumer: ConsumerArg,
     /// The last event that was finished; 0 for none
     #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true,
-          required_unless_present = "resume", conflicts_with = "resume")]
+          conflicts_with = "resume")]
     last_event_id: Option<i64>,
     /// Go on from the stored cursor and change nothing
     #[arg(long)]
@@ -40,6 +40,12 @@ pub struct Pop {
 
 impl Pop {
     pub fn run(self) -> Result<()> {
+        if self.last_event_id.is_none() && !self.resume {
+            return Err(Failure::asked_wrongly(
+                "it is not said where to begin",
+                "give --last-event-id <id>, or --resume to go on from the stored cursor",
+            ));
+        }
         let consumer = self.consumer.existing()?;
         let mut thread = self.thread.open()?;
         if let Some(id) = self.last_event_id {

@@ -111,9 +111,12 @@ impl Push {
         let mut thread = self.thread.open()?;
         let batch = Batch::read(io::stdin().lock(), &thread.dir().join("run"))?;
         if let Some((count, line, form)) = batch.odd_sources {
-            output::warn(format_args!(
-                "{count} sources do not fit their form, first on line {line}: {form}; stored as they are"
-            ));
+            output::warn(match count {
+                1 => format!("the source on line {line} does not fit the form {form}; stored as it is"),
+                _ => format!(
+                    "{count} sources do not fit their form, first on line {line}: {form}; stored as they are"
+                ),
+            });
         }
         let mut stored = Stored::default();
         if let Some(last_source) = &batch.last_source {

@@ -98,13 +98,9 @@ pub fn use_wal(conn: &Connection, path: &Path) -> Result<()> {
 /// columns that an older one lacks.
 pub fn bring_up_to_date(conn: &mut Connection, path: &Path) -> Result<()> {
     let failed = |e: rusqlite::Error| database(&e, "opening the database");
-    let version: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(|e| {
-        if e.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) {
-            foreign(path)
-        } else {
-            failed(e)
-        }
-    })?;
+    let version: i64 = conn
+        .query_row("PRAGMA user_version", [], |row| row.get(0))
+        .map_err(|e| foreign_or(&e, path, "opening the database"))?;
     for sql in BASE {
         match conn.prepare(sql) {
             Ok(_) => {}
@@ -164,6 +160,14 @@ fn lacks_something(error: &rusqlite::Error) -> bool {
             error.code == rusqlite::ErrorCode::Unknown
         }
         _ => false,
+    }
+}
+
+/// What is said of a file that could not be opened: it may be no database at all.
+pub fn foreign_or(error: &rusqlite::Error, path: &Path, doing: &str) -> Failure {
+    match error.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::NotADatabase) => foreign(path),
+        _ => database(error, doing),
     }
 }
 

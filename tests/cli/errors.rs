@@ -193,7 +193,7 @@ fn a_database_that_is_not_a_threads_is_left_as_it_is() {
             let says = match name {
                 "newer" | "newer-open" => "schema version 99",
                 // Or one that is damaged from its first byte.
-                "text" | "short" => "not a database",
+                "text" | "short" => "not a thread's database",
                 _ => "not a thread's database",
             };
             assert!(error.contains(says), "{name}: {error}");

@@ -10,6 +10,7 @@ mod dropin;
 mod errors;
 mod info;
 mod init;
+<<<<<<< HEAD
 mod journal;
 mod notifier;
 mod peek;
@@ -17,4 +18,7 @@ mod pop;
 mod push;
 mod subscribe;
 mod unsubscribe;
+=======
+mod messages;
+>>>>>>> docs-b1
 mod usage;
