@@ -10,15 +10,12 @@ mod dropin;
 mod errors;
 mod info;
 mod init;
-<<<<<<< HEAD
 mod journal;
+mod messages;
 mod notifier;
 mod peek;
 mod pop;
 mod push;
 mod subscribe;
 mod unsubscribe;
-=======
-mod messages;
->>>>>>> docs-b1
 mod usage;
