@@ -119,7 +119,7 @@ impl Batch {
     }
 }
 
-/// Appends an event: type, subtype or none, and the lengths before the texts.
+/// Appends an event: its texts, each behind its length; an optional one behind a mark of its presence.
 fn encode(event: &NewEvent<'_>, out: &mut Vec<u8>) {
     let mut text = |text: &str| {
         out.extend_from_slice(&(text.len() as u32).to_le_bytes());
@@ -128,34 +128,44 @@ fn encode(event: &NewEvent<'_>, out: &mut Vec<u8>) {
     text(event.kind.as_str());
     text(&event.source);
     text(&event.content);
-    match &event.subtype {
-        Some(subtype) => {
-            text("s");
-            text(subtype);
+    for optional in [&event.subtype, &event.metadata, &event.idempotency_key] {
+        match optional {
+            Some(value) => {
+                text("s");
+                text(value);
+            }
+            None => text(""),
         }
-        None => text(""),
     }
 }
 
 fn decode_all(from: &mut impl BufRead, mut take: impl FnMut(&NewEvent<'_>) -> Result<()>) -> Result<()> {
-    let [mut kind, mut source, mut content, mut has_subtype, mut subtype] = [const { Vec::new() }; 5];
+    let [mut kind, mut source, mut content, mut present] = [const { Vec::new() }; 4];
+    let mut optional = [const { (false, Vec::new()) }; 3];
     let cannot = "cannot read the batch back, nothing was stored";
     let fix = "check the disk, then push again";
     while !from.fill_buf().or_fix(cannot, fix)?.is_empty() {
         let mut text = |into: &mut Vec<u8>| read_text(from, into).or_fix(cannot, fix);
-        for field in [&mut kind, &mut source, &mut content, &mut has_subtype] {
+        for field in [&mut kind, &mut source, &mut content] {
             text(field)?;
         }
-        if !has_subtype.is_empty() {
-            text(&mut subtype)?;
+        for (is_there, value) in &mut optional {
+            text(&mut present)?;
+            *is_there = !present.is_empty();
+            if *is_there {
+                text(value)?;
+            }
         }
-        let event = NewEvent {
+        let [subtype, metadata, idempotency_key] =
+            optional.each_ref().map(|(is_there, value)| is_there.then(|| as_text(value)));
+        take(&NewEvent {
             kind: if kind == b"record" { Type::Record } else { Type::Message },
             source: as_text(&source),
             content: as_text(&content),
-            subtype: (!has_subtype.is_empty()).then(|| as_text(&subtype)),
-        };
-        take(&event)?;
+            subtype,
+            metadata,
+            idempotency_key,
+        })?;
     }
     Ok(())
 }

@@ -45,7 +45,14 @@ pub struct NewEvent<'a> {
     pub kind: Type,
     pub subtype: Option<Cow<'a, str>>,
     pub content: Cow<'a, str>,
+    /// A JSON object, compact.
+    pub metadata: Option<Cow<'a, str>>,
+    /// A second event of the same key is the same event, pushed again.
+    pub idempotency_key: Option<Cow<'a, str>>,
 }
+
+/// Longest idempotency key, in bytes: it is kept in an index.
+pub const MAX_KEY: usize = 1024;
 
 /// Why something is not an event; completes "line 3 …" or "the event …".
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +75,10 @@ struct Line<'a> {
     subtype: Option<Cow<'a, str>>,
     #[serde(borrow)]
     content: Option<&'a RawValue>,
+    #[serde(borrow)]
+    metadata: Option<&'a RawValue>,
+    #[serde(borrow)]
+    idempotency_key: Option<Cow<'a, str>>,
 }
 
 impl<'a> NewEvent<'a> {
@@ -88,7 +99,41 @@ impl<'a> NewEvent<'a> {
         let kind = Type::parse(kind).ok_or_else(|| {
             Unfit(format!("has the type '{}', which is neither 'message' nor 'record'", kind.escape_debug()))
         })?;
-        Ok(NewEvent { source, kind, subtype, content: content.into() })
+        Ok(NewEvent { source, kind, subtype, content: content.into(), metadata: None, idempotency_key: None })
+    }
+
+    /// Adds metadata: the text of a JSON object.
+    pub fn with_metadata(mut self, json: &str) -> Result<NewEvent<'a>, Unfit> {
+        // Read for its rules only (an object, not nested too deeply); the text itself is kept, so
+        // that numbers stay as they were written.
+        serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(json)
+            .map_err(|e| Unfit(format!("has metadata that is no JSON object ({})", plain_message(&e))))?;
+        self.metadata = Some(Cow::Owned(without_blanks(json)));
+        Ok(self)
+    }
+
+    /// Adds an idempotency key: some text, at most [`MAX_KEY`] bytes of it.
+    pub fn with_key(mut self, key: impl Into<Cow<'a, str>>) -> Result<NewEvent<'a>, Unfit> {
+        let key = key.into();
+        if key.is_empty() {
+            return Err(Unfit("has an empty idempotency key".into()));
+        }
+        if key.len() > MAX_KEY {
+            return Err(Unfit(format!("has an idempotency key longer than {MAX_KEY} bytes")));
+        }
+        self.idempotency_key = Some(key);
+        Ok(self)
+    }
+
+    /// Whether a stored event is this one, pushed before.
+    pub fn is_same(&self, stored: &Event) -> bool {
+        let object =
+            |json: &str| serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(json).ok();
+        self.source == stored.source.as_str()
+            && self.kind.as_str() == stored.kind
+            && self.subtype.as_deref() == stored.subtype.as_deref()
+            && self.content == stored.content.as_str()
+            && self.metadata.as_deref().map(object) == stored.metadata.as_deref().map(object)
     }
 
     /// Reads one line of a batch: a JSON object with `source`, `type`, `content` and, if wanted,
@@ -111,12 +156,20 @@ impl<'a> NewEvent<'a> {
             }
             Some(json) => Cow::Borrowed(json),
         };
-        NewEvent::new(
+        let event = NewEvent::new(
             line.source.ok_or_else(|| missing("source"))?,
             &line.kind.ok_or_else(|| missing("type"))?,
             line.subtype,
             content,
-        )
+        )?;
+        let event = match line.metadata {
+            Some(metadata) => event.with_metadata(metadata.get())?,
+            None => event,
+        };
+        match line.idempotency_key {
+            Some(key) => event.with_key(key),
+            None => Ok(event),
+        }
     }
 
     /// The warning a structured source deserves when it does not fit its form, if any.
@@ -140,9 +193,30 @@ fn has_null_content(text: &str) -> bool {
 }
 
 /// serde_json's message without the line number, which is always 1 and would mislead.
+fn plain_message(error: &serde_json::Error) -> String {
+    error.to_string().split(" at line ").next().unwrap_or_default().to_owned()
+}
+
+/// JSON text without the blanks between its parts.
+fn without_blanks(json: &str) -> String {
+    let (mut in_string, mut escaped) = (false, false);
+    json.chars()
+        .filter(|&c| {
+            let blank = !in_string && matches!(c, ' ' | '\t' | '\n' | '\r');
+            if escaped {
+                escaped = false;
+            } else if in_string && c == '\\' {
+                escaped = true;
+            } else if c == '"' {
+                in_string = !in_string;
+            }
+            !blank
+        })
+        .collect()
+}
+
 fn explain_json(error: &serde_json::Error) -> String {
-    let message = error.to_string();
-    let message = message.split(" at line ").next().unwrap_or_default();
+    let message = plain_message(error);
     match error.classify() {
         serde_json::error::Category::Data => format!("has a wrong value: {message}"),
         _ => format!("is not valid JSON (column {}: {message})", error.column()),
@@ -176,6 +250,8 @@ pub struct Event {
     pub kind: String,
     pub subtype: Option<String>,
     pub content: String,
+    /// A JSON object.
+    pub metadata: Option<String>,
 }
 
 /// The columns of a stored event as they lie in the table, borrowed.
@@ -190,6 +266,7 @@ pub struct Row<'a> {
     pub kind: &'a [u8],
     pub subtype: Option<&'a [u8]>,
     pub content: &'a [u8],
+    pub metadata: Option<&'a [u8]>,
 }
 
 impl Row<'_> {
@@ -210,6 +287,10 @@ impl Row<'_> {
         }
         out.extend_from_slice(b",\"content\":");
         write_string(out, self.content);
+        if let Some(metadata) = self.metadata {
+            out.extend_from_slice(b",\"metadata\":");
+            write_object(out, metadata);
+        }
         out.push(b'}');
     }
 
@@ -228,6 +309,7 @@ impl Row<'_> {
             kind: text(self.kind),
             subtype: self.subtype.map(text),
             content: text(self.content),
+            metadata: self.metadata.map(text),
         }
     }
 }
@@ -241,7 +323,19 @@ impl Event {
             kind: self.kind.as_bytes(),
             subtype: self.subtype.as_deref().map(str::as_bytes),
             content: self.content.as_bytes(),
+            metadata: self.metadata.as_deref().map(str::as_bytes),
         }
+    }
+}
+
+/// Metadata as it stands; what another program stored there that is no JSON object becomes a string,
+/// and blanks that would break the line go.
+fn write_object(out: &mut Vec<u8>, bytes: &[u8]) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if text.starts_with('{') && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok() => {
+            out.extend_from_slice(without_blanks(text).as_bytes());
+        }
+        _ => write_string(out, bytes),
     }
 }
 
@@ -303,6 +397,24 @@ mod tests {
         let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
         let line = format!(r#"{{"source":"s","type":"record","content":{deep},"other":{deep}}}"#);
         assert_eq!(NewEvent::from_json(line.as_bytes()).unwrap().content, deep);
+    }
+
+    #[test]
+    fn metadata_is_a_compact_object_with_its_numbers_as_written() {
+        let line =
+            r#"{"source":"s","type":"record","content":"c","metadata":{ "a b" : "x \" y", "n": 1.50 }}"#;
+        let event = NewEvent::from_json(line.as_bytes()).unwrap();
+        assert_eq!(event.metadata.as_deref(), Some(r#"{"a b":"x \" y","n":1.50}"#));
+        for bad in ["1", "[]", "\"x\"", "true", &"{\"a\":".repeat(500)] {
+            let line = format!(r#"{{"source":"s","type":"record","content":"c","metadata":{bad}}}"#);
+            assert!(NewEvent::from_json(line.as_bytes()).is_err(), "{bad}");
+        }
+        assert!(
+            unfit(r#"{"source":"s","type":"record","content":"c","metadata":[]}"#).contains("no JSON object")
+        );
+        assert!(
+            unfit(r#"{"source":"s","type":"record","content":"c","idempotency_key":""}"#).contains("empty")
+        );
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub const MAX_VALUE: i32 = 4 * 1024 * 1024;
 pub const MAX_PATTERN: i32 = 256;
 
 /// The columns a filter may read.
-const COLUMNS: &[&str] = &["id", "created_at", "source", "type", "subtype", "content"];
+const COLUMNS: &[&str] = &["id", "created_at", "source", "type", "subtype", "content", "metadata"];
 
 /// Functions whose answer depends on nothing but their arguments and whose cost is bounded by the
 /// length of these. Left out on purpose: everything that builds long values from short ones,
@@ -161,7 +161,7 @@ impl Filter {
 
 /// The columns of `events`, as a filter sees them.
 const SHAPE: &str = "id INTEGER PRIMARY KEY, created_at TEXT NOT NULL, source TEXT NOT NULL, type TEXT NOT NULL, \
-                     subtype TEXT, content TEXT NOT NULL";
+                     subtype TEXT, content TEXT NOT NULL, metadata TEXT";
 
 /// A database with an empty `events` and nothing else, to ask the authorizer on. The real table
 /// would not do: SQLite looks into the default of every column that is read, so that a filter on

@@ -58,6 +58,7 @@ pub mod subscription;
 pub mod supervisor;
 pub mod thread;
 pub mod wake;
+pub mod watch;
 
 use std::ffi::OsString;
 use std::panic;

@@ -133,11 +133,12 @@ impl Store {
         let stored = {
             let statement = transaction
                 .prepare(
-                    "INSERT INTO events (created_at, source, type, subtype, content) VALUES (?, ?, ?, ?, ?)",
+                    "INSERT INTO events (created_at, source, type, subtype, content, metadata, idempotency_key) \
+                     VALUES (?, ?, ?, ?, ?, ?, ?)",
                 )
                 .map_err(failed)?;
             let stored = Stored { created_at: event::now(), ..Stored::default() };
-            let mut inserter = Inserter { statement, stored };
+            let mut inserter = Inserter { conn: &transaction, statement, stored };
             feed(&mut inserter)?;
             inserter.stored
         };
@@ -151,6 +152,37 @@ impl Store {
             .prepare_cached("SELECT coalesce(max(id), 0) FROM events")
             .and_then(|mut s| s.query_row([], |row| row.get(0)))
             .map_err(|e| database(&e, "looking for the newest event"))
+    }
+
+    /// Changes whenever another connection has committed something.
+    pub fn data_version(&self) -> Result<i64> {
+        self.conn
+            .prepare_cached("PRAGMA data_version")
+            .and_then(|mut s| s.query_row([], |row| row.get(0)))
+            .map_err(|e| database(&e, "asking for changes"))
+    }
+
+    /// The id of the last event before the first one stored at `time` or later; the newest id when
+    /// there is none such.
+    pub fn last_before(&self, time: &str) -> Result<i64> {
+        let sql = "SELECT min(id) FROM events WHERE created_at >= ?";
+        let first: Option<i64> = self
+            .conn
+            .query_row(sql, [time], |row| row.get(0))
+            .map_err(|e| database(&e, "looking for a time"))?;
+        first.map_or_else(|| self.newest_id(), |first| Ok(first - 1))
+    }
+
+    /// The id after which the last `count` matching events begin, none of them up to `after`.
+    pub fn start_of_tail(&mut self, filter: Option<&Filter>, after: i64, count: u64) -> Result<i64> {
+        if let Some(filter) = filter {
+            return self.start_of_matching_tail(filter, after, count);
+        }
+        let offset = i64::try_from(count).unwrap_or(i64::MAX);
+        let sql = "SELECT id FROM events ORDER BY id DESC LIMIT 1 OFFSET ?";
+        let before = self.conn.query_row(sql, [offset], |row| row.get(0)).optional();
+        let before = before.map_err(|e| database(&e, "looking for the last events"))?;
+        Ok(after.max(before.unwrap_or(0)))
     }
 
     /// How many events are stored.
@@ -243,23 +275,16 @@ impl Store {
         let mut statement = self
             .conn
             .prepare_cached(
-                "SELECT id, created_at, source, type, subtype, content FROM events \
+                "SELECT id, created_at, source, type, subtype, content, metadata FROM events \
                  WHERE id > ? AND id <= ? ORDER BY id LIMIT ?",
             )
             .map_err(failed)?;
         let mut rows = statement.query(params![reading.after, upto, most as i64]).map_err(failed)?;
         let mut taken = 0;
         while let Some(row) = rows.next().map_err(failed)? {
-            let id: i64 = row.get(0).map_err(failed)?;
-            let bytes = |column: usize| row.get_ref(column).map(bytes_of);
-            let go_on = take(Row {
-                id,
-                created_at: bytes(1).map_err(failed)?.unwrap_or_default(),
-                source: bytes(2).map_err(failed)?.unwrap_or_default(),
-                kind: bytes(3).map_err(failed)?.unwrap_or_default(),
-                subtype: bytes(4).map_err(failed)?,
-                content: bytes(5).map_err(failed)?.unwrap_or_default(),
-            });
+            let row = row_of(row).map_err(failed)?;
+            let id = row.id;
+            let go_on = take(row);
             taken += 1;
             reading.after = id;
             reading.left = reading.left.map(|left| left.saturating_sub(1));
@@ -310,13 +335,41 @@ impl Drop for Store {
 
 /// Stores events inside one transaction.
 pub struct Inserter<'t> {
+    conn: &'t Connection,
     statement: rusqlite::Statement<'t>,
     stored: Stored,
 }
 
+/// What became of an event that was to be stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Inserted {
+    New(i64),
+    /// It had been stored before, under the same idempotency key.
+    Before(Box<Event>),
+}
+
 impl Inserter<'_> {
-    /// Stores one event and answers with its id.
-    pub fn insert(&mut self, event: &NewEvent<'_>) -> Result<i64> {
+    /// Stores one event, unless its idempotency key says that it is stored already.
+    ///
+    /// # Errors
+    ///
+    /// A different event under the same key; database trouble.
+    pub fn insert(&mut self, event: &NewEvent<'_>) -> Result<Inserted> {
+        let failed = |e: rusqlite::Error| database(&e, "storing");
+        if let Some(key) = &event.idempotency_key
+            && let Some(before) = self.find(key).map_err(failed)?
+        {
+            if event.is_same(&before) {
+                return Ok(Inserted::Before(Box::new(before)));
+            }
+            return Err(Failure::could_not(
+                format_args!(
+                    "the idempotency key '{key}' belongs to event {}, which is another one",
+                    before.id
+                ),
+                "use a new key for a new event; nothing was stored",
+            ));
+        }
         let id = self
             .statement
             .insert(params![
@@ -324,14 +377,46 @@ impl Inserter<'_> {
                 event.source,
                 event.kind.as_str(),
                 event.subtype,
-                event.content
+                event.content,
+                event.metadata,
+                event.idempotency_key
             ])
-            .map_err(|e| database(&e, "storing"))?;
+            .map_err(failed)?;
         self.stored.count += 1;
         self.stored.first_id.get_or_insert(id);
         self.stored.last_id = Some(id);
-        Ok(id)
+        Ok(Inserted::New(id))
     }
+
+    fn find(&self, key: &str) -> rusqlite::Result<Option<Event>> {
+        let sql = "SELECT id, created_at, source, type, subtype, content, metadata FROM events \
+                   WHERE idempotency_key = ?";
+        let mut statement = self.conn.prepare_cached(sql)?;
+        statement.query_row([key], |row| row_of(row).map(|row| row.to_event())).optional()
+    }
+}
+
+/// An event's columns, in the order every statement here selects them.
+fn row_of<'r>(row: &'r rusqlite::Row<'_>) -> rusqlite::Result<Row<'r>> {
+    let bytes = |column: usize| row.get_ref(column).map(bytes_of);
+    Ok(Row {
+        id: row.get(0)?,
+        created_at: bytes(1)?.unwrap_or_default(),
+        source: bytes(2)?.unwrap_or_default(),
+        kind: bytes(3)?.unwrap_or_default(),
+        subtype: bytes(4)?,
+        content: bytes(5)?.unwrap_or_default(),
+        metadata: bytes(6)?,
+    })
+}
+
+/// The newest id ever given, also when its event is gone.
+fn newest_ever(conn: &Connection) -> rusqlite::Result<i64> {
+    conn.prepare_cached(
+        "SELECT max(coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0), \
+                    coalesce((SELECT max(id) FROM events), 0))",
+    )?
+    .query_row([], |row| row.get(0))
 }
 
 /// What a wish to move a cursor comes to, judged on one snapshot.
@@ -363,15 +448,12 @@ fn judge_move(
     backwards: bool,
 ) -> rusqlite::Result<Verdict> {
     let mut statement = conn.prepare_cached(
-        "SELECT (SELECT coalesce(last_acked_id, 0) FROM consumer_progress p WHERE p.consumer_id = s.consumer_id), \
-                (SELECT max(coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0), \
-                            coalesce((SELECT max(id) FROM events), 0))) \
+        "SELECT (SELECT last_acked_id FROM consumer_progress p WHERE p.consumer_id = s.consumer_id) \
          FROM subscriptions s WHERE s.consumer_id = ?",
     )?;
-    let row = statement
-        .query_row([consumer.as_str()], |row| Ok((row.get::<_, Option<i64>>(0)?, row.get::<_, i64>(1)?)))
-        .optional()?;
-    let Some((stored, newest)) = row else { return Ok(Verdict::Settled(Moved::UnknownConsumer)) };
+    let stored = statement.query_row([consumer.as_str()], |row| row.get::<_, Option<i64>>(0)).optional()?;
+    let Some(stored) = stored else { return Ok(Verdict::Settled(Moved::UnknownConsumer)) };
+    let newest = newest_ever(conn)?;
     let at = stored.unwrap_or(0);
     let target = id.min(newest);
     let moved = if target < id { Moved::Clamped(target) } else { Moved::To(target) };

@@ -13,7 +13,9 @@ pub mod pause;
 pub mod peek;
 pub mod pop;
 pub mod push;
+pub mod reading;
 pub mod resume;
+pub mod seek;
 pub mod stop;
 pub mod subscribe;
 pub mod unsubscribe;
@@ -74,6 +76,7 @@ enum Command {
     Unsubscribe(unsubscribe::Unsubscribe),
     Dispatch(dispatch::Dispatch),
     Ack(ack::Ack),
+    Seek(seek::Seek),
     Info(info::Info),
     Stop(stop::Stop),
     Pause(pause::Pause),
@@ -108,6 +111,7 @@ pub fn run(args: Vec<OsString>) -> Result<()> {
         Command::Unsubscribe(command) => command.run(),
         Command::Dispatch(command) => command.run(),
         Command::Ack(command) => command.run(),
+        Command::Seek(command) => command.run(),
         Command::Info(command) => command.run(),
         Command::Stop(command) => command.run(),
         Command::Pause(command) => command.run(),

@@ -1,9 +1,9 @@
 use clap::Args;
 
-use crate::cmd::{ConsumerArg, ThreadArg, event_id, limit, unknown_consumer, warn_moved};
+use crate::cmd::reading::ReadingArgs;
+use crate::cmd::{ConsumerArg, ThreadArg, event_id, unknown_consumer, warn_moved};
 use crate::dispatch;
 use crate::error::{Failure, Result};
-use crate::output::{self, Reader};
 use crate::store::{Moved, Reading};
 use crate::thread::Thread;
 
@@ -13,11 +13,15 @@ use crate::thread::Thread;
 /// after it that match the consumer's filter, oldest first, one JSON object a line; nothing when
 /// there are none. An event is given again until it is acknowledged. An id before the recorded one
 /// rewinds. With --resume nothing is recorded: printing goes on from the stored cursor.
+///
+/// With --wait, when there is nothing yet, waits for the first event. With --follow, goes on
+/// printing as events come; the cursor stays, so say `thread ack` for what is done.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   thread pop --thread inbox --consumer bot --resume
-  thread pop --thread inbox --consumer bot --last-event-id 42 --limit 10")]
+  thread pop --thread inbox --consumer bot --last-event-id 42 --limit 10
+  thread pop --thread inbox --consumer bot --resume --follow --wait 10m")]
 pub struct Pop {
     #[command(flatten)]
     thread: ThreadArg,
@@ -30,9 +34,8 @@ pub struct Pop {
     /// Go on from the stored cursor and change nothing
     #[arg(long)]
     resume: bool,
-    /// The most events to print
-    #[arg(long, value_name = "N", value_parser = limit, default_value = "100", allow_negative_numbers = true)]
-    limit: u64,
+    #[command(flatten)]
+    reading: ReadingArgs,
     /// Print errors as JSON
     #[arg(long)]
     json: bool,
@@ -48,28 +51,24 @@ impl Pop {
         }
         let consumer = self.consumer.existing()?;
         let mut thread = self.thread.open()?;
-        if let Some(id) = self.last_event_id {
-            match thread.store.set_cursor(&consumer, id)? {
-                Moved::UnknownConsumer => return Err(unknown_consumer(&consumer)),
-                moved => warn_moved(Some(moved), id),
-            }
-        }
-        let subscription =
-            thread.store.subscription(&consumer)?.ok_or_else(|| unknown_consumer(&consumer))?;
+        let find = |thread: &Thread| {
+            thread.store.subscription(&consumer)?.ok_or_else(|| unknown_consumer(&consumer))
+        };
+        let subscription = find(&thread)?;
+        // Before anything is recorded: a consumer whose filter is broken has not finished anything.
         let filter = dispatch::checked_filter(&mut thread, &subscription)?;
+        let subscription = match self.last_event_id {
+            None => subscription,
+            Some(id) => {
+                match thread.store.set_cursor(&consumer, id)? {
+                    Moved::UnknownConsumer => return Err(unknown_consumer(&consumer)),
+                    moved => warn_moved(Some(moved), id),
+                }
+                find(&thread)?
+            }
+        };
         let after = subscription.known_upto(subscription.last_acked_id);
-        print(&mut thread, Reading { after, left: Some(self.limit), filter: filter.as_ref() })
-    }
-}
-
-/// Prints events page by page, with no read transaction open while the reader takes his time.
-pub fn print(thread: &mut Thread, mut reading: Reading<'_>) -> Result<()> {
-    let mut page = Vec::new();
-    loop {
-        page.clear();
-        let more = thread.store.read_page(&mut reading, &mut page)?;
-        if (!page.is_empty() && output::bytes(&page)? == Reader::Gone) || !more {
-            return Ok(());
-        }
+        self.reading
+            .print(&mut thread, Reading { after, left: self.reading.limit_or(None), filter: filter.as_ref() })
     }
 }

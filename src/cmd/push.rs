@@ -12,7 +12,7 @@ use crate::event::{Event, NewEvent};
 use crate::journal;
 use crate::log::Level;
 use crate::output;
-use crate::store::Stored;
+use crate::store::{Inserted, Stored};
 use crate::thread::Thread;
 use crate::wake::{self, Waking};
 
@@ -26,7 +26,7 @@ const MAX_CONTENT: u64 = 999_000_000;
 /// is a warning, because the event is stored and pushing it again would double it.
 ///
 /// With --batch, stdin is NDJSON: an object a line with source, type, content and, if wanted,
-/// subtype. Other keys are ignored, so that `thread peek` pipes into `thread push --batch`. The
+/// subtype, metadata (an object) and idempotency_key. Other keys are ignored, so that `thread peek` pipes into `thread push --batch`. The
 /// batch is stored whole or not at all; the number stored is printed.
 #[derive(Args)]
 #[command(after_help = "\
@@ -54,6 +54,15 @@ pub struct Push {
     /// Read the payload from a file, or from stdin with "-": any size, byte for byte, UTF-8
     #[arg(long, value_name = "FILE", conflicts_with_all = ["content", "batch"])]
     content_file: Option<PathBuf>,
+    /// What a program may want to know of it, as strings: --meta run_id=17 stage=plan
+    #[arg(long, value_name = "KEY=VALUE", num_args = 1.., allow_hyphen_values = true, conflicts_with = "metadata")]
+    meta: Vec<String>,
+    /// The same as a JSON object
+    #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
+    metadata: Option<String>,
+    /// Store it only once, however often it is pushed under this key
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
+    idempotency_key: Option<String>,
     /// Store many events, read as NDJSON from stdin
     #[arg(long)]
     batch: bool,
@@ -68,22 +77,9 @@ impl Push {
     }
 
     fn run_one(self) -> Result<()> {
-        let source = required(self.source, "source")?;
-        let kind = required(self.kind, "type")?;
-        if self.content.is_none() && self.content_file.is_none() {
-            return Err(missing("content", "--content-file - to read it from stdin, or --content"));
-        }
         let path = self.thread.path()?;
-        let content = match &self.content_file {
-            Some(file) => read_content(file)?,
-            None => self.content.unwrap_or_default(),
-        };
-        let event = NewEvent::new(source, &kind, self.subtype.map(Into::into), content).map_err(|unfit| {
-            Failure::asked_wrongly(
-                format_args!("the event {unfit}"),
-                "see `thread push --help`; nothing was stored",
-            )
-        })?;
+        let as_json = self.json;
+        let event = self.into_event()?;
         if let Some(form) = event.source_warning() {
             output::warn(format_args!(
                 "the source '{}' does not fit the form {form}; stored as it is",
@@ -92,19 +88,52 @@ impl Push {
         }
         let mut thread = Thread::open(&path)?;
         rotate_log(&thread);
-        let stored = append(&mut thread, |inserter| inserter.insert(&event).map(drop))?;
-        let id = stored.last_id.unwrap_or_default();
+        let mut before = None;
+        let stored = append(&mut thread, |inserter| {
+            if let Inserted::Before(event) = inserter.insert(&event)? {
+                before = Some(*event);
+            }
+            Ok(())
+        })?;
+        let repeated = before.is_some();
+        let stored = before.unwrap_or_else(|| as_stored(&event, &stored));
+        let again = if repeated { " repeated" } else { "" };
         thread.log(
             Level::Info,
-            format_args!("push: source={} type={} id={id}", event.source, event.kind.as_str()),
+            format_args!("push: source={} type={} id={}{again}", stored.source, stored.kind, stored.id),
         );
         let waking = finish(&mut thread, &event.source);
-        answered(if self.json {
-            one_as_json(&event, id, stored.created_at, waking)
-        } else {
-            output::line(id)
-        });
+        answered(if as_json { print_json(&stored, waking) } else { output::line(stored.id) });
         Ok(())
+    }
+
+    /// The one event that the options and the content make.
+    fn into_event(self) -> Result<NewEvent<'static>> {
+        let source = required(self.source, "source")?;
+        let kind = required(self.kind, "type")?;
+        if self.content.is_none() && self.content_file.is_none() {
+            return Err(missing("content", "--content-file - to read it from stdin, or --content"));
+        }
+        let metadata = if self.meta.is_empty() { self.metadata } else { Some(object_of(&self.meta)?) };
+        let content = match &self.content_file {
+            Some(file) => read_content(file)?,
+            None => self.content.unwrap_or_default(),
+        };
+        NewEvent::new(source, &kind, self.subtype.map(Into::into), content)
+            .and_then(|event| match metadata {
+                Some(json) => event.with_metadata(&json),
+                None => Ok(event),
+            })
+            .and_then(|event| match self.idempotency_key {
+                Some(key) => event.with_key(key),
+                None => Ok(event),
+            })
+            .map_err(|unfit| {
+                Failure::asked_wrongly(
+                    format_args!("the event {unfit}"),
+                    "see `thread push --help`; nothing was stored",
+                )
+            })
     }
 
     fn run_batch(self) -> Result<()> {
@@ -228,18 +257,41 @@ fn answered(printed: Result<()>) {
     }
 }
 
-fn one_as_json(event: &NewEvent<'_>, id: i64, created_at: String, waking: Waking) -> Result<()> {
-    let event = Event {
-        id,
-        created_at,
+/// The event as it lies in the table.
+fn as_stored(event: &NewEvent<'_>, stored: &Stored) -> Event {
+    let text = |text: &Option<std::borrow::Cow<'_, str>>| text.as_ref().map(ToString::to_string);
+    Event {
+        id: stored.last_id.unwrap_or_default(),
+        created_at: stored.created_at.clone(),
         source: event.source.to_string(),
         kind: event.kind.as_str().to_owned(),
-        subtype: event.subtype.as_ref().map(ToString::to_string),
+        subtype: text(&event.subtype),
         content: event.content.to_string(),
-    };
+        metadata: text(&event.metadata),
+    }
+}
+
+fn print_json(event: &Event, waking: Waking) -> Result<()> {
     let mut line = Vec::new();
     event.row().write_json(&mut line);
     line.pop();
     line.extend_from_slice(format!(",\"dispatch\":\"{}\"}}\n", waking.as_str()).as_bytes());
     output::bytes(&line).map(drop)
+}
+
+/// A JSON object of strings from `key=value` words.
+fn object_of(words: &[String]) -> Result<String> {
+    let wrong = |what: String| {
+        Failure::asked_wrongly(what, "give --meta as key=value, each key once; nothing was stored")
+    };
+    let mut object = serde_json::Map::new();
+    for word in words {
+        let Some((key, value)) = word.split_once('=').filter(|(key, _)| !key.is_empty()) else {
+            return Err(wrong(format!("--meta '{word}' is not of the form key=value")));
+        };
+        if object.insert(key.to_owned(), value.into()).is_some() {
+            return Err(wrong(format!("--meta names '{key}' twice")));
+        }
+    }
+    Ok(serde_json::Value::Object(object).to_string())
 }

@@ -46,7 +46,7 @@ pub struct Subscribe {
     /// The command to start, in the language of sh
     #[arg(long, value_name = "COMMAND", allow_hyphen_values = true)]
     handler: String,
-    /// An SQL condition over id, created_at, source, type, subtype and content [default: every event]
+    /// An SQL condition over id, created_at, source, type, subtype, content and metadata [default: every event]
     #[arg(long, value_name = "SQL", allow_hyphen_values = true)]
     filter: Option<String>,
     /// wake: the handler pops for itself; stdin: it gets the events on stdin

@@ -144,6 +144,29 @@ impl Store {
         Ok(count)
     }
 
+    /// The id after which the last `count` matches begin: asked backwards, range by range.
+    pub(super) fn start_of_matching_tail(&mut self, filter: &Filter, after: i64, count: u64) -> Result<i64> {
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let mut upto = self.newest_id()?;
+        let mut found = 0;
+        while upto > after {
+            let start = after.max(upto.saturating_sub(RANGE));
+            let mut ids = Vec::new();
+            let mut scanned = start;
+            while scanned < upto {
+                let scan = self.scan(filter, scanned, upto, usize::MAX)?;
+                ids.extend(scan.ids);
+                scanned = scan.upto;
+            }
+            if found + ids.len() >= count {
+                return Ok(ids[ids.len() - (count - found)] - 1);
+            }
+            found += ids.len();
+            upto = start;
+        }
+        Ok(after)
+    }
+
     /// Stores that nothing up to `upto` matches. Not synced: forgetting a mark costs a second look.
     fn remember(
         &mut self,

@@ -1,14 +1,15 @@
 //! The schema, and bringing older databases up to it.
 //!
 //! The tables and their first columns are shared with other programs and never change. What this
-//! program adds (nullable columns of `subscriptions`, the table `dead_letters`) is found missing by
-//! preparing statements that name it all, and then added in one transaction. `user_version` stays 0 for as long as
+//! program adds (nullable columns, an index, the table `dead_letters`) is found missing by preparing
+//! statements that name it all, and then added in one transaction. `user_version` stays 0 for as long as
 //! an older program does no harm to a newer database; a higher one is refused.
 
 use std::path::Path;
 
 use rusqlite::{Connection, TransactionBehavior};
 
+use super::newest_ever;
 use crate::error::{Failure, Result, database};
 
 /// The newest `user_version` this program understands.
@@ -56,6 +57,13 @@ const ADDED: &[(&str, &str)] = &[
     ("stop_kill_ms", "INTEGER"),
 ];
 
+/// Columns that were added to `events`: a JSON object, and what makes a push repeatable.
+const ADDED_TO_EVENTS: &[(&str, &str)] = &[("metadata", "TEXT"), ("idempotency_key", "TEXT")];
+
+/// Events without a key cost it nothing.
+const KEY_INDEX: &str = "CREATE UNIQUE INDEX IF NOT EXISTS idx_events_idempotency_key \
+        ON events (idempotency_key) WHERE idempotency_key IS NOT NULL";
+
 /// Events that a consumer could not be brought to accept. `retry` marks those to deliver again.
 const DEAD_LETTERS: &str = "CREATE TABLE IF NOT EXISTS dead_letters (\
         consumer_id TEXT NOT NULL, event_id INTEGER NOT NULL, attempts INTEGER NOT NULL, last_exit INTEGER, \
@@ -73,10 +81,7 @@ const BASE: &[&str] = &[
 pub fn create(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch("BEGIN IMMEDIATE")?;
     conn.execute_batch(include_str!("schema.sql"))?;
-    for (name, kind) in ADDED {
-        conn.execute_batch(&format!("ALTER TABLE subscriptions ADD COLUMN {name} {kind}"))?;
-    }
-    conn.execute_batch(DEAD_LETTERS)?;
+    add(conn)?;
     conn.execute_batch("COMMIT")
 }
 
@@ -117,12 +122,11 @@ pub fn bring_up_to_date(conn: &mut Connection, path: &Path) -> Result<()> {
             "use a newer version of thread; nothing was changed",
         ));
     }
-    let added =
-        conn.prepare(&select_added()).and_then(|_| conn.prepare("SELECT retry FROM dead_letters")).map(drop);
+    let added = select_added().iter().try_for_each(|sql| conn.prepare(sql).map(drop));
     match added {
         Ok(()) => {}
         Err(e) if lacks_something(&e) => {
-            add_columns(conn).map_err(|e| database(&e, "bringing the schema up to date"))?;
+            migrate(conn).map_err(|e| database(&e, "bringing the schema up to date"))?;
         }
         Err(e) => return Err(failed(e)),
     }
@@ -131,25 +135,43 @@ pub fn bring_up_to_date(conn: &mut Connection, path: &Path) -> Result<()> {
     if mode.eq_ignore_ascii_case("wal") || read_only { Ok(()) } else { use_wal(conn, path) }
 }
 
-fn select_added() -> String {
-    let names: Vec<&str> = ADDED.iter().map(|(name, _)| *name).collect();
-    format!("SELECT {} FROM subscriptions", names.join(", "))
+/// Statements that prepare only where everything added is there.
+fn select_added() -> [String; 3] {
+    let names =
+        |columns: &[(&str, &str)]| columns.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    [
+        format!("SELECT {} FROM subscriptions", names(ADDED)),
+        format!("SELECT {} FROM events", names(ADDED_TO_EVENTS)),
+        "SELECT retry FROM dead_letters".to_owned(),
+    ]
 }
 
-fn add_columns(conn: &mut Connection) -> rusqlite::Result<()> {
+fn migrate(conn: &mut Connection) -> rusqlite::Result<()> {
     let transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    for (name, kind) in ADDED {
-        // Another process may have been first; what it added is there now.
-        if transaction.prepare(&format!("SELECT {name} FROM subscriptions")).is_err() {
-            transaction.execute_batch(&format!("ALTER TABLE subscriptions ADD COLUMN {name} {kind}"))?;
-        }
-    }
-    transaction.execute_batch(DEAD_LETTERS)?;
+    add(&transaction)?;
     transaction.execute_batch(
         "CREATE INDEX IF NOT EXISTS idx_events_source ON events (source); \
          CREATE INDEX IF NOT EXISTS idx_events_type ON events (type);",
     )?;
+    // A cursor that an older program let run ahead would hide the events up to it.
+    transaction.execute(
+        "UPDATE consumer_progress SET last_acked_id = ?1 WHERE last_acked_id > ?1",
+        [newest_ever(&transaction)?],
+    )?;
     transaction.commit()
+}
+
+/// Adds whatever is not there. Another process may have been first.
+fn add(conn: &Connection) -> rusqlite::Result<()> {
+    for (table, columns) in [("subscriptions", ADDED), ("events", ADDED_TO_EVENTS)] {
+        for (name, kind) in columns {
+            if conn.prepare(&format!("SELECT {name} FROM {table}")).is_err() {
+                conn.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {name} {kind}"))?;
+            }
+        }
+    }
+    conn.execute_batch(KEY_INDEX)?;
+    conn.execute_batch(DEAD_LETTERS)
 }
 
 /// Whether a statement failed to prepare because a table or column is not there.

@@ -171,13 +171,18 @@ impl World {
     /// What the copy must be: the table's rows, made into JSON independently of the binary.
     pub fn table_as_jsonl(&self) -> Vec<String> {
         let conn = self.db();
-        let sql = "SELECT id, created_at, source, type, subtype, content FROM events ORDER BY id";
-        let mut statement = conn.prepare(sql).unwrap();
+        // An older directory that nothing has opened yet has no such column.
+        let metadata = if conn.prepare("SELECT metadata FROM events").is_ok() { "metadata" } else { "NULL" };
+        let sql = format!(
+            "SELECT id, created_at, source, type, subtype, content, {metadata} FROM events ORDER BY id"
+        );
+        let mut statement = conn.prepare(&sql).unwrap();
         let rows = statement.query_map([], |row| {
             let text = |column| row.get::<_, Option<String>>(column);
             let json = |text: Option<String>| serde_json::to_string(&text).unwrap();
+            let metadata = text(6)?.map_or(String::new(), |object| format!(",\"metadata\":{object}"));
             Ok(format!(
-                "{{\"id\":{},\"created_at\":{},\"source\":{},\"type\":{},\"subtype\":{},\"content\":{}}}",
+                "{{\"id\":{},\"created_at\":{},\"source\":{},\"type\":{},\"subtype\":{},\"content\":{}{metadata}}}",
                 row.get::<_, i64>(0)?,
                 json(text(1)?),
                 json(text(2)?),

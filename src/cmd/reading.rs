@@ -1,0 +1,67 @@
+//! What `pop` and `peek` share: printing events as NDJSON, once, after a wait, or as they come.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use crate::cmd::limit;
+use crate::duration;
+use crate::error::Result;
+use crate::output::{self, Reader};
+use crate::store::Reading;
+use crate::thread::Thread;
+use crate::watch::{Watch, Woken};
+
+/// How many events are printed when nobody says.
+const LIMIT: u64 = 100;
+
+#[derive(Args)]
+pub struct ReadingArgs {
+    /// The most events to print [default: 100; with --follow, no limit]
+    #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true)]
+    limit: Option<u64>,
+    /// When there are none, wait for one, for this long; with --follow, end after so long without
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    wait: Option<Duration>,
+    /// Go on printing events as they come
+    #[arg(short = 'f', long)]
+    pub follow: bool,
+}
+
+impl ReadingArgs {
+    /// The most events to print; none is no limit. `number` is how many were asked for otherwise.
+    pub fn limit_or(&self, number: Option<u64>) -> Option<u64> {
+        self.limit.or((!self.follow).then(|| number.unwrap_or(LIMIT)))
+    }
+
+    /// Prints the events of `reading`, page by page, with no read transaction open while the reader
+    /// takes his time; then waits for more, if that was asked.
+    pub fn print(&self, thread: &mut Thread, mut reading: Reading<'_>) -> Result<()> {
+        let patient = self.follow || self.wait.is_some();
+        let limit = reading.left;
+        // Begun before the first look, so that nothing falls between the two.
+        let mut watch = if patient { Some(Watch::start(&thread.files, &thread.store)?) } else { None };
+        let mut last_event = Instant::now();
+        let mut page = Vec::new();
+        loop {
+            page.clear();
+            let more = thread.store.read_page(&mut reading, &mut page)?;
+            if !page.is_empty() {
+                if output::bytes(&page)? == Reader::Gone {
+                    return Ok(());
+                }
+                last_event = Instant::now();
+            }
+            if more {
+                continue;
+            }
+            let enough = reading.left == Some(0) || (!self.follow && reading.left != limit);
+            let Some(watch) = watch.as_mut().filter(|_| !enough) else { return Ok(()) };
+            let deadline = self.wait.map(|wait| last_event + wait);
+            match watch.wait(&thread.files, &thread.store, deadline)? {
+                Woken::Changed => {}
+                Woken::TimedOut | Woken::ReaderGone => return Ok(()),
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+use chrono::DateTime;
+use clap::Args;
+use serde_json::json;
+
+use crate::cmd::{ConsumerArg, ThreadArg, event_id, unknown_consumer, warn_moved};
+use crate::dispatch::{Step, next_step};
+use crate::error::Result;
+use crate::log::Level;
+use crate::rule::{Cause, Time, format_time};
+use crate::store::Moved;
+use crate::{output, wake};
+
+/// Move a consumer's cursor
+///
+/// To the beginning, to the end, to an event (the next one read is the one after it), or to a time
+/// (the next one read is the first stored then or later). Prints where the cursor stands. Moved
+/// back, it wakes the consumer.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  thread seek --thread inbox --consumer bot --to earliest
+  thread seek --thread inbox --consumer bot --to 2026-03-18T10:30:00Z")]
+pub struct Seek {
+    #[command(flatten)]
+    thread: ThreadArg,
+    #[command(flatten)]
+    consumer: ConsumerArg,
+    /// Where to
+    #[arg(long, value_name = "earliest|latest|ID|TIME", value_parser = place, allow_negative_numbers = true)]
+    to: Place,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Earliest,
+    Latest,
+    Event(i64),
+    Time(Time),
+}
+
+fn place(text: &str) -> std::result::Result<Place, String> {
+    match text {
+        "earliest" => Ok(Place::Earliest),
+        "latest" => Ok(Place::Latest),
+        _ => event_id(text)
+            .map(Place::Event)
+            .or_else(|_| DateTime::parse_from_rfc3339(text).map(|time| Place::Time(time.to_utc())))
+            .map_err(|_| {
+                "it is 'earliest', 'latest', an event id or a time as 2026-03-18T10:30:00Z".to_owned()
+            }),
+    }
+}
+
+impl Seek {
+    pub fn run(self) -> Result<()> {
+        let consumer = self.consumer.existing()?;
+        let mut thread = self.thread.open()?;
+        let id = match self.to {
+            Place::Earliest => 0,
+            Place::Latest => thread.store.newest_id()?,
+            Place::Event(id) => id,
+            Place::Time(time) => thread.store.last_before(&format_time(time))?,
+        };
+        let moved = thread.store.set_cursor(&consumer, id)?;
+        let at = match moved {
+            Moved::UnknownConsumer => return Err(unknown_consumer(&consumer)),
+            Moved::To(at) | Moved::Clamped(at) | Moved::StandsAt(at) => at,
+        };
+        warn_moved(Some(moved), id);
+        thread.log(Level::Info, format_args!("seek: consumer={consumer} last_acked_id={at}"));
+        let subscription =
+            thread.store.subscription(&consumer)?.ok_or_else(|| unknown_consumer(&consumer))?;
+        if let Step::Start { .. } | Step::WaitUntil(_) = next_step(&mut thread, &subscription, Cause::News)? {
+            wake::wake(&mut thread, "self")?;
+        }
+        if self.json {
+            return output::json(&json!({ "consumer_id": consumer.as_str(), "last_acked_id": at }));
+        }
+        output::line(at)
+    }
+}
