@@ -307,15 +307,17 @@ pub fn settle(before: &State, policy: &Policy, ended: &Ended) -> Settled {
         state.dead_streak = false;
     }
     if ended.stopped {
-        state.attempts = before.attempts.saturating_sub(1);
+        if !matches!(ended.task, Task::Letter(_)) {
+            state.attempts = before.attempts.saturating_sub(1);
+        }
         return Settled { state: stall(state, STOPPED), bury: None };
     }
     if let (Task::Batch(last), false) = (ended.task, fine) {
         state.narrow_upto = last;
     }
     if matches!(ended.task, Task::Letter(_)) {
-        // Its exit code alone decides, and that is recorded with the letter.
-        state.attempts = 0;
+        // Its exit code alone decides, and that is recorded with the letter. The attempts are those
+        // of what comes next.
         return Settled { state, bury: None };
     }
     if !ended.pending || progress {
