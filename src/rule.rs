@@ -468,6 +468,15 @@ mod tests {
     }
 
     #[test]
+    fn a_retried_dead_letter_is_no_attempt_at_what_comes_next() {
+        let single = ended(Task::Letter(3), Exit::Code(1), 10, true);
+        let settled = settle(&running(4), &stdin(), &single);
+        assert_eq!((settled.state.phase, settled.state.attempts), (Phase::Idle, 4));
+        let settled = settle(&running(4), &stdin(), &Ended { stopped: true, ..single });
+        assert_eq!((settled.state.phase, settled.state.attempts), (Phase::Stalled, 4));
+    }
+
+    #[test]
     fn a_clock_that_was_set_back_prolongs_no_wait() {
         let next_try = Some(now() + Duration::from_secs(86_400));
         let waiting = State { phase: Phase::Waiting, next_try, ..State::default() };
