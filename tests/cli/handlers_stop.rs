@@ -186,12 +186,18 @@ fn nothing_to_stop_is_exit_1() {
     }
 }
 
+/// Whether the handler under way is recorded, which happens just after its start.
+fn is_recorded(world: &World) -> bool {
+    world.query("SELECT count(handler_pid) FROM subscriptions") == 1
+}
+
 /// Makes an orphan: a stubborn handler whose supervisor was killed.
 fn world_with_orphan(handler: &str, processes: usize) -> World {
     let world = World::with_thread();
     world.subscribe("bot", handler, &["--backoff", "1d"]);
     world.push("a");
     wait_until("the handler", || pids(&world).len() == processes);
+    wait_until("the record of it", || is_recorded(&world));
     world.kill_supervisor("bot");
     world
 }
@@ -241,6 +247,7 @@ fn a_pid_that_now_belongs_to_another_process_is_never_signalled() {
     assert_eq!((&info["state"], &info["reason"]), (&"waiting".into(), &"interrupted".into()));
     world.thread(["resume", "--consumer", "bot"]).quiet();
     wait_until("the next run", || pids(&world).len() == 2);
+    wait_until("the record of it", || is_recorded(&world));
     world.db().execute("UPDATE subscriptions SET handler_pid = ?1", [innocent.id()]).unwrap();
     world.kill_supervisor("bot");
     for pid in world.processes() {
