@@ -17,7 +17,7 @@ use crate::files::Files;
 use crate::journal;
 use crate::lock::Lock;
 use crate::log::Level;
-use crate::process::Identity;
+use crate::process::{self, Identity};
 use crate::rule::{Deliver, Exit, Task};
 use crate::spawn;
 use crate::store::Reading;
@@ -185,8 +185,9 @@ impl Running {
             }
         }
         let Some(ending) = &self.ending else { return Ok(self.exit) };
-        let group_gone = rustix::process::test_kill_process_group(self.pid).is_err();
-        if group_gone && let Some(exit) = self.exit {
+        if !process::group_is_alive(self.pid)
+            && let Some(exit) = self.exit
+        {
             return Ok(Some(exit));
         }
         if Instant::now() >= ending.kill_at {

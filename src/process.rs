@@ -66,22 +66,47 @@ impl Identity {
     }
 }
 
-/// The processes that have the file at `path` open, as far as this user may see. Empty where the
-/// system does not tell.
-pub fn holders_of(path: &Path) -> Vec<Identity> {
-    let Ok(file) = fs::metadata(path) else { return Vec::new() };
-    let holds = |pid: u32| {
+/// Whether a process group has a member that still runs. Zombies do not: one whose parent is
+/// outside the group and never asks for it would seem to live for ever.
+pub fn group_is_alive(group: Pid) -> bool {
+    if rustix::process::test_kill_process_group(group) == Err(rustix::io::Errno::SRCH) {
+        return false;
+    }
+    !cfg!(target_os = "linux") || all().any(|pid| group_of(pid) == Some(group.as_raw_nonzero().get()))
+}
+
+/// The living members of a process group. Empty where the system does not tell.
+pub fn members_of(group: u32) -> impl Iterator<Item = Identity> {
+    let group = i32::try_from(group).ok();
+    all().filter(move |&pid| group.is_some() && group_of(pid) == group).filter_map(Identity::of)
+}
+
+/// The processes that hold the lock at `path`, as far as this user may see: not those that merely
+/// have the file open. Empty where the system does not tell.
+pub fn holders_of(path: &Path) -> impl Iterator<Item = Identity> {
+    let file = fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+    let is_lock = move |fd: &Path| fs::metadata(fd).is_ok_and(|open| Some((open.dev(), open.ino())) == file);
+    let holds = move |pid: u32| {
         let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        descriptors
-            .filter_map(|fd| fs::metadata(fd.path()).ok())
-            .any(|open| (open.dev(), open.ino()) == (file.dev(), file.ino()))
+        descriptors.filter(|fd| is_lock(&fd.path())).any(|fd| {
+            // The kernel lists a lock with each descriptor through which it is held.
+            let info = Path::new("/proc").join(pid.to_string()).join("fdinfo").join(fd.file_name());
+            fs::read_to_string(info).is_ok_and(|info| info.lines().any(|line| line.starts_with("lock:")))
+        })
     };
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    processes
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|&pid| pid != std::process::id() && holds(pid))
-        .filter_map(Identity::of)
-        .collect()
+    all().filter(move |&pid| pid != std::process::id() && holds(pid)).filter_map(Identity::of)
+}
+
+/// Whether a process was started with all of these in its environment, as `NAME=value`.
+pub fn was_given(pid: u32, variables: &[Vec<u8>]) -> bool {
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    variables.iter().all(|wanted| environment.split(|&b| b == 0).any(|given| given == wanted))
+}
+
+/// All processes there are.
+fn all() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// Changes with every boot. Empty where the system does not tell.
@@ -91,17 +116,24 @@ pub fn boot_id() -> String {
 
 #[cfg(target_os = "linux")]
 fn start_time(pid: u32) -> Option<i64> {
+    stat_field(pid, 22)
+}
+
+/// The process group of a process that runs.
+fn group_of(pid: u32) -> Option<i32> {
+    stat_field(pid, 5)
+}
+
+/// A field of the kernel's line about a process, counted as in its manual; none for a zombie.
+fn stat_field<T: std::str::FromStr>(pid: u32, number: usize) -> Option<T> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The second field is the program's name in brackets and may hold anything, brackets too.
     let after_name = stat.iter().rposition(|&b| b == b')')? + 1;
     let rest = String::from_utf8_lossy(&stat[after_name..]);
-    let mut fields = rest.split_ascii_whitespace();
-    let state = fields.next()?;
-    if matches!(state, "Z" | "X") {
-        return None;
-    }
-    // The start time is field 22; `state` was field 3.
-    fields.nth(18)?.parse().ok()
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let state = *fields.first()?;
+    // The state is field 3.
+    if matches!(state, "Z" | "X") { None } else { fields.get(number - 3)?.parse().ok() }
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -307,15 +307,17 @@ pub fn settle(before: &State, policy: &Policy, ended: &Ended) -> Settled {
         state.dead_streak = false;
     }
     if ended.stopped {
-        state.attempts = before.attempts.saturating_sub(1);
+        if !matches!(ended.task, Task::Letter(_)) {
+            state.attempts = before.attempts.saturating_sub(1);
+        }
         return Settled { state: stall(state, STOPPED), bury: None };
     }
     if let (Task::Batch(last), false) = (ended.task, fine) {
         state.narrow_upto = last;
     }
     if matches!(ended.task, Task::Letter(_)) {
-        // Its exit code alone decides, and that is recorded with the letter.
-        state.attempts = 0;
+        // Its exit code alone decides, and that is recorded with the letter. The attempts are those
+        // of what comes next.
         return Settled { state, bury: None };
     }
     if !ended.pending || progress {
@@ -463,6 +465,15 @@ mod tests {
         let again = State { attempts: 6, ..running(6) };
         let settled = settle(&again, &Policy::default(), &ended(Task::Wake, Exit::Code(1), 10, true));
         assert_eq!(settled.state.phase, Phase::Stalled);
+    }
+
+    #[test]
+    fn a_retried_dead_letter_is_no_attempt_at_what_comes_next() {
+        let single = ended(Task::Letter(3), Exit::Code(1), 10, true);
+        let settled = settle(&running(4), &stdin(), &single);
+        assert_eq!((settled.state.phase, settled.state.attempts), (Phase::Idle, 4));
+        let settled = settle(&running(4), &stdin(), &Ended { stopped: true, ..single });
+        assert_eq!((settled.state.phase, settled.state.attempts), (Phase::Stalled, 4));
     }
 
     #[test]

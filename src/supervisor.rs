@@ -41,6 +41,10 @@ const TIMEOUT_GRACE: Duration = Duration::from_secs(10);
 pub fn spawn(thread: &Thread, subscription: &Subscription, lock: &Lock, cause: Cause) -> Result<()> {
     let fix = "check the limits on processes and memory, then run `thread dispatch`";
     let mut command = spawn::own_program().or_fix("cannot find this program", fix)?;
+    // What a handler is told belongs to that handler, even when it is its push that starts this one.
+    for name in spawn::own_variables() {
+        command.env_remove(name);
+    }
     command.arg(COMMAND).arg("--thread").arg(thread.dir());
     command.arg("--consumer").arg(subscription.consumer.as_str());
     command.arg("--lock-fd").arg(lock.as_raw_fd().to_string());
@@ -127,10 +131,16 @@ impl Supervisor<'_> {
                     Some(settled) => subscription = settled,
                     None => continue,
                 }
+                // Settling it was what was asked: if that was its last attempt, it stalls.
+                cause = Cause::News;
             }
             match dispatch::next_step(&mut thread, &subscription, cause)? {
                 Step::Rest { pending } => return lie_down(&mut thread, &subscription, pending),
-                Step::Start { newest } => return self.run_handler(thread, &subscription, newest, lock),
+                Step::Start { newest } => {
+                    if self.run_handler(thread, &subscription, newest, lock)? {
+                        return Ok(());
+                    }
+                }
                 Step::WaitUntil(time) => {
                     if !self.wait(thread, &subscription, time)? {
                         return Ok(());
@@ -161,6 +171,8 @@ impl Supervisor<'_> {
     /// Waits until `time`, a nudge that changed something, or the end of the thread. False when
     /// there is nothing more to do here.
     fn wait(&self, mut thread: Thread, subscription: &Subscription, time: Time) -> Result<bool> {
+        // Taken first: a change that comes while the wait is recorded must be noticed.
+        let mut seen = self.files.database_stamp();
         let Some(waiting) = thread.store.begin_wait(subscription, time, Utc::now())? else { return Ok(true) };
         thread.log(
             Level::Info,
@@ -172,7 +184,6 @@ impl Supervisor<'_> {
             ),
         );
         drop(thread);
-        let mut seen = self.files.database_stamp();
         loop {
             let left = (time - Utc::now()).to_std().unwrap_or_default().min(waiting.policy.longest_wait());
             if left.is_zero() {
@@ -201,12 +212,19 @@ impl Supervisor<'_> {
         }
     }
 
-    /// One run of the handler, from the record of its start to the record of its end.
-    fn run_handler(&self, mut thread: Thread, found: &Subscription, newest: i64, lock: &Lock) -> Result<()> {
+    /// One run of the handler, from the record of its start to the record of its end. False when
+    /// things changed before it could begin.
+    fn run_handler(
+        &self,
+        mut thread: Thread,
+        found: &Subscription,
+        newest: i64,
+        lock: &Lock,
+    ) -> Result<bool> {
         let consumer = self.consumer;
-        let Some((task, stdin)) = handler::next_task(&mut thread, found)? else { return Ok(()) };
+        let Some((task, stdin)) = handler::next_task(&mut thread, found)? else { return Ok(true) };
         let Some(subscription) = thread.store.begin_run(found, task, newest, Utc::now())? else {
-            return Ok(());
+            return Ok(false);
         };
         let began = Instant::now();
         let started = handler::start(&thread, &subscription, task, stdin, lock);
@@ -218,7 +236,10 @@ impl Supervisor<'_> {
                 return Err(failure);
             }
         };
-        thread.store.record_handler(&subscription, running.identity())?;
+        if let Err(failure) = thread.store.record_handler(&subscription, running.identity()) {
+            // It runs, and must be attended to whether or not others can find it.
+            thread.log(Level::Error, format_args!("dispatch: consumer={consumer} {failure}"));
+        }
         let command = Quoted(&subscription.handler_cmd);
         thread.log(Level::Info, format_args!("dispatch: consumer={consumer} spawned handler_cmd={command}"));
         drop(thread);
@@ -237,18 +258,19 @@ impl Supervisor<'_> {
             Level::Info,
             format_args!("dispatch: consumer={consumer} ended {exit} after={after:.1}s acked={acked}"),
         );
-        let Some(current) = current else { return Ok(()) };
+        let Some(current) = current else { return Ok(true) };
         let pending = dispatch::is_pending(&mut thread, &current)?;
         if let Some(settled) = thread.store.settle_run(&current, exit, pending, &output, Utc::now())? {
             self.log_settled(&thread, &current, &settled, task);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Waits for the run's end, and brings it about when its time is up or somebody says `stop`.
     fn attend(&self, running: &mut Running, subscription: &Subscription) -> Result<Exit> {
         let mut deadline = subscription.policy.timeout.map(|timeout| Instant::now() + timeout);
         let mut timed_out = false;
+        let mut followed = None;
         loop {
             if let Some(exit) = running.poll()? {
                 return Ok(if timed_out { Exit::TimedOut } else { exit });
@@ -261,7 +283,10 @@ impl Supervisor<'_> {
             }
             if woken.nudged
                 && let Some(stop) = self.stop_request(subscription)
+                && followed != Some(stop)
             {
+                // Once for each request: whoever asks nudges until the run is gone.
+                followed = Some(stop);
                 running.end(stop.signal, stop.kill_after);
             }
         }
@@ -276,7 +301,8 @@ impl Supervisor<'_> {
 
     fn log_settled(&self, thread: &Thread, before: &Subscription, after: &Subscription, task: Task) {
         let consumer = self.consumer;
-        if after.dead > before.dead
+        if after.state.dead_streak
+            && !before.state.dead_streak
             && let Task::Single(id) = task
         {
             thread.log(

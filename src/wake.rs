@@ -9,14 +9,16 @@ use std::os::fd::RawFd;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::dispatch::{dispatch, somebody_waits};
+use crate::dispatch::{Step, dispatch, next_step, somebody_waits};
 use crate::error::{Failure, OrFix, Result};
 use crate::files::Files;
 use crate::lock::Lock;
 use crate::log::{self, Level};
 use crate::notifier::{self, Answer, Choice};
+use crate::output;
 use crate::rule::Cause;
 use crate::spawn;
+use crate::subscription::ConsumerId;
 use crate::thread::Thread;
 
 /// The hidden subcommand that the helper runs as.
@@ -88,6 +90,23 @@ pub fn wake(thread: &mut Thread, source: &str) -> Result<Waking> {
             thread.log(Level::Warn, format_args!("notifier: {why}; dispatching without it"));
             embedded(thread)
         }
+    }
+}
+
+/// Wakes one consumer after something was changed for it, if that made it ready to be started. The
+/// change stands: trouble here is a warning.
+pub fn wake_consumer(thread: &mut Thread, consumer: &ConsumerId) {
+    let ready = thread.store.subscription(consumer).and_then(|subscription| match subscription {
+        Some(subscription) => next_step(thread, &subscription, Cause::News),
+        None => Ok(Step::Rest { pending: false }),
+    });
+    let woken = ready.and_then(|step| match step {
+        Step::Start { .. } | Step::WaitUntil(_) => wake(thread, "self").map(drop),
+        Step::Rest { .. } => Ok(()),
+    });
+    if let Err(e) = woken {
+        thread.log(Level::Warn, format_args!("wake: consumer={consumer} not woken: {e}"));
+        output::warn(format_args!("'{consumer}' was not woken: {e}"));
     }
 }
 

@@ -2,11 +2,10 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use crate::cmd::{ConsumerArg, ThreadArg, event_id, unknown_consumer};
-use crate::dispatch::{Step, next_step};
 use crate::error::{Failure, Result};
 use crate::log::Level;
 use crate::output;
-use crate::rule::{Cause, Deliver};
+use crate::rule::Deliver;
 use crate::store::{Letter, Reading};
 use crate::subscription::ConsumerId;
 use crate::thread::Thread;
@@ -160,11 +159,7 @@ impl Which {
         }
         let count = thread.store.retry_letters(&consumer, named)?;
         self.done(&thread, &consumer, "retry", count)?;
-        let subscription =
-            thread.store.subscription(&consumer)?.ok_or_else(|| unknown_consumer(&consumer))?;
-        if let Step::Start { .. } | Step::WaitUntil(_) = next_step(&mut thread, &subscription, Cause::News)? {
-            wake::wake(&mut thread, "self")?;
-        }
+        wake::wake_consumer(&mut thread, &consumer);
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use crate::cmd::ThreadArg;
 use crate::dispatch;
 use crate::error::Result;
 use crate::output::{self, plain};
+use crate::process::{self, Identity};
 use crate::rule::{Phase, format_time};
 use crate::subscription::Subscription;
 use crate::thread::Thread;
@@ -64,21 +65,26 @@ impl Info {
 fn situation(thread: &mut Thread, subscription: &Subscription) -> Result<Situation> {
     let state = &subscription.state;
     let time = |time: Option<_>| time.map(format_time).map_or(Value::Null, Value::from);
-    let alive = |process: &Option<crate::process::Identity>| process.as_ref().is_some_and(|p| p.is_alive());
+    let alive = |process: &Option<Identity>| process.as_ref().is_some_and(Identity::is_alive);
     let broken = match dispatch::checked_filter(thread, subscription) {
         Err(failure) => Some(failure.what),
         Ok(_) => dispatch::defect(subscription).map(|failure| failure.what),
     };
     let pending = if broken.is_some() { 0 } else { thread.store.count_pending(subscription)? };
     let waiting = |next_try: Value| vec![("attempt", json!(state.attempts)), ("next_try", next_try)];
+    // The run's first process, or its supervisor; where both are gone or were never recorded, the
+    // run lasts as long as somebody of it holds the lock.
+    let at_work = || {
+        let recorded = [&state.handler, &state.supervisor].into_iter().find(|process| alive(process));
+        let lock = thread.files.consumer_lock(&subscription.consumer);
+        recorded.cloned().flatten().or_else(|| process::holders_of(&lock).next()).map(|process| process.pid)
+    };
+    let running = if state.phase == Phase::Running { at_work() } else { None };
     let (word, mut facts) = match state.phase {
-        Phase::Running if alive(&state.handler) || alive(&state.supervisor) => {
-            let pid = state.handler.as_ref().or(state.supervisor.as_ref()).map(|process| process.pid);
-            (
-                "running",
-                vec![("pid", json!(pid)), ("since", time(state.since)), ("attempt", json!(state.attempts))],
-            )
-        }
+        Phase::Running if running.is_some() => (
+            "running",
+            vec![("pid", json!(running)), ("since", time(state.since)), ("attempt", json!(state.attempts))],
+        ),
         _ if state.paused => ("paused", Vec::new()),
         _ if broken.is_some() => ("stalled", vec![("reason", json!(broken))]),
         Phase::Stalled => {

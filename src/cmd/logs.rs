@@ -59,13 +59,14 @@ impl Logs {
             }
         }
         while self.follow && !output::reader_is_gone(STEP) {
-            // A log that was set aside is read to its end before the new one is begun.
+            // Asked first: a log that was set aside is read to its end before the new one is begun.
+            let current = is_current(printed.as_ref(), &path);
             if let Some(file) = &mut printed
                 && copy(file, &path)? == Reader::Gone
             {
                 return Ok(());
             }
-            if !is_current(printed.as_ref(), &path) {
+            if !current {
                 printed = File::open(&path).ok();
             }
         }

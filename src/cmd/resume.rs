@@ -2,10 +2,8 @@ use clap::Args;
 use serde_json::json;
 
 use crate::cmd::{ConsumerArg, ThreadArg, unknown_consumer};
-use crate::dispatch::{Step, next_step};
 use crate::error::Result;
 use crate::log::Level;
-use crate::rule::Cause;
 use crate::{output, supervisor, wake};
 
 /// Let a paused, stalled or waiting consumer start afresh
@@ -32,9 +30,7 @@ impl Resume {
         thread.log(Level::Info, format_args!("resume: consumer={consumer}"));
         // A supervisor that waits goes on at once; where there is none, one is to be started.
         supervisor::nudge(&resumed);
-        if let Step::Start { .. } | Step::WaitUntil(_) = next_step(&mut thread, &resumed, Cause::News)? {
-            wake::wake(&mut thread, "self")?;
-        }
+        wake::wake_consumer(&mut thread, &consumer);
         if self.json {
             return output::json(&json!({ "consumer_id": consumer.as_str() }));
         }

@@ -109,3 +109,9 @@ pub(super) fn remove(conn: &Connection, consumer: &ConsumerId, id: i64) -> rusql
     let sql = "DELETE FROM dead_letters WHERE consumer_id = ? AND event_id = ?";
     conn.execute(sql, params![consumer.as_str(), id]).map(drop)
 }
+
+/// Takes back every wish to deliver a dead letter again.
+pub(super) fn retry_none(conn: &Connection, consumer: &ConsumerId) -> rusqlite::Result<()> {
+    let sql = "UPDATE dead_letters SET retry = 0 WHERE consumer_id = ? AND retry";
+    conn.execute(sql, [consumer.as_str()]).map(drop)
+}

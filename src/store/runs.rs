@@ -21,8 +21,8 @@ enum Durability {
 
 impl Store {
     /// Records, synced, that a run of `subscription` with this task begins, as its next attempt.
-    /// Answers with the subscription as it then stands; with nothing when it is gone or not the
-    /// same any more.
+    /// Answers with the subscription as it then stands; with nothing when it is not as it was seen:
+    /// gone, made anew, paused or stopped meanwhile, or its cursor moved.
     pub fn begin_run(
         &mut self,
         subscription: &Subscription,
@@ -30,13 +30,13 @@ impl Store {
         newest: i64,
         now: Time,
     ) -> Result<Option<Subscription>> {
-        self.update(subscription, Durability::Synced, |_, current| {
+        self.update_unchanged(subscription, Durability::Synced, |current| {
             // A dead letter is tried once; it is no attempt at what comes next.
             let attempts = match task {
                 Task::Letter(_) => current.state.attempts,
                 _ => current.state.attempts.saturating_add(1),
             };
-            Ok(State {
+            State {
                 phase: Phase::Running,
                 attempts,
                 supervisor: Some(Identity::own()),
@@ -49,16 +49,17 @@ impl Store {
                 reason: None,
                 stop: None,
                 ..current.state.clone()
-            })
+            }
         })
     }
 
     /// Takes back the record of a run that could not be started.
     pub fn abandon_run(&mut self, subscription: &Subscription) -> Result<()> {
         self.update(subscription, Durability::Unsynced, |_, current| {
+            let counted = u32::from(!matches!(current.state.task, Some(Task::Letter(_))));
             Ok(State {
                 phase: Phase::Idle,
-                attempts: current.state.attempts.saturating_sub(1),
+                attempts: current.state.attempts.saturating_sub(counted),
                 supervisor: None,
                 since: None,
                 task: None,
@@ -123,7 +124,10 @@ impl Store {
                 dead::bury(conn, &current.consumer, id, attempts, exit, error, now)?;
                 move_in(conn, &current.consumer, id, false)?;
             }
-            if let (Task::Letter(id), false) = (ended.task, ended.stopped) {
+            if ended.stopped {
+                return end_of_wishes(conn, &current.consumer, state);
+            }
+            if let Task::Letter(id) = ended.task {
                 match exit {
                     Exit::Code(0) => dead::remove(conn, &current.consumer, id)?,
                     _ => dead::failed_again(conn, &current.consumer, id, exit, error, now)?,
@@ -133,22 +137,21 @@ impl Store {
         })
     }
 
-    /// Records that this process waits with the consumer's lock until `next_try`.
+    /// Records that this process waits with the consumer's lock until `next_try`. Answers with
+    /// nothing when the subscription is not as it was seen.
     pub fn begin_wait(
         &mut self,
         subscription: &Subscription,
         next_try: Time,
         now: Time,
     ) -> Result<Option<Subscription>> {
-        self.update(subscription, Durability::Unsynced, |_, current| {
-            Ok(State {
-                phase: Phase::Waiting,
-                next_try: Some(next_try),
-                supervisor: Some(Identity::own()),
-                handler: None,
-                since: Some(now),
-                ..current.state.clone()
-            })
+        self.update_unchanged(subscription, Durability::Unsynced, |current| State {
+            phase: Phase::Waiting,
+            next_try: Some(next_try),
+            supervisor: Some(Identity::own()),
+            handler: None,
+            since: Some(now),
+            ..current.state.clone()
         })
     }
 
@@ -195,11 +198,11 @@ impl Store {
         Ok(current.is_some_and(|current| current.state.stop.is_some()))
     }
 
-    /// Records that a wait was ended on request, or a run whose supervisor is dead.
-    pub fn stopped(&mut self, subscription: &Subscription, now: Time) -> Result<()> {
-        self.update(subscription, Durability::Synced, |_, current| {
+    /// Records that a wait was ended on request, or a run whose supervisor is dead. False when
+    /// somebody else looks after the consumer now.
+    pub fn stopped(&mut self, subscription: &Subscription, now: Time) -> Result<bool> {
+        let current = self.update(subscription, Durability::Synced, |conn, current| {
             if current.state.supervisor != subscription.state.supervisor {
-                // Somebody else looks after it now.
                 return Ok(current.state.clone());
             }
             let ended = Ended {
@@ -214,9 +217,10 @@ impl Store {
             let settled = settle(&current.state, &current.policy, &ended).state;
             // A wait that was stopped costs no attempt, and has none to give back.
             let attempts = if was_running { settled.attempts } else { current.state.attempts };
-            Ok(State { attempts, ..settled })
-        })
-        .map(drop)
+            end_of_wishes(conn, &current.consumer, State { attempts, ..settled })
+        })?;
+        // One that is subscribed no more is stopped, too.
+        Ok(current.is_none_or(|current| current.state.phase == Phase::Stalled))
     }
 
     /// Pauses a consumer. A run under way goes on. Nothing when it is not subscribed.
@@ -237,8 +241,8 @@ impl Store {
                 ..state.clone()
             };
             match state.phase {
-                Phase::Running => State { attempts: state.attempts.min(1), ..fresh },
-                Phase::Idle | Phase::Waiting | Phase::Stalled => State { phase: Phase::Idle, ..fresh },
+                Phase::Running if under_way(state) => State { attempts: state.attempts.min(1), ..fresh },
+                _ => State { phase: Phase::Idle, ..fresh },
             }
         })
     }
@@ -256,13 +260,39 @@ impl Store {
         }
     }
 
-    /// Writes the state that `change` makes of the current row, in one transaction, and gives a
-    /// subscription without a token one. Nothing happens when it is not the same subscription.
+    /// Writes the state that `change` makes of the current row. Nothing happens when it is not the
+    /// same subscription.
     fn update(
         &mut self,
         subscription: &Subscription,
         durability: Durability,
         change: impl FnOnce(&Connection, &Subscription) -> rusqlite::Result<State>,
+    ) -> Result<Option<Subscription>> {
+        self.update_if(subscription, durability, |conn, current| change(conn, current).map(Some))
+    }
+
+    /// The same, unless anything was changed since `subscription` was read: a decision stands only
+    /// on what it was made from.
+    fn update_unchanged(
+        &mut self,
+        subscription: &Subscription,
+        durability: Durability,
+        change: impl FnOnce(&Subscription) -> State,
+    ) -> Result<Option<Subscription>> {
+        self.update_if(subscription, durability, |_, current| {
+            let seen = (&subscription.state, subscription.last_acked_id, subscription.dead_to_retry);
+            let same = seen == (&current.state, current.last_acked_id, current.dead_to_retry);
+            Ok(same.then(|| change(current)))
+        })
+    }
+
+    /// Writes the state that `change` makes of the current row, if any, in one transaction, and
+    /// gives a subscription without a token one.
+    fn update_if(
+        &mut self,
+        subscription: &Subscription,
+        durability: Durability,
+        change: impl FnOnce(&Connection, &Subscription) -> rusqlite::Result<Option<State>>,
     ) -> Result<Option<Subscription>> {
         let failed = |e: rusqlite::Error| database(&e, "recording the state of a consumer");
         if durability == Durability::Unsynced {
@@ -274,10 +304,23 @@ impl Store {
     }
 }
 
+/// Whether a run that was recorded goes on, with or without its supervisor.
+fn under_way(state: &State) -> bool {
+    state.supervisor.iter().chain(&state.handler).any(Identity::is_alive)
+}
+
+/// Somebody stopped the consumer: what had come by then, and the dead letters that were to be
+/// delivered again, start it no more.
+fn end_of_wishes(conn: &Connection, consumer: &ConsumerId, state: State) -> rusqlite::Result<State> {
+    dead::retry_none(conn, consumer)?;
+    let newest = conn.query_row("SELECT coalesce(max(id), 0) FROM events", [], |row| row.get(0))?;
+    Ok(State { run_newest: state.run_newest.max(newest), ..state })
+}
+
 fn update_in(
     conn: &mut Connection,
     subscription: &Subscription,
-    change: impl FnOnce(&Connection, &Subscription) -> rusqlite::Result<State>,
+    change: impl FnOnce(&Connection, &Subscription) -> rusqlite::Result<Option<State>>,
 ) -> rusqlite::Result<Option<Subscription>> {
     let transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let current = one(&transaction, &subscription.consumer)?;
@@ -288,7 +331,10 @@ fn update_in(
     if current.token.is_none() && current.handler_cmd != subscription.handler_cmd {
         return Ok(None);
     }
-    current.state = change(&transaction, &current)?;
+    match change(&transaction, &current)? {
+        Some(state) => current.state = state,
+        None => return Ok(None),
+    }
     let state = &current.state;
     let time = |time: Option<Time>| time.map(format_time);
     let process = |process: &Option<Identity>| process.as_ref().map(|p| (p.pid, p.start));

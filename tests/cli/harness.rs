@@ -241,6 +241,35 @@ impl World {
     pub fn idle_consumer(&self, name: &str, filter: &str) {
         self.off(["subscribe", "--consumer", name, "--handler", "true", "--filter", filter]).quiet();
     }
+
+    /// Subscribes a consumer with these further options.
+    #[track_caller]
+    pub fn subscribe(&self, consumer: &str, handler: &str, options: &[&str]) {
+        let base = ["subscribe", "--consumer", consumer, "--handler", handler];
+        self.thread(base.iter().chain(options)).ok();
+    }
+
+    /// The one word `info` has for a consumer.
+    pub fn state(&self, consumer: &str) -> String {
+        self.consumer(consumer)["state"].as_str().unwrap().to_owned()
+    }
+
+    #[track_caller]
+    pub fn wait_for_state(&self, consumer: &str, state: &str) {
+        wait_until(&format!("{consumer} to be {state}"), || self.state(consumer) == state);
+    }
+
+    /// Waits until a file is there, which a handler makes to say how far it is.
+    #[track_caller]
+    pub fn wait_for_file(&self, name: &str) {
+        wait_until(&format!("the file {name}"), || self.path(name).exists());
+    }
+
+    /// Kills the recorded supervisor of a consumer, as a crash would, and waits until it is gone.
+    pub fn kill_supervisor(&self, consumer: &str) {
+        let sql = format!("SELECT run_pid FROM subscriptions WHERE consumer_id = '{consumer}'");
+        kill_and_wait(self.query(&sql) as u32);
+    }
 }
 
 impl Drop for World {
@@ -394,6 +423,20 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(Instant::now() < end, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Whether a process runs; a zombie does not.
+pub fn is_running(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+    !matches!(state, None | Some('Z' | 'X'))
+}
+
+/// Kills a process with -9 and waits until it runs no more.
+pub fn kill_and_wait(pid: u32) {
+    let target = rustix::process::Pid::from_raw(pid as i32).unwrap();
+    rustix::process::kill_process(target, rustix::process::Signal::KILL).ok();
+    wait_until("a killed process to be gone", || !is_running(pid));
 }
 
 /// The ids of NDJSON lines.

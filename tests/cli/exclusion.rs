@@ -1,0 +1,114 @@
+//! Never two runs of one consumer at a time, and nothing lost, whoever is killed when.
+
+use std::time::{Duration, Instant};
+
+use crate::harness::{World, kill_and_wait};
+
+/// Notes its pid while it works, in a file of its own consumer, and looks whether another one is
+/// at work. Only built-in commands touch that file, so no child can stand for a killed handler.
+const GUARD: &str = "\
+me=$$
+owner=owner-$THREAD_CONSUMER
+old=
+[ -e $owner ] && read old < $owner
+if [ -n \"$old\" ] && [ -e /proc/$old/stat ] && read pid name state rest < /proc/$old/stat && [ \"$state\" != Z ]
+then echo \"$THREAD_CONSUMER: $me began while $old ran\" >> overlaps
+fi
+echo $me > $owner
+";
+
+const WORK: &str = "\
+sleep 0.0$(($$ % 9))
+now=
+read now < $owner
+[ \"$now\" = $me ] || echo \"$THREAD_CONSUMER: $now began while $me ran\" >> overlaps
+";
+
+/// A small generator, so that every run is another one and still can be told.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+fn number_from_environment(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+/// The events a consumer's handler has finished with. A torn line is one it was killed over.
+fn got(world: &World, consumer: &str) -> Vec<i64> {
+    let lines = world.lines(format!("got-{consumer}"));
+    let parsed = lines.iter().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let mut ids: Vec<i64> = parsed.filter_map(|event| event["id"].as_i64()).collect();
+    ids.sort();
+    ids.dedup();
+    ids
+}
+
+#[test]
+fn kills_at_any_moment_neither_double_a_run_nor_lose_an_event() {
+    let rounds = number_from_environment("THREAD_TEST_ROUNDS", 40);
+    let seed = u64::from(std::process::id()) << 16 | rounds;
+    let mut random = Random(seed | 1);
+    let world = World::with_thread();
+    let patient = ["--backoff", "50ms", "--max-attempts", "1000000"];
+    let fed = format!("{GUARD}cat > in-fed\n{WORK}echo >> got-fed\ncat in-fed >> got-fed\n: > $owner\n");
+    world.script("fed", &fed);
+    let popping = format!(
+        "{GUARD}thread pop --resume > in-popping\n{WORK}echo >> got-popping\ncat in-popping >> got-popping\n\
+         last=$(tail -n 1 in-popping | sed 's/^{{\"id\":\\([0-9]*\\),.*/\\1/')\n\
+         : > $owner\n[ -n \"$last\" ] && thread ack --event-id $last > /dev/null\n"
+    );
+    world.script("popping", &popping);
+    world.subscribe("fed", "exec ./fed", &[&["--deliver", "stdin"][..], &patient].concat());
+    world.subscribe("popping", "exec ./popping", &patient);
+
+    let (mut pushed, mut kills) = (0, 0);
+    for _ in 0..rounds {
+        for _ in 0..=random.below(2) {
+            world.push("x");
+            pushed += 1;
+        }
+        std::thread::sleep(Duration::from_millis(random.below(60)));
+        let column = ["run_pid", "handler_pid"][random.below(2) as usize];
+        let consumer = ["fed", "popping"][random.below(2) as usize];
+        let sql = format!("SELECT coalesce({column}, 0) FROM subscriptions WHERE consumer_id = '{consumer}'");
+        let recorded = world.query(&sql) as u32;
+        // Only what lives in this world is killed: a recorded pid may be somebody else's by now.
+        if recorded != 0 && world.processes().contains(&recorded) {
+            kill_and_wait(recorded);
+            kills += 1;
+        }
+    }
+    let began = Instant::now();
+    world.wait_until_quiet();
+    world.thread(["dispatch"]).quiet();
+    world.wait_until_quiet();
+    let lost: Vec<(&str, i64)> = ["fed", "popping"]
+        .iter()
+        .flat_map(|consumer| {
+            let got = got(&world, consumer);
+            (1..=pushed).filter(move |id| !got.contains(id)).map(move |id| (*consumer, id))
+        })
+        .collect();
+    let overlaps = world.lines("overlaps");
+    eprintln!(
+        "rounds={rounds} seed={seed} events={pushed} kills={kills} overlaps={} lost={} settled in {:.1?}",
+        overlaps.len(),
+        lost.len(),
+        began.elapsed()
+    );
+    assert_eq!(overlaps, Vec::<String>::new());
+    assert_eq!(lost, []);
+    for consumer in ["fed", "popping"] {
+        let info = world.consumer(consumer);
+        assert_eq!((&info["state"], &info["pending"], &info["dead"]), (&"idle".into(), &0.into(), &0.into()));
+    }
+    assert!(kills > 0, "nothing was killed, so nothing was shown");
+    world.assert_copy_is_exact();
+}

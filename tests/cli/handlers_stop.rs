@@ -1,0 +1,262 @@
+//! Ending runs: `stop`, time limits, and whose processes may be signalled at all.
+
+use std::process::Stdio;
+
+use crate::harness::{World, ids, is_running, kill_and_wait, wait_until};
+
+/// A handler that ignores TERM, as do its child and its grandchild. It notes their pids.
+const STUBBORN: &str = "trap '' TERM; echo $$ >> pids; \
+    sh -c 'echo $$ >> pids; sh -c \"echo \\$\\$ >> pids; while :; do sleep 0.2; done\"; exit' & \
+    while :; do sleep 0.2; done";
+
+fn pids(world: &World) -> Vec<u32> {
+    world.lines("pids").iter().map(|line| line.parse().unwrap()).collect()
+}
+
+fn stop(world: &World, options: &[&str]) -> String {
+    let base = ["stop", "--consumer", "bot"];
+    world.thread(base.iter().chain(options)).quiet()
+}
+
+fn assert_stopped(world: &World) {
+    let info = world.consumer("bot");
+    assert_eq!((&info["state"], &info["reason"]), (&"stalled".into(), &"stopped".into()), "{info}");
+    assert_eq!(
+        info.get("attempt").and_then(serde_json::Value::as_i64).unwrap_or(0),
+        0,
+        "it costs no attempt"
+    );
+}
+
+#[test]
+fn stop_returns_when_the_whole_group_is_gone() {
+    let world = World::with_thread();
+    world.subscribe("bot", STUBBORN, &[]);
+    world.push("a");
+    wait_until("all three", || pids(&world).len() == 3);
+    assert_eq!(stop(&world, &["--kill-after", "300ms"]), "bot\n");
+    assert!(pids(&world).iter().all(|&pid| !is_running(pid)));
+    assert_stopped(&world);
+    world.wait_until_quiet();
+    assert_eq!(pids(&world).len(), 3, "it was not started again");
+    let ended = "[INFO] dispatch: consumer=bot ended exit=137 signal=9 after=";
+    assert!(world.log().iter().any(|line| line.starts_with(ended)), "{:?}", world.log());
+}
+
+#[test]
+fn a_time_limit_ends_the_whole_group_too() {
+    let world = World::with_thread();
+    // The leader ends at TERM; the child does not, and the run lasts until KILL, 10 s later.
+    let handler =
+        "echo $$ >> pids; sh -c 'trap \"\" TERM; echo $$ >> pids; while :; do sleep 0.2; done' & wait";
+    world.subscribe("bot", handler, &["--timeout", "200ms", "--backoff", "1d"]);
+    world.push("a");
+    world.wait_for_state("bot", "waiting");
+    assert!(pids(&world).len() == 2 && pids(&world).iter().all(|&pid| !is_running(pid)));
+    let log = world.log();
+    let line = log.iter().find(|line| line.contains("consumer=bot ended")).unwrap();
+    let after: f64 = line.split("after=").nth(1).unwrap().split('s').next().unwrap().parse().unwrap();
+    assert!(line.contains("ended timed out after=") && after >= 10.0, "{line}");
+    let info = world.consumer("bot");
+    assert_eq!((&info["attempt"], &info["last_exit"]), (&1.into(), &"timed out".into()));
+}
+
+#[test]
+fn a_run_that_timed_out_acknowledges_nothing_even_when_it_ends_with_0() {
+    let world = World::with_thread();
+    let handler = "trap 'exit 0' TERM; cat >> got; while :; do sleep 0.05; done";
+    let options = ["--deliver", "stdin", "--timeout", "300ms", "--backoff", "10ms", "--max-attempts", "2"];
+    world.subscribe("bot", handler, &options);
+    world.push("a");
+    wait_until("the dead letter", || world.consumer("bot")["dead"] == 1);
+    assert_eq!(ids(&world.read("got")), [1, 1]);
+    let list = world.thread(["dead", "list", "--consumer", "bot", "--json"]).quiet();
+    assert!(list.contains("\"last_exit\":124,"), "{list}");
+}
+
+#[test]
+fn stop_sends_its_signal_once() {
+    let world = World::with_thread();
+    let handler = "trap 'echo INT >> signals' INT; touch up; \
+                   n=0; while [ $n -lt 40 ]; do sleep 0.02; n=$((n + 1)); done; exit 4";
+    world.subscribe("bot", handler, &[]);
+    world.push("a");
+    world.wait_for_file("up");
+    stop(&world, &["--signal", "int", "--kill-after", "1h"]);
+    assert_eq!(world.lines("signals"), ["INT"]);
+    assert_stopped(&world);
+    assert_eq!(world.consumer("bot")["last_exit"], "exit=4");
+}
+
+#[test]
+fn a_zombie_that_nobody_reaps_does_not_keep_stop_waiting() {
+    let world = World::with_thread();
+    // The subshell leaves the group, and as `sleep` it never asks for its child, which is killed.
+    let handler = "( sleep 1000 & exec setsid sleep 1000 ) & sleep 0.2; touch up; wait";
+    world.subscribe("bot", handler, &[]);
+    world.push("a");
+    world.wait_for_file("up");
+    assert_eq!(stop(&world, &["--kill-after", "100ms"]), "bot\n");
+    assert_stopped(&world);
+}
+
+#[test]
+fn a_stopped_handler_process_hears_of_it() {
+    let world = World::with_thread();
+    world.subscribe("bot", "touch up; kill -STOP $$; sleep 1000", &[]);
+    world.push("a");
+    world.wait_for_file("up");
+    stop(&world, &["--kill-after", "1h"]);
+    assert_stopped(&world);
+}
+
+#[test]
+fn what_came_before_the_stop_starts_nothing_and_what_comes_after_starts_at_once() {
+    let world = World::with_thread();
+    world.subscribe("bot", "echo run >> runs; [ -e go ] || sleep 1000; cat >> got", &["--deliver", "stdin"]);
+    world.push("a");
+    wait_until("the run", || world.lines("runs").len() == 1);
+    world.push("b");
+    stop(&world, &[]);
+    world.wait_until_quiet();
+    assert_stopped(&world);
+    assert_eq!(world.lines("runs").len(), 1);
+    world.write("go", "");
+    world.push("c");
+    wait_until("all of it", || ids(&world.read("got")) == [1, 2, 3]);
+}
+
+#[test]
+fn dispatch_starts_a_stopped_consumer_at_once() {
+    let world = World::with_thread();
+    world.subscribe("bot", "echo run >> runs; [ -e go ] || sleep 1000; cat >> got", &["--deliver", "stdin"]);
+    world.push("a");
+    wait_until("the run", || world.lines("runs").len() == 1);
+    stop(&world, &[]);
+    world.write("go", "");
+    world.thread(["dispatch"]).quiet();
+    wait_until("the event", || ids(&world.read("got")) == [1]);
+}
+
+#[test]
+fn stop_ends_a_wait_and_costs_no_attempt() {
+    let world = World::with_thread();
+    world.subscribe("bot", "echo run >> runs; exit 1", &["--backoff", "1d", "--max-attempts", "2"]);
+    world.push("a");
+    world.wait_for_state("bot", "waiting");
+    assert_eq!(world.thread(["stop", "--consumer", "bot", "--json"]).quiet(), "{\"consumer_id\":\"bot\"}\n");
+    let info = world.consumer("bot");
+    assert_eq!((&info["state"], &info["reason"]), (&"stalled".into(), &"stopped".into()));
+    assert_eq!(info["attempt"], 1, "the one that was made, and no other");
+    world.wait_until_quiet();
+    assert_eq!(world.lines("runs").len(), 1);
+}
+
+#[test]
+fn stopping_a_retried_dead_letter_parks_it_as_it_was() {
+    let world = World::with_thread();
+    let handler = "echo run >> runs; [ -e hang ] && sleep 1000; exit 1";
+    world.subscribe("bot", handler, &["--deliver", "stdin", "--max-attempts", "1", "--backoff", "10ms"]);
+    world.push("a");
+    wait_until("the dead letter", || world.consumer("bot")["dead"] == 1);
+    world.wait_until_quiet();
+    world.write("hang", "");
+    world.thread(["dead", "retry", "--consumer", "bot", "--all"]).quiet();
+    wait_until("the second run", || world.lines("runs").len() == 2);
+    stop(&world, &["--kill-after", "100ms"]);
+    world.wait_until_quiet();
+    assert_eq!(world.lines("runs").len(), 2, "it was not started again");
+    let list = world.thread(["dead", "list", "--consumer", "bot", "--json"]).quiet();
+    assert!(list.contains("\"attempts\":1,") && list.contains("\"retry\":false"), "{list}");
+}
+
+#[test]
+fn nothing_to_stop_is_exit_1() {
+    let world = World::with_thread();
+    world.subscribe("bot", "true", &["--backoff", "10ms", "--max-attempts", "1"]);
+    let error = world.thread(["stop", "--consumer", "bot"]).fails(1);
+    assert!(error.contains("'bot' neither runs nor waits"), "{error}");
+    world.push("a");
+    world.wait_for_state("bot", "stalled");
+    world.thread(["stop", "--consumer", "bot"]).fails(1);
+    assert_eq!(world.consumer("bot")["reason"], "out of attempts", "nothing was changed");
+    world.thread(["stop", "--consumer", "nobody"]).fails(1);
+    for wrong in [["--signal", "NONE"], ["--signal", "STOP"], ["--signal", ""], ["--kill-after", "soon"]] {
+        world.thread(["stop", "--consumer", "bot"].iter().chain(&wrong)).fails(2);
+    }
+}
+
+/// Whether the handler under way is recorded, which happens just after its start.
+fn is_recorded(world: &World) -> bool {
+    world.query("SELECT count(handler_pid) FROM subscriptions") == 1
+}
+
+/// Makes an orphan: a stubborn handler whose supervisor was killed.
+fn world_with_orphan(handler: &str, processes: usize) -> World {
+    let world = World::with_thread();
+    world.subscribe("bot", handler, &["--backoff", "1d"]);
+    world.push("a");
+    wait_until("the handler", || pids(&world).len() == processes);
+    wait_until("the record of it", || is_recorded(&world));
+    world.kill_supervisor("bot");
+    world
+}
+
+#[test]
+fn stop_ends_an_orphan_whose_supervisor_was_killed() {
+    // The last of its processes has closed the lock; it still belongs to the run.
+    let closing = "bash -c 'echo $$ >> pids; for f in /proc/$$/fd/*; do n=${f##*/}; \
+                   [ $n -gt 2 ] && eval \"exec $n>&-\"; done; trap \"\" TERM; while :; do sleep 0.2; done' & ";
+    let world = world_with_orphan(&format!("{closing}{STUBBORN}"), 4);
+    assert_eq!(world.state("bot"), "running");
+    // Somebody who merely has the lock file open is none of the run's.
+    let lock = std::fs::File::open(world.inbox().join("run/bot.lock")).unwrap();
+    let mut reader = world.sh("sleep 1000");
+    reader.command().env("THREAD_CONSUMER", "bot").stdin(lock).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut reader = reader.command().spawn().unwrap();
+    stop(&world, &["--kill-after", "300ms"]);
+    assert!(pids(&world).iter().all(|&pid| !is_running(pid)));
+    assert!(reader.try_wait().unwrap().is_none(), "a process that is not the run's was signalled");
+    reader.kill().unwrap();
+    reader.wait().unwrap();
+    assert_stopped(&world);
+}
+
+#[test]
+fn stop_ends_what_is_left_of_an_orphan_that_holds_the_lock() {
+    let world = world_with_orphan("sh -c 'echo $$ >> pids; sleep 1000' & echo $$ >> pids; wait", 2);
+    let leader = world.query("SELECT handler_pid FROM subscriptions");
+    kill_and_wait(leader as u32);
+    stop(&world, &["--kill-after", "300ms"]);
+    assert!(pids(&world).iter().all(|&pid| !is_running(pid)));
+}
+
+#[test]
+fn a_pid_that_now_belongs_to_another_process_is_never_signalled() {
+    let world = world_with_orphan("echo $$ >> pids; sleep 1000", 1);
+    for pid in world.processes() {
+        kill_and_wait(pid);
+    }
+    // It has nothing of this world's, so it ends by itself should this test fail.
+    let mut innocent = std::process::Command::new("/bin/sleep");
+    innocent.arg("100").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut innocent = innocent.spawn().unwrap();
+    let sql = "UPDATE subscriptions SET run_pid = ?1, handler_pid = ?1";
+    world.db().execute(sql, [innocent.id()]).unwrap();
+    let info = world.consumer("bot");
+    assert_eq!((&info["state"], &info["reason"]), (&"waiting".into(), &"interrupted".into()));
+    world.thread(["resume", "--consumer", "bot"]).quiet();
+    wait_until("the next run", || pids(&world).len() == 2);
+    wait_until("the record of it", || is_recorded(&world));
+    world.db().execute("UPDATE subscriptions SET handler_pid = ?1", [innocent.id()]).unwrap();
+    world.kill_supervisor("bot");
+    for pid in world.processes() {
+        kill_and_wait(pid);
+    }
+    world.db().execute("UPDATE subscriptions SET run_pid = ?1", [innocent.id()]).unwrap();
+    stop(&world, &["--signal", "KILL", "--kill-after", "0s"]);
+    assert!(innocent.try_wait().unwrap().is_none(), "an innocent process was signalled");
+    innocent.kill().unwrap();
+    innocent.wait().unwrap();
+    assert_stopped(&world);
+}
