@@ -184,9 +184,11 @@ impl Supervisor<'_> {
             ),
         );
         drop(thread);
+        // By a clock that nobody sets back.
+        let end = Instant::now() + (time - Utc::now()).to_std().unwrap_or_default();
         loop {
-            let left = (time - Utc::now()).to_std().unwrap_or_default().min(waiting.policy.longest_wait());
-            if left.is_zero() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || time <= Utc::now() {
                 return Ok(true);
             }
             let nudged = self.signals.wait(Some(left.min(TICK))).nudged;
