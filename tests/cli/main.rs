@@ -18,6 +18,7 @@ mod peek;
 mod pop;
 mod push;
 mod repeats;
+mod seek;
 mod subscribe;
 mod unsubscribe;
 mod usage;
