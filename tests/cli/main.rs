@@ -11,6 +11,7 @@ mod errors;
 mod info;
 mod init;
 mod journal;
+mod live;
 mod messages;
 mod metadata;
 mod notifier;
