@@ -41,6 +41,10 @@ impl Files {
         self.dir.join("events.db")
     }
 
+    pub fn wal(&self) -> PathBuf {
+        self.dir.join("events.db-wal")
+    }
+
     pub fn jsonl(&self) -> PathBuf {
         self.dir.join("events.jsonl")
     }

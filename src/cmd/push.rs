@@ -26,8 +26,9 @@ const MAX_CONTENT: u64 = 999_000_000;
 /// is a warning, because the event is stored and pushing it again would double it.
 ///
 /// With --batch, stdin is NDJSON: an object a line with source, type, content and, if wanted,
-/// subtype, metadata (an object) and idempotency_key. Other keys are ignored, so that `thread peek` pipes into `thread push --batch`. The
-/// batch is stored whole or not at all; the number stored is printed.
+/// subtype, metadata (an object) and idempotency_key. Other keys are ignored, so that `thread peek`
+/// pipes into `thread push --batch`. The batch is stored whole or not at all; the number stored is
+/// printed.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -55,7 +56,7 @@ pub struct Push {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["content", "batch"])]
     content_file: Option<PathBuf>,
     /// What a program may want to know of it, as strings: --meta run_id=17 stage=plan
-    #[arg(long, value_name = "KEY=VALUE", num_args = 1.., allow_hyphen_values = true, conflicts_with = "metadata")]
+    #[arg(long, value_name = "KEY=VALUE", num_args = 1.., conflicts_with = "metadata")]
     meta: Vec<String>,
     /// The same as a JSON object
     #[arg(long, value_name = "JSON", allow_hyphen_values = true)]

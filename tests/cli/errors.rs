@@ -24,7 +24,7 @@ const COMMANDS: [&[&str]; 10] = [
     &["info"],
 ];
 
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     "init",
     "push",
     "pop",
@@ -33,6 +33,7 @@ const NAMES: [&str; 14] = [
     "unsubscribe",
     "dispatch",
     "ack",
+    "seek",
     "info",
     "stop",
     "pause",
