@@ -10,13 +10,10 @@ use std::time::{Duration, Instant};
 use crate::harness::{World, ids, take_all_script};
 use crate::power::{long, say};
 
-/// What a WAL may measure when nobody is at work.
+/// What a WAL may measure when nobody is at work: whoever leaves it longer empties it, unless
+/// somebody else is in the way. Among fifty there nearly always is, so while they work there is no
+/// bound that could be promised.
 const WAL_LIMIT: u64 = 1024 * 1024;
-
-/// What the WAL may measure at any time while fifty processes work. Whoever leaves it over 1 MiB
-/// empties it, unless somebody is reading or writing at that very moment, and then the next one
-/// tries. Nobody reads for longer than a page, so moments without anybody keep coming.
-const WAL_AT_WORK: u64 = 64 * 1024 * 1024;
 
 /// Who does what. The numbers of processes come to fifty.
 const CROWD: &[(&str, usize)] =
@@ -40,7 +37,8 @@ fn fifty_processes_at_once_are_never_told_that_something_is_locked() {
     world.thread(["pause", "--consumer", "slow"]).ok();
     // So long that the copy is rotated on the way.
     world.off(["push", "--batch"]).stdin(batch_of(9_990, "before")).quiet();
-    world.thread(["subscribe", "--consumer", "worker", "--handler", "take", "--from", "new"]).quiet();
+    let handler = "mkdir busy || echo two >>overlap; take; rmdir busy";
+    world.thread(["subscribe", "--consumer", "worker", "--handler", handler, "--from", "new"]).quiet();
 
     let begun = Instant::now();
     let longest: Mutex<BTreeMap<&str, (Duration, usize)>> = Mutex::new(BTreeMap::new());
@@ -52,7 +50,7 @@ fn fifty_processes_at_once_are_never_told_that_something_is_locked() {
         let run = match kind {
             "push" => world.thread(["push", "--source", "self", "--type", "message", "--content", "x"]),
             "batch" => world.thread(["push", "--batch"]).stdin(batch_of(20, &"y".repeat(500))),
-            "pop" if turn % 2 == 0 => world.thread(["pop", "--consumer", "slow", "--resume"]),
+            "pop" if turn.is_multiple_of(2) => world.thread(["pop", "--consumer", "slow", "--resume"]),
             "pop" => world.thread(["pop", "--consumer", "slow", "--last-event-id", &cursor]),
             "ack" => world.thread(["ack", "--consumer", "slow", "--event-id", &cursor]),
             "peek" => world.thread(["peek", "--last-event-id", &cursor, "--filter", "type = 'message'"]),
@@ -88,8 +86,13 @@ fn fifty_processes_at_once_are_never_told_that_something_is_locked() {
             }
         }
     });
-    world.push("the last");
+    // Nobody pushes any more, and yet everything is handled.
     world.wait_until_quiet();
+    let worker = world.consumer("worker");
+    assert!(!world.path("overlap").exists(), "two handlers of one consumer ran at once");
+    assert_eq!((&worker["pending"], &worker["state"]), (&0.into(), &"idle".into()), "{worker}");
+    world.off(["push", "--source", "self", "--type", "record", "--content", "the last"]).quiet();
+    assert!(wal(&world) <= WAL_LIMIT, "the WAL stayed at {} bytes", wal(&world));
 
     let shown = longest.into_inner().unwrap();
     let shown: Vec<String> = shown
@@ -107,13 +110,6 @@ fn fifty_processes_at_once_are_never_told_that_something_is_locked() {
     world.assert_copy_is_exact();
     let rotated = fs::read_dir(world.inbox()).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(rotated.into_iter().any(|name| name.to_string_lossy().starts_with("events-")), "no rotation");
-    assert!(largest_wal <= WAL_AT_WORK, "the WAL grew to {largest_wal} bytes");
-    world.push("quiet");
-    world.wait_until_quiet();
-    world.off(["push", "--source", "self", "--type", "record", "--content", "x"]).quiet();
-    assert!(wal(&world) <= WAL_LIMIT, "the WAL stayed at {} bytes", wal(&world));
-    let worker = world.consumer("worker");
-    assert_eq!((&worker["pending"], &worker["state"]), (&1.into(), &"idle".into()));
 }
 
 #[test]
