@@ -100,7 +100,7 @@ pub fn use_wal(conn: &Connection, path: &Path) -> Result<()> {
 }
 
 /// Refuses what is not a thread's database or is newer than this program, untouched; adds the
-/// columns that an older one lacks.
+/// columns that an older one lacks, or makes up for them where it may only be read.
 pub fn bring_up_to_date(conn: &mut Connection, path: &Path) -> Result<()> {
     let failed = |e: rusqlite::Error| database(&e, "opening the database");
     let version: i64 = conn
@@ -123,15 +123,18 @@ pub fn bring_up_to_date(conn: &mut Connection, path: &Path) -> Result<()> {
         ));
     }
     let added = select_added().iter().try_for_each(|sql| conn.prepare(sql).map(drop));
+    let read_only = conn.is_readonly("main").map_err(failed)?;
     match added {
         Ok(()) => {}
+        Err(e) if lacks_something(&e) && read_only => {
+            stand_in(conn).map_err(|e| database(&e, "reading an older schema"))?;
+        }
         Err(e) if lacks_something(&e) => {
             migrate(conn).map_err(|e| database(&e, "bringing the schema up to date"))?;
         }
         Err(e) => return Err(failed(e)),
     }
     let mode: String = conn.query_row("PRAGMA journal_mode", [], |row| row.get(0)).map_err(failed)?;
-    let read_only = conn.is_readonly("main").map_err(failed)?;
     if mode.eq_ignore_ascii_case("wal") || read_only { Ok(()) } else { use_wal(conn, path) }
 }
 
@@ -172,6 +175,25 @@ fn add(conn: &Connection) -> rusqlite::Result<()> {
     }
     conn.execute_batch(KEY_INDEX)?;
     conn.execute_batch(DEAD_LETTERS)
+}
+
+/// Lets whoever may only read a thread read an older one: what it lacks stands, empty, in this
+/// connection's own temporary schema, where names are looked up first.
+fn stand_in(conn: &Connection) -> rusqlite::Result<()> {
+    conn.execute_batch("PRAGMA temp_store = MEMORY")?;
+    for (table, added) in [("subscriptions", ADDED), ("events", ADDED_TO_EVENTS)] {
+        let mut columns = String::from("*");
+        for (name, _) in added {
+            if conn.prepare(&format!("SELECT {name} FROM main.{table}")).is_err() {
+                columns.push_str(&format!(", NULL AS {name}"));
+            }
+        }
+        conn.execute_batch(&format!("CREATE TEMP VIEW {table} AS SELECT {columns} FROM main.{table}"))?;
+    }
+    if conn.prepare("SELECT retry FROM main.dead_letters").is_err() {
+        conn.execute_batch(&DEAD_LETTERS.replacen("CREATE TABLE", "CREATE TEMP TABLE", 1))?;
+    }
+    Ok(())
 }
 
 /// Whether a statement failed to prepare because a table or column is not there.
