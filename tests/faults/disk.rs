@@ -84,7 +84,12 @@ fn check_after_failure(scene: &Scene, ended: &Ended, calls: &str, how: &str) {
             if unread { done } else { cursor == id }
         }
         Kind::Init => {
-            let there = scene.world.inbox().join("events.db").exists();
+            let header = std::fs::read(scene.world.inbox().join("events.db"));
+            if let Ok(header) = &header {
+                // SQLite answers that it has switched before it has written so.
+                assert_eq!(header[18..20], [2, 2], "{how}: not in WAL mode");
+            }
+            let there = header.is_ok();
             let again = scene.world.off(["init", "inbox"]).output();
             let (code, stderr) = (again.status.code(), String::from_utf8_lossy(&again.stderr).into_owned());
             assert_eq!(code, Some(i32::from(there)), "{how}: init again: {stderr}");
@@ -142,6 +147,29 @@ fn a_migration_on_a_failing_disk_is_honest() {
 #[test]
 fn a_pop_on_a_failing_disk_is_honest() {
     fail_at_every_call(&Scene::pop(), (4, 1));
+}
+
+/// The name of a new log must last as well as what is in it. SQLite tries to sync the directory
+/// and takes no notice when it cannot.
+#[test]
+fn a_push_whose_log_has_no_lasting_name_is_refused() {
+    if strace().is_none() {
+        return;
+    }
+    let scene = Scene::first_push();
+    let syncs = scene.undisturbed(SYNCS).calls;
+    let of_directory = format!("{}>)", scene.world.inbox().display());
+    let at = syncs.iter().position(|call| call.contains(&of_directory)).expect("the directory is synced");
+    let target = Target::new(&syncs, at);
+    for faults in [target.fail_once("EIO"), target.fail_from_now_on("EIO")] {
+        scene.begin();
+        let ended = scene.disturbed(SYNCS, &faults);
+        let told = "Error: the disk failed to sync the directory, nothing was stored: Input/output error \
+                    (os error 5) - check the disk, then push again\n";
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(1), told));
+        scene.mend_and_check(told);
+        assert_eq!(scene.stored(), 0);
+    }
 }
 
 /// The log's index grows only after the commit has been written and synced. If that fails, the
