@@ -7,7 +7,9 @@
 use std::process::Command;
 
 use crate::harness::{World, ids};
-use crate::inject::{CALLS, Ended, Kind, SYNCS, Scene, Target, assert_sound, long, quiet_push, strace};
+use crate::inject::{
+    CALLS, Ended, Kind, SYNCS, Scene, Target, assert_sound, long, quiet_push, skipped, strace,
+};
 
 const ERRORS: &[&str] = &["ENOSPC", "EIO"];
 
@@ -211,7 +213,7 @@ fn on_a_small_disk(world: &World, script: &str) -> bool {
         trial.is_ok_and(|output| output.status.success())
     });
     let Some(unshare) = unshare else {
-        eprintln!("\n*** SKIPPED: no mount namespace is to be had; no disk was filled ***\n");
+        skipped("no mount namespace is to be had; no disk was filled");
         return false;
     };
     std::fs::create_dir(world.inbox()).unwrap();

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -52,9 +53,14 @@ pub fn strace() -> Option<&'static Path> {
         })
     });
     if found.is_none() {
-        eprintln!("\n*** SKIPPED: strace is not there or may not trace; no fault was injected ***\n");
+        skipped("strace is not there or may not trace; no fault was injected");
     }
     found.as_deref()
+}
+
+/// Says so where it is seen, although the test passes.
+pub fn skipped(why: &str) {
+    writeln!(std::io::stderr(), "\n*** SKIPPED: {why} ***\n").unwrap();
 }
 
 /// What a command is to do.
