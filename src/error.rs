@@ -63,12 +63,7 @@ pub fn database(error: &rusqlite::Error, doing: &str) -> Failure {
     let code = error.sqlite_error_code();
     let extended = error.sqlite_error().map_or(0, |e| e.extended_code);
     if matches!(extended, rusqlite::ffi::SQLITE_IOERR_FSYNC | rusqlite::ffi::SQLITE_IOERR_DIR_FSYNC) {
-        return Failure::could_not(
-            format_args!(
-                "the disk failed to sync while {doing}, so whether it was stored is unknown ({error})"
-            ),
-            "check the disk, then look with `thread info` before trying again",
-        );
+        return unknown("the disk failed to sync", error, doing);
     }
     let (what, fix) = match code {
         Some(DatabaseBusy | DatabaseLocked) => (
@@ -77,6 +72,14 @@ pub fn database(error: &rusqlite::Error, doing: &str) -> Failure {
         ),
         Some(DiskFull) => (
             format!("the disk is full while {doing}; nothing was changed"),
+            "free some space, then try again",
+        ),
+        Some(SystemIoFailure) if extended == rusqlite::ffi::SQLITE_IOERR_WRITE => (
+            format!("the disk failed to write while {doing}; nothing was changed ({error})"),
+            "check the disk, then try again",
+        ),
+        Some(SystemIoFailure) if extended == rusqlite::ffi::SQLITE_IOERR_SHMSIZE => (
+            format!("there is no room for events.db-shm while {doing}; nothing was changed ({error})"),
             "free some space, then try again",
         ),
         Some(ReadOnly | PermissionDenied | CannotOpen | AuthorizationForStatementDenied) => (
@@ -97,4 +100,25 @@ pub fn database(error: &rusqlite::Error, doing: &str) -> Failure {
         ),
     };
     Failure::could_not(what, fix)
+}
+
+/// Describes the failure of a commit. A full disk or a failed write comes before the commit is
+/// whole in the log. Anything else may come after: growing the log's index does, for one, and then
+/// the next process finds the commit and takes it for good.
+pub fn commit(error: &rusqlite::Error, doing: &str) -> Failure {
+    use rusqlite::ErrorCode::{DatabaseBusy, DatabaseLocked, DiskFull, ReadOnly};
+    let extended = error.sqlite_error().map_or(0, |e| e.extended_code);
+    match error.sqlite_error_code() {
+        Some(DatabaseBusy | DatabaseLocked | DiskFull | ReadOnly) => database(error, doing),
+        _ if extended == rusqlite::ffi::SQLITE_IOERR_WRITE => database(error, doing),
+        _ if extended == rusqlite::ffi::SQLITE_IOERR_FSYNC => database(error, doing),
+        _ => unknown("the database failed", error, doing),
+    }
+}
+
+fn unknown(what: &str, error: &rusqlite::Error, doing: &str) -> Failure {
+    Failure::could_not(
+        format_args!("{what} while {doing}, so whether it was stored is unknown ({error})"),
+        "check the disk, then look with `thread peek --tail` or `thread info` before trying again",
+    )
 }

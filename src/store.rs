@@ -10,6 +10,7 @@ mod runs;
 mod schema;
 mod subscriptions;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -21,8 +22,9 @@ pub use dead::Letter;
 pub use evaluate::{Look, Trouble};
 pub use subscriptions::{NewSubscription, Subscribed};
 
-use crate::error::{Failure, Result, database};
+use crate::error::{Failure, OrFix, Result, commit, database};
 use crate::event::{self, Event, NewEvent, Row};
+use crate::files;
 use crate::filter::{Filter, Refusal, Scope};
 use crate::subscription::ConsumerId;
 
@@ -45,6 +47,8 @@ const PAGE_EVENTS: usize = 1000;
 pub struct Store {
     conn: Connection,
     wal: PathBuf,
+    /// The WAL had nothing in it yet: its name may not be on the disk.
+    new_wal: bool,
 }
 
 /// What a transaction of pushes stored.
@@ -106,13 +110,14 @@ impl Store {
         wal.push("-wal");
         let wal = PathBuf::from(wal);
         let had_wal = wal.exists();
+        let new_wal = !std::fs::metadata(&wal).is_ok_and(|wal| wal.len() > 0);
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut conn = Connection::open_with_flags(path, flags).map_err(failed)?;
         configure(&mut conn).map_err(|e| schema::foreign_or(&e, path, doing))?;
         match schema::bring_up_to_date(&mut conn, path) {
             Ok(()) => {
                 keep_wal(&conn).map_err(failed)?;
-                Ok(Store { conn, wal })
+                Ok(Store { conn, wal, new_wal })
             }
             Err(refused) => {
                 // A WAL that was there stays as it is; one that only this look made goes again.
@@ -130,6 +135,19 @@ impl Store {
         let failed = |e: rusqlite::Error| database(&e, doing);
         let transaction =
             self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+        if self.new_wal
+            && let Some(dir) = self.wal.parent()
+        {
+            // SQLite syncs the directory too, but takes no notice when that fails.
+            match files::sync(dir) {
+                // Not everybody may read it, and not every file system can sync one.
+                Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::InvalidInput) => {}
+                done => done.or_fix(
+                    "the disk failed to sync the directory, nothing was stored",
+                    "check the disk, then push again",
+                )?,
+            }
+        }
         let stored = {
             let statement = transaction
                 .prepare(
@@ -142,7 +160,7 @@ impl Store {
             feed(&mut inserter)?;
             inserter.stored
         };
-        transaction.commit().map_err(failed)?;
+        transaction.commit().map_err(|e| commit(&e, doing))?;
         Ok(stored)
     }
 

@@ -117,6 +117,12 @@ fn put_in_place(dir: &Path) -> Result<()> {
     Store::create(&draft)?;
     files::sync(&draft)
         .and_then(|()| fs::rename(&draft, &db))
-        .and_then(|()| files::sync(dir))
-        .or_fix(format_args!("cannot put {} in place", db.display()), fix)
+        .or_fix(format_args!("cannot put {} in place", db.display()), fix)?;
+    files::sync(dir).or_fix(
+        format_args!(
+            "{} was made, but the disk failed to sync the directory, so whether it lasts is unknown",
+            dir.display()
+        ),
+        "check the disk, then use the thread, or remove it and try again",
+    )
 }

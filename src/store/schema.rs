@@ -87,9 +87,7 @@ pub fn create(conn: &Connection) -> rusqlite::Result<()> {
 
 /// Switches to WAL, which lasts, and checks that it took effect: some file systems cannot do it.
 pub fn use_wal(conn: &Connection, path: &Path) -> Result<()> {
-    let mode: String = conn
-        .query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))
-        .map_err(|e| database(&e, "switching to write-ahead logging"))?;
+    let mode = switch_to_wal(conn).map_err(|e| database(&e, "switching to write-ahead logging"))?;
     if mode.eq_ignore_ascii_case("wal") {
         return Ok(());
     }
@@ -97,6 +95,16 @@ pub fn use_wal(conn: &Connection, path: &Path) -> Result<()> {
         format_args!("{} cannot use write-ahead logging (it stays in mode '{mode}')", path.display()),
         "keep the thread on a local file system",
     ))
+}
+
+/// The mode it came to.
+fn switch_to_wal(conn: &Connection) -> rusqlite::Result<String> {
+    let mut statement = conn.prepare("PRAGMA journal_mode = WAL")?;
+    let mut rows = statement.query([])?;
+    let mode = rows.next()?.map(|row| row.get(0)).transpose()?.unwrap_or_default();
+    // The answer comes before the change is written, and only the end tells that writing failed.
+    rows.next()?;
+    Ok(mode)
 }
 
 /// Refuses what is not a thread's database or is newer than this program, untouched; adds the

@@ -1,0 +1,306 @@
+//! Killed with -9: at random moments, and at every call that changes the disk.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use crate::harness::{Dice, World, ids, wait_until};
+use crate::inject::{CALLS, Ended, Kind, Scene, assert_sound, long, quiet_push, strace};
+
+/// Kills the scene's command at one of its calls after the other; see [`Scene::targets`].
+fn kill_at_every_call(scene: &Scene, step: (usize, usize)) {
+    if strace().is_none() {
+        return;
+    }
+    let mut kills = 0;
+    for calls in CALLS {
+        let targets = scene.targets(calls, step);
+        for target in &targets {
+            scene.begin();
+            let ended = scene.disturbed(calls, &target.kill());
+            let how = format!("{} killed at {}", scene.name, target.call);
+            assert!(ended.killed, "{how}: it was not; exit {:?} {}", ended.code, ended.stderr);
+            // Half of the times another program finds the remains first.
+            if kills % 2 == 0 && scene.kind != Kind::Init {
+                assert_sound(&scene.world.db(), &how);
+            }
+            check_after_kill(scene, &ended, &how);
+            kills += 1;
+        }
+    }
+    eprintln!("killed at a call: {}: {kills} kills", scene.name);
+    assert!(kills > 0);
+}
+
+fn check_after_kill(scene: &Scene, ended: &Ended, how: &str) {
+    let world = &scene.world;
+    match scene.kind {
+        Kind::Push(count) => {
+            scene.mend_and_check(how);
+            if !ended.stdout.is_empty() {
+                assert_eq!(scene.stored(), count, "{how}: acknowledged, and lost");
+            }
+        }
+        Kind::Pop(id) => {
+            let cursor = world.consumer("bot")["last_acked_id"].as_i64().unwrap();
+            assert!(cursor == 0 || cursor == id, "{how}: the cursor is at {cursor}");
+            if !ended.stdout.is_empty() {
+                assert_eq!((cursor, ids(&ended.stdout)), (id, vec![3]), "{how}");
+            }
+            scene.mend_and_check(how);
+        }
+        Kind::Init => {
+            let again = world.off(["init", "inbox"]).output();
+            // Only the very end of it makes a thread of the directory.
+            if again.status.code() != Some(0) {
+                let stderr = String::from_utf8_lossy(&again.stderr).into_owned();
+                assert!(stderr.contains("is a thread already"), "{how}: not again: {stderr}");
+            }
+            scene.mend_and_check(how);
+            let mut left = crate::harness::names(&world.path("inbox/run"));
+            // It stays when everything was done but removing it, and is in nobody's way.
+            left.retain(|name| name != "_init.lock");
+            assert_eq!(left, ["_journal"], "{how}: left in run/");
+        }
+    }
+}
+
+#[test]
+fn a_push_killed_at_any_call_loses_and_tears_nothing() {
+    kill_at_every_call(&Scene::push(), (3, 1));
+    kill_at_every_call(&Scene::first_push(), (3, 1));
+}
+
+#[test]
+fn a_batch_killed_at_any_call_is_stored_whole_or_not() {
+    kill_at_every_call(&Scene::batch(), (5, 1));
+}
+
+#[test]
+fn a_large_batch_killed_at_any_call_is_stored_whole_or_not() {
+    kill_at_every_call(&Scene::large_batch(), (700, 25));
+}
+
+#[test]
+fn folding_the_log_back_can_be_killed_at_any_call() {
+    kill_at_every_call(&Scene::large_push(), (150, 5));
+}
+
+#[test]
+fn a_rotation_killed_at_any_call_neither_loses_nor_doubles_a_line() {
+    kill_at_every_call(&Scene::rotation(), (3, 1));
+}
+
+/// Stopped for a moment, not killed: whatever it is about to do, it holds the locks it needs for
+/// that, or checks again.
+#[test]
+fn a_rotation_held_up_at_any_call_and_others_pushing_meanwhile_keep_the_copy_exact() {
+    if strace().is_none() {
+        return;
+    }
+    let scene = Scene::rotation();
+    let world = &scene.world;
+    let mut delays = 0;
+    for calls in CALLS {
+        for target in scene.targets(calls, (4, 1)) {
+            scene.begin();
+            let how = format!("held up at {}", target.call);
+            let faults = target.hold_up(if calls.contains("rename") { 600 } else { 100 });
+            let mut child = scene.start(calls, &faults);
+            let mut others = 0;
+            // The first of them may come before it, or wait for it.
+            while child.try_wait().unwrap().is_none() {
+                quiet_push(world, "meanwhile");
+                others += 1;
+            }
+            let ended = scene.end(child, &faults);
+            assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{how}");
+            assert_eq!(world.query("SELECT count(*) FROM events"), scene.rows() + 1 + others, "{how}");
+            if world.jsonl() != world.table_as_jsonl() {
+                eprintln!("{how}:");
+                world.assert_copy_is_exact();
+            }
+            let all = crate::harness::names(&world.inbox());
+            let rotated = all.iter().filter(|name| name.starts_with("events-")).count();
+            assert_eq!(rotated, 1, "{how}: {all:?}");
+            delays += 1;
+        }
+    }
+    eprintln!("held up at a call: rotation: {delays} times");
+}
+
+#[test]
+fn an_init_killed_at_any_call_can_be_run_again() {
+    kill_at_every_call(&Scene::init(), (5, 1));
+}
+
+#[test]
+fn a_migration_killed_at_any_call_is_carried_on() {
+    kill_at_every_call(&Scene::migration(), (5, 1));
+}
+
+#[test]
+fn a_pop_killed_at_any_call_has_moved_the_cursor_or_not() {
+    kill_at_every_call(&Scene::pop(), (3, 1));
+}
+
+#[test]
+fn after_a_push_killed_at_any_call_the_next_one_wakes_the_consumer_for_both() {
+    if strace().is_none() {
+        return;
+    }
+    let world = World::with_thread();
+    world.off(["subscribe", "--consumer", "bot", "--handler", "take"]).quiet();
+    let scene = Scene::new(
+        "embedded push",
+        world,
+        Kind::Push(1),
+        &["push", "--source", "self", "--type", "message", "--content", "victim"],
+    )
+    .embedded();
+    let world = &scene.world;
+    crate::harness::take_all_script(world);
+    let mut kills = 0;
+    // Where processes are made and locks taken, too.
+    for calls in CALLS.iter().chain(&["?clone,clone3,?fork,?vfork", "flock"]) {
+        let targets = scene.targets(calls, (1, 1));
+        world.wait_until_quiet();
+        for target in targets.iter().step_by(if long() { 1 } else { 5 }) {
+            scene.begin();
+            world.write("seen.bot", "");
+            let ended = scene.disturbed(calls, &target.kill());
+            // A child of its own may be the one that was struck.
+            kills += usize::from(ended.killed);
+            world.push("after");
+            let how = format!("embedded push killed at {}", target.call);
+            let all = || world.query("SELECT max(id) FROM events");
+            wait_until(&how, || {
+                world.query("SELECT coalesce(max(last_acked_id), 0) FROM consumer_progress") == all()
+            });
+            world.wait_until_quiet();
+            let mut seen: Vec<i64> = world.lines("seen.bot").iter().map(|id| id.parse().unwrap()).collect();
+            seen.sort();
+            seen.dedup();
+            assert_eq!(seen, (1..=all()).collect::<Vec<_>>(), "{how}");
+            assert_sound(&world.db(), &how);
+            world.assert_copy_is_exact();
+        }
+    }
+    eprintln!("killed at a call: embedded push: {kills} kills");
+    assert!(kills > 0);
+}
+
+/// One of the processes that are killed at random.
+struct Victim {
+    child: Child,
+    /// What it stores or pops.
+    tag: String,
+    what: Kind,
+    due: Instant,
+}
+
+#[test]
+fn pushers_and_poppers_killed_at_random_lose_and_tear_nothing() {
+    let wanted = if long() { 2_000 } else { 150 };
+    let mut dice = Dice::new();
+    let mut kills = 0;
+    let mut worlds = 0;
+    while kills < wanted {
+        // Not for ever in one, or the looking would cost more than the killing.
+        worlds += 1;
+        kills += a_round_of_random_kills(&mut dice, (wanted - kills).min(50));
+    }
+    eprintln!("killed at random: {kills} kills in {worlds} threads");
+}
+
+fn a_round_of_random_kills(dice: &mut Dice, wanted: usize) -> usize {
+    let world = World::with_thread();
+    world.idle_consumer("bot", "");
+    let began = Instant::now();
+    quiet_push(&world, "how long does a push take?");
+    let usual = began.elapsed();
+    let (mut kills, mut number, mut cursor) = (0, 0, 0);
+    while kills < wanted {
+        let mut victims = Vec::new();
+        // One popper at most, so that the cursor has only two possible places.
+        for what in [Kind::Push(1), Kind::Push(20), Kind::Push(1), Kind::Pop(0)] {
+            number += 1;
+            victims.push(start(&world, what, number, dice, usual));
+        }
+        let mut acknowledged = Vec::new();
+        for mut victim in victims {
+            std::thread::sleep(victim.due.saturating_duration_since(Instant::now()));
+            victim.child.kill().unwrap();
+            let output = victim.child.wait_with_output().unwrap();
+            let was_killed = output.status.signal() == Some(9);
+            let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(was_killed || output.status.success(), "{stderr}");
+            kills += usize::from(was_killed);
+            acknowledged.push((
+                victim.what,
+                victim.tag,
+                String::from_utf8_lossy(&output.stdout).into_owned(),
+            ));
+        }
+        quiet_push(&world, "next");
+        let conn = world.db();
+        assert_sound(&conn, "killed at random");
+        world.assert_copy_is_exact();
+        for (what, tag, stdout) in acknowledged {
+            match what {
+                Kind::Push(count) => {
+                    let stored = world.query(&format!("SELECT count(*) FROM events WHERE content = '{tag}'"));
+                    assert!(stored == 0 || stored == count, "{stored} of {count} of {tag}; {dice:?}");
+                    if !stdout.is_empty() {
+                        assert_eq!(stored, count, "{tag} was acknowledged with {stdout:?}; {dice:?}");
+                    }
+                    if count == 1 && !stdout.is_empty() {
+                        let id = world.query(&format!("SELECT id FROM events WHERE content = '{tag}'"));
+                        assert_eq!(stdout, format!("{id}\n"));
+                    }
+                }
+                _ => {
+                    let asked: i64 = tag.parse().unwrap();
+                    let now = world
+                        .query("SELECT coalesce(max(last_acked_id), 0) FROM consumer_progress WHERE consumer_id = 'bot'");
+                    assert!(now == cursor || now == asked, "{now}, not {cursor} or {asked}; {dice:?}");
+                    if !stdout.is_empty() {
+                        assert_eq!(now, asked, "popped, but the cursor did not move; {dice:?}");
+                        let whole = stdout.rfind('\n').map_or("", |end| &stdout[..=end]);
+                        let shown = ids(whole);
+                        let from = asked + 1;
+                        assert_eq!(shown, (from..from + shown.len() as i64).collect::<Vec<_>>());
+                    }
+                    cursor = now;
+                }
+            }
+        }
+    }
+    kills
+}
+
+fn start(world: &World, what: Kind, number: usize, dice: &mut Dice, usual: Duration) -> Victim {
+    let (tag, run) = match what {
+        Kind::Push(1) => {
+            let tag = format!("one {number}");
+            let run = world.off(["push", "--source", "self", "--type", "message", "--content", &tag]);
+            (tag, run)
+        }
+        Kind::Push(count) => {
+            let tag = format!("many {number}");
+            let line = format!("{{\"source\":\"self\",\"type\":\"record\",\"content\":\"{tag}\"}}\n");
+            world.write("batch", line.repeat(count as usize));
+            // The shell becomes the program, so that the program is what is killed.
+            (tag, world.sh("exec thread push --batch <batch").env("THREAD_NOTIFIER", "off"))
+        }
+        _ => {
+            let newest = world.query("SELECT max(id) FROM events");
+            let tag = dice.up_to(newest as u64).to_string();
+            let run = world.off(["pop", "--consumer", "bot", "--last-event-id", &tag]);
+            (tag, run)
+        }
+    };
+    let child = run.spawn();
+    let delay = Duration::from_micros(dice.up_to(usual.as_micros() as u64 * 3 / 2));
+    Victim { child, tag, what, due: Instant::now() + delay }
+}
