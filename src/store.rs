@@ -133,6 +133,7 @@ impl Store {
     pub fn append(&mut self, feed: impl FnOnce(&mut Inserter<'_>) -> Result<()>) -> Result<Stored> {
         let doing = "storing";
         let failed = |e: rusqlite::Error| database(&e, doing);
+        self.must_be_writable(doing)?;
         let transaction =
             self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
         if self.new_wal
@@ -162,6 +163,18 @@ impl Store {
         };
         transaction.commit().map_err(|e| commit(&e, doing))?;
         Ok(stored)
+    }
+
+    /// Refuses what would write where one may only read: the database says so itself, but not of
+    /// an older one, for whose missing parts something else stands in.
+    fn must_be_writable(&self, doing: &str) -> Result<()> {
+        if !self.conn.is_readonly("main").map_err(|e| database(&e, doing))? {
+            return Ok(());
+        }
+        Err(Failure::could_not(
+            format_args!("no permission for the database while {doing}; nothing was changed"),
+            "check who owns the thread's directory and events.db, and their permissions",
+        ))
     }
 
     /// The newest id there is; 0 when there are no events.

@@ -61,6 +61,7 @@ impl Store {
     /// Registers a consumer, unless one of that name is registered.
     pub fn subscribe(&mut self, new: &NewSubscription<'_>) -> Result<Subscribed> {
         let failed = |e: rusqlite::Error| database(&e, "subscribing");
+        self.must_be_writable("subscribing")?;
         let transaction =
             self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
         let timeout = new.policy.timeout.map(millis);
@@ -97,6 +98,7 @@ impl Store {
     /// was removed.
     pub fn unsubscribe(&mut self, consumer: &ConsumerId) -> Result<Option<Subscription>> {
         let failed = |e: rusqlite::Error| database(&e, "unsubscribing");
+        self.must_be_writable("unsubscribing")?;
         let transaction =
             self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
         let removed = one(&transaction, consumer).map_err(failed)?;

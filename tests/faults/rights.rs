@@ -199,11 +199,8 @@ fn an_older_thread_that_may_only_be_read_can_be_looked_at() {
         (&"bot".into(), &"idle".into(), &1.into())
     );
     assert!(run("info").quiet().contains("    filter:  type = 'message'\n"));
-    assert!(
-        run("push --source self --type message --content x")
-            .fails(1)
-            .contains("no permission for the database")
-    );
+    let refused = run("push --source self --type message --content x").fails(1);
+    assert!(refused.contains("no permission for the database"), "{refused}");
     run("subscribe --consumer c --handler true").fails(1);
     // Nothing was brought up to date, and the owner's next push does it.
     let columns = "SELECT count(*) FROM pragma_table_info('subscriptions')";
