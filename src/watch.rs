@@ -5,8 +5,9 @@
 //! program makes it. The notice comes *before* the commit can be seen, so after it the question is
 //! asked again and again for a while, ever more slowly. Meanwhile notices are left to pile up: a
 //! commit makes many, and a hundred waiters that woke for each would slow down the one who commits.
-//! When a commit has been seen, some of those notices may belong to the next one, which cannot be
-//! seen yet, so a few more questions follow. Beside that it is asked once a second, and where no
+//! When a commit has been seen, notices that were taken since the question before may belong to the
+//! next one, which cannot be seen yet; then a few more questions follow. (There is one writer at a
+//! time, so notices taken before a question that found nothing belong to the commit now seen.) Beside that it is asked once a second, and where no
 //! notices are to be had (the limit on watches is reached, or the system has none), every few
 //! hundredths of one.
 //!
@@ -57,6 +58,8 @@ pub struct Watch {
     notices: Option<OwnedFd>,
     seen: i64,
     mood: Mood,
+    /// Whether notices were taken since the last question.
+    taken: bool,
     /// When it was last made sure that the thread is still at its place.
     checked: Instant,
 }
@@ -81,7 +84,7 @@ impl Watch {
         let now = Instant::now();
         // A commit under way may have written all it has to write before the watch began.
         let mood = Mood::Seen(now, PAUSE_AFTER_COMMIT);
-        Ok(Watch { notices, seen: store.data_version()?, mood, checked: now })
+        Ok(Watch { notices, seen: store.data_version()?, mood, taken: false, checked: now })
     }
 
     /// Waits for a commit of another connection, for `deadline` (none: for ever), or for the reader
@@ -96,7 +99,8 @@ impl Watch {
             let now = Instant::now();
             if version != self.seen {
                 self.seen = version;
-                self.mood = Mood::Seen(now, PAUSE_AFTER_COMMIT);
+                self.mood = if self.taken { Mood::Seen(now, PAUSE_AFTER_COMMIT) } else { Mood::Calm };
+                self.taken = false;
                 return Ok(Woken::Changed);
             }
             if deadline.is_some_and(|deadline| deadline <= now) {
@@ -116,14 +120,20 @@ impl Watch {
             if self.doze(left.map_or(longest, |left| left.min(longest)), heed_notices) {
                 return Ok(Woken::ReaderGone);
             }
-            if self.notices.as_ref().is_some_and(|notices| drain(notices, files)) {
+            self.taken = self.notices.as_ref().is_some_and(|notices| drain(notices, files));
+            if self.taken {
                 let now = Instant::now();
-                self.mood = match self.mood {
-                    Mood::Announced(_, pause) => Mood::Announced(now, pause),
-                    Mood::Calm | Mood::Seen(..) => Mood::Announced(now, FIRST_PAUSE),
-                };
-                if heed_notices && self.doze(FIRST_PAUSE, false) {
-                    return Ok(Woken::ReaderGone);
+                if heed_notices {
+                    self.mood = Mood::Announced(now, 2 * FIRST_PAUSE);
+                    // What is written meanwhile mostly belongs to the same commit.
+                    if self.doze(FIRST_PAUSE, false) {
+                        return Ok(Woken::ReaderGone);
+                    }
+                    if let Some(notices) = &self.notices {
+                        drain(notices, files);
+                    }
+                } else if let Mood::Announced(_, pause) = self.mood {
+                    self.mood = Mood::Announced(now, pause);
                 }
             }
         }
