@@ -82,10 +82,10 @@ pub fn database(error: &rusqlite::Error, doing: &str) -> Failure {
             format!("there is no room for events.db-shm while {doing}; nothing was changed ({error})"),
             "free some space, then try again",
         ),
-        Some(ReadOnly | PermissionDenied | CannotOpen | AuthorizationForStatementDenied) => (
-            format!("no permission for the database while {doing}: {error}"),
-            "check who owns the thread's directory and events.db, and their permissions",
-        ),
+        Some(ReadOnly) => return read_only(doing),
+        Some(PermissionDenied | CannotOpen | AuthorizationForStatementDenied) => {
+            (format!("no permission for the database while {doing}: {error}"), PERMISSIONS)
+        }
         Some(DatabaseCorrupt | NotADatabase) => (
             format!("the database is damaged or not a database ({error}), seen while {doing}"),
             "restore the thread from a backup, or salvage it with `sqlite3 events.db .recover`",
@@ -100,6 +100,17 @@ pub fn database(error: &rusqlite::Error, doing: &str) -> Failure {
         ),
     };
     Failure::could_not(what, fix)
+}
+
+/// What can be done about a database that may not be used.
+const PERMISSIONS: &str = "check who owns the thread's directory and events.db, and their permissions";
+
+/// A database that may be read but not written.
+pub fn read_only(doing: &str) -> Failure {
+    Failure::could_not(
+        format_args!("no permission for the database while {doing}; nothing was changed"),
+        PERMISSIONS,
+    )
 }
 
 /// Describes the failure of a commit. A full disk or a failed write comes before the commit is

@@ -101,12 +101,12 @@ impl Files {
 
     /// Makes a directory of the thread, open to whom `events.db` is open to.
     pub fn make_dir(&self, path: &Path) -> io::Result<()> {
-        match fs::create_dir(path) {
+        // Who may read may also enter. Never more than that, not even for a moment.
+        let mode = self.mode | (self.mode & 0o444) >> 2;
+        match DirBuilder::new().mode(mode).create(path) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
             made => made?,
         }
-        // Who may read may also enter.
-        let mode = self.mode | (self.mode & 0o444) >> 2;
         drop(fs::set_permissions(path, fs::Permissions::from_mode(mode)));
         if rustix::process::geteuid().is_root() && self.owner != 0 {
             drop(std::os::unix::fs::chown(path, Some(self.owner), Some(self.group)));

@@ -22,7 +22,7 @@ pub use dead::Letter;
 pub use evaluate::{Look, Trouble};
 pub use subscriptions::{NewSubscription, Subscribed};
 
-use crate::error::{Failure, OrFix, Result, commit, database};
+use crate::error::{self, Failure, OrFix, Result, commit, database};
 use crate::event::{self, Event, NewEvent, Row};
 use crate::files;
 use crate::filter::{Filter, Refusal, Scope};
@@ -168,13 +168,8 @@ impl Store {
     /// Refuses what would write where one may only read: the database says so itself, but not of
     /// an older one, for whose missing parts something else stands in.
     fn must_be_writable(&self, doing: &str) -> Result<()> {
-        if !self.conn.is_readonly("main").map_err(|e| database(&e, doing))? {
-            return Ok(());
-        }
-        Err(Failure::could_not(
-            format_args!("no permission for the database while {doing}; nothing was changed"),
-            "check who owns the thread's directory and events.db, and their permissions",
-        ))
+        let read_only = self.conn.is_readonly("main").map_err(|e| database(&e, doing))?;
+        if read_only { Err(error::read_only(doing)) } else { Ok(()) }
     }
 
     /// The newest id there is; 0 when there are no events.

@@ -130,7 +130,7 @@ fn who_may_only_read_can_look_and_is_told_plainly_that_he_cannot_push() {
     let before = snapshot(&world.inbox());
     let expected = |doing: &str| {
         format!(
-            "Error: no permission for the database while {doing}: attempt to write a readonly database - \
+            "Error: no permission for the database while {doing}; nothing was changed - \
              check who owns the thread's directory and events.db, and their permissions"
         )
     };
