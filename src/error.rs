@@ -79,7 +79,7 @@ pub fn database(error: &rusqlite::Error, doing: &str) -> Failure {
             "check the disk, then try again",
         ),
         Some(SystemIoFailure) if extended == rusqlite::ffi::SQLITE_IOERR_SHMSIZE => (
-            format!("there is no room for events.db-shm while {doing}; nothing was changed ({error})"),
+            format!("there is no room for events.db-shm while {doing} ({error})"),
             "free some space, then try again",
         ),
         Some(ReadOnly) => return read_only(doing),

@@ -123,7 +123,7 @@ fn a_batch_on_a_failing_disk_is_honest() {
 
 #[test]
 fn a_batch_that_is_kept_in_a_file_on_a_failing_disk_is_honest() {
-    fail_at_every_call(&Scene::large_batch(), (1000, 60));
+    fail_at_every_call(&Scene::large_batch(), (2000, 60));
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn folding_the_log_back_on_a_failing_disk_is_no_failure_of_the_push() {
 
 #[test]
 fn a_rotation_on_a_failing_disk_is_honest() {
-    fail_at_every_call(&Scene::rotation(), (5, 1));
+    fail_at_every_call(&Scene::rotation(), (11, 1));
 }
 
 #[test]

@@ -78,17 +78,17 @@ fn a_batch_killed_at_any_call_is_stored_whole_or_not() {
 
 #[test]
 fn a_large_batch_killed_at_any_call_is_stored_whole_or_not() {
-    kill_at_every_call(&Scene::large_batch(), (700, 25));
+    kill_at_every_call(&Scene::large_batch(), (2000, 25));
 }
 
 #[test]
 fn folding_the_log_back_can_be_killed_at_any_call() {
-    kill_at_every_call(&Scene::large_push(), (150, 5));
+    kill_at_every_call(&Scene::large_push(), (300, 5));
 }
 
 #[test]
 fn a_rotation_killed_at_any_call_neither_loses_nor_doubles_a_line() {
-    kill_at_every_call(&Scene::rotation(), (3, 1));
+    kill_at_every_call(&Scene::rotation(), (9, 1));
 }
 
 /// Stopped for a moment, not killed: whatever it is about to do, it holds the locks it needs for
@@ -102,7 +102,7 @@ fn a_rotation_held_up_at_any_call_and_others_pushing_meanwhile_keep_the_copy_exa
     let world = &scene.world;
     let mut delays = 0;
     for calls in CALLS {
-        for target in scene.targets(calls, (4, 1)) {
+        for target in scene.targets(calls, (8, 1)) {
             scene.begin();
             let how = format!("held up at {}", target.call);
             let faults = target.hold_up(if calls.contains("rename") { 600 } else { 100 });
