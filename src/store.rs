@@ -23,7 +23,7 @@ pub use subscriptions::{NewSubscription, Subscribed};
 
 use crate::error::{Failure, Result, database};
 use crate::event::{self, Event, NewEvent, Row};
-use crate::filter::{Filter, Refusal, Scope};
+use crate::filter::{self, Checker, Dates, Filter, Refusal, Scope};
 use crate::subscription::ConsumerId;
 
 /// A WAL longer than this is folded back into the database by whoever notices.
@@ -44,6 +44,9 @@ const PAGE_EVENTS: usize = 1000;
 /// An open database of a thread.
 pub struct Store {
     conn: Connection,
+    /// What checks filters, made when the first is checked.
+    checker: Option<Checker>,
+    dates: Dates,
     wal: PathBuf,
 }
 
@@ -112,7 +115,7 @@ impl Store {
         match schema::bring_up_to_date(&mut conn, path) {
             Ok(()) => {
                 keep_wal(&conn).map_err(failed)?;
-                Ok(Store { conn, wal })
+                Ok(Store { conn, checker: None, dates: Dates::default(), wal })
             }
             Err(refused) => {
                 // A WAL that was there stays as it is; one that only this look made goes again.
@@ -163,7 +166,11 @@ impl Store {
 
     /// Checks a filter against this database.
     pub fn check_filter(&mut self, text: &str, scope: Scope) -> std::result::Result<Option<Filter>, Refusal> {
-        Filter::check(&mut self.conn, text, scope)
+        let checker = match &mut self.checker {
+            Some(checker) => checker,
+            none => none.insert(Checker::new().map_err(|e| Refusal(format!("cannot be checked: {e}")))?),
+        };
+        checker.check(&self.conn, text, scope)
     }
 
     /// Appends the next events to `page` as NDJSON and moves `reading` on. Ends after about 256 KiB
@@ -363,7 +370,7 @@ fn judge_move(
     backwards: bool,
 ) -> rusqlite::Result<Verdict> {
     let mut statement = conn.prepare_cached(
-        "SELECT (SELECT coalesce(last_acked_id, 0) FROM consumer_progress p WHERE p.consumer_id = s.consumer_id), \
+        "SELECT (SELECT CAST(coalesce(last_acked_id, 0) AS INTEGER) FROM consumer_progress p WHERE p.consumer_id = s.consumer_id), \
                 (SELECT max(coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0), \
                             coalesce((SELECT max(id) FROM events), 0))) \
          FROM subscriptions s WHERE s.consumer_id = ?",
@@ -411,6 +418,7 @@ fn wait_for_others(conn: &mut Connection) -> rusqlite::Result<()> {
 
 fn configure(conn: &mut Connection) -> rusqlite::Result<()> {
     wait_for_others(conn)?;
+    filter::bound(conn)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;

@@ -8,6 +8,7 @@ mod concurrency;
 mod dispatch;
 mod dropin;
 mod errors;
+mod filters;
 mod info;
 mod init;
 mod journal;
