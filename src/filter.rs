@@ -9,6 +9,9 @@
 //!
 //! Evaluating a filter on stored events, and what happens when it errs there, belongs to `store`.
 
+mod functions;
+mod literals;
+
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,8 +21,14 @@ use rusqlite::config::DbConfig;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
 
+pub use functions::{Dates, bound};
+
 /// Longest filter text, in bytes.
 pub const MAX_TEXT: usize = 64 * 1024;
+
+/// A text longer than this, in bytes, is kept from SQLite's planner, which takes seconds over a
+/// thousand ORs. Shorter ones may use the indexes.
+const PLANNED: usize = 1024;
 
 /// Longest text a filter may read or make, in bytes; an event beyond it does not match.
 ///
@@ -27,8 +36,18 @@ pub const MAX_TEXT: usize = 64 * 1024;
 /// by its arguments: a LIKE costs at most about `MAX_VALUE * MAX_PATTERN` steps.
 pub const MAX_VALUE: i32 = 4 * 1024 * 1024;
 
+/// How much work a filter may be and still read values of `MAX_VALUE`, in calls of functions.
+///
+/// SQLite looks at the clock between rows and not between the calls for one row, so all of them
+/// together must be bounded. A filter that is more work reads only shorter values, in proportion.
+/// A LIKE counts as a call for every four bytes of its pattern, a GLOB for every two.
+pub const MAX_WORK: i32 = 64;
+
 /// Longest LIKE or GLOB pattern, in bytes.
 pub const MAX_PATTERN: i32 = 256;
+
+/// Most arguments of one function call: `json_extract` reads its whole text for each of its paths.
+pub const MAX_ARGUMENTS: i32 = 64;
 
 /// The columns a filter may read.
 const COLUMNS: &[&str] = &["id", "created_at", "source", "type", "subtype", "content", "metadata"];
@@ -83,19 +102,8 @@ const PURE_FUNCTIONS: &[&str] = &[
     "upper",
 ];
 
-/// Functions that may consult the clock: for reading only, never in a subscription.
-const CLOCK_FUNCTIONS: &[&str] = &[
-    "current_date",
-    "current_time",
-    "current_timestamp",
-    "date",
-    "datetime",
-    "julianday",
-    "strftime",
-    "time",
-    "timediff",
-    "unixepoch",
-];
+/// Functions that do nothing but consult the clock: for reading only, never in a subscription.
+const CLOCK_FUNCTIONS: &[&str] = &["current_date", "current_time", "current_timestamp"];
 
 /// What a filter is wanted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,11 +128,52 @@ impl fmt::Display for Refusal {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
     text: String,
+    /// Whether it calls date functions, and if so, whether these must not ask the clock.
+    strict_dates: Option<bool>,
+    /// The longest value it may read or make, in bytes.
+    longest: i32,
 }
 
 impl Filter {
-    /// Checks `text`, for use on `conn`. A blank text is no filter: `Ok(None)`.
+    /// Checks one text, for use on `conn`; see [`Checker::check`].
     pub fn check(conn: &mut Connection, text: &str, scope: Scope) -> Result<Option<Filter>, Refusal> {
+        Checker::new().map_err(does_not_compile)?.check(conn, text, scope)
+    }
+
+    /// The condition, in brackets, ready to stand behind `AND`.
+    pub fn condition(&self) -> String {
+        // The newline before the bracket ends a trailing comment. Behind a plus the planner sees
+        // one value and looks no further.
+        let plus = if self.text.len() > PLANNED { "+" } else { "" };
+        format!("{plus}(\n{}\n)", self.text)
+    }
+
+    /// Narrows the limits of the connection it is about to be asked on.
+    pub fn limits(&self, conn: &Connection) -> Limits {
+        Limits::narrow(conn, self.longest)
+    }
+
+    /// Readies the functions of a connection on which [`bound`] was called for this filter.
+    pub fn ready(&self, conn: &Connection, dates: &mut Dates) -> rusqlite::Result<()> {
+        self.strict_dates.map_or(Ok(()), |strict| dates.set_strict(conn, strict))
+    }
+}
+
+/// Checks filters, one after another, on a scratch database of its own.
+#[derive(Debug)]
+pub struct Checker {
+    scratch: Connection,
+    dates: Dates,
+}
+
+impl Checker {
+    /// Opens the scratch database.
+    pub fn new() -> rusqlite::Result<Checker> {
+        Ok(Checker { scratch: scratch()?, dates: Dates::default() })
+    }
+
+    /// Checks `text`, for use on `conn`. A blank text is no filter: `Ok(None)`.
+    pub fn check(&mut self, conn: &Connection, text: &str, scope: Scope) -> Result<Option<Filter>, Refusal> {
         if text.trim().is_empty() {
             return Ok(None);
         }
@@ -134,28 +183,51 @@ impl Filter {
         if text.contains('\0') {
             return Err(Refusal("contains a NUL character".into()));
         }
-        let forbidden = Arc::new(Mutex::new(None));
-        let judge = Judge { scope, selects: 0, forbidden: Arc::clone(&forbidden) };
-        let mut scratch = scratch().map_err(does_not_compile)?;
+        let found = Arc::new(Mutex::new(Found::default()));
+        let judge = Judge { scope, selects: 0, found: Arc::clone(&found) };
         let bare = {
-            let judged = Authorized::new(&mut scratch, judge);
+            let judged = Authorized::new(&mut self.scratch, judge);
             prepare_bare(judged.0, text)
         };
-        if let Some(reason) = forbidden.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        let found = std::mem::take(&mut *found.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(reason) = found.forbidden {
             return Err(Refusal(reason));
         }
         bare?;
-        prepare_check(&scratch, text)?;
-        let filter = Filter { text: text.to_owned() };
+        prepare_check(&self.scratch, text)?;
+        let strict = scope == Scope::Subscription;
+        let work = found.calls.saturating_add(literals::work(text));
+        let longest = MAX_VALUE.min((i64::from(MAX_VALUE) * i64::from(MAX_WORK) / work.max(1)) as i32);
+        let filter = Filter { text: text.to_owned(), strict_dates: found.dates.then_some(strict), longest };
+        let hopeless = literals::long_pattern(text)
+            .or_else(|| if strict && found.dates { literals::clock(text) } else { None });
+        if let Some(reason) = hopeless {
+            return Err(Refusal(reason));
+        }
+        self.try_out(&filter)?;
         let real = format!("SELECT 1 FROM events WHERE {}", filter.condition());
         conn.prepare(&real).map_err(does_not_compile)?;
         Ok(Some(filter))
     }
 
-    /// The condition, in brackets, ready to stand behind `AND`.
-    pub fn condition(&self) -> String {
-        // The newline before the bracket ends a trailing comment.
-        format!("(\n{}\n)", self.text)
+    /// Asks about a made-up event, for what would fail on every other too. Where the filter does
+    /// not come to it, the events themselves are the test.
+    fn try_out(&mut self, filter: &Filter) -> Result<(), Refusal> {
+        filter.ready(&self.scratch, &mut self.dates).map_err(does_not_compile)?;
+        let limits = filter.limits(&self.scratch);
+        let answer = {
+            let deadline = Deadline::start(&mut self.scratch, TRYING_TIME);
+            let sql = format!("SELECT 1 FROM events WHERE {}", filter.condition());
+            deadline.conn().prepare(&sql).and_then(|mut statement| statement.exists([]))
+        };
+        limits.widen(&self.scratch);
+        match answer.map_err(|e| message(&e)) {
+            Err(said) if said.contains("pattern too complex") => {
+                Err(Refusal(format!("has a LIKE or GLOB pattern of more than {MAX_PATTERN} bytes")))
+            }
+            Err(said) if said.contains(functions::ASKS_THE_CLOCK) => Err(Refusal(format!("calls {said}"))),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -163,14 +235,21 @@ impl Filter {
 const SHAPE: &str = "id INTEGER PRIMARY KEY, created_at TEXT NOT NULL, source TEXT NOT NULL, type TEXT NOT NULL, \
                      subtype TEXT, content TEXT NOT NULL, metadata TEXT";
 
-/// A database with an empty `events` and nothing else, to ask the authorizer on. The real table
+/// How long a filter may take on the event it is tried out on.
+const TRYING_TIME: Duration = Duration::from_millis(100);
+
+/// A database with `events` and nothing else, to ask the authorizer on. The real table
 /// would not do: SQLite looks into the default of every column that is read, so that a filter on
 /// `created_at` would seem to call `strftime`.
 fn scratch() -> rusqlite::Result<Connection> {
     let conn = Connection::open_in_memory()?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
-    conn.execute_batch(&format!("CREATE TABLE events ({SHAPE})"))?;
+    bound(&conn)?;
+    conn.execute_batch(&format!(
+        "CREATE TABLE events ({SHAPE}); \
+         INSERT INTO events VALUES (1, '2026-03-18T10:30:00.123Z', 'self', 'message', NULL, '{{}}')"
+    ))?;
     Ok(conn)
 }
 
@@ -178,10 +257,15 @@ fn does_not_compile(error: rusqlite::Error) -> Refusal {
     Refusal(format!("does not compile: {}", message(&error)))
 }
 
-/// The text as a whole WHERE clause: a bracket too many has nothing to close.
+/// The text outside of any bracket: one too many has nothing to close. A short one stands as a
+/// whole WHERE clause, which gives the plainest messages, a long one where nothing is planned.
 fn prepare_bare(conn: &Connection, text: &str) -> Result<(), Refusal> {
-    let statement =
-        conn.prepare(&format!("SELECT 1 FROM events WHERE\n{text}\n")).map_err(does_not_compile)?;
+    let sql = if text.len() > PLANNED {
+        format!("SELECT CASE WHEN\n{text}\nTHEN 1 END FROM events")
+    } else {
+        format!("SELECT 1 FROM events WHERE\n{text}\n")
+    };
+    let statement = conn.prepare(&sql).map_err(does_not_compile)?;
     if statement.parameter_count() > 0 {
         return Err(Refusal("contains a parameter (?, :name, @name or $name)".into()));
     }
@@ -216,7 +300,7 @@ impl<'c> Authorized<'c> {
         // Neither call can fail on an open connection.
         let set = conn.authorizer(Some(move |context: AuthContext<'_>| judge.decide(&context.action)));
         debug_assert!(set.is_ok());
-        let limits = Limits::narrow(conn);
+        let limits = Limits::narrow(conn, MAX_VALUE);
         Authorized(conn, limits)
     }
 }
@@ -232,7 +316,16 @@ impl Drop for Authorized<'_> {
 struct Judge {
     scope: Scope,
     selects: u32,
-    forbidden: Arc<Mutex<Option<String>>>,
+    found: Arc<Mutex<Found>>,
+}
+
+/// What a filter reaches for.
+#[derive(Default)]
+struct Found {
+    /// The first thing it may not.
+    forbidden: Option<String>,
+    dates: bool,
+    calls: i64,
 }
 
 impl Judge {
@@ -256,7 +349,12 @@ impl Judge {
             }
             AuthAction::Function { function_name } => {
                 let name = function_name.to_ascii_lowercase();
+                self.found.lock().unwrap_or_else(PoisonError::into_inner).calls += 1;
                 if PURE_FUNCTIONS.contains(&name.as_str()) {
+                    return Authorization::Allow;
+                }
+                if functions::DATES.contains(&name.as_str()) {
+                    self.found.lock().unwrap_or_else(PoisonError::into_inner).dates = true;
                     return Authorization::Allow;
                 }
                 if CLOCK_FUNCTIONS.contains(&name.as_str()) {
@@ -271,7 +369,8 @@ impl Judge {
             AuthAction::Recursive => "contains a recursive query".to_owned(),
             other => format!("does more than compare ({other:?})"),
         };
-        self.forbidden.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.forbidden.get_or_insert(reason);
         Authorization::Deny
     }
 }
@@ -280,10 +379,13 @@ impl Judge {
 pub struct Limits(Vec<(Limit, i32)>);
 
 impl Limits {
-    /// Narrows the connection's limits to those of filters.
-    pub fn narrow(conn: &Connection) -> Limits {
-        let narrow =
-            [(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE), (Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, MAX_PATTERN)];
+    /// Narrows the connection's limits to those of filters, and values to `longest` bytes.
+    pub fn narrow(conn: &Connection, longest: i32) -> Limits {
+        let narrow = [
+            (Limit::SQLITE_LIMIT_LENGTH, longest),
+            (Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, MAX_PATTERN),
+            (Limit::SQLITE_LIMIT_FUNCTION_ARG, MAX_ARGUMENTS),
+        ];
         // A limit that cannot be set (there is none such) would leave the default in force.
         Limits(
             narrow.into_iter().filter_map(|(l, n)| conn.set_limit(l, n).ok().map(|old| (l, old))).collect(),

@@ -25,7 +25,7 @@ pub use subscriptions::{NewSubscription, Subscribed};
 use crate::error::{self, Failure, OrFix, Result, commit, database};
 use crate::event::{self, Event, NewEvent, Row};
 use crate::files;
-use crate::filter::{Filter, Refusal, Scope};
+use crate::filter::{self, Checker, Dates, Filter, Refusal, Scope};
 use crate::subscription::ConsumerId;
 
 /// A WAL longer than this is folded back into the database by whoever notices.
@@ -46,6 +46,9 @@ const PAGE_EVENTS: usize = 1000;
 /// An open database of a thread.
 pub struct Store {
     conn: Connection,
+    /// What checks filters, made when the first is checked.
+    checker: Option<Checker>,
+    dates: Dates,
     wal: PathBuf,
     /// The WAL had nothing in it yet: its name may not be on the disk.
     new_wal: bool,
@@ -117,7 +120,7 @@ impl Store {
         match schema::bring_up_to_date(&mut conn, path) {
             Ok(()) => {
                 keep_wal(&conn).map_err(failed)?;
-                Ok(Store { conn, wal, new_wal })
+                Ok(Store { conn, checker: None, dates: Dates::default(), wal, new_wal })
             }
             Err(refused) => {
                 // A WAL that was there stays as it is; one that only this look made goes again.
@@ -221,7 +224,11 @@ impl Store {
 
     /// Checks a filter against this database.
     pub fn check_filter(&mut self, text: &str, scope: Scope) -> std::result::Result<Option<Filter>, Refusal> {
-        Filter::check(&mut self.conn, text, scope)
+        let checker = match &mut self.checker {
+            Some(checker) => checker,
+            none => none.insert(Checker::new().map_err(|e| Refusal(format!("cannot be checked: {e}")))?),
+        };
+        checker.check(&self.conn, text, scope)
     }
 
     /// Appends the next events to `page` as NDJSON and moves `reading` on. Ends after about 256 KiB
@@ -474,7 +481,7 @@ fn judge_move(
     backwards: bool,
 ) -> rusqlite::Result<Verdict> {
     let mut statement = conn.prepare_cached(
-        "SELECT (SELECT last_acked_id FROM consumer_progress p WHERE p.consumer_id = s.consumer_id) \
+        "SELECT (SELECT CAST(last_acked_id AS INTEGER) FROM consumer_progress p WHERE p.consumer_id = s.consumer_id) \
          FROM subscriptions s WHERE s.consumer_id = ?",
     )?;
     let stored = statement.query_row([consumer.as_str()], |row| row.get::<_, Option<i64>>(0)).optional()?;
@@ -519,6 +526,7 @@ fn wait_for_others(conn: &mut Connection) -> rusqlite::Result<()> {
 
 fn configure(conn: &mut Connection) -> rusqlite::Result<()> {
     wait_for_others(conn)?;
+    filter::bound(conn)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;

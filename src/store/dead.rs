@@ -32,13 +32,14 @@ impl Store {
                  WHERE consumer_id = ? ORDER BY event_id",
             )?;
             let rows = statement.query_map([consumer.as_str()], |row| {
+                let number = |column: usize| row.get_ref(column).map(|value| value.as_i64().ok());
                 Ok(Letter {
-                    event_id: row.get(0)?,
-                    attempts: row.get(1)?,
-                    last_exit: row.get(2)?,
+                    event_id: number(0)?.unwrap_or(0),
+                    attempts: number(1)?.unwrap_or(0),
+                    last_exit: number(2)?,
                     last_error: row.get_ref(3).map(text_of)?.unwrap_or_default(),
                     parked_at: row.get_ref(4).map(text_of)?.unwrap_or_default(),
-                    retry: row.get(5)?,
+                    retry: number(5)? == Some(1),
                 })
             })?;
             rows.collect()
@@ -49,7 +50,9 @@ impl Store {
     /// The dead letter that is to be delivered again next, if any.
     pub fn letter_to_retry(&self, consumer: &ConsumerId) -> Result<Option<i64>> {
         self.conn
-            .prepare_cached("SELECT min(event_id) FROM dead_letters WHERE consumer_id = ? AND retry")
+            .prepare_cached(
+                "SELECT min(CAST(event_id AS INTEGER)) FROM dead_letters WHERE consumer_id = ? AND retry",
+            )
             .and_then(|mut s| s.query_row([consumer.as_str()], |row| row.get(0)).optional())
             .map(Option::flatten)
             .map_err(|e| database(&e, "reading the dead letters"))

@@ -13,7 +13,7 @@ use rusqlite::{OptionalExtension, params};
 
 use super::Store;
 use crate::error::{Result, database};
-use crate::filter::{self, Deadline, Filter, Limits, Scope};
+use crate::filter::{self, Deadline, Filter, Scope};
 use crate::subscription::{Mark, Subscription};
 
 /// How many ids are asked about in one statement.
@@ -111,12 +111,15 @@ impl Store {
                 .into_iter()
                 .filter(|t| t.id > subscription.filter_error_id && t.id <= gained)
                 .collect();
-            if remember && (gained - remembered >= MARK_STEP || !fresh.is_empty() || slow) {
+            if remember && (gained.saturating_sub(remembered) >= MARK_STEP || !fresh.is_empty() || slow) {
                 self.remember(subscription, text, gained, &fresh)?;
                 remembered = gained;
             }
             look.troubles.extend(fresh);
             upto = gained.max(upto);
+            if look.first_pending.is_none() && !slow {
+                upto = self.before_next(upto, newest)?;
+            }
         }
         Ok(look)
     }
@@ -224,7 +227,8 @@ impl Store {
     /// through in [`SCAN_TIME`].
     pub(super) fn scan(&mut self, filter: &Filter, after: i64, upto: i64, most: usize) -> Result<Scan> {
         let mut scan = Scan { upto: after, ..Scan::default() };
-        let limits = Limits::narrow(&self.conn);
+        filter.ready(&self.conn, &mut self.dates).map_err(|e| database(&e, "asking a filter"))?;
+        let limits = filter.limits(&self.conn);
         let scanned = self.scan_ranges(filter, upto, most, &mut scan);
         limits.widen(&self.conn);
         scanned.map(|()| scan)
@@ -249,7 +253,11 @@ impl Store {
             };
             match found {
                 Ok(ids) => {
-                    scan.upto = if ids.len() == left { ids[left - 1] } else { end };
+                    scan.upto = match ids[..] {
+                        [.., last] if ids.len() == left => last,
+                        [] => self.before_next(end, upto)?,
+                        _ => end,
+                    };
                     scan.ids.extend(ids);
                 }
                 Err(e) if is_the_filters_fault(&e) => self.scan_one_by_one(filter, end, most, began, scan)?,
@@ -257,6 +265,16 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// The last id up to `upto` before an event comes after `id`. Other programs may leave gaps of
+    /// any width, and these must not be crossed step by step.
+    fn before_next(&self, id: i64, upto: i64) -> Result<i64> {
+        let next = self.conn.prepare_cached("SELECT min(id) FROM events WHERE id > ?");
+        let next: Option<i64> = next
+            .and_then(|mut s| s.query_row([id], |row| row.get(0)))
+            .map_err(|e| database(&e, "looking for the next event"))?;
+        Ok(next.map_or(upto, |next| upto.min(next - 1)).max(id))
     }
 
     fn scan_one_by_one(

@@ -125,7 +125,8 @@ fn select(conn: &Connection, clause: &str, params: &[&dyn ToSql]) -> rusqlite::R
 
 fn map(row: &rusqlite::Row<'_>) -> rusqlite::Result<Subscription> {
     let text = |column: &str| row.get_ref(column).map(text_of);
-    let number = |column: &str| row.get::<_, Option<i64>>(column);
+    // What is no number was not written by this program, and must not hide the other rows.
+    let number = |column: &str| row.get_ref(column).map(|value| value.as_i64().ok());
     let count = |column: &str| number(column).map(|n| n.unwrap_or(0));
     let time = |column: &str| text(column).map(|text| text.as_deref().and_then(parse_time));
     let boot = text("run_boot")?.unwrap_or_default();
@@ -176,7 +177,7 @@ fn map(row: &rusqlite::Row<'_>) -> rusqlite::Result<Subscription> {
         last_exit: text("run_exit")?,
         task,
         run_cursor: count("run_cursor")?,
-        run_newest: count("run_newest")?,
+        run_newest: count("run_newest")?.max(0),
         narrow_upto: count("narrow_upto")?,
         dead_streak: count("dead_streak")? != 0,
         stop,
@@ -194,7 +195,7 @@ fn map(row: &rusqlite::Row<'_>) -> rusqlite::Result<Subscription> {
         state,
         dead: count("dead")?,
         dead_to_retry: count("dead_to_retry")?,
-        last_acked_id: count("last_acked_id")?,
+        last_acked_id: count("last_acked_id")?.max(0),
         updated_at: text("updated_at")?,
     })
 }

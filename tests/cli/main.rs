@@ -10,6 +10,7 @@ mod dispatch;
 mod dropin;
 mod errors;
 mod exclusion;
+mod filters;
 mod handlers_hostile;
 mod handlers_logs;
 mod handlers_rule;

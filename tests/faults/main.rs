@@ -7,6 +7,7 @@ mod harness;
 
 mod crowd;
 mod disk;
+mod fuzz;
 mod inject;
 mod kill;
 mod power;

@@ -4,9 +4,11 @@
 //! prints the smallest case it found.
 
 mod batches;
+mod catalogue;
 mod cursors;
 mod filters;
 mod marks;
+mod model;
 mod names;
 mod projection;
 mod world;

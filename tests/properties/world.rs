@@ -42,9 +42,19 @@ impl Place {
 
     /// Subscribes a consumer whose handler is of no interest.
     pub fn subscribe(&mut self, consumer: &ConsumerId, filter: Option<&str>) -> Subscribed {
+        self.subscribe_from(consumer, filter, None)
+    }
+
+    /// The same, with its cursor set.
+    pub fn subscribe_from(
+        &mut self,
+        consumer: &ConsumerId,
+        filter: Option<&str>,
+        from: Option<i64>,
+    ) -> Subscribed {
         let policy = Policy::default();
         let (handler_cmd, cwd) = ("true", "/".as_ref());
-        let new = NewSubscription { consumer, handler_cmd, filter, cwd, policy: &policy, from: None };
+        let new = NewSubscription { consumer, handler_cmd, filter, cwd, policy: &policy, from };
         self.thread.store.subscribe(&new).unwrap()
     }
 
