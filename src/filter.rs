@@ -248,7 +248,7 @@ fn scratch() -> rusqlite::Result<Connection> {
     bound(&conn)?;
     conn.execute_batch(&format!(
         "CREATE TABLE events ({SHAPE}); \
-         INSERT INTO events VALUES (1, '2026-03-18T10:30:00.123Z', 'self', 'message', NULL, '{{}}')"
+         INSERT INTO events VALUES (1, '2026-03-18T10:30:00.123Z', 'self', 'message', NULL, '{{}}', '{{}}')"
     ))?;
     Ok(conn)
 }
