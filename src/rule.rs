@@ -190,6 +190,23 @@ pub struct State {
     pub stop: Option<StopRequest>,
 }
 
+impl State {
+    /// The same with no run, wait or stall; what is remembered beyond one run stays.
+    pub fn at_rest(&self) -> State {
+        State {
+            phase: Phase::Idle,
+            reason: None,
+            next_try: None,
+            supervisor: None,
+            handler: None,
+            since: None,
+            task: None,
+            stop: None,
+            ..self.clone()
+        }
+    }
+}
+
 /// Why somebody looks at a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
@@ -287,19 +304,8 @@ pub struct Settled {
 
 /// The rule, after a run.
 pub fn settle(before: &State, policy: &Policy, ended: &Ended) -> Settled {
-    let mut state = State {
-        phase: Phase::Idle,
-        reason: None,
-        next_try: None,
-        supervisor: None,
-        handler: None,
-        since: None,
-        task: None,
-        stop: None,
-        ended: Some(ended.now),
-        last_exit: Some(ended.exit.to_string()),
-        ..before.clone()
-    };
+    let mut state =
+        State { ended: Some(ended.now), last_exit: Some(ended.exit.to_string()), ..before.at_rest() };
     let progress = ended.cursor > before.run_cursor;
     let rewound = ended.cursor < before.run_cursor;
     let fine = ended.exit == Exit::Code(0) && !ended.stopped;

@@ -157,19 +157,10 @@ impl Store {
 
     /// Records that nothing is pending: the consumer rests, attempts forgotten.
     pub fn rest(&mut self, subscription: &Subscription) -> Result<()> {
-        let resting = |state: &State| State {
-            phase: Phase::Idle,
-            reason: None,
-            attempts: 0,
-            next_try: None,
-            supervisor: None,
-            handler: None,
-            since: None,
-            task: None,
-            stop: None,
-            ..state.clone()
-        };
-        self.update(subscription, Durability::Unsynced, |_, current| Ok(resting(&current.state))).map(drop)
+        self.update(subscription, Durability::Unsynced, |_, current| {
+            Ok(State { attempts: 0, ..current.state.at_rest() })
+        })
+        .map(drop)
     }
 
     /// Records that this process no longer looks after the consumer.
