@@ -177,9 +177,9 @@ fn read_text(from: &mut impl BufRead, into: &mut Vec<u8>) -> io::Result<()> {
     from.read_exact(into)
 }
 
-/// What was text when it was written is borrowed as text.
+/// What was text when it was written is borrowed as text, unless the disk has changed it.
 fn as_text(bytes: &[u8]) -> Cow<'_, str> {
-    String::from_utf8_lossy(bytes)
+    std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed)
 }
 
 #[cfg(test)]
