@@ -151,8 +151,7 @@ impl Push {
         let mut stored = Stored::default();
         if let Some(last_source) = &batch.last_source {
             rotate_log(&thread);
-            stored =
-                append(&mut thread, |inserter| batch.for_each(|event| inserter.insert(event).map(drop)))?;
+            stored = append(&mut thread, |inserter| batch.for_each(|event| inserter.insert_soon(event)))?;
             thread.log(
                 Level::Info,
                 format_args!(
