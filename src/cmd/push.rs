@@ -3,9 +3,10 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use rustix::fs::FileType;
 use serde_json::json;
 
-use crate::batch::Batch;
+use crate::batch::{self, About, Batch};
 use crate::cmd::ThreadArg;
 use crate::error::{Failure, OrFix, Result};
 use crate::event::{Event, NewEvent};
@@ -139,8 +140,9 @@ impl Push {
 
     fn run_batch(self) -> Result<()> {
         let mut thread = self.thread.open()?;
-        let batch = Batch::read(io::stdin().lock(), &thread.dir().join("run"))?;
-        if let Some((count, line, form)) = batch.odd_sources {
+        rotate_log(&thread);
+        let (stored, about) = store_batch(&mut thread)?;
+        if let Some((count, line, form)) = about.odd_sources {
             output::warn(match count {
                 1 => format!("the source on line {line} does not fit the form {form}; stored as it is"),
                 _ => format!(
@@ -148,10 +150,7 @@ impl Push {
                 ),
             });
         }
-        let mut stored = Stored::default();
-        if let Some(last_source) = &batch.last_source {
-            rotate_log(&thread);
-            stored = append(&mut thread, |inserter| batch.for_each(|event| inserter.insert_soon(event)))?;
+        if let Some(last_source) = &about.last_source {
             thread.log(
                 Level::Info,
                 format_args!(
@@ -171,6 +170,30 @@ impl Push {
         });
         Ok(())
     }
+}
+
+/// Stores what stdin holds. A file cannot keep anybody waiting, so it is read while it is stored.
+fn store_batch(thread: &mut Thread) -> Result<(Stored, About)> {
+    let mut about = About::default();
+    let stdin = io::stdin();
+    let stored = if is_file(&stdin) {
+        append(thread, |inserter| {
+            about = batch::stream(stdin, |event| inserter.insert_soon(event))?;
+            Ok(())
+        })?
+    } else {
+        let mut batch = Batch::read(stdin.lock(), &thread.dir().join("run"))?;
+        about = std::mem::take(&mut batch.about);
+        if about.last_source.is_none() {
+            return Ok((Stored::default(), about));
+        }
+        append(thread, |inserter| batch.for_each(|event| inserter.insert_soon(event)))?
+    };
+    Ok((stored, about))
+}
+
+fn is_file(stdin: &io::Stdin) -> bool {
+    rustix::fs::fstat(stdin).is_ok_and(|about| FileType::from_raw_mode(about.st_mode).is_file())
 }
 
 fn required(value: Option<String>, name: &str) -> Result<String> {
@@ -217,7 +240,9 @@ fn append(
     feed: impl FnOnce(&mut crate::store::Inserter<'_>) -> Result<()>,
 ) -> Result<Stored> {
     let stored = thread.store.append(feed);
-    if let Err(failure) = &stored {
+    if let Err(failure) = &stored
+        && failure.code == 1
+    {
         thread.log(Level::Error, format_args!("push: {failure}"));
     }
     stored
