@@ -7,7 +7,7 @@
 mod dead;
 mod evaluate;
 mod runs;
-mod schema;
+pub mod schema;
 mod subscriptions;
 
 use std::io::ErrorKind;

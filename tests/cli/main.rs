@@ -16,6 +16,7 @@ mod handlers_logs;
 mod handlers_rule;
 mod handlers_stdin;
 mod handlers_stop;
+mod help;
 mod info;
 mod init;
 mod journal;
