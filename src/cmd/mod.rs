@@ -3,6 +3,7 @@
 //! This file owns what they share: naming the thread and the consumer, and reading numbers.
 
 pub mod ack;
+pub mod completions;
 pub mod dead;
 pub mod dispatch;
 pub mod info;
@@ -109,6 +110,7 @@ enum Command {
     Resume(resume::Resume),
     Logs(logs::Logs),
     Dead(dead::Dead),
+    Completions(completions::Completions),
 }
 
 /// Runs one command line, the program's name first. `as_json`: whether it asks for JSON.
@@ -147,6 +149,7 @@ pub fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
         Command::Resume(command) => command.run(),
         Command::Logs(command) => command.run(),
         Command::Dead(command) => command.run(),
+        Command::Completions(command) => command.run(),
     }
 }
 

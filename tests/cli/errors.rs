@@ -24,7 +24,7 @@ const COMMANDS: [&[&str]; 10] = [
     &["info"],
 ];
 
-pub const NAMES: [&str; 15] = [
+pub const NAMES: [&str; 16] = [
     "init",
     "push",
     "pop",
@@ -40,6 +40,7 @@ pub const NAMES: [&str; 15] = [
     "resume",
     "logs",
     "dead",
+    "completions",
 ];
 
 const EVENT: &str = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"x\"}\n";

@@ -174,4 +174,6 @@ fn json_may_stand_before_the_command() {
     assert_eq!(answer["event_count"], 0);
     let (_, stderr) = world.thread(["--json", "peek", "--last-event-id", "x"]).ends_with(2);
     assert!(serde_json::from_str::<Value>(&stderr).unwrap()["error"].is_string());
+    let script = world.thread(["completions", "bash"]).quiet();
+    assert_eq!(world.thread(["completions", "bash", "--json"]).quiet(), script);
 }

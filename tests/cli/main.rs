@@ -4,6 +4,7 @@ mod harness;
 
 mod ack;
 mod batch;
+mod completions;
 mod concurrency;
 mod dead;
 mod dispatch;
