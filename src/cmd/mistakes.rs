@@ -93,6 +93,18 @@ pub fn explain(error: &clap::Error, args: &[OsString]) -> Failure {
     }
 }
 
+/// What is said of words that name no command, where only the name of one may stand.
+pub fn no_such_command(words: &[String]) -> Failure {
+    let args: Vec<OsString> =
+        ["thread"].into_iter().chain(words.iter().map(String::as_str)).map(Into::into).collect();
+    match Cli::try_parse_from(&args) {
+        Err(error) => explain(&error, &args),
+        Ok(_) => {
+            Failure::asked_wrongly(format_args!("`{}` is no command", words.join(" ")), "see `thread --help`")
+        }
+    }
+}
+
 fn lacks_command(error: &clap::Error) -> bool {
     matches!(error.kind(), ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand)
 }

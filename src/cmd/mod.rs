@@ -9,6 +9,7 @@ pub mod dispatch;
 pub mod info;
 pub mod init;
 pub mod logs;
+pub mod man;
 pub mod pause;
 pub mod peek;
 pub mod pop;
@@ -111,6 +112,7 @@ enum Command {
     Logs(logs::Logs),
     Dead(dead::Dead),
     Completions(completions::Completions),
+    Man(man::Man),
 }
 
 /// Runs one command line, the program's name first. `as_json`: whether it asks for JSON.
@@ -150,6 +152,7 @@ pub fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
         Command::Logs(command) => command.run(),
         Command::Dead(command) => command.run(),
         Command::Completions(command) => command.run(),
+        Command::Man(command) => command.run(),
     }
 }
 

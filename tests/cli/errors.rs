@@ -24,7 +24,7 @@ const COMMANDS: [&[&str]; 10] = [
     &["info"],
 ];
 
-pub const NAMES: [&str; 16] = [
+pub const NAMES: [&str; 17] = [
     "init",
     "push",
     "pop",
@@ -41,6 +41,7 @@ pub const NAMES: [&str; 16] = [
     "logs",
     "dead",
     "completions",
+    "man",
 ];
 
 const EVENT: &str = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"x\"}\n";

@@ -174,6 +174,8 @@ fn json_may_stand_before_the_command() {
     assert_eq!(answer["event_count"], 0);
     let (_, stderr) = world.thread(["--json", "peek", "--last-event-id", "x"]).ends_with(2);
     assert!(serde_json::from_str::<Value>(&stderr).unwrap()["error"].is_string());
-    let script = world.thread(["completions", "bash"]).quiet();
-    assert_eq!(world.thread(["completions", "bash", "--json"]).quiet(), script);
+    for command in [&["completions", "bash"][..], &["man"]] {
+        let plain = world.thread(command).quiet();
+        assert_eq!(world.thread(command).arg("--json").quiet(), plain);
+    }
 }

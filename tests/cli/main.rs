@@ -22,6 +22,7 @@ mod info;
 mod init;
 mod journal;
 mod live;
+mod man;
 mod messages;
 mod metadata;
 mod notifier;
