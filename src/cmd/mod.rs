@@ -6,6 +6,7 @@ pub mod ack;
 pub mod completions;
 pub mod dead;
 pub mod dispatch;
+pub mod guide;
 pub mod info;
 pub mod init;
 pub mod logs;
@@ -78,7 +79,9 @@ Environment:
 Exit codes:
   0  done
   1  it could not be done
-  2  it was asked wrongly";
+  2  it was asked wrongly
+
+An agent that is new to this should read `thread guide`.";
 
 /// What somebody sees who types the name of the program alone.
 const ORIENTATION: &str = "\
@@ -91,7 +94,7 @@ The first minute:
   thread logs --thread inbox --consumer bot
   thread info --thread inbox
 
-Read on: `thread --help` has all commands.
+Read on: `thread --help` has all commands, `thread guide` is for agents.
 ";
 
 #[derive(Subcommand)]
@@ -113,6 +116,7 @@ enum Command {
     Dead(dead::Dead),
     Completions(completions::Completions),
     Man(man::Man),
+    Guide(guide::Guide),
 }
 
 /// Runs one command line, the program's name first. `as_json`: whether it asks for JSON.
@@ -153,6 +157,7 @@ pub fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
         Command::Dead(command) => command.run(),
         Command::Completions(command) => command.run(),
         Command::Man(command) => command.run(),
+        Command::Guide(command) => command.run(),
     }
 }
 

@@ -24,7 +24,7 @@ const COMMANDS: [&[&str]; 10] = [
     &["info"],
 ];
 
-pub const NAMES: [&str; 17] = [
+pub const NAMES: [&str; 18] = [
     "init",
     "push",
     "pop",
@@ -42,6 +42,7 @@ pub const NAMES: [&str; 17] = [
     "dead",
     "completions",
     "man",
+    "guide",
 ];
 
 const EVENT: &str = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"x\"}\n";

@@ -57,7 +57,7 @@ fn help_as_a_command_is_the_long_help() {
     let nested = world.thread(["help", "dead", "list"]).quiet();
     assert_eq!(nested, world.thread(["dead", "list", "--help"]).quiet());
     let long = world.thread(["--help"]).quiet();
-    assert!(long.contains("\nEnvironment:\n"), "{long}");
+    assert!(long.contains("\nEnvironment:\n") && long.contains("thread guide"), "{long}");
 }
 
 /// Runs a mistake, expects exit 2, and answers with what is suggested.
@@ -172,9 +172,9 @@ fn json_may_stand_before_the_command() {
     let world = World::with_thread();
     let answer: Value = serde_json::from_str(&world.thread(["--json", "info"]).quiet()).unwrap();
     assert_eq!(answer["event_count"], 0);
-    let (_, stderr) = world.thread(["--json", "peek", "--last-event-id", "x"]).ends_with(2);
+    let (_, stderr) = world.thread(["--json", "guide", "--for", "x"]).ends_with(2);
     assert!(serde_json::from_str::<Value>(&stderr).unwrap()["error"].is_string());
-    for command in [&["completions", "bash"][..], &["man"]] {
+    for command in [&["completions", "bash"][..], &["man"], &["guide"]] {
         let plain = world.thread(command).quiet();
         assert_eq!(world.thread(command).arg("--json").quiet(), plain);
     }

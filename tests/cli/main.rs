@@ -12,6 +12,7 @@ mod dropin;
 mod errors;
 mod exclusion;
 mod filters;
+mod guide;
 mod handlers_hostile;
 mod handlers_logs;
 mod handlers_rule;
