@@ -72,7 +72,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let as_json = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json");
     // A defect must not look like success or spill a backtrace into somebody's pipe.
     panic::set_hook(Box::new(|_| {}));
-    let done = panic::catch_unwind(|| cmd::run(args)).unwrap_or_else(|panicked| {
+    let done = panic::catch_unwind(|| cmd::run(args, as_json)).unwrap_or_else(|panicked| {
         let why = panicked.downcast_ref::<String>().map(String::as_str);
         let why = why.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("no message");
         Err(Failure::could_not(format_args!("a defect in thread: {why}"), "please report it"))

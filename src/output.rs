@@ -70,6 +70,11 @@ pub fn warn(text: impl fmt::Display) {
     stderr_line(&format!("Warning: {}", Escaped(&text.to_string())));
 }
 
+/// Prints text of ours to stderr.
+pub fn note(text: &str) {
+    stderr_line(text);
+}
+
 /// Prints a failure to stderr, in one line: for people, or as JSON.
 pub fn failure(failure: &Failure, as_json: bool) {
     #[derive(Serialize)]

@@ -8,7 +8,7 @@ mod dead;
 mod evaluate;
 mod insert;
 mod runs;
-mod schema;
+pub mod schema;
 mod subscriptions;
 
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueHint};
 use rustix::fs::FileType;
 use serde_json::json;
 
@@ -20,7 +20,7 @@ use crate::wake::{self, Waking};
 /// The largest content, in bytes: no larger row fits the database.
 const MAX_CONTENT: u64 = 999_000_000;
 
-/// Store an event, or a batch of them, and wake the consumers it concerns
+/// Store an event, or a batch of them, and wake its consumers
 ///
 /// Stores one event and prints its id. When this says yes (exit 0), the event survives power
 /// loss. The JSONL copy is then brought up to date and consumers are woken; trouble with either
@@ -31,6 +31,10 @@ const MAX_CONTENT: u64 = 999_000_000;
 /// pipes into `thread push --batch`. The batch is stored whole or not at all; the number stored is
 /// printed.
 #[derive(Args)]
+#[command(override_usage = "\
+thread push [OPTIONS] --source <S> --type <T> --content <TEXT>
+       thread push [OPTIONS] --source <S> --type <T> --content-file <FILE>
+       thread push [OPTIONS] --batch")]
 #[command(after_help = "\
 Examples:
   thread push --thread inbox --source self --type message --content 'Hello'
@@ -50,16 +54,17 @@ pub struct Push {
     /// A finer kind, e.g. toolcall or decision
     #[arg(long, allow_hyphen_values = true)]
     subtype: Option<String>,
-    /// The payload, as it stands on the command line
+    /// The payload; text that a shell may mangle, or long text, goes by --content-file
     #[arg(long, allow_hyphen_values = true)]
     content: Option<String>,
     /// Read the payload from a file, or from stdin with "-": any size, byte for byte, UTF-8
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["content", "batch"])]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["content", "batch"])]
     content_file: Option<PathBuf>,
-    /// What a program may want to know of it, as strings: --meta run_id=17 stage=plan
+    /// Metadata beside the content, as strings: --meta run_id=17 stage=plan
     #[arg(long, value_name = "KEY=VALUE", num_args = 1.., conflicts_with = "metadata")]
     meta: Vec<String>,
-    /// The same as a JSON object
+    /// Metadata as a JSON object
     #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
     metadata: Option<String>,
     /// Store it only once, however often it is pushed under this key
