@@ -17,6 +17,8 @@ mod handlers_rule;
 mod handlers_stdin;
 mod handlers_stop;
 mod info;
+mod info_prometheus;
+mod info_table;
 mod init;
 mod journal;
 mod live;
