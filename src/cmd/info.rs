@@ -30,8 +30,7 @@ mod table;
 Examples:
   thread info --thread inbox
   thread info --thread inbox --json | jq '.subscriptions[].pending'
-  thread info --thread inbox --format prometheus >inbox.prom.new &&
-    mv inbox.prom.new /var/lib/node_exporter/inbox.prom")]
+  thread info --thread inbox --format prometheus >inbox.prom")]
 pub struct Info {
     #[command(flatten)]
     thread: ThreadArg,
@@ -147,7 +146,7 @@ impl Report {
     fn to_json(&self) -> Value {
         json!({
             "event_count": self.events.count,
-            "subscriptions": self.consumers.iter().map(|c| c.to_json(self.now)).collect::<Vec<_>>(),
+            "subscriptions": self.consumers.iter().map(Consumer::to_json).collect::<Vec<_>>(),
             "thread": self.thread,
             "last_event_id": self.events.newest_ever,
             "database_bytes": self.database_bytes,
@@ -189,7 +188,7 @@ impl Consumer {
         self.subscription.state.last_exit.as_deref().and_then(Exit::parse)
     }
 
-    fn to_json(&self, now: Time) -> Value {
+    fn to_json(&self) -> Value {
         let (s, situation) = (&self.subscription, &self.situation);
         let mut object = Map::new();
         let base = [
@@ -206,7 +205,6 @@ impl Consumer {
             ("pending", json!(situation.pending)),
             ("oldest_pending_id", json!(oldest_id)),
             ("oldest_pending_at", json!(oldest_at.flatten())),
-            ("oldest_pending_age_seconds", json!(self.oldest_age(now).map(|age| age.as_secs_f64()))),
             ("dead", json!(s.dead)),
             ("filter_errors", json!(s.filter_errors)),
             ("last_run_started_at", json!(s.state.began.map(format_time))),
