@@ -24,7 +24,7 @@ use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
 use sha1::{Digest, Sha1};
 
-pub use rotation::{rotate_log, set_aside};
+pub use rotation::{copy_bytes, rotate_log, set_aside};
 
 use crate::files::{self, Files};
 use crate::lock::Lock;

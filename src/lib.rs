@@ -69,7 +69,7 @@ use error::Failure;
 /// Runs the program with these arguments, the program's name first.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
-    let as_json = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json");
+    let as_json = asks_for_json(&args);
     // A defect must not look like success or spill a backtrace into somebody's pipe.
     panic::set_hook(Box::new(|_| {}));
     let done = panic::catch_unwind(|| cmd::run(args, as_json)).unwrap_or_else(|panicked| {
@@ -84,4 +84,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             ExitCode::from(failure.code)
         }
     }
+}
+
+/// Whether errors are to be told in JSON. Known before the arguments are understood, because they
+/// may not be.
+fn asks_for_json(args: &[OsString]) -> bool {
+    let options: Vec<&OsString> = args.iter().take_while(|arg| *arg != "--").collect();
+    options.iter().any(|arg| *arg == "--json" || *arg == "--format=json")
+        || options.windows(2).any(|pair| pair[0] == "--format" && pair[1] == "json")
 }

@@ -64,6 +64,23 @@ pub struct Reading<'f> {
     pub filter: Option<&'f Filter>,
 }
 
+/// How many events there are, and between which ids. Ids are 0 when there are no events.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Extent {
+    pub count: u64,
+    pub oldest: i64,
+    pub newest: i64,
+    /// The newest id ever given, also when its event is gone.
+    pub newest_ever: i64,
+}
+
+impl Extent {
+    /// Whether no id is missing between the oldest and the newest.
+    fn is_gapless(&self) -> bool {
+        self.newest.checked_sub(self.oldest).is_some_and(|span| span.unsigned_abs() + 1 == self.count)
+    }
+}
+
 /// What became of a wish to set a cursor.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Moved {
@@ -173,6 +190,19 @@ impl Store {
             .query_row("SELECT count(*) FROM events", [], |row| row.get::<_, i64>(0))
             .map(i64::unsigned_abs)
             .map_err(|e| database(&e, "counting the events"))
+    }
+
+    /// How many events are stored, and between which ids, all at one moment.
+    pub fn extent(&self) -> Result<Extent> {
+        let failed = |e: rusqlite::Error| database(&e, "counting the events");
+        let _moment = self.conn.unchecked_transaction().map_err(failed)?;
+        let oldest = "SELECT coalesce(min(id), 0) FROM events";
+        Ok(Extent {
+            count: self.count()?,
+            oldest: self.conn.query_row(oldest, [], |row| row.get(0)).map_err(failed)?,
+            newest: self.newest_id()?,
+            newest_ever: newest_ever(&self.conn).map_err(failed)?,
+        })
     }
 
     /// Checks a filter against this database.

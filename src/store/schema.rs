@@ -45,6 +45,7 @@ const ADDED: &[(&str, &str)] = &[
     ("handler_pid", "INTEGER"),
     ("handler_start", "INTEGER"),
     ("run_since", "TEXT"),
+    ("run_began", "TEXT"),
     ("run_ended", "TEXT"),
     ("run_exit", "TEXT"),
     ("run_task", "TEXT"),

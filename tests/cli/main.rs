@@ -20,6 +20,8 @@ mod handlers_stdin;
 mod handlers_stop;
 mod help;
 mod info;
+mod info_prometheus;
+mod info_table;
 mod init;
 mod journal;
 mod live;

@@ -130,7 +130,7 @@ fn comparable(text: &str) -> Vec<String> {
     timeless(text).lines().map(line).collect()
 }
 
-/// The text with every time of day and every duration made the same.
+/// The text with every time of day, every duration and every size of a file made the same.
 fn timeless(text: &str) -> String {
     const TIME: &str = "0000-00-00T00:00:00.000Z";
     let mut out = String::new();
@@ -147,6 +147,9 @@ fn timeless(text: &str) -> String {
         } else if let Some(after) = rest.strip_prefix("after=") {
             out.push_str("after=<time>");
             rest = after.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+        } else if let Some(after) = rest.strip_prefix("_bytes\":") {
+            out.push_str("_bytes\":0");
+            rest = after.trim_start_matches(|c: char| c.is_ascii_digit());
         } else {
             out.push(first);
             rest = &rest[first.len_utf8()..];
