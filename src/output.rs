@@ -70,6 +70,11 @@ pub fn warn(text: impl fmt::Display) {
     stderr_line(&format!("Warning: {}", Escaped(&text.to_string())));
 }
 
+/// Prints to stderr what is good to know and no cause for concern.
+pub fn note(text: impl fmt::Display) {
+    stderr_line(&format!("Note: {}", Escaped(&text.to_string())));
+}
+
 /// Prints a failure to stderr, in one line: for people, or as JSON.
 pub fn failure(failure: &Failure, as_json: bool) {
     #[derive(Serialize)]

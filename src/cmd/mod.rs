@@ -12,6 +12,7 @@ pub mod logs;
 pub mod pause;
 pub mod peek;
 pub mod pop;
+pub mod prune;
 pub mod push;
 pub mod reading;
 pub mod resume;
@@ -83,6 +84,7 @@ enum Command {
     Resume(resume::Resume),
     Logs(logs::Logs),
     Dead(dead::Dead),
+    Prune(prune::Prune),
     #[command(name = crate::supervisor::COMMAND, hide = true)]
     Supervise(hidden::Supervise),
     #[command(name = crate::wake::COMMAND, hide = true)]
@@ -118,6 +120,7 @@ pub fn run(args: Vec<OsString>) -> Result<()> {
         Command::Resume(command) => command.run(),
         Command::Logs(command) => command.run(),
         Command::Dead(command) => command.run(),
+        Command::Prune(command) => command.run(),
         Command::Supervise(command) => command.run(),
         Command::AskAgain(command) => command.run(),
     }
