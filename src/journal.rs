@@ -11,11 +11,15 @@
 //! Anything else — a writer that was killed, a hand that edited, a restored copy — makes the next
 //! writer compare the file with the table from the beginning, keep what agrees and write the rest
 //! again. After a reboot it compares from the last synced length on, at the least.
+//!
+//! Rows that were pruned are in the copy alone. Their lines are known by their ids, which were given
+//! once and are not in the table; a comparison passes over them, and nothing takes them away.
 
+mod lines;
 mod rotation;
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,6 +28,7 @@ use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
 use sha1::{Digest, Sha1};
 
+use lines::Lines;
 pub use rotation::{copy_bytes, rotate_log, set_aside};
 
 use crate::files::{self, Files};
@@ -49,6 +54,13 @@ struct Place {
     id: i64,
 }
 
+impl Place {
+    /// Moves on past a line.
+    fn pass(&mut self, line: &[u8], id: i64) {
+        *self = Place { bytes: self.bytes + line.len() as u64, lines: self.lines + 1, id };
+    }
+}
+
 /// What the last writer knew. Of no use when it does not fit the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct State {
@@ -70,13 +82,34 @@ struct State {
 ///
 /// The copy is then behind or torn; the next call mends it.
 pub fn catch_up(files: &Files, store: &mut Store) -> anyhow::Result<()> {
+    write(files, store, |writer, store| writer.run(store))
+}
+
+/// The same, and has all of it on the disk: what the copy holds then may go from the table.
+///
+/// # Errors
+///
+/// Then nothing may go.
+pub fn catch_up_and_sync(files: &Files, store: &mut Store) -> anyhow::Result<()> {
+    write(files, store, |writer, store| {
+        writer.run(store)?;
+        writer.sync()
+    })
+}
+
+/// Lets `what` write the copy, under the lock.
+fn write(
+    files: &Files,
+    store: &mut Store,
+    what: impl FnOnce(&mut Writer<'_>, &mut Store) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let path = files.run("_journal");
     let lock = files
         .open_lock(&path)
         .and_then(|file| Lock::take(file, PATIENCE))
         .with_context(|| format!("cannot lock {}", path.display()))?
         .ok_or_else(|| anyhow!("another process has been writing events.jsonl for too long"))?;
-    let result = Writer::open(files, lock.file()).and_then(|mut writer| writer.run(store));
+    let result = Writer::open(files, lock.file()).and_then(|mut writer| what(&mut writer, store));
     lock.release();
     result.with_context(|| format!("cannot write {}", files.jsonl().display()))
 }
@@ -132,50 +165,86 @@ impl<'a> Writer<'a> {
         if self.state.end.lines > MAX_LINES {
             self.rotate()?;
         }
-        self.append(store)?;
+        self.append(store, i64::MAX)?;
         self.remember()
     }
 
-    /// Compares what lies past the known place with the table and cuts off what does not agree.
+    /// Compares what lies past the known place with the table, and cuts off or writes again what
+    /// does not agree.
     fn keep_what_agrees(&mut self, store: &mut Store) -> anyhow::Result<()> {
         let length = self.jsonl.metadata()?.len();
         if length == self.state.end.bytes {
             return Ok(());
         }
-        self.jsonl.seek(SeekFrom::Start(self.state.end.bytes))?;
-        let mut found = BufReader::with_capacity(64 * 1024, &self.jsonl);
-        let (mut line, mut there) = (Vec::new(), Vec::new());
-        let mut reading = Reading { after: self.state.end.id, left: None, filter: None };
-        let mut trouble = None;
-        let mut agrees = true;
-        while agrees {
-            let end = &mut self.state.end;
+        // Asked first: what is stored from now on is a row, whatever a line says.
+        let newest = store.newest_id()?;
+        let copy = self.jsonl.try_clone()?;
+        let mut lines = Lines::after(&copy, self.state.end.bytes)?;
+        if self.compare(store, &mut lines, newest)? && self.state.end.bytes == length {
+            return Ok(());
+        }
+        if lines.any(|id| Ok((self.state.end.id < id && id <= newest) && !store.has(id)?))? {
+            self.write_anew(store, newest)
+        } else {
+            self.jsonl.set_len(self.state.end.bytes).map_err(Into::into)
+        }
+    }
+
+    /// Moves the end on as far as the lines agree with the table. False when some line does not.
+    fn compare(&mut self, store: &mut Store, lines: &mut Lines<'_>, newest: i64) -> anyhow::Result<bool> {
+        let end = &mut self.state.end;
+        let mut reading = Reading { after: end.id, left: None, filter: None };
+        let mut line = Vec::new();
+        let mut agrees = Ok(true);
+        loop {
             let more = store.read_rows(&mut reading, |row| {
                 line.clear();
                 row.write_line(&mut line);
-                there.resize(line.len(), 0);
-                agrees = match found.read_exact(&mut there) {
-                    Ok(()) => there == line,
-                    Err(e) => {
-                        trouble = (e.kind() != io::ErrorKind::UnexpectedEof).then_some(e);
-                        false
-                    }
-                };
-                if agrees {
-                    *end = Place { bytes: end.bytes + line.len() as u64, lines: end.lines + 1, id: row.id };
+                agrees = pass_pruned(end, lines, row.id - 1).and_then(|()| Ok(lines.peek()? == line));
+                if let Ok(true) = agrees {
+                    end.pass(&line, row.id);
+                    lines.next();
                 }
-                agrees
+                matches!(agrees, Ok(true))
             })?;
+            if !agrees.as_ref().is_ok_and(|&agrees| agrees) {
+                return Ok(agrees?);
+            }
             if !more {
-                break;
+                pass_pruned(end, lines, newest)?;
+                return Ok(true);
             }
         }
-        if let Some(e) = trouble {
-            return Err(e.into());
+    }
+
+    /// Writes the file anew, because lines of pruned rows stand behind a place that does not agree:
+    /// what agrees, and from there on the rows and those lines, in order. Under another name first,
+    /// so that a kill leaves either file whole.
+    fn write_anew(&mut self, store: &mut Store, newest: i64) -> anyhow::Result<()> {
+        // It may be a link.
+        let path = fs::canonicalize(self.files.jsonl())?;
+        let draft_path = path.with_extension("jsonl.mending");
+        let draft = self.files.open(&draft_path, OpenOptions::new().read(true).append(true))?;
+        draft.set_len(0)?;
+        let copy = std::mem::replace(&mut self.jsonl, draft);
+        (&copy).seek(SeekFrom::Start(0))?;
+        io::copy(&mut (&copy).take(self.state.end.bytes), &mut self.jsonl)?;
+        let mut lines = Lines::after(&copy, self.state.end.bytes)?;
+        while !lines.peek()?.is_empty() {
+            if let Some(id) = lines.id()
+                && self.state.end.id < id
+                && id <= newest
+                && !store.has(id)?
+            {
+                self.append(store, id)?;
+                self.jsonl.write_all(lines.peek()?)?;
+                self.state.end.pass(lines.peek()?, id);
+            }
+            lines.next();
         }
-        if self.state.end.bytes < length {
-            self.jsonl.set_len(self.state.end.bytes)?;
-        }
+        self.jsonl.sync_all()?;
+        fs::rename(&draft_path, &path)?;
+        self.state.inode = self.jsonl.metadata()?.ino();
         Ok(())
     }
 
@@ -194,23 +263,26 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes what the table has beyond the last line.
-    fn append(&mut self, store: &mut Store) -> anyhow::Result<()> {
+    /// Writes what the table has beyond the last line, up to this id.
+    fn append(&mut self, store: &mut Store, upto: i64) -> anyhow::Result<()> {
         let mut page = Vec::new();
         let mut reading = Reading { after: self.state.end.id, left: None, filter: None };
         loop {
             page.clear();
-            let mut lines = 0;
+            let (mut end, mut past) = (self.state.end, false);
             let more = store.read_rows(&mut reading, |row| {
+                past = row.id > upto;
+                if past {
+                    return false;
+                }
+                let start = page.len();
                 row.write_line(&mut page);
-                lines += 1;
+                end.pass(&page[start..], row.id);
                 page.len() < 256 * 1024
             })?;
             self.jsonl.write_all(&page)?;
-            let end = &mut self.state.end;
-            *end =
-                Place { bytes: end.bytes + page.len() as u64, lines: end.lines + lines, id: reading.after };
-            if !more {
+            self.state.end = end;
+            if !more || past {
                 break;
             }
         }
@@ -221,6 +293,14 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    /// Has the copy on the disk, under its name.
+    fn sync(&mut self) -> anyhow::Result<()> {
+        self.jsonl.sync_all()?;
+        files::sync(self.files.dir())?;
+        self.state.synced = self.state.end;
+        self.remember()
+    }
+
     /// Stores what is known. A torn state is recognised by its checksum and costs a comparison.
     fn remember(&mut self) -> anyhow::Result<()> {
         self.state.modified = modified(&self.jsonl.metadata()?);
@@ -228,6 +308,18 @@ impl<'a> Writer<'a> {
         self.memory.write_all_at(format!("{json}\n{}\n", checksum(&json)).as_bytes(), 0)?;
         Ok(())
     }
+}
+
+/// Passes over the lines of rows that are in the table no more, up to this id.
+fn pass_pruned(end: &mut Place, lines: &mut Lines<'_>, upto: i64) -> io::Result<()> {
+    while !lines.peek()?.is_empty() {
+        match lines.id() {
+            Some(id) if end.id < id && id <= upto => end.pass(lines.peek()?, id),
+            _ => return Ok(()),
+        }
+        lines.next();
+    }
+    Ok(())
 }
 
 fn open_jsonl(files: &Files) -> io::Result<File> {

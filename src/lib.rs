@@ -17,6 +17,7 @@
 //! | [`supervisor`] | the process that stands beside a handler and looks again after it |
 //! | [`notifier`] | asking an external scheduler |
 //! | [`journal`] | `events.jsonl` as a projection of the table; rotation |
+//! | [`prune`] | deleting old events that nobody needs any more |
 //! | [`store`] | all SQL: events, subscriptions, cursors, runs, asking filters |
 //! | [`filter`] | from a user's text to checked SQL |
 //! | [`event`], [`subscription`] | the nouns |
@@ -49,6 +50,7 @@ pub mod log;
 pub mod notifier;
 pub mod output;
 pub mod process;
+pub mod prune;
 pub mod rule;
 pub mod signals;
 pub mod spawn;

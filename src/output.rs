@@ -84,8 +84,13 @@ pub fn warn(text: impl fmt::Display) {
 }
 
 /// Prints text of ours to stderr.
-pub fn note(text: &str) {
+pub fn text(text: &str) {
     stderr_line(text);
+}
+
+/// Prints to stderr what is good to know and no cause for concern.
+pub fn note(text: impl fmt::Display) {
+    stderr_line(&format!("Note: {}", Escaped(&text.to_string())));
 }
 
 /// Prints a failure to stderr, in one line: for people, or as JSON.

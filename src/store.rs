@@ -4,9 +4,11 @@
 //! write in an immediate transaction, and a WAL that is kept small. It knows nothing of the files
 //! beside the database, and of processes only what is recorded about them.
 
+mod compact;
 mod dead;
 mod evaluate;
 mod insert;
+mod prune;
 mod runs;
 pub mod schema;
 mod subscriptions;
@@ -18,9 +20,11 @@ use rusqlite::config::DbConfig;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
 
+pub use compact::Sizes;
 pub use dead::Letter;
 pub use evaluate::{Look, Trouble};
 pub use insert::{Inserted, Inserter, Stored};
+pub use prune::{Pruned, Step};
 pub use subscriptions::{NewSubscription, Subscribed};
 
 use crate::error::{self, Failure, Result, database};
@@ -145,12 +149,9 @@ impl Store {
         if read_only { Err(error::read_only(doing)) } else { Ok(()) }
     }
 
-    /// The newest id there is; 0 when there are no events.
+    /// The newest id ever given, also when its event is gone; 0 when none was.
     pub fn newest_id(&self) -> Result<i64> {
-        self.conn
-            .prepare_cached("SELECT coalesce(max(id), 0) FROM events")
-            .and_then(|mut s| s.query_row([], |row| row.get(0)))
-            .map_err(|e| database(&e, "looking for the newest event"))
+        newest_ever(&self.conn).map_err(|e| database(&e, "looking for the newest event"))
     }
 
     /// Changes whenever another connection has committed something.
@@ -321,6 +322,13 @@ impl Store {
         self.move_cursor(consumer, id, false)
     }
 
+    /// Folds the WAL back and cuts it to nothing. False when somebody was in the way.
+    fn truncate_wal(&self) -> rusqlite::Result<bool> {
+        self.conn
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0))
+            .map(|busy| busy == 0)
+    }
+
     fn move_cursor(&mut self, consumer: &ConsumerId, id: i64, backwards: bool) -> Result<Moved> {
         let failed = |e: rusqlite::Error| database(&e, "recording the cursor");
         // Asking first keeps a poll that moves nothing from waiting for the write lock.
@@ -344,7 +352,7 @@ impl Drop for Store {
         if std::fs::metadata(&self.wal).is_ok_and(|wal| wal.len() > WAL_LIMIT) {
             // Readers or writers in the way are no trouble: the next process tries again.
             drop(self.conn.busy_timeout(Duration::ZERO));
-            drop(self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0)));
+            drop(self.truncate_wal());
         }
     }
 }

@@ -14,6 +14,7 @@ pub mod man;
 pub mod pause;
 pub mod peek;
 pub mod pop;
+pub mod prune;
 pub mod push;
 pub mod reading;
 pub mod resume;
@@ -114,6 +115,7 @@ enum Command {
     Resume(resume::Resume),
     Logs(logs::Logs),
     Dead(dead::Dead),
+    Prune(prune::Prune),
     Completions(completions::Completions),
     Man(man::Man),
     Guide(guide::Guide),
@@ -134,7 +136,7 @@ pub fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
         Err(e) if e.kind() == ErrorKind::DisplayHelp => return output::help(&e.render()),
         Err(e) => {
             if !as_json && mistakes::is_only_the_program(&e, &args) {
-                output::note(ORIENTATION);
+                output::text(ORIENTATION);
             }
             return Err(mistakes::explain(&e, &args));
         }
@@ -155,6 +157,7 @@ pub fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
         Command::Resume(command) => command.run(),
         Command::Logs(command) => command.run(),
         Command::Dead(command) => command.run(),
+        Command::Prune(command) => command.run(),
         Command::Completions(command) => command.run(),
         Command::Man(command) => command.run(),
         Command::Guide(command) => command.run(),

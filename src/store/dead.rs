@@ -84,9 +84,10 @@ pub(super) fn bury(
     error: &str,
     now: Time,
 ) -> rusqlite::Result<()> {
+    // An event that was pruned during its last run leaves no letter: there is nothing to deliver.
     conn.execute(
         "INSERT OR REPLACE INTO dead_letters (consumer_id, event_id, attempts, last_exit, last_error, parked_at) \
-         VALUES (?, ?, ?, ?, ?, ?)",
+         SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE EXISTS (SELECT 1 FROM events WHERE id = ?2)",
         params![consumer.as_str(), id, attempts, exit.code(), error, format_time(now)],
     )
     .map(drop)

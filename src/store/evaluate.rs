@@ -54,7 +54,7 @@ pub struct Scan {
 pub struct Look {
     /// The oldest matching event past the cursor.
     pub first_pending: Option<i64>,
-    /// The newest event there was, matching or not.
+    /// The newest id ever given, matching or not.
     pub newest: i64,
     /// Events the filter erred on, seen for the first time.
     pub troubles: Vec<Trouble>,
@@ -167,7 +167,7 @@ impl Store {
     /// The id after which the last `count` matches begin: asked backwards, range by range.
     pub(super) fn start_of_matching_tail(&mut self, filter: &Filter, after: i64, count: u64) -> Result<i64> {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
-        let mut upto = self.newest_id()?;
+        let mut upto = self.last_upto(i64::MAX)?;
         let mut found = 0;
         while upto > after {
             let start = after.max(upto.saturating_sub(RANGE));
@@ -182,9 +182,18 @@ impl Store {
                 return Ok(ids[ids.len() - (count - found)] - 1);
             }
             found += ids.len();
-            upto = start;
+            // What was pruned leaves gaps of any width.
+            upto = self.last_upto(start)?;
         }
         Ok(after)
+    }
+
+    /// The newest event up to `id`; 0 when there is none.
+    fn last_upto(&self, id: i64) -> Result<i64> {
+        self.conn
+            .prepare_cached("SELECT coalesce(max(id), 0) FROM events WHERE id <= ?")
+            .and_then(|mut s| s.query_row([id], |row| row.get(0)))
+            .map_err(|e| database(&e, "looking for the last events"))
     }
 
     /// Stores that nothing up to `upto` matches. Not synced: forgetting a mark costs a second look,

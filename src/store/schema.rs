@@ -87,6 +87,9 @@ pub fn additions() -> usize {
 
 /// Makes the tables in an empty database.
 pub fn create(conn: &Connection) -> rusqlite::Result<()> {
+    // Only an empty database can be told so. It costs a push nothing, a large one a thirtieth more of
+    // WAL, and lets `prune --compact` give space back while others push.
+    conn.execute_batch("PRAGMA auto_vacuum = INCREMENTAL")?;
     conn.execute_batch("BEGIN IMMEDIATE")?;
     conn.execute_batch(include_str!("schema.sql"))?;
     add(conn)?;

@@ -116,7 +116,11 @@ pub(super) fn one(conn: &Connection, consumer: &ConsumerId) -> rusqlite::Result<
     Ok(select(conn, "WHERE s.consumer_id = ?", &[&consumer.as_str()])?.pop())
 }
 
-fn select(conn: &Connection, clause: &str, params: &[&dyn ToSql]) -> rusqlite::Result<Vec<Subscription>> {
+pub(super) fn select(
+    conn: &Connection,
+    clause: &str,
+    params: &[&dyn ToSql],
+) -> rusqlite::Result<Vec<Subscription>> {
     let sql = format!(
         "SELECT {COLUMNS} FROM subscriptions s LEFT JOIN consumer_progress p USING (consumer_id) {clause}"
     );

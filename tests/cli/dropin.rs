@@ -96,6 +96,28 @@ fn a_directory_of_the_earlier_implementation_opens_and_works() {
 }
 
 #[test]
+fn an_old_directory_can_be_pruned() {
+    for journal_mode in ["delete", "wal"] {
+        let (world, conn) = old_thread(journal_mode);
+        drop(conn);
+        let before = world.table_as_jsonl();
+        let prune = ["prune", "--before-id", "100", "--json", "--compact"];
+        let done: serde_json::Value = serde_json::from_str(&world.off(prune).quiet()).unwrap();
+        assert_eq!((&done["count"], &done["stopped_at"]), (&1.into(), &2.into()));
+        assert_eq!(world.jsonl(), before);
+        let conn = Connection::open(world.inbox().join("events.db")).unwrap();
+        conn.execute(PUSH, params!["self", "message", None::<String>, "from the old one"]).unwrap();
+        drop(conn);
+        assert_eq!(world.push("from the new one"), 5);
+        assert_eq!(world.jsonl(), [&before[..1], &world.table_as_jsonl()].concat());
+        assert_eq!(
+            world.query("SELECT count(*) FROM pragma_integrity_check WHERE integrity_check = 'ok'"),
+            1
+        );
+    }
+}
+
+#[test]
 fn what_stands_only_in_its_wal_is_read() {
     let (world, conn) = old_thread("wal");
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).unwrap();

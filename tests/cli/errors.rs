@@ -24,7 +24,7 @@ const COMMANDS: [&[&str]; 10] = [
     &["info"],
 ];
 
-pub const NAMES: [&str; 18] = [
+pub const NAMES: [&str; 19] = [
     "init",
     "push",
     "pop",
@@ -40,6 +40,7 @@ pub const NAMES: [&str; 18] = [
     "resume",
     "logs",
     "dead",
+    "prune",
     "completions",
     "man",
     "guide",

@@ -31,6 +31,7 @@ mod metadata;
 mod notifier;
 mod peek;
 mod pop;
+mod prune;
 mod push;
 mod repeats;
 mod seek;

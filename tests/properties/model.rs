@@ -1,6 +1,6 @@
 //! A thread against a plain model of it in memory, through random histories.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,6 +9,7 @@ use proptest::sample::Index;
 use thread::batch::Batch;
 use thread::filter::Scope;
 use thread::journal;
+use thread::prune::{Old, Plan};
 use thread::store::{Moved, Reading, Subscribed};
 use thread::subscription::ConsumerId;
 use thread::thread::Thread;
@@ -47,6 +48,8 @@ enum Step {
     Resume(usize),
     /// More than a file of the copy takes.
     Rotate,
+    /// Before that id; also what is pending?
+    Prune(Index, bool),
     Tear(usize),
     Reopen,
     /// Another program's reader of the directory: nothing may change.
@@ -68,6 +71,7 @@ fn step() -> impl Strategy<Value = Step> {
         30 => c.clone().prop_map(Step::Pause),
         30 => c.prop_map(Step::Resume),
         2 => Just(Step::Rotate),
+        40 => (any::<Index>(), prop::bool::weighted(0.2)).prop_map(|(at, force)| Step::Prune(at, force)),
         60 => (1..200usize).prop_map(Step::Tear),
         60 => Just(Step::Reopen),
         40 => Just(Step::Look),
@@ -76,7 +80,12 @@ fn step() -> impl Strategy<Value = Step> {
 
 #[derive(Default)]
 struct Model {
+    /// All that were ever stored.
     events: Vec<Parts>,
+    /// Those that are in the table no more.
+    pruned: BTreeSet<i64>,
+    /// Their lines, as far as they are in the copy.
+    lines: BTreeMap<i64, Vec<u8>>,
     /// Filter and whether it is paused.
     subscribed: BTreeMap<usize, (usize, bool)>,
     cursors: BTreeMap<usize, i64>,
@@ -93,7 +102,13 @@ impl Model {
 
     fn matching(&self, filter: usize, after: i64) -> Vec<i64> {
         let all = self.events.iter().zip(1..).filter(|&(e, id)| id > after && FILTERS[filter].1(id, e));
-        all.map(|(_, id)| id).collect()
+        all.map(|(_, id)| id).filter(|id| !self.pruned.contains(id)).collect()
+    }
+
+    /// The oldest event that any consumer is still to be given.
+    fn oldest_pending(&self) -> Option<i64> {
+        let all = self.subscribed.iter();
+        all.filter_map(|(&c, &(filter, _))| self.matching(filter, self.cursor(c)).first().copied()).min()
     }
 }
 
@@ -223,12 +238,37 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 model.events.extend(many);
                 pushed = true;
             }
+            Step::Prune(at, force) => {
+                let before = at.index(model.newest() as usize + 1) as i64 + 1;
+                let held = if force { None } else { model.oldest_pending().filter(|&id| id < before) };
+                let upto = held.unwrap_or(before) - 1;
+                let mut plan = Plan::make(&mut place.thread, Old::BeforeId(before), force).unwrap();
+                prop_assert_eq!(plan.held().map(|held| held.at), held);
+                let events =
+                    place.thread.store.read_all(Reading { after: 0, left: None, filter: None }).unwrap();
+                let pruned = plan.carry_out(&mut place.thread).unwrap();
+                let gone = events.iter().filter(|event| event.id <= upto);
+                prop_assert_eq!(pruned.events, gone.clone().count() as u64);
+                for event in gone {
+                    event.row().write_line(model.lines.entry(event.id).or_default());
+                    model.pruned.insert(event.id);
+                }
+            }
             Step::Tear(bytes) => {
                 let path = place.thread.files.jsonl();
                 let length = fs::metadata(&path).map_or(0, |file| file.len());
                 if length > 0 {
+                    let left = length.saturating_sub(bytes as u64);
+                    let mut end = 0;
+                    for line in fs::read(&path).unwrap().split_inclusive(|&b| b == b'\n') {
+                        end += line.len() as u64;
+                        // The line of a pruned event cannot be had again.
+                        if end > left {
+                            model.lines.retain(|_, kept| kept != line);
+                        }
+                    }
                     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
-                    file.set_len(length.saturating_sub(bytes as u64)).unwrap();
+                    file.set_len(left).unwrap();
                 }
             }
             Step::Reopen => place.thread = Thread::open(&place.dir()).unwrap(),
@@ -243,28 +283,29 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
     place.thread = Thread::open(&place.dir()).unwrap();
     catch_up(&mut place);
     let events = place.thread.store.read_all(Reading { after: 0, left: None, filter: None }).unwrap();
-    prop_assert_eq!(events.len(), model.events.len());
-    let mut lines = Vec::new();
-    for (n, (event, parts)) in events.iter().zip(&model.events).enumerate() {
-        prop_assert_eq!(event.id, n as i64 + 1);
+    let left = model.events.iter().zip(1..).filter(|(_, id)| !model.pruned.contains(id));
+    prop_assert_eq!(events.len(), left.clone().count());
+    for (event, (parts, id)) in events.iter().zip(left) {
+        prop_assert_eq!(event.id, id);
         let stored =
             (event.source.as_str(), event.kind.as_str(), event.subtype.as_deref(), event.content.as_str());
         prop_assert_eq!(stored, (&*parts.source, parts.kind, parts.subtype.as_deref(), &*parts.content));
-        event.row().write_line(&mut lines);
+        event.row().write_line(model.lines.entry(id).or_default());
     }
     let mut names: Vec<_> = fs::read_dir(place.dir()).unwrap().map(|e| e.unwrap().path()).collect();
     names.retain(|path| path.extension().is_some_and(|e| e == "jsonl") && !path.ends_with("events.jsonl"));
     names.sort();
     names.push(place.thread.files.jsonl());
     let copy: Vec<u8> = names.iter().flat_map(|path| fs::read(path).unwrap_or_default()).collect();
-    prop_assert!(copy == lines, "the copy is not the table");
+    let lines: Vec<u8> = model.lines.into_values().flatten().collect();
+    prop_assert!(copy == lines, "the copy is not the table and what was pruned");
     Ok(())
 }
 
 /// What can be asked of the thread is what the model says.
 fn agree(place: &mut Place, model: &Model) -> Result<(), TestCaseError> {
     prop_assert_eq!(place.thread.store.newest_id().unwrap(), model.newest());
-    prop_assert_eq!(place.thread.store.count().unwrap(), model.events.len() as u64);
+    prop_assert_eq!(place.thread.store.count().unwrap(), (model.events.len() - model.pruned.len()) as u64);
     let all = place.thread.store.subscriptions().unwrap();
     prop_assert_eq!(all.len(), model.subscribed.len());
     for (&c, &(filter, paused)) in &model.subscribed {

@@ -1,0 +1,108 @@
+//! Giving the space of deleted events back to the file system.
+//!
+//! A database with `auto_vacuum = INCREMENTAL` can be shortened a few pages at a time: the last
+//! pages of the file are moved to free places nearer its beginning. That is done in short
+//! transactions, between which others push. An older database has to be written anew once, as a
+//! whole, to get there; meanwhile others wait.
+
+use std::time::{Duration, Instant};
+
+use rusqlite::TransactionBehavior;
+
+use super::{Store, WAL_LIMIT, wait_for_others};
+use crate::error::{Result, database};
+
+/// A step holds the write lock for about this long.
+const STEP_TIME: Duration = Duration::from_millis(40);
+
+/// How many pages are given back between two looks at the clock.
+const PAGES: i64 = 64;
+
+/// A step gives back no more pages than these, so that the WAL stays short.
+const MOST_PAGES: i64 = 1024;
+
+/// How long is waited for readers of the old pages, before it is left to the next process to
+/// shorten the file.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The same between two steps.
+const SHORT_PATIENCE: Duration = Duration::from_millis(100);
+
+/// The size of the database in bytes, without its WAL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    pub before: u64,
+    pub after: u64,
+}
+
+impl Store {
+    /// How many bytes the database has.
+    pub fn size(&self) -> Result<u64> {
+        let measured = self.pragma("page_size").and_then(|size| Ok(size * self.pragma("page_count")?));
+        measured.map_err(|e| database(&e, "measuring the database"))
+    }
+
+    /// Prepares for [`Store::compact_step`]: an older database is written anew, once.
+    pub fn begin_compacting(&mut self) -> Result<()> {
+        let failed = |e: rusqlite::Error| database(&e, "giving space back");
+        self.must_be_writable("giving space back")?;
+        let can_be_shortened = self.pragma("auto_vacuum").map_err(failed)? != 0;
+        if !can_be_shortened && self.pragma("freelist_count").map_err(failed)? > 0 {
+            self.conn.execute_batch("PRAGMA auto_vacuum = INCREMENTAL; VACUUM").map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Shortens the database by as many pages as one short transaction takes. False when there is
+    /// nothing left that could be given back.
+    pub fn compact_step(&mut self) -> Result<bool> {
+        let failed = |e: rusqlite::Error| database(&e, "giving space back");
+        let transaction =
+            self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+        let began = Instant::now();
+        let start = free_pages(&transaction).map_err(failed)?;
+        let mut free = start;
+        while free > 0 && start - free < MOST_PAGES && began.elapsed() < STEP_TIME {
+            let sql = format!("PRAGMA incremental_vacuum({PAGES})");
+            transaction.execute_batch(&sql).map_err(failed)?;
+            free = free_pages(&transaction).map_err(failed)?;
+        }
+        transaction.commit().map_err(failed)?;
+        Ok(0 < free && free < start)
+    }
+
+    /// Folds the WAL back if it is long, before the next of many steps. Where somebody is in the way
+    /// for long, it is left to whoever comes next.
+    pub fn keep_wal_short(&mut self) -> Result<()> {
+        let is_long = std::fs::metadata(&self.wal).is_ok_and(|wal| wal.len() > WAL_LIMIT);
+        if is_long { self.fold_wal(SHORT_PATIENCE) } else { Ok(()) }
+    }
+
+    /// Folds the WAL back, so that the file on the disk is as long as the database.
+    pub fn end_compacting(&mut self) -> Result<()> {
+        self.fold_wal(PATIENCE)
+    }
+
+    fn fold_wal(&mut self, patience: Duration) -> Result<()> {
+        let failed = |e: rusqlite::Error| database(&e, "folding back the WAL");
+        // Not by SQLite's own waiting: that would keep writers out meanwhile.
+        self.conn.busy_timeout(Duration::ZERO).map_err(failed)?;
+        let began = Instant::now();
+        loop {
+            // The first does the work and lets others write; the second has nothing left but to cut.
+            drop(self.conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())));
+            if self.truncate_wal().unwrap_or(false) || began.elapsed() >= patience {
+                return wait_for_others(&mut self.conn).map_err(failed);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn pragma(&self, name: &str) -> rusqlite::Result<u64> {
+        self.conn.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
+    }
+}
+
+fn free_pages(conn: &rusqlite::Connection) -> rusqlite::Result<i64> {
+    conn.query_row("PRAGMA freelist_count", [], |row| row.get(0))
+}

@@ -1,0 +1,558 @@
+//! `prune`: what goes, what holds it back, and what keeps the lines of what went.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Dice, World, ids, wait_until};
+
+/// A world with that many events.
+fn world_with(events: usize) -> World {
+    let world = World::with_thread();
+    push_many(&world, events);
+    world
+}
+
+fn push_many(world: &World, events: usize) {
+    let line = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"ten bytes.\"}\n";
+    world.off(["push", "--batch"]).stdin(line.repeat(events)).quiet();
+}
+
+fn push(world: &World) {
+    world.off(["push", "--source", "self", "--type", "message", "--content", "new"]).quiet();
+}
+
+fn stored(world: &World) -> Vec<i64> {
+    let conn = world.db();
+    let mut statement = conn.prepare("SELECT id FROM events ORDER BY id").unwrap();
+    statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+}
+
+/// What `prune --json` answers.
+#[track_caller]
+fn answer(world: &World, options: &[&str]) -> Value {
+    let run = world.off(["prune", "--json"].iter().chain(options));
+    serde_json::from_str(&run.quiet()).unwrap()
+}
+
+/// Fails unless the copy is what was stored before, and then what is stored now.
+#[track_caller]
+fn assert_copy_keeps(world: &World, before: &[String]) {
+    let lines = before.iter().cloned().chain(world.table_as_jsonl());
+    let all: BTreeMap<i64, String> = lines.map(|line| (ids(&line)[0], line)).collect();
+    assert_eq!(world.jsonl(), all.into_values().collect::<Vec<_>>());
+}
+
+fn assert_sound(world: &World) {
+    assert_eq!(world.query("SELECT count(*) FROM pragma_integrity_check WHERE integrity_check = 'ok'"), 1);
+}
+
+#[test]
+fn events_with_smaller_ids_go_and_their_lines_stay() {
+    let world = world_with(10);
+    let before = world.table_as_jsonl();
+    assert_eq!(world.off(["prune", "--before-id", "1"]).quiet(), "0\n");
+    assert_eq!(world.off(["prune", "--before-id", "6"]).quiet(), "5\n");
+    assert_eq!(stored(&world), [6, 7, 8, 9, 10]);
+    assert_eq!(world.off(["prune", "--before-id", "6"]).quiet(), "0\n");
+    assert_eq!(world.jsonl(), before);
+    push(&world);
+    assert_copy_keeps(&world, &before);
+    assert_eq!(world.log()[1], "[INFO] prune: count=5 bytes=50");
+}
+
+#[test]
+fn no_id_is_given_twice_also_when_all_are_gone() {
+    let world = world_with(3);
+    let before = world.table_as_jsonl();
+    world.idle_consumer("bot", "");
+    assert_eq!(world.off(["prune", "--before-id", "9223372036854775807", "--force"]).quiet(), "3\n");
+    assert_eq!(stored(&world), [0; 0]);
+    let seek = world.off(["seek", "--consumer", "bot", "--to", "latest"]).quiet();
+    assert_eq!(seek, "3\n", "the newest id ever given");
+    push(&world);
+    assert_eq!(stored(&world), [4]);
+    assert_copy_keeps(&world, &before);
+    assert_eq!(ids(&world.thread(["pop", "--consumer", "bot", "--resume"]).quiet()), [4]);
+}
+
+#[test]
+fn a_dry_run_says_the_same_and_changes_nothing() {
+    let world = world_with(10);
+    world.idle_consumer("bot", "");
+    world.off(["ack", "--consumer", "bot", "--event-id", "4"]).quiet();
+    let stop = "Warning: stopped before event 5, which is pending for 'bot'\n";
+    let note = "Note: nothing was deleted; it would free 40 bytes of content and metadata\n";
+    let dry = ["prune", "--before-id", "8", "--dry-run"];
+    assert_eq!(world.off(dry).ends_with(0), ("4\n".into(), format!("{note}{stop}")));
+    let mut expected = json!({"count": 4, "bytes": 40, "dead_letters": 0, "stopped_at": 5,
+                              "consumer_id": "bot", "dry_run": true});
+    assert_eq!(answer(&world, &dry[1..]), expected);
+    assert_eq!(answer(&world, &["--older-than", "0s", "--dry-run", "--compact"]), expected);
+    assert_eq!(stored(&world).len(), 10);
+    expected["dry_run"] = false.into();
+    assert_eq!(answer(&world, &dry[1..3]), expected);
+    assert_eq!(world.off(&dry[..3]).ends_with(0), ("0\n".into(), stop.into()));
+    assert_eq!(stored(&world), [5, 6, 7, 8, 9, 10]);
+}
+
+#[test]
+fn what_is_pending_for_any_consumer_holds_it_back() {
+    let world = world_with(10);
+    let held = |at: i64, by: &str| {
+        let found = answer(&world, &["--before-id", "100", "--dry-run"]);
+        assert_eq!((&found["stopped_at"], &found["consumer_id"]), (&json!(at), &json!(by)), "{found}");
+        assert_eq!(found["count"], at - 1);
+    };
+    world.idle_consumer("none", "type = 'message'");
+    assert_eq!(answer(&world, &["--before-id", "100", "--dry-run"])["stopped_at"], Value::Null);
+    world.idle_consumer("late", "id >= 9");
+    held(9, "late");
+    world.idle_consumer("errs", "id = 8 OR json_extract(content, '$.a') = 1");
+    held(8, "errs");
+    world.idle_consumer("paused", "id = 7");
+    world.off(["pause", "--consumer", "paused"]).quiet();
+    held(7, "paused");
+    world.subscribe("stalled", "exit 127", &["--filter", "id = 6"]);
+    world.wait_for_state("stalled", "stalled");
+    held(6, "stalled");
+    // Mid-batch: it has them on its stdin, and nothing is acknowledged before it ends.
+    let handler = "while [ ! -e go ]; do sleep 0.01; done";
+    world.subscribe("busy", handler, &["--filter", "id >= 5", "--deliver", "stdin"]);
+    world.wait_for_state("busy", "running");
+    held(5, "busy");
+    // Nobody can say what a filter wants that is none.
+    world.idle_consumer("broken", "id = 10");
+    world
+        .db()
+        .execute_batch(
+            "UPDATE subscriptions SET filter = 'nosuch = 1' WHERE consumer_id = 'broken'; \
+             INSERT INTO consumer_progress VALUES ('broken', 2, '2026-03-18T10:30:00.123Z')",
+        )
+        .unwrap();
+    held(3, "broken");
+    world.off(["unsubscribe", "--consumer", "broken"]).quiet();
+    held(5, "busy");
+    world.write("go", "");
+    wait_until("the run to end", || world.consumer("busy")["last_acked_id"] == 10);
+    held(6, "stalled");
+    assert_eq!(world.off(["prune", "--before-id", "100", "--force"]).quiet(), "10\n");
+    for consumer in ["late", "errs", "paused", "stalled", "busy"] {
+        assert_eq!(world.consumer(consumer)["pending"], 0, "{consumer}");
+    }
+    world.wait_until_quiet();
+}
+
+#[test]
+fn dead_letters_stay_unless_forced() {
+    let world = World::with_thread();
+    let options = ["--deliver", "stdin", "--max-attempts", "1", "--backoff", "10ms", "--batch-size", "1"];
+    world.subscribe("bot", "! grep bad", &options);
+    for content in ["good", "bad", "good", "bad", "good"] {
+        world.push(content);
+    }
+    wait_until("all to be dealt with", || world.consumer("bot")["last_acked_id"] == 5);
+    world.wait_until_quiet();
+    let before = world.table_as_jsonl();
+    // They outlive their subscription.
+    world.off(["unsubscribe", "--consumer", "bot"]).quiet();
+    let note = "Note: 2 events were left out: they are dead letters\n";
+    let (stdout, stderr) = world.off(["prune", "--before-id", "6"]).ends_with(0);
+    assert_eq!((stdout.as_str(), stderr.as_str()), ("3\n", note));
+    assert_eq!(stored(&world), [2, 4]);
+    assert_eq!(ids(&world.thread(["dead", "show", "--consumer", "bot", "--all"]).quiet()), [2, 4]);
+    fs::remove_file(world.path("inbox/run/_journal")).unwrap();
+    push(&world);
+    assert_copy_keeps(&world, &before);
+
+    world.off(["subscribe", "--consumer", "bot", "--handler", "true", "--deliver", "stdin"]).quiet();
+    let forced = answer(&world, &["--before-id", "4", "--force"]);
+    assert_eq!((&forced["count"], &forced["dead_letters"]), (&json!(1), &json!(1)));
+    let letters = world.thread(["dead", "list", "--consumer", "bot"]).quiet();
+    assert!(letters.starts_with("4  ") && letters.lines().count() == 1, "{letters}");
+    let error = world.off(["dead", "retry", "--consumer", "bot", "--event-id", "2"]).fails(1);
+    assert!(error.contains("event 2 is no dead letter of 'bot'"), "{error}");
+}
+
+#[test]
+fn an_event_pruned_while_its_handler_fails_on_it_leaves_no_dead_letter() {
+    let world = World::with_thread();
+    let handler = "touch started; while [ ! -e go ]; do sleep 0.01; done; exit 1";
+    world.subscribe("bot", handler, &["--deliver", "stdin", "--max-attempts", "1"]);
+    world.push("bad");
+    world.wait_for_file("started");
+    assert_eq!(world.off(["prune", "--before-id", "2", "--force"]).quiet(), "1\n");
+    world.write("go", "");
+    world.wait_until_quiet();
+    assert_eq!(world.thread(["dead", "list", "--consumer", "bot"]).quiet(), "");
+    assert_eq!(world.query("SELECT count(*) FROM dead_letters"), 0);
+}
+
+#[test]
+fn age_counts_up_to_the_first_event_that_is_younger() {
+    let world = world_with(6);
+    let age = |ids: &str, text: &str| {
+        world
+            .db()
+            .execute(&format!("UPDATE events SET created_at = {text} WHERE id IN ({ids})"), [])
+            .unwrap();
+    };
+    let old = |age: &str| answer(&world, &["--older-than", age, "--dry-run"])["count"].clone();
+    let ago = |hours: i64| format!("strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-{hours} hours')");
+    age("1", &ago(60));
+    age("2", &ago(50));
+    // Stored while the clock was set back: it is no older than what came before it.
+    age("3", &ago(20));
+    age("4", &ago(49));
+    age("5", &ago(1));
+    assert_eq!(old("3d"), 0);
+    assert_eq!(old("2d"), 2);
+    assert_eq!(old("19h59m"), 4);
+    assert_eq!(old("30m"), 5);
+    assert_eq!(old("0ms"), 6);
+    // A clock that was ahead holds up what is pruned by age, but not by id.
+    age("2", "'2999-01-01T00:00:00.000Z'");
+    assert_eq!(old("0ms"), 1);
+    assert_eq!(answer(&world, &["--before-id", "5"])["count"], 4);
+    assert_eq!(world.off(["prune", "--older-than", "30m"]).quiet(), "1\n");
+    assert_eq!(stored(&world), [6]);
+}
+
+#[test]
+fn what_is_no_age_and_no_id_is_refused_and_nothing_goes() {
+    let world = world_with(3);
+    for (args, says) in [
+        (&[][..], "which events are old"),
+        (&["--force", "--compact"], "which events are old"),
+        (&["--before-id", "3", "--older-than", "1d"], "cannot be used with"),
+        (&["--before-id", "0"], "1 or more"),
+        (&["--before-id", "-1"], "1 or more"),
+        (&["--before-id", "1.5"], "1 or more"),
+        (&["--before-id", "9223372036854775808"], "1 or more"),
+        (&["--older-than", "-1d"], "is not a duration"),
+        (&["--older-than", "30"], "is not a duration"),
+        (&["--older-than", ""], ""),
+    ] {
+        let error = world.off(["prune"].iter().chain(args)).fails(2);
+        assert!(error.contains(says), "{args:?}: {error}");
+    }
+    assert_eq!(stored(&world), [1, 2, 3]);
+}
+
+#[test]
+fn nothing_goes_that_the_copy_cannot_take() {
+    let world = world_with(3);
+    fs::remove_file(world.path("inbox/events.jsonl")).unwrap();
+    fs::create_dir(world.path("inbox/events.jsonl")).unwrap();
+    let error = world.off(["prune", "--before-id", "3", "--force"]).fails(1);
+    assert!(
+        error.starts_with("Error: events.jsonl is behind, so nothing was pruned: cannot write"),
+        "{error}"
+    );
+    assert_eq!(stored(&world), [1, 2, 3]);
+    fs::remove_dir(world.path("inbox/events.jsonl")).unwrap();
+    let before = world.table_as_jsonl();
+    assert_eq!(world.off(["prune", "--before-id", "3"]).quiet(), "2\n");
+    assert_eq!(world.jsonl(), before);
+}
+
+#[test]
+fn rows_of_other_programs_are_copied_before_they_go() {
+    let world = world_with(1);
+    let insert = "INSERT INTO events (source, type, content) VALUES ('theirs', 'message', 'a')";
+    world.db().execute(insert, []).unwrap();
+    let before = world.table_as_jsonl();
+    assert_eq!(world.off(["prune", "--before-id", "10"]).quiet(), "2\n");
+    assert_eq!(world.jsonl(), before);
+}
+
+#[test]
+fn a_damaged_copy_is_mended_and_keeps_the_lines_of_pruned_events() {
+    let all = |_: usize, _: &str| true;
+    type Stays = fn(usize, &str) -> bool;
+    let table: [(&str, Stays); 11] = [
+        ("truncate -s -5 inbox/events.jsonl", all),
+        ("printf '{\"id\":99,' >> inbox/events.jsonl", all),
+        ("printf '{\"id\":99,\"created_at\":\"x\"}\\n' >> inbox/events.jsonl", all),
+        ("printf '\\0\\0\\0\\0' >> inbox/events.jsonl", all),
+        ("head -n 2 inbox/events.jsonl > lines; cat lines >> inbox/events.jsonl", all),
+        ("rm inbox/run/_journal", all),
+        ("touch inbox/events.jsonl", all),
+        ("cp inbox/events.jsonl other; mv other inbox/events.jsonl", all),
+        // Of these, nobody can know what stood there.
+        ("sed -i '2s/./X/' inbox/events.jsonl", |n, _| n != 2),
+        ("sed -i '2s/.*/\"/' inbox/events.jsonl", |n, _| n != 2),
+        ("sed -i 2d inbox/events.jsonl", |n, _| n != 2),
+    ];
+    for (damage, stays) in table {
+        let world = world_with(12);
+        let before = world.table_as_jsonl();
+        // 6 stays, and so do the last three.
+        let letter = "INSERT INTO dead_letters VALUES ('bot', 6, 1, 1, '', '2026-03-18T10:30:00.123Z', 0)";
+        world.db().execute(letter, []).unwrap();
+        world.off(["prune", "--before-id", "10"]).ends_with(0);
+        assert_eq!(stored(&world), [6, 10, 11, 12]);
+        world.sh(damage).quiet();
+        push(&world);
+        let kept: Vec<String> = before
+            .iter()
+            .enumerate()
+            .filter(|(n, line)| stays(n + 1, line))
+            .map(|(_, l)| l.clone())
+            .collect();
+        assert_copy_keeps(&world, &kept);
+        assert_eq!(
+            fs::metadata(world.path("inbox/events.jsonl")).unwrap().len() as usize,
+            world.jsonl().iter().map(|line| line.len() + 1).sum::<usize>(),
+            "{damage}"
+        );
+        let names = crate::harness::names(&world.inbox());
+        assert!(
+            names.iter().all(|name| name.starts_with("events.") && !name.ends_with("mending")
+                || name == "logs"
+                || name == "run"),
+            "{names:?}"
+        );
+    }
+}
+
+#[test]
+fn a_damaged_line_of_a_stored_event_is_written_again_between_pruned_ones() {
+    let world = world_with(12);
+    let before = world.table_as_jsonl();
+    let letter = "INSERT INTO dead_letters VALUES ('bot', 6, 1, 1, '', '2026-03-18T10:30:00.123Z', 0)";
+    world.db().execute(letter, []).unwrap();
+    world.off(["prune", "--before-id", "10"]).ends_with(0);
+    for damage in ["sed -i '6s/ten/XXX/'", "sed -i 6d", "sed -i '6s/$/}/'", "sed -i '5,6s/./&/; 6s/id/di/'"] {
+        world.sh(&format!("{damage} inbox/events.jsonl")).quiet();
+        push(&world);
+        assert_copy_keeps(&world, &before);
+    }
+}
+
+#[test]
+fn a_copy_that_is_a_link_is_mended_through_it() {
+    let world = world_with(5);
+    let before = world.table_as_jsonl();
+    world
+        .sh("mkdir far && mv inbox/events.jsonl far/copy.jsonl && ln -s ../far/copy.jsonl inbox/events.jsonl")
+        .quiet();
+    world.off(["prune", "--before-id", "4"]).quiet();
+    world.sh("sed '1s/./X/' far/copy.jsonl > edited; cat edited > far/copy.jsonl").quiet();
+    push(&world);
+    assert!(world.inbox().join("events.jsonl").is_symlink());
+    assert_copy_keeps(&world, &before[1..]);
+    assert_eq!(crate::harness::names(&world.path("far")), ["copy.jsonl"]);
+}
+
+#[test]
+fn a_removed_copy_has_what_the_table_has() {
+    let world = world_with(5);
+    world.off(["prune", "--before-id", "4"]).quiet();
+    world.sh("rm inbox/events.jsonl").quiet();
+    push(&world);
+    world.assert_copy_is_exact();
+}
+
+#[test]
+fn rotation_goes_on_where_everything_was_pruned() {
+    let world = world_with(10_001);
+    let before = world.table_as_jsonl();
+    assert_eq!(world.off(["prune", "--before-id", "100000"]).quiet(), "10001\n");
+    push(&world);
+    assert_eq!(world.lines("inbox/events.jsonl").len(), 1);
+    assert_copy_keeps(&world, &before);
+    let before = world.jsonl();
+    fs::remove_file(world.path("inbox/run/_journal")).unwrap();
+    world.off(["prune", "--before-id", "100000"]).quiet();
+    push(&world);
+    assert_copy_keeps(&world, &before);
+}
+
+#[test]
+fn readers_go_on_past_what_was_pruned() {
+    let world = world_with(10);
+    world.idle_consumer("bot", "");
+    world.off(["ack", "--consumer", "bot", "--event-id", "6"]).quiet();
+    world.off(["prune", "--before-id", "6"]).quiet();
+    assert_eq!(ids(&world.thread(["peek", "--last-event-id", "0"]).quiet()), [6, 7, 8, 9, 10]);
+    assert_eq!(ids(&world.thread(["peek", "--tail", "7"]).quiet()), [6, 7, 8, 9, 10]);
+    let tail = ["peek", "--tail", "9", "--filter", "id % 2 = 0"];
+    assert_eq!(ids(&world.thread(tail).quiet()), [6, 8, 10]);
+    let info: Value = serde_json::from_str(&world.thread(["info", "--json"]).quiet()).unwrap();
+    assert_eq!((&info["event_count"], &info["subscriptions"][0]["pending"]), (&json!(5), &json!(4)));
+    let pop = ["pop", "--consumer", "bot", "--last-event-id", "2"];
+    assert_eq!(ids(&world.thread(pop).quiet()), [6, 7, 8, 9, 10]);
+    assert_eq!(world.consumer("bot")["last_acked_id"], 2);
+    assert_eq!(world.off(["seek", "--consumer", "bot", "--to", "4"]).quiet(), "4\n");
+    assert_eq!(world.consumer("bot")["pending"], 5);
+}
+
+#[test]
+fn a_tail_is_found_across_any_gap() {
+    let world = world_with(3);
+    world.db().execute("UPDATE sqlite_sequence SET seq = 4000000000000", []).unwrap();
+    push(&world);
+    let tail = ["peek", "--tail", "2", "--filter", "id > 0"];
+    assert_eq!(ids(&world.thread(tail).quiet()), [3, 4_000_000_000_001]);
+    world.off(["prune", "--before-id", "3"]).quiet();
+    let tail = ["peek", "--tail", "9", "--filter", "id > 0"];
+    assert_eq!(ids(&world.thread(tail).quiet()), [3, 4_000_000_000_001]);
+}
+
+#[test]
+fn a_reader_that_follows_notices_nothing() {
+    let world = world_with(3);
+    let mut child = world.thread(["peek", "--last-event-id", "0", "--follow"]).spawn();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = || ids(&lines.next().unwrap().unwrap())[0];
+    assert_eq!([next(), next(), next()], [1, 2, 3]);
+    assert_eq!(world.off(["prune", "--before-id", "10"]).quiet(), "3\n");
+    push(&world);
+    assert_eq!(next(), 4);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn an_idempotency_key_goes_with_its_event() {
+    let world = World::with_thread();
+    let push = ["push", "--source", "s", "--type", "record", "--content", "x", "--idempotency-key", "k"];
+    assert_eq!(world.off(push).quiet(), "1\n");
+    assert_eq!(world.off(push).quiet(), "1\n");
+    world.off(["prune", "--before-id", "2"]).quiet();
+    assert_eq!(world.off(push).quiet(), "2\n");
+}
+
+#[test]
+fn a_consumer_that_subscribes_later_can_still_be_told_of_what_stayed() {
+    let world = world_with(6);
+    world.idle_consumer("bot", "");
+    world.off(["prune", "--before-id", "4", "--force"]).quiet();
+    world.idle_consumer("new", "");
+    assert_eq!(answer(&world, &["--before-id", "100"])["stopped_at"], 4);
+    assert_eq!(ids(&world.thread(["pop", "--consumer", "new", "--resume"]).quiet()), [4, 5, 6]);
+}
+
+#[test]
+fn space_is_given_back_to_the_file_system() {
+    // A new thread, and one that was made without the means to be shortened.
+    for made_anew in [false, true] {
+        let world = World::with_thread();
+        world.write("content", "word ".repeat(40_000));
+        for _ in 0..12 {
+            world.off(["push", "--source", "s", "--type", "record", "--content-file", "content"]).quiet();
+        }
+        if made_anew {
+            world.db().execute_batch("PRAGMA auto_vacuum = NONE; VACUUM").unwrap();
+        }
+        assert_eq!(world.query("PRAGMA auto_vacuum"), if made_anew { 0 } else { 2 });
+        // Somebody else has the database open all the while.
+        let reader = world.db();
+        let count =
+            || reader.query_row("SELECT count(*) FROM events", [], |row| row.get::<_, i64>(0)).unwrap();
+        assert_eq!(count(), 12);
+        let (left, before) = (world.table_as_jsonl()[10..].to_vec(), world.table_as_jsonl());
+        let done = answer(&world, &["--before-id", "11", "--compact"]);
+        assert_eq!((&done["count"], &done["bytes"]), (&json!(10), &json!(2_000_000)));
+        let (large, small) = (done["size_before"].as_u64().unwrap(), done["size_after"].as_u64().unwrap());
+        assert!(large > 2_400_000 && small < 500_000, "{done}");
+        assert_eq!(fs::metadata(world.path("inbox/events.db")).unwrap().len(), small);
+        assert_eq!(count(), 2);
+        assert_eq!(world.table_as_jsonl(), left);
+        assert_eq!(world.query("SELECT seq FROM sqlite_sequence WHERE name = 'events'"), 12);
+        assert_eq!(world.query("PRAGMA auto_vacuum"), 2);
+        assert_sound(&world);
+        push(&world);
+        assert_copy_keeps(&world, &before);
+        assert_eq!(stored(&world), [11, 12, 13]);
+        let (_, stderr) = world.off(["prune", "--before-id", "1", "--compact"]).ends_with(0);
+        let size = fs::metadata(world.path("inbox/events.db")).unwrap().len();
+        assert_eq!(stderr, format!("Note: events.db had {size} bytes and has {size} now\n"));
+    }
+}
+
+#[test]
+fn pushers_and_consumers_at_work_lose_nothing_to_it() {
+    let world = world_with(30_000);
+    let before = world.table_as_jsonl();
+    world.idle_consumer("bot", "");
+    world.off(["ack", "--consumer", "bot", "--event-id", "29000"]).quiet();
+    // Whoever closes the database last would remove the WAL.
+    let open = world.db();
+    open.query_row("SELECT count(*) FROM events", [], |_| Ok(())).unwrap();
+    let script = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do \
+                      thread push --source s --type message --content \"$i\" || exit 1; done";
+    let pushers: Vec<_> = (0..3).map(|_| world.sh(script).env("THREAD_NOTIFIER", "off").spawn()).collect();
+    let done = answer(&world, &["--before-id", "100000"]);
+    assert_eq!((&done["count"], &done["stopped_at"]), (&json!(29_000), &json!(29_001)));
+    let mut acknowledged = Vec::new();
+    for pusher in pushers {
+        let output = pusher.wait_with_output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        acknowledged.extend(text.lines().map(|id| id.parse::<i64>().unwrap()));
+    }
+    acknowledged.sort_unstable();
+    assert_eq!(acknowledged, (30_001..=30_036).collect::<Vec<_>>());
+    assert_eq!(stored(&world), (29_001..=30_036).collect::<Vec<_>>());
+    push(&world);
+    assert_copy_keeps(&world, &before);
+    let wal = fs::metadata(world.path("inbox/events.db-wal")).unwrap().len();
+    assert!(wal < 8 * 1024 * 1024, "the WAL has {wal} bytes");
+}
+
+#[test]
+fn a_cursor_that_goes_back_meanwhile_keeps_its_events() {
+    // A prune may be over before anything can happen meanwhile.
+    assert!((0..20).any(|_| is_kept_from_going_on()), "no prune could be met at work");
+}
+
+/// Moves a cursor back during a prune. False when that was over before.
+fn is_kept_from_going_on() -> bool {
+    let world = world_with(50_000);
+    world.idle_consumer("bot", "");
+    world.off(["ack", "--consumer", "bot", "--event-id", "50000"]).quiet();
+    let prune = world.off(["prune", "--before-id", "50001", "--json"]).spawn();
+    wait_until("the first to go", || world.query("SELECT coalesce(min(id), 2) FROM events") > 1);
+    // In one transaction with the look, so that it is known what was there at that moment.
+    let conn = world.db();
+    conn.execute_batch("BEGIN IMMEDIATE; UPDATE consumer_progress SET last_acked_id = 0").unwrap();
+    let oldest: Option<i64> = conn.query_row("SELECT min(id) FROM events", [], |row| row.get(0)).unwrap();
+    conn.execute_batch("COMMIT").unwrap();
+    let output = prune.wait_with_output().unwrap();
+    let Some(oldest) = oldest else { return false };
+    let done: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&done["stopped_at"], &done["count"]), (&json!(oldest), &json!(oldest - 1)));
+    assert_eq!(world.query("SELECT min(id) FROM events"), oldest);
+    true
+}
+
+#[test]
+fn one_killed_at_any_moment_leaves_the_thread_whole_and_the_next_goes_on() {
+    let world = world_with(40_000);
+    let before = world.table_as_jsonl();
+    world.idle_consumer("bot", "");
+    world.off(["ack", "--consumer", "bot", "--event-id", "39900"]).quiet();
+    let mut dice = Dice::new();
+    for round in 0..10 {
+        let mut prune = world.off(["prune", "--before-id", "100000", "--compact"]).spawn();
+        std::thread::sleep(Duration::from_micros(dice.up_to(120_000)));
+        prune.kill().unwrap();
+        prune.wait().unwrap();
+        assert_sound(&world);
+        let left = stored(&world);
+        assert!(left.len() >= 100 && left.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{dice:?} {round}");
+        assert_eq!(left.last(), Some(&(40_000 + round)), "{dice:?}");
+        push(&world);
+    }
+    let done = answer(&world, &["--before-id", "100000", "--compact"]);
+    assert_eq!(done["stopped_at"], 39_901, "{dice:?}");
+    assert_eq!(stored(&world), (39_901..=40_010).collect::<Vec<_>>());
+    assert_eq!(world.consumer("bot")["pending"], 110);
+    assert_copy_keeps(&world, &before);
+    assert_sound(&world);
+}
