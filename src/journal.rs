@@ -12,6 +12,7 @@
 //! writer compare the file with the table from the beginning, keep what agrees and write the rest
 //! again. After a reboot it compares from the last synced length on, at the least.
 
+mod audit;
 mod rotation;
 
 use std::fs::{File, OpenOptions};
@@ -24,6 +25,7 @@ use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
 use sha1::{Digest, Sha1};
 
+pub use audit::{Audit, Faults, audit, repair};
 pub use rotation::{rotate_log, set_aside};
 
 use crate::files::{self, Files};
@@ -81,6 +83,12 @@ pub fn catch_up(files: &Files, store: &mut Store) -> anyhow::Result<()> {
     result.with_context(|| format!("cannot write {}", files.jsonl().display()))
 }
 
+/// The rotated files of the copy in `dir`, oldest first.
+pub fn rotated(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let names = rotation::names(dir, "events-", "jsonl")?;
+    Ok(names.into_iter().map(|name| dir.join(name)).collect())
+}
+
 /// The first file in `dir` that holds lines of a copy, if any does.
 pub fn lines_in(dir: &Path) -> Option<PathBuf> {
     let current = dir.join("events.jsonl");
@@ -117,10 +125,9 @@ impl<'a> Writer<'a> {
             }
         }
         let rotated = rotation::newest(files.dir(), "events-", "jsonl")?;
-        let base = match &remembered {
-            // No file was rotated since; people may have removed old ones.
-            Some(state) if rotated <= state.rotated => state.base,
-            _ => rotation::last_id(files.dir())?,
+        let base = match known_base(&remembered, &rotated) {
+            Some(base) => base,
+            None => rotation::last_id(files.dir())?,
         };
         let start = Place { id: base, ..Place::default() };
         let state = State { boot, inode: about.ino(), modified: 0, base, rotated, end: start, synced: start };
@@ -224,10 +231,14 @@ impl<'a> Writer<'a> {
     /// Stores what is known. A torn state is recognised by its checksum and costs a comparison.
     fn remember(&mut self) -> anyhow::Result<()> {
         self.state.modified = modified(&self.jsonl.metadata()?);
-        let json = serde_json::to_string(&self.state)?;
-        self.memory.write_all_at(format!("{json}\n{}\n", checksum(&json)).as_bytes(), 0)?;
-        Ok(())
+        write_state(self.memory, &self.state)
     }
+}
+
+/// The id after which `events.jsonl` begins, as far as the last writer's note still tells: no file
+/// was rotated since. People may have removed old ones.
+fn known_base(remembered: &Option<State>, rotated: &Option<String>) -> Option<i64> {
+    remembered.as_ref().filter(|state| *rotated <= state.rotated).map(|state| state.base)
 }
 
 fn open_jsonl(files: &Files) -> io::Result<File> {
@@ -246,6 +257,12 @@ fn read_state(memory: &File) -> Option<State> {
     let mut lines = text.lines();
     let (json, sum) = (lines.next()?, lines.next()?);
     if checksum(json) != sum { None } else { serde_json::from_str(json).ok() }
+}
+
+fn write_state(memory: &File, state: &State) -> anyhow::Result<()> {
+    let json = serde_json::to_string(state)?;
+    memory.write_all_at(format!("{json}\n{}\n", checksum(&json)).as_bytes(), 0)?;
+    Ok(())
 }
 
 fn checksum(text: &str) -> String {

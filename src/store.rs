@@ -6,6 +6,7 @@
 
 mod dead;
 mod evaluate;
+mod examine;
 mod runs;
 mod schema;
 mod subscriptions;
@@ -20,6 +21,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, pa
 
 pub use dead::Letter;
 pub use evaluate::{Look, Trouble};
+pub use examine::Astray;
 pub use subscriptions::{NewSubscription, Subscribed};
 
 use crate::error::{self, Failure, OrFix, Result, commit, database};

@@ -6,6 +6,7 @@
 pub mod ack;
 pub mod dead;
 pub mod dispatch;
+pub mod doctor;
 pub mod info;
 pub mod init;
 pub mod logs;
@@ -83,6 +84,7 @@ enum Command {
     Resume(resume::Resume),
     Logs(logs::Logs),
     Dead(dead::Dead),
+    Doctor(doctor::Doctor),
     #[command(name = crate::supervisor::COMMAND, hide = true)]
     Supervise(hidden::Supervise),
     #[command(name = crate::wake::COMMAND, hide = true)]
@@ -118,6 +120,7 @@ pub fn run(args: Vec<OsString>) -> Result<()> {
         Command::Resume(command) => command.run(),
         Command::Logs(command) => command.run(),
         Command::Dead(command) => command.run(),
+        Command::Doctor(command) => command.run(),
         Command::Supervise(command) => command.run(),
         Command::AskAgain(command) => command.run(),
     }

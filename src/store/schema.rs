@@ -61,7 +61,7 @@ const ADDED: &[(&str, &str)] = &[
 const ADDED_TO_EVENTS: &[(&str, &str)] = &[("metadata", "TEXT"), ("idempotency_key", "TEXT")];
 
 /// Events without a key cost it nothing.
-const KEY_INDEX: &str = "CREATE UNIQUE INDEX IF NOT EXISTS idx_events_idempotency_key \
+pub const KEY_INDEX: &str = "CREATE UNIQUE INDEX IF NOT EXISTS idx_events_idempotency_key \
         ON events (idempotency_key) WHERE idempotency_key IS NOT NULL";
 
 /// Events that a consumer could not be brought to accept. `retry` marks those to deliver again.
@@ -111,6 +111,20 @@ fn switch_to_wal(conn: &Connection) -> rusqlite::Result<String> {
 /// columns that an older one lacks, or makes up for them where it may only be read.
 pub fn bring_up_to_date(conn: &mut Connection, path: &Path) -> Result<()> {
     let failed = |e: rusqlite::Error| database(&e, "opening the database");
+    refuse_strangers(conn, path)?;
+    let read_only = conn.is_readonly("main").map_err(failed)?;
+    match is_older(conn).map_err(failed)? {
+        false => {}
+        true if read_only => stand_in(conn).map_err(|e| database(&e, "reading an older schema"))?,
+        true => migrate(conn).map_err(|e| database(&e, "bringing the schema up to date"))?,
+    }
+    let mode: String = conn.query_row("PRAGMA journal_mode", [], |row| row.get(0)).map_err(failed)?;
+    if mode.eq_ignore_ascii_case("wal") || read_only { Ok(()) } else { use_wal(conn, path) }
+}
+
+/// Refuses what is not a thread's database or is newer than this program.
+pub fn refuse_strangers(conn: &Connection, path: &Path) -> Result<()> {
+    let failed = |e: rusqlite::Error| database(&e, "opening the database");
     let version: i64 = conn
         .query_row("PRAGMA user_version", [], |row| row.get(0))
         .map_err(|e| foreign_or(&e, path, "opening the database"))?;
@@ -130,20 +144,16 @@ pub fn bring_up_to_date(conn: &mut Connection, path: &Path) -> Result<()> {
             "use a newer version of thread; nothing was changed",
         ));
     }
-    let added = select_added().iter().try_for_each(|sql| conn.prepare(sql).map(drop));
-    let read_only = conn.is_readonly("main").map_err(failed)?;
-    match added {
-        Ok(()) => {}
-        Err(e) if lacks_something(&e) && read_only => {
-            stand_in(conn).map_err(|e| database(&e, "reading an older schema"))?;
-        }
-        Err(e) if lacks_something(&e) => {
-            migrate(conn).map_err(|e| database(&e, "bringing the schema up to date"))?;
-        }
-        Err(e) => return Err(failed(e)),
+    Ok(())
+}
+
+/// Whether anything is missing that this program adds to an older database.
+pub fn is_older(conn: &Connection) -> rusqlite::Result<bool> {
+    match select_added().iter().try_for_each(|sql| conn.prepare(sql).map(drop)) {
+        Ok(()) => Ok(false),
+        Err(e) if lacks_something(&e) => Ok(true),
+        Err(e) => Err(e),
     }
-    let mode: String = conn.query_row("PRAGMA journal_mode", [], |row| row.get(0)).map_err(failed)?;
-    if mode.eq_ignore_ascii_case("wal") || read_only { Ok(()) } else { use_wal(conn, path) }
 }
 
 /// Statements that prepare only where everything added is there.
@@ -157,7 +167,7 @@ fn select_added() -> [String; 3] {
     ]
 }
 
-fn migrate(conn: &mut Connection) -> rusqlite::Result<()> {
+pub fn migrate(conn: &mut Connection) -> rusqlite::Result<()> {
     let transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     add(&transaction)?;
     transaction.execute_batch(
@@ -187,7 +197,7 @@ fn add(conn: &Connection) -> rusqlite::Result<()> {
 
 /// Lets whoever may only read a thread read an older one: what it lacks stands, empty, in this
 /// connection's own temporary schema, where names are looked up first.
-fn stand_in(conn: &Connection) -> rusqlite::Result<()> {
+pub fn stand_in(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch("PRAGMA temp_store = MEMORY")?;
     for (table, added) in [("subscriptions", ADDED), ("events", ADDED_TO_EVENTS)] {
         let mut columns = String::from("*");

@@ -24,7 +24,7 @@ const COMMANDS: [&[&str]; 10] = [
     &["info"],
 ];
 
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 16] = [
     "init",
     "push",
     "pop",
@@ -40,6 +40,7 @@ const NAMES: [&str; 15] = [
     "resume",
     "logs",
     "dead",
+    "doctor",
 ];
 
 const EVENT: &str = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"x\"}\n";

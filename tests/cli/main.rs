@@ -7,6 +7,8 @@ mod batch;
 mod concurrency;
 mod dead;
 mod dispatch;
+mod doctor;
+mod doctor_copy;
 mod dropin;
 mod errors;
 mod exclusion;
