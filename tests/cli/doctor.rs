@@ -546,12 +546,19 @@ fn consumers_at_rest_or_at_work_are_no_finding() {
     assert_healthy(&world);
 }
 
+/// Kills the supervisor of a consumer in its wait. It is recorded a moment after the wait is.
+fn kill_waiting(world: &World, consumer: &str) {
+    world.wait_for_state(consumer, "waiting");
+    let recorded = format!("SELECT run_pid IS NOT NULL FROM subscriptions WHERE consumer_id = '{consumer}'");
+    wait_until("the wait to be recorded", || world.query(&recorded) == 1);
+    world.kill_supervisor(consumer);
+}
+
 #[test]
 fn a_wait_that_nobody_waits_out_is_taken_up_again() {
     let world = with_events();
     world.subscribe("bot-2", "false", &["--backoff", "1h"]);
-    world.wait_for_state("bot-2", "waiting");
-    world.kill_supervisor("bot-2");
+    kill_waiting(&world, "bot-2");
     let problem = "'bot-2' has events pending, and nobody runs or waits for it";
     assert_eq!(
         findings(&world),
@@ -567,8 +574,7 @@ fn a_wait_that_nobody_waits_out_is_taken_up_again() {
 fn a_record_of_a_run_that_is_gone_is_settled() {
     let world = with_events();
     world.subscribe("bot-2", "false", &["--backoff", "1h"]);
-    world.wait_for_state("bot-2", "waiting");
-    world.kill_supervisor("bot-2");
+    kill_waiting(&world, "bot-2");
     world.thread(["ack", "--consumer", "bot-2", "--event-id", "5"]).quiet();
     let problem = "'bot-2' is recorded to run or to wait, but that process is gone";
     found_and_mended(&world, "warning", problem, "its end was recorded");
