@@ -114,9 +114,9 @@ pub fn audit(files: &Files, store: &mut Store) -> anyhow::Result<Audit> {
     found
 }
 
-/// Writes those files anew that do not agree with the table, and the note about them. Lines of
-/// events that the table does not know (it may be an older one that was put back) are kept in a
-/// file of their own; the answer names such files.
+/// Writes those files anew that do not agree with the table, and the note about them. A file that
+/// tells of events in a way that the table does not (that may be an older one that was put back) is
+/// kept under another name as well; the answer is these names.
 ///
 /// # Errors
 ///
@@ -274,7 +274,7 @@ fn repair_locked(files: &Files, store: &mut Store, memory: &File) -> anyhow::Res
         let mut draft = Draft::make(files, &path, &file)?;
         let mut again = walk.file(&file, length, Some(&mut draft))?;
         walk.end_of_rotated(&mut again, next, Some(&mut draft))?;
-        kept.extend(draft.put_in_place(files, &path, walked.faults.unknown > 0)?);
+        kept.extend(draft.put_in_place(files, &path, walked.has_more)?);
     }
     let current = open_jsonl(files).context("cannot open events.jsonl")?;
     let length = current.metadata()?.len();
@@ -284,13 +284,13 @@ fn repair_locked(files: &Files, store: &mut Store, memory: &File) -> anyhow::Res
     walk.rest(&mut walked, i64::MAX, None)?;
     let path = files.jsonl();
     if walked.faults != Faults::default() {
-        let unknown = walked.faults.unknown > 0;
+        let keep = walked.has_more;
         walk.restart(start);
         let mut draft = Draft::make(files, &path, &current)?;
         walked = walk.file(&current, length, Some(&mut draft))?;
         walk.rest(&mut walked, i64::MAX, Some(&mut draft))?;
         walked.end = draft.end;
-        kept.extend(draft.put_in_place(files, &path, unknown)?);
+        kept.extend(draft.put_in_place(files, &path, keep)?);
     } else {
         current.sync_all()?;
         drop(fs::remove_file(draft_beside(files, &path)));
@@ -326,6 +326,8 @@ struct Walk<'s> {
 #[derive(Debug, Default)]
 struct Walked {
     faults: Faults,
+    /// Some line tells of an event in a way that the table does not: nothing else may know of it.
+    has_more: bool,
     /// The place after the last line.
     end: Place,
     /// The id after which the file begins.
@@ -382,10 +384,12 @@ impl<'s> Walk<'s> {
             match verdict {
                 Verdict::Unknown => {
                     faults.unknown += 1;
+                    walked.has_more = true;
                     continue;
                 }
                 Verdict::Wrong => {
                     faults.wrong += 1;
+                    walked.has_more |= line.is_event(&lines.text);
                     // The event whose line this should be gets its own.
                     if self.rows.peek()?.is_some_and(|(next, _)| next == id) {
                         self.pass_row(draft.as_deref_mut())?;
