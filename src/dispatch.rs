@@ -202,7 +202,7 @@ pub fn is_pending(thread: &mut Thread, subscription: &Subscription) -> Result<bo
 /// # Errors
 ///
 /// Database trouble, or a stored filter that is no filter.
-fn look(thread: &mut Thread, subscription: &Subscription) -> Result<Look> {
+pub fn look(thread: &mut Thread, subscription: &Subscription) -> Result<Look> {
     let look = thread.store.look(subscription)?;
     log_troubles(thread, subscription, &look);
     match look.broken_filter {

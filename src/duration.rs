@@ -49,9 +49,28 @@ pub fn format(span: Duration) -> String {
     if text.is_empty() { "0s".to_owned() } else { text }
 }
 
+/// Writes one span in its largest unit only, for people: `45s`, `3m`, `2h`, `5d`.
+pub fn rough(span: Duration) -> String {
+    let seconds = span.as_secs();
+    let units = [("d", 86_400), ("h", 3600), ("m", 60)];
+    // Not before there are two of a unit: "1h" might be nearly two.
+    let unit = units.into_iter().find(|(_, length)| seconds >= 2 * length);
+    let (name, length) = unit.unwrap_or(("s", 1));
+    format!("{}{name}", seconds / length)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rough_span_has_one_unit() {
+        for (seconds, text) in
+            [(0, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (172_800, "2d")]
+        {
+            assert_eq!(rough(Duration::from_secs(seconds)), text);
+        }
+    }
 
     #[test]
     fn spans_are_read_and_written() {

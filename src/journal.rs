@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use sha1::{Digest, Sha1};
 
 pub use audit::{Audit, Faults, audit, repair};
-pub use rotation::{rotate_log, set_aside};
+pub use rotation::{copy_bytes, rotate_log, set_aside};
 
 use crate::files::{self, Files};
 use crate::lock::Lock;

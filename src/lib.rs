@@ -71,10 +71,10 @@ use error::Failure;
 /// Runs the program with these arguments, the program's name first.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
-    let as_json = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json");
+    let as_json = asks_for_json(&args);
     // A defect must not look like success or spill a backtrace into somebody's pipe.
     panic::set_hook(Box::new(|_| {}));
-    let done = panic::catch_unwind(|| cmd::run(args)).unwrap_or_else(|panicked| {
+    let done = panic::catch_unwind(|| cmd::run(args, as_json)).unwrap_or_else(|panicked| {
         let why = panicked.downcast_ref::<String>().map(String::as_str);
         let why = why.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("no message");
         Err(Failure::could_not(format_args!("a defect in thread: {why}"), "please report it"))
@@ -86,4 +86,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             ExitCode::from(failure.code)
         }
     }
+}
+
+/// Whether errors are to be told in JSON. Known before the arguments are understood, because they
+/// may not be.
+fn asks_for_json(args: &[OsString]) -> bool {
+    let options: Vec<&OsString> = args.iter().take_while(|arg| *arg != "--").collect();
+    options.iter().any(|arg| *arg == "--json" || *arg == "--format=json")
+        || options.windows(2).any(|pair| pair[0] == "--format" && pair[1] == "json")
 }

@@ -7,6 +7,9 @@ use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
 
+use anstream::stream::RawStream;
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
@@ -53,10 +56,20 @@ pub fn json(value: &impl Serialize) -> Result<()> {
     line(text)
 }
 
+/// Whether to colour what goes to this stream: on a terminal, unless `NO_COLOR`, `CLICOLOR` or
+/// `TERM=dumb` say no, or `CLICOLOR_FORCE` says yes; `--color` decides before them.
+pub fn coloured<S: RawStream>(stream: &S) -> bool {
+    AutoStream::choice(stream) != ColorChoice::Never
+}
+
+/// Text in a style, where it is to be coloured.
+pub fn styled(text: impl fmt::Display, style: Style, coloured: bool) -> String {
+    if coloured { format!("{style}{text}{style:#}") } else { text.to_string() }
+}
+
 /// Prints help to stdout, in colour where that is a terminal.
 pub fn help(text: &clap::builder::StyledStr) -> Result<()> {
-    use std::io::IsTerminal;
-    let coloured = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let coloured = coloured(&io::stdout());
     bytes(if coloured { text.ansi().to_string() } else { text.to_string() }.as_bytes()).map(drop)
 }
 
@@ -70,6 +83,11 @@ pub fn warn(text: impl fmt::Display) {
     stderr_line(&format!("Warning: {}", Escaped(&text.to_string())));
 }
 
+/// Prints text of ours to stderr.
+pub fn note(text: &str) {
+    stderr_line(text);
+}
+
 /// Prints a failure to stderr, in one line: for people, or as JSON.
 pub fn failure(failure: &Failure, as_json: bool) {
     #[derive(Serialize)]
@@ -80,7 +98,11 @@ pub fn failure(failure: &Failure, as_json: bool) {
     let report = Report { error: &failure.what, suggestion: &failure.fix };
     match serde_json::to_string(&report) {
         Ok(json) if as_json => stderr_line(&json),
-        _ => stderr_line(&format!("Error: {}", Escaped(&failure.to_string()))),
+        _ => {
+            let red = AnsiColor::Red.on_default().bold();
+            let label = styled("Error:", red, coloured(&io::stderr()));
+            stderr_line(&format!("{label} {}", Escaped(&failure.to_string())));
+        }
     }
 }
 

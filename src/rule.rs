@@ -174,7 +174,8 @@ pub struct State {
     pub handler: Option<Identity>,
     /// When the run or the wait began.
     pub since: Option<Time>,
-    /// When the last run ended, and how.
+    /// When the last run that is over began, when it ended, and how.
+    pub began: Option<Time>,
     pub ended: Option<Time>,
     pub last_exit: Option<String>,
     /// What the run under way was given.
@@ -267,6 +268,19 @@ impl Exit {
             Exit::Unknown => None,
         }
     }
+
+    /// Reads what its `Display` wrote.
+    pub fn parse(text: &str) -> Option<Exit> {
+        if text == "timed out" {
+            return Some(Exit::TimedOut);
+        }
+        let code = text.strip_prefix("exit=")?;
+        match code.split_once(" signal=") {
+            Some((_, signal)) => signal.parse().ok().map(Exit::Signal),
+            None if code == "unknown" => Some(Exit::Unknown),
+            None => code.parse().ok().map(Exit::Code),
+        }
+    }
 }
 
 impl std::fmt::Display for Exit {
@@ -304,8 +318,12 @@ pub struct Settled {
 
 /// The rule, after a run.
 pub fn settle(before: &State, policy: &Policy, ended: &Ended) -> Settled {
-    let mut state =
-        State { ended: Some(ended.now), last_exit: Some(ended.exit.to_string()), ..before.at_rest() };
+    let mut state = State {
+        began: before.since,
+        ended: Some(ended.now),
+        last_exit: Some(ended.exit.to_string()),
+        ..before.at_rest()
+    };
     let progress = ended.cursor > before.run_cursor;
     let rewound = ended.cursor < before.run_cursor;
     let fine = ended.exit == Exit::Code(0) && !ended.stopped;
@@ -416,6 +434,16 @@ mod tests {
             (settled.state.phase, settled.state.reason.as_deref()),
             (Phase::Stalled, Some("out of attempts"))
         );
+    }
+
+    #[test]
+    fn what_is_written_of_an_end_is_read_back() {
+        for exit in [Exit::Code(0), Exit::Code(137), Exit::Signal(9), Exit::TimedOut, Exit::Unknown] {
+            assert_eq!(Exit::parse(&exit.to_string()), Some(exit));
+        }
+        for other in ["", "exit=", "exit=x", "exit=1 signal=", "ended"] {
+            assert_eq!(Exit::parse(other), None, "{other}");
+        }
     }
 
     #[test]

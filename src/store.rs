@@ -7,11 +7,11 @@
 mod dead;
 mod evaluate;
 mod examine;
+mod insert;
 mod runs;
-mod schema;
+pub mod schema;
 mod subscriptions;
 
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -22,11 +22,11 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, pa
 pub use dead::Letter;
 pub use evaluate::{Look, Trouble};
 pub use examine::Astray;
+pub use insert::{Inserted, Inserter, Stored};
 pub use subscriptions::{NewSubscription, Subscribed};
 
-use crate::error::{self, Failure, OrFix, Result, commit, database};
-use crate::event::{self, Event, NewEvent, Row};
-use crate::files;
+use crate::error::{self, Failure, Result, database};
+use crate::event::{self, Event, Row};
 use crate::filter::{self, Checker, Dates, Filter, Refusal, Scope};
 use crate::subscription::ConsumerId;
 
@@ -56,17 +56,6 @@ pub struct Store {
     new_wal: bool,
 }
 
-/// What a transaction of pushes stored.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Stored {
-    pub count: u64,
-    /// Neither id is there when nothing was stored.
-    pub first_id: Option<i64>,
-    pub last_id: Option<i64>,
-    /// The one time that all events of the transaction bear.
-    pub created_at: String,
-}
-
 /// Where a reading stands.
 #[derive(Debug, Clone)]
 pub struct Reading<'f> {
@@ -75,6 +64,23 @@ pub struct Reading<'f> {
     /// How many events may still be printed; none is no limit.
     pub left: Option<u64>,
     pub filter: Option<&'f Filter>,
+}
+
+/// How many events there are, and between which ids. Ids are 0 when there are no events.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Extent {
+    pub count: u64,
+    pub oldest: i64,
+    pub newest: i64,
+    /// The newest id ever given, also when its event is gone.
+    pub newest_ever: i64,
+}
+
+impl Extent {
+    /// Whether no id is missing between the oldest and the newest.
+    fn is_gapless(&self) -> bool {
+        self.newest.checked_sub(self.oldest).is_some_and(|span| span.unsigned_abs() + 1 == self.count)
+    }
 }
 
 /// What became of a wish to set a cursor.
@@ -134,42 +140,6 @@ impl Store {
         }
     }
 
-    /// Stores what `feed` hands to the [`Inserter`], all or nothing, synced.
-    pub fn append(&mut self, feed: impl FnOnce(&mut Inserter<'_>) -> Result<()>) -> Result<Stored> {
-        let doing = "storing";
-        let failed = |e: rusqlite::Error| database(&e, doing);
-        self.must_be_writable(doing)?;
-        let transaction =
-            self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
-        if self.new_wal
-            && let Some(dir) = self.wal.parent()
-        {
-            // SQLite syncs the directory too, but takes no notice when that fails.
-            match files::sync(dir) {
-                // Not everybody may read it, and not every file system can sync one.
-                Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::InvalidInput) => {}
-                done => done.or_fix(
-                    "the disk failed to sync the directory, nothing was stored",
-                    "check the disk, then push again",
-                )?,
-            }
-        }
-        let stored = {
-            let statement = transaction
-                .prepare(
-                    "INSERT INTO events (created_at, source, type, subtype, content, metadata, idempotency_key) \
-                     VALUES (?, ?, ?, ?, ?, ?, ?)",
-                )
-                .map_err(failed)?;
-            let stored = Stored { created_at: event::now(), ..Stored::default() };
-            let mut inserter = Inserter { conn: &transaction, statement, stored };
-            feed(&mut inserter)?;
-            inserter.stored
-        };
-        transaction.commit().map_err(|e| commit(&e, doing))?;
-        Ok(stored)
-    }
-
     /// Refuses what would write where one may only read: the database says so itself, but not of
     /// an older one, for whose missing parts something else stands in.
     fn must_be_writable(&self, doing: &str) -> Result<()> {
@@ -222,6 +192,19 @@ impl Store {
             .query_row("SELECT count(*) FROM events", [], |row| row.get::<_, i64>(0))
             .map(i64::unsigned_abs)
             .map_err(|e| database(&e, "counting the events"))
+    }
+
+    /// How many events are stored, and between which ids, all at one moment.
+    pub fn extent(&self) -> Result<Extent> {
+        let failed = |e: rusqlite::Error| database(&e, "counting the events");
+        let _moment = self.conn.unchecked_transaction().map_err(failed)?;
+        let oldest = "SELECT coalesce(min(id), 0) FROM events";
+        Ok(Extent {
+            count: self.count()?,
+            oldest: self.conn.query_row(oldest, [], |row| row.get(0)).map_err(failed)?,
+            newest: self.newest_id()?,
+            newest_ever: newest_ever(&self.conn).map_err(failed)?,
+        })
     }
 
     /// Checks a filter against this database.
@@ -365,69 +348,6 @@ impl Drop for Store {
             drop(self.conn.busy_timeout(Duration::ZERO));
             drop(self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0)));
         }
-    }
-}
-
-/// Stores events inside one transaction.
-pub struct Inserter<'t> {
-    conn: &'t Connection,
-    statement: rusqlite::Statement<'t>,
-    stored: Stored,
-}
-
-/// What became of an event that was to be stored.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Inserted {
-    New(i64),
-    /// It had been stored before, under the same idempotency key.
-    Before(Box<Event>),
-}
-
-impl Inserter<'_> {
-    /// Stores one event, unless its idempotency key says that it is stored already.
-    ///
-    /// # Errors
-    ///
-    /// A different event under the same key; database trouble.
-    pub fn insert(&mut self, event: &NewEvent<'_>) -> Result<Inserted> {
-        let failed = |e: rusqlite::Error| database(&e, "storing");
-        if let Some(key) = &event.idempotency_key
-            && let Some(before) = self.find(key).map_err(failed)?
-        {
-            if event.is_same(&before) {
-                return Ok(Inserted::Before(Box::new(before)));
-            }
-            return Err(Failure::could_not(
-                format_args!(
-                    "the idempotency key '{key}' belongs to event {}, which is another one",
-                    before.id
-                ),
-                "use a new key for a new event; nothing was stored",
-            ));
-        }
-        let id = self
-            .statement
-            .insert(params![
-                self.stored.created_at,
-                event.source,
-                event.kind.as_str(),
-                event.subtype,
-                event.content,
-                event.metadata,
-                event.idempotency_key
-            ])
-            .map_err(failed)?;
-        self.stored.count += 1;
-        self.stored.first_id.get_or_insert(id);
-        self.stored.last_id = Some(id);
-        Ok(Inserted::New(id))
-    }
-
-    fn find(&self, key: &str) -> rusqlite::Result<Option<Event>> {
-        let sql = "SELECT id, created_at, source, type, subtype, content, metadata FROM events \
-                   WHERE idempotency_key = ?";
-        let mut statement = self.conn.prepare_cached(sql)?;
-        statement.query_row([key], |row| row_of(row).map(|row| row.to_event())).optional()
     }
 }
 

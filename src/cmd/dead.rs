@@ -11,7 +11,7 @@ use crate::subscription::ConsumerId;
 use crate::thread::Thread;
 use crate::wake;
 
-/// See, deliver again or throw away events that a handler could not take
+/// See, retry or discard events that a handler could not take
 ///
 /// A consumer with --deliver stdin that fails on one event --max-attempts times moves on, and the
 /// event becomes a dead letter. `retry` delivers it once more, alone, before new events; the
@@ -48,10 +48,10 @@ struct Which {
     thread: ThreadArg,
     #[command(flatten)]
     consumer: ConsumerArg,
-    /// This event's
+    /// The dead letter of this event
     #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true, conflicts_with = "all")]
     event_id: Option<i64>,
-    /// All of them
+    /// All dead letters of the consumer
     #[arg(long)]
     all: bool,
     /// Print JSON

@@ -1,16 +1,40 @@
-//! Subcommands that this program starts itself as.
+//! Subcommands that this program starts itself as. They have a parser of their own, so that no help,
+//! manual, completion or suggestion knows of them.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Parser};
 
+use crate::cmd::mistakes;
 use crate::error::Result;
 use crate::rule::Cause;
 use crate::subscription::ConsumerId;
 use crate::{supervisor, wake};
 
+#[derive(Parser)]
+#[command(name = "thread", disable_help_subcommand = true)]
+enum Hidden {
+    #[command(name = supervisor::COMMAND)]
+    Supervise(Supervise),
+    #[command(name = wake::COMMAND)]
+    AskAgain(AskAgain),
+}
+
+/// Whether the first word is one of these commands.
+pub fn is_meant(args: &[OsString]) -> bool {
+    args.get(1).is_some_and(|word| word == supervisor::COMMAND || word == wake::COMMAND)
+}
+
+pub fn run(args: Vec<OsString>) -> Result<()> {
+    match Hidden::try_parse_from(&args).map_err(|e| mistakes::explain(&e, &args))? {
+        Hidden::Supervise(command) => command.run(),
+        Hidden::AskAgain(command) => command.run(),
+    }
+}
+
 #[derive(Args)]
-pub struct Supervise {
+struct Supervise {
     #[arg(long)]
     thread: PathBuf,
     #[arg(long, allow_hyphen_values = true)]
@@ -22,14 +46,14 @@ pub struct Supervise {
 }
 
 impl Supervise {
-    pub fn run(self) -> Result<()> {
+    fn run(self) -> Result<()> {
         let cause = if self.asked { Cause::Asked } else { Cause::News };
         supervisor::run(&self.thread, &ConsumerId::stored(self.consumer), self.lock_fd, cause)
     }
 }
 
 #[derive(Args)]
-pub struct AskAgain {
+struct AskAgain {
     #[arg(long)]
     thread: PathBuf,
     #[arg(long, allow_hyphen_values = true)]
@@ -39,7 +63,7 @@ pub struct AskAgain {
 }
 
 impl AskAgain {
-    pub fn run(self) -> Result<()> {
+    fn run(self) -> Result<()> {
         wake::ask_again(&self.thread, &self.source, self.lock_fd)
     }
 }

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 use serde_json::json;
 
 use crate::error::{Failure, Result};
@@ -17,6 +17,7 @@ use crate::thread::Thread;
 #[command(after_help = "Example:\n  thread init ~/agents/inbox")]
 pub struct Init {
     /// Where to make it
+    #[arg(value_hint = ValueHint::DirPath)]
     path: PathBuf,
     /// Print JSON
     #[arg(long)]

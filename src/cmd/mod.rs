@@ -1,15 +1,17 @@
 //! The command line: one module per subcommand, each with its options, its help and what it does.
 //!
-//! This file owns what they share: naming the thread and the consumer, reading numbers, and turning
-//! the parser's complaints into this program's form.
+//! This file owns what they share: naming the thread and the consumer, and reading numbers.
 
 pub mod ack;
+pub mod completions;
 pub mod dead;
 pub mod dispatch;
 pub mod doctor;
+pub mod guide;
 pub mod info;
 pub mod init;
 pub mod logs;
+pub mod man;
 pub mod pause;
 pub mod peek;
 pub mod pop;
@@ -22,16 +24,18 @@ pub mod subscribe;
 pub mod unsubscribe;
 
 mod hidden;
+mod mistakes;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{Args, Parser, Subcommand, ValueHint};
+use serde_json::json;
 
 use crate::error::{Failure, Result};
 use crate::output;
-use crate::store::Moved;
+use crate::store::{self, Moved};
 use crate::subscription::ConsumerId;
 use crate::thread::Thread;
 
@@ -41,11 +45,15 @@ use crate::thread::Thread;
 /// subscribe with a shell command and an SQL filter, and are started when there is something new
 /// for them. Delivery is at least once: a consumer moves on only when it acknowledges.
 #[derive(Parser)]
-#[command(name = "thread", version, max_term_width = 100, after_help = EXAMPLE, disable_help_subcommand = false)]
+#[command(name = "thread", version, max_term_width = 100)]
+#[command(after_help = EXAMPLE, after_long_help = format!("{EXAMPLE}\n\n{REFERENCE}"))]
 struct Cli {
     /// Accepted with --help, for which it changes nothing
     #[arg(long, global = true, hide = true)]
     verbose: bool,
+    /// Before the command's name it does what it does after it
+    #[arg(long, global = true, hide = true)]
+    json: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -53,11 +61,12 @@ struct Cli {
 const EXAMPLE: &str = "\
 Example:
   thread init inbox
-  thread subscribe --thread inbox --consumer bot --handler './agent.sh' \\
-    --filter \"type = 'message'\"
+  thread subscribe --thread inbox --consumer bot --deliver stdin \\
+    --handler './agent.sh' --filter \"type = 'message'\"
   git diff | thread push --thread inbox --source self --type message \\
-    --content-file -
+    --content-file -";
 
+const REFERENCE: &str = "\
 Environment:
   THREAD_DIR       stands in for --thread
   THREAD_CONSUMER  stands in for --consumer
@@ -65,7 +74,29 @@ Environment:
                      embedded  the push itself
                      off       nobody, until somebody runs `thread dispatch`
                      <path>    this notifier program
-                     auto      `notifier` if PATH has it, else embedded (the default)";
+                     auto      `notifier` if PATH has it, else embedded
+                   When it is unset, as auto.
+
+Exit codes:
+  0  done
+  1  it could not be done
+  2  it was asked wrongly
+
+An agent that is new to this should read `thread guide`.";
+
+/// What somebody sees who types the name of the program alone.
+const ORIENTATION: &str = "\
+thread keeps durable event queues for agents: each is a directory, and there is no daemon.
+
+The first minute:
+  thread init inbox
+  thread subscribe --thread inbox --consumer bot --deliver stdin --handler cat
+  thread push --thread inbox --source self --type message --content 'Hello'
+  thread logs --thread inbox --consumer bot
+  thread info --thread inbox
+
+Read on: `thread --help` has all commands, `thread guide` is for agents.
+";
 
 #[derive(Subcommand)]
 enum Command {
@@ -85,24 +116,30 @@ enum Command {
     Logs(logs::Logs),
     Dead(dead::Dead),
     Doctor(doctor::Doctor),
-    #[command(name = crate::supervisor::COMMAND, hide = true)]
-    Supervise(hidden::Supervise),
-    #[command(name = crate::wake::COMMAND, hide = true)]
-    AskAgain(hidden::AskAgain),
+    Completions(completions::Completions),
+    Man(man::Man),
+    Guide(guide::Guide),
 }
 
-/// Runs one command line, the program's name first.
+/// Runs one command line, the program's name first. `as_json`: whether it asks for JSON.
 ///
 /// # Errors
 ///
 /// What the command failed with, or exit code 2 for a command line that cannot be understood.
-pub fn run(args: Vec<OsString>) -> Result<()> {
-    let cli = match Cli::try_parse_from(args) {
+pub fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
+    if hidden::is_meant(&args) {
+        return hidden::run(args);
+    }
+    let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
-        Err(e) if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            return output::help(&e.render());
+        Err(e) if e.kind() == ErrorKind::DisplayVersion => return version(as_json),
+        Err(e) if e.kind() == ErrorKind::DisplayHelp => return output::help(&e.render()),
+        Err(e) => {
+            if !as_json && mistakes::is_only_the_program(&e, &args) {
+                output::note(ORIENTATION);
+            }
+            return Err(mistakes::explain(&e, &args));
         }
-        Err(e) => return Err(explain(&e)),
     };
     match cli.command {
         Command::Init(command) => command.run(),
@@ -121,16 +158,30 @@ pub fn run(args: Vec<OsString>) -> Result<()> {
         Command::Logs(command) => command.run(),
         Command::Dead(command) => command.run(),
         Command::Doctor(command) => command.run(),
-        Command::Supervise(command) => command.run(),
-        Command::AskAgain(command) => command.run(),
+        Command::Completions(command) => command.run(),
+        Command::Man(command) => command.run(),
+        Command::Guide(command) => command.run(),
     }
+}
+
+/// Prints which program this is; as JSON, with what its threads are made of.
+fn version(as_json: bool) -> Result<()> {
+    let version = env!("CARGO_PKG_VERSION");
+    if !as_json {
+        return output::line(format_args!("thread {version}"));
+    }
+    output::json(&json!({
+        "version": version,
+        "sqlite": rusqlite::version(),
+        "schema": store::schema::additions(),
+    }))
 }
 
 /// Names the thread.
 #[derive(Args)]
 pub struct ThreadArg {
     /// The thread's directory [default: $THREAD_DIR]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
     thread: Option<PathBuf>,
 }
 
@@ -225,37 +276,6 @@ fn whole_number(text: &str) -> Option<i64> {
         return None;
     }
     text.parse().ok()
-}
-
-/// The parser's complaint in this program's form: what, and how to mend it.
-fn explain(error: &clap::Error) -> Failure {
-    let usage = "see `thread --help`, or `thread <command> --help`";
-    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
-        || error.kind() == ErrorKind::MissingSubcommand
-    {
-        return Failure::asked_wrongly(
-            "no command is given",
-            "try `thread init <path>`, or see `thread --help`",
-        );
-    }
-    let rendered = error.render().to_string();
-    // The first paragraph says what is wrong, sometimes with a list below it.
-    let what: Vec<&str> = rendered.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
-    let what = what.join(" ");
-    let what = what.strip_prefix("error: ").unwrap_or(&what);
-    let suggested =
-        [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue]
-            .into_iter()
-            .find_map(|kind| error.get(kind));
-    let suggested = match suggested {
-        Some(ContextValue::String(one)) => Some(one.clone()),
-        Some(ContextValue::Strings(several)) if !several.is_empty() => Some(several.join("' or '")),
-        _ => None,
-    };
-    match suggested {
-        Some(name) => Failure::asked_wrongly(what, format_args!("did you mean '{name}'? {usage}")),
-        None => Failure::asked_wrongly(what, usage),
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::error::{Failure, Result};
 use crate::store::{Moved, Reading};
 use crate::thread::Thread;
 
-/// Acknowledge what a consumer has done, and print what comes next
+/// Print a consumer's next events, and record which it has done
 ///
 /// Records --last-event-id as the last event the consumer has finished, then prints the events
 /// after it that match the consumer's filter, oldest first, one JSON object a line; nothing when
@@ -17,6 +17,9 @@ use crate::thread::Thread;
 /// With --wait, when there is nothing yet, waits for the first event. With --follow, goes on
 /// printing as events come; the cursor stays, so say `thread ack` for what is done.
 #[derive(Args)]
+#[command(override_usage = "\
+thread pop [OPTIONS] --consumer <NAME> --resume
+       thread pop [OPTIONS] --consumer <NAME> --last-event-id <ID>")]
 #[command(after_help = "\
 Examples:
   thread pop --thread inbox --consumer bot --resume

@@ -2,10 +2,11 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueHint};
+use rustix::fs::FileType;
 use serde_json::json;
 
-use crate::batch::Batch;
+use crate::batch::{self, About, Batch};
 use crate::cmd::ThreadArg;
 use crate::error::{Failure, OrFix, Result};
 use crate::event::{Event, NewEvent};
@@ -19,7 +20,7 @@ use crate::wake::{self, Waking};
 /// The largest content, in bytes: no larger row fits the database.
 const MAX_CONTENT: u64 = 999_000_000;
 
-/// Store an event, or a batch of them, and wake the consumers it concerns
+/// Store an event, or a batch of them, and wake its consumers
 ///
 /// Stores one event and prints its id. When this says yes (exit 0), the event survives power
 /// loss. The JSONL copy is then brought up to date and consumers are woken; trouble with either
@@ -30,6 +31,10 @@ const MAX_CONTENT: u64 = 999_000_000;
 /// pipes into `thread push --batch`. The batch is stored whole or not at all; the number stored is
 /// printed.
 #[derive(Args)]
+#[command(override_usage = "\
+thread push [OPTIONS] --source <S> --type <T> --content <TEXT>
+       thread push [OPTIONS] --source <S> --type <T> --content-file <FILE>
+       thread push [OPTIONS] --batch")]
 #[command(after_help = "\
 Examples:
   thread push --thread inbox --source self --type message --content 'Hello'
@@ -49,16 +54,17 @@ pub struct Push {
     /// A finer kind, e.g. toolcall or decision
     #[arg(long, allow_hyphen_values = true)]
     subtype: Option<String>,
-    /// The payload, as it stands on the command line
+    /// The payload; text that a shell may mangle, or long text, goes by --content-file
     #[arg(long, allow_hyphen_values = true)]
     content: Option<String>,
     /// Read the payload from a file, or from stdin with "-": any size, byte for byte, UTF-8
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["content", "batch"])]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["content", "batch"])]
     content_file: Option<PathBuf>,
-    /// What a program may want to know of it, as strings: --meta run_id=17 stage=plan
+    /// Metadata beside the content, as strings: --meta run_id=17 stage=plan
     #[arg(long, value_name = "KEY=VALUE", num_args = 1.., conflicts_with = "metadata")]
     meta: Vec<String>,
-    /// The same as a JSON object
+    /// Metadata as a JSON object
     #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
     metadata: Option<String>,
     /// Store it only once, however often it is pushed under this key
@@ -139,8 +145,9 @@ impl Push {
 
     fn run_batch(self) -> Result<()> {
         let mut thread = self.thread.open()?;
-        let batch = Batch::read(io::stdin().lock(), &thread.dir().join("run"))?;
-        if let Some((count, line, form)) = batch.odd_sources {
+        rotate_log(&thread);
+        let (stored, about) = store_batch(&mut thread)?;
+        if let Some((count, line, form)) = about.odd_sources {
             output::warn(match count {
                 1 => format!("the source on line {line} does not fit the form {form}; stored as it is"),
                 _ => format!(
@@ -148,11 +155,7 @@ impl Push {
                 ),
             });
         }
-        let mut stored = Stored::default();
-        if let Some(last_source) = &batch.last_source {
-            rotate_log(&thread);
-            stored =
-                append(&mut thread, |inserter| batch.for_each(|event| inserter.insert(event).map(drop)))?;
+        if let Some(last_source) = &about.last_source {
             thread.log(
                 Level::Info,
                 format_args!(
@@ -172,6 +175,30 @@ impl Push {
         });
         Ok(())
     }
+}
+
+/// Stores what stdin holds. A file cannot keep anybody waiting, so it is read while it is stored.
+fn store_batch(thread: &mut Thread) -> Result<(Stored, About)> {
+    let mut about = About::default();
+    let stdin = io::stdin();
+    let stored = if is_file(&stdin) {
+        append(thread, |inserter| {
+            about = batch::stream(stdin, |event| inserter.insert_soon(event))?;
+            Ok(())
+        })?
+    } else {
+        let mut batch = Batch::read(stdin.lock(), &thread.dir().join("run"))?;
+        about = std::mem::take(&mut batch.about);
+        if about.last_source.is_none() {
+            return Ok((Stored::default(), about));
+        }
+        append(thread, |inserter| batch.for_each(|event| inserter.insert_soon(event)))?
+    };
+    Ok((stored, about))
+}
+
+fn is_file(stdin: &io::Stdin) -> bool {
+    rustix::fs::fstat(stdin).is_ok_and(|about| FileType::from_raw_mode(about.st_mode).is_file())
 }
 
 fn required(value: Option<String>, name: &str) -> Result<String> {
@@ -218,7 +245,9 @@ fn append(
     feed: impl FnOnce(&mut crate::store::Inserter<'_>) -> Result<()>,
 ) -> Result<Stored> {
     let stored = thread.store.append(feed);
-    if let Err(failure) = &stored {
+    if let Err(failure) = &stored
+        && failure.code == 1
+    {
         thread.log(Level::Error, format_args!("push: {failure}"));
     }
     stored

@@ -20,7 +20,7 @@ pub struct ReadingArgs {
     /// The most events to print [default: 100; with --follow, no limit]
     #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true)]
     limit: Option<u64>,
-    /// When there are none, wait for one, for this long; with --follow, end after so long without
+    /// When there are none, wait so long for one, e.g. 30s or 5m; with --follow, end after so long without
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     wait: Option<Duration>,
     /// Go on printing events as they come

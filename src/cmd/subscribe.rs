@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 use serde_json::json;
 
 use crate::cmd::peek::bad_filter;
@@ -44,7 +44,7 @@ pub struct Subscribe {
     #[command(flatten)]
     consumer: ConsumerArg,
     /// The command to start, in the language of sh
-    #[arg(long, value_name = "COMMAND", allow_hyphen_values = true)]
+    #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString, allow_hyphen_values = true)]
     handler: String,
     /// An SQL condition over id, created_at, source, type, subtype, content and metadata [default: every event]
     #[arg(long, value_name = "SQL", allow_hyphen_values = true)]
@@ -68,7 +68,7 @@ pub struct Subscribe {
     #[arg(long, value_name = "all|new|ID", value_parser = from, allow_negative_numbers = true)]
     from: Option<From>,
     /// Where the handler runs [default: the current directory]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     cwd: Option<PathBuf>,
     /// Print the subscription as JSON
     #[arg(long)]

@@ -42,6 +42,13 @@ pub fn names(dir: &Path, stem: &str, extension: &str) -> io::Result<Vec<String>>
     Ok(names)
 }
 
+/// How many bytes the JSONL copy in `dir` takes, its older parts included.
+pub fn copy_bytes(dir: &Path) -> u64 {
+    let older = names(dir, "events-", "jsonl").unwrap_or_default();
+    let all = older.iter().map(String::as_str).chain(["events.jsonl"]);
+    all.filter_map(|name| fs::metadata(dir.join(name)).ok()).map(|file| file.len()).sum()
+}
+
 fn stamp_of(name: &str, stem: &str, extension: &str) -> Option<NaiveDateTime> {
     let stamp = name.strip_prefix(stem)?.strip_suffix(extension)?.strip_suffix('.')?;
     (stamp.len() == 15).then(|| NaiveDateTime::parse_from_str(stamp, STAMP).ok()).flatten()

@@ -206,9 +206,15 @@ impl Store {
             };
             let was_running = current.state.phase == Phase::Running;
             let settled = settle(&current.state, &current.policy, &ended).state;
-            // A wait that was stopped costs no attempt, and has none to give back.
-            let attempts = if was_running { settled.attempts } else { current.state.attempts };
-            end_of_wishes(conn, &current.consumer, State { attempts, ..settled })
+            let stopped = if was_running {
+                settled
+            } else {
+                // A wait that was stopped is no run: it costs no attempt, has none to give back, and
+                // the run before it stays the last one.
+                let State { attempts, began, ended, last_exit, .. } = current.state.clone();
+                State { attempts, began, ended, last_exit, ..settled }
+            };
+            end_of_wishes(conn, &current.consumer, stopped)
         })?;
         // One that is subscribed no more is stopped, too.
         Ok(current.is_none_or(|current| current.state.phase == Phase::Stalled))
@@ -334,8 +340,8 @@ fn update_in(
         .prepare_cached(
             "UPDATE subscriptions SET token = coalesce(token, lower(hex(randomblob(8)))), phase = ?, paused = ?, \
                     reason = ?, attempts = ?, next_try = ?, run_boot = ?, run_pid = ?, run_start = ?, \
-                    handler_pid = ?, handler_start = ?, run_since = ?, run_ended = ?, run_exit = ?, run_task = ?, \
-                    run_last = ?, run_cursor = ?, run_newest = ?, narrow_upto = ?, dead_streak = ?, \
+                    handler_pid = ?, handler_start = ?, run_since = ?, run_began = ?, run_ended = ?, run_exit = ?, \
+                    run_task = ?, run_last = ?, run_cursor = ?, run_newest = ?, narrow_upto = ?, dead_streak = ?, \
                     stop_signal = ?, stop_kill_ms = ? \
              WHERE consumer_id = ? RETURNING token",
         )?
@@ -352,6 +358,7 @@ fn update_in(
                 process(&state.handler).map(|p| p.0),
                 process(&state.handler).map(|p| p.1),
                 time(state.since),
+                time(state.began),
                 time(state.ended),
                 state.last_exit,
                 state.task.map(|task| task.to_columns().0),

@@ -45,6 +45,7 @@ const ADDED: &[(&str, &str)] = &[
     ("handler_pid", "INTEGER"),
     ("handler_start", "INTEGER"),
     ("run_since", "TEXT"),
+    ("run_began", "TEXT"),
     ("run_ended", "TEXT"),
     ("run_exit", "TEXT"),
     ("run_task", "TEXT"),
@@ -76,6 +77,13 @@ const BASE: &[&str] = &[
     "SELECT consumer_id, handler_cmd, filter FROM subscriptions",
     "SELECT consumer_id, last_acked_id, updated_at FROM consumer_progress",
 ];
+
+/// How many columns and tables stand beside those of the earlier implementation. It rises with each
+/// addition, so two programs with the same number make the same threads.
+pub fn additions() -> usize {
+    let dead_letters = 1;
+    ADDED.len() + ADDED_TO_EVENTS.len() + dead_letters
+}
 
 /// Makes the tables in an empty database.
 pub fn create(conn: &Connection) -> rusqlite::Result<()> {

@@ -41,7 +41,7 @@ const COLUMNS: &str = "\
     s.consumer_id, s.handler_cmd, s.filter, s.cwd, s.token, s.mark_filter, s.mark_from, s.mark_upto, s.filter_errors, \
     s.filter_error_id, s.deliver, s.batch_size, s.max_attempts, s.backoff, s.timeout_ms, s.phase, s.paused, s.reason, \
     s.attempts, s.next_try, s.run_boot, s.run_pid, s.run_start, s.handler_pid, s.handler_start, s.run_since, \
-    s.run_ended, s.run_exit, s.run_task, s.run_last, s.run_cursor, s.run_newest, s.narrow_upto, s.dead_streak, \
+    s.run_began, s.run_ended, s.run_exit, s.run_task, s.run_last, s.run_cursor, s.run_newest, s.narrow_upto, s.dead_streak, \
     s.stop_signal, s.stop_kill_ms, p.last_acked_id, p.updated_at, \
     (SELECT count(*) FROM dead_letters d WHERE d.consumer_id = s.consumer_id) AS dead, \
     (SELECT count(*) FROM dead_letters d WHERE d.consumer_id = s.consumer_id AND d.retry) AS dead_to_retry";
@@ -173,6 +173,7 @@ fn map(row: &rusqlite::Row<'_>) -> rusqlite::Result<Subscription> {
         supervisor: process("run_pid", "run_start")?,
         handler: process("handler_pid", "handler_start")?,
         since: time("run_since")?,
+        began: time("run_began")?,
         ended: time("run_ended")?,
         last_exit: text("run_exit")?,
         task,

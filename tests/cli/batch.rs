@@ -297,3 +297,53 @@ fn a_producer_that_stops_half_way_through_a_line_holds_nobody_up() {
     assert!(ids(&all).into_iter().eq(1..=5004));
     world.assert_copy_is_exact();
 }
+
+#[test]
+fn a_batch_from_a_file_is_stored_whole_or_not_at_all() {
+    let world = World::with_thread();
+    let line = |n: usize| {
+        let content = format!("{n}{}", "x".repeat(n % 300));
+        json!({"source": "self", "type": "record", "content": content, "metadata": {"n": n}}).to_string()
+    };
+    let lines: Vec<String> = (1..=20_000).map(line).collect();
+    let text = lines.join("\n");
+    world.write("good.ndjson", &text);
+    world.write("bad.ndjson", format!("{text}\n{{\"source\":\"self\"}}\n"));
+
+    // By the time the wrong line is read, most of the others have been handed to the database.
+    let complaint = world.sh("thread push --batch < bad.ndjson").fails(2);
+    assert!(complaint.starts_with("Error: line 20001 of the batch has no 'content'"), "{complaint}");
+    assert_eq!((count(&world), world.jsonl().len()), (0, 0));
+    let answer = world.sh("thread push --batch --json < good.ndjson").quiet();
+    assert_eq!(answer, "{\"count\":20000,\"first_id\":1,\"last_id\":20000}\n");
+    world.assert_copy_is_exact();
+    let stored = contents(&world);
+    assert!(stored.iter().zip(&lines).all(|(stored, line)| line.contains(stored.as_str())));
+    assert_eq!(world.query("SELECT count(*) FROM events WHERE metadata ->> 'n' = id"), 20_000);
+
+    world.write("empty.ndjson", "\n\n");
+    assert_eq!(world.sh("thread push --batch < empty.ndjson").quiet(), "0\n");
+}
+
+#[test]
+fn keyed_and_keyless_events_of_one_batch_keep_their_order() {
+    let world = World::with_thread();
+    let lines: String = (1..=200)
+        .map(|n| {
+            let key =
+                if n % 7 == 0 { format!(",\"idempotency_key\":\"k{}\"", n / 14) } else { String::new() };
+            let content = if n % 7 == 0 { format!("k{}", n / 14) } else { n.to_string() };
+            format!("{{\"source\":\"self\",\"type\":\"record\",\"content\":\"{content}\"{key}}}\n")
+        })
+        .collect();
+    let mut seen = std::collections::HashSet::new();
+    let wanted: Vec<String> = (1..=200)
+        .map(|n| if n % 7 == 0 { format!("k{}", n / 14) } else { n.to_string() })
+        .filter(|content| !content.starts_with('k') || seen.insert(content.clone()))
+        .collect();
+    let answer = world.thread(["push", "--batch", "--json"]).stdin(lines).quiet();
+    let number = wanted.len();
+    assert_eq!(answer, format!("{{\"count\":{number},\"first_id\":1,\"last_id\":{number}}}\n"));
+    assert_eq!(contents(&world), wanted);
+    world.assert_copy_is_exact();
+}

@@ -21,8 +21,8 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 const TOOLS: &[&str] = &[
     "awk", "basename", "bash", "cat", "chmod", "cp", "cut", "date", "dd", "echo", "env", "false", "flock",
     "grep", "head", "kill", "ln", "ls", "mkdir", "mkfifo", "mv", "nohup", "paste", "printf", "ps",
-    "readlink", "rm", "rmdir", "sed", "seq", "setsid", "sh", "sleep", "sort", "stat", "tail", "tee", "test",
-    "touch", "tr", "true", "truncate", "uniq", "wc", "xargs",
+    "readlink", "rm", "rmdir", "script", "sed", "seq", "setsid", "sh", "sleep", "sort", "stat", "stty",
+    "tail", "tee", "test", "touch", "tr", "true", "truncate", "uniq", "wc", "xargs",
 ];
 
 /// A folder of its own with a `bin`, and one thread called `inbox` (made by [`World::with_thread`]).
@@ -114,6 +114,20 @@ impl World {
         let mut run = self.run("/bin/sh");
         run.command.arg("-c").arg(script).env("THREAD_DIR", self.inbox());
         run
+    }
+
+    /// A shell command in a terminal of that many columns, which is stdout and stderr to it. None,
+    /// and a word about it, where the system has no `script`.
+    pub fn terminal(&self, columns: u32, command: &str) -> Option<Run> {
+        if !self.bin().join("script").exists() || !self.bin().join("stty").exists() {
+            // Past the test runner, which keeps what a test that passes prints to itself.
+            drop(writeln!(std::io::stderr(), "SKIPPED: a terminal needs `script` and `stty`"));
+            return None;
+        }
+        // No line ends of a terminal, so that output is what the command wrote.
+        let command = format!("stty rows 24 cols {columns} -onlcr; {command}");
+        let run = self.sh("exec script -qe -E never -c \"$0\" /dev/null").arg(command);
+        Some(run.env("TERM", "xterm").env("SHELL", "/bin/sh"))
     }
 
     fn run(&self, program: &str) -> Run {

@@ -109,3 +109,101 @@ fn a_path_cannot_forge_a_line_either() {
     assert_eq!(text.lines().filter(|line| line.starts_with("Events: ")).collect::<Vec<_>>(), ["Events: 0"]);
     assert!(!text.contains('\x1b'), "{text:?}");
 }
+
+#[test]
+fn the_oldest_pending_event_and_the_last_run_are_told_to_programs_and_people() {
+    let world = World::with_thread();
+    world.push("one");
+    world.push("two");
+    let stored_at: String =
+        world.db().query_row("SELECT created_at FROM events WHERE id = 2", [], |row| row.get(0)).unwrap();
+    world.idle_consumer("bot", "content = 'two'");
+    let before = world.consumer("bot");
+    assert_eq!((&before["oldest_pending_id"], &before["oldest_pending_at"]), (&json!(2), &json!(stored_at)));
+    let last = ["last_run_started_at", "last_run_ended_at", "last_exit", "last_exit_code"];
+    assert!(last.iter().all(|key| before[key] == Value::Null), "{before}");
+    assert!(world.thread(["info"]).quiet().ends_with(&format!("    oldest_pending: {stored_at}\n")));
+
+    world.subscribe("failing", "sleep 0.1; kill -9 $$", &["--backoff", "1h"]);
+    world.wait_for_state("failing", "waiting");
+    let after = world.consumer("failing");
+    assert_eq!((&after["last_exit"], &after["last_exit_code"]), (&json!("exit=137 signal=9"), &json!(137)));
+    let time = |key: &str| after[key].as_str().unwrap().to_owned();
+    assert!(time("last_run_started_at") < time("last_run_ended_at"), "{after}");
+    let line = format!("    last_run: {} exit=137 signal=9\n", time("last_run_ended_at"));
+    assert!(world.thread(["info"]).quiet().contains(&line));
+
+    // Stopping the wait is no run.
+    world.thread(["stop", "--consumer", "failing"]).quiet();
+    let stopped = world.consumer("failing");
+    assert_eq!(stopped["reason"], "stopped");
+    assert_eq!(last.map(|key| &stopped[key]), last.map(|key| &after[key]));
+}
+
+#[test]
+fn the_threads_own_figures_are_told_to_programs() {
+    let world = World::with_thread();
+    for content in ["one", "two"] {
+        world.push(content);
+    }
+    world.db().execute("DELETE FROM events", []).unwrap();
+    let info: Value = serde_json::from_str(&world.thread(["info", "--json"]).quiet()).unwrap();
+    assert_eq!((&info["event_count"], &info["last_event_id"]), (&json!(0), &json!(2)));
+    assert_eq!(info["thread"], world.inbox().to_str().unwrap());
+    let size = |name: &str| std::fs::metadata(world.inbox().join(name)).unwrap().len();
+    assert_eq!(info["copy_bytes"], size("events.jsonl"));
+    assert_eq!(info["database_bytes"], size("events.db"));
+    assert_eq!(world.thread(["info", "--format", "json"]).quiet().lines().count(), 1);
+}
+
+#[test]
+fn pending_is_exact_with_and_without_gaps() {
+    let world = World::with_thread();
+    world.idle_consumer("all", "");
+    for _ in 0..6 {
+        world.off(["push", "--source", "self", "--type", "record", "--content", "x"]).quiet();
+    }
+    let pending = || {
+        let all = world.consumer("all");
+        (all["pending"].as_u64().unwrap(), all["oldest_pending_id"].as_i64())
+    };
+    assert_eq!(pending(), (6, Some(1)));
+    world.thread(["ack", "--consumer", "all", "--event-id", "2"]).quiet();
+    assert_eq!(pending(), (4, Some(3)));
+    // As much at the beginning as pruning takes, more than the cursor has passed.
+    world.db().execute("DELETE FROM events WHERE id <= 3", []).unwrap();
+    assert_eq!(pending(), (3, Some(4)));
+    world.db().execute("DELETE FROM events WHERE id = 5", []).unwrap();
+    assert_eq!(pending(), (2, Some(4)));
+    world.db().execute("DELETE FROM events", []).unwrap();
+    assert_eq!(pending(), (0, None));
+}
+
+#[test]
+fn what_a_filter_errs_on_is_logged_even_when_info_meets_it_first() {
+    let world = World::with_thread();
+    world.idle_consumer("bot", "content ->> 'x' = 1");
+    world.off(["push", "--source", "self", "--type", "record", "--content", "no json"]).quiet();
+    world.thread(["info"]).quiet();
+    assert_eq!(world.consumer("bot")["filter_errors"], 1);
+    let logged = world.log().iter().filter(|line| line.contains("filter: consumer=bot id=1")).count();
+    assert_eq!(logged, 1, "{:?}", world.log());
+}
+
+#[test]
+fn one_form_is_asked_for_at_a_time() {
+    let world = World::with_thread();
+    for args in [
+        &["info", "--json", "--format", "text"][..],
+        &["info", "--format", "yaml"],
+        &["info", "--color", "sometimes"],
+    ] {
+        let (stdout, stderr) = world.thread(args).ends_with(2);
+        assert_eq!((stdout.as_str(), stderr.lines().count()), ("", 1), "{args:?}");
+    }
+    // Errors follow the form that was asked for.
+    for args in [&["info", "--format", "json"][..], &["info", "--format=json"]] {
+        let (_, stderr) = world.thread(args).arg("--thread").arg("nowhere").ends_with(1);
+        assert!(stderr.starts_with("{\"error\":\""), "{stderr}");
+    }
+}

@@ -165,6 +165,22 @@ fn who_may_only_read_can_look_and_is_told_plainly_that_he_cannot_push() {
 }
 
 #[test]
+fn who_may_only_read_can_look_although_nothing_of_it_can_be_remembered() {
+    let world = World::with_thread();
+    world.idle_consumer("bot", "content = 'none'");
+    let line = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"x\"}\n";
+    // So many that the owner would write down how far he has looked.
+    world.off(["push", "--batch"]).stdin(line.repeat(600)).quiet();
+    let Some(program) = as_nobody(&world) else { return };
+    let info: Value = serde_json::from_str(&world.sh(&format!("{program} info --json")).quiet()).unwrap();
+    assert_eq!((&info["event_count"], &info["subscriptions"][0]["pending"]), (&600.into(), &0.into()));
+    let marks = "SELECT count(*) FROM subscriptions WHERE mark_upto IS NOT NULL";
+    assert_eq!(world.query(marks), 0);
+    world.thread(["info"]).quiet();
+    assert_eq!(world.query(marks), 1);
+}
+
+#[test]
 fn an_older_thread_that_may_only_be_read_can_be_looked_at() {
     let world = World::new();
     fs::create_dir_all(world.inbox().join("run")).unwrap();

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use thread::batch::Batch;
+use thread::batch::{Batch, stream};
 use thread::error::Result;
 use thread::event::NewEvent;
 use thread::store::{Reading, Stored};
@@ -192,9 +192,15 @@ proptest! {
         }
         let folder = std::env::temp_dir();
         if let Ok(batch) = Batch::read(&bytes[..], &folder) {
-            let mut count = 0;
-            batch.for_each(|_| { count += 1; Ok(()) }).unwrap();
-            prop_assert_eq!(batch.is_empty(), count == 0);
+            let (mut events, mut streamed) = (Vec::new(), Vec::new());
+            let last_source = batch.about.last_source.clone();
+            batch.for_each(|event| { events.push(format!("{event:?}")); Ok(()) }).unwrap();
+            prop_assert_eq!(last_source.is_none(), events.is_empty());
+            let about = stream(&bytes[..], |event| { streamed.push(format!("{event:?}")); Ok(()) }).unwrap();
+            prop_assert_eq!(about.last_source, last_source);
+            prop_assert_eq!(streamed, events);
+        } else {
+            prop_assert!(stream(&bytes[..], |_| Ok(())).is_err());
         }
     }
 }

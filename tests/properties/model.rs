@@ -278,7 +278,9 @@ fn agree(place: &mut Place, model: &Model) -> Result<(), TestCaseError> {
             pending.first().copied()
         );
         let subscription = place.thread.store.subscription(&id(c)).unwrap().unwrap();
-        prop_assert_eq!(place.thread.store.count_pending(&subscription).unwrap(), pending.len() as u64);
+        let store = &mut place.thread.store;
+        let (look, extent) = (store.look(&subscription).unwrap(), store.extent().unwrap());
+        prop_assert_eq!(store.count_pending(&subscription, &look, &extent).unwrap(), pending.len() as u64);
     }
     Ok(())
 }

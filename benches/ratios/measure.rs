@@ -1,0 +1,85 @@
+//! Timing whole processes, two kinds of work in turn.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// What one run of a process took.
+#[derive(Debug, Clone, Copy)]
+pub struct Run {
+    pub wall: Duration,
+    /// Peak memory in bytes, never less than what this program had itself when it started it.
+    pub peak: u64,
+}
+
+/// Runs a command to its end.
+///
+/// # Panics
+///
+/// When it cannot be started or fails: a figure of work that was not done is worth nothing.
+pub fn run(command: &mut Command) -> Run {
+    let began = Instant::now();
+    let child = command.spawn().unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"));
+    let (status, peak) = reap(child).unwrap_or_else(|e| panic!("cannot wait for {command:?}: {e}"));
+    let wall = began.elapsed();
+    assert!(status.success(), "{command:?} ended with {status}");
+    Run { wall, peak }
+}
+
+/// Waits for a child; how it ended, and its peak memory in bytes.
+pub fn reap(child: Child) -> io::Result<(ExitStatus, u64)> {
+    let mut status = 0;
+    // SAFETY: both are plain data that the call fills in; the child is ours and nobody else waits.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        if libc::wait4(child.id() as libc::pid_t, &raw mut status, 0, &raw mut usage) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        usage
+    };
+    Ok((ExitStatus::from_raw(status), usage.ru_maxrss as u64 * 1024))
+}
+
+/// The times of two kinds of work that were done in turn.
+#[derive(Debug, Clone, Default)]
+pub struct Pairs {
+    ours: Vec<f64>,
+    theirs: Vec<f64>,
+}
+
+impl Pairs {
+    /// Does each once uncounted, then both in turn, `rounds` times.
+    pub fn measure(
+        rounds: usize,
+        mut ours: impl FnMut() -> Duration,
+        mut theirs: impl FnMut() -> Duration,
+    ) -> Pairs {
+        ours();
+        theirs();
+        let mut pairs = Pairs::default();
+        for _ in 0..rounds {
+            pairs.ours.push(ours().as_secs_f64());
+            pairs.theirs.push(theirs().as_secs_f64());
+        }
+        pairs
+    }
+
+    /// Median seconds of ours and theirs.
+    pub fn medians(&self) -> (f64, f64) {
+        (quantile(&self.ours, 0.5), quantile(&self.theirs, 0.5))
+    }
+
+    /// The ratio of each pair: lower quartile, median, upper quartile.
+    pub fn ratio(&self) -> [f64; 3] {
+        let ratios: Vec<f64> = self.ours.iter().zip(&self.theirs).map(|(a, b)| a / b).collect();
+        [0.25, 0.5, 0.75].map(|part| quantile(&ratios, part))
+    }
+}
+
+/// The value below which `part` of them lie.
+pub fn quantile(values: &[f64], part: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[((sorted.len() - 1) as f64 * part).round() as usize]
+}
