@@ -154,14 +154,20 @@ fn has_newer(thread: &mut Thread, subscription: &Subscription) -> Result<bool> {
     if subscription.has_letter_to_retry() {
         return Ok(true);
     }
-    let since = subscription.state.run_newest.max(subscription.last_acked_id);
-    let later = Subscription { last_acked_id: since, mark: None, ..subscription.clone() };
+    let later = since_last_run(subscription);
+    let since = later.last_acked_id;
     let found = thread.store.look_without_memory(&later)?;
     if found.first_pending.is_none() && found.newest - since >= 256 {
         // So that the next look need not go the same way again.
         thread.store.remember_newest(subscription, found.newest)?;
     }
     Ok(found.first_pending.is_some())
+}
+
+/// A consumer as if it had finished with all that was there when its last run began.
+pub fn since_last_run(subscription: &Subscription) -> Subscription {
+    let since = subscription.state.run_newest.max(subscription.last_acked_id);
+    Subscription { last_acked_id: since, mark: None, ..subscription.clone() }
 }
 
 /// Why a subscription cannot be carried out, apart from its filter.

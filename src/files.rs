@@ -26,7 +26,7 @@ impl Files {
         let db = fs::metadata(dir.join("events.db")).ok().filter(fs::Metadata::is_file)?;
         Some(Files {
             dir,
-            mode: db.mode() & 0o666,
+            mode: db.mode() & 0o664,
             owner: db.uid(),
             group: db.gid(),
             identity: (db.dev(), db.ino()),

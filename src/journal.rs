@@ -15,6 +15,7 @@
 //! Rows that were pruned are in the copy alone. Their lines are known by their ids, which were given
 //! once and are not in the table; a comparison passes over them, and nothing takes them away.
 
+mod audit;
 mod lines;
 mod rotation;
 
@@ -28,6 +29,7 @@ use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
 use sha1::{Digest, Sha1};
 
+pub use audit::{Audit, Faults, audit, repair};
 use lines::Lines;
 pub use rotation::{copy_bytes, rotate_log, set_aside};
 
@@ -114,6 +116,12 @@ fn write(
     result.with_context(|| format!("cannot write {}", files.jsonl().display()))
 }
 
+/// The rotated files of the copy in `dir`, oldest first.
+pub fn rotated(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let names = rotation::names(dir, "events-", "jsonl")?;
+    Ok(names.into_iter().map(|name| dir.join(name)).collect())
+}
+
 /// The first file in `dir` that holds lines of a copy, if any does.
 pub fn lines_in(dir: &Path) -> Option<PathBuf> {
     let current = dir.join("events.jsonl");
@@ -150,10 +158,9 @@ impl<'a> Writer<'a> {
             }
         }
         let rotated = rotation::newest(files.dir(), "events-", "jsonl")?;
-        let base = match &remembered {
-            // No file was rotated since; people may have removed old ones.
-            Some(state) if rotated <= state.rotated => state.base,
-            _ => rotation::last_id(files.dir())?,
+        let base = match known_base(&remembered, &rotated) {
+            Some(base) => base,
+            None => rotation::last_id(files.dir())?,
         };
         let start = Place { id: base, ..Place::default() };
         let state = State { boot, inode: about.ino(), modified: 0, base, rotated, end: start, synced: start };
@@ -165,7 +172,15 @@ impl<'a> Writer<'a> {
         if self.state.end.lines > MAX_LINES {
             self.rotate()?;
         }
+        let before = self.state.end;
         self.append(store, i64::MAX)?;
+        if self.state.end == before && before.id > store.newest_id()? {
+            // An older database was put back: the copy tells of events that it does not know.
+            let start = Place { id: self.state.base, ..Place::default() };
+            (self.state.end, self.state.synced) = (start, start);
+            self.keep_what_agrees(store)?;
+            self.append(store, i64::MAX)?;
+        }
         self.remember()
     }
 
@@ -304,9 +319,7 @@ impl<'a> Writer<'a> {
     /// Stores what is known. A torn state is recognised by its checksum and costs a comparison.
     fn remember(&mut self) -> anyhow::Result<()> {
         self.state.modified = modified(&self.jsonl.metadata()?);
-        let json = serde_json::to_string(&self.state)?;
-        self.memory.write_all_at(format!("{json}\n{}\n", checksum(&json)).as_bytes(), 0)?;
-        Ok(())
+        write_state(self.memory, &self.state)
     }
 }
 
@@ -320,6 +333,12 @@ fn pass_pruned(end: &mut Place, lines: &mut Lines<'_>, upto: i64) -> io::Result<
         lines.next();
     }
     Ok(())
+}
+
+/// The id after which `events.jsonl` begins, as far as the last writer's note still tells: no file
+/// was rotated since. People may have removed old ones.
+fn known_base(remembered: &Option<State>, rotated: &Option<String>) -> Option<i64> {
+    remembered.as_ref().filter(|state| *rotated <= state.rotated).map(|state| state.base)
 }
 
 fn open_jsonl(files: &Files) -> io::Result<File> {
@@ -338,6 +357,12 @@ fn read_state(memory: &File) -> Option<State> {
     let mut lines = text.lines();
     let (json, sum) = (lines.next()?, lines.next()?);
     if checksum(json) != sum { None } else { serde_json::from_str(json).ok() }
+}
+
+fn write_state(memory: &File, state: &State) -> anyhow::Result<()> {
+    let json = serde_json::to_string(state)?;
+    memory.write_all_at(format!("{json}\n{}\n", checksum(&json)).as_bytes(), 0)?;
+    Ok(())
 }
 
 fn checksum(text: &str) -> String {

@@ -16,6 +16,7 @@
 //! | [`dispatch`] | who has something pending, and starting a supervisor for it |
 //! | [`supervisor`] | the process that stands beside a handler and looks again after it |
 //! | [`notifier`] | asking an external scheduler |
+//! | [`doctor`] | whether a thread is whole, and mending it |
 //! | [`journal`] | `events.jsonl` as a projection of the table; rotation |
 //! | [`prune`] | deleting old events that nobody needs any more |
 //! | [`store`] | all SQL: events, subscriptions, cursors, runs, asking filters |
@@ -38,6 +39,7 @@
 pub mod batch;
 pub mod cmd;
 pub mod dispatch;
+pub mod doctor;
 pub mod duration;
 pub mod error;
 pub mod event;

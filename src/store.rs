@@ -7,6 +7,7 @@
 mod compact;
 mod dead;
 mod evaluate;
+mod examine;
 mod insert;
 mod prune;
 mod runs;
@@ -23,6 +24,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, pa
 pub use compact::Sizes;
 pub use dead::Letter;
 pub use evaluate::{Look, Trouble};
+pub use examine::Astray;
 pub use insert::{Inserted, Inserter, Stored};
 pub use prune::{Pruned, Step};
 pub use subscriptions::{NewSubscription, Subscribed};

@@ -6,6 +6,7 @@ pub mod ack;
 pub mod completions;
 pub mod dead;
 pub mod dispatch;
+pub mod doctor;
 pub mod guide;
 pub mod info;
 pub mod init;
@@ -116,6 +117,7 @@ enum Command {
     Logs(logs::Logs),
     Dead(dead::Dead),
     Prune(prune::Prune),
+    Doctor(doctor::Doctor),
     Completions(completions::Completions),
     Man(man::Man),
     Guide(guide::Guide),
@@ -158,6 +160,7 @@ pub fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
         Command::Logs(command) => command.run(),
         Command::Dead(command) => command.run(),
         Command::Prune(command) => command.run(),
+        Command::Doctor(command) => command.run(),
         Command::Completions(command) => command.run(),
         Command::Man(command) => command.run(),
         Command::Guide(command) => command.run(),

@@ -26,7 +26,7 @@ pub fn newest(dir: &Path, stem: &str, extension: &str) -> io::Result<Option<Stri
 }
 
 /// All such names, oldest first.
-fn names(dir: &Path, stem: &str, extension: &str) -> io::Result<Vec<String>> {
+pub fn names(dir: &Path, stem: &str, extension: &str) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     let entries = match fs::read_dir(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(names),
@@ -78,7 +78,7 @@ pub fn last_id(dir: &Path) -> io::Result<i64> {
     Ok(0)
 }
 
-fn last_id_of(path: &Path) -> io::Result<Option<i64>> {
+pub fn last_id_of(path: &Path) -> io::Result<Option<i64>> {
     #[derive(Deserialize)]
     struct Line {
         id: i64,

@@ -6,10 +6,11 @@
 //! an older program does no harm to a newer database; a higher one is refused.
 
 use std::path::Path;
+use std::time::Instant;
 
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::newest_ever;
+use super::{BUSY_LIMIT, SHORT_WAIT, newest_ever};
 use crate::error::{Failure, Result, database};
 
 /// The newest `user_version` this program understands.
@@ -62,7 +63,7 @@ const ADDED: &[(&str, &str)] = &[
 const ADDED_TO_EVENTS: &[(&str, &str)] = &[("metadata", "TEXT"), ("idempotency_key", "TEXT")];
 
 /// Events without a key cost it nothing.
-const KEY_INDEX: &str = "CREATE UNIQUE INDEX IF NOT EXISTS idx_events_idempotency_key \
+pub const KEY_INDEX: &str = "CREATE UNIQUE INDEX IF NOT EXISTS idx_events_idempotency_key \
         ON events (idempotency_key) WHERE idempotency_key IS NOT NULL";
 
 /// Events that a consumer could not be brought to accept. `retry` marks those to deliver again.
@@ -98,7 +99,15 @@ pub fn create(conn: &Connection) -> rusqlite::Result<()> {
 
 /// Switches to WAL, which lasts, and checks that it took effect: some file systems cannot do it.
 pub fn use_wal(conn: &Connection, path: &Path) -> Result<()> {
-    let mode = switch_to_wal(conn).map_err(|e| database(&e, "switching to write-ahead logging"))?;
+    let began = Instant::now();
+    let switched = loop {
+        match switch_to_wal(conn) {
+            // Where two would wait for each other, SQLite turns one away without any waiting.
+            Err(e) if is_busy(&e) && began.elapsed() < BUSY_LIMIT => std::thread::sleep(SHORT_WAIT),
+            done => break done,
+        }
+    };
+    let mode = switched.map_err(|e| database(&e, "switching to write-ahead logging"))?;
     if mode.eq_ignore_ascii_case("wal") {
         return Ok(());
     }
@@ -106,6 +115,10 @@ pub fn use_wal(conn: &Connection, path: &Path) -> Result<()> {
         format_args!("{} cannot use write-ahead logging (it stays in mode '{mode}')", path.display()),
         "keep the thread on a local file system",
     ))
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
 }
 
 /// The mode it came to.
@@ -121,6 +134,20 @@ fn switch_to_wal(conn: &Connection) -> rusqlite::Result<String> {
 /// Refuses what is not a thread's database or is newer than this program, untouched; adds the
 /// columns that an older one lacks, or makes up for them where it may only be read.
 pub fn bring_up_to_date(conn: &mut Connection, path: &Path) -> Result<()> {
+    let failed = |e: rusqlite::Error| database(&e, "opening the database");
+    refuse_strangers(conn, path)?;
+    let read_only = conn.is_readonly("main").map_err(failed)?;
+    match is_older(conn).map_err(failed)? {
+        false => {}
+        true if read_only => stand_in(conn).map_err(|e| database(&e, "reading an older schema"))?,
+        true => migrate(conn).map_err(|e| database(&e, "bringing the schema up to date"))?,
+    }
+    let mode: String = conn.query_row("PRAGMA journal_mode", [], |row| row.get(0)).map_err(failed)?;
+    if mode.eq_ignore_ascii_case("wal") || read_only { Ok(()) } else { use_wal(conn, path) }
+}
+
+/// Refuses what is not a thread's database or is newer than this program.
+pub fn refuse_strangers(conn: &Connection, path: &Path) -> Result<()> {
     let failed = |e: rusqlite::Error| database(&e, "opening the database");
     let version: i64 = conn
         .query_row("PRAGMA user_version", [], |row| row.get(0))
@@ -141,20 +168,16 @@ pub fn bring_up_to_date(conn: &mut Connection, path: &Path) -> Result<()> {
             "use a newer version of thread; nothing was changed",
         ));
     }
-    let added = select_added().iter().try_for_each(|sql| conn.prepare(sql).map(drop));
-    let read_only = conn.is_readonly("main").map_err(failed)?;
-    match added {
-        Ok(()) => {}
-        Err(e) if lacks_something(&e) && read_only => {
-            stand_in(conn).map_err(|e| database(&e, "reading an older schema"))?;
-        }
-        Err(e) if lacks_something(&e) => {
-            migrate(conn).map_err(|e| database(&e, "bringing the schema up to date"))?;
-        }
-        Err(e) => return Err(failed(e)),
+    Ok(())
+}
+
+/// Whether anything is missing that this program adds to an older database.
+pub fn is_older(conn: &Connection) -> rusqlite::Result<bool> {
+    match select_added().iter().try_for_each(|sql| conn.prepare(sql).map(drop)) {
+        Ok(()) => Ok(false),
+        Err(e) if lacks_something(&e) => Ok(true),
+        Err(e) => Err(e),
     }
-    let mode: String = conn.query_row("PRAGMA journal_mode", [], |row| row.get(0)).map_err(failed)?;
-    if mode.eq_ignore_ascii_case("wal") || read_only { Ok(()) } else { use_wal(conn, path) }
 }
 
 /// Statements that prepare only where everything added is there.
@@ -168,7 +191,7 @@ fn select_added() -> [String; 3] {
     ]
 }
 
-fn migrate(conn: &mut Connection) -> rusqlite::Result<()> {
+pub fn migrate(conn: &mut Connection) -> rusqlite::Result<()> {
     let transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     add(&transaction)?;
     transaction.execute_batch(
@@ -198,7 +221,7 @@ fn add(conn: &Connection) -> rusqlite::Result<()> {
 
 /// Lets whoever may only read a thread read an older one: what it lacks stands, empty, in this
 /// connection's own temporary schema, where names are looked up first.
-fn stand_in(conn: &Connection) -> rusqlite::Result<()> {
+pub fn stand_in(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch("PRAGMA temp_store = MEMORY")?;
     for (table, added) in [("subscriptions", ADDED), ("events", ADDED_TO_EVENTS)] {
         let mut columns = String::from("*");

@@ -24,7 +24,7 @@ const COMMANDS: [&[&str]; 10] = [
     &["info"],
 ];
 
-pub const NAMES: [&str; 19] = [
+pub const NAMES: [&str; 20] = [
     "init",
     "push",
     "pop",
@@ -41,6 +41,7 @@ pub const NAMES: [&str; 19] = [
     "logs",
     "dead",
     "prune",
+    "doctor",
     "completions",
     "man",
     "guide",

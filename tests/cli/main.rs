@@ -8,6 +8,8 @@ mod completions;
 mod concurrency;
 mod dead;
 mod dispatch;
+mod doctor;
+mod doctor_copy;
 mod dropin;
 mod errors;
 mod exclusion;
