@@ -34,6 +34,7 @@ mod repeats;
 mod seek;
 mod subscribe;
 mod subscribe_options;
+mod terminal;
 mod unsubscribe;
 mod usage;
 mod wakeups;
