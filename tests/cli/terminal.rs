@@ -4,13 +4,21 @@
 
 use std::fs;
 
-use crate::harness::{World, ids, wait_until};
+use crate::harness::{World, ids, kill_and_wait, wait_until};
 
 /// A shell in a terminal of its own. Its prompt tells the number of the next command and the exit
 /// code of the last one: `[2 0] `.
 struct Terminal<'a> {
     world: &'a World,
+    /// The process that holds the terminal. It is none of those that the world would end.
+    server: u32,
     commands: usize,
+}
+
+impl Drop for Terminal<'_> {
+    fn drop(&mut self) {
+        kill_and_wait(self.server);
+    }
 }
 
 impl<'a> Terminal<'a> {
@@ -20,32 +28,26 @@ impl<'a> Terminal<'a> {
             eprintln!("skipped: tmux is absent");
             return None;
         }
-        let terminal = Terminal { world, commands: 0 };
         let shell = r"exec env PS1='[\# $?] ' bash --norc --noprofile";
         // Wide enough that nothing is wrapped.
-        terminal.tmux(&["new-session", "-d", "-x", "200", "-y", "50", shell]);
+        let session = ["new-session", "-d", "-x", "200", "-y", "50", "-P", "-F", "#{pid}", shell];
+        let server = tmux(world, &session).trim().parse().unwrap();
+        let terminal = Terminal { world, server, commands: 0 };
         terminal.wait_for_prompt();
         Some(terminal)
     }
 
-    /// Asks the tmux of this test alone; answers with what it prints.
-    fn tmux(&self, args: &[&str]) -> String {
-        let mut run = self.world.sh("exec tmux -S screen -f /dev/null \"$@\"").arg("tmux");
-        run.command().args(args);
-        run.quiet()
-    }
-
     /// What was ever on the screen.
     fn screen(&self) -> String {
-        self.tmux(&["capture-pane", "-p", "-S", "-"])
+        tmux(self.world, &["capture-pane", "-p", "-S", "-"])
     }
 
     fn types(&self, text: &str) {
-        self.tmux(&["send-keys", "-l", text]);
+        tmux(self.world, &["send-keys", "-l", text]);
     }
 
     fn presses(&self, key: &str) {
-        self.tmux(&["send-keys", key]);
+        tmux(self.world, &["send-keys", key]);
     }
 
     /// Types a command that does not end by itself, and waits until it runs.
@@ -98,11 +100,13 @@ impl<'a> Terminal<'a> {
     fn wait_for(&self, text: &str) {
         wait_until(text, || self.screen().contains(text));
     }
+}
 
-    /// Closes the window.
-    fn close(self) {
-        self.tmux(&["kill-server"]);
-    }
+/// Asks the tmux of this world alone; answers with what it prints.
+fn tmux(world: &World, args: &[&str]) -> String {
+    let mut run = world.sh("exec tmux -S screen -f /dev/null \"$@\"").arg("tmux");
+    run.command().args(args);
+    run.quiet()
 }
 
 fn printed(text: &str, exit: &str) -> (String, String) {
@@ -122,7 +126,6 @@ fn a_terminal_shows_what_follow_prints_at_once_and_ctrl_c_ends_it() {
     let (shown, exit) = terminal.ends();
     assert_eq!(exit, "130");
     assert_eq!(ids(shown.strip_suffix("^C\n").unwrap_or(&shown)), [1, 2]);
-    terminal.close();
 }
 
 #[test]
@@ -136,7 +139,6 @@ fn ctrl_c_ends_a_waiting_pop_and_leaves_the_cursor() {
     terminal.presses("C-c");
     assert_eq!(terminal.ends(), printed("^C\n", "130"));
     assert_eq!(world.consumer("bot")["last_acked_id"], 1);
-    terminal.close();
 }
 
 #[test]
@@ -152,7 +154,6 @@ fn a_reader_that_was_suspended_misses_nothing() {
     terminal.wait_for("\"while it slept\"");
     terminal.presses("C-c");
     assert_eq!(terminal.ends().1, "130");
-    terminal.close();
 }
 
 #[test]
@@ -160,7 +161,7 @@ fn a_reader_ends_with_its_terminal() {
     let world = World::with_thread();
     let Some(terminal) = Terminal::open(&world) else { return };
     terminal.starts("thread peek --follow");
-    terminal.close();
+    drop(terminal);
     world.wait_until_quiet();
 }
 
@@ -176,7 +177,7 @@ fn a_handler_outlives_ctrl_c_and_the_terminal_that_started_it() {
     terminal.starts("thread logs --consumer bot -f");
     terminal.presses("C-c");
     assert_eq!(terminal.ends().1, "130");
-    terminal.close();
+    drop(terminal);
     assert_eq!(world.state("bot"), "running");
     world.write("go", "");
     world.wait_for_file("done");
@@ -207,7 +208,6 @@ fn a_batch_typed_by_hand_ends_with_ctrl_d_and_one_that_is_interrupted_stores_not
     assert_eq!(terminal.run("cat three | thread push --batch"), printed("3\n", "0"));
     assert_eq!(terminal.run("thread peek --last-event-id 0 | wc -l"), printed("4\n", "0"));
     world.assert_copy_is_exact();
-    terminal.close();
 }
 
 #[test]
@@ -232,17 +232,15 @@ fn nothing_that_was_stored_or_mistyped_moves_the_terminals_cursor() {
         assert!(shown.contains("[2J"), "{command}: {shown}");
         assert!(terminal.screen().contains("\nhere\n"), "{command} cleared the screen");
     }
-    terminal.close();
 }
 
 #[test]
 fn help_is_coloured_in_a_terminal_unless_no_color_is_set() {
     let world = World::with_thread();
     let Some(mut terminal) = Terminal::open(&world) else { return };
-    let with_colours = |terminal: &Terminal| terminal.tmux(&["capture-pane", "-p", "-e"]);
+    let with_colours = |terminal: &Terminal| tmux(terminal.world, &["capture-pane", "-p", "-e"]);
     assert_eq!(terminal.run("NO_COLOR=1 thread info -h").1, "0");
     assert!(!with_colours(&terminal).contains('\x1b'), "{}", with_colours(&terminal));
     assert_eq!(terminal.run("thread info -h").1, "0");
     assert!(with_colours(&terminal).contains('\x1b'), "{}", with_colours(&terminal));
-    terminal.close();
 }
