@@ -27,6 +27,7 @@ mod man;
 mod messages;
 mod metadata;
 mod notifier;
+mod packages;
 mod peek;
 mod pop;
 mod push;

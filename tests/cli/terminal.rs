@@ -43,7 +43,7 @@ impl<'a> Terminal<'a> {
     }
 
     fn types(&self, text: &str) {
-        tmux(self.world, &["send-keys", "-l", text]);
+        tmux(self.world, &["send-keys", "-l", "--", text]);
     }
 
     fn presses(&self, key: &str) {
@@ -243,4 +243,18 @@ fn help_is_coloured_in_a_terminal_unless_no_color_is_set() {
     assert!(!with_colours(&terminal).contains('\x1b'), "{}", with_colours(&terminal));
     assert_eq!(terminal.run("thread info -h").1, "0");
     assert!(with_colours(&terminal).contains('\x1b'), "{}", with_colours(&terminal));
+}
+
+#[test]
+fn bash_completes_commands_options_and_words_at_the_press_of_tab() {
+    let world = World::with_thread();
+    let Some(mut terminal) = Terminal::open(&world) else { return };
+    assert_eq!(terminal.run(". <(thread completions bash)"), printed("", "0"));
+    for part in ["thread pu", "--so", "self --ty", "rec", "--content x"] {
+        terminal.types(part);
+        terminal.presses("Tab");
+    }
+    terminal.wait_for("thread push --source self --type record --content x");
+    terminal.presses("Enter");
+    assert_eq!(terminal.ends(), printed("1\n", "0"));
 }
