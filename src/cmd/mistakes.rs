@@ -1,6 +1,7 @@
 //! Command lines that cannot be understood: what is wrong with them, and what was probably meant.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
@@ -157,9 +158,23 @@ fn suggestion(error: &clap::Error, command: &clap::Command) -> Option<String> {
     }
     if error.kind() == ErrorKind::UnknownArgument
         && let Some(word) = word(ContextKind::InvalidArg)
-        && let Some(name) = ours(OPTIONS, word.trim_start_matches('-'), |name| has_option(command, name))
     {
-        return Some(format!("--{name}"));
+        let name = word.trim_start_matches('-');
+        let asked = command.get_bin_name().unwrap_or("thread");
+        // As git, and other tools that work on a directory, take it.
+        if !command.has_subcommands() && has_option(command, "thread") && is_thread(word) {
+            return Some(format!("--thread {word}"));
+        }
+        // Known there, so it stands before the command's name.
+        if word.starts_with("--") && has_option(command, name) {
+            return Some(format!("{asked} --{name}"));
+        }
+        if command.has_subcommands() && matches!(name, "thread" | "consumer") {
+            return Some(format!("{asked} <COMMAND> --{name}"));
+        }
+        if let Some(name) = ours(OPTIONS, name, |name| has_option(command, name)) {
+            return Some(format!("--{name}"));
+        }
     }
     let similar = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue]
         .into_iter()
@@ -170,6 +185,11 @@ fn suggestion(error: &clap::Error, command: &clap::Command) -> Option<String> {
         Some(ContextValue::Strings(several)) => several.last().cloned(),
         _ => None,
     }
+}
+
+/// Whether a thread seems to be there, as far as can be seen without opening it.
+fn is_thread(path: &str) -> bool {
+    Path::new(path).join("events.db").exists()
 }
 
 /// Our word for somebody else's, among those that are there.

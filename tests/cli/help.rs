@@ -121,6 +121,18 @@ fn words_of_other_tools_suggest_ours() {
 }
 
 #[test]
+fn a_thread_named_without_or_before_its_place_is_told_where_it_belongs() {
+    let world = World::with_thread();
+    assert_eq!(suggested(&world, &["info", "inbox"]), "--thread inbox");
+    assert_eq!(suggested(&world, &["dead", "list", "inbox"]), "--thread inbox");
+    assert_eq!(suggested(&world, &["--thread", "inbox", "info"]), "thread <COMMAND> --thread");
+    assert_eq!(suggested(&world, &["--thread=inbox", "info"]), "thread info --thread");
+    assert_eq!(suggested(&world, &["dead", "--consumer", "bot"]), "thread dead <COMMAND> --consumer");
+    let error = world.thread(["info", "outbox"]).fails(2);
+    assert!(!error.contains("did you mean"), "{error}");
+}
+
+#[test]
 fn a_mistake_names_the_help_of_its_command() {
     let world = World::new();
     for (words, help) in [

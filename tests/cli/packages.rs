@@ -1,0 +1,130 @@
+//! What a release offers: the archive, the Debian package and their checksums, made by `.ci/release`
+//! from the program that is tested.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::errors::NAMES;
+use crate::harness::{World, names};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The script with these arguments, with the tools of the machine; none, and a message, where the
+/// sources came without it.
+fn release(args: &[&str]) -> Option<Output> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(".ci/release");
+    if !script.exists() || !cfg!(target_os = "linux") {
+        eprintln!("skipped: there is no .ci/release, or no Linux");
+        return None;
+    }
+    Some(Command::new(script).args(args).output().unwrap())
+}
+
+/// What the script puts into this folder when it packs the program that is tested.
+fn packed(world: &World, folder: &str) -> Option<Vec<String>> {
+    let out = world.path(folder);
+    let done = release(&["--binary", env!("CARGO_BIN_EXE_thread"), "--out", out.to_str().unwrap()])?;
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    Some(names(&out))
+}
+
+fn is_there(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok()
+}
+
+/// All files below a folder, by their paths from there.
+fn files(world: &World, folder: &str) -> Vec<String> {
+    let list =
+        Command::new("find").args([".", "-type", "f"]).current_dir(world.path(folder)).output().unwrap();
+    let mut files: Vec<String> = String::from_utf8(list.stdout).unwrap().lines().map(str::to_owned).collect();
+    files.sort();
+    files
+}
+
+fn run(program: &str, args: &[&str], dir: &Path) {
+    let done = Command::new(program).args(args).current_dir(dir).output().unwrap();
+    assert!(done.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// Checks what lies in a folder that stands for `/usr` or `~/.local`.
+fn assert_is_installed(world: &World, prefix: &str, page_ending: &str, zsh: &str) {
+    let found = files(world, prefix);
+    let page = |name: &str| format!("./share/man/man1/thread{name}.1{page_ending}");
+    let pages = NAMES.iter().map(|name| page(&format!("-{name}")));
+    let below = ["", "-dead-list", "-dead-show", "-dead-retry", "-dead-discard"].map(page);
+    let others = [
+        "./bin/thread",
+        "./share/bash-completion/completions/thread",
+        "./share/fish/vendor_completions.d/thread.fish",
+        "./share/thread/completions/thread.elv",
+        "./share/thread/completions/thread.ps1",
+        "./share/doc/thread/README.md",
+        "./share/doc/thread/USAGE.md",
+        zsh,
+    ]
+    .map(str::to_owned);
+    for file in pages.chain(below).chain(others) {
+        assert!(found.contains(&file), "no {file} in {found:#?}");
+    }
+    for file in &found {
+        assert_ne!(fs::metadata(world.path(prefix).join(file)).unwrap().len(), 0, "{file} is empty");
+    }
+    let told = Command::new(world.path(prefix).join("bin/thread")).arg("--version").output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&told.stdout), format!("thread {VERSION}\n"));
+}
+
+#[test]
+fn the_scripts_have_no_syntax_error() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(".ci");
+    if !folder.exists() {
+        eprintln!("skipped: the sources came without .ci");
+        return;
+    }
+    for script in ["run", "release"] {
+        run("bash", &["-n", script], &folder);
+    }
+}
+
+#[test]
+fn a_release_installs_by_unpacking_and_is_the_same_when_made_again() {
+    let world = World::new();
+    let Some(made) = packed(&world, "made") else { return };
+    let archive = made.iter().find(|name| name.ends_with(".tar.gz")).unwrap();
+    assert!(archive.starts_with(&format!("thread-{VERSION}-")), "{archive}");
+    run("sha256sum", &["--check", "--strict", "SHA256SUMS"], &world.path("made"));
+
+    fs::create_dir(world.path("local")).unwrap();
+    run("tar", &["-xzf", archive, "--strip-components=1", "-C", "../local"], &world.path("made"));
+    assert_eq!(names(&world.path("local")), ["bin", "share"]);
+    assert_is_installed(&world, "local", "", "./share/zsh/site-functions/_thread");
+    let licence = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("LICENSE")).unwrap();
+    assert_eq!(fs::read(world.path("local/share/doc/thread/LICENSE")).unwrap(), licence);
+
+    if is_there("cargo-deb") && is_there("dpkg-deb") {
+        let package = made.iter().find(|name| name.ends_with(".deb")).unwrap();
+        assert!(package.starts_with(&format!("thread_{VERSION}-1_")), "{package}");
+        run("dpkg-deb", &["-x", package, "../root"], &world.path("made"));
+        assert_is_installed(&world, "root/usr", ".gz", "./share/zsh/vendor-completions/_thread");
+    } else {
+        eprintln!("skipped: the Debian package, because cargo-deb or dpkg-deb is absent");
+    }
+
+    assert_eq!(packed(&world, "again").unwrap(), made);
+    assert_eq!(world.read("again/SHA256SUMS"), world.read("made/SHA256SUMS"));
+}
+
+#[test]
+fn a_release_of_another_version_or_with_unknown_words_makes_nothing() {
+    let world = World::new();
+    let other = world.script("other", "echo thread 99.0.0");
+    let out = world.path("out");
+    let args = ["--binary", other.to_str().unwrap(), "--out", out.to_str().unwrap()];
+    for (more, said) in [(None, "is thread 99.0.0, but Cargo.toml says"), (Some("--fast"), "--fast")] {
+        let args: Vec<&str> = args.into_iter().chain(more).collect();
+        let Some(done) = release(&args) else { return };
+        assert_eq!(done.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&done.stderr).contains(said), "{done:?}");
+        assert!(!out.exists() || names(&out).is_empty());
+    }
+}
