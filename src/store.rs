@@ -34,8 +34,10 @@ use crate::event::{self, Event, Row};
 use crate::filter::{self, Checker, Dates, Filter, Refusal, Scope};
 use crate::subscription::ConsumerId;
 
-/// A WAL longer than this is folded back into the database by whoever notices.
-const WAL_LIMIT: u64 = 1024 * 1024;
+/// A WAL longer than this is folded back into the database by whoever notices. Whoever opens the
+/// database alone reads all of the WAL, so a long one costs every command something; folding it back
+/// costs the one that does it two syncs.
+const WAL_LIMIT: u64 = 256 * 1024;
 
 /// How long a command waits for other writers before it gives up.
 const BUSY_LIMIT: Duration = Duration::from_secs(60);
@@ -345,7 +347,7 @@ impl Store {
     }
 }
 
-/// Folds a WAL that has grown beyond about 1 MiB back into the database, if nobody is in the way.
+/// Folds a WAL that has grown beyond about 256 KiB back into the database, if nobody is in the way.
 ///
 /// Connections here never checkpoint by closing (that costs every push several syncs and shuts
 /// readers out for a moment), so without this nothing would ever shrink the WAL.
