@@ -73,10 +73,10 @@ const DEAD_LETTERS: &str = "CREATE TABLE IF NOT EXISTS dead_letters (\
         PRIMARY KEY (consumer_id, event_id)) WITHOUT ROWID";
 
 /// The tables and columns without which a database is not a thread's.
-const BASE: &[&str] = &[
-    "SELECT id, created_at, source, type, subtype, content FROM events",
-    "SELECT consumer_id, handler_cmd, filter FROM subscriptions",
-    "SELECT consumer_id, last_acked_id, updated_at FROM consumer_progress",
+const BASE: &[(&str, &str)] = &[
+    ("events", "id, created_at, source, type, subtype, content"),
+    ("subscriptions", "consumer_id, handler_cmd, filter"),
+    ("consumer_progress", "consumer_id, last_acked_id, updated_at"),
 ];
 
 /// How many columns and tables stand beside those of the earlier implementation. It rises with each
@@ -152,8 +152,8 @@ pub fn refuse_strangers(conn: &Connection, path: &Path) -> Result<()> {
     let version: i64 = conn
         .query_row("PRAGMA user_version", [], |row| row.get(0))
         .map_err(|e| foreign_or(&e, path, "opening the database"))?;
-    for sql in BASE {
-        match conn.prepare(sql) {
+    for (table, columns) in BASE {
+        match conn.prepare(&naming(columns, table)) {
             Ok(_) => {}
             Err(e) if lacks_something(&e) => return Err(foreign(path)),
             Err(e) => return Err(failed(e)),
@@ -185,10 +185,16 @@ fn select_added() -> [String; 3] {
     let names =
         |columns: &[(&str, &str)]| columns.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
     [
-        format!("SELECT {} FROM subscriptions", names(ADDED)),
-        format!("SELECT {} FROM events", names(ADDED_TO_EVENTS)),
+        naming(&names(ADDED), "subscriptions"),
+        naming(&names(ADDED_TO_EVENTS), "events"),
         "SELECT retry FROM dead_letters".to_owned(),
     ]
+}
+
+/// SQL that names these columns. As the arguments of a function, for to prepare as many columns of a
+/// result takes SQLite several times as long, and every command does it.
+fn naming(columns: &str, table: &str) -> String {
+    format!("SELECT coalesce({columns}) FROM {table}")
 }
 
 pub fn migrate(conn: &mut Connection) -> rusqlite::Result<()> {

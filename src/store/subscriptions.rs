@@ -49,8 +49,13 @@ const COLUMNS: &str = "\
 impl Store {
     /// All subscriptions, by name.
     pub fn subscriptions(&self) -> Result<Vec<Subscription>> {
-        select(&self.conn, "ORDER BY s.consumer_id", &[])
-            .map_err(|e| database(&e, "reading the subscriptions"))
+        let failed = |e: rusqlite::Error| database(&e, "reading the subscriptions");
+        // The statement for all of a subscription costs more than looking whether there is one.
+        let any = self.conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM subscriptions)");
+        if !any.and_then(|mut s| s.query_row([], |row| row.get(0))).map_err(failed)? {
+            return Ok(Vec::new());
+        }
+        select(&self.conn, "ORDER BY s.consumer_id", &[]).map_err(failed)
     }
 
     /// The subscription of that consumer, if there is one.
