@@ -31,7 +31,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand, ValueHint};
+use clap::{Args, FromArgMatches, Parser, Subcommand, ValueHint};
 use serde_json::json;
 
 use crate::error::{Failure, Result};
@@ -49,14 +49,21 @@ use crate::thread::Thread;
 #[command(name = "thread", version, max_term_width = 100)]
 #[command(after_help = EXAMPLE, after_long_help = format!("{EXAMPLE}\n\n{REFERENCE}"))]
 struct Cli {
+    #[command(flatten)]
+    everywhere: Everywhere,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What every command accepts.
+#[derive(Args)]
+struct Everywhere {
     /// Accepted with --help, for which it changes nothing
     #[arg(long, global = true, hide = true)]
     verbose: bool,
     /// Before the command's name it does what it does after it
     #[arg(long, global = true, hide = true)]
     json: bool,
-    #[command(subcommand)]
-    command: Command,
 }
 
 const EXAMPLE: &str = "\
@@ -99,28 +106,55 @@ The first minute:
 Read on: `thread --help` has all commands, `thread guide` is for agents.
 ";
 
-#[derive(Subcommand)]
-enum Command {
-    Init(init::Init),
-    Push(push::Push),
-    Pop(pop::Pop),
-    Peek(peek::Peek),
-    Subscribe(subscribe::Subscribe),
-    Unsubscribe(unsubscribe::Unsubscribe),
-    Dispatch(dispatch::Dispatch),
-    Ack(ack::Ack),
-    Seek(seek::Seek),
-    Info(info::Info),
-    Stop(stop::Stop),
-    Pause(pause::Pause),
-    Resume(resume::Resume),
-    Logs(logs::Logs),
-    Dead(dead::Dead),
-    Prune(prune::Prune),
-    Doctor(doctor::Doctor),
-    Completions(completions::Completions),
-    Man(man::Man),
-    Guide(guide::Guide),
+/// Lists the subcommands, each by its type and its module, which bears its name.
+macro_rules! commands {
+    ($($kind:ident in $name:ident,)*) => {
+        #[derive(Subcommand)]
+        enum Command {
+            $($kind($name::$kind),)*
+        }
+
+        impl Command {
+            fn run(self) -> Result<()> {
+                match self {
+                    $(Command::$kind(command) => command.run(),)*
+                }
+            }
+
+            /// The description of the command of that name.
+            fn described(name: &str) -> Option<clap::Command> {
+                $(
+                    if name == stringify!($name) {
+                        return Some($name::$kind::augment_args(clap::Command::new(stringify!($name))));
+                    }
+                )*
+                None
+            }
+        }
+    };
+}
+
+commands! {
+    Init in init,
+    Push in push,
+    Pop in pop,
+    Peek in peek,
+    Subscribe in subscribe,
+    Unsubscribe in unsubscribe,
+    Dispatch in dispatch,
+    Ack in ack,
+    Seek in seek,
+    Info in info,
+    Stop in stop,
+    Pause in pause,
+    Resume in resume,
+    Logs in logs,
+    Dead in dead,
+    Prune in prune,
+    Doctor in doctor,
+    Completions in completions,
+    Man in man,
+    Guide in guide,
 }
 
 /// Runs one command line, the program's name first. `as_json`: whether it asks for JSON.
@@ -132,39 +166,34 @@ pub fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
     if hidden::is_meant(&args) {
         return hidden::run(args);
     }
-    let cli = match Cli::try_parse_from(&args) {
-        Ok(cli) => cli,
-        Err(e) if e.kind() == ErrorKind::DisplayVersion => return version(as_json),
-        Err(e) if e.kind() == ErrorKind::DisplayHelp => return output::help(&e.render()),
+    if let [_, only] = &args[..]
+        && (only == "--version" || only == "-V")
+    {
+        return version(as_json);
+    }
+    if let Some(command) = parse_alone(&args) {
+        return command.run();
+    }
+    match Cli::try_parse_from(&args) {
+        Ok(cli) => cli.command.run(),
+        Err(e) if e.kind() == ErrorKind::DisplayVersion => version(as_json),
+        Err(e) if e.kind() == ErrorKind::DisplayHelp => output::help(&e.render()),
         Err(e) => {
             if !as_json && mistakes::is_only_the_program(&e, &args) {
                 output::text(ORIENTATION);
             }
-            return Err(mistakes::explain(&e, &args));
+            Err(mistakes::explain(&e, &args))
         }
-    };
-    match cli.command {
-        Command::Init(command) => command.run(),
-        Command::Push(command) => command.run(),
-        Command::Pop(command) => command.run(),
-        Command::Peek(command) => command.run(),
-        Command::Subscribe(command) => command.run(),
-        Command::Unsubscribe(command) => command.run(),
-        Command::Dispatch(command) => command.run(),
-        Command::Ack(command) => command.run(),
-        Command::Seek(command) => command.run(),
-        Command::Info(command) => command.run(),
-        Command::Stop(command) => command.run(),
-        Command::Pause(command) => command.run(),
-        Command::Resume(command) => command.run(),
-        Command::Logs(command) => command.run(),
-        Command::Dead(command) => command.run(),
-        Command::Prune(command) => command.run(),
-        Command::Doctor(command) => command.run(),
-        Command::Completions(command) => command.run(),
-        Command::Man(command) => command.run(),
-        Command::Guide(command) => command.run(),
     }
+}
+
+/// Understands a command line by the description of its own command alone. To describe all of them
+/// takes a good part of the time that a push does, and is only of use for help and for mistakes.
+fn parse_alone(args: &[OsString]) -> Option<Command> {
+    let command = Command::described(args.get(1)?.to_str()?)?;
+    let program = Everywhere::augment_args(clap::Command::new("thread")).subcommand(command);
+    let matches = program.try_get_matches_from(args).ok()?;
+    Command::from_arg_matches(&matches).ok()
 }
 
 /// Prints which program this is; as JSON, with what its threads are made of.
