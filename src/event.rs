@@ -6,7 +6,6 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::io::Write as _;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -53,9 +52,6 @@ pub struct NewEvent<'a> {
 
 /// Longest idempotency key, in bytes: it is kept in an index.
 pub const MAX_KEY: usize = 1024;
-
-/// How many bytes are looked at together.
-const BLOCK: usize = 32;
 
 /// Why something is not an event; completes "line 3 …" or "the event …".
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -280,22 +276,25 @@ pub struct Row<'a> {
 impl Row<'_> {
     /// Appends the event as one compact JSON object, keys in the order of the columns, no newline.
     pub fn write_json(&self, out: &mut Vec<u8>) {
+        out.reserve(self.content.len() + self.source.len() + 192);
         out.extend_from_slice(b"{\"id\":");
-        // Writing into memory cannot fail.
-        write!(out, "{}", self.id).ok();
-        out.extend_from_slice(b",\"created_at\":");
-        write_string(out, self.created_at);
-        out.extend_from_slice(b",\"source\":");
-        write_string(out, self.source);
-        out.extend_from_slice(b",\"type\":");
-        write_string(out, self.kind);
-        out.extend_from_slice(b",\"subtype\":");
+        out.extend_from_slice(itoa::Buffer::new().format(self.id).as_bytes());
+        out.extend_from_slice(b",\"created_at\":\"");
+        write_escaped(out, self.created_at);
+        out.extend_from_slice(b"\",\"source\":\"");
+        write_escaped(out, self.source);
+        out.extend_from_slice(b"\",\"type\":\"");
+        write_escaped(out, self.kind);
         match self.subtype {
-            Some(subtype) => write_string(out, subtype),
-            None => out.extend_from_slice(b"null"),
+            Some(subtype) => {
+                out.extend_from_slice(b"\",\"subtype\":\"");
+                write_escaped(out, subtype);
+                out.extend_from_slice(b"\",\"content\":\"");
+            }
+            None => out.extend_from_slice(b"\",\"subtype\":null,\"content\":\""),
         }
-        out.extend_from_slice(b",\"content\":");
-        write_string(out, self.content);
+        write_escaped(out, self.content);
+        out.push(b'"');
         if let Some(metadata) = self.metadata {
             out.extend_from_slice(b",\"metadata\":");
             write_object(out, metadata);
@@ -348,23 +347,27 @@ fn write_object(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Appends a JSON string. Bytes that are no UTF-8 become replacement characters.
+/// Appends a JSON string.
 fn write_string(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
-    match std::str::from_utf8(bytes) {
-        Ok(text) => write_escaped(out, text.as_bytes()),
-        Err(_) => write_escaped(out, String::from_utf8_lossy(bytes).as_bytes()),
-    }
+    write_escaped(out, bytes);
     out.push(b'"');
 }
 
+/// Appends what stands between the quotes of a JSON string. Bytes that are no UTF-8 become
+/// replacement characters.
+///
 /// Every event that is read or copied comes through here, so plain stretches are moved whole.
-fn write_escaped(out: &mut Vec<u8>, mut text: &[u8]) {
-    loop {
-        let (plain, rest) = text.split_at(plain_length(text));
-        out.extend_from_slice(plain);
-        let Some((&special, rest)) = rest.split_first() else { return };
-        match special {
+fn write_escaped(out: &mut Vec<u8>, bytes: &[u8]) {
+    let (plain, rest) = bytes.split_at(plain_length(bytes));
+    out.extend_from_slice(plain);
+    if rest.is_empty() {
+        return;
+    }
+    let text = String::from_utf8_lossy(rest);
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        match byte {
             b'"' => out.extend_from_slice(b"\\\""),
             b'\\' => out.extend_from_slice(b"\\\\"),
             b'\n' => out.extend_from_slice(b"\\n"),
@@ -372,23 +375,35 @@ fn write_escaped(out: &mut Vec<u8>, mut text: &[u8]) {
             b'\t' => out.extend_from_slice(b"\\t"),
             0x08 => out.extend_from_slice(b"\\b"),
             0x0c => out.extend_from_slice(b"\\f"),
-            control => {
+            control @ ..0x20 => {
                 out.extend_from_slice(b"\\u00");
                 out.extend([control >> 4, control & 15].map(|digit| b"0123456789abcdef"[usize::from(digit)]));
             }
+            // Part of a character beyond ASCII, or ASCII after such a one.
+            other => out.push(other),
         }
-        text = rest;
+        let (plain, after) = after.split_at(plain_length(after));
+        out.extend_from_slice(plain);
+        rest = after;
     }
 }
 
-/// How many bytes there are before one that a JSON string must escape.
+/// How many bytes at the beginning are ASCII that stands in a JSON string as it is.
 fn plain_length(text: &[u8]) -> usize {
-    let special = |byte: &u8| *byte < 0x20 || *byte == b'"' || *byte == b'\\';
-    // Asked without leaving early, a block becomes a few vector instructions.
-    let plain = |block: &&[u8]| !block.iter().fold(false, |any, byte| any | special(byte));
-    let whole = text.chunks_exact(BLOCK).take_while(plain).count() * BLOCK;
+    let (words, _) = text.as_chunks::<8>();
+    let whole = words.iter().take_while(|word| is_plain(**word)).count() * 8;
     let rest = &text[whole..];
-    whole + rest.iter().position(special).unwrap_or(rest.len())
+    whole + rest.iter().position(|&byte| !is_plain([byte; 8])).unwrap_or(rest.len())
+}
+
+/// Whether eight bytes are all plain, asked at once: a byte's highest bit tells that it is not.
+fn is_plain(bytes: [u8; 8]) -> bool {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGH: u64 = ONES << 7;
+    let word = u64::from_ne_bytes(bytes);
+    let below = |word: u64, limit: u64| word.wrapping_sub(ONES * limit) & !word;
+    let is = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
+    (word | below(word, 0x20) | is(b'"') | is(b'\\')) & HIGH == 0
 }
 
 /// Now, as events and logs write it.
@@ -422,7 +437,7 @@ mod tests {
     #[test]
     fn strings_are_written_as_serde_json_writes_them() {
         let mut texts: Vec<String> = (0..=0x2ff).filter_map(char::from_u32).map(String::from).collect();
-        for length in 0..3 * BLOCK {
+        for length in 0..40 {
             texts.push("x".repeat(length) + "\"\n" + &"é\u{1}\\".repeat(length));
         }
         for text in texts {
