@@ -33,6 +33,7 @@ pub use audit::{Audit, Faults, audit, repair};
 use lines::Lines;
 pub use rotation::{copy_bytes, rotate_log, set_aside};
 
+use crate::error::OrFix;
 use crate::files::{self, Files};
 use crate::lock::Lock;
 use crate::process;
@@ -282,6 +283,19 @@ impl<'a> Writer<'a> {
     fn append(&mut self, store: &mut Store, upto: i64) -> anyhow::Result<()> {
         let mut page = Vec::new();
         let mut reading = Reading { after: self.state.end.id, left: None, filter: None };
+        if let Some(far) = store.far_ahead(&reading)?.map(|far| far.min(upto)) {
+            let (jsonl, end) = (&mut self.jsonl, &mut self.state.end);
+            store.read_in_turns(reading.after, far, |page| {
+                jsonl.write_all(&page.lines).or_fix("cannot write the copy", "check the disk")?;
+                *end = Place {
+                    bytes: end.bytes + page.lines.len() as u64,
+                    lines: end.lines + page.events,
+                    id: page.last_id,
+                };
+                Ok(true)
+            })?;
+            reading.after = far;
+        }
         loop {
             page.clear();
             let (mut end, mut past) = (self.state.end, false);

@@ -4,6 +4,7 @@
 //! write in an immediate transaction, and a WAL that is kept small. It knows nothing of the files
 //! beside the database, and of processes only what is recorded about them.
 
+mod ahead;
 mod compact;
 mod dead;
 mod evaluate;
@@ -21,6 +22,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
 
+pub use ahead::Page;
 pub use compact::Sizes;
 pub use dead::Letter;
 pub use evaluate::{Look, Trouble};
@@ -57,6 +59,7 @@ pub struct Store {
     /// What checks filters, made when the first is checked.
     checker: Option<Checker>,
     dates: Dates,
+    path: PathBuf,
     wal: PathBuf,
     /// The WAL had nothing in it yet: its name may not be on the disk.
     new_wal: bool,
@@ -134,7 +137,14 @@ impl Store {
         match schema::bring_up_to_date(&mut conn, path) {
             Ok(()) => {
                 keep_wal(&conn).map_err(failed)?;
-                Ok(Store { conn, checker: None, dates: Dates::default(), wal, new_wal })
+                Ok(Store {
+                    conn,
+                    checker: None,
+                    dates: Dates::default(),
+                    path: path.to_owned(),
+                    wal,
+                    new_wal,
+                })
             }
             Err(refused) => {
                 // A WAL that was there stays as it is; one that only this look made goes again.

@@ -42,6 +42,19 @@ impl ReadingArgs {
         // Begun before the first look, so that nothing falls between the two.
         let mut watch = if patient { Some(Watch::start(&thread.files, &thread.store)?) } else { None };
         let mut last_event = Instant::now();
+        if let Some(upto) = thread.store.far_ahead(&reading)? {
+            let mut reader = Reader::There;
+            thread.store.read_in_turns(reading.after, upto, |page| {
+                reading.left = reading.left.map(|left| left.saturating_sub(page.events));
+                reader = output::bytes(&page.lines)?;
+                Ok(reader == Reader::There)
+            })?;
+            if reader == Reader::Gone {
+                return Ok(());
+            }
+            reading.after = upto;
+            last_event = Instant::now();
+        }
         let mut page = Vec::new();
         loop {
             page.clear();

@@ -52,7 +52,14 @@ impl Store {
         opened?;
         conn.execute_batch("PRAGMA query_only = ON").map_err(failed)?;
         // Without the name of its log, nothing is folded back.
-        Ok(Store { conn, checker: None, dates: Dates::default(), wal: PathBuf::new(), new_wal: false })
+        Ok(Store {
+            conn,
+            checker: None,
+            dates: Dates::default(),
+            path: path.to_owned(),
+            wal: PathBuf::new(),
+            new_wal: false,
+        })
     }
 
     /// Lets this connection write, after the database was found whole.

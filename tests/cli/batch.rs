@@ -347,3 +347,30 @@ fn keyed_and_keyless_events_of_one_batch_keep_their_order() {
     assert_eq!(contents(&world), wanted);
     world.assert_copy_is_exact();
 }
+
+#[test]
+fn many_events_are_read_and_copied_in_order_with_gaps_and_limits() {
+    let world = World::with_thread();
+    let lines: String = (1..=30_000)
+        .map(|n| {
+            let content = "\\n é\\\"".repeat(n % 40);
+            format!("{{\"source\":\"self\",\"type\":\"record\",\"content\":\"{n}{content}\"}}\n")
+        })
+        .collect();
+    world.write("lines.ndjson", lines);
+    world.sh("thread push --batch < lines.ndjson").quiet();
+    world.assert_copy_is_exact();
+    // As `prune` leaves it, when dead letters stay.
+    world.db().execute_batch("DELETE FROM events WHERE id % 3 = 0 AND id < 25000").unwrap();
+    let table = world.table_as_jsonl();
+    world.idle_consumer("reader", "");
+    for limit in [1, 8_191, 8_192, 9_000, 100_000] {
+        let limit_text = limit.to_string();
+        let args = ["pop", "--consumer", "reader", "--last-event-id", "10", "--limit", &limit_text];
+        let printed = world.thread(args).quiet();
+        let wanted: Vec<&String> = table.iter().skip(7).take(limit).collect();
+        assert!(printed.lines().eq(wanted), "--limit {limit}");
+    }
+    let first = world.sh("thread peek --last-event-id 0 --limit 30000 | head -n 1").quiet();
+    assert_eq!(first.trim_end(), table[0]);
+}

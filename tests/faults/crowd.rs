@@ -13,7 +13,7 @@ use crate::power::{long, say};
 /// What a WAL may measure when nobody is at work: whoever leaves it longer empties it, unless
 /// somebody else is in the way. Among fifty there nearly always is, so while they work there is no
 /// bound that could be promised.
-const WAL_LIMIT: u64 = 1024 * 1024;
+const WAL_LIMIT: u64 = 256 * 1024;
 
 /// Who does what. The numbers of processes come to fifty.
 const CROWD: &[(&str, usize)] =
