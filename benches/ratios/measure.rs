@@ -65,6 +65,12 @@ impl Pairs {
         pairs
     }
 
+    /// Pairs that were measured elsewhere.
+    pub fn of(ours: Vec<Duration>, theirs: Vec<Duration>) -> Pairs {
+        let seconds = |times: Vec<Duration>| times.iter().map(Duration::as_secs_f64).collect();
+        Pairs { ours: seconds(ours), theirs: seconds(theirs) }
+    }
+
     /// Median seconds of ours and theirs.
     pub fn medians(&self) -> (f64, f64) {
         (quantile(&self.ours, 0.5), quantile(&self.theirs, 0.5))

@@ -1,0 +1,114 @@
+//! The programs that ours is measured against. One that is not installed is named as missing.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::measure::run;
+use crate::place::Place;
+
+/// The tables as the earlier implementation makes them.
+const SCHEMA: &str = include_str!("../../src/store/schema.sql");
+
+const INSERT: &str = "PRAGMA synchronous = FULL; \
+    INSERT INTO events (source, type, content) VALUES ('self', 'message', 'What is new?');";
+
+/// Whether a program is on `PATH`; when not, says so in the table.
+pub fn is_there(program: &str, work: &str) -> bool {
+    let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if found.is_err() {
+        println!("{work:<46} {:>9}", format!("{program} is missing"));
+    }
+    found.is_ok()
+}
+
+/// The sqlite3 program on a database of ours, durable as ours is.
+pub struct Sqlite {
+    pub db: PathBuf,
+}
+
+impl Sqlite {
+    pub fn new(place: &Place) -> Sqlite {
+        let db = place.path("peer.db");
+        let schema = format!("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; {SCHEMA}");
+        run(Sqlite { db: db.clone() }.command().arg(schema));
+        Sqlite { db }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new("sqlite3");
+        command.arg(&self.db).stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    }
+
+    pub fn insert(&self) -> Command {
+        let mut command = self.command();
+        command.arg(INSERT);
+        command
+    }
+
+    /// The same, waiting for others.
+    pub fn insert_patiently(&self) -> Command {
+        let mut command = self.command();
+        command.args(["-cmd", ".timeout 60000", INSERT]);
+        command
+    }
+
+    pub fn import(&self, rows: &Path) -> Command {
+        let mut command = self.command();
+        command.arg("PRAGMA synchronous = FULL").arg(format!(".import --csv '{}' events", rows.display()));
+        command
+    }
+
+    pub fn read(&self) -> Command {
+        let mut command = self.command();
+        command.arg(
+            "SELECT json_object('id', id, 'created_at', created_at, 'source', source, 'type', type, \
+             'subtype', subtype, 'content', content) FROM events ORDER BY id",
+        );
+        command
+    }
+}
+
+/// A Redis server of our own that syncs every write.
+pub struct Redis {
+    server: Child,
+    socket: PathBuf,
+}
+
+impl Redis {
+    pub fn start(place: &Place) -> Redis {
+        let dir = place.path("redis");
+        std::fs::create_dir_all(&dir).expect("a folder for redis");
+        let socket = dir.join("socket");
+        let server = Command::new("redis-server")
+            .args(["--port", "0", "--appendonly", "yes", "--appendfsync", "always", "--save", ""])
+            .arg("--unixsocket")
+            .arg(&socket)
+            .arg("--dir")
+            .arg(&dir)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("redis-server starts");
+        let redis = Redis { server, socket };
+        let began = Instant::now();
+        while !redis.command(["ping"]).status().expect("redis-cli runs").success() {
+            assert!(began.elapsed() < Duration::from_secs(30), "redis-server does not answer");
+        }
+        redis
+    }
+
+    pub fn command<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> Command {
+        let mut command = Command::new("redis-cli");
+        command.arg("-s").arg(&self.socket).args(words);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.server.kill().ok();
+        self.server.wait().ok();
+    }
+}

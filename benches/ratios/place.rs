@@ -1,0 +1,123 @@
+//! A folder to measure in, and the making of threads, databases and input there.
+
+use std::cell::Cell;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::measure::run;
+
+pub struct Place {
+    dir: PathBuf,
+    program: PathBuf,
+    made: Cell<u32>,
+}
+
+impl Place {
+    /// Beside the build, so that files lie on the same disk.
+    pub fn new(program: &Path) -> Place {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("ratios-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("a folder to measure in");
+        Place { dir, program: program.to_owned(), made: Cell::new(0) }
+    }
+
+    /// A path that is not taken yet.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.made.set(self.made.get() + 1);
+        self.dir.join(format!("{}-{name}", self.made.get()))
+    }
+
+    /// This program with these words, its output thrown away.
+    pub fn thread<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(words).env("THREAD_NOTIFIER", "embedded").env_remove("THREAD_DIR");
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    }
+
+    /// The same in a thread.
+    pub fn in_thread<'a>(&self, thread: &Path, words: impl IntoIterator<Item = &'a str>) -> Command {
+        let mut command = self.thread(words);
+        command.env("THREAD_DIR", thread);
+        command
+    }
+
+    pub fn push(&self, thread: &Path) -> Command {
+        let words = ["push", "--source", "self", "--type", "message", "--content", "What is new?"];
+        self.in_thread(thread, words)
+    }
+
+    /// A new thread of so many events.
+    pub fn new_thread(&self, events: u32) -> PathBuf {
+        let path = self.path("thread");
+        run(self.thread(["init"]).arg(&path));
+        if events > 0 {
+            let input = self.events(events);
+            run(&mut self.batch(&path, &input));
+            fs::remove_file(input).expect("the input is removed");
+        }
+        path
+    }
+
+    pub fn batch(&self, thread: &Path, input: &Path) -> Command {
+        let mut command = self.in_thread(thread, ["push", "--batch"]);
+        command.stdin(File::open(input).expect("the input is there"));
+        command
+    }
+
+    /// A file of so many events of about 200 bytes as NDJSON.
+    pub fn events(&self, count: u32) -> PathBuf {
+        let path = self.path("events.ndjson");
+        let mut file = BufWriter::new(File::create(&path).expect("a file for events"));
+        for number in 0..count {
+            let (kind, source, content) = event(number);
+            writeln!(
+                file,
+                r#"{{"source":"{source}","type":"{kind}","subtype":"chat","content":"{content}"}}"#
+            )
+            .expect("events are written");
+        }
+        file.flush().expect("events are written");
+        path
+    }
+
+    /// The same events as the rows of the table.
+    pub fn rows(&self, count: u32) -> PathBuf {
+        let path = self.path("events.csv");
+        let mut file = BufWriter::new(File::create(&path).expect("a file for rows"));
+        for number in 0..count {
+            let (kind, source, content) = event(number);
+            writeln!(file, "{},2026-03-18T10:30:00.123Z,{source},{kind},chat,\"{content}\"", number + 1)
+                .expect("rows are written");
+        }
+        file.flush().expect("rows are written");
+        path
+    }
+
+    pub fn machine(&self) -> String {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        let info = read("/proc/cpuinfo");
+        let field = info.lines().find(|line| line.starts_with("model name"));
+        let name = field.and_then(|line| line.split_once(": ")).map_or("a processor", |(_, name)| name);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let version = Command::new(&self.program).arg("--version").output().expect("the program runs");
+        let version = String::from_utf8_lossy(&version.stdout);
+        format!("{} on {cores} cores of {name}, {}", version.trim(), std::env::consts::OS)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.dir).ok();
+    }
+}
+
+fn event(number: u32) -> (&'static str, String, String) {
+    let kind = if number.is_multiple_of(3) { "message" } else { "record" };
+    let content = format!(
+        "event {number}: the quick brown fox jumps over the lazy dog; {}",
+        "x".repeat(70 + number as usize % 40)
+    );
+    (kind, format!("agent-{}", number % 7), content)
+}

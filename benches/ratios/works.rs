@@ -1,0 +1,318 @@
+//! The kinds of work that are measured.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::measure::{Pairs, quantile, reap, run};
+use crate::peers::{Redis, Sqlite, is_there};
+use crate::place::Place;
+use crate::{Plan, figure, row};
+
+type Work = fn(&Plan, &Place);
+
+pub const ALL: &[(&str, Work)] = &[
+    ("start", start),
+    ("push", push),
+    ("batch", batch),
+    ("read", read),
+    ("consumers", consumers),
+    ("growth", growth),
+    ("wake", wake),
+    ("crowd", crowd),
+    ("redis", redis),
+];
+
+const MANY: u32 = 200_000;
+
+fn start(plan: &Plan, place: &Place) {
+    let work = "--version, sqlite3 --version";
+    if is_there("sqlite3", work) {
+        let theirs = || run(Command::new("sqlite3").arg("--version").stdout(Stdio::null())).wall;
+        let ours = || run(&mut place.thread(["--version"])).wall;
+        row(work, &Pairs::measure(plan.pick(100, 400), ours, theirs), Some(0.7));
+    }
+    let size = fs::metadata(&plan.program).expect("the program is there").len();
+    figure("size of the program", megabytes(size), "6 MB");
+}
+
+fn push(plan: &Plan, place: &Place) {
+    let rounds = plan.pick(100, 400);
+    let thread = place.new_thread(0);
+    let mut push = place.push(&thread);
+    let work = "push, sqlite3 INSERT";
+    if is_there("sqlite3", work) {
+        let mut insert = Sqlite::new(place).insert();
+        row(work, &Pairs::measure(rounds, || run(&mut push).wall, || run(&mut insert).wall), Some(0.75));
+    }
+    let busy = place.new_thread(0);
+    run(&mut place.in_thread(&busy, ["subscribe", "--consumer", "busy", "--handler", "exec sleep 3600"]));
+    run(&mut place.push(&busy));
+    let mut push_busy = place.push(&busy);
+    let pairs = Pairs::measure(rounds, || run(&mut push_busy).wall, || run(&mut push).wall);
+    run(&mut place.in_thread(&busy, ["stop", "--consumer", "busy"]));
+    row("push while its consumer runs, push", &pairs, Some(1.1));
+}
+
+fn batch(plan: &Plan, place: &Place) {
+    let input = place.events(MANY);
+    let work = "push --batch of 200,000, sqlite3 .import";
+    let mut peak = 0;
+    let mut ours = || {
+        let thread = place.new_thread(0);
+        let run = run(&mut place.batch(&thread, &input));
+        peak = run.peak;
+        fs::remove_dir_all(thread).expect("the thread is removed");
+        run.wall
+    };
+    if is_there("sqlite3", work) {
+        let rows = place.rows(MANY);
+        let theirs = || {
+            let sqlite = Sqlite::new(place);
+            let run = run(&mut sqlite.import(&rows));
+            fs::remove_file(&sqlite.db).expect("the database is removed");
+            run.wall
+        };
+        row(work, &Pairs::measure(plan.pick(3, 9), &mut ours, theirs), Some(0.45));
+    } else {
+        ours();
+    }
+    figure("peak memory of that batch", megabytes(peak), "64 MB");
+    let thread = place.new_thread(0);
+    let lines = File::open(&input).expect("the input is there");
+    let mut cat = Command::new("cat").stdin(lines).stdout(Stdio::piped()).spawn().expect("cat starts");
+    let mut piped = place.in_thread(&thread, ["push", "--batch"]);
+    piped.stdin(cat.stdout.take().expect("cat has a pipe"));
+    figure("peak memory of the same through a pipe", megabytes(run(&mut piped).peak), "64 MB");
+    cat.wait().expect("cat ends");
+    if plan.full {
+        let (thread, input) = (place.new_thread(0), place.events(5_000_000));
+        let run = run(&mut place.batch(&thread, &input));
+        fs::remove_file(input).expect("the input is removed");
+        fs::remove_dir_all(thread).expect("the thread is removed");
+        figure("peak memory of a batch of 5,000,000", megabytes(run.peak), "64 MB");
+    }
+}
+
+fn read(plan: &Plan, place: &Place) {
+    let thread = place.new_thread(MANY);
+    subscribe(place, &thread, "reader", "");
+    let words = ["pop", "--consumer", "reader", "--last-event-id", "0", "--limit", "200000"];
+    let work = "pop of 200,000, sqlite3 json_object";
+    let mut peak = 0;
+    let mut ours = || {
+        let run = run(&mut place.in_thread(&thread, words));
+        peak = run.peak;
+        run.wall
+    };
+    if is_there("sqlite3", work) {
+        let sqlite = Sqlite::new(place);
+        run(&mut sqlite.import(&place.rows(MANY)));
+        let theirs = || run(&mut sqlite.read()).wall;
+        row(work, &Pairs::measure(plan.pick(5, 15), &mut ours, theirs), Some(0.35));
+    } else {
+        ours();
+    }
+    figure("peak memory of that pop", megabytes(peak), "64 MB");
+    let first_bytes: Vec<f64> = (0..plan.pick(15, 45))
+        .map(|_| {
+            let mut command = place.in_thread(&thread, words);
+            let began = Instant::now();
+            let mut child = command.stdout(Stdio::piped()).spawn().expect("pop starts");
+            let mut pipe = child.stdout.take().expect("pop has a pipe");
+            pipe.read_exact(&mut [0]).expect("pop prints something");
+            let first = began.elapsed();
+            drop(pipe);
+            reap(child).expect("pop ends");
+            first.as_secs_f64()
+        })
+        .collect();
+    figure("first byte of that pop", crate::time(quantile(&first_bytes, 0.5)), "10 ms");
+}
+
+fn consumers(plan: &Plan, place: &Place) {
+    let thread_of = |events| {
+        let thread = place.new_thread(events);
+        for number in 0..100 {
+            let filter = format!("type = 'message' AND content LIKE '%nobody says {number}%'");
+            subscribe(place, &thread, &format!("c{number}"), &filter);
+        }
+        thread
+    };
+    let (large_size, large_name) = plan.pick((200_000, "200,000"), (1_000_000, "1,000,000"));
+    let (small, large) = (thread_of(2_000), thread_of(large_size));
+    let commands: [(&str, &[&str]); 3] = [
+        ("dispatch", &["dispatch"]),
+        ("pop", &["pop", "--consumer", "c7", "--last-event-id", "0"]),
+        ("info", &["info", "--json"]),
+    ];
+    for (name, words) in commands {
+        // Once looked at, which the first, uncounted run does.
+        let once = |thread: &Path| run(&mut place.in_thread(thread, words.iter().copied())).wall;
+        let pairs = Pairs::measure(plan.pick(10, 40), || once(&large), || once(&small));
+        row(&format!("{name} with 100 idle filters, {large_name}, 2,000"), &pairs, Some(1.2));
+    }
+}
+
+fn growth(plan: &Plan, place: &Place) {
+    let rounds = plan.pick(100, 400);
+    let (size, name) = plan.pick((200_000, "200,000"), (5_000_000, "5,000,000"));
+    let (large, small) = (place.new_thread(size), place.new_thread(0));
+    let (mut push_large, mut push_small) = (place.push(&large), place.push(&small));
+    // The first one rotates the copy.
+    run(&mut push_large);
+    let pairs = Pairs::measure(rounds, || run(&mut push_large).wall, || run(&mut push_small).wall);
+    row(&format!("push into {name} events, into few"), &pairs, Some(1.15));
+
+    let mut times: [Vec<Duration>; 4] = Default::default();
+    for _ in 0..plan.pick(10, 40) {
+        let thread = place.new_thread(9_999);
+        let mut push = place.push(&thread);
+        // The first one after a batch begins a new log. The second makes the copy one line too long.
+        run(&mut push);
+        for time in &mut times[..3] {
+            time.push(run(&mut push).wall);
+        }
+        times[3].push(run(&mut push_small).wall);
+        fs::remove_dir_all(thread).expect("the thread is removed");
+    }
+    let [before, at, after, plain] = times;
+    for (name, times, goal) in
+        [("just before", before, Some(1.15)), ("that rotates", at, None), ("just after", after, Some(1.15))]
+    {
+        let pairs = Pairs::of(times, plain.clone());
+        row(
+            &format!("push {name} a rotation, into few").replace("rotates a rotation", "rotates"),
+            &pairs,
+            goal,
+        );
+    }
+}
+
+fn wake(plan: &Plan, place: &Place) {
+    let fifo = place.path("fifo");
+    run(Command::new("mkfifo").arg(&fifo));
+    // Open for both, so that neither end ever waits for the other.
+    let mut bell = OpenOptions::new().read(true).write(true).open(&fifo).expect("the fifo opens");
+    let ring = format!("echo >'{}'", fifo.display());
+    let (woken, plain) = (place.new_thread(0), place.new_thread(0));
+    let words = ["subscribe", "--consumer", "c", "--deliver", "stdin", "--handler", &ring];
+    run(&mut place.in_thread(&woken, words));
+    let mut hear = |began: Instant| {
+        bell.read_exact(&mut [0]).expect("the fifo is read");
+        began.elapsed()
+    };
+    let mut pairs = (Vec::new(), Vec::new());
+    for _ in 0..plan.pick(50, 200) {
+        let began = Instant::now();
+        let child = place.push(&woken).spawn().expect("push starts");
+        pairs.0.push(hear(began));
+        reap(child).expect("push ends");
+        wait_until_idle(place, &woken);
+        let began = Instant::now();
+        run(&mut place.push(&plain));
+        let sh = Command::new("sh").args(["-c", &ring]).spawn().expect("sh starts");
+        pairs.1.push(hear(began));
+        reap(sh).expect("sh ends");
+    }
+    let pairs = Pairs::of(pairs.0, pairs.1);
+    row("push to its handler's first act, push and sh -c", &pairs, Some(1.4));
+}
+
+fn wait_until_idle(place: &Place, thread: &Path) {
+    loop {
+        let mut info = place.in_thread(thread, ["info", "--json"]);
+        let output = info.stdout(Stdio::piped()).output().expect("info runs");
+        let text = String::from_utf8_lossy(&output.stdout);
+        if text.contains("\"state\":\"idle\"") {
+            return;
+        }
+    }
+}
+
+fn crowd(plan: &Plan, place: &Place) {
+    let each = plan.pick(25, 100);
+    let thread = place.new_thread(0);
+    let mut waits = Vec::new();
+    let mut ours = || together(each, &mut waits, || place.push(&thread));
+    let work = "8 that push, 8 that INSERT with sqlite3";
+    if is_there("sqlite3", work) {
+        let sqlite = Sqlite::new(place);
+        let theirs = || together(each, &mut Vec::new(), || sqlite.insert_patiently());
+        row(work, &Pairs::measure(plan.pick(3, 9), &mut ours, theirs), Some(1.11));
+    } else {
+        ours();
+    }
+    let (median, longest) = (quantile(&waits, 0.5), quantile(&waits, 1.0));
+    figure("longest of these pushes to the median", format!("{:.1}", longest / median), "20");
+}
+
+/// Eight processes at a time, one after another in each of eight lines; how long all took.
+fn together(each: usize, waits: &mut Vec<f64>, command: impl Fn() -> Command) -> Duration {
+    let began = Instant::now();
+    let mut lines: Vec<Vec<Command>> = (0..8).map(|_| (0..each).map(|_| command()).collect()).collect();
+    std::thread::scope(|scope| {
+        let lines: Vec<_> = lines
+            .iter_mut()
+            .map(|line| {
+                scope.spawn(|| line.iter_mut().map(|c| run(c).wall.as_secs_f64()).collect::<Vec<_>>())
+            })
+            .collect();
+        for line in lines {
+            waits.extend(line.join().expect("a line of processes ends"));
+        }
+    });
+    began.elapsed()
+}
+
+fn redis(plan: &Plan, place: &Place) {
+    let work = "push, redis XADD with AOF always";
+    if !is_there("redis-server", work) || !is_there("redis-cli", work) {
+        return;
+    }
+    let redis = Redis::start(place);
+    let thread = place.new_thread(0);
+    let mut add =
+        redis.command(["XADD", "one", "*", "source", "self", "type", "message", "content", "What is new?"]);
+    let ours = || run(&mut place.push(&thread)).wall;
+    row(work, &Pairs::measure(plan.pick(50, 200), ours, || run(&mut add).wall), None);
+
+    let (input, commands) = (place.events(MANY), place.path("commands"));
+    let lines = fs::read_to_string(&input).expect("the input is there");
+    let mut file = std::io::BufWriter::new(File::create(&commands).expect("a file for commands"));
+    for line in lines.lines() {
+        let length = line.len();
+        write!(file, "*5\r\n$4\r\nXADD\r\n$4\r\nmany\r\n$1\r\n*\r\n$5\r\nevent\r\n${length}\r\n{line}\r\n")
+            .expect("commands are written");
+    }
+    file.flush().expect("commands are written");
+    let mut full = place.new_thread(0);
+    let pairs = Pairs::measure(
+        plan.pick(2, 5),
+        || {
+            full = place.new_thread(0);
+            run(&mut place.batch(&full, &input)).wall
+        },
+        || {
+            run(&mut redis.command(["DEL", "many"]));
+            let commands = File::open(&commands).expect("the commands are there");
+            run(redis.command(["--pipe"]).stdin(commands)).wall
+        },
+    );
+    row("push --batch of 200,000, redis-cli --pipe", &pairs, None);
+    let mut peek = place.in_thread(&full, ["peek", "--last-event-id", "0", "--limit", "200000"]);
+    let mut range = redis.command(["XRANGE", "many", "-", "+"]);
+    let pairs = Pairs::measure(plan.pick(3, 9), || run(&mut peek).wall, || run(&mut range).wall);
+    row("peek of 200,000, redis XRANGE", &pairs, None);
+}
+
+fn subscribe(place: &Place, thread: &Path, consumer: &str, filter: &str) {
+    let words = ["subscribe", "--consumer", consumer, "--handler", "true", "--filter", filter];
+    run(place.in_thread(thread, words).env("THREAD_NOTIFIER", "off"));
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
