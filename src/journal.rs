@@ -283,19 +283,6 @@ impl<'a> Writer<'a> {
     fn append(&mut self, store: &mut Store, upto: i64) -> anyhow::Result<()> {
         let mut page = Vec::new();
         let mut reading = Reading { after: self.state.end.id, left: None, filter: None };
-        if let Some(far) = store.far_ahead(&reading)?.map(|far| far.min(upto)) {
-            let (jsonl, end) = (&mut self.jsonl, &mut self.state.end);
-            store.read_in_turns(reading.after, far, |page| {
-                jsonl.write_all(&page.lines).or_fix("cannot write the copy", "check the disk")?;
-                *end = Place {
-                    bytes: end.bytes + page.lines.len() as u64,
-                    lines: end.lines + page.events,
-                    id: page.last_id,
-                };
-                Ok(true)
-            })?;
-            reading.after = far;
-        }
         loop {
             page.clear();
             let (mut end, mut past) = (self.state.end, false);
@@ -314,11 +301,29 @@ impl<'a> Writer<'a> {
             if !more || past {
                 break;
             }
+            self.append_far(store, &mut reading, upto)?;
         }
         if self.state.end.bytes - self.state.synced.bytes >= SYNC_STEP {
             self.jsonl.sync_data()?;
             self.state.synced = self.state.end;
         }
+        Ok(())
+    }
+
+    /// Writes much, where there is much, in one go.
+    fn append_far(&mut self, store: &mut Store, reading: &mut Reading<'_>, upto: i64) -> anyhow::Result<()> {
+        let Some(far) = store.far_ahead(reading)?.map(|far| far.min(upto)) else { return Ok(()) };
+        let (jsonl, end) = (&mut self.jsonl, &mut self.state.end);
+        store.read_in_turns(reading.after, far, |page| {
+            jsonl.write_all(&page.lines).or_fix("cannot write the copy", "check the disk")?;
+            *end = Place {
+                bytes: end.bytes + page.lines.len() as u64,
+                lines: end.lines + page.events,
+                id: page.last_id,
+            };
+            Ok(true)
+        })?;
+        reading.after = far;
         Ok(())
     }
 

@@ -61,7 +61,7 @@ impl Store {
             self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
         let began = Instant::now();
         if let Some(seen) = seen {
-            let now = subscriptions::select(&transaction, "", &[]).map_err(failed)?;
+            let now = subscriptions::all(&transaction).map_err(failed)?;
             if now.iter().any(|now| wants_more(now, seen, upto)) {
                 return Ok(Step::Overtaken);
             }
