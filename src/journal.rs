@@ -37,6 +37,7 @@ use crate::error::OrFix;
 use crate::files::{self, Files};
 use crate::lock::Lock;
 use crate::process;
+use crate::progress::Progress;
 use crate::store::{Reading, Store};
 
 /// A file with more lines than this is rotated when the next push begins.
@@ -285,8 +286,10 @@ impl<'a> Writer<'a> {
         let mut reading = Reading { after: self.state.end.id, left: None, filter: None };
         if let Some(far) = store.far_ahead(&reading)?.map(|far| far.min(upto)) {
             let (jsonl, end) = (&mut self.jsonl, &mut self.state.end);
+            let mut progress = Progress::of("copying to events.jsonl", Some(far.abs_diff(end.id)));
             store.read_in_turns(reading.after, far, |page| {
                 jsonl.write_all(&page.lines).or_fix("cannot write the copy", "check the disk")?;
+                progress.advance(page.last_id.abs_diff(end.id));
                 *end = Place {
                     bytes: end.bytes + page.lines.len() as u64,
                     lines: end.lines + page.events,

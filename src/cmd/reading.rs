@@ -8,6 +8,7 @@ use crate::cmd::limit;
 use crate::duration;
 use crate::error::Result;
 use crate::output::{self, Reader};
+use crate::progress::{self, Progress};
 use crate::store::Reading;
 use crate::thread::Thread;
 use crate::watch::{Watch, Woken};
@@ -42,11 +43,14 @@ impl ReadingArgs {
         // Begun before the first look, so that nothing falls between the two.
         let mut watch = if patient { Some(Watch::start(&thread.files, &thread.store)?) } else { None };
         let mut last_event = Instant::now();
+        let mut progress = if patient { Progress::none() } else { progress_of(thread, &reading)? };
         if let Some(upto) = thread.store.far_ahead(&reading)? {
             let mut reader = Reader::There;
             thread.store.read_in_turns(reading.after, upto, |page| {
                 reading.left = reading.left.map(|left| left.saturating_sub(page.events));
                 reader = output::bytes(&page.lines)?;
+                progress.advance(page.last_id.abs_diff(reading.after));
+                reading.after = page.last_id;
                 Ok(reader == Reader::There)
             })?;
             if reader == Reader::Gone {
@@ -58,7 +62,9 @@ impl ReadingArgs {
         let mut page = Vec::new();
         loop {
             page.clear();
+            let before = reading.after;
             let more = thread.store.read_page(&mut reading, &mut page)?;
+            progress.advance(reading.after.abs_diff(before));
             if !page.is_empty() {
                 if output::bytes(&page)? == Reader::Gone {
                     return Ok(());
@@ -77,4 +83,15 @@ impl ReadingArgs {
             }
         }
     }
+}
+
+/// How far `reading` has come, by ids. Shown only where no events are seen on the same terminal.
+fn progress_of(thread: &Thread, reading: &Reading<'_>) -> Result<Progress> {
+    if !output::is_put_away() || !progress::is_seen() {
+        return Ok(Progress::none());
+    }
+    let to_end = thread.store.newest_id()?.saturating_sub(reading.after).try_into().unwrap_or(0);
+    // With a filter, nobody knows where the last of so many events is.
+    let left = reading.left.filter(|_| reading.filter.is_none()).unwrap_or(to_end);
+    Ok(Progress::of("reading events", Some(to_end.min(left))))
 }
