@@ -1,10 +1,10 @@
-//! What Ctrl-C does to a command that has to say what became of its work.
+//! What Ctrl-C does to a command that has to say what became of its work, or has drawn a line.
 //!
 //! Left alone, a signal ends a process without a word, and whoever pushed a batch would not know
 //! whether it is stored. A signal that was ignored when the program began stays ignored.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level;
@@ -13,6 +13,12 @@ use crate::error::{Failure, OrFix, Result};
 use crate::{output, progress};
 
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+
+/// Takes back the line that [`progress`] has drawn.
+const CLEAR: &str = "\r\x1b[K";
+
+/// Whether an [`Interruptible`] answers the signals of this process.
+static IS_ANSWERED: AtomicBool = AtomicBool::new(false);
 
 /// A stretch of work that a signal ends at once, with a word, until it is [settled](Self::settle).
 ///
@@ -25,19 +31,19 @@ pub struct Interruptible {
 impl Interruptible {
     /// From now on such a signal prints `failure` and ends the process with 128 and its number.
     pub fn begin(failure: &Failure, as_json: bool) -> Result<Interruptible> {
+        IS_ANSWERED.store(true, Ordering::SeqCst);
         let is_over = Arc::new(AtomicBool::new(false));
         let line = output::failure_line(failure, as_json);
         for signal in SIGNALS.into_iter().filter(|&signal| !is_ignored(signal)) {
             let (is_over, line) = (Arc::clone(&is_over), line.clone());
             // In one piece, so that nothing is drawn between the two.
-            let after_bar = format!("\r\x1b[K{line}");
+            let after_bar = format!("{CLEAR}{line}");
             let end = move || {
                 if is_over.swap(true, Ordering::SeqCst) {
                     return;
                 }
                 let text = if progress::is_drawn() { &after_bar } else { &line };
-                // There is nowhere left to say that this failed.
-                rustix::io::write(rustix::stdio::stderr(), text.as_bytes()).ok();
+                write_stderr(text);
                 low_level::exit(128 + signal);
             };
             // SAFETY: what runs inside a signal handler may only do what the system allows there:
@@ -57,6 +63,33 @@ impl Interruptible {
             }
         }
     }
+}
+
+/// From now on a signal that ends the process clears the line first, where one is drawn. Only the
+/// first call does anything, and nothing where an [`Interruptible`] answers.
+pub fn clear_line_first() {
+    static ONCE: Once = Once::new();
+    if IS_ANSWERED.load(Ordering::SeqCst) {
+        return;
+    }
+    ONCE.call_once(|| {
+        for signal in SIGNALS.into_iter().filter(|&signal| !is_ignored(signal)) {
+            let end = move || {
+                if progress::is_drawn() {
+                    write_stderr(CLEAR);
+                }
+                low_level::emulate_default_handler(signal).ok();
+            };
+            // SAFETY: as above; ending as the signal usually does takes only such calls, too.
+            // Where it fails, a line is left on the terminal, no more.
+            unsafe { low_level::register(signal, end) }.ok();
+        }
+    });
+}
+
+fn write_stderr(text: &str) {
+    // There is nowhere left to say that this failed.
+    rustix::io::write(rustix::stdio::stderr(), text.as_bytes()).ok();
 }
 
 fn is_ignored(signal: i32) -> bool {

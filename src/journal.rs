@@ -290,6 +290,7 @@ impl<'a> Writer<'a> {
             store.read_in_turns(reading.after, far, |page| {
                 jsonl.write_all(&page.lines).or_fix("cannot write the copy", "check the disk")?;
                 progress.advance(page.last_id.abs_diff(end.id));
+                progress.tick();
                 *end = Place {
                     bytes: end.bytes + page.lines.len() as u64,
                     lines: end.lines + page.events,

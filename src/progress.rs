@@ -19,14 +19,16 @@ use std::time::{Duration, Instant};
 
 use indicatif::{HumanCount, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
+use crate::interrupt;
+
 /// Work that takes no longer is not talked about.
 const QUIET: Duration = Duration::from_millis(500);
 
 /// The time between two drawings.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// So many units of work go by between two looks at the clock.
-const UNITS: u64 = 1024;
+/// So many units of work go by between two looks at the clock; a unit may be a large event.
+const UNITS: u64 = 64;
 
 /// Whether a line stands on the terminal now.
 static DRAWN: AtomicBool = AtomicBool::new(false);
@@ -104,7 +106,10 @@ impl Meter {
         DRAWN.store(true, Ordering::SeqCst);
         let bar = match &self.bar {
             Some(bar) => bar,
-            None => self.bar.insert(self.bar()),
+            None => {
+                interrupt::clear_line_first();
+                self.bar.insert(self.bar())
+            }
         };
         bar.set_position(self.done);
     }

@@ -50,6 +50,7 @@ impl ReadingArgs {
                 reading.left = reading.left.map(|left| left.saturating_sub(page.events));
                 reader = output::bytes(&page.lines)?;
                 progress.advance(page.last_id.abs_diff(reading.after));
+                progress.tick();
                 reading.after = page.last_id;
                 Ok(reader == Reader::There)
             })?;
@@ -65,6 +66,7 @@ impl ReadingArgs {
             let before = reading.after;
             let more = thread.store.read_page(&mut reading, &mut page)?;
             progress.advance(reading.after.abs_diff(before));
+            progress.tick();
             if !page.is_empty() {
                 if output::bytes(&page)? == Reader::Gone {
                     return Ok(());

@@ -119,6 +119,30 @@ fn reading_checking_and_pruning_show_how_far_they_are() {
 }
 
 #[test]
+fn a_signal_leaves_no_line_behind_and_ends_the_command_as_usual() {
+    let world = with_many();
+    let command =
+        "thread doctor & while ! [ -e seen ]; do sleep 0.02; done; kill -TERM $!; wait $!; echo ended $?";
+    let Some(run) = world.terminal(80, command) else { return };
+    let shown = shown(&world, run, "checking");
+    let (drawn, left) = shown.rsplit_once("\r\x1b[K").unwrap_or_else(|| panic!("{shown:?}"));
+    assert!(drawn.contains("checking") && !left.contains("checking"), "{shown:?}");
+    assert!(left.ends_with("ended 143\n"), "{shown:?}");
+}
+
+#[test]
+fn an_interrupted_batch_says_so_in_place_of_the_line() {
+    let world = with_line();
+    let command = "mkfifo pipe; thread push --batch <pipe & exec 3>pipe; \
+                   while ! [ -e seen ]; do cat line >&3; sleep 0.02; done; kill -TERM $!; wait $!; echo ended $?";
+    let Some(run) = world.terminal(80, command) else { return };
+    let shown = shown(&world, run, " a second");
+    let (_, left) = shown.rsplit_once("\r\x1b[K").unwrap_or_else(|| panic!("{shown:?}"));
+    assert!(left.contains("interrupted, nothing was stored - push the whole batch again"), "{shown:?}");
+    assert!(left.ends_with("ended 143\n") && !left.contains("reading"), "{shown:?}");
+}
+
+#[test]
 fn lines_on_a_terminal_are_not_mixed_with_it() {
     let world = with_many();
     let command = "stty cols 200; thread peek --last-event-id 0 --limit 9999999; \
