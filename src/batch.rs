@@ -32,6 +32,8 @@ const MAX_LINE: u64 = 1_000_000_000;
 /// What is known of a batch when it was read.
 #[derive(Debug, Default)]
 pub struct About {
+    /// How many events there are.
+    pub count: u64,
     /// Events whose structured source does not fit its form: how many, the first one's line, and
     /// the form.
     pub odd_sources: Option<(u64, u64, &'static str)>,
@@ -156,6 +158,7 @@ fn read_blocks(input: impl Read, mut hand_on: impl FnMut(Vec<u8>) -> Result<()>)
                 "mend that line and push the whole batch again; nothing was stored",
             )
         })?;
+        about.count += 1;
         if let Some(form) = event.source_warning() {
             about.odd_sources.get_or_insert((0, number, form)).0 += 1;
         }

@@ -37,6 +37,7 @@ use crate::error::OrFix;
 use crate::files::{self, Files};
 use crate::lock::Lock;
 use crate::process;
+use crate::progress::Progress;
 use crate::store::{Reading, Store};
 
 /// A file with more lines than this is rotated when the next push begins.
@@ -283,6 +284,7 @@ impl<'a> Writer<'a> {
     fn append(&mut self, store: &mut Store, upto: i64) -> anyhow::Result<()> {
         let mut page = Vec::new();
         let mut reading = Reading { after: self.state.end.id, left: None, filter: None };
+        let mut progress = None;
         loop {
             page.clear();
             let (mut end, mut past) = (self.state.end, false);
@@ -301,7 +303,11 @@ impl<'a> Writer<'a> {
             if !more || past {
                 break;
             }
-            self.append_far(store, &mut reading, upto)?;
+            let progress = progress.get_or_insert_with(|| {
+                let newest = store.newest_id().ok().map(|newest| newest.min(upto).abs_diff(end.id));
+                Progress::of("copying to events.jsonl", newest)
+            });
+            self.append_far(store, &mut reading, upto, progress)?;
         }
         if self.state.end.bytes - self.state.synced.bytes >= SYNC_STEP {
             self.jsonl.sync_data()?;
@@ -311,11 +317,19 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes much, where there is much, in one go.
-    fn append_far(&mut self, store: &mut Store, reading: &mut Reading<'_>, upto: i64) -> anyhow::Result<()> {
+    fn append_far(
+        &mut self,
+        store: &mut Store,
+        reading: &mut Reading<'_>,
+        upto: i64,
+        progress: &mut Progress,
+    ) -> anyhow::Result<()> {
         let Some(far) = store.far_ahead(reading)?.map(|far| far.min(upto)) else { return Ok(()) };
         let (jsonl, end) = (&mut self.jsonl, &mut self.state.end);
         store.read_in_turns(reading.after, far, |page| {
             jsonl.write_all(&page.lines).or_fix("cannot write the copy", "check the disk")?;
+            progress.advance(page.last_id.abs_diff(end.id));
+            progress.tick();
             *end = Place {
                 bytes: end.bytes + page.lines.len() as u64,
                 lines: end.lines + page.events,

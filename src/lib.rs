@@ -25,6 +25,7 @@
 //! | [`batch`] | reading NDJSON from a pipe in bounded memory |
 //! | [`files`], [`lock`], [`log`], [`process`], [`spawn`] | paths and permissions, flock, the log, who a pid is, detached children |
 //! | [`output`], [`error`] | what people and programs are told |
+//! | [`progress`], [`interrupt`] | what is shown of long work, and what Ctrl-C does to it |
 //!
 //! Mostly, a module uses those below it; `dispatch` and `supervisor` start each other.
 //!
@@ -46,12 +47,14 @@ pub mod event;
 pub mod files;
 pub mod filter;
 pub mod handler;
+pub mod interrupt;
 pub mod journal;
 pub mod lock;
 pub mod log;
 pub mod notifier;
 pub mod output;
 pub mod process;
+pub mod progress;
 pub mod prune;
 pub mod rule;
 pub mod signals;

@@ -4,13 +4,14 @@
 //! reader that went early has what it wanted and is no error.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::FileType;
 use serde::Serialize;
 
 use crate::error::{Failure, OrFix, Result};
@@ -43,6 +44,16 @@ pub fn reader_is_gone(time: Duration) -> bool {
     // A terminal or file never reports an error here; an interrupted wait is only a short one.
     poll(&mut ready, timeout.as_ref()).ok();
     ready[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL)
+}
+
+/// Whether what is printed to stdout is seen by nobody now: it goes to a file, say, and neither to
+/// a terminal nor through a pipe to a program that may well print to one.
+pub fn is_put_away() -> bool {
+    rustix::fs::fstat(io::stdout()).is_ok_and(|about| match FileType::from_raw_mode(about.st_mode) {
+        FileType::RegularFile => true,
+        FileType::CharacterDevice => !io::stdout().is_terminal(),
+        _ => false,
+    })
 }
 
 /// Prints one line to stdout.
@@ -95,6 +106,11 @@ pub fn note(text: impl fmt::Display) {
 
 /// Prints a failure to stderr, in one line: for people, or as JSON.
 pub fn failure(failure: &Failure, as_json: bool) {
+    to_stderr(&failure_line(failure, as_json));
+}
+
+/// That line, with its end.
+pub fn failure_line(failure: &Failure, as_json: bool) -> String {
     #[derive(Serialize)]
     struct Report<'a> {
         error: &'a str,
@@ -102,16 +118,20 @@ pub fn failure(failure: &Failure, as_json: bool) {
     }
     let report = Report { error: &failure.what, suggestion: &failure.fix };
     match serde_json::to_string(&report) {
-        Ok(json) if as_json => stderr_line(&json),
+        Ok(json) if as_json => json + "\n",
         _ => {
             let red = AnsiColor::Red.on_default().bold();
             let label = styled("Error:", red, coloured(&io::stderr()));
-            stderr_line(&format!("{label} {}", Escaped(&failure.to_string())));
+            format!("{label} {}\n", Escaped(&failure.to_string()))
         }
     }
 }
 
 fn stderr_line(line: &str) {
+    to_stderr(&format!("{line}\n"));
+}
+
+fn to_stderr(text: &str) {
     // There is nowhere left to say that this failed.
-    drop(io::stderr().write_all(format!("{line}\n").as_bytes()));
+    drop(io::stderr().write_all(text.as_bytes()));
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::error::{Failure, OrFix, Result};
 use crate::journal;
+use crate::progress::Progress;
 use crate::rule::{Time, format_time};
 use crate::store::{Pruned, Sizes, Step, Store};
 use crate::subscription::{ConsumerId, Subscription};
@@ -89,9 +90,11 @@ impl Plan {
 
     /// Counts what would be deleted, and deletes nothing.
     pub fn survey(&self, thread: &Thread) -> Result<Pruned> {
-        let (mut at, mut total) = (0, Pruned::default());
+        let (mut at, mut total) = (before_oldest(&thread.store)?, Pruned::default());
+        let mut progress = self.progress("counting old events", at);
         while at < self.upto {
             let (reached, found) = thread.store.survey_step(at, self.upto, self.force)?;
+            progress.advance(reached.abs_diff(at));
             (at, total) = (reached, total.plus(found));
         }
         Ok(total)
@@ -102,14 +105,19 @@ impl Plan {
         journal::catch_up_and_sync(&thread.files, &mut thread.store)
             .map_err(|e| format!("{e:#}"))
             .or_fix("events.jsonl is behind, so nothing was pruned", "mend that, then prune again")?;
-        let (mut at, mut total) = (0, Pruned::default());
+        let (mut at, mut total) = (before_oldest(&thread.store)?, Pruned::default());
+        let mut progress = self.progress("deleting old events", at);
         while at < self.upto {
             let seen = (!self.force).then_some(self.seen.as_slice());
             match thread.store.prune_step(at, self.upto, seen, self.force) {
-                Ok(Step::Upto(reached, pruned)) => (at, total) = (reached, total.plus(pruned)),
+                Ok(Step::Upto(reached, pruned)) => {
+                    progress.advance(reached.abs_diff(at));
+                    (at, total) = (reached, total.plus(pruned));
+                }
                 Ok(Step::Overtaken) => self.look_afresh(thread)?,
                 Err(failure) => return Err(after(failure, total)),
             }
+            progress.tick();
             if at < self.upto {
                 thread.store.keep_wal_short()?;
                 std::thread::sleep(PAUSE);
@@ -117,6 +125,15 @@ impl Plan {
         }
         Ok(total)
     }
+
+    /// By ids, from those after `at` on.
+    fn progress(&self, what: &'static str, at: i64) -> Progress {
+        Progress::of(what, Some(self.upto.saturating_sub(at).try_into().unwrap_or(0)))
+    }
+}
+
+fn before_oldest(store: &Store) -> Result<i64> {
+    Ok(store.first_after(0)?.map_or(0, |first| first - 1))
 }
 
 /// Gives free space back to the file system, after that was pruned.
@@ -127,11 +144,14 @@ pub fn compact(thread: &mut Thread, pruned: Pruned) -> Result<Sizes> {
 fn give_back(store: &mut Store) -> Result<Sizes> {
     let before = store.size()?;
     store.begin_compacting()?;
+    let mut progress = Progress::of("giving space back", None);
     while store.compact_step()? {
+        progress.tick();
         store.keep_wal_short()?;
         std::thread::sleep(PAUSE);
     }
     store.end_compacting()?;
+    drop(progress);
     Ok(Sizes { before, after: store.size()? })
 }
 

@@ -34,6 +34,7 @@ pub use subscriptions::{NewSubscription, Subscribed};
 use crate::error::{self, Failure, Result, database};
 use crate::event::{self, Event, Row};
 use crate::filter::{self, Checker, Dates, Filter, Refusal, Scope};
+use crate::progress::Progress;
 use crate::subscription::ConsumerId;
 
 /// A WAL longer than this is folded back into the database by whoever notices. Whoever opens the
@@ -52,6 +53,9 @@ const PAGE_BYTES: usize = 256 * 1024;
 
 /// A page of reading ends at this many events.
 const PAGE_EVENTS: usize = 1000;
+
+/// So many of its instructions SQLite carries out between two looks at the clock.
+const INSTRUCTIONS: i32 = 10_000;
 
 /// An open database of a thread.
 pub struct Store {
@@ -334,6 +338,26 @@ impl Store {
     /// Moves a subscribed consumer's cursor forward to `id`, never backwards.
     pub fn acknowledge(&mut self, consumer: &ConsumerId, id: i64) -> Result<Moved> {
         self.move_cursor(consumer, id, false)
+    }
+
+    /// Shows on a terminal that it goes on, while `work` lets SQLite work for long.
+    fn shown<T>(
+        &mut self,
+        what: &'static str,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        let mut progress = Progress::of(what, None);
+        self.conn.progress_handler(
+            INSTRUCTIONS,
+            Some(move || {
+                progress.tick();
+                false
+            }),
+        )?;
+        let done = work(&self.conn);
+        // The line goes with the handler.
+        self.conn.progress_handler(0, None::<fn() -> bool>)?;
+        done
     }
 
     /// Folds the WAL back and cuts it to nothing. False when somebody was in the way.

@@ -1,5 +1,5 @@
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
@@ -10,9 +10,11 @@ use crate::batch::{self, About, Batch};
 use crate::cmd::ThreadArg;
 use crate::error::{Failure, OrFix, Result};
 use crate::event::{Event, NewEvent};
+use crate::interrupt::Interruptible;
 use crate::journal;
 use crate::log::Level;
 use crate::output;
+use crate::progress::{Progress, Watched};
 use crate::store::{Inserted, Stored};
 use crate::thread::Thread;
 use crate::wake::{self, Waking};
@@ -144,9 +146,10 @@ impl Push {
     }
 
     fn run_batch(self) -> Result<()> {
+        let interruptible = Interruptible::begin(&interrupted(), self.json)?;
         let mut thread = self.thread.open()?;
         rotate_log(&thread);
-        let (stored, about) = store_batch(&mut thread)?;
+        let (stored, about) = store_batch(&mut thread, &interruptible)?;
         if let Some((count, line, form)) = about.odd_sources {
             output::warn(match count {
                 1 => format!("the source on line {line} does not fit the form {form}; stored as it is"),
@@ -178,27 +181,53 @@ impl Push {
 }
 
 /// Stores what stdin holds. A file cannot keep anybody waiting, so it is read while it is stored.
-fn store_batch(thread: &mut Thread) -> Result<(Stored, About)> {
+fn store_batch(thread: &mut Thread, interruptible: &Interruptible) -> Result<(Stored, About)> {
     let mut about = About::default();
     let stdin = io::stdin();
-    let stored = if is_file(&stdin) {
+    let stored = if let Some(size) = size_of_file(&stdin) {
         append(thread, |inserter| {
-            about = batch::stream(stdin, |event| inserter.insert_soon(event))?;
+            let input = Watched::new(stdin, "storing the batch", Some(size));
+            about = batch::stream(input, |event| inserter.insert_soon(event))?;
+            interruptible.settle();
             Ok(())
         })?
     } else {
-        let mut batch = Batch::read(stdin.lock(), &thread.dir().join("run"))?;
+        let mut batch = read_pipe(&stdin, &thread.dir().join("run"))?;
         about = std::mem::take(&mut batch.about);
         if about.last_source.is_none() {
             return Ok((Stored::default(), about));
         }
-        append(thread, |inserter| batch.for_each(|event| inserter.insert_soon(event)))?
+        append(thread, |inserter| {
+            let mut progress = Progress::of("storing the batch", Some(about.count));
+            batch.for_each(|event| {
+                progress.advance(1);
+                inserter.insert_soon(event)
+            })?;
+            interruptible.settle();
+            Ok(())
+        })?
     };
     Ok((stored, about))
 }
 
-fn is_file(stdin: &io::Stdin) -> bool {
-    rustix::fs::fstat(stdin).is_ok_and(|about| FileType::from_raw_mode(about.st_mode).is_file())
+fn read_pipe(stdin: &io::Stdin, room: &Path) -> Result<Batch> {
+    if stdin.is_terminal() {
+        // Nothing is drawn between the lines that somebody types.
+        return Batch::read(stdin.lock(), room);
+    }
+    Batch::read(Watched::new(stdin.lock(), "reading the batch", None), room)
+}
+
+fn interrupted() -> Failure {
+    Failure::could_not("interrupted, nothing was stored", "push the whole batch again")
+}
+
+/// How much a file still holds, in bytes. None for what is no file.
+fn size_of_file(stdin: &io::Stdin) -> Option<u64> {
+    let about = rustix::fs::fstat(stdin).ok()?;
+    let is_file = FileType::from_raw_mode(about.st_mode).is_file();
+    let size = u64::try_from(about.st_size).unwrap_or(0);
+    is_file.then(|| size.saturating_sub(rustix::fs::tell(stdin).unwrap_or(0)))
 }
 
 fn required(value: Option<String>, name: &str) -> Result<String> {

@@ -8,7 +8,8 @@ use crate::cmd::limit;
 use crate::duration;
 use crate::error::Result;
 use crate::output::{self, Reader};
-use crate::store::Reading;
+use crate::progress::{self, Progress};
+use crate::store::{Reading, Store};
 use crate::thread::Thread;
 use crate::watch::{Watch, Woken};
 
@@ -42,27 +43,14 @@ impl ReadingArgs {
         // Begun before the first look, so that nothing falls between the two.
         let mut watch = if patient { Some(Watch::start(&thread.files, &thread.store)?) } else { None };
         let mut last_event = Instant::now();
-        if let Some(upto) = thread.store.far_ahead(&reading)? {
-            let mut reader = Reader::There;
-            thread.store.read_in_turns(reading.after, upto, |page| {
-                reading.left = reading.left.map(|left| left.saturating_sub(page.events));
-                reader = output::bytes(&page.lines)?;
-                Ok(reader == Reader::There)
-            })?;
-            if reader == Reader::Gone {
-                return Ok(());
-            }
-            reading.after = upto;
-            last_event = Instant::now();
-        }
+        let mut progress = if patient { Progress::none() } else { progress_of(thread, &reading)? };
         let mut page = Vec::new();
         loop {
-            page.clear();
-            let more = thread.store.read_page(&mut reading, &mut page)?;
-            if !page.is_empty() {
-                if output::bytes(&page)? == Reader::Gone {
-                    return Ok(());
-                }
+            let before = reading.after;
+            let more = print_next(&mut thread.store, &mut reading, &mut page, &mut progress)?;
+            let Some(more) = more else { return Ok(()) };
+            // With a filter, ids may be passed over that are not printed.
+            if !page.is_empty() || (reading.filter.is_none() && before != reading.after) {
                 last_event = Instant::now();
             }
             if more {
@@ -77,4 +65,47 @@ impl ReadingArgs {
             }
         }
     }
+}
+
+/// Prints the next events; whether there may be more. Nothing when the reader has gone.
+fn print_next(
+    store: &mut Store,
+    reading: &mut Reading<'_>,
+    page: &mut Vec<u8>,
+    progress: &mut Progress,
+) -> Result<Option<bool>> {
+    page.clear();
+    let before = reading.after;
+    let mut reader = Reader::There;
+    let mut more = true;
+    if let Some(upto) = store.far_ahead(reading)? {
+        store.read_in_turns(before, upto, |page| {
+            reading.left = reading.left.map(|left| left.saturating_sub(page.events));
+            reader = output::bytes(&page.lines)?;
+            progress.advance(page.last_id.abs_diff(reading.after));
+            progress.tick();
+            reading.after = page.last_id;
+            Ok(reader == Reader::There)
+        })?;
+        reading.after = upto;
+    } else {
+        more = store.read_page(reading, page)?;
+        progress.advance(reading.after.abs_diff(before));
+        progress.tick();
+        if !page.is_empty() {
+            reader = output::bytes(page)?;
+        }
+    }
+    Ok((reader == Reader::There).then_some(more))
+}
+
+/// How far `reading` has come, by ids. Shown only where no events are seen on the same terminal.
+fn progress_of(thread: &Thread, reading: &Reading<'_>) -> Result<Progress> {
+    if !output::is_put_away() || !progress::is_seen() {
+        return Ok(Progress::none());
+    }
+    let to_end = thread.store.newest_id()?.saturating_sub(reading.after).try_into().unwrap_or(0);
+    // With a filter, nobody knows where the last of so many events is.
+    let left = reading.left.filter(|_| reading.filter.is_none()).unwrap_or(to_end);
+    Ok(Progress::of("reading events", Some(to_end.min(left))))
 }

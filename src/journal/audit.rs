@@ -28,6 +28,7 @@ use super::{
 use crate::files::{self, Files};
 use crate::lock::Lock;
 use crate::process;
+use crate::progress::Progress;
 use crate::store::{Reading, Store};
 
 /// How long a push that has stored its event may take to write it to the copy before the copy
@@ -320,6 +321,7 @@ struct Walk<'s> {
     /// Whether events may lack a line before the first one of the file: a file that was rotated
     /// before this one may have been removed.
     gap_allowed: bool,
+    progress: Progress,
 }
 
 /// What the way through one file came to.
@@ -337,7 +339,8 @@ struct Walked {
 impl<'s> Walk<'s> {
     fn new(store: &'s mut Store, upto: i64) -> anyhow::Result<Walk<'s>> {
         let newest_ever = store.newest_ever()?;
-        Ok(Walk { rows: Rows::after(store, 0, upto), newest_ever, after: 0, gap_allowed: true })
+        let progress = Progress::of("checking events.jsonl", None);
+        Ok(Walk { rows: Rows::after(store, 0, upto), newest_ever, after: 0, gap_allowed: true, progress })
     }
 
     /// Goes back.
@@ -361,8 +364,8 @@ impl<'s> Walk<'s> {
         let mut walked = Walked { base: self.after, ..Walked::default() };
         let faults = &mut walked.faults;
         let mut begun = false;
-        // Progress can be shown from here: each turn of the loop is one line of the copy.
         while let Some(line) = lines.next(self.rows.peek()?.map_or(0, |(_, row)| row.len()))? {
+            self.progress.advance(1);
             let Some(id) = line.id.filter(|_| line.is_whole) else {
                 faults.note(lines.number);
                 if line.is_whole {
@@ -470,6 +473,7 @@ impl<'s> Walk<'s> {
         mut draft: Option<&mut Draft>,
     ) -> anyhow::Result<()> {
         while self.rows.peek()?.is_some_and(|(id, _)| id < before) {
+            self.progress.advance(1);
             walked.faults.note(walked.end.lines + 1);
             walked.faults.missing += 1;
             self.pass_row(draft.as_deref_mut())?;

@@ -4,10 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use super::{PAGE_BYTES, PAGE_EVENTS, Reading, Store};
-use crate::error::{Failure, Result};
+use crate::error::{Failure, Result, database};
 
 /// From this many ids on, two threads are quicker than one by more than it costs to begin.
 const MANY: i64 = 8192;
+
+/// The most ids that are read before it is looked again whether it is worth while.
+const STRETCH: i64 = 128 * 1024;
 
 /// How many ids are read in one turn.
 const TURN: i64 = 1024;
@@ -26,15 +29,25 @@ pub struct Page {
 }
 
 impl Store {
-    /// The last id that [`Store::read_in_turns`] is to read to, when it is worth while: as far as
-    /// there are events and `reading` goes.
+    /// How far [`Store::read_in_turns`] is to read on, if it is worth while: where many ids lie ahead,
+    /// as far as `reading` goes, and most of them are events. Other programs may leave gaps of any
+    /// width between ids, which must not be walked through.
     pub fn far_ahead(&self, reading: &Reading<'_>) -> Result<Option<i64>> {
         if reading.filter.is_some() || reading.left.is_some_and(|left| left < MANY as u64) {
             return Ok(None);
         }
-        let left = reading.left.and_then(|left| i64::try_from(left).ok()).unwrap_or(i64::MAX);
-        let upto = self.newest_id()?.min(reading.after.saturating_add(left));
-        Ok((upto.saturating_sub(reading.after) >= MANY).then_some(upto))
+        let left = reading.left.and_then(|left| i64::try_from(left).ok()).unwrap_or(STRETCH);
+        let upto = self.newest_id()?.min(reading.after.saturating_add(left.min(STRETCH)));
+        if upto.saturating_sub(reading.after) < MANY {
+            return Ok(None);
+        }
+        let near = "SELECT count(*) FROM events WHERE id > ? AND id <= ?";
+        let near: i64 = self
+            .conn
+            .prepare_cached(near)
+            .and_then(|mut s| s.query_row([reading.after, reading.after + TURN], |row| row.get(0)))
+            .map_err(|e| database(&e, "reading events"))?;
+        Ok((near > TURN / 2).then_some(upto))
     }
 
     /// Hands the events with ids in `(after, upto]` to `take`, in order, until it answers false.

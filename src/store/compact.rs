@@ -48,7 +48,8 @@ impl Store {
         self.must_be_writable("giving space back")?;
         let can_be_shortened = self.pragma("auto_vacuum").map_err(failed)? != 0;
         if !can_be_shortened && self.pragma("freelist_count").map_err(failed)? > 0 {
-            self.conn.execute_batch("PRAGMA auto_vacuum = INCREMENTAL; VACUUM").map_err(failed)?;
+            let anew = "PRAGMA auto_vacuum = INCREMENTAL; VACUUM";
+            self.shown("writing the database anew", |conn| conn.execute_batch(anew)).map_err(failed)?;
         }
         Ok(())
     }

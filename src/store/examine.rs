@@ -70,13 +70,14 @@ impl Store {
     }
 
     /// SQLite's own complaints about the file, the first hundred; none when it is whole.
-    pub fn complaints(&self) -> Result<Vec<String>> {
-        let ask = || -> rusqlite::Result<Vec<String>> {
-            let mut statement = self.conn.prepare("PRAGMA main.integrity_check(100)")?;
+    pub fn complaints(&mut self) -> Result<Vec<String>> {
+        let ask = |conn: &Connection| -> rusqlite::Result<Vec<String>> {
+            let mut statement = conn.prepare("PRAGMA main.integrity_check(100)")?;
             let lines = statement.query_map([], |row| row.get_ref(0).map(text_of))?;
             lines.map(|line| line.map(Option::unwrap_or_default)).collect()
         };
-        let lines = ask().map_err(|e| database(&e, "checking the database"))?;
+        let lines =
+            self.shown("checking the database", ask).map_err(|e| database(&e, "checking the database"))?;
         Ok(lines
             .into_iter()
             .flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>())

@@ -374,3 +374,24 @@ fn many_events_are_read_and_copied_in_order_with_gaps_and_limits() {
     let first = world.sh("thread peek --last-event-id 0 --limit 30000 | head -n 1").quiet();
     assert_eq!(first.trim_end(), table[0]);
 }
+
+#[test]
+fn a_gap_of_any_width_among_many_events_is_crossed_at_once() {
+    let world = World::with_thread();
+    // Written by another program, and not yet copied.
+    world
+        .db()
+        .execute_batch(
+            "WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n LIMIT 12000) \
+             INSERT INTO events (id, source, type, content) \
+             SELECT id + iif(id > 6000, 4000000000000, 0), 'self', 'record', id FROM n",
+        )
+        .unwrap();
+    assert_eq!(world.push("beyond"), 4_000_000_012_001);
+    world.assert_copy_is_exact();
+    world.idle_consumer("reader", "");
+    let printed =
+        world.thread(["pop", "--consumer", "reader", "--last-event-id", "0", "--limit", "20000"]).quiet();
+    let read = ids(&printed);
+    assert!(read.iter().copied().eq((1..=6000).chain(4_000_000_006_001..=4_000_000_012_001)));
+}

@@ -1,0 +1,237 @@
+//! Signals that come while a batch is pushed: before the commit nothing is stored, and that is said;
+//! after it everything is.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Output};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::harness::{Dice, Run, World, is_running, names, wait_until};
+
+const LINE: &[u8] = b"{\"source\":\"self\",\"type\":\"record\",\"content\":\"some words\"}\n";
+
+const NOTHING_STORED: &str = "Error: interrupted, nothing was stored - push the whole batch again\n";
+
+const SIGNALS: [(Signal, i32); 3] = [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)];
+
+fn send(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// Waits until the process is past its start and hears signals.
+fn wait_until_it_listens(child: &Child) {
+    let path = format!("/proc/{}/status", child.id());
+    wait_until("a handler of signals", || {
+        let status = fs::read_to_string(&path).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
+        u64::from_str_radix(caught.trim(), 16).unwrap() & 1 << (libc::SIGHUP - 1) != 0
+    });
+}
+
+/// Starts it so that it hears signals, also where the tests run in the background and ignore them.
+fn start(mut run: Run) -> Child {
+    let as_usual = || {
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            // SAFETY: may be called between fork and exec, and takes no pointer.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: what runs there calls nothing else.
+    unsafe { run.command().pre_exec(as_usual) };
+    run.spawn()
+}
+
+/// A push of the file `big` in the world's folder.
+fn push_big(world: &World) -> Child {
+    start(world.sh("exec thread push --batch <big"))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[track_caller]
+fn assert_nothing_stored(world: &World, output: &Output, code: i32) {
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    assert_eq!((text(&output.stdout), text(&output.stderr)), (String::new(), NOTHING_STORED.to_owned()));
+    assert_eq!(world.query("SELECT count(*) FROM events"), 0);
+    assert!(names(&world.inbox().join("run")).iter().all(|name| name == "_journal"), "a leftover in run/");
+}
+
+/// Fails unless the thread is whole and works as if nothing had happened.
+#[track_caller]
+fn assert_unharmed(world: &World) {
+    assert_eq!(world.thread(["doctor"]).quiet(), "healthy\n");
+    world.push("afterwards");
+    world.assert_copy_is_exact();
+    assert_eq!(world.query("SELECT count(*) FROM events"), 1);
+}
+
+#[test]
+fn a_signal_while_a_slow_pipe_is_read_stores_nothing_and_says_so() {
+    for (signal, code) in SIGNALS {
+        let world = World::with_thread();
+        let mut child = start(world.thread(["push", "--batch"]));
+        child.stdin.as_mut().unwrap().write_all(LINE).unwrap();
+        wait_until_it_listens(&child);
+        send(&child, signal);
+        assert_nothing_stored(&world, &child.wait_with_output().unwrap(), code);
+        assert_unharmed(&world);
+    }
+}
+
+#[test]
+fn it_is_said_as_json_where_that_is_wished() {
+    let world = World::with_thread();
+    let child = start(world.thread(["push", "--batch", "--json"]));
+    wait_until_it_listens(&child);
+    send(&child, Signal::INT);
+    // Dropping stdin only then: its end would be the end of an empty batch.
+    let output = child.wait_with_output().unwrap();
+    let said = r#"{"error":"interrupted, nothing was stored","suggestion":"push the whole batch again"}"#;
+    assert_eq!(text(&output.stderr), format!("{said}\n"));
+    assert_eq!(output.status.code(), Some(130));
+}
+
+#[test]
+fn a_signal_while_a_large_batch_is_kept_aside_leaves_nothing_behind() {
+    let world = World::with_thread();
+    let mut child = start(world.thread(["push", "--batch"]));
+    child.stdin.as_mut().unwrap().write_all(&LINE.repeat(150_000)).unwrap();
+    let fds = format!("/proc/{}/fd", child.id());
+    wait_until("the file that has no name", || {
+        let links = fs::read_dir(&fds).into_iter().flatten().flatten();
+        let links: Vec<_> = links.filter_map(|fd| fs::read_link(fd.path()).ok()).collect();
+        links
+            .iter()
+            .any(|to| to.starts_with(world.inbox().join("run")) && to.to_string_lossy().contains("(deleted)"))
+    });
+    send(&child, Signal::INT);
+    assert_nothing_stored(&world, &child.wait_with_output().unwrap(), 130);
+    assert_unharmed(&world);
+}
+
+#[test]
+fn a_signal_during_the_transaction_stores_nothing_and_its_log_does_no_harm() {
+    let world = World::with_thread();
+    world.write("big", LINE.repeat(500_000));
+    let wal = world.inbox().join("events.db-wal");
+    let length = || fs::metadata(&wal).map_or(0, |wal| wal.len());
+    // Somebody who has the database open sees nothing of it either.
+    let reader = world.db();
+    let count = || reader.query_row("SELECT count(*) FROM events", [], |row| row.get::<_, i64>(0)).unwrap();
+    assert_eq!(count(), 0);
+    for (signal, code) in SIGNALS {
+        let before = length();
+        let child = push_big(&world);
+        wait_until("a growing log", || length() > before.max(1024 * 1024) || !is_running(child.id()));
+        send(&child, signal);
+        assert_nothing_stored(&world, &child.wait_with_output().unwrap(), code);
+        assert_eq!(count(), 0);
+        // The log that the next one finds is empty or begins with what was dropped.
+        if signal == Signal::TERM {
+            assert_eq!(world.thread(["doctor"]).quiet(), "healthy\n");
+        }
+        world.thread(["info"]).quiet();
+    }
+    drop(reader);
+    assert_unharmed(&world);
+    wait_until("a short log", || length() < 512 * 1024);
+}
+
+#[test]
+fn a_signal_while_the_batch_waits_for_another_writer_stores_nothing() {
+    let world = World::with_thread();
+    let writer = world.db();
+    writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let mut child = start(world.thread(["push", "--batch"]));
+    child.stdin.take().unwrap().write_all(LINE).unwrap();
+    wait_until_it_listens(&child);
+    send(&child, Signal::INT);
+    let output = child.wait_with_output().unwrap();
+    writer.execute_batch("ROLLBACK").unwrap();
+    assert_nothing_stored(&world, &output, 130);
+    assert_unharmed(&world);
+}
+
+#[test]
+fn after_the_commit_a_signal_changes_nothing() {
+    for (signal, _) in SIGNALS {
+        let world = World::with_thread();
+        world.push("first");
+        world.subscribe("bot", "touch woken", &["--from", "new"]);
+        // Whoever holds this keeps the push from its copy.
+        let journal =
+            File::options().read(true).write(true).open(world.inbox().join("run/_journal")).unwrap();
+        journal.lock().unwrap();
+        let mut child = start(world.thread(["push", "--batch"]));
+        child.stdin.take().unwrap().write_all(&LINE.repeat(100)).unwrap();
+        wait_until("the commit", || world.query("SELECT count(*) FROM events") == 101);
+        send(&child, signal);
+        send(&child, signal);
+        assert!(child.try_wait().unwrap().is_none());
+        journal.unlock().unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((text(&output.stdout), text(&output.stderr)), ("100\n".to_owned(), String::new()));
+        assert_eq!(output.status.code(), Some(0));
+        world.wait_for_file("woken");
+        world.assert_copy_is_exact();
+    }
+}
+
+#[test]
+fn a_signal_that_was_ignored_stays_ignored() {
+    let world = World::with_thread();
+    let mut child = start(world.sh("trap '' INT; exec thread push --batch"));
+    wait_until_it_listens(&child);
+    send(&child, Signal::INT);
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(LINE).unwrap();
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((text(&output.stdout), output.status.code()), ("1\n".to_owned(), Some(0)));
+}
+
+#[test]
+fn at_any_moment_a_signal_stores_all_of_a_batch_or_nothing() {
+    const LINES: i64 = 20_000;
+    let world = World::with_thread();
+    world.write("big", LINE.repeat(LINES as usize));
+    let began = Instant::now();
+    world.sh("thread push --batch <big").quiet();
+    let time = began.elapsed().as_micros() as u64;
+    let mut dice = Dice::new();
+    let (mut stored, mut dropped) = (LINES, 0);
+    for round in 0..40 {
+        let child = push_big(&world);
+        wait_until_it_listens(&child);
+        let moment = Duration::from_micros(dice.up_to(time));
+        std::thread::sleep(moment);
+        // It may be over, but not yet waited for.
+        send(&child, SIGNALS[round % 3].0);
+        let output = child.wait_with_output().unwrap();
+        match output.status.code() {
+            Some(0) => {
+                assert_eq!(text(&output.stdout), format!("{LINES}\n"));
+                stored += LINES;
+            }
+            code => {
+                assert_eq!(code, Some(SIGNALS[round % 3].1), "{moment:?}: {output:?}");
+                assert_eq!(
+                    (text(&output.stdout), text(&output.stderr)),
+                    (String::new(), NOTHING_STORED.into())
+                );
+                dropped += 1;
+            }
+        }
+        assert_eq!(world.query("SELECT count(*) FROM events"), stored, "{moment:?}: {output:?}");
+    }
+    assert!(dropped > 0, "no signal came before the commit");
+    assert_eq!(world.thread(["doctor"]).quiet(), "healthy\n");
+    world.push("afterwards");
+    world.assert_copy_is_exact();
+}
