@@ -33,6 +33,12 @@ impl Files {
         })
     }
 
+    /// The files of a copy of this thread in `dir`: the same permissions and owner, but never so
+    /// that he could not write them himself.
+    pub fn of_copy(&self, dir: PathBuf) -> Files {
+        Files { dir, mode: self.mode | 0o600, ..self.clone() }
+    }
+
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -144,6 +150,15 @@ pub fn make_empty(path: &Path) -> io::Result<()> {
 /// Syncs a file or directory, its contents and its entries.
 pub fn sync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
+}
+
+/// The same for a directory, as far as that can be: not everybody may read it, and not every file
+/// system can sync one.
+pub fn sync_if_possible(dir: &Path) -> io::Result<()> {
+    match sync(dir) {
+        Err(e) if matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput) => Ok(()),
+        done => done,
+    }
 }
 
 /// The absolute, lexically normalised form of a path: `.` and `..` resolved, symlinks not followed.

@@ -22,6 +22,7 @@
 //! | [`store`] | all SQL: events, subscriptions, cursors, runs, asking filters |
 //! | [`filter`] | from a user's text to checked SQL |
 //! | [`event`], [`subscription`] | the nouns |
+//! | [`backup`] | a copy of a thread that is in use |
 //! | [`batch`] | reading NDJSON from a pipe in bounded memory |
 //! | [`files`], [`lock`], [`log`], [`process`], [`spawn`] | paths and permissions, flock, the log, who a pid is, detached children |
 //! | [`output`], [`error`] | what people and programs are told |
@@ -37,6 +38,7 @@
 //! * At most one handler per consumer: `lock`, by a lock that the handler itself holds.
 //! * No wake-up is lost: `supervisor` and `wake`, by looking again after letting go.
 
+pub mod backup;
 pub mod batch;
 pub mod cmd;
 pub mod dispatch;

@@ -6,6 +6,7 @@
 
 mod ahead;
 mod compact;
+mod copy;
 mod dead;
 mod evaluate;
 mod examine;

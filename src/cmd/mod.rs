@@ -3,6 +3,7 @@
 //! This file owns what they share: naming the thread and the consumer, and reading numbers.
 
 pub mod ack;
+pub mod backup;
 pub mod completions;
 pub mod dead;
 pub mod dispatch;
@@ -151,6 +152,7 @@ commands! {
     Logs in logs,
     Dead in dead,
     Prune in prune,
+    Backup in backup,
     Doctor in doctor,
     Completions in completions,
     Man in man,

@@ -1,7 +1,5 @@
 //! Storing new events: one transaction for a push or a whole batch, synced before it is believed.
 
-use std::io::ErrorKind;
-
 use rusqlite::{Connection, OptionalExtension, Statement, TransactionBehavior, params};
 
 use super::{Store, row_of};
@@ -44,14 +42,10 @@ impl Store {
             && let Some(dir) = self.wal.parent()
         {
             // SQLite syncs the directory too, but takes no notice when that fails.
-            match files::sync(dir) {
-                // Not everybody may read it, and not every file system can sync one.
-                Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::InvalidInput) => {}
-                done => done.or_fix(
-                    "the disk failed to sync the directory, nothing was stored",
-                    "check the disk, then push again",
-                )?,
-            }
+            files::sync_if_possible(dir).or_fix(
+                "the disk failed to sync the directory, nothing was stored",
+                "check the disk, then push again",
+            )?;
         }
         let stored = {
             let stored = Stored { created_at: event::now(), ..Stored::default() };

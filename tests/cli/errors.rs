@@ -24,7 +24,7 @@ const COMMANDS: [&[&str]; 10] = [
     &["info"],
 ];
 
-pub const NAMES: [&str; 20] = [
+pub const NAMES: [&str; 21] = [
     "init",
     "push",
     "pop",
@@ -41,6 +41,7 @@ pub const NAMES: [&str; 20] = [
     "logs",
     "dead",
     "prune",
+    "backup",
     "doctor",
     "completions",
     "man",

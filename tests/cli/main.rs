@@ -3,6 +3,7 @@
 mod harness;
 
 mod ack;
+mod backup;
 mod batch;
 mod completions;
 mod concurrency;

@@ -302,3 +302,34 @@ fn pushing_until_the_disk_is_full_loses_nothing_that_was_acknowledged() {
     world.assert_copy_is_exact();
     quiet_push(&world, "and it goes on");
 }
+
+#[test]
+fn a_backup_on_a_full_disk_leaves_nothing_and_the_thread_alone() {
+    let world = World::new();
+    // A table and its copy of some 600 KiB each: first the one does not fit, then the other.
+    let line = "{\"source\":\"s\",\"type\":\"record\",\"content\":\"%1000s\"}";
+    let script = format!(
+        "thread init source >/dev/null\n\
+         seq 600 | while read -r n; do printf '{line}\\n'; done >lines\n\
+         thread push --thread source --batch <lines >/dev/null\n\
+         dd if=/dev/zero of=inbox/filler bs=1k count=700 2>/dev/null\n\
+         thread backup --thread source inbox/copy >made 2>told; echo $? >code\n\
+         rm inbox/filler\n\
+         thread backup --thread source inbox/copy >>made 2>>told; echo $? >>code\n\
+         ls -A inbox >left\n\
+         thread doctor --thread source >found 2>&1"
+    );
+    if !on_a_small_disk(&world, &script) {
+        return;
+    }
+    assert_eq!(world.read("made"), "");
+    assert_eq!(world.lines("code"), ["1", "1"]);
+    let told = world.lines("told");
+    assert_eq!(
+        told[0],
+        "Error: the disk is full while copying the database; nothing was changed - free some space, then try again"
+    );
+    assert!(told[1].contains("events.jsonl") && told[1].contains("No space left"), "{}", told[1]);
+    assert_eq!(world.read("left"), "");
+    assert_eq!(world.read("found"), "healthy\n");
+}

@@ -1,0 +1,422 @@
+//! `backup`: what a copy of a thread in use holds, and what it leaves alone.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use serde_json::{Value, json};
+
+use crate::doctor::assert_healthy;
+use crate::harness::{Dice, World, ids, names, snapshot, wait_until};
+
+fn push_many(world: &World, events: usize) {
+    let line = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"ten bytes.\"}\n";
+    world.off(["push", "--batch"]).stdin(line.repeat(events)).quiet();
+}
+
+/// Makes a backup there; the answer is its path.
+#[track_caller]
+fn back_up(world: &World, place: &str) -> String {
+    let path = world.path(place).display().to_string();
+    assert_eq!(world.thread(["backup", place]).quiet(), format!("{path}\n"));
+    path
+}
+
+/// A command in the thread of that name.
+fn within(world: &World, place: &str, args: &[&str]) -> crate::harness::Run {
+    world.thread(args).arg("--thread").arg(world.path(place))
+}
+
+/// Puts a backup in the place of the thread, as for good, while `check` looks.
+fn restored<T>(world: &World, place: &str, check: impl FnOnce() -> T) -> T {
+    fs::rename(world.inbox(), world.path("away")).unwrap();
+    fs::rename(world.path(place), world.inbox()).unwrap();
+    let checked = check();
+    fs::rename(world.inbox(), world.path(place)).unwrap();
+    fs::rename(world.path("away"), world.inbox()).unwrap();
+    checked
+}
+
+/// Fails unless a backup is a sound thread whose copy is its table. Answers with its ids.
+fn sound_ids(world: &World, place: &str) -> Vec<i64> {
+    restored(world, place, || {
+        assert_healthy(world);
+        let sound = "SELECT count(*) FROM pragma_integrity_check WHERE integrity_check = 'ok'";
+        assert_eq!(world.query(sound), 1);
+        world.assert_copy_is_exact();
+        ids(&world.jsonl().join("\n"))
+    })
+}
+
+/// All rows of a table, as text.
+fn rows(dir: &Path, table: &str) -> Vec<Vec<String>> {
+    let conn = Connection::open(dir.join("events.db")).unwrap();
+    let mut statement = conn.prepare(&format!("SELECT * FROM {table}")).unwrap();
+    let columns = statement.column_count();
+    let rows = statement.query_map([], |row| {
+        (0..columns).map(|column| row.get_ref(column).map(|value| format!("{value:?}"))).collect()
+    });
+    rows.unwrap().map(Result::unwrap).collect()
+}
+
+#[test]
+fn it_holds_all_that_a_thread_has_and_nothing_of_the_machine() {
+    let world = World::with_thread();
+    push_many(&world, 5);
+    let push = ["push", "--source", "self", "--type", "message", "--content", "six"];
+    let keyed = [&push[..], &["--idempotency-key", "k-1", "--meta", "a=b"]].concat();
+    assert_eq!(world.off(&keyed).quiet(), "6\n");
+    let options = ["--deliver", "stdin", "--batch-size", "1", "--max-attempts", "1", "--backoff", "1s"];
+    world.subscribe("bot", "echo no; exit 1", &[&options[..], &["--filter", "id = 1"]].concat());
+    wait_until("a dead letter", || world.query("SELECT count(*) FROM dead_letters") == 1);
+    world.wait_until_quiet();
+    let rare = ["--filter", "id < 0", "--from", "new", "--timeout", "90s", "--cwd", "/"];
+    world.subscribe("rare", "true", &rare);
+    push_many(&world, 3);
+    // The one that is a dead letter stays.
+    let pruned = world.off(["prune", "--before-id", "100"]).ends_with(0);
+    assert_eq!(pruned.0, "8\n");
+    world.off(["push", "--source", "self", "--type", "message", "--content", "ten"]).quiet();
+    let done = world.off(["backup", "deep/er/one", "--json"]).quiet();
+    let path = world.path("deep/er/one");
+    let expected = json!({"path": path, "event_count": 2, "last_event_id": 10});
+    assert_eq!(serde_json::from_str::<Value>(&done).unwrap(), expected);
+    assert_eq!(names(&path), ["events.db", "events.jsonl", "logs", "run"]);
+    assert_eq!(names(&path.join("run")), ["_journal"]);
+    assert_eq!(names(&path.join("logs")), [""; 0]);
+    assert_eq!(names(&world.path("deep/er")), ["one"]);
+    for table in ["events", "consumer_progress", "dead_letters", "sqlite_sequence", "pragma_auto_vacuum"] {
+        assert_eq!(rows(&path, table), rows(&world.inbox(), table), "{table}");
+    }
+    assert_eq!(rows(&path, "pragma_journal_mode"), [["Text([119, 97, 108])"]]);
+    world.db().execute_batch("UPDATE subscriptions SET paused = 1").unwrap();
+    assert_eq!(rows(&path, "subscriptions"), rows(&world.inbox(), "subscriptions"));
+    assert_eq!(sound_ids(&world, "deep/er/one"), [1, 10]);
+    let log = format!("[INFO] backup: path=\"{}\" count=2", path.display());
+    assert_eq!(world.log().pop(), Some(log));
+    // No id of a deleted event is given again.
+    restored(&world, "deep/er/one", || assert_eq!(world.push("eleven"), 11));
+}
+
+#[test]
+fn a_key_that_was_used_is_known_to_the_backup() {
+    let world = World::with_thread();
+    let push = ["push", "--source", "self", "--type", "message", "--content", "x", "--idempotency-key", "k"];
+    world.off(push).quiet();
+    back_up(&world, "copy");
+    assert_eq!(within(&world, "copy", &push).quiet(), "1\n");
+    assert_eq!(within(&world, "copy", &[&push[..8], &["other"]].concat()).quiet(), "2\n");
+}
+
+#[test]
+fn the_lines_of_pruned_events_stay_behind() {
+    let world = World::with_thread();
+    for _ in 0..3 {
+        // The third finds more than ten thousand lines, and rotates.
+        push_many(&world, 6000);
+    }
+    assert_eq!(names(&world.inbox()).iter().filter(|name| name.starts_with("events-")).count(), 1);
+    world.off(["prune", "--before-id", "12001"]).quiet();
+    assert_eq!(world.jsonl().len(), 18000);
+    back_up(&world, "copy");
+    assert_eq!(sound_ids(&world, "copy"), (12001..=18000).collect::<Vec<i64>>());
+    assert_eq!(names(&world.path("copy")), ["events.db", "events.jsonl", "logs", "run"]);
+    assert_eq!(world.jsonl().len(), 18000);
+    assert_healthy(&world);
+}
+
+#[test]
+fn an_empty_thread_and_an_empty_directory_will_do() {
+    let world = World::with_thread();
+    fs::create_dir(world.path("empty")).unwrap();
+    back_up(&world, "empty");
+    assert_eq!(sound_ids(&world, "empty"), [0; 0]);
+}
+
+/// Consumers in every state; each notes for which thread it was started.
+fn world_with_consumers() -> World {
+    let world = World::with_thread();
+    let start = |name: &str, then: &str, options: &[&str]| {
+        let handler = format!("echo {name} $THREAD_DIR >>{}; {then}", world.path("started").display());
+        world.subscribe(name, &handler, options);
+    };
+    world.push("for all");
+    start("busy", "while [ ! -e go ]; do sleep 0.01; done", &["--deliver", "stdin"]);
+    start("waiting", "exit 1", &["--backoff", "1h"]);
+    start("stalled", "exit 127", &["--max-attempts", "1"]);
+    start("idle", "cat >/dev/null", &["--deliver", "stdin"]);
+    start("paused", "true", &["--filter", "id > 1"]);
+    world.off(["pause", "--consumer", "paused"]).quiet();
+    let last = [("busy", "running"), ("waiting", "waiting"), ("stalled", "stalled"), ("idle", "idle")];
+    for (consumer, state) in last {
+        world.wait_for_state(consumer, state);
+    }
+    wait_until("the last of them to come to rest", || world.consumer("idle")["last_acked_id"] == 1);
+    world
+}
+
+#[test]
+fn all_consumers_of_a_backup_are_paused_and_only_a_resumed_one_is_started() {
+    let world = world_with_consumers();
+    let before = world.lines("started");
+    back_up(&world, "copy");
+    let info: Value = serde_json::from_str(&within(&world, "copy", &["info", "--json"]).quiet()).unwrap();
+    for consumer in info["subscriptions"].as_array().unwrap() {
+        assert_eq!(consumer["state"], "paused", "{consumer}");
+    }
+    // The run under way has not failed, the ones before it have.
+    let copy = Connection::open(world.path("copy/events.db")).unwrap();
+    let mut attempts =
+        copy.prepare("SELECT consumer_id, attempts, phase FROM subscriptions ORDER BY 1").unwrap();
+    let attempts = attempts.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
+    let attempts: Vec<(String, Option<i64>, Option<String>)> =
+        attempts.unwrap().map(Result::unwrap).collect();
+    let text = |name: &str, attempts: Option<i64>, phase: Option<&str>| {
+        (name.into(), attempts, phase.map(str::to_owned))
+    };
+    assert_eq!(attempts[0], text("busy", Some(0), None));
+    assert_eq!(attempts[3], text("stalled", Some(1), Some("stalled")));
+    assert_eq!(attempts[4], text("waiting", Some(1), None));
+    // Nothing there starts anybody, neither does a notifier that does what it is asked.
+    world.script("bin/notifier", "for command; do :; done; eval \"$command\" && echo >>asked");
+    let push = ["push", "--source", "self", "--type", "message", "--content", "in the copy"];
+    for notifier in ["auto", "embedded"] {
+        within(&world, "copy", &push).env("THREAD_NOTIFIER", notifier).quiet();
+        within(&world, "copy", &["dispatch"]).env("THREAD_NOTIFIER", notifier).quiet();
+    }
+    world.wait_for_file("asked");
+    fs::remove_file(world.path("bin/notifier")).unwrap();
+    within(&world, "copy", &["resume", "--consumer", "idle"]).quiet();
+    let acked = || {
+        let copy = Connection::open(world.path("copy/events.db")).unwrap();
+        let sql = "SELECT last_acked_id FROM consumer_progress WHERE consumer_id = 'idle'";
+        copy.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap()
+    };
+    wait_until("the resumed one to take them", || acked() == 3);
+    // Neither has anybody been started meanwhile.
+    let resumed = format!("idle {}", world.path("copy").display());
+    assert_eq!(world.lines("started"), [&before[..], &[resumed]].concat());
+    world.write("go", "");
+    wait_until("the run in the thread to end", || world.consumer("busy")["last_acked_id"] == 1);
+}
+
+#[test]
+fn stop_in_a_backup_harms_nobody_in_the_thread() {
+    let world = world_with_consumers();
+    back_up(&world, "copy");
+    assert_eq!(sound_ids(&world, "copy"), [1]);
+    for consumer in ["busy", "waiting"] {
+        let told = within(&world, "copy", &["stop", "--consumer", consumer]).fails(1);
+        assert!(
+            told.starts_with(&format!("Error: the consumer '{consumer}' neither runs nor waits - ")),
+            "{told}"
+        );
+        within(&world, "copy", &["unsubscribe", "--consumer", consumer]).quiet();
+    }
+    assert_eq!(world.state("waiting"), "waiting");
+    assert_eq!(world.state("busy"), "running");
+    world.write("go", "");
+    wait_until("the run to end", || world.consumer("busy")["last_acked_id"] == 1);
+    assert_eq!(world.consumer("busy")["last_exit"], "exit=0");
+}
+
+#[test]
+fn a_backup_can_take_the_place_of_the_thread() {
+    let world = World::with_thread();
+    world.subscribe("bot", "cat >>got", &["--deliver", "stdin"]);
+    world.off(["push", "--source", "self", "--type", "message", "--content", "one"]).quiet();
+    back_up(&world, "copy");
+    fs::remove_dir_all(world.inbox()).unwrap();
+    fs::rename(world.path("copy"), world.inbox()).unwrap();
+    world.push("two");
+    assert_eq!(world.consumer("bot")["pending"], 2);
+    world.thread(["resume", "--consumer", "bot"]).quiet();
+    wait_until("both to be taken", || world.consumer("bot")["last_acked_id"] == 2);
+    assert_eq!(ids(&world.read("got")), [1, 2]);
+    world.wait_until_quiet();
+    assert_healthy(&world);
+}
+
+#[test]
+fn backups_in_a_storm_of_pushes_miss_nothing_that_was_acknowledged() {
+    let world = World::with_thread();
+    push_many(&world, 9_000);
+    let acked = Mutex::new((1..=9_000).collect::<Vec<i64>>());
+    let over = AtomicBool::new(false);
+    let storm = |batch: bool| {
+        while !over.load(Ordering::Relaxed) {
+            let line = "{\"source\":\"s\",\"type\":\"record\",\"content\":\"x\"}\n";
+            let new: Vec<i64> = if batch {
+                let run = world.off(["push", "--batch", "--json"]).stdin(line.repeat(700));
+                let answer: Value = serde_json::from_str(&run.quiet()).unwrap();
+                (answer["first_id"].as_i64().unwrap()..=answer["last_id"].as_i64().unwrap()).collect()
+            } else {
+                let push = ["push", "--source", "s", "--type", "message", "--content", "y"];
+                vec![world.off(push).quiet().trim().parse().unwrap()]
+            };
+            acked.lock().unwrap().extend(new);
+        }
+    };
+    let backups: Vec<(String, Vec<i64>)> = std::thread::scope(|scope| {
+        for batch in [true, false, false] {
+            scope.spawn(move || storm(batch));
+        }
+        let backups = (0..5).map(|n| {
+            let count = acked.lock().unwrap().len();
+            wait_until("more to be pushed", || acked.lock().unwrap().len() > count);
+            let before = acked.lock().unwrap().clone();
+            back_up(&world, &format!("copy-{n}"));
+            (format!("copy-{n}"), before)
+        });
+        let backups = backups.collect();
+        over.store(true, Ordering::Relaxed);
+        backups
+    });
+    for (place, mut before) in backups {
+        before.sort();
+        let held = sound_ids(&world, &place);
+        let missing: Vec<&i64> = before.iter().filter(|id| held.binary_search(id).is_err()).collect();
+        assert!(missing.is_empty(), "{place} lacks {missing:?}");
+        assert_eq!(held, (1..=held.len() as i64).collect::<Vec<_>>());
+    }
+    assert_healthy(&world);
+}
+
+#[test]
+fn one_that_is_killed_leaves_nothing_under_its_name_and_the_next_one_clears_up() {
+    let world = World::with_thread();
+    push_many(&world, 2000);
+    let table = world.table_as_jsonl();
+    let began = Instant::now();
+    back_up(&world, "whole");
+    let whole = began.elapsed().as_micros() as u64;
+    let mut dice = Dice::new();
+    let mut left = 0;
+    for round in 0..12 {
+        let place = format!("copy-{round}");
+        let mut child = world.off(["backup", &place]).spawn();
+        std::thread::sleep(Duration::from_micros(dice.up_to(whole * 5 / 4)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(world.table_as_jsonl(), table);
+        let partial = world.path(format!("{place}.partial"));
+        left += usize::from(partial.exists());
+        if world.path(&place).exists() {
+            assert!(!partial.exists(), "{place}: both");
+        } else {
+            back_up(&world, &place);
+            assert!(!partial.exists(), "{place}: not cleared up");
+        }
+        assert_eq!(sound_ids(&world, &place).len(), 2000, "{place}");
+    }
+    assert!(left > 0, "none was killed half-way");
+    assert_healthy(&world);
+}
+
+#[test]
+fn of_two_to_the_same_place_one_succeeds() {
+    let world = World::with_thread();
+    push_many(&world, 3000);
+    for round in 0..5 {
+        let place = format!("copy-{round}");
+        let both = [(); 2].map(|()| world.off(["backup", &place]).spawn());
+        let ends = both.map(|child| child.wait_with_output().unwrap());
+        let good = ends.iter().filter(|end| end.status.success()).count();
+        assert_eq!(good, 1, "{ends:?}");
+        assert_eq!(sound_ids(&world, &place).len(), 3000);
+        assert!(!world.path(format!("{place}.partial")).exists());
+    }
+}
+
+#[test]
+fn what_is_in_the_way_is_refused_and_left_alone() {
+    let world = World::with_thread();
+    world.push("one");
+    fs::create_dir(world.path("full")).unwrap();
+    world.write("full/mine", "mine");
+    world.write("file", "mine");
+    std::os::unix::fs::symlink("empty", world.path("link")).unwrap();
+    fs::create_dir(world.path("empty")).unwrap();
+    fs::create_dir_all(world.path("other.partial/run")).unwrap();
+    world.write("other.partial/mine", "mine");
+    std::os::unix::fs::symlink("full", world.path("led.partial")).unwrap();
+    world.write("plain.partial", "mine");
+    let before = snapshot(world.root());
+    let root = world.root().display();
+    let refused = |place: &str, why: &str, fix: &str| {
+        let told = world.off(["backup", place]).fails(1);
+        assert_eq!(told, format!("Error: {root}/{why} - {fix}"));
+    };
+    let new = "name a new directory";
+    refused("full", "full is there already and is not empty", new);
+    refused("inbox", "inbox is there already and is not empty", new);
+    refused("file", "file is there already", new);
+    refused("link", "link is there already", new);
+    let elsewhere = "name a directory elsewhere, best on another disk";
+    refused("inbox/backups/one", "inbox/backups/one is inside the thread", elsewhere);
+    refused("./x/../inbox/one", "inbox/one is inside the thread", elsewhere);
+    for (place, dir) in [("other", "other"), ("led", "led"), ("plain", "plain")] {
+        let why = format!("{dir}.partial is in the way, and is no unfinished backup of yours");
+        refused(place, &why, "move it away, or name another directory");
+    }
+    world.off(["backup", ""]).fails(2);
+    world.off(["backup"]).fails(2);
+    // A reader may have touched them, and the WAL's index is its own.
+    let of_sqlite = |path: &Path| path.to_string_lossy().contains("events.db-");
+    let kept = |all: std::collections::BTreeMap<std::path::PathBuf, (u32, Vec<u8>)>| {
+        all.into_iter().filter(|(path, _)| !of_sqlite(path)).collect::<Vec<_>>()
+    };
+    assert_eq!(kept(snapshot(world.root())), kept(before));
+}
+
+#[test]
+fn it_is_open_to_whom_the_thread_is_open_to() {
+    let world = World::with_thread();
+    world.push("one");
+    let mode = |name: &str| fs::metadata(world.path(name)).unwrap().permissions().mode() & 0o777;
+    let chmod = |name: &str, mode: u32| {
+        fs::set_permissions(world.path(name), Permissions::from_mode(mode)).unwrap();
+    };
+    for (n, (dir, db)) in [(0o700, 0o664), (0o750, 0o640), (0o775, 0o600)].into_iter().enumerate() {
+        chmod("inbox", dir);
+        chmod("inbox/events.db", db);
+        let place = format!("copy-{n}");
+        world.sh("umask 077; exec thread backup \"$0\"").arg(&place).quiet();
+        assert_eq!(mode(&place), dir);
+        for file in ["events.db", "events.jsonl", "run/_journal"] {
+            assert_eq!(mode(&format!("{place}/{file}")), db, "{file}");
+        }
+    }
+}
+
+#[test]
+fn a_thread_of_the_earlier_implementation_is_backed_up_in_the_new_form() {
+    let world = World::new();
+    fs::create_dir(world.inbox()).unwrap();
+    world
+        .db()
+        .execute_batch(
+            "CREATE TABLE events (id INTEGER PRIMARY KEY AUTOINCREMENT, created_at TEXT NOT NULL DEFAULT \
+               (strftime('%Y-%m-%dT%H:%M:%fZ','now')), source TEXT NOT NULL, type TEXT NOT NULL, \
+               subtype TEXT, content TEXT NOT NULL); \
+             CREATE TABLE subscriptions (consumer_id TEXT NOT NULL PRIMARY KEY, handler_cmd TEXT NOT NULL, \
+               filter TEXT); \
+             CREATE TABLE consumer_progress (consumer_id TEXT NOT NULL PRIMARY KEY, \
+               last_acked_id INTEGER NOT NULL DEFAULT 0, updated_at TEXT NOT NULL); \
+             INSERT INTO events (source, type, content) VALUES ('self', 'message', 'old'); \
+             INSERT INTO subscriptions VALUES ('old-bot', 'touch ran', NULL);",
+        )
+        .unwrap();
+    back_up(&world, "copy");
+    assert_eq!(sound_ids(&world, "copy"), [1]);
+    restored(&world, "copy", || {
+        assert_eq!(world.state("old-bot"), "paused");
+        assert_eq!(world.push("new"), 2);
+        world.assert_copy_is_exact();
+    });
+    assert!(!world.path("ran").exists());
+}
