@@ -14,7 +14,8 @@
 //! | [`thread`] | making and opening a thread |
 //! | [`wake`] | after a push: through a notifier, by ourselves, or not at all |
 //! | [`dispatch`] | who has something pending, and starting a supervisor for it |
-//! | [`supervisor`] | the process that stands beside a handler and looks again after it |
+//! | [`supervisor`], [`handler`], [`stop`] | the process that stands beside a handler and looks again after it; the handler; ending it |
+//! | [`rule`] | the one rule for runs: what is to be done for a consumer, and what a run came to |
 //! | [`notifier`] | asking an external scheduler |
 //! | [`doctor`] | whether a thread is whole, and mending it |
 //! | [`journal`] | `events.jsonl` as a projection of the table; rotation |
@@ -24,9 +25,11 @@
 //! | [`event`], [`subscription`] | the nouns |
 //! | [`backup`] | a copy of a thread that is in use |
 //! | [`batch`] | reading NDJSON from a pipe in bounded memory |
+//! | [`watch`] | waiting for the next commit |
 //! | [`files`], [`lock`], [`log`], [`process`], [`spawn`] | paths and permissions, flock, the log, who a pid is, detached children |
 //! | [`output`], [`error`] | what people and programs are told |
-//! | [`progress`], [`interrupt`] | what is shown of long work, and what Ctrl-C does to it |
+//! | [`progress`], [`interrupt`], [`signals`] | what is shown of long work, what Ctrl-C does to it, and what signals tell a supervisor |
+//! | [`duration`] | times such as `30s` |
 //!
 //! Mostly, a module uses those below it; `dispatch` and `supervisor` start each other.
 //!

@@ -1,3 +1,5 @@
+//! The program `thread`; all of it is in the library.
+
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

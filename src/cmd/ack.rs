@@ -1,3 +1,5 @@
+//! `thread ack`: acknowledging events without reading more.
+
 use clap::Args;
 use serde_json::json;
 

@@ -1,3 +1,5 @@
+//! `thread backup`: a copy of a thread in use.
+
 use std::path::PathBuf;
 
 use clap::{Args, ValueHint};

@@ -1,3 +1,5 @@
+//! `thread completions`: scripts by which shells complete command lines.
+
 use clap::{Args, Subcommand};
 use clap_complete::Shell;
 

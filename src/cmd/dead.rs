@@ -1,3 +1,5 @@
+//! `thread dead`: events that a consumer could not be brought to accept.
+
 use clap::{Args, Subcommand};
 use serde_json::json;
 

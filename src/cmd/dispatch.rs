@@ -1,3 +1,5 @@
+//! `thread dispatch`: starting whoever has something pending.
+
 use clap::Args;
 use serde_json::json;
 

@@ -1,3 +1,5 @@
+//! `thread doctor`: telling what was found, and the exit code that follows.
+
 use clap::Args;
 use serde_json::json;
 

@@ -1,3 +1,5 @@
+//! `thread guide`: pages for agents.
+
 use clap::{Args, ValueEnum};
 
 use crate::error::Result;

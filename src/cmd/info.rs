@@ -1,3 +1,5 @@
+//! `thread info`: who is behind, and how the thread stands, in several forms.
+
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 

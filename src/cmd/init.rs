@@ -1,3 +1,5 @@
+//! `thread init`: making a thread.
+
 use std::path::PathBuf;
 
 use clap::{Args, ValueHint};

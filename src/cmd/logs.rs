@@ -1,3 +1,5 @@
+//! `thread logs`: what a consumer's handler printed.
+
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;

@@ -1,3 +1,5 @@
+//! `thread man`: manual pages.
+
 use std::io::{self, Write};
 
 use clap::{Args, CommandFactory};

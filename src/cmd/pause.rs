@@ -1,3 +1,5 @@
+//! `thread pause`: keeping a consumer from being started.
+
 use clap::Args;
 use serde_json::json;
 

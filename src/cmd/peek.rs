@@ -1,3 +1,5 @@
+//! `thread peek`: reading without consuming.
+
 use clap::Args;
 
 use crate::cmd::reading::ReadingArgs;

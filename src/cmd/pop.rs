@@ -1,3 +1,5 @@
+//! `thread pop`: acknowledging what is done and reading what comes next.
+
 use clap::Args;
 
 use crate::cmd::reading::ReadingArgs;

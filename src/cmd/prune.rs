@@ -1,3 +1,5 @@
+//! `thread prune`: deleting old events.
+
 use std::time::Duration;
 
 use chrono::Utc;

@@ -1,3 +1,5 @@
+//! `thread push`: storing events, then bringing the copy up to date and waking consumers.
+
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};

@@ -1,3 +1,5 @@
+//! `thread resume`: letting a consumer be started again.
+
 use clap::Args;
 use serde_json::json;
 

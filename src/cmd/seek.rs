@@ -1,3 +1,5 @@
+//! `thread seek`: moving a consumer's cursor.
+
 use chrono::DateTime;
 use clap::Args;
 use serde_json::json;

@@ -1,3 +1,5 @@
+//! `thread stop`: ending a consumer's run or wait.
+
 use std::time::Duration;
 
 use clap::Args;

@@ -1,3 +1,5 @@
+//! `thread subscribe`: registering a consumer.
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! `thread unsubscribe`: removing a consumer.
+
 use clap::Args;
 use serde_json::json;
 
