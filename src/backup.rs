@@ -5,10 +5,11 @@
 //! `run/_backup` in that folder. A folder where nobody holds it was left by one that was killed,
 //! and is cleared.
 //!
-//! The copy's `events.jsonl` is made from the copy's own table, and so is exactly that.
+//! The copy's `events.jsonl` is made from the copy's own table, and so is exactly that. What the
+//! table lacks because it was pruned is taken from the original's files: nobody else has it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io;
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
@@ -16,7 +17,7 @@ use crate::error::{Failure, OrFix, Result};
 use crate::files::{self, Files};
 use crate::journal;
 use crate::lock::Lock;
-use crate::store::{Extent, Store};
+use crate::store::{Extent, Reading, Store};
 use crate::thread::Thread;
 
 /// In `run/` of an unfinished copy: its lock, and the sign that it is one and may be cleared.
@@ -48,7 +49,7 @@ pub fn make(thread: &mut Thread, target: &Path) -> Result<Made> {
     let db = draft.files.db();
     draft.new_file(&db).or_fix(cannot("make", &db), FIX)?;
     thread.store.copy_to(&db)?;
-    let events = draft.complete()?;
+    let events = draft.complete(thread.dir())?;
     draft.put_in_place(thread.dir(), &path)?;
     Ok(Made { path, events })
 }
@@ -136,11 +137,12 @@ impl Draft {
 
     /// Makes a thread of the copied database: its schema brought up to date, its consumers at rest,
     /// and its lines written. Answers with its events.
-    fn complete(&self) -> Result<Extent> {
+    fn complete(&self, original: &Path) -> Result<Extent> {
         let mut store = Store::open(&self.files.db())?;
         store.pause_all()?;
         let events = store.extent()?;
-        journal::catch_up_and_sync(&self.files, &mut store)
+        keep_pruned(original, &self.files, &mut store)
+            .and_then(|()| journal::catch_up_and_sync(&self.files, &mut store))
             .map_err(|e| Failure::could_not(format_args!("{e:#}"), FIX))?;
         store.close_whole()?;
         Ok(events)
@@ -240,4 +242,108 @@ fn sync_all(dir: &Path) -> io::Result<()> {
         if path.is_dir() { sync_all(&path)? } else { files::sync(&path)? }
     }
     files::sync(dir)
+}
+
+/// Writes a rotated file with the lines of pruned events, which only the original's files still
+/// have, and of the events between them. Makes none where there is nothing to keep.
+fn keep_pruned(original: &Path, files: &Files, store: &mut Store) -> anyhow::Result<()> {
+    let Some(end) = store.end_of_gaps()? else { return Ok(()) };
+    let path = files.jsonl();
+    let mut out = BufWriter::new(files.open(&path, OpenOptions::new().write(true))?);
+    let mut lines = Lines::of(original);
+    let mut line = Vec::new();
+    let mut reading = Reading { after: 0, left: None, filter: None };
+    loop {
+        let mut written = Ok(());
+        let more = store.read_rows(&mut reading, |row| {
+            if row.id >= end {
+                return false;
+            }
+            line.clear();
+            row.write_line(&mut line);
+            written = lines.copy_before(row.id, &mut out).and_then(|()| out.write_all(&line));
+            written.is_ok()
+        })?;
+        written?;
+        if !more || reading.after >= end {
+            break;
+        }
+    }
+    lines.copy_before(end, &mut out)?;
+    out.into_inner().map_err(io::IntoInnerError::into_error)?;
+    if lines.copied == 0 {
+        fs::remove_file(&path)?;
+    } else {
+        journal::set_aside(&path, "events-", "jsonl")?;
+    }
+    Ok(())
+}
+
+/// The lines of a thread's copy, oldest first, while others go on writing and rotating it.
+struct Lines {
+    dir: PathBuf,
+    /// The rotated file that was opened last.
+    rotated: Option<PathBuf>,
+    file: Option<journal::Lines>,
+    /// The current file, behind which nothing comes, was opened.
+    at_end: bool,
+    /// Lines up to this id are done with.
+    upto: i64,
+    copied: u64,
+}
+
+impl Lines {
+    fn of(dir: &Path) -> Lines {
+        Lines { dir: dir.to_owned(), rotated: None, file: None, at_end: false, upto: 0, copied: 0 }
+    }
+
+    /// Copies the lines of the ids before `id` that are not done with. Then `id` itself is, too.
+    fn copy_before(&mut self, id: i64, out: &mut impl Write) -> io::Result<()> {
+        // Without a gap nothing need be read.
+        while self.upto + 1 < id {
+            if self.file.is_none() {
+                self.file = self.open_next()?.map(|file| journal::Lines::after(file, 0)).transpose()?;
+            }
+            let Some(lines) = &mut self.file else { break };
+            if lines.peek()?.is_empty() {
+                self.file = None;
+                continue;
+            }
+            match lines.id() {
+                Some(at) if at >= id => break,
+                Some(at) if at > self.upto => {
+                    out.write_all(lines.peek()?)?;
+                    self.copied += 1;
+                    self.upto = at;
+                }
+                _ => {}
+            }
+            lines.next();
+        }
+        self.upto = id;
+        Ok(())
+    }
+
+    fn open_next(&mut self) -> io::Result<Option<File>> {
+        let open = |path: &Path| match File::open(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => opened.map(Some),
+        };
+        while !self.at_end {
+            // Opened before the look: one that is rotated in between is met under its new name.
+            let current = open(&self.dir.join("events.jsonl"))?;
+            let rotated = journal::rotated(&self.dir)?;
+            let Some(path) = rotated.into_iter().find(|path| self.rotated.as_ref().is_none_or(|r| path > r))
+            else {
+                self.at_end = true;
+                return Ok(current);
+            };
+            let file = open(&path)?;
+            self.rotated = Some(path);
+            if file.is_some() {
+                return Ok(file);
+            }
+        }
+        Ok(None)
+    }
 }

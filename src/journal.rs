@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use sha1::{Digest, Sha1};
 
 pub use audit::{Audit, Faults, audit, repair};
-use lines::Lines;
+pub use lines::Lines;
 pub use rotation::{copy_bytes, rotate_log, set_aside};
 
 use crate::error::OrFix;
@@ -195,8 +195,7 @@ impl<'a> Writer<'a> {
         }
         // Asked first: what is stored from now on is a row, whatever a line says.
         let newest = store.newest_id()?;
-        let copy = self.jsonl.try_clone()?;
-        let mut lines = Lines::after(&copy, self.state.end.bytes)?;
+        let mut lines = Lines::after(self.jsonl.try_clone()?, self.state.end.bytes)?;
         if self.compare(store, &mut lines, newest)? && self.state.end.bytes == length {
             return Ok(());
         }
@@ -208,7 +207,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Moves the end on as far as the lines agree with the table. False when some line does not.
-    fn compare(&mut self, store: &mut Store, lines: &mut Lines<'_>, newest: i64) -> anyhow::Result<bool> {
+    fn compare(&mut self, store: &mut Store, lines: &mut Lines, newest: i64) -> anyhow::Result<bool> {
         let end = &mut self.state.end;
         let mut reading = Reading { after: end.id, left: None, filter: None };
         let mut line = Vec::new();
@@ -246,7 +245,7 @@ impl<'a> Writer<'a> {
         let copy = std::mem::replace(&mut self.jsonl, draft);
         (&copy).seek(SeekFrom::Start(0))?;
         io::copy(&mut (&copy).take(self.state.end.bytes), &mut self.jsonl)?;
-        let mut lines = Lines::after(&copy, self.state.end.bytes)?;
+        let mut lines = Lines::after(copy.try_clone()?, self.state.end.bytes)?;
         while !lines.peek()?.is_empty() {
             if let Some(id) = lines.id()
                 && self.state.end.id < id
@@ -357,7 +356,7 @@ impl<'a> Writer<'a> {
 }
 
 /// Passes over the lines of rows that are in the table no more, up to this id.
-fn pass_pruned(end: &mut Place, lines: &mut Lines<'_>, upto: i64) -> io::Result<()> {
+fn pass_pruned(end: &mut Place, lines: &mut Lines, upto: i64) -> io::Result<()> {
     while !lines.peek()?.is_empty() {
         match lines.id() {
             Some(id) if end.id < id && id <= upto => end.pass(lines.peek()?, id),

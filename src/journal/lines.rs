@@ -9,15 +9,15 @@ use serde::de::IgnoredAny;
 const HEAD: &[u8] = b"{\"id\":";
 
 /// What is read of the copy.
-pub struct Lines<'f> {
-    file: BufReader<&'f File>,
+pub struct Lines {
+    file: BufReader<File>,
     /// The line that is looked at, with its newline; empty before it is looked at.
     line: Vec<u8>,
 }
 
-impl<'f> Lines<'f> {
+impl Lines {
     /// The lines that begin at this place of the file.
-    pub fn after(mut file: &'f File, bytes: u64) -> io::Result<Lines<'f>> {
+    pub fn after(mut file: File, bytes: u64) -> io::Result<Lines> {
         file.seek(SeekFrom::Start(bytes))?;
         Ok(Lines { file: BufReader::with_capacity(64 * 1024, file), line: Vec::new() })
     }

@@ -8,11 +8,11 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rusqlite::ToSql;
 use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{OptionalExtension, ToSql};
 
-use super::Store;
+use super::{Store, newest_ever};
 use crate::error::{Failure, Result, database};
 
 impl Store {
@@ -35,6 +35,21 @@ impl Store {
              handler_start = NULL, run_since = NULL, run_task = NULL, run_last = NULL, \
              stop_signal = NULL, stop_kill_ms = NULL";
         self.conn.execute(sql, []).map(drop).map_err(|e| database(&e, "pausing the consumers of the copy"))
+    }
+
+    /// The id from which on no id is missing; nothing when none was ever missing. Ids before it may
+    /// have been pruned.
+    pub fn end_of_gaps(&self) -> Result<Option<i64>> {
+        let failed = |e: rusqlite::Error| database(&e, "looking for pruned events");
+        let sql = "SELECT coalesce(max(id), 0) FROM events";
+        let last: i64 = self.conn.query_row(sql, [], |row| row.get(0)).map_err(failed)?;
+        let ever = newest_ever(&self.conn).map_err(failed)?;
+        if last < ever {
+            return Ok(Some(ever.saturating_add(1)));
+        }
+        let sql = "SELECT id FROM events e WHERE id > 1 \
+                   AND NOT EXISTS (SELECT 1 FROM events b WHERE b.id = e.id - 1) ORDER BY id DESC LIMIT 1";
+        self.conn.query_row(sql, [], |row| row.get(0)).optional().map_err(failed)
     }
 
     /// Closes the database so that it is whole in its one file. Nobody else may be using it.

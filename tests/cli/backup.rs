@@ -85,7 +85,9 @@ fn it_holds_all_that_a_thread_has_and_nothing_of_the_machine() {
     let path = world.path("deep/er/one");
     let expected = json!({"path": path, "event_count": 2, "last_event_id": 10});
     assert_eq!(serde_json::from_str::<Value>(&done).unwrap(), expected);
-    assert_eq!(names(&path), ["events.db", "events.jsonl", "logs", "run"]);
+    let there = names(&path);
+    assert!(there[0].starts_with("events-2"), "no lines of the pruned events: {there:?}");
+    assert_eq!(there[1..], ["events.db", "events.jsonl", "logs", "run"]);
     assert_eq!(names(&path.join("run")), ["_journal"]);
     assert_eq!(names(&path.join("logs")), [""; 0]);
     assert_eq!(names(&world.path("deep/er")), ["one"]);
@@ -95,7 +97,12 @@ fn it_holds_all_that_a_thread_has_and_nothing_of_the_machine() {
     assert_eq!(rows(&path, "pragma_journal_mode"), [["Text([119, 97, 108])"]]);
     world.db().execute_batch("UPDATE subscriptions SET paused = 1").unwrap();
     assert_eq!(rows(&path, "subscriptions"), rows(&world.inbox(), "subscriptions"));
-    assert_eq!(sound_ids(&world, "deep/er/one"), [1, 10]);
+    let lines = world.jsonl();
+    assert_eq!(ids(&lines.join("\n")), (1..=10).collect::<Vec<i64>>());
+    restored(&world, "deep/er/one", || {
+        assert_eq!(world.jsonl(), lines);
+        assert_healthy(&world);
+    });
     let log = format!("[INFO] backup: path=\"{}\" count=2", path.display());
     assert_eq!(world.log().pop(), Some(log));
     // No id of a deleted event is given again.
@@ -113,20 +120,48 @@ fn a_key_that_was_used_is_known_to_the_backup() {
 }
 
 #[test]
-fn the_lines_of_pruned_events_stay_behind() {
+fn the_lines_of_pruned_events_are_kept() {
     let world = World::with_thread();
     for _ in 0..3 {
         // The third finds more than ten thousand lines, and rotates.
         push_many(&world, 6000);
     }
-    assert_eq!(names(&world.inbox()).iter().filter(|name| name.starts_with("events-")).count(), 1);
-    world.off(["prune", "--before-id", "12001"]).quiet();
-    assert_eq!(world.jsonl().len(), 18000);
+    world.off(["prune", "--before-id", "12500"]).quiet();
+    // A hole in what is left, which another program made.
+    world.db().execute("DELETE FROM events WHERE id = 17000", []).unwrap();
+    let lines = world.jsonl();
+    assert_eq!((lines.len(), world.query("SELECT count(*) FROM events")), (18_000, 5500));
+    let push = ["push", "--source", "self", "--type", "message", "--content", "there"];
+    let goes_on = |place: &str| {
+        assert!(restored(&world, place, || world.jsonl()) == lines, "{place}");
+        assert_eq!(within(&world, place, &push).quiet(), "18001\n");
+        restored(&world, place, || {
+            let there = world.jsonl();
+            assert!(there[..18_000] == lines && there.len() == 18_001);
+            assert_healthy(&world);
+        });
+    };
     back_up(&world, "copy");
-    assert_eq!(sound_ids(&world, "copy"), (12001..=18000).collect::<Vec<i64>>());
-    assert_eq!(names(&world.path("copy")), ["events.db", "events.jsonl", "logs", "run"]);
-    assert_eq!(world.jsonl().len(), 18000);
+    goes_on("copy");
+    // Also when nothing is left but lines.
+    world.off(["prune", "--before-id", "20000", "--force"]).quiet();
+    assert_eq!(world.query("SELECT count(*) FROM events"), 0);
+    back_up(&world, "lines");
+    goes_on("lines");
+    assert!(world.jsonl() == lines);
     assert_healthy(&world);
+}
+
+#[test]
+fn lines_that_are_no_events_stay_behind() {
+    let world = World::with_thread();
+    push_many(&world, 3);
+    let lines = world.jsonl();
+    world.db().execute("DELETE FROM events WHERE id = 2", []).unwrap();
+    let torn = "{\"id\":2,\"created_at\":\"20";
+    world.write("inbox/events.jsonl", format!("\0\n{}\n{torn}\n{}\n{}\n", lines[0], lines[0], lines[2]));
+    back_up(&world, "copy");
+    assert_eq!(sound_ids(&world, "copy"), [1, 3]);
 }
 
 #[test]
