@@ -819,7 +819,7 @@ fn what_a_push_acknowledged_survives_a_power_cut_at_any_moment() {
     let long_text = "y".repeat(20_000);
     // It begins when the WAL is nearly full.
     let (mut stored, wal) = (0, world.inbox().join("events.db-wal"));
-    while fs::metadata(&wal).map_or(0, |wal| wal.len()) < 850_000 {
+    while fs::metadata(&wal).map_or(0, |wal| wal.len()) < 200_000 {
         stored = push_off(&world);
     }
     for number in 3..=6 {
