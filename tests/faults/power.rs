@@ -851,6 +851,22 @@ fn what_a_push_acknowledged_survives_a_power_cut_at_any_moment() {
 }
 
 #[test]
+fn a_log_that_a_subscription_began_survives_a_power_cut_at_any_moment() {
+    if !can_record("the power cut after a subscription") {
+        return;
+    }
+    let world = World::with_thread();
+    assert!(!world.inbox().join("events.db-wal").exists(), "the recording is to see the log being made");
+    let script = format!(
+        "set -e\nthread subscribe --consumer bot --handler true >subscribed\n\
+         for i in 1 2 3; do {PUSH} \"event $i\"; done"
+    );
+    world.write("series", script);
+    let recording = record(&world, &inbox(&world), &["sh", "series"], &[]);
+    assert_sound("pushes after a subscription", &recording, &Depth::Every);
+}
+
+#[test]
 fn a_rotation_of_the_copy_survives_a_power_cut_at_any_moment() {
     if !long() || !can_record("the power cut during a rotation") {
         return;
