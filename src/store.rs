@@ -498,7 +498,9 @@ fn configure(conn: &mut Connection) -> rusqlite::Result<()> {
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
-    conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0")
+    // Otherwise a LIMIT of one that is bound has its statement prepared a second time.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA cell_size_check = ON")
 }
 
 fn keep_wal(conn: &Connection) -> rusqlite::Result<()> {

@@ -1,8 +1,8 @@
 //! The schema, and bringing older databases up to it.
 //!
 //! The tables and their first columns are shared with other programs and never change. What this
-//! program adds (nullable columns, an index, the table `dead_letters`) is found missing by preparing
-//! statements that name it all, and then added in one transaction. `user_version` stays 0 for as long as
+//! program adds (nullable columns, an index, the table `dead_letters`) is looked for at every opening,
+//! and what is missing is added in one transaction. `user_version` stays 0 for as long as
 //! an older program does no harm to a newer database; a higher one is refused.
 
 use std::path::Path;
@@ -73,10 +73,10 @@ const DEAD_LETTERS: &str = "CREATE TABLE IF NOT EXISTS dead_letters (\
         PRIMARY KEY (consumer_id, event_id)) WITHOUT ROWID";
 
 /// The tables and columns without which a database is not a thread's.
-const BASE: &[(&str, &str)] = &[
-    ("events", "id, created_at, source, type, subtype, content"),
-    ("subscriptions", "consumer_id, handler_cmd, filter"),
-    ("consumer_progress", "consumer_id, last_acked_id, updated_at"),
+const BASE: &[(&str, &[&str])] = &[
+    ("events", &["id", "created_at", "source", "type", "subtype", "content"]),
+    ("subscriptions", &["consumer_id", "handler_cmd", "filter"]),
+    ("consumer_progress", &["consumer_id", "last_acked_id", "updated_at"]),
 ];
 
 /// How many columns and tables stand beside those of the earlier implementation. It rises with each
@@ -134,8 +134,8 @@ fn switch_to_wal(conn: &Connection) -> rusqlite::Result<String> {
 /// Refuses what is not a thread's database or is newer than this program, untouched; adds the
 /// columns that an older one lacks, or makes up for them where it may only be read.
 pub fn bring_up_to_date(conn: &mut Connection, path: &Path) -> Result<()> {
-    let failed = |e: rusqlite::Error| database(&e, "opening the database");
     refuse_strangers(conn, path)?;
+    let failed = |e: rusqlite::Error| database(&e, "opening the database");
     let read_only = conn.is_readonly("main").map_err(failed)?;
     match is_older(conn).map_err(failed)? {
         false => {}
@@ -148,15 +148,11 @@ pub fn bring_up_to_date(conn: &mut Connection, path: &Path) -> Result<()> {
 
 /// Refuses what is not a thread's database or is newer than this program.
 pub fn refuse_strangers(conn: &Connection, path: &Path) -> Result<()> {
-    let failed = |e: rusqlite::Error| database(&e, "opening the database");
-    let version: i64 = conn
-        .query_row("PRAGMA user_version", [], |row| row.get(0))
-        .map_err(|e| foreign_or(&e, path, "opening the database"))?;
+    let failed = |e: rusqlite::Error| foreign_or(&e, path, "opening the database");
+    let version: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed)?;
     for (table, columns) in BASE {
-        match conn.prepare(&naming(columns, table)) {
-            Ok(_) => {}
-            Err(e) if lacks_something(&e) => return Err(foreign(path)),
-            Err(e) => return Err(failed(e)),
+        if !has(conn, table, columns.iter().copied()).map_err(failed)? {
+            return Err(foreign(path));
         }
     }
     if version > VERSION {
@@ -173,28 +169,42 @@ pub fn refuse_strangers(conn: &Connection, path: &Path) -> Result<()> {
 
 /// Whether anything is missing that this program adds to an older database.
 pub fn is_older(conn: &Connection) -> rusqlite::Result<bool> {
-    match select_added().iter().try_for_each(|sql| conn.prepare(sql).map(drop)) {
-        Ok(()) => Ok(false),
-        Err(e) if lacks_something(&e) => Ok(true),
-        Err(e) => Err(e),
+    let names = |columns: &'static [(&str, &str)]| columns.iter().map(|(name, _)| *name);
+    Ok(!(has(conn, "subscriptions", names(ADDED))?
+        && has(conn, "events", names(ADDED_TO_EVENTS))?
+        && has(conn, "dead_letters", ["retry"])?))
+}
+
+/// Whether there is such a table with these columns. Every command asks, and a statement that names
+/// them all takes SQLite several times as long as what it remembers of the schema. What it does not
+/// remember is asked with a statement, for another process may have added it since.
+fn has<'a>(
+    conn: &Connection,
+    table: &str,
+    columns: impl IntoIterator<Item = &'a str>,
+) -> rusqlite::Result<bool> {
+    for column in columns {
+        if conn.column_exists(Some("main"), table, column)? {
+            continue;
+        }
+        match conn.prepare(&format!("SELECT {column} FROM main.{table}")) {
+            Ok(_) => {}
+            Err(e) if lacks_something(&e) => return Ok(false),
+            Err(e) => return Err(e),
+        }
     }
+    Ok(true)
 }
 
-/// Statements that prepare only where everything added is there.
-fn select_added() -> [String; 3] {
-    let names =
-        |columns: &[(&str, &str)]| columns.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-    [
-        naming(&names(ADDED), "subscriptions"),
-        naming(&names(ADDED_TO_EVENTS), "events"),
-        "SELECT retry FROM dead_letters".to_owned(),
-    ]
-}
-
-/// SQL that names these columns. As the arguments of a function, for to prepare as many columns of a
-/// result takes SQLite several times as long, and every command does it.
-fn naming(columns: &str, table: &str) -> String {
-    format!("SELECT coalesce({columns}) FROM {table}")
+/// Whether a statement failed to prepare because a table or column is not there.
+fn lacks_something(error: &rusqlite::Error) -> bool {
+    // Two forms of the same: the second when SQLite can point at the place in the SQL.
+    match error {
+        rusqlite::Error::SqliteFailure(error, _) | rusqlite::Error::SqlInputError { error, .. } => {
+            error.code == rusqlite::ErrorCode::Unknown
+        }
+        _ => false,
+    }
 }
 
 pub fn migrate(conn: &mut Connection) -> rusqlite::Result<()> {
@@ -216,7 +226,7 @@ pub fn migrate(conn: &mut Connection) -> rusqlite::Result<()> {
 fn add(conn: &Connection) -> rusqlite::Result<()> {
     for (table, columns) in [("subscriptions", ADDED), ("events", ADDED_TO_EVENTS)] {
         for (name, kind) in columns {
-            if conn.prepare(&format!("SELECT {name} FROM {table}")).is_err() {
+            if !has(conn, table, [*name])? {
                 conn.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {name} {kind}"))?;
             }
         }
@@ -232,27 +242,16 @@ pub fn stand_in(conn: &Connection) -> rusqlite::Result<()> {
     for (table, added) in [("subscriptions", ADDED), ("events", ADDED_TO_EVENTS)] {
         let mut columns = String::from("*");
         for (name, _) in added {
-            if conn.prepare(&format!("SELECT {name} FROM main.{table}")).is_err() {
+            if !has(conn, table, [*name])? {
                 columns.push_str(&format!(", NULL AS {name}"));
             }
         }
         conn.execute_batch(&format!("CREATE TEMP VIEW {table} AS SELECT {columns} FROM main.{table}"))?;
     }
-    if conn.prepare("SELECT retry FROM main.dead_letters").is_err() {
+    if !has(conn, "dead_letters", ["retry"])? {
         conn.execute_batch(&DEAD_LETTERS.replacen("CREATE TABLE", "CREATE TEMP TABLE", 1))?;
     }
     Ok(())
-}
-
-/// Whether a statement failed to prepare because a table or column is not there.
-fn lacks_something(error: &rusqlite::Error) -> bool {
-    // Two forms of the same: the second when SQLite can point at the place in the SQL.
-    match error {
-        rusqlite::Error::SqliteFailure(error, _) | rusqlite::Error::SqlInputError { error, .. } => {
-            error.code == rusqlite::ErrorCode::Unknown
-        }
-        _ => false,
-    }
 }
 
 /// What is said of a file that could not be opened: it may be no database at all.
