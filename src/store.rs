@@ -15,6 +15,7 @@ mod prune;
 mod runs;
 pub mod schema;
 mod subscriptions;
+mod wal;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -31,17 +32,13 @@ pub use examine::Astray;
 pub use insert::{Inserted, Inserter, Stored};
 pub use prune::{Pruned, Step};
 pub use subscriptions::{NewSubscription, Subscribed};
+pub use wal::fold_back;
 
 use crate::error::{self, Failure, Result, database};
 use crate::event::{self, Event, Row};
 use crate::filter::{self, Checker, Dates, Filter, Refusal, Scope};
 use crate::progress::Progress;
 use crate::subscription::ConsumerId;
-
-/// A WAL longer than this is folded back into the database by whoever notices. Whoever opens the
-/// database alone reads all of the WAL, so a long one costs every command something; folding it back
-/// costs the one that does it two syncs.
-const WAL_LIMIT: u64 = 256 * 1024;
 
 /// How long a command waits for other writers before it gives up.
 const BUSY_LIMIT: Duration = Duration::from_secs(60);
@@ -141,7 +138,7 @@ impl Store {
         configure(&mut conn).map_err(|e| schema::foreign_or(&e, path, doing))?;
         match schema::bring_up_to_date(&mut conn, path) {
             Ok(()) => {
-                keep_wal(&conn).map_err(failed)?;
+                wal::keep(&conn).map_err(failed)?;
                 Ok(Store {
                     conn,
                     checker: None,
@@ -154,7 +151,7 @@ impl Store {
             Err(refused) => {
                 // A WAL that was there stays as it is; one that only this look made goes again.
                 if had_wal {
-                    keep_wal(&conn).map_err(failed)?;
+                    wal::keep(&conn).map_err(failed)?;
                 }
                 Err(refused)
             }
@@ -361,13 +358,6 @@ impl Store {
         done
     }
 
-    /// Folds the WAL back and cuts it to nothing. False when somebody was in the way.
-    fn truncate_wal(&self) -> rusqlite::Result<bool> {
-        self.conn
-            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0))
-            .map(|busy| busy == 0)
-    }
-
     fn move_cursor(&mut self, consumer: &ConsumerId, id: i64, backwards: bool) -> Result<Moved> {
         let failed = |e: rusqlite::Error| database(&e, "recording the cursor");
         // Asking first keeps a poll that moves nothing from waiting for the write lock.
@@ -379,20 +369,6 @@ impl Store {
         let moved = move_in(&transaction, consumer, id, backwards).map_err(failed)?;
         transaction.commit().map_err(failed)?;
         Ok(moved)
-    }
-}
-
-/// Folds a WAL that has grown beyond about 256 KiB back into the database, if nobody is in the way.
-///
-/// Connections here never checkpoint by closing (that costs every push several syncs and shuts
-/// readers out for a moment), so without this nothing would ever shrink the WAL.
-impl Drop for Store {
-    fn drop(&mut self) {
-        if std::fs::metadata(&self.wal).is_ok_and(|wal| wal.len() > WAL_LIMIT) {
-            // Readers or writers in the way are no trouble: the next process tries again.
-            drop(self.conn.busy_timeout(Duration::ZERO));
-            drop(self.truncate_wal());
-        }
     }
 }
 
@@ -501,10 +477,6 @@ fn configure(conn: &mut Connection) -> rusqlite::Result<()> {
     // Otherwise a LIMIT of one that is bound has its statement prepared a second time.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA cell_size_check = ON")
-}
-
-fn keep_wal(conn: &Connection) -> rusqlite::Result<()> {
-    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map(drop)
 }
 
 /// A thread whose database has no such file.

@@ -17,7 +17,7 @@ use crate::journal;
 use crate::log::Level;
 use crate::output;
 use crate::progress::{Progress, Watched};
-use crate::store::{Inserted, Stored};
+use crate::store::{self, Inserted, Stored};
 use crate::thread::Thread;
 use crate::wake::{self, Waking};
 
@@ -151,6 +151,7 @@ impl Push {
         let interruptible = Interruptible::begin(&interrupted(), self.json)?;
         let mut thread = self.thread.open()?;
         rotate_log(&thread);
+        thread.store.leave_wal()?;
         let (stored, about) = store_batch(&mut thread, &interruptible)?;
         if let Some((count, line, form)) = about.odd_sources {
             output::warn(match count {
@@ -169,7 +170,12 @@ impl Push {
                     stored.last_id.unwrap_or_default()
                 ),
             );
-            finish(&mut thread, last_source);
+            let fold = thread.store.wal_is_very_long().then(|| thread.files.db());
+            std::thread::scope(|scope| {
+                // Most of it is waiting for the disk. What does not succeed is left to the next process.
+                fold.map(|db| scope.spawn(move || store::fold_back(&db).ok()));
+                finish(&mut thread, last_source);
+            });
         }
         answered(if self.json {
             output::json(

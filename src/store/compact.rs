@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::TransactionBehavior;
 
-use super::{Store, WAL_LIMIT, wait_for_others};
+use super::Store;
 use crate::error::{Result, database};
 
 /// A step holds the write lock for about this long.
@@ -20,13 +20,6 @@ const PAGES: i64 = 64;
 
 /// A step gives back no more pages than these, so that the WAL stays short.
 const MOST_PAGES: i64 = 1024;
-
-/// How long is waited for readers of the old pages, before it is left to the next process to
-/// shorten the file.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-/// The same between two steps.
-const SHORT_PATIENCE: Duration = Duration::from_millis(100);
 
 /// The size of the database in bytes, without its WAL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,33 +63,6 @@ impl Store {
         }
         transaction.commit().map_err(failed)?;
         Ok(0 < free && free < start)
-    }
-
-    /// Folds the WAL back if it is long, before the next of many steps. Where somebody is in the way
-    /// for long, it is left to whoever comes next.
-    pub fn keep_wal_short(&mut self) -> Result<()> {
-        let is_long = std::fs::metadata(&self.wal).is_ok_and(|wal| wal.len() > WAL_LIMIT);
-        if is_long { self.fold_wal(SHORT_PATIENCE) } else { Ok(()) }
-    }
-
-    /// Folds the WAL back, so that the file on the disk is as long as the database.
-    pub fn end_compacting(&mut self) -> Result<()> {
-        self.fold_wal(PATIENCE)
-    }
-
-    fn fold_wal(&mut self, patience: Duration) -> Result<()> {
-        let failed = |e: rusqlite::Error| database(&e, "folding back the WAL");
-        // Not by SQLite's own waiting: that would keep writers out meanwhile.
-        self.conn.busy_timeout(Duration::ZERO).map_err(failed)?;
-        let began = Instant::now();
-        loop {
-            // The first does the work and lets others write; the second has nothing left but to cut.
-            drop(self.conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())));
-            if self.truncate_wal().unwrap_or(false) || began.elapsed() >= patience {
-                return wait_for_others(&mut self.conn).map_err(failed);
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
     }
 
     fn pragma(&self, name: &str) -> rusqlite::Result<u64> {

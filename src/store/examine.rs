@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
-use super::{Store, configure, keep_wal, newest_ever, schema, text_of};
+use super::{Store, configure, newest_ever, schema, text_of, wal};
 use crate::error::{Result, database};
 use crate::event;
 use crate::filter::Dates;
@@ -47,7 +47,7 @@ impl Store {
             .and_then(|()| schema::refuse_strangers(&conn, path));
         // One that is refused closes as in any other command.
         if opened.is_ok() || had_wal {
-            keep_wal(&conn).map_err(failed)?;
+            wal::keep(&conn).map_err(failed)?;
         }
         opened?;
         conn.execute_batch("PRAGMA query_only = ON").map_err(failed)?;
