@@ -1,35 +1,39 @@
 //! Waiting for the next commit, whoever makes it, at no cost while nothing happens.
 //!
 //! SQLite tells whether another connection has committed (`PRAGMA data_version`) but not when to
-//! ask. Notices of the file system tell when, and there are two kinds.
+//! ask. Notices of the file system tell when: a commit is written to `events.db-wal`, whichever
+//! program makes it. That notice comes *before* the commit can be seen, so after it the question is
+//! asked again and again for a while, ever more slowly; meanwhile notices are left to pile up, for a
+//! commit makes many.
 //!
-//! A program that closes `events.db-wal` has committed what it had to. So does every command of ours
-//! soon after its commit, and one question is then enough. That is what most of those who wait for a
-//! thread listen to: a hundred of them are woken once, when the one who pushed is done.
+//! It would be too much for a hundred who wait for the same thread, and whoever pushes would feel it.
+//! So one of them does it for all: the leader, who holds the lock on `run/_waiters.lock`. It also has
+//! that file open for writing, and closing it is the bell that the others listen to. It leaves its
+//! place with every commit that it has seen, and rings a little later, when the program that
+//! committed will be done. Should it be killed, the system closes the file and so rings for it.
 //!
-//! A program that keeps the database open only writes to the WAL. That notice comes *before* the
-//! commit can be seen, so after it the question is asked again and again for a while, ever more
-//! slowly; meanwhile notices are left to pile up, for a commit makes many. It is too much for all,
-//! so one of those who wait, the one that holds the lock `run/_waiters.lock`, does it for the others.
-//! When it has seen a commit and nobody closes the WAL, it opens and closes it, which wakes them.
-//!
-//! When a commit has been seen, notices that were taken since the question before may belong to the
-//! next one, which cannot be seen yet; then a few more questions follow. (There is one writer at a
-//! time, so notices taken before a question that found nothing belong to the commit now seen.)
+//! Nobody misses a commit: whoever is about to sleep first finds that there is a leader, then asks
+//! once more. A later commit is seen by that leader, who then rings; or he has left before, and rings.
+//! After a bell without news the place may be free, and it is tried again. A leader that rings no
+//! more, stopped on somebody's terminal perhaps, is found out by two commits that he did not tell of.
 //!
 //! Beside that it is asked once a second, and where no notices are to be had (the limit on watches
-//! is reached, or the system has none), every few hundredths of one. Once a second, too, the others
-//! look whether the one is still there.
+//! is reached, or the system has none), every few hundredths of one.
 //!
 //! Whoever waits also watches its own stdout: a reader that has gone ends the waiting, also when
 //! nothing comes.
 
-use std::fs::{File, OpenOptions};
+#[cfg(target_os = "linux")]
+use std::ffi::CStr;
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+#[cfg(target_os = "linux")]
+use rustix::fs::inotify::{ReadFlags, Reader, WatchFlags, add_watch, remove_watch};
 
 use crate::error::{Failure, Result};
 use crate::files::Files;
@@ -47,8 +51,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 /// The first pause after a commit was seen; each is four times the one before, or until a notice.
 const PAUSE_AFTER_COMMIT: Duration = Duration::from_millis(8);
 
-/// How long after a commit its program has for closing the WAL, which then wakes everybody.
-const TIME_TO_CLOSE: Duration = Duration::from_millis(3);
+/// How long after a commit the program that made it has for the rest of its work, before all who
+/// wait are woken.
+const TIME_TO_FINISH: Duration = Duration::from_millis(4);
 
 /// How often the question is asked without a notice.
 const SLOW: Duration = Duration::from_secs(1);
@@ -69,11 +74,15 @@ pub enum Woken {
 
 /// Watches one thread for commits.
 pub struct Watch {
-    notices: Option<OwnedFd>,
-    /// The lock of the one that listens for the others; none where this process could not wake them.
+    notices: Option<Notices>,
+    /// The leader's lock, not open for writing; none for who listens for itself alone.
     lock: Option<File>,
-    /// Whether notices of writing are asked for.
-    hears_writing: bool,
+    /// Open for writing while this process leads.
+    bell: Option<File>,
+    /// Whether it was found that there is a leader since the last bell.
+    placed: bool,
+    /// Commits in a row that no bell told of.
+    untold: u32,
     seen: i64,
     mood: Mood,
     /// Notices that were taken since the last question.
@@ -100,22 +109,32 @@ struct Taken {
     written: bool,
     /// Somebody has closed the WAL.
     closed: bool,
+    /// A leader has left.
+    rung: bool,
 }
 
 impl Watch {
     /// Watches from now on: what is committed after this call ends the next wait.
     pub fn start(files: &Files, store: &Store) -> Result<Watch> {
         // The first question also makes sure that there is a WAL to watch.
-        store.data_version()?;
-        let may_write = rustix::fs::access(files.wal(), rustix::fs::Access::WRITE_OK).is_ok();
-        let lock = may_write.then(|| files.open_lock(&files.run("_waiters.lock")).ok()).flatten();
-        let hears_writing = true;
-        let notices = notices_of(files, hears_writing).ok();
-        let now = Instant::now();
-        // A commit under way may have written all it has to write before the watch began.
-        let mood = Mood::Seen(now, PAUSE_AFTER_COMMIT);
-        let (seen, taken) = (store.data_version()?, Taken::default());
-        Ok(Watch { notices, lock, hears_writing, seen, mood, taken, checked: now })
+        let seen = store.data_version()?;
+        let path = files.run("_waiters.lock");
+        let mut notices = Notices::begin().ok();
+        let lock = notices.as_mut().and_then(|notices| {
+            let lock = File::open(&path).or_else(|_| files.open_lock(&path).and_then(|_| File::open(&path)));
+            lock.and_then(|lock| notices.hear_bell(&path).map(|()| lock)).ok()
+        });
+        Ok(Watch {
+            notices,
+            lock,
+            bell: None,
+            placed: false,
+            untold: 0,
+            seen,
+            mood: Mood::Calm,
+            taken: Taken::default(),
+            checked: Instant::now(),
+        })
     }
 
     /// Waits for a commit of another connection, for `deadline` (none: for ever), or for the reader
@@ -125,16 +144,14 @@ impl Watch {
     ///
     /// The thread was moved or removed; database trouble.
     pub fn wait(&mut self, files: &Files, store: &Store, deadline: Option<Instant>) -> Result<Woken> {
-        self.take_role(files);
-        let woken = self.wait_in_role(files, store, deadline);
+        let woken = self.wait_in_place(files, store, deadline);
         // Whoever prints meanwhile, to a slow reader perhaps, must not keep the others waiting.
-        if let Some(lock) = &self.lock {
-            drop(lock.unlock());
-        }
+        self.leave(matches!(woken, Ok(Woken::Changed)));
         woken
     }
 
-    fn wait_in_role(&mut self, files: &Files, store: &Store, deadline: Option<Instant>) -> Result<Woken> {
+    fn wait_in_place(&mut self, files: &Files, store: &Store, deadline: Option<Instant>) -> Result<Woken> {
+        let mut overslept = false;
         loop {
             let version = store.data_version()?;
             let now = Instant::now();
@@ -142,9 +159,7 @@ impl Watch {
             if version != self.seen {
                 self.seen = version;
                 self.mood = if taken.written { Mood::Seen(now, PAUSE_AFTER_COMMIT) } else { Mood::Calm };
-                if !taken.closed && self.wakes_others() {
-                    return Ok(self.wake_others(files));
-                }
+                self.untold += u32::from(overslept && !taken.rung);
                 return Ok(Woken::Changed);
             }
             if deadline.is_some_and(|deadline| deadline <= now) {
@@ -158,7 +173,10 @@ impl Watch {
                         "start again at its new place",
                     ));
                 }
-                self.take_role(files);
+            }
+            if !self.placed {
+                self.take_place(files);
+                continue;
             }
             if taken.closed && matches!(self.mood, Mood::Calm) {
                 // Somebody else may have closed it just before the one who commits.
@@ -170,6 +188,7 @@ impl Watch {
                 return Ok(Woken::ReaderGone);
             }
             self.take_notices(files);
+            overslept = self.lock.is_some() && self.bell.is_none() && now.elapsed() >= SLOW;
             if self.taken.written && !self.taken.closed {
                 let now = Instant::now();
                 if heed_notices {
@@ -186,45 +205,69 @@ impl Watch {
         }
     }
 
-    /// Listens to writing if nobody else does it for all.
-    fn take_role(&mut self, files: &Files) {
-        let leads = self.lock.as_ref().is_none_or(|lock| lock.try_lock().is_ok());
-        if let Some(notices) = &self.notices
-            && leads != self.hears_writing
-            && watch_wal(notices, files, leads).is_ok()
+    /// Leads, if nobody else does or nobody can be relied on; then listens to the WAL.
+    fn take_place(&mut self, files: &Files) {
+        self.placed = true;
+        if self.notices.is_none() {
+            return;
+        }
+        if self.untold > 1 {
+            self.lock = None;
+        }
+        if let Some(lock) = &self.lock {
+            match lock.try_lock() {
+                Ok(()) => self.bell = OpenOptions::new().write(true).open(files.run("_waiters.lock")).ok(),
+                Err(TryLockError::WouldBlock) => {
+                    if let Some(notices) = &mut self.notices {
+                        notices.leave_wal();
+                    }
+                    return;
+                }
+                Err(TryLockError::Error(_)) => {}
+            }
+            if self.bell.is_none() {
+                // Who cannot ring must not lead.
+                self.lock = None;
+            }
+        }
+        if let Some(notices) = &mut self.notices
+            && let Ok(new) = notices.hear_wal(files)
         {
-            self.hears_writing = leads;
-            if leads {
+            if new {
                 // A commit under way may have written all it has to write before.
                 self.mood = Mood::Seen(Instant::now(), PAUSE_AFTER_COMMIT);
             }
+        } else {
+            self.leave(false);
+            (self.notices, self.lock, self.placed) = (None, None, true);
         }
     }
 
-    fn wakes_others(&self) -> bool {
-        self.hears_writing && self.lock.is_some() && self.notices.is_some()
-    }
-
-    /// Wakes the others after a commit, unless the program that made it does.
-    fn wake_others(&mut self, files: &Files) -> Woken {
-        let until = Instant::now() + TIME_TO_CLOSE;
-        while !self.taken.closed {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                drop(OpenOptions::new().write(true).open(files.wal()));
-                break;
-            }
-            if self.doze(left, true) {
-                return Woken::ReaderGone;
-            }
-            self.take_notices(files);
+    /// Makes room for another leader and lets the others know, a little later where they will find
+    /// a commit that was made just now.
+    fn leave(&mut self, after_commit: bool) {
+        self.placed = false;
+        let Some(bell) = self.bell.take() else { return };
+        if let Some(lock) = &self.lock {
+            drop(lock.unlock());
         }
-        Woken::Changed
+        if after_commit {
+            // Where no thread can be had, the bell goes with what it would have done, at once.
+            let later = std::thread::Builder::new();
+            drop(later.spawn(move || {
+                std::thread::sleep(TIME_TO_FINISH);
+                drop(bell);
+            }));
+        }
     }
 
     fn take_notices(&mut self, files: &Files) {
-        if let Some(notices) = &self.notices {
-            drain(notices, files, self.hears_writing, &mut self.taken);
+        if let Some(notices) = &mut self.notices {
+            notices.take(files, &mut self.taken);
+        }
+        if self.taken.rung {
+            self.untold = 0;
+            self.placed &= self.bell.is_some() || self.lock.is_none();
         }
     }
 
@@ -239,7 +282,7 @@ impl Watch {
                 (pause, false)
             }
             Mood::Seen(at, pause) if now.duration_since(at) < AFTERMATH => {
-                self.mood = Mood::Seen(at, pause * 4);
+                self.mood = Mood::Seen(at, (pause * 4).min(AFTERMATH));
                 (pause, true)
             }
             _ => {
@@ -255,7 +298,7 @@ impl Watch {
         let stdout = io::stdout();
         let mut ready = vec![PollFd::new(&stdout, PollFlags::empty())];
         if let Some(notices) = self.notices.as_ref().filter(|_| heed_notices) {
-            ready.push(PollFd::new(notices, PollFlags::IN));
+            ready.push(PollFd::new(&notices.queue, PollFlags::IN));
         }
         // An interrupted doze is only a short one.
         poll(&mut ready, Timespec::try_from(time).ok().as_ref()).ok();
@@ -263,59 +306,100 @@ impl Watch {
     }
 }
 
-/// Notices of what happens in the thread's directory.
+/// Notices of the file system.
 #[cfg(target_os = "linux")]
-fn notices_of(files: &Files, writing: bool) -> io::Result<OwnedFd> {
-    use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
-    let notices = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-    watch_wal(&notices, files, writing)?;
-    // Other programs may remove the WAL and make it anew.
-    add_watch(&notices, files.dir(), WatchFlags::CREATE | WatchFlags::MOVED_TO)?;
-    Ok(notices)
+struct Notices {
+    queue: OwnedFd,
+    /// The bell, the WAL, and the directory of the WAL.
+    bell: Option<i32>,
+    wal: Option<i32>,
+    dir: Option<i32>,
 }
 
-/// The WAL alone: what is written to other files of the thread wakes nobody.
 #[cfg(target_os = "linux")]
-fn watch_wal(notices: impl AsFd, files: &Files, writing: bool) -> io::Result<()> {
-    use rustix::fs::inotify::{WatchFlags, add_watch};
-    let writing = if writing { WatchFlags::MODIFY } else { WatchFlags::empty() };
-    add_watch(notices, files.wal(), WatchFlags::CLOSE_WRITE | writing)?;
-    Ok(())
-}
+impl Notices {
+    fn begin() -> io::Result<Notices> {
+        use rustix::fs::inotify::{CreateFlags, init};
+        let queue = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        Ok(Notices { queue, bell: None, wal: None, dir: None })
+    }
 
-#[cfg(not(target_os = "linux"))]
-fn notices_of(_: &Files, _: bool) -> io::Result<OwnedFd> {
-    Err(io::ErrorKind::Unsupported.into())
-}
+    fn hear_bell(&mut self, path: &Path) -> io::Result<()> {
+        self.bell = Some(add_watch(&self.queue, path, WatchFlags::CLOSE_WRITE)?);
+        Ok(())
+    }
 
-#[cfg(not(target_os = "linux"))]
-fn watch_wal(_: impl AsFd, _: &Files, _: bool) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
-}
+    /// The WAL alone: what is written to other files of the thread wakes nobody. Answers whether it
+    /// was not listened to before.
+    fn hear_wal(&mut self, files: &Files) -> io::Result<bool> {
+        if self.wal.is_some() {
+            return Ok(false);
+        }
+        // Other programs may remove the WAL and make it anew.
+        self.dir = Some(add_watch(&self.queue, files.dir(), WatchFlags::CREATE | WatchFlags::MOVED_TO)?);
+        self.wal = Some(add_watch(&self.queue, files.wal(), WatchFlags::MODIFY | WatchFlags::CLOSE_WRITE)?);
+        Ok(true)
+    }
 
-/// Takes the notices that are there and adds what they tell of the database.
-#[cfg(target_os = "linux")]
-fn drain(notices: impl AsFd, files: &Files, writing: bool, taken: &mut Taken) {
-    use rustix::fs::inotify::ReadFlags;
-    let mut room = [std::mem::MaybeUninit::uninit(); 4096];
-    let mut reader = rustix::fs::inotify::Reader::new(&notices, &mut room);
-    let mut made_anew = false;
-    while let Ok(notice) = reader.next() {
-        // One without a name is of the WAL itself, or says that some were dropped.
-        match notice.file_name().map(|name| name.to_bytes()) {
-            None if notice.events().contains(ReadFlags::CLOSE_WRITE) => taken.closed = true,
-            None => taken.written = true,
-            Some(name) => {
+    fn leave_wal(&mut self) {
+        for watched in [self.wal.take(), self.dir.take()].into_iter().flatten() {
+            // It may be gone with its file.
+            remove_watch(&self.queue, watched).ok();
+        }
+    }
+
+    /// Takes the notices that are there and adds what they tell.
+    fn take(&mut self, files: &Files, taken: &mut Taken) {
+        let mut room = [std::mem::MaybeUninit::uninit(); 4096];
+        let mut reader = Reader::new(&self.queue, &mut room);
+        let mut made_anew = false;
+        while let Ok(notice) = reader.next() {
+            let about = Some(notice.wd());
+            if notice.events().contains(ReadFlags::QUEUE_OVERFLOW) {
+                // Anything may be among those that were dropped.
+                *taken = Taken { written: self.wal.is_some(), closed: false, rung: true };
+            } else if about == self.bell {
+                taken.rung = true;
+            } else if about == self.wal {
+                let closed = notice.events().contains(ReadFlags::CLOSE_WRITE);
+                taken.closed |= closed;
+                taken.written |= !closed;
+            } else if about == self.dir
+                && let Some(name) = notice.file_name().map(CStr::to_bytes)
+            {
                 made_anew |= name == b"events.db-wal";
                 taken.written |= name.starts_with(b"events.db");
             }
         }
-    }
-    if made_anew {
-        // Where that fails, the slow question is left.
-        drop(watch_wal(&notices, files, writing));
+        if made_anew {
+            // Where that fails, the slow question is left.
+            let watched = add_watch(&self.queue, files.wal(), WatchFlags::MODIFY | WatchFlags::CLOSE_WRITE);
+            self.wal = watched.ok().or(self.wal);
+        }
     }
 }
 
+/// Notices of the file system, of which this system has none that are known here.
 #[cfg(not(target_os = "linux"))]
-fn drain(_: impl AsFd, _: &Files, _: bool, _: &mut Taken) {}
+struct Notices {
+    queue: OwnedFd,
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Notices {
+    fn begin() -> io::Result<Notices> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn hear_bell(&mut self, _: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn hear_wal(&mut self, _: &Files) -> io::Result<bool> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn leave_wal(&mut self) {}
+
+    fn take(&mut self, _: &Files, _: &mut Taken) {}
+}

@@ -3,26 +3,24 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::{Child, ChildStdout, ExitStatus};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 
 use crate::harness::{PATIENCE, Run, World, ids, wait_until};
 
-const INSERT: &str = "INSERT INTO events (source, type, content) VALUES ('self', 'message', 'x')";
+pub const INSERT: &str = "INSERT INTO events (source, type, content) VALUES ('self', 'message', 'x')";
 
 /// A process at work, whose lines come in one by one.
-struct Live {
-    child: Child,
-    lines: Receiver<(Instant, String)>,
+pub struct Live {
+    pub child: Child,
+    pub lines: Receiver<(Instant, String)>,
 }
 
 impl Live {
-    fn start(run: Run) -> Live {
+    pub fn start(run: Run) -> Live {
         let mut child = run.spawn();
         drop(child.stdin.take());
         let (send, lines) = channel();
@@ -39,23 +37,23 @@ impl Live {
 
     /// The id of the next event, and when it came.
     #[track_caller]
-    fn next(&self) -> (i64, Instant) {
+    pub fn next(&self) -> (i64, Instant) {
         let (at, line) = self.lines.recv_timeout(PATIENCE).expect("an event");
         (ids(&line)[0], at)
     }
 
     /// The ids of the next events.
     #[track_caller]
-    fn take(&self, count: usize) -> Vec<i64> {
+    pub fn take(&self, count: usize) -> Vec<i64> {
         (0..count).map(|_| self.next().0).collect()
     }
 
-    fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// Waits for its end; what it still printed, and stderr.
-    fn end(mut self) -> (ExitStatus, Vec<String>, String) {
+    pub fn end(mut self) -> (ExitStatus, Vec<String>, String) {
         let mut stderr = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
         let status = self.child.wait().unwrap();
@@ -64,7 +62,7 @@ impl Live {
 
     /// Waits for its end, which is exit 0 and quiet, with no further line.
     #[track_caller]
-    fn ends_quietly(self) {
+    pub fn ends_quietly(self) {
         let (status, lines, stderr) = self.end();
         assert_eq!((status.code(), lines, stderr.as_str()), (Some(0), Vec::new(), ""));
     }
@@ -86,23 +84,17 @@ fn followed(args: &[&str]) -> (World, Live) {
     (world, live)
 }
 
-fn followed_peek() -> (World, Live) {
+pub fn followed_peek() -> (World, Live) {
     followed(&["peek", "--tail", "1", "--follow"])
 }
 
 /// Whether a process has begun to wait.
-fn waits(pid: u32) -> bool {
+pub fn waits(pid: u32) -> bool {
     let holds_notices = fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|fds| {
         fds.flatten()
             .any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to.to_string_lossy().contains("inotify")))
     });
     holds_notices || fs::read_to_string(format!("/proc/{pid}/wchan")).is_ok_and(|at| at.contains("poll"))
-}
-
-fn median_and_worst(mut times: Vec<Duration>) -> String {
-    times.sort();
-    let at = |part: usize| times[(times.len() * part / 100).min(times.len() - 1)];
-    format!("median {:?}, p99 {:?}, worst {:?}", at(50), at(99), at(100))
 }
 
 #[test]
@@ -287,146 +279,6 @@ fn thousands_of_events_between_two_looks_come_once_and_in_order() {
 }
 
 #[test]
-fn a_hundred_waiters_miss_nothing() {
-    let world = World::with_thread();
-    world.push("first");
-    let all: Vec<Live> =
-        (0..100).map(|_| Live::start(world.thread(["peek", "--tail", "1", "--follow"]))).collect();
-    for live in &all {
-        assert_eq!(live.next().0, 1);
-    }
-    let conn = world.db();
-    for _ in 0..20 {
-        conn.execute(INSERT, []).unwrap();
-    }
-    for live in &all {
-        assert!(live.take(20).into_iter().eq(2..=21));
-    }
-}
-
-/// Inserts by `insert`, `rounds` times; how long each took to come through.
-fn latencies(live: &Live, from: i64, rounds: i64, mut insert: impl FnMut()) -> Vec<Duration> {
-    (0..rounds)
-        .map(|round| {
-            insert();
-            let committed = Instant::now();
-            let (id, at) = live.next();
-            assert_eq!(id, from + round);
-            at.saturating_duration_since(committed)
-        })
-        .collect()
-}
-
-#[test]
-fn a_commit_of_any_program_is_noticed_soon() {
-    let (world, live) = followed_peek();
-    let mut next = 2;
-    let mut check = |name: &str, rounds: i64, insert: &mut dyn FnMut()| {
-        let mut times = latencies(&live, next, rounds, insert);
-        next += rounds;
-        eprintln!("{name}: {}", median_and_worst(times.clone()));
-        times.sort();
-        // Without notices it would be a second.
-        assert!(times[times.len() / 2] < Duration::from_millis(700), "{name}: {times:?}");
-    };
-    let long_lived = world.db();
-    check("a connection that stays open", 200, &mut || {
-        long_lived.execute(INSERT, []).unwrap();
-    });
-    check("one that checkpoints", 20, &mut || {
-        long_lived.execute(INSERT, []).unwrap();
-        long_lived.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
-    });
-    check("one without syncs", 20, &mut || {
-        long_lived.execute_batch(&format!("PRAGMA synchronous = OFF; {INSERT}")).unwrap();
-    });
-    check("a slow transaction", 3, &mut || {
-        let written = format!("PRAGMA cache_size = 10; BEGIN IMMEDIATE; {INSERT}; CREATE TABLE t (x)");
-        long_lived.execute_batch(&written).unwrap();
-        long_lived.execute("INSERT INTO t VALUES (zeroblob(1000000))", []).unwrap();
-        std::thread::sleep(Duration::from_millis(400));
-        long_lived.execute_batch("DROP TABLE t; COMMIT").unwrap();
-    });
-    drop(long_lived);
-    check("a connection for each", 20, &mut || {
-        world.db().execute(INSERT, []).unwrap();
-    });
-    check("thread push", 20, &mut || {
-        world.push("x");
-    });
-    let sqlite3 = Path::new("/usr/bin/sqlite3");
-    if sqlite3.exists() {
-        let db = world.inbox().join("events.db");
-        check("the sqlite3 program", 10, &mut || {
-            let mut run = std::process::Command::new(sqlite3);
-            assert!(run.arg(&db).arg(INSERT).status().unwrap().success());
-        });
-    } else {
-        eprintln!("SKIPPED: there is no sqlite3 program");
-    }
-}
-
-#[test]
-fn a_wal_that_is_not_there_yet_is_noticed_when_it_comes() {
-    let world = World::with_thread();
-    let remove_wal = |world: &World| {
-        // The last connection to close folds the WAL back and removes it.
-        world.db().execute_batch("PRAGMA user_version").unwrap();
-        drop(world.db());
-        assert!(!world.inbox().join("events.db-wal").exists());
-    };
-    world.push("first");
-    remove_wal(&world);
-    let live = Live::start(world.thread(["peek", "--follow"]));
-    wait_until("the follower to wait", || waits(live.child.id()));
-    for id in 2..5 {
-        world.db().execute(INSERT, []).unwrap();
-        assert_eq!(live.next().0, id);
-    }
-    drop(live);
-    remove_wal(&world);
-    let live = Live::start(world.thread(["peek", "--last-event-id", "4", "--wait", "1h"]));
-    world.db().execute(INSERT, []).unwrap();
-    assert_eq!(live.next().0, 5);
-    live.ends_quietly();
-}
-
-/// Nanoseconds of processor time.
-fn cpu(pid: u32) -> u64 {
-    let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap();
-    let exact = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok();
-    let exact = exact.and_then(|text| text.split(' ').next().and_then(|ns| ns.parse().ok()));
-    exact.filter(|&ns| ns > 0).unwrap_or_else(|| {
-        let stat = read("stat");
-        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
-        let ticks = |at: usize| fields[at].parse::<u64>().unwrap();
-        (ticks(11) + ticks(12)) * 10_000_000
-    })
-}
-
-#[test]
-fn waiting_takes_no_processor_time() {
-    let (world, live) = followed_peek();
-    world.idle_consumer("bot", "content = 'never'");
-    let waiter = Live::start(world.thread(["pop", "--consumer", "bot", "--resume", "--wait", "1h"]));
-    wait_until("the second to wait", || waits(waiter.child.id()));
-    for live in [&live, &waiter] {
-        let mut spent = Vec::new();
-        // The first seconds may hold the rest of its start; a machine may be odd for a moment.
-        let low = (0..4).any(|_| {
-            let (before, began) = (cpu(live.child.id()), Instant::now());
-            std::thread::sleep(Duration::from_secs(4));
-            let in_a_minute =
-                (cpu(live.child.id()) - before) as f64 / 1e6 * 60.0 / began.elapsed().as_secs_f64();
-            spent.push(in_a_minute);
-            in_a_minute <= 20.0
-        });
-        eprintln!("processor time of an idle waiter, ms in a minute: {spent:?}");
-        assert!(low, "{spent:?} ms in a minute");
-    }
-}
-
-#[test]
 fn a_reader_that_goes_ends_it_also_when_nothing_comes() {
     let world = World::with_thread();
     world.push("x");
@@ -515,222 +367,4 @@ fn a_thread_that_is_moved_or_removed_ends_the_waiting() {
         );
         assert!(!world.inbox().exists(), "nothing is made at the old place");
     }
-}
-
-#[test]
-fn without_notices_it_asks() {
-    for limit in ["max_inotify_instances", "max_inotify_watches"] {
-        let world = World::with_thread();
-        world.push("first");
-        let script = format!("echo 0 >/proc/sys/user/{limit} || exit 77; exec thread peek --tail 1 --follow");
-        let mut run = world.sh("exec /usr/bin/unshare -Ur /bin/sh -c \"$0\"").arg(script);
-        run.command().env("THREAD_DIR", world.inbox());
-        let live = Live::start(run);
-        let Ok((_, line)) = live.lines.recv_timeout(PATIENCE) else {
-            eprintln!("SKIPPED: {limit} cannot be lowered here: {}", live.end().2);
-            continue;
-        };
-        assert_eq!(ids(&line), [1]);
-        let fds = fs::read_dir(format!("/proc/{}/fd", live.child.id())).unwrap().flatten();
-        let notices = fds
-            .filter(|fd| fs::read_link(fd.path()).is_ok_and(|to| to.to_string_lossy().contains("inotify")));
-        assert_eq!(notices.count(), 0, "the limit holds");
-        let conn = world.db();
-        let times = latencies(&live, 2, 20, || {
-            conn.execute(INSERT, []).unwrap();
-        });
-        eprintln!("without notices: {}", median_and_worst(times));
-    }
-}
-
-// Agents that live on.
-
-/// An agent that notes its pid and each event's id, and acknowledges.
-const AGENT: &str = "echo begin $$ >>agent.log
-while IFS= read -r event; do
-    id=${event#*:}
-    id=${id%%,*}
-    echo \"$id $$\" >>agent.log
-    thread ack --event-id \"$id\" >/dev/null
-done
-echo end $$ >>agent.log";
-
-fn agent(world: &World, script: &str, handler: &str, options: &[&str]) {
-    world.script("agent.sh", script);
-    world.thread(["subscribe", "--consumer", "bot", "--handler", handler].iter().chain(options)).quiet();
-}
-
-/// The notes of the agents, without the pids, and the pids of those that began.
-fn notes(world: &World) -> (Vec<String>, Vec<String>) {
-    let lines = world.lines("agent.log");
-    let words = |line: &String| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
-    let firsts = lines.iter().map(|line| words(line)[0].clone()).collect();
-    let begun = lines.iter().filter(|line| line.starts_with("begin")).map(|line| words(line)[1].clone());
-    (firsts, begun.collect())
-}
-
-fn wait_for_notes(world: &World, expected: &[&str]) {
-    wait_until(&format!("the notes {expected:?}"), || notes(world).0.len() >= expected.len());
-    assert_eq!(notes(world).0, expected);
-}
-
-#[test]
-fn one_agent_lives_across_many_events_and_the_next_push_starts_another() {
-    let world = World::with_thread();
-    agent(&world, AGENT, "thread pop --resume --follow --wait 4s | ./agent.sh", &[]);
-    let mut expected = vec!["begin".to_owned()];
-    for id in 1..=5 {
-        world.push("x");
-        expected.push(id.to_string());
-        wait_until("the event to be noted", || notes(&world).0.len() >= expected.len());
-        assert_eq!(notes(&world).0, expected, "fed each as it comes");
-        wait_until("the cursor to follow", || world.consumer("bot")["last_acked_id"] == id);
-    }
-    assert_eq!(world.consumer("bot")["state"], "running");
-    assert_eq!(notes(&world).1.len(), 1);
-    world.wait_until_quiet();
-    assert_eq!(world.consumer("bot")["state"], "idle");
-    world.push("x");
-    expected.extend(["end", "begin", "6"].map(str::to_owned));
-    wait_until("another agent", || notes(&world).0.len() >= expected.len());
-    assert_eq!(notes(&world).0, expected);
-    let pids = notes(&world).1;
-    assert_ne!(pids[0], pids[1]);
-    assert!(world.log().iter().any(|line| line.contains("ended exit=0") && line.contains("acked=5")));
-}
-
-#[test]
-fn what_a_living_agent_did_not_acknowledge_is_given_again_in_order() {
-    let world = World::with_thread();
-    let line = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"x\"}\n";
-    world.thread(["push", "--batch"]).stdin(line.repeat(4)).quiet();
-    let script = format!(
-        "if [ ! -e second ]; then
-    echo begin $$ >>agent.log
-    touch second
-    for n in 1 2 3; do IFS= read -r event; id=${{event#*:}}; echo \"${{id%%,*}} $$\" >>agent.log; done
-    thread ack --event-id 1
-    exit
-fi
-{AGENT}"
-    );
-    // The agent goes while its feeder would wait for an hour.
-    agent(&world, &script, "thread pop --resume --follow --wait 1h | ./agent.sh", &[]);
-    wait_for_notes(&world, &["begin", "1", "2", "3", "begin", "2", "3", "4"]);
-    wait_until("all to be acknowledged", || world.consumer("bot")["last_acked_id"] == 4);
-    world.thread(["stop", "--consumer", "bot"]).quiet();
-}
-
-#[test]
-fn a_living_agent_that_is_stopped_is_gone_and_stays_away() {
-    let world = World::with_thread();
-    agent(&world, AGENT, "thread pop --resume --follow | ./agent.sh", &[]);
-    world.push("x");
-    wait_until("the cursor to follow", || world.consumer("bot")["last_acked_id"] == 1);
-    world.thread(["stop", "--consumer", "bot"]).quiet();
-    world.wait_until_quiet();
-    // Nothing was pending when it was stopped; it is asked for again by the next event.
-    world.push("x");
-    wait_for_notes(&world, &["begin", "1", "begin", "2"]);
-    world.thread(["pause", "--consumer", "bot"]).quiet();
-    assert_eq!(world.consumer("bot")["state"], "running", "a pause lets a run go on");
-    world.thread(["stop", "--consumer", "bot"]).quiet();
-    world.wait_until_quiet();
-    world.push("x");
-    world.wait_until_quiet();
-    wait_for_notes(&world, &["begin", "1", "begin", "2"]);
-}
-
-#[test]
-fn a_living_agent_is_ended_by_the_time_limit() {
-    let world = World::with_thread();
-    agent(&world, AGENT, "thread pop --resume --follow | ./agent.sh", &["--timeout", "1s"]);
-    world.push("x");
-    wait_until("the time limit", || world.log().iter().any(|line| line.contains("timed out")));
-    world.wait_until_quiet();
-    assert_eq!(world.consumer("bot")["last_acked_id"], 1);
-    assert_eq!(world.consumer("bot")["state"], "idle");
-}
-
-#[test]
-fn a_living_agent_that_crashes_does_not_leave_its_feeder_behind() {
-    let world = World::with_thread();
-    let script = "echo begin $$ >>agent.log
-IFS= read -r event
-[ -e second ] || { touch second; kill -9 $$; }
-id=${event#*:}
-echo \"${id%%,*} $$\" >>agent.log
-thread ack --event-id \"${id%%,*}\" >/dev/null";
-    let handler = "thread pop --resume --follow --wait 1h | ./agent.sh";
-    agent(&world, script, handler, &["--backoff", "50ms"]);
-    world.push("x");
-    wait_for_notes(&world, &["begin", "begin", "1"]);
-    world.wait_until_quiet();
-    assert_eq!(world.consumer("bot")["last_acked_id"], 1);
-    assert!(world.log().iter().any(|line| line.contains("ended exit=137")));
-}
-
-/// Between a thread and a program that answers each line with a line.
-const TALK: &str = "mkfifo questions.$$ answers.$$
-$1 <questions.$$ >answers.$$ &
-exec 3>questions.$$ 4<answers.$$
-rm questions.$$ answers.$$
-while IFS= read -r event; do
-    id=${event#*:}
-    id=${id%%,*}
-    question=${event#*'\"content\":\"'}
-    printf '%s\\n' \"${question%%\\\"*}\" >&3
-    IFS= read -r answer <&4
-    thread push --source self --type record --content \"$answer\" --meta reply_to=\"$id\" >/dev/null
-    thread ack --event-id \"$id\" >/dev/null
-done";
-
-/// Asks, and waits for the answer.
-fn ask(world: &World, question: &str) -> String {
-    let id = world.push(question).to_string();
-    let filter = format!("type = 'record' AND metadata ->> 'reply_to' = '{id}'");
-    let run = world.thread(["peek", "--last-event-id", &id, "--wait", "2m", "--filter", &filter]);
-    let answer: Value = serde_json::from_str(&run.quiet()).unwrap();
-    assert_eq!(answer["metadata"]["reply_to"], id);
-    answer["content"].as_str().unwrap().to_owned()
-}
-
-fn converse(program: &str, dialogue: &[(&str, &str)]) {
-    let world = World::with_thread();
-    world.script("talk.sh", TALK);
-    let handler = format!("thread pop --resume --follow --wait 2m | ./talk.sh '{program}'");
-    let filter = ["--filter", "type = 'message'"];
-    world
-        .thread(["subscribe", "--consumer", "bot", "--handler", &handler].iter().copied().chain(filter))
-        .quiet();
-    for (question, answer) in dialogue {
-        assert_eq!(ask(&world, question), *answer, "{program}: {question}");
-    }
-    let spawned = world.log().iter().filter(|line| line.contains("spawned")).count();
-    eprintln!("{program}: {} questions, {spawned} process", dialogue.len());
-    assert_eq!(spawned, 1, "{program}: one process answers all");
-    wait_until("all to be acknowledged", || world.consumer("bot")["pending"] == 0);
-    world.thread(["stop", "--consumer", "bot"]).output();
-}
-
-#[test]
-fn a_real_program_holds_a_conversation() {
-    // Each remembers what was said before, so one process answers all.
-    if Path::new("/usr/bin/bc").exists() {
-        converse(
-            "/usr/bin/bc -q",
-            &[("(x = 6)", "6"), ("x * 7", "42"), ("(x = x + 1)", "7"), ("2 ^ 70", "1180591620717411303424")],
-        );
-    } else {
-        eprintln!("SKIPPED: there is no bc");
-    }
-}
-
-#[test]
-fn a_shell_loop_holds_a_conversation() {
-    let world = World::new();
-    let counter =
-        world.script("counter", "n=0\nwhile IFS= read -r line; do n=$((n + 1)); echo \"$n $line\"; done");
-    let counter = counter.to_string_lossy().into_owned();
-    converse(&counter, &[("hello", "1 hello"), ("again", "2 again"), ("and again", "3 and again")]);
 }

@@ -3,6 +3,7 @@
 mod harness;
 
 mod ack;
+mod agents;
 mod backup;
 mod batch;
 mod completions;
@@ -32,6 +33,7 @@ mod live;
 mod man;
 mod messages;
 mod metadata;
+mod notices;
 mod notifier;
 mod packages;
 mod peek;
