@@ -280,9 +280,14 @@ impl World {
     }
 
     /// Kills the recorded supervisor of a consumer, as a crash would, and waits until it is gone.
+    #[track_caller]
     pub fn kill_supervisor(&self, consumer: &str) {
-        let sql = format!("SELECT run_pid FROM subscriptions WHERE consumer_id = '{consumer}'");
-        kill_and_wait(self.query(&sql) as u32);
+        let ask = |what: &str| {
+            self.query(&format!("SELECT {what} FROM subscriptions WHERE consumer_id = '{consumer}'"))
+        };
+        // Between a run and the wait after it there is none for a moment.
+        wait_until(&format!("{consumer} to have a supervisor"), || ask("count(run_pid)") == 1);
+        kill_and_wait(ask("max(run_pid)") as u32);
     }
 }
 
