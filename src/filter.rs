@@ -36,11 +36,12 @@ const PLANNED: usize = 1024;
 /// by its arguments: a LIKE costs at most about `MAX_VALUE * MAX_PATTERN` steps.
 pub const MAX_VALUE: i32 = 4 * 1024 * 1024;
 
-/// How much work a filter may be and still read values of `MAX_VALUE`, in calls of functions.
+/// How much work a filter may be and still read values of `MAX_VALUE`, in fields and functions named.
 ///
-/// SQLite looks at the clock between rows and not between the calls for one row, so all of them
-/// together must be bounded. A filter that is more work reads only shorter values, in proportion.
-/// A LIKE counts as a call for every four bytes of its pattern, a GLOB for every two.
+/// SQLite looks at the clock between rows and not between what it does for one row, so all of that
+/// together must be bounded, and nothing costs much without naming a value or making one. A filter that
+/// is more work reads only shorter values, in proportion. A LIKE counts once more for every four bytes
+/// of its pattern, a GLOB for every two.
 pub const MAX_WORK: i32 = 64;
 
 /// Longest LIKE or GLOB pattern, in bytes.
@@ -196,7 +197,7 @@ impl Checker {
         bare?;
         prepare_check(&self.scratch, text)?;
         let strict = scope == Scope::Subscription;
-        let work = found.calls.saturating_add(literals::work(text));
+        let work = literals::work(text);
         let longest = MAX_VALUE.min((i64::from(MAX_VALUE) * i64::from(MAX_WORK) / work.max(1)) as i32);
         let filter = Filter { text: text.to_owned(), strict_dates: found.dates.then_some(strict), longest };
         let hopeless = literals::long_pattern(text)
@@ -325,7 +326,6 @@ struct Found {
     /// The first thing it may not.
     forbidden: Option<String>,
     dates: bool,
-    calls: i64,
 }
 
 impl Judge {
@@ -349,7 +349,6 @@ impl Judge {
             }
             AuthAction::Function { function_name } => {
                 let name = function_name.to_ascii_lowercase();
-                self.found.lock().unwrap_or_else(PoisonError::into_inner).calls += 1;
                 if PURE_FUNCTIONS.contains(&name.as_str()) {
                     return Authorization::Allow;
                 }

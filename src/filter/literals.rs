@@ -1,8 +1,8 @@
-//! Reading a filter's text for what can be refused before any event is asked about: patterns that
-//! are too long, and times that mean the clock.
+//! Reading a filter's text: how much work it is, and what of it can be refused before any event is
+//! asked about (patterns that are too long, and times that mean the clock).
 //!
-//! Only literals are found here. The same things are refused again where they come out of an
-//! expression, event by event; finding them early is a courtesy to whoever typed them.
+//! Only literals are found and refused here. The same things are refused again where they come out of
+//! an expression, event by event; finding them early is a courtesy to whoever typed them.
 
 use super::MAX_PATTERN;
 use super::functions::{ASKS_THE_CLOCK, DATES, Role, lacks_a_time};
@@ -35,20 +35,34 @@ pub fn long_pattern(text: &str) -> Option<String> {
     })
 }
 
-/// How much work the operators of a text are, in calls, beyond those that count as calls anyway.
+/// Words that cost nothing where they stand in an expression. All others name something that does:
+/// a field to be read, a function to be called, a type to be cast to.
+const FREE: [&str; 16] = [
+    "and", "or", "not", "in", "is", "null", "like", "glob", "between", "escape", "case", "when", "then",
+    "else", "end", "as",
+];
+
+/// How much work a filter of this text is: one for each field and function that it names, and what
+/// its patterns cost beyond that.
 pub fn work(text: &str) -> i64 {
     let tokens = tokens(text);
-    let pairs = tokens.windows(2).map(|pair| match pair {
-        [Token::Word(word), next] if word == "like" || word == "glob" => {
-            let length =
-                if let Token::Text(pattern) = next { pattern.len() as i64 } else { MAX_PATTERN.into() };
+    let cost = |n: usize| match &tokens[n] {
+        Token::Word(word) if word == "like" || word == "glob" => {
+            let length = match (tokens.get(n + 1), tokens.get(n + 2)) {
+                // What something is appended to may get as long as any.
+                (Some(Token::Text(pattern)), next) if next != Some(&Token::Other('|')) => {
+                    pattern.len() as i64
+                }
+                _ => MAX_PATTERN.into(),
+            };
             length / if word == "like" { 4 } else { 2 }
         }
-        [Token::Other('|'), Token::Other('|')] => 1,
-        [Token::Word(word), Token::Other('(')] if word == "cast" => 1,
+        Token::Word(word) => {
+            i64::from(!FREE.contains(&word.as_str()) && !word.starts_with(|c: char| c.is_ascii_digit()))
+        }
         _ => 0,
-    });
-    pairs.sum()
+    };
+    (0..tokens.len()).map(cost).sum()
 }
 
 /// Why a literal time would ask the clock; completes "the filter …".
@@ -177,6 +191,23 @@ mod tests {
             "created_at > 'utc' AND date(created_at, '+1 day') > 'localtime'",
         ] {
             assert_eq!(clock(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn work_is_what_a_text_names_and_its_patterns() {
+        let pattern = "a".repeat(100);
+        for (text, expected) in [
+            ("type = 'message' AND (source = 'a' OR id > 3)", 3),
+            ("id IN (content, content, 'content', \"content\")", 4),
+            ("upper(content) IS NOT NULL -- content", 2),
+            ("CAST(content AS INTEGER) = 1", 3),
+            (&format!("content LIKE '{pattern}'"), 26),
+            (&format!("content NOT GLOB '{pattern}' AND 1"), 51),
+            ("content LIKE 'a' || 'b'", 65),
+            ("content GLOB ('a')", 129),
+        ] {
+            assert_eq!(work(text), expected, "{text}");
         }
     }
 

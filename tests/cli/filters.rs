@@ -232,6 +232,12 @@ fn heavy() -> Vec<String> {
         "content LIKE substr(content, 1, 300)".into(),
         "content GLOB content".into(),
         format!("content LIKE '%{}b' ESCAPE 'a'", a(250)),
+        format!("content LIKE '' || '{}b'", "%a".repeat(120)),
+        format!("content LIKE ('' || '{}b')", "%a".repeat(120)),
+        format!("id IN ({})", vec!["content"; 3000].join(",")),
+        format!("{} = 1", vec!["content"; 900].join("+")),
+        format!("{} = 1", vec!["(content+content)"; 450].join("*")),
+        format!("id BETWEEN {} AND content", vec!["content"; 300].join(" AND content OR id BETWEEN ")),
         "hex(hex(hex(hex(content)))) = ''".into(),
         "content || content || content = ''".into(),
         "json_quote(json_quote(json_quote(content))) = ''".into(),
@@ -275,6 +281,7 @@ fn what_would_take_for_ever_is_cut_off() {
     let push = ["push", "--source", "self", "--type", "message", "--content-file", "-"];
     world.off(push).stdin("a".repeat(4_000_000)).quiet();
     world.off(push).stdin(format!("[{}1]", "{\"a\":1},".repeat(400_000))).quiet();
+    world.off(push).stdin("1".repeat(4_000_000)).quiet();
     let (mut slowest, mut largest) = (Duration::ZERO, String::new());
     let all = heavy();
     for filter in &all {
@@ -287,7 +294,7 @@ fn what_would_take_for_ever_is_cut_off() {
             (slowest, largest) = (began.elapsed(), shown);
         }
     }
-    eprintln!("{} heavy filters over two large events; the slowest took {slowest:?}: {largest}", all.len());
+    eprintln!("{} heavy filters over three large events; the slowest took {slowest:?}: {largest}", all.len());
 }
 
 #[test]
