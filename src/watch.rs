@@ -15,7 +15,8 @@
 //! Nobody misses a commit: whoever is about to sleep first finds that there is a leader, then asks
 //! once more. A later commit is seen by that leader, who then rings; or he has left before, and rings.
 //! After a bell without news the place may be free, and it is tried again. A leader that rings no
-//! more, stopped on somebody's terminal perhaps, is found out by two commits that he did not tell of.
+//! more, stopped on somebody's terminal perhaps, is found out by two commits that he did not tell of;
+//! then they listen for themselves until he rings again.
 //!
 //! Beside that it is asked once a second, and where no notices are to be had (the limit on watches
 //! is reached, or the system has none), every few hundredths of one.
@@ -34,6 +35,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 #[cfg(target_os = "linux")]
 use rustix::fs::inotify::{ReadFlags, Reader, WatchFlags, add_watch, remove_watch};
+use rustix::fs::{Access, access};
 
 use crate::error::{Failure, Result};
 use crate::files::Files;
@@ -75,7 +77,7 @@ pub enum Woken {
 /// Watches one thread for commits.
 pub struct Watch {
     notices: Option<Notices>,
-    /// The leader's lock, not open for writing; none for who listens for itself alone.
+    /// The leader's lock, not open for writing; none for who can neither lead nor be told.
     lock: Option<File>,
     /// Open for writing while this process leads.
     bell: Option<File>,
@@ -122,7 +124,9 @@ impl Watch {
         let mut notices = Notices::begin().ok();
         let lock = notices.as_mut().and_then(|notices| {
             let lock = File::open(&path).or_else(|_| files.open_lock(&path).and_then(|_| File::open(&path)));
-            lock.and_then(|lock| notices.hear_bell(&path).map(|()| lock)).ok()
+            let lock = lock.and_then(|lock| notices.hear_bell(&path).map(|()| lock)).ok();
+            // Who cannot ring must not lead, not for a moment.
+            lock.filter(|_| access(&path, Access::WRITE_OK).is_ok())
         });
         Ok(Watch {
             notices,
@@ -173,6 +177,8 @@ impl Watch {
                         "start again at its new place",
                     ));
                 }
+                // A leader that was killed may have rung before the system let go of its lock.
+                self.placed &= self.lock.is_none() || self.bell.is_some();
             }
             if !self.placed {
                 self.take_place(files);
@@ -205,30 +211,29 @@ impl Watch {
         }
     }
 
-    /// Leads, if nobody else does or nobody can be relied on; then listens to the WAL.
+    /// Leads, if nobody else does. Listens to the WAL unless somebody else does that for all.
     fn take_place(&mut self, files: &Files) {
         self.placed = true;
         if self.notices.is_none() {
             return;
         }
-        if self.untold > 1 {
-            self.lock = None;
-        }
-        if let Some(lock) = &self.lock {
-            match lock.try_lock() {
-                Ok(()) => self.bell = OpenOptions::new().write(true).open(files.run("_waiters.lock")).ok(),
-                Err(TryLockError::WouldBlock) => {
-                    if let Some(notices) = &mut self.notices {
-                        notices.leave_wal();
-                    }
-                    return;
+        match self.lock.as_ref().map(File::try_lock) {
+            Some(Err(TryLockError::WouldBlock)) if self.untold < 2 => {
+                if let Some(notices) = &mut self.notices {
+                    notices.leave_wal();
                 }
-                Err(TryLockError::Error(_)) => {}
+                return;
             }
-            if self.bell.is_none() {
-                // Who cannot ring must not lead.
-                self.lock = None;
+            // One that tells nothing is left to itself until it rings again.
+            Some(Err(TryLockError::WouldBlock)) => {}
+            Some(Ok(())) => {
+                self.bell = OpenOptions::new().write(true).open(files.run("_waiters.lock")).ok();
+                if self.bell.is_none() {
+                    self.lock = None;
+                }
             }
+            Some(Err(TryLockError::Error(_))) => self.lock = None,
+            None => {}
         }
         if let Some(notices) = &mut self.notices
             && let Ok(new) = notices.hear_wal(files)
