@@ -98,9 +98,7 @@ impl Draft {
     /// Makes the folder, or takes over one that was left.
     fn begin(place: &Path, original: &Files) -> Result<Draft> {
         let parent = place.parent().unwrap_or(place);
-        // The first that is there holds the name of the first that is new.
-        let new = parent.ancestors().take_while(|above| !above.exists()).count();
-        let parents = parent.ancestors().take(new + 1).map(Path::to_owned).collect();
+        let parents = files::parents_to_sync(place);
         files::make_dir(parent).or_fix(cannot("make", parent), FIX)?;
         let mut name = place.file_name().unwrap_or_default().to_owned();
         name.push(".partial");

@@ -122,9 +122,7 @@ impl Files {
 
     /// Changes when somebody writes to the database.
     pub fn database_stamp(&self) -> (u64, i64, i64) {
-        let mut wal = self.db().into_os_string();
-        wal.push("-wal");
-        fs::metadata(wal).map(|wal| (wal.len(), wal.mtime(), wal.mtime_nsec())).unwrap_or_default()
+        fs::metadata(self.wal()).map(|wal| (wal.len(), wal.mtime(), wal.mtime_nsec())).unwrap_or_default()
     }
 
     /// Opens a lock file. Locking does not need the right to write.
@@ -140,6 +138,15 @@ impl Files {
 /// are left as they are.
 pub fn make_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o775).create(path)
+}
+
+/// The directories that get a new entry when `path` is made with all its parents. Its own is among
+/// them in any case: whoever made it before may not have come to sync that.
+pub fn parents_to_sync(path: &Path) -> Vec<PathBuf> {
+    // The first that is there holds the name of the first that is new.
+    let parents = || path.ancestors().skip(1);
+    let new = parents().take_while(|above| !above.exists()).count();
+    parents().take(new + 1).map(Path::to_owned).collect()
 }
 
 /// Makes an empty file that nobody but owner and group may write. An existing one is left alone.

@@ -33,6 +33,7 @@ impl Thread {
         let dir = absolute(path)?;
         refuse_occupied(&dir)?;
         let fix = "check the path and its permissions";
+        let parents = files::parents_to_sync(&dir);
         for made in [&dir, &dir.join("run"), &dir.join("logs")] {
             files::make_dir(made).or_fix(format_args!("cannot make {}", made.display()), fix)?;
         }
@@ -46,9 +47,12 @@ impl Thread {
                     "end it, then try again",
                 )
             })?;
-        let made = refuse_occupied(&dir).and_then(|()| put_in_place(&dir));
-        // Whoever waits for this lock, or makes a new one, finds what has been made by now.
-        drop(fs::remove_file(&lock_path));
+        let made = refuse_occupied(&dir).and_then(|()| put_in_place(&dir, &parents));
+        // Whoever waits for this lock, or makes a new one, finds what has been made. Where nothing
+        // was, a new one would let two work at once.
+        if dir.join("events.db").exists() {
+            drop(fs::remove_file(&lock_path));
+        }
         lock.release();
         made.map(|()| dir)
     }
@@ -96,8 +100,8 @@ fn refuse_occupied(dir: &Path) -> Result<()> {
     }
 }
 
-/// Builds the database under another name and moves it into place.
-fn put_in_place(dir: &Path) -> Result<()> {
+/// Builds the database under another name, moves it into place, and syncs the names of all that is new.
+fn put_in_place(dir: &Path, parents: &[PathBuf]) -> Result<()> {
     let fix = "check the permissions of the directory and the space on the disk";
     let (db, draft) = (dir.join("events.db"), dir.join("run").join("_init.db"));
     for suffix in ["", "-wal", "-shm", "-journal"] {
@@ -118,7 +122,9 @@ fn put_in_place(dir: &Path) -> Result<()> {
     files::sync(&draft)
         .and_then(|()| fs::rename(&draft, &db))
         .or_fix(format_args!("cannot put {} in place", db.display()), fix)?;
-    files::sync(dir).or_fix(
+    let synced =
+        files::sync(dir).and_then(|()| parents.iter().try_for_each(|parent| files::sync_if_possible(parent)));
+    synced.or_fix(
         format_args!(
             "{} was made, but the disk failed to sync the directory, so whether it lasts is unknown",
             dir.display()
