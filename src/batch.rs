@@ -114,11 +114,15 @@ impl Batch {
 pub fn stream(input: impl Read + Send, mut take: impl FnMut(&NewEvent<'_>) -> Result<()>) -> Result<About> {
     let (sender, blocks) = sync_channel(AHEAD);
     std::thread::scope(|scope| {
-        let reader = scope.spawn(move || {
+        let reader = std::thread::Builder::new().spawn_scoped(scope, move || {
             read_blocks(input, |block| {
                 sender.send(block).or_fix("the batch could not be stored", "push it again")
             })
         });
+        let reader = reader.or_fix(
+            "there is no thread to read the batch, nothing was stored",
+            "check the limit on processes, then push again",
+        )?;
         // Ends with the sender; dropping the receiver because of an error ends the reader.
         let taken = blocks.into_iter().try_for_each(|block| decode(&block, &mut take));
         let read = reader.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked));

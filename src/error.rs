@@ -51,12 +51,6 @@ impl<T, E: fmt::Display> OrFix<T> for std::result::Result<T, E> {
     }
 }
 
-impl From<Failure> for String {
-    fn from(failure: Failure) -> String {
-        failure.to_string()
-    }
-}
-
 /// Describes a database error in the user's terms. `doing` completes "while …".
 pub fn database(error: &rusqlite::Error, doing: &str) -> Failure {
     use rusqlite::ErrorCode::*;
@@ -83,7 +77,7 @@ pub fn database(error: &rusqlite::Error, doing: &str) -> Failure {
             "free some space, then try again",
         ),
         Some(ReadOnly) => return read_only(doing),
-        Some(PermissionDenied | CannotOpen | AuthorizationForStatementDenied) => {
+        Some(PermissionDenied | CannotOpen) => {
             (format!("no permission for the database while {doing}: {error}"), PERMISSIONS)
         }
         Some(DatabaseCorrupt | NotADatabase) => (

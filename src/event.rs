@@ -137,7 +137,7 @@ impl<'a> NewEvent<'a> {
     }
 
     /// Reads one line of a batch: a JSON object with `source`, `type`, `content` and, if wanted,
-    /// `subtype`. A `content` that is not a string is kept as the JSON text it was written in.
+    /// `subtype`, `metadata` and `idempotency_key`. A `content` that is not a string is kept as the JSON text it was written in.
     pub fn from_json(line: &'a [u8]) -> Result<NewEvent<'a>, Unfit> {
         let text = std::str::from_utf8(line).map_err(|_| Unfit("is not valid UTF-8".into()))?;
         // A JSON array would otherwise be taken for the fields in order.

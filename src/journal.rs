@@ -237,9 +237,9 @@ impl<'a> Writer<'a> {
     /// what agrees, and from there on the rows and those lines, in order. Under another name first,
     /// so that a kill leaves either file whole.
     fn write_anew(&mut self, store: &mut Store, newest: i64) -> anyhow::Result<()> {
+        let draft_path = audit::draft_beside(self.files, &self.files.jsonl());
         // It may be a link.
         let path = fs::canonicalize(self.files.jsonl())?;
-        let draft_path = path.with_extension("jsonl.mending");
         let draft = self.files.open(&draft_path, OpenOptions::new().read(true).append(true))?;
         draft.set_len(0)?;
         let copy = std::mem::replace(&mut self.jsonl, draft);
@@ -260,6 +260,7 @@ impl<'a> Writer<'a> {
         }
         self.jsonl.sync_all()?;
         fs::rename(&draft_path, &path)?;
+        files::sync(path.parent().unwrap_or(self.files.dir()))?;
         self.state.inode = self.jsonl.metadata()?.ino();
         Ok(())
     }

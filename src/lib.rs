@@ -24,7 +24,7 @@
 //! | [`filter`] | from a user's text to checked SQL |
 //! | [`event`], [`subscription`] | the nouns |
 //! | [`backup`] | a copy of a thread that is in use |
-//! | [`batch`] | reading NDJSON from a pipe in bounded memory |
+//! | [`batch`] | reading NDJSON from a pipe or a file in bounded memory |
 //! | [`watch`] | waiting for the next commit |
 //! | [`files`], [`lock`], [`log`], [`process`], [`spawn`] | paths and permissions, flock, the log, who a pid is, detached children |
 //! | [`output`], [`error`] | what people and programs are told |

@@ -63,6 +63,8 @@ pub struct Store {
     dates: Dates,
     path: PathBuf,
     wal: PathBuf,
+    /// Whether a WAL that has grown long is folded back at the end.
+    folds_wal: bool,
     /// The WAL had nothing in it yet: its name may not be on the disk.
     new_wal: bool,
 }
@@ -128,9 +130,7 @@ impl Store {
     pub fn open(path: &Path) -> Result<Store> {
         let doing = "opening the database";
         let failed = |e: rusqlite::Error| database(&e, doing);
-        let mut wal = path.as_os_str().to_owned();
-        wal.push("-wal");
-        let wal = PathBuf::from(wal);
+        let wal = wal::path_of(path);
         let had_wal = wal.exists();
         let new_wal = !std::fs::metadata(&wal).is_ok_and(|wal| wal.len() > 0);
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -145,6 +145,7 @@ impl Store {
                     dates: Dates::default(),
                     path: path.to_owned(),
                     wal,
+                    folds_wal: true,
                     new_wal,
                 })
             }
@@ -270,14 +271,14 @@ impl Store {
         let most =
             reading.left.map_or(PAGE_EVENTS, |left| PAGE_EVENTS.min(left.try_into().unwrap_or(usize::MAX)));
         match reading.filter {
-            None => self.read_range(reading, most, &mut take),
+            None => self.read_range(reading, i64::MAX, most, &mut take),
             Some(filter) => {
                 let newest = self.newest_id()?;
                 let scan = self.scan(filter, reading.after, newest, most)?;
                 for &id in &scan.ids {
                     let mut one = Reading { after: id - 1, left: reading.left, filter: None };
                     let mut go_on = true;
-                    self.read_range_upto(&mut one, id, 1, &mut |row| {
+                    self.read_range(&mut one, id, 1, &mut |row| {
                         go_on = take(row);
                         go_on
                     })?;
@@ -292,17 +293,8 @@ impl Store {
         }
     }
 
-    fn read_range(
-        &self,
-        reading: &mut Reading<'_>,
-        most: usize,
-        take: &mut impl FnMut(Row<'_>) -> bool,
-    ) -> Result<bool> {
-        self.read_range_upto(reading, i64::MAX, most, take)
-    }
-
     /// Reads ids in `(reading.after, upto]`, `most` of them. False when these are exhausted.
-    fn read_range_upto(
+    fn read_range(
         &self,
         reading: &mut Reading<'_>,
         upto: i64,

@@ -151,7 +151,7 @@ impl Push {
         let interruptible = Interruptible::begin(&interrupted(), self.json)?;
         let mut thread = self.thread.open()?;
         rotate_log(&thread);
-        thread.store.leave_wal()?;
+        thread.store.leave_folding()?;
         let (stored, about) = store_batch(&mut thread, &interruptible)?;
         if let Some((count, line, form)) = about.odd_sources {
             output::warn(match count {
@@ -173,7 +173,10 @@ impl Push {
             let fold = thread.store.wal_is_very_long().then(|| thread.files.db());
             std::thread::scope(|scope| {
                 // Most of it is waiting for the disk. What does not succeed is left to the next process.
-                fold.map(|db| scope.spawn(move || store::fold_back(&db).ok()));
+                if let Some(db) = fold {
+                    let fold_back = move || store::fold_back(&db).ok();
+                    drop(std::thread::Builder::new().spawn_scoped(scope, fold_back));
+                }
                 finish(&mut thread, last_source);
             });
         }

@@ -24,7 +24,7 @@ use super::{PATIENCE, State, known_base, modified, read_state, rotation};
 use crate::files::Files;
 use crate::lock::Lock;
 use crate::store::Store;
-use repair::draft_beside;
+pub use repair::draft_beside;
 use walk::{Walk, Walked};
 
 /// How long a push that has stored its event may take to write it to the copy before the copy
@@ -82,7 +82,7 @@ impl Faults {
 ///
 /// The files or the table cannot be read, or another process holds the writer's lock for too long.
 pub fn audit(files: &Files, store: &mut Store) -> anyhow::Result<Audit> {
-    let stored = store.newest_id()?;
+    let stored = store.last_upto(i64::MAX)?;
     let deadline = Instant::now() + GRACE;
     let snapshot = loop {
         let (lock, memory) = lock_to_read(files)?;

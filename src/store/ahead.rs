@@ -1,6 +1,5 @@
 //! Reading many events in two threads, each with a connection of its own, that take turns.
 
-use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use super::{PAGE_BYTES, PAGE_EVENTS, Reading, Store};
@@ -57,15 +56,21 @@ impl Store {
         upto: i64,
         mut take: impl FnMut(&Page) -> Result<bool>,
     ) -> Result<()> {
-        let path = self.path.clone();
+        let second = Store::open(&self.path);
         std::thread::scope(|scope| {
             let (sender, pages) = sync_channel(AHEAD);
-            scope.spawn(move || {
-                if let Err(failure) = read_every_other(&path, after, upto, &sender) {
-                    // Nobody listens any more when this fails.
-                    sender.send(Err(failure)).ok();
-                }
+            let reader = second.ok().map(|second| {
+                std::thread::Builder::new().spawn_scoped(scope, move || {
+                    if let Err(failure) = second.read_every_other(after, upto, &sender) {
+                        // Nobody listens any more when this fails.
+                        sender.send(Err(failure)).ok();
+                    }
+                })
             });
+            if !matches!(reader, Some(Ok(_))) {
+                // What is short here (files, processes) is enough for one.
+                return self.read_turn(after, upto, |page| take(&page)).map(drop);
+            }
             for (number, (after, upto)) in turns(after, upto).enumerate() {
                 if number % 2 == 0 {
                     if !self.read_turn(after, upto, |page| take(&page))? {
@@ -85,6 +90,23 @@ impl Store {
         })
     }
 
+    /// The second thread's part, which leaves it to the other to fold back the WAL.
+    fn read_every_other(
+        mut self,
+        after: i64,
+        upto: i64,
+        sender: &SyncSender<Result<Option<Page>>>,
+    ) -> Result<()> {
+        self.folds_wal = false;
+        for (after, upto) in turns(after, upto).skip(1).step_by(2) {
+            let wanted = self.read_turn(after, upto, |page| Ok(sender.send(Ok(Some(page))).is_ok()))?;
+            if !wanted || sender.send(Ok(None)).is_err() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
     /// Hands on the events of one turn. False when nobody wants more.
     fn read_turn(
         &mut self,
@@ -95,7 +117,7 @@ impl Store {
         let mut reading = Reading { after, left: None, filter: None };
         loop {
             let mut page = Page { lines: Vec::with_capacity(PAGE_BYTES), ..Page::default() };
-            let more = self.read_range_upto(&mut reading, upto, PAGE_EVENTS, &mut |row| {
+            let more = self.read_range(&mut reading, upto, PAGE_EVENTS, &mut |row| {
                 row.write_line(&mut page.lines);
                 page.events += 1;
                 page.last_id = row.id;
@@ -111,26 +133,10 @@ impl Store {
     }
 }
 
-fn read_every_other(
-    path: &Path,
-    after: i64,
-    upto: i64,
-    sender: &SyncSender<Result<Option<Page>>>,
-) -> Result<()> {
-    let mut store = Store::open(path)?;
-    // Without the name of the log, this one leaves it to the other to fold it back.
-    store.wal = PathBuf::new();
-    for (after, upto) in turns(after, upto).skip(1).step_by(2) {
-        let wanted = store.read_turn(after, upto, |page| Ok(sender.send(Ok(Some(page))).is_ok()))?;
-        if !wanted || sender.send(Ok(None)).is_err() {
-            return Ok(());
-        }
-    }
-    Ok(())
-}
-
 /// The turns in which `(after, upto]` is read, alternately.
 fn turns(after: i64, upto: i64) -> impl Iterator<Item = (i64, i64)> {
-    let starts = std::iter::successors(Some(after), move |start| Some(start + TURN));
-    starts.take_while(move |&start| start < upto).map(move |start| (start, upto.min(start + TURN)))
+    let starts = std::iter::successors(Some(after), move |start| start.checked_add(TURN));
+    starts
+        .take_while(move |&start| start < upto)
+        .map(move |start| (start, upto.min(start.saturating_add(TURN))))
 }

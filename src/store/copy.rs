@@ -41,10 +41,8 @@ impl Store {
     /// have been pruned.
     pub fn end_of_gaps(&self) -> Result<Option<i64>> {
         let failed = |e: rusqlite::Error| database(&e, "looking for pruned events");
-        let sql = "SELECT coalesce(max(id), 0) FROM events";
-        let last: i64 = self.conn.query_row(sql, [], |row| row.get(0)).map_err(failed)?;
         let ever = newest_ever(&self.conn).map_err(failed)?;
-        if last < ever {
+        if self.last_upto(i64::MAX)? < ever {
             return Ok(Some(ever.saturating_add(1)));
         }
         let sql = "SELECT id FROM events e WHERE id > 1 \

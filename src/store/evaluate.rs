@@ -189,7 +189,7 @@ impl Store {
     }
 
     /// The newest event up to `id`; 0 when there is none.
-    fn last_upto(&self, id: i64) -> Result<i64> {
+    pub fn last_upto(&self, id: i64) -> Result<i64> {
         self.conn
             .prepare_cached("SELECT coalesce(max(id), 0) FROM events WHERE id <= ?")
             .and_then(|mut s| s.query_row([id], |row| row.get(0)))

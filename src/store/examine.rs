@@ -3,7 +3,7 @@
 //! Looking changes nothing: the connection is told so, and a log that has grown is not folded back
 //! into a database that may be damaged.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
@@ -37,9 +37,8 @@ impl Store {
     pub fn open_to_examine(path: &Path) -> Result<Store> {
         let doing = "opening the database";
         let failed = |e: rusqlite::Error| database(&e, doing);
-        let mut wal = path.as_os_str().to_owned();
-        wal.push("-wal");
-        let had_wal = Path::new(&wal).exists();
+        let wal = wal::path_of(path);
+        let had_wal = wal.exists();
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut conn = Connection::open_with_flags(path, flags).map_err(failed)?;
         let opened = configure(&mut conn)
@@ -51,13 +50,13 @@ impl Store {
         }
         opened?;
         conn.execute_batch("PRAGMA query_only = ON").map_err(failed)?;
-        // Without the name of its log, nothing is folded back.
         Ok(Store {
             conn,
             checker: None,
             dates: Dates::default(),
             path: path.to_owned(),
-            wal: PathBuf::new(),
+            wal,
+            folds_wal: false,
             new_wal: false,
         })
     }

@@ -148,7 +148,8 @@ impl Inserter<'_> {
         Ok(())
     }
 
-    /// Ids rise by one within a transaction, for nobody else can write meanwhile.
+    /// Adds `count` events that were stored, the last of them with this id. The first are stored
+    /// singly, so the first id is right.
     fn count(&mut self, count: u64, last_id: i64) {
         self.stored.count += count;
         self.stored.first_id.get_or_insert(last_id);

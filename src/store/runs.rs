@@ -9,7 +9,7 @@ use super::subscriptions::{millis, one};
 use super::{Moved, Store, dead, move_in};
 use crate::error::{Result, database};
 use crate::process::Identity;
-use crate::rule::{Ended, Exit, Phase, Policy, Settled, State, StopRequest, Task, Time, format_time, settle};
+use crate::rule::{Ended, Exit, Phase, Settled, State, StopRequest, Task, Time, format_time, settle};
 use crate::subscription::{ConsumerId, Subscription};
 
 /// Whether a change may be forgotten in a power cut.
@@ -222,13 +222,13 @@ impl Store {
 
     /// Pauses a consumer. A run under way goes on. Nothing when it is not subscribed.
     pub fn pause(&mut self, consumer: &ConsumerId) -> Result<Option<Subscription>> {
-        self.change(consumer, |_, state| State { paused: true, ..state.clone() })
+        self.change(consumer, |state| State { paused: true, ..state.clone() })
     }
 
     /// Ends any waiting, stall or pause, so that the consumer starts afresh. A run under way goes
     /// on. Nothing when it is not subscribed.
     pub fn resume(&mut self, consumer: &ConsumerId) -> Result<Option<Subscription>> {
-        self.change(consumer, |_, state| {
+        self.change(consumer, |state| {
             let fresh = State {
                 paused: false,
                 attempts: 0,
@@ -247,12 +247,12 @@ impl Store {
     fn change(
         &mut self,
         consumer: &ConsumerId,
-        change: impl Fn(&Policy, &State) -> State,
+        change: impl Fn(&State) -> State,
     ) -> Result<Option<Subscription>> {
         match self.subscription(consumer)? {
-            Some(subscription) => self.update(&subscription, Durability::Synced, |_, current| {
-                Ok(change(&current.policy, &current.state))
-            }),
+            Some(subscription) => {
+                self.update(&subscription, Durability::Synced, |_, current| Ok(change(&current.state)))
+            }
             None => Ok(None),
         }
     }

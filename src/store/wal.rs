@@ -27,6 +27,13 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The same between two steps.
 const SHORT_PATIENCE: Duration = Duration::from_millis(100);
 
+/// Where the WAL of a database is.
+pub fn path_of(db: &Path) -> PathBuf {
+    let mut path = db.as_os_str().to_owned();
+    path.push("-wal");
+    path.into()
+}
+
 /// Leaves the WAL as it is when this connection is closed.
 pub fn keep(conn: &Connection) -> rusqlite::Result<()> {
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map(drop)
@@ -36,7 +43,7 @@ pub fn keep(conn: &Connection) -> rusqlite::Result<()> {
 /// done cuts the file when that is closed.
 pub fn fold_back(path: &Path) -> Result<()> {
     let mut store = Store::open(path)?;
-    store.wal = PathBuf::new();
+    store.folds_wal = false;
     store
         .conn
         .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
@@ -57,9 +64,9 @@ impl Store {
 
     /// From here on a commit does not fold back the WAL, however long it is: that can be left to
     /// [`fold_back`], for which nobody need wait.
-    pub fn leave_wal(&mut self) -> Result<()> {
+    pub fn leave_folding(&mut self) -> Result<()> {
         let left = self.conn.execute_batch("PRAGMA wal_autocheckpoint = 0");
-        left.map_err(|e| database(&e, "opening the database"))
+        left.map_err(|e| database(&e, "preparing a batch"))
     }
 
     fn fold_wal(&mut self, patience: Duration) -> Result<()> {
@@ -97,7 +104,7 @@ impl Store {
 /// Folds a WAL that has grown long back into the database, if nobody is in the way.
 impl Drop for Store {
     fn drop(&mut self) {
-        if self.wal_is_longer(WAL_LIMIT) {
+        if self.folds_wal && self.wal_is_longer(WAL_LIMIT) {
             // Readers or writers in the way are no trouble: the next process tries again.
             drop(self.conn.busy_timeout(Duration::ZERO));
             drop(self.truncate_wal());
