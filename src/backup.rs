@@ -17,6 +17,7 @@ use crate::error::{Failure, OrFix, Result};
 use crate::files::{self, Files};
 use crate::journal;
 use crate::lock::Lock;
+use crate::rotation;
 use crate::store::{Extent, Reading, Store};
 use crate::thread::Thread;
 
@@ -272,7 +273,7 @@ fn keep_pruned(original: &Path, files: &Files, store: &mut Store) -> anyhow::Res
     if lines.copied == 0 {
         fs::remove_file(&path)?;
     } else {
-        journal::set_aside(&path, "events-", "jsonl")?;
+        rotation::set_aside(&path, "events-", "jsonl")?;
     }
     Ok(())
 }

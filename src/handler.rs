@@ -14,10 +14,10 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use crate::error::{OrFix, Result};
 use crate::event;
 use crate::files::Files;
-use crate::journal;
 use crate::lock::Lock;
 use crate::log::Level;
 use crate::process::{self, Identity};
+use crate::rotation;
 use crate::rule::{Deliver, Exit, Task};
 use crate::spawn;
 use crate::store::Reading;
@@ -258,7 +258,7 @@ impl Output {
         }
         if fs::metadata(&path).is_ok_and(|log| log.len() > LOG_LIMIT) {
             // The `~` keeps these names apart from every consumer's.
-            journal::set_aside(&path, &format!("{}~", subscription.consumer.file_stem()), "log")?;
+            rotation::set_aside(&path, &format!("{}~", subscription.consumer.file_stem()), "log")?;
         }
         let file = files.open(&path, OpenOptions::new().read(true).append(true))?;
         Ok(Output { file, from: 0 })

@@ -17,7 +17,6 @@
 
 mod audit;
 mod lines;
-mod rotation;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -31,17 +30,14 @@ use sha1::{Digest, Sha1};
 
 pub use audit::{Audit, Faults, audit, repair};
 pub use lines::Lines;
-pub use rotation::{copy_bytes, rotate_log, set_aside};
 
 use crate::error::OrFix;
 use crate::files::{self, Files};
 use crate::lock::Lock;
 use crate::process;
 use crate::progress::Progress;
+use crate::rotation::{self, MAX_LINES};
 use crate::store::{Reading, Store};
-
-/// A file with more lines than this is rotated when the next push begins.
-pub const MAX_LINES: u64 = 10_000;
 
 /// How long a push waits for another that is writing the copy.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -124,6 +120,13 @@ pub fn rotated(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(names.into_iter().map(|name| dir.join(name)).collect())
 }
 
+/// How many bytes the copy in `dir` takes, its older parts included.
+pub fn copy_bytes(dir: &Path) -> u64 {
+    let older = rotation::names(dir, "events-", "jsonl").unwrap_or_default();
+    let all = older.iter().map(String::as_str).chain(["events.jsonl"]);
+    all.filter_map(|name| fs::metadata(dir.join(name)).ok()).map(|file| file.len()).sum()
+}
+
 /// The first file in `dir` that holds lines of a copy, if any does.
 pub fn lines_in(dir: &Path) -> Option<PathBuf> {
     let current = dir.join("events.jsonl");
@@ -162,7 +165,7 @@ impl<'a> Writer<'a> {
         let rotated = rotation::newest(files.dir(), "events-", "jsonl")?;
         let base = match known_base(&remembered, &rotated) {
             Some(base) => base,
-            None => rotation::last_id(files.dir())?,
+            None => lines::last_id(files.dir())?,
         };
         let start = Place { id: base, ..Place::default() };
         let state = State { boot, inode: about.ino(), modified: 0, base, rotated, end: start, synced: start };

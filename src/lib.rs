@@ -18,7 +18,7 @@
 //! | [`rule`] | the one rule for runs: what is to be done for a consumer, and what a run came to |
 //! | [`notifier`] | asking an external scheduler |
 //! | [`doctor`] | whether a thread is whole, and mending it |
-//! | [`journal`] | `events.jsonl` as a projection of the table; rotation |
+//! | [`journal`] | `events.jsonl` as a projection of the table |
 //! | [`prune`] | deleting old events that nobody needs any more |
 //! | [`store`] | all SQL: events, subscriptions, cursors, runs, asking filters |
 //! | [`filter`] | from a user's text to checked SQL |
@@ -27,6 +27,7 @@
 //! | [`batch`] | reading NDJSON from a pipe or a file in bounded memory |
 //! | [`watch`] | waiting for the next commit |
 //! | [`files`], [`lock`], [`log`], [`process`], [`spawn`] | paths and permissions, flock, the log, who a pid is, detached children |
+//! | [`rotation`] | setting long files aside |
 //! | [`output`], [`error`] | what people and programs are told |
 //! | [`progress`], [`interrupt`], [`signals`] | what is shown of long work, what Ctrl-C does to it, and what signals tell a supervisor |
 //! | [`duration`] | times such as `30s` |
@@ -61,6 +62,7 @@ pub mod output;
 pub mod process;
 pub mod progress;
 pub mod prune;
+pub mod rotation;
 pub mod rule;
 pub mod signals;
 pub mod spawn;

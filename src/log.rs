@@ -4,11 +4,17 @@
 //! control characters, which might begin a line of their own or colour a terminal, are escaped.
 
 use std::fmt;
-use std::fs::OpenOptions;
-use std::io::Write;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 
 use crate::event;
 use crate::files::Files;
+use crate::lock::Lock;
+use crate::rotation::{self, MAX_LINES};
+
+/// No line of the log is shorter: a time, a level and two brackets each.
+const SHORTEST_LOG_LINE: u64 = 34;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
@@ -34,6 +40,51 @@ pub fn write(files: &Files, level: Level, text: impl fmt::Display) {
         // One write, so that lines of several processes do not mix.
         drop(file.write_all(line.as_bytes()));
     }
+}
+
+/// Sets the log aside when it is long. Counting costs nothing while the log is too small to hold
+/// that many lines, and then only what has come since the last count.
+pub fn rotate(files: &Files) -> io::Result<()> {
+    let path = files.log();
+    let long_enough = |length: u64| length > MAX_LINES * SHORTEST_LOG_LINE;
+    if !fs::metadata(&path).is_ok_and(|log| long_enough(log.len())) {
+        return Ok(());
+    }
+    // Somebody else who counts will do.
+    let Some(lock) = Lock::try_take(files.open_lock(&files.run("_log"))?)? else { return Ok(()) };
+    let mut log = match File::open(&path) {
+        // Somebody else was faster, and set it aside.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
+    let about = log.metadata()?;
+    let mut text = String::new();
+    lock.file().take(256).read_to_string(&mut text)?;
+    let known: Vec<u64> = text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let (mut length, mut lines) = match known[..] {
+        [inode, length, lines] if inode == about.ino() && length <= about.len() => (length, lines),
+        _ => (0, 0),
+    };
+    log.seek(SeekFrom::Start(length))?;
+    let mut chunk = vec![0; 64 * 1024];
+    loop {
+        let read = log.read(&mut chunk)?;
+        if read == 0 {
+            break;
+        }
+        length += read as u64;
+        lines += chunk[..read].iter().filter(|&&b| b == b'\n').count() as u64;
+    }
+    if lines > MAX_LINES && long_enough(about.len()) {
+        rotation::set_aside(&path, "thread-", "log")?;
+    } else {
+        let mut memory = lock.file();
+        memory.set_len(0)?;
+        memory.seek(SeekFrom::Start(0))?;
+        memory.write_all(format!("{} {length} {lines}\n", about.ino()).as_bytes())?;
+    }
+    lock.release();
+    Ok(())
 }
 
 /// Text with its control characters (and those that reorder text or end lines elsewhere) written

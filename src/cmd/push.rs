@@ -14,7 +14,7 @@ use crate::error::{Failure, OrFix, Result};
 use crate::event::{Event, NewEvent};
 use crate::interrupt::Interruptible;
 use crate::journal;
-use crate::log::Level;
+use crate::log::{self, Level};
 use crate::output;
 use crate::progress::{Progress, Watched};
 use crate::store::{self, Inserted, Stored};
@@ -310,7 +310,7 @@ fn finish(thread: &mut Thread, source: &str) -> Waking {
 }
 
 fn rotate_log(thread: &Thread) {
-    if let Err(e) = journal::rotate_log(&thread.files) {
+    if let Err(e) = log::rotate(&thread.files) {
         warn(thread, format!("logs/thread.log could not be rotated: {e}"));
     }
 }

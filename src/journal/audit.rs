@@ -20,9 +20,10 @@ use anyhow::{Context, anyhow};
 
 pub use repair::repair;
 
-use super::{PATIENCE, State, known_base, modified, read_state, rotation};
+use super::{PATIENCE, State, known_base, lines, modified, read_state};
 use crate::files::Files;
 use crate::lock::Lock;
+use crate::rotation;
 use crate::store::Store;
 pub use repair::draft_beside;
 use walk::{Walk, Walked};
@@ -164,12 +165,12 @@ impl Snapshot {
         }
         let rotated = rotation::names(files.dir(), "events-", "jsonl")?;
         let last = match &current {
-            Some(_) => rotation::last_id_of(&files.jsonl())?,
+            Some(_) => lines::last_id_of(&files.jsonl())?,
             None => None,
         };
         let last = match last {
             Some(id) => id,
-            None => rotation::last_id(files.dir())?,
+            None => lines::last_id(files.dir())?,
         };
         let is_behind = last < stored;
         // What was stored later than that may not be written yet.

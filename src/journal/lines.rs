@@ -2,8 +2,12 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
 
+use serde::Deserialize;
 use serde::de::IgnoredAny;
+
+use crate::rotation;
 
 /// How every line begins.
 const HEAD: &[u8] = b"{\"id\":";
@@ -64,5 +68,40 @@ impl Lines {
             self.next();
         }
         Ok(false)
+    }
+}
+
+/// The id of the last whole line in the rotated copies; 0 when there is none. Somebody may have
+/// emptied a file instead of deleting it: then the one before tells.
+pub fn last_id(dir: &Path) -> io::Result<i64> {
+    for name in rotation::names(dir, "events-", "jsonl")?.iter().rev() {
+        if let Some(id) = last_id_of(&dir.join(name))? {
+            return Ok(id);
+        }
+    }
+    Ok(0)
+}
+
+/// The same of one file; nothing when it has no such line.
+pub fn last_id_of(path: &Path) -> io::Result<Option<i64>> {
+    #[derive(Deserialize)]
+    struct Line {
+        id: i64,
+    }
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    let mut size = 64 * 1024;
+    loop {
+        let mut tail = Vec::new();
+        file.seek(SeekFrom::Start(length.saturating_sub(size)))?;
+        (&file).take(size).read_to_end(&mut tail)?;
+        let lines = tail.split(|&b| b == b'\n').rev();
+        if let Some(line) = lines.filter_map(|line| serde_json::from_slice::<Line>(line).ok()).next() {
+            return Ok(Some(line.id));
+        }
+        if size >= length {
+            return Ok(None);
+        }
+        size = size.saturating_mul(16);
     }
 }

@@ -233,7 +233,7 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
             Step::Rotate => {
                 let common =
                     Parts { source: "self".into(), kind: "record", subtype: None, content: "many".into() };
-                let many = vec![common; journal::MAX_LINES as usize + 1];
+                let many = vec![common; thread::rotation::MAX_LINES as usize + 1];
                 place.push(&many);
                 model.events.extend(many);
                 pushed = true;

@@ -10,7 +10,8 @@ use proptest::sample::Index;
 use rusqlite::Connection;
 use serde_json::Value;
 use sha1::{Digest, Sha1};
-use thread::journal::{self, MAX_LINES};
+use thread::journal;
+use thread::rotation::MAX_LINES;
 
 use crate::world::{Parts, Place, cases, parts};
 

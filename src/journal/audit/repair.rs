@@ -13,8 +13,9 @@ use anyhow::{Context, anyhow};
 use super::walk::{Line, PAGE, Walk};
 use super::{Faults, take};
 use crate::files::{self, Files};
-use crate::journal::{Place, State, known_base, modified, open_jsonl, read_state, rotation, write_state};
+use crate::journal::{Place, State, known_base, modified, open_jsonl, read_state, write_state};
 use crate::process;
+use crate::rotation;
 use crate::store::Store;
 
 /// Writes those files anew that do not agree with the table, and the note about them. A file that

@@ -11,8 +11,9 @@ use serde::de::IgnoredAny;
 use super::Faults;
 use super::repair::Draft;
 use crate::files::Files;
-use crate::journal::{MAX_LINES, Place};
+use crate::journal::Place;
 use crate::progress::Progress;
+use crate::rotation::MAX_LINES;
 use crate::store::{Reading, Store};
 
 /// Lines up to this many bytes are read whole, longer ones only where the table has such.
