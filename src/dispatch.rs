@@ -192,8 +192,7 @@ pub fn defect(subscription: &Subscription) -> Option<Failure> {
 
 /// Whether anything is pending. A filter that is none matches nothing.
 pub fn is_pending(thread: &mut Thread, subscription: &Subscription) -> Result<bool> {
-    let look = thread.store.look(subscription)?;
-    log_troubles(thread, subscription, &look);
+    let look = look_leniently(thread, subscription)?;
     Ok(look.first_pending.is_some() || subscription.has_letter_to_retry())
 }
 
@@ -203,12 +202,19 @@ pub fn is_pending(thread: &mut Thread, subscription: &Subscription) -> Result<bo
 ///
 /// Database trouble, or a stored filter that is no filter.
 pub fn look(thread: &mut Thread, subscription: &Subscription) -> Result<Look> {
-    let look = thread.store.look(subscription)?;
-    log_troubles(thread, subscription, &look);
+    let look = look_leniently(thread, subscription)?;
     match look.broken_filter {
         Some(why) => Err(broken_filter(&subscription.consumer, &why)),
         None => Ok(look),
     }
+/// The same where a filter that is none matches nothing. Whoever looks must log, because what the
+/// filter erred on is told only once.
+pub fn look_leniently(thread: &mut Thread, subscription: &Subscription) -> Result<Look> {
+    let look = thread.store.look(subscription)?;
+    log_troubles(thread, subscription, &look);
+    Ok(look)
+}
+
 }
 
 /// The filter of a subscription, checked again: other programs write the table too.
