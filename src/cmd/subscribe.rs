@@ -17,7 +17,6 @@ use crate::output;
 use crate::rule::{Deliver, Policy};
 use crate::store::{NewSubscription, Subscribed};
 use crate::subscription::ConsumerId;
-use crate::thread::Thread;
 use crate::wake;
 
 /// Register a consumer: which command to start, and for which events
@@ -168,7 +167,7 @@ impl Subscribe {
                 Quoted(filter.as_deref().unwrap_or_default())
             ),
         );
-        wake_backlog(&mut thread, &consumer);
+        wake::wake_consumer(&mut thread, &consumer);
         if self.json {
             return output::json(&json!({
                 "consumer_id": consumer.as_str(),
@@ -199,18 +198,4 @@ fn directory(given: Option<&Path>) -> Result<PathBuf> {
         ));
     }
     files::absolute(dir).or_fix("the current directory cannot be found", "give --cwd an absolute path")
-}
-
-/// A backlog wakes a new consumer as a push would; without one, nobody needs to be asked.
-fn wake_backlog(thread: &mut Thread, consumer: &ConsumerId) {
-    let woken = thread.store.subscription(consumer).and_then(|subscription| match subscription {
-        Some(subscription) if thread.store.look(&subscription)?.first_pending.is_some() => {
-            wake::wake(thread, "self").map(drop)
-        }
-        _ => Ok(()),
-    });
-    if let Err(e) = woken {
-        thread.log(Level::Warn, format_args!("subscribe: consumer={consumer} not woken: {e}"));
-        output::warn(format_args!("the backlog did not wake '{consumer}': {e}; it is subscribed"));
-    }
 }
