@@ -176,15 +176,13 @@ pub fn defect(subscription: &Subscription) -> Option<Failure> {
     if subscription.handler_cmd.trim().is_empty() {
         return Some(Failure::could_not(
             format_args!("the handler of '{consumer}' is empty"),
-            format_args!(
-                "`thread unsubscribe --consumer {consumer}`, then `thread subscribe` it with a command"
-            ),
+            "`thread unsubscribe` it, then `thread subscribe` it with another handler",
         ));
     }
     match &subscription.cwd {
         Some(cwd) if !cwd.is_dir() => Some(Failure::could_not(
             format_args!("the working directory of '{consumer}', {}, is gone", cwd.display()),
-            "make that directory again, or subscribe anew from another",
+            "make that directory again, or `thread unsubscribe` it and subscribe it from another",
         )),
         _ => None,
     }
@@ -207,14 +205,14 @@ pub fn look(thread: &mut Thread, subscription: &Subscription) -> Result<Look> {
         Some(why) => Err(broken_filter(&subscription.consumer, &why)),
         None => Ok(look),
     }
+}
+
 /// The same where a filter that is none matches nothing. Whoever looks must log, because what the
 /// filter erred on is told only once.
 pub fn look_leniently(thread: &mut Thread, subscription: &Subscription) -> Result<Look> {
     let look = thread.store.look(subscription)?;
     log_troubles(thread, subscription, &look);
     Ok(look)
-}
-
 }
 
 /// The filter of a subscription, checked again: other programs write the table too.
@@ -228,9 +226,7 @@ pub fn checked_filter(thread: &mut Thread, subscription: &Subscription) -> Resul
 fn broken_filter(consumer: &ConsumerId, why: &str) -> Failure {
     Failure::could_not(
         format_args!("the filter of '{consumer}' {why}"),
-        format_args!(
-            "`thread unsubscribe --consumer {consumer}`, then `thread subscribe` it with another filter"
-        ),
+        "`thread unsubscribe` it, then `thread subscribe` it with another filter",
     )
 }
 

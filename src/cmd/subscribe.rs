@@ -154,7 +154,7 @@ impl Subscribe {
             Subscribed::Exists => {
                 return Err(Failure::could_not(
                     format_args!("the consumer '{consumer}' is subscribed already; nothing was changed"),
-                    format_args!("run `thread unsubscribe --consumer {consumer}` first; its cursor stays"),
+                    "`thread unsubscribe` it first; its cursor stays",
                 ));
             }
             Subscribed::Added(moved) => warn_moved(moved, from.unwrap_or_default()),

@@ -321,7 +321,8 @@ fn without_its_directory_a_handler_is_not_started_and_the_log_says_why() {
     wait_for_lines(&world, "seen.other", 1);
     world.wait_until_quiet();
     let why = format!(
-        "the working directory of 'worker', {}, is gone - make that directory again, or subscribe anew from another",
+        "the working directory of 'worker', {}, is gone - make that directory again, or `thread unsubscribe` it and \
+         subscribe it from another",
         home.display()
     );
     let line = format!("[ERROR] dispatch: consumer=worker not started: {why}");
