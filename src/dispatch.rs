@@ -116,13 +116,7 @@ fn start_locked(
 
 /// Tries the consumer's lock.
 pub fn take_lock(thread: &Thread, consumer: &ConsumerId) -> Result<Option<Lock>> {
-    let path = thread.files.consumer_lock(consumer);
-    thread.files.open_lock(&path).and_then(Lock::try_take).map_err(|e| {
-        Failure::could_not(
-            format_args!("cannot lock {}: {e}", path.display()),
-            "check the permissions of run/",
-        )
-    })
+    Lock::try_take_in(&thread.files, &thread.files.consumer_lock(consumer))
 }
 
 /// What is to be done for a consumer now.

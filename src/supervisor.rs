@@ -39,21 +39,18 @@ const TIMEOUT_GRACE: Duration = Duration::from_secs(10);
 
 /// Starts a supervisor for `subscription` and passes `lock` on to it.
 pub fn spawn(thread: &Thread, subscription: &Subscription, lock: &Lock, cause: Cause) -> Result<()> {
+    let spawned = spawn::hidden(COMMAND, thread.dir(), lock, |command| {
+        // What a handler is told belongs to that handler, even when it is its push that starts this one.
+        for name in spawn::own_variables() {
+            command.env_remove(name);
+        }
+        command.arg("--consumer").arg(subscription.consumer.as_str());
+        if cause == Cause::Asked {
+            command.arg("--asked");
+        }
+    });
     let fix = "check the limits on processes and memory, then run `thread dispatch`";
-    let mut command = spawn::own_program().or_fix("cannot find this program", fix)?;
-    // What a handler is told belongs to that handler, even when it is its push that starts this one.
-    for name in spawn::own_variables() {
-        command.env_remove(name);
-    }
-    command.arg(COMMAND).arg("--thread").arg(thread.dir());
-    command.arg("--consumer").arg(subscription.consumer.as_str());
-    command.arg("--lock-fd").arg(lock.as_raw_fd().to_string());
-    if cause == Cause::Asked {
-        command.arg("--asked");
-    }
-    spawn::detached(&mut command, Some(lock.as_raw_fd()));
-    // Nobody here waits for it: it is to outlive this process, and init reaps it.
-    command.spawn().map(drop).or_fix("cannot start a supervisor", fix)
+    spawned.or_fix("cannot start a supervisor", fix)
 }
 
 /// The life of a supervisor. `lock_fd` is the lock its starter passed on.

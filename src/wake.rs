@@ -120,21 +120,17 @@ fn ask_again_later(thread: &mut Thread, source: &str) -> Result<()> {
         return Ok(());
     }
     let Some(lock) = take_lock(&thread.files)? else { return Ok(()) };
-    let fix = "run `thread dispatch`";
-    let mut command = spawn::own_program().or_fix("cannot find this program", fix)?;
-    command.arg(COMMAND).arg("--thread").arg(thread.dir()).arg("--source").arg(source);
-    command.arg("--lock-fd").arg(lock.as_raw_fd().to_string());
-    let spawned = spawn::detached(&mut command, Some(lock.as_raw_fd())).spawn();
-    if spawned.is_err() {
+    let started = spawn::hidden(COMMAND, thread.dir(), &lock, |command| {
+        command.arg("--source").arg(source);
+    });
+    if started.is_err() {
         lock.release();
     }
-    spawned.map(drop).or_fix("cannot start a helper", fix)
+    started.or_fix("cannot start a helper", "run `thread dispatch`")
 }
 
 fn take_lock(files: &Files) -> Result<Option<Lock>> {
-    let path = files.run("_ask-again.lock");
-    let taken = files.open_lock(&path).and_then(Lock::try_take);
-    taken.or_fix(format_args!("cannot lock {}", path.display()), "check the permissions of run/")
+    Lock::try_take_in(files, &files.run("_ask-again.lock"))
 }
 
 /// The life of the helper.
