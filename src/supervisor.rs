@@ -188,7 +188,7 @@ impl Supervisor<'_> {
             if left.is_zero() || time <= Utc::now() {
                 return Ok(true);
             }
-            let nudged = self.signals.wait(Some(left.min(TICK))).nudged;
+            let nudged = self.signals.wait(Some(left.min(TICK)));
             handler::reap();
             if !self.files.still_there() {
                 return Ok(false);
@@ -275,12 +275,12 @@ impl Supervisor<'_> {
                 return Ok(if timed_out { Exit::TimedOut } else { exit });
             }
             let pause = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            let woken = self.signals.wait(running.pause(pause));
+            let nudged = self.signals.wait(running.pause(pause));
             if deadline.is_some_and(|at| at <= Instant::now()) {
                 (deadline, timed_out) = (None, true);
                 running.end(libc::SIGTERM, TIMEOUT_GRACE);
             }
-            if woken.nudged
+            if nudged
                 && let Some(stop) = self.stop_request(subscription)
                 && followed != Some(stop)
             {
