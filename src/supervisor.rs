@@ -21,7 +21,7 @@ use crate::error::{Failure, OrFix, Result};
 use crate::files::Files;
 use crate::handler::{self, Running};
 use crate::lock::Lock;
-use crate::log::{self, Level, Quoted};
+use crate::log::{Level, Quoted};
 use crate::rule::{Cause, Exit, Phase, Task, Time};
 use crate::signals::Signals;
 use crate::spawn;
@@ -73,20 +73,9 @@ pub fn run(dir: &Path, consumer: &ConsumerId, lock_fd: RawFd, cause: Cause) -> R
         let done = supervisor.act(&lock, cause);
         lock.release();
         cause = Cause::News;
-        match done.and_then(|()| supervisor.look_again()) {
-            Ok(Some(again)) => lock = again,
-            Ok(None) => return Ok(()),
-            Err(failure) => {
-                // Nothing may be written where the thread was.
-                if files.still_there() {
-                    log::write(
-                        &files,
-                        Level::Error,
-                        format_args!("supervise: consumer={consumer} {failure}"),
-                    );
-                }
-                return Err(failure);
-            }
+        match done.and_then(|()| supervisor.look_again())? {
+            Some(again) => lock = again,
+            None => return Ok(()),
         }
     }
 }

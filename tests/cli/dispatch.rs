@@ -601,6 +601,18 @@ fn a_hidden_subcommand_started_by_hand_refuses() {
     assert_eq!(fs::read_dir(world.inbox().join("run")).unwrap().count(), 0);
 }
 
+#[test]
+fn what_a_supervisor_dies_of_is_logged() {
+    let world = World::with_thread();
+    // Too few descriptors to listen to signals.
+    let supervise = "exec 9>inbox/run/worker.lock; ulimit -n 5; \
+                     exec thread _supervise --consumer worker --lock-fd 9 --thread \"$THREAD_DIR\"";
+    let error = world.sh(supervise).fails(1);
+    let why = error.strip_prefix("Error: ").unwrap();
+    assert!(why.starts_with("cannot listen to signals: "), "{why}");
+    assert!(world.log().contains(&format!("[ERROR] supervise: consumer=worker {why}")), "{:?}", world.log());
+}
+
 /// The user `nobody`, by number.
 const NOBODY: u32 = 65534;
 
