@@ -4,11 +4,10 @@ use chrono::DateTime;
 use clap::Args;
 use serde_json::json;
 
-use crate::cmd::{ConsumerArg, ThreadArg, event_id, unknown_consumer, warn_moved};
+use crate::cmd::{ConsumerArg, ThreadArg, cursor_after, event_id};
 use crate::error::Result;
 use crate::log::Level;
 use crate::rule::{Time, format_time};
-use crate::store::Moved;
 use crate::{output, wake};
 
 /// Move a consumer's cursor
@@ -65,12 +64,7 @@ impl Seek {
             Place::Event(id) => id,
             Place::Time(time) => thread.store.last_before(&format_time(time))?,
         };
-        let moved = thread.store.set_cursor(&consumer, id)?;
-        let at = match moved {
-            Moved::UnknownConsumer => return Err(unknown_consumer(&consumer)),
-            Moved::To(at) | Moved::Clamped(at) | Moved::StandsAt(at) => at,
-        };
-        warn_moved(Some(moved), id);
+        let at = cursor_after(thread.store.set_cursor(&consumer, id)?, &consumer, id)?;
         thread.log(Level::Info, format_args!("seek: consumer={consumer} last_acked_id={at}"));
         wake::wake_consumer(&mut thread, &consumer);
         if self.json {

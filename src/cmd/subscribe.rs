@@ -7,7 +7,7 @@ use clap::{Args, ValueHint};
 use serde_json::json;
 
 use crate::cmd::peek::bad_filter;
-use crate::cmd::{ConsumerArg, ThreadArg, event_id, limit, warn_moved};
+use crate::cmd::{ConsumerArg, ThreadArg, cursor_after, event_id, limit};
 use crate::duration;
 use crate::error::{Failure, OrFix, Result};
 use crate::files;
@@ -157,7 +157,10 @@ impl Subscribe {
                     "`thread unsubscribe` it first; its cursor stays",
                 ));
             }
-            Subscribed::Added(moved) => warn_moved(moved, from.unwrap_or_default()),
+            Subscribed::Added(Some(moved)) => {
+                cursor_after(moved, &consumer, from.unwrap_or_default())?;
+            }
+            Subscribed::Added(None) => {}
         }
         thread.log(
             Level::Info,
