@@ -116,13 +116,7 @@ fn start_locked(
 
 /// Tries the consumer's lock.
 pub fn take_lock(thread: &Thread, consumer: &ConsumerId) -> Result<Option<Lock>> {
-    let path = thread.files.consumer_lock(consumer);
-    thread.files.open_lock(&path).and_then(Lock::try_take).map_err(|e| {
-        Failure::could_not(
-            format_args!("cannot lock {}: {e}", path.display()),
-            "check the permissions of run/",
-        )
-    })
+    Lock::try_take_in(&thread.files, &thread.files.consumer_lock(consumer))
 }
 
 /// What is to be done for a consumer now.
@@ -176,15 +170,13 @@ pub fn defect(subscription: &Subscription) -> Option<Failure> {
     if subscription.handler_cmd.trim().is_empty() {
         return Some(Failure::could_not(
             format_args!("the handler of '{consumer}' is empty"),
-            format_args!(
-                "`thread unsubscribe --consumer {consumer}`, then `thread subscribe` it with a command"
-            ),
+            "`thread unsubscribe` it, then `thread subscribe` it with another handler",
         ));
     }
     match &subscription.cwd {
         Some(cwd) if !cwd.is_dir() => Some(Failure::could_not(
             format_args!("the working directory of '{consumer}', {}, is gone", cwd.display()),
-            "make that directory again, or subscribe anew from another",
+            "make that directory again, or `thread unsubscribe` it and subscribe it from another",
         )),
         _ => None,
     }
@@ -192,8 +184,7 @@ pub fn defect(subscription: &Subscription) -> Option<Failure> {
 
 /// Whether anything is pending. A filter that is none matches nothing.
 pub fn is_pending(thread: &mut Thread, subscription: &Subscription) -> Result<bool> {
-    let look = thread.store.look(subscription)?;
-    log_troubles(thread, subscription, &look);
+    let look = look_leniently(thread, subscription)?;
     Ok(look.first_pending.is_some() || subscription.has_letter_to_retry())
 }
 
@@ -203,12 +194,19 @@ pub fn is_pending(thread: &mut Thread, subscription: &Subscription) -> Result<bo
 ///
 /// Database trouble, or a stored filter that is no filter.
 pub fn look(thread: &mut Thread, subscription: &Subscription) -> Result<Look> {
-    let look = thread.store.look(subscription)?;
-    log_troubles(thread, subscription, &look);
+    let look = look_leniently(thread, subscription)?;
     match look.broken_filter {
         Some(why) => Err(broken_filter(&subscription.consumer, &why)),
         None => Ok(look),
     }
+}
+
+/// The same where a filter that is none matches nothing. Whoever looks must log, because what the
+/// filter erred on is told only once.
+pub fn look_leniently(thread: &mut Thread, subscription: &Subscription) -> Result<Look> {
+    let look = thread.store.look(subscription)?;
+    log_troubles(thread, subscription, &look);
+    Ok(look)
 }
 
 /// The filter of a subscription, checked again: other programs write the table too.
@@ -222,9 +220,7 @@ pub fn checked_filter(thread: &mut Thread, subscription: &Subscription) -> Resul
 fn broken_filter(consumer: &ConsumerId, why: &str) -> Failure {
     Failure::could_not(
         format_args!("the filter of '{consumer}' {why}"),
-        format_args!(
-            "`thread unsubscribe --consumer {consumer}`, then `thread subscribe` it with another filter"
-        ),
+        "`thread unsubscribe` it, then `thread subscribe` it with another filter",
     )
 }
 

@@ -77,21 +77,15 @@ pub mod watch;
 use std::ffi::OsString;
 use std::panic;
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 
-use error::Failure;
+use error::{Failure, Result};
 
 /// Runs the program with these arguments, the program's name first.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
     let as_json = asks_for_json(&args);
-    // A defect must not look like success or spill a backtrace into somebody's pipe.
-    panic::set_hook(Box::new(|_| {}));
-    let done = panic::catch_unwind(|| cmd::run(args, as_json)).unwrap_or_else(|panicked| {
-        let why = panicked.downcast_ref::<String>().map(String::as_str);
-        let why = why.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("no message");
-        Err(Failure::could_not(format_args!("a defect in thread: {why}"), "please report it"))
-    });
-    match done {
+    match caught(|| cmd::run(args, as_json)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             output::failure(&failure, as_json);
@@ -100,10 +94,40 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
+/// What the last panic said, and where it was.
+static DEFECT: Mutex<String> = Mutex::new(String::new());
+
+/// Does `work`. A defect in it is a failure like any other: it must not look like success or spill a
+/// backtrace into somebody's pipe.
+fn caught(work: impl FnOnce() -> Result<()> + panic::UnwindSafe) -> Result<()> {
+    let defect = || DEFECT.lock().unwrap_or_else(PoisonError::into_inner);
+    panic::set_hook(Box::new(move |about| {
+        let why = about.payload().downcast_ref::<String>().map(String::as_str);
+        let why = why.or_else(|| about.payload().downcast_ref::<&str>().copied()).unwrap_or("no message");
+        let place = about.location().map(|at| format!(" ({at})")).unwrap_or_default();
+        *defect() = format!("{why}{place}");
+    }));
+    panic::catch_unwind(work).unwrap_or_else(|_| {
+        Err(Failure::could_not(format_args!("a defect in thread: {}", defect()), "please report it"))
+    })
+}
+
 /// Whether errors are to be told in JSON. Known before the arguments are understood, because they
 /// may not be.
 fn asks_for_json(args: &[OsString]) -> bool {
     let options: Vec<&OsString> = args.iter().take_while(|arg| *arg != "--").collect();
     options.iter().any(|arg| *arg == "--json" || *arg == "--format=json")
         || options.windows(2).any(|pair| pair[0] == "--format" && pair[1] == "json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_defect_tells_its_place() {
+        let failure = caught(|| panic!("of {}", "some kind")).unwrap_err();
+        drop(panic::take_hook());
+        assert!(failure.what.starts_with("a defect in thread: of some kind (src/lib.rs:"), "{failure}");
+    }
 }

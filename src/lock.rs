@@ -16,6 +16,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::error::{OrFix, Result};
+use crate::files::Files;
+
 /// A held lock. Dropping it closes this copy; [`Lock::release`] unlocks for everybody.
 #[derive(Debug)]
 pub struct Lock(File);
@@ -28,6 +31,12 @@ impl Lock {
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(e)) => Err(e),
         }
+    }
+
+    /// Takes the lock on a file of a thread, if it is free.
+    pub fn try_take_in(files: &Files, path: &Path) -> Result<Option<Lock>> {
+        let taken = files.open_lock(path).and_then(Lock::try_take);
+        taken.or_fix(format_args!("cannot lock {}", path.display()), "check the permissions of run/")
     }
 
     /// Takes the lock, waiting for at most `patience`. Nothing when it stayed taken.

@@ -158,7 +158,7 @@ fn give_back(store: &mut Store) -> Result<Sizes> {
 /// The oldest event a consumer is still to be given. Where its stored filter is none, nobody can
 /// say what it would want: then that is the first past its cursor.
 fn oldest_wanted(thread: &mut Thread, subscription: &Subscription) -> Result<Option<i64>> {
-    let look = thread.store.look(subscription)?;
+    let look = crate::dispatch::look_leniently(thread, subscription)?;
     match look.broken_filter {
         Some(_) => thread.store.first_after(subscription.last_acked_id),
         None => Ok(look.first_pending),

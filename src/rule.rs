@@ -136,11 +136,11 @@ impl Task {
         }
     }
 
-    pub fn from_columns(kind: Option<&str>, last: i64) -> Task {
+    pub fn from_columns(kind: &str, last: i64) -> Task {
         match kind {
-            Some("batch") => Task::Batch(last),
-            Some("single") => Task::Single(last),
-            Some("letter") => Task::Letter(last),
+            "batch" => Task::Batch(last),
+            "single" => Task::Single(last),
+            "letter" => Task::Letter(last),
             _ => Task::Wake,
         }
     }

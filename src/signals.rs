@@ -21,27 +21,21 @@ pub struct Signals {
     nudges: UnixStream,
 }
 
-/// Why a wait ended, beside its time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Woken {
-    pub nudged: bool,
-}
-
 impl Signals {
     /// From now on these signals are remembered instead of ending the process.
     pub fn listen() -> io::Result<Signals> {
         Ok(Signals { children: listen_to(SIGCHLD)?, nudges: listen_to(SIGUSR1)? })
     }
 
-    /// Waits for a signal, for at most `time` (none: for ever).
-    pub fn wait(&self, time: Option<Duration>) -> Woken {
+    /// Waits for a signal, for at most `time` (none: for ever). Whether there was a nudge.
+    pub fn wait(&self, time: Option<Duration>) -> bool {
         let timeout = time.and_then(|time| Timespec::try_from(time).ok());
         let mut ready =
             [PollFd::new(&self.children, PollFlags::IN), PollFd::new(&self.nudges, PollFlags::IN)];
         // Interrupted by a signal is woken by it.
         poll(&mut ready, timeout.as_ref()).ok();
         drain(&self.children);
-        Woken { nudged: drain(&self.nudges) }
+        drain(&self.nudges)
     }
 }
 

@@ -13,6 +13,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::lock::Lock;
+
 /// Makes `command` start detached, holding on to `lock` (and nothing else) if there is one.
 pub fn detached(command: &mut Command, lock: Option<RawFd>) -> &mut Command {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -62,13 +64,17 @@ pub fn hear_of_children() {
     });
 }
 
-/// A command that runs this very program, even when its file has been replaced meanwhile.
-pub fn own_program() -> io::Result<Command> {
+/// Starts this very program, even when its file has been replaced meanwhile, as one of its hidden
+/// subcommands for the thread in `dir`, and passes `lock` on to it; `more` completes the command.
+pub fn hidden(word: &str, dir: &Path, lock: &Lock, more: impl FnOnce(&mut Command)) -> io::Result<()> {
     let program =
         if cfg!(target_os = "linux") { PathBuf::from("/proc/self/exe") } else { std::env::current_exe()? };
     let mut command = Command::new(program);
-    command.arg0("thread");
-    Ok(command)
+    command.arg0("thread").arg(word).arg("--thread").arg(dir);
+    command.arg("--lock-fd").arg(lock.as_raw_fd().to_string());
+    more(&mut command);
+    // Nobody here waits for it: it is to outlive this process, and init reaps it.
+    detached(&mut command, Some(lock.as_raw_fd())).spawn().map(drop)
 }
 
 /// The variables of this environment that a handler must not see: whatever is ours, but for the

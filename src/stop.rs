@@ -50,7 +50,8 @@ pub fn stop(thread: &mut Thread, subscription: &Subscription, request: StopReque
                 return Ok(true);
             }
             (Phase::Running | Phase::Waiting, Some(supervisor)) if supervisor.is_alive() => {
-                if current.state.stop != Some(request) && thread.store.request_stop(&current, request)? {
+                // Once for each run: another who asks as well, in another way, is not fought.
+                if asked != Some(current.state.since) && thread.store.request_stop(&current, request)? {
                     asked = Some(current.state.since);
                 }
                 supervisor::nudge(&current);

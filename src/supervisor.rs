@@ -21,7 +21,7 @@ use crate::error::{Failure, OrFix, Result};
 use crate::files::Files;
 use crate::handler::{self, Running};
 use crate::lock::Lock;
-use crate::log::{self, Level, Quoted};
+use crate::log::{Level, Quoted};
 use crate::rule::{Cause, Exit, Phase, Task, Time};
 use crate::signals::Signals;
 use crate::spawn;
@@ -39,21 +39,18 @@ const TIMEOUT_GRACE: Duration = Duration::from_secs(10);
 
 /// Starts a supervisor for `subscription` and passes `lock` on to it.
 pub fn spawn(thread: &Thread, subscription: &Subscription, lock: &Lock, cause: Cause) -> Result<()> {
+    let spawned = spawn::hidden(COMMAND, thread.dir(), lock, |command| {
+        // What a handler is told belongs to that handler, even when it is its push that starts this one.
+        for name in spawn::own_variables() {
+            command.env_remove(name);
+        }
+        command.arg("--consumer").arg(subscription.consumer.as_str());
+        if cause == Cause::Asked {
+            command.arg("--asked");
+        }
+    });
     let fix = "check the limits on processes and memory, then run `thread dispatch`";
-    let mut command = spawn::own_program().or_fix("cannot find this program", fix)?;
-    // What a handler is told belongs to that handler, even when it is its push that starts this one.
-    for name in spawn::own_variables() {
-        command.env_remove(name);
-    }
-    command.arg(COMMAND).arg("--thread").arg(thread.dir());
-    command.arg("--consumer").arg(subscription.consumer.as_str());
-    command.arg("--lock-fd").arg(lock.as_raw_fd().to_string());
-    if cause == Cause::Asked {
-        command.arg("--asked");
-    }
-    spawn::detached(&mut command, Some(lock.as_raw_fd()));
-    // Nobody here waits for it: it is to outlive this process, and init reaps it.
-    command.spawn().map(drop).or_fix("cannot start a supervisor", fix)
+    spawned.or_fix("cannot start a supervisor", fix)
 }
 
 /// The life of a supervisor. `lock_fd` is the lock its starter passed on.
@@ -76,20 +73,9 @@ pub fn run(dir: &Path, consumer: &ConsumerId, lock_fd: RawFd, cause: Cause) -> R
         let done = supervisor.act(&lock, cause);
         lock.release();
         cause = Cause::News;
-        match done.and_then(|()| supervisor.look_again()) {
-            Ok(Some(again)) => lock = again,
-            Ok(None) => return Ok(()),
-            Err(failure) => {
-                // Nothing may be written where the thread was.
-                if files.still_there() {
-                    log::write(
-                        &files,
-                        Level::Error,
-                        format_args!("supervise: consumer={consumer} {failure}"),
-                    );
-                }
-                return Err(failure);
-            }
+        match done.and_then(|()| supervisor.look_again())? {
+            Some(again) => lock = again,
+            None => return Ok(()),
         }
     }
 }
@@ -191,7 +177,7 @@ impl Supervisor<'_> {
             if left.is_zero() || time <= Utc::now() {
                 return Ok(true);
             }
-            let nudged = self.signals.wait(Some(left.min(TICK))).nudged;
+            let nudged = self.signals.wait(Some(left.min(TICK)));
             handler::reap();
             if !self.files.still_there() {
                 return Ok(false);
@@ -278,12 +264,12 @@ impl Supervisor<'_> {
                 return Ok(if timed_out { Exit::TimedOut } else { exit });
             }
             let pause = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            let woken = self.signals.wait(running.pause(pause));
+            let nudged = self.signals.wait(running.pause(pause));
             if deadline.is_some_and(|at| at <= Instant::now()) {
                 (deadline, timed_out) = (None, true);
                 running.end(libc::SIGTERM, TIMEOUT_GRACE);
             }
-            if woken.nudged
+            if nudged
                 && let Some(stop) = self.stop_request(subscription)
                 && followed != Some(stop)
             {

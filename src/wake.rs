@@ -2,8 +2,8 @@
 //!
 //! A notifier that answers "queued already" may mean a task whose dispatch has looked before the
 //! event came. So a detached helper asks again for a while, and then does it itself. There is one
-//! helper per thread, under a lock that the pusher takes and passes on; a pusher who finds it held
-//! had committed before, and the helper looks once more after letting go.
+//! helper per thread, under a lock that the pusher takes and passes on; whoever finds it held had
+//! committed before, and the helper looks once more after letting go.
 
 use std::os::fd::RawFd;
 use std::path::Path;
@@ -120,21 +120,17 @@ fn ask_again_later(thread: &mut Thread, source: &str) -> Result<()> {
         return Ok(());
     }
     let Some(lock) = take_lock(&thread.files)? else { return Ok(()) };
-    let fix = "run `thread dispatch`";
-    let mut command = spawn::own_program().or_fix("cannot find this program", fix)?;
-    command.arg(COMMAND).arg("--thread").arg(thread.dir()).arg("--source").arg(source);
-    command.arg("--lock-fd").arg(lock.as_raw_fd().to_string());
-    let spawned = spawn::detached(&mut command, Some(lock.as_raw_fd())).spawn();
-    if spawned.is_err() {
+    let started = spawn::hidden(COMMAND, thread.dir(), &lock, |command| {
+        command.arg("--source").arg(source);
+    });
+    if started.is_err() {
         lock.release();
     }
-    spawned.map(drop).or_fix("cannot start a helper", fix)
+    started.or_fix("cannot start a helper", "run `thread dispatch`")
 }
 
 fn take_lock(files: &Files) -> Result<Option<Lock>> {
-    let path = files.run("_ask-again.lock");
-    let taken = files.open_lock(&path).and_then(Lock::try_take);
-    taken.or_fix(format_args!("cannot lock {}", path.display()), "check the permissions of run/")
+    Lock::try_take_in(files, &files.run("_ask-again.lock"))
 }
 
 /// The life of the helper.
@@ -149,15 +145,13 @@ pub fn ask_again(dir: &Path, source: &str, lock_fd: RawFd) -> Result<()> {
     loop {
         let asked = ask_until_heard(&files, source);
         lock.release();
-        if let (Err(failure), true) = (&asked, files.still_there()) {
-            log::write(&files, Level::Error, format_args!("notifier: asking again: {failure}"));
-        }
-        // A pusher may have been turned away since the last look.
         if !files.still_there() {
             return Ok(());
         }
-        let mut thread = Thread::open(dir)?;
-        if thread.store.newest_id()? <= asked? || !somebody_waits(&mut thread)? {
+        // Somebody may have been turned away since the last look: whoever pushed, or made a consumer
+        // ready to be started in another way.
+        let (mut thread, seen) = asked?;
+        if thread.store.data_version()? == seen || !somebody_waits(&mut thread)? {
             return Ok(());
         }
         match take_lock(&files)? {
@@ -168,22 +162,21 @@ pub fn ask_again(dir: &Path, source: &str, lock_fd: RawFd) -> Result<()> {
 }
 
 /// Asks until the notifier takes a new task, nobody waits any more, or time is up. Answers with
-/// the newest event that this has certainly taken care of.
-fn ask_until_heard(files: &Files, source: &str) -> Result<i64> {
+/// the thread, and which version of it this has certainly taken care of.
+fn ask_until_heard(files: &Files, source: &str) -> Result<(Thread, i64)> {
     let (mut pause, mut asked) = (FIRST_PAUSE, Duration::ZERO);
     while asked < ASKING {
         std::thread::sleep(pause);
         asked += pause;
         pause = (pause * 2).min(ASKING.saturating_sub(asked)).max(FIRST_PAUSE);
         let mut thread = Thread::open(files.dir())?;
-        let newest = thread.store.newest_id()?;
+        let seen = thread.store.data_version()?;
         if !somebody_waits(&mut thread)? {
-            return Ok(newest);
+            return Ok((thread, seen));
         }
         let Choice::Program(program) = notifier::choice() else { break };
-        drop(thread);
         match notifier::ask(&program, files.dir(), source) {
-            Answer::Queued => return Ok(newest),
+            Answer::Queued => return Ok((thread, seen)),
             Answer::AlreadyQueued => {}
             Answer::Failed(why) => {
                 log::write(files, Level::Warn, format_args!("notifier: {why}; dispatching without it"));
@@ -192,6 +185,7 @@ fn ask_until_heard(files: &Files, source: &str) -> Result<i64> {
         }
     }
     let mut thread = Thread::open(files.dir())?;
-    let newest = thread.store.newest_id()?;
-    dispatch(&mut thread, Cause::News).map(|_| newest)
+    let seen = thread.store.data_version()?;
+    dispatch(&mut thread, Cause::News)?;
+    Ok((thread, seen))
 }

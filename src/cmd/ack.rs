@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::json;
 
-use crate::cmd::{ConsumerArg, ThreadArg, event_id, unknown_consumer, warn_moved};
+use crate::cmd::{ConsumerArg, ThreadArg, cursor_after, event_id};
 use crate::error::Result;
 use crate::output;
 use crate::store::Moved;
@@ -31,20 +31,13 @@ impl Ack {
     pub fn run(self) -> Result<()> {
         let consumer = self.consumer.existing()?;
         let mut thread = self.thread.open()?;
-        let at = match thread.store.acknowledge(&consumer, self.event_id)? {
-            Moved::UnknownConsumer => return Err(unknown_consumer(&consumer)),
-            Moved::To(at) => at,
-            moved @ Moved::Clamped(at) => {
-                warn_moved(Some(moved), self.event_id);
-                at
-            }
-            Moved::StandsAt(at) => {
-                output::warn(format_args!(
-                    "the cursor stands at {at} already and was not moved back; `thread pop --last-event-id` rewinds"
-                ));
-                at
-            }
-        };
+        let moved = thread.store.acknowledge(&consumer, self.event_id)?;
+        if let Moved::StandsAt(at) = moved {
+            output::warn(format_args!(
+                "the cursor stands at {at} already and was not moved back; `thread pop --last-event-id` rewinds"
+            ));
+        }
+        let at = cursor_after(moved, &consumer, self.event_id)?;
         if self.json {
             return output::json(&json!({ "consumer_id": consumer.as_str(), "last_acked_id": at }));
         }

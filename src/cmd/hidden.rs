@@ -8,6 +8,8 @@ use clap::{Args, Parser};
 
 use crate::cmd::mistakes;
 use crate::error::Result;
+use crate::files::Files;
+use crate::log::{self, Level};
 use crate::rule::Cause;
 use crate::subscription::ConsumerId;
 use crate::{supervisor, wake};
@@ -27,10 +29,23 @@ pub fn is_meant(args: &[OsString]) -> bool {
 }
 
 pub fn run(args: Vec<OsString>) -> Result<()> {
-    match Hidden::try_parse_from(&args).map_err(|e| mistakes::explain(&e, &args))? {
+    let hidden = Hidden::try_parse_from(&args).map_err(|e| mistakes::explain(&e, &args))?;
+    let (dir, what) = match &hidden {
+        Hidden::Supervise(command) => (&command.thread, format!("supervise: consumer={}", command.consumer)),
+        Hidden::AskAgain(command) => (&command.thread, "notifier: asking again:".to_owned()),
+    };
+    let files = Files::of(dir.clone());
+    let done = crate::caught(|| match hidden {
         Hidden::Supervise(command) => command.run(),
         Hidden::AskAgain(command) => command.run(),
+    });
+    // Nobody reads what these print. Nothing may be written where a thread was.
+    if let (Err(failure), Some(files)) = (&done, files)
+        && files.still_there()
+    {
+        log::write(&files, Level::Error, format_args!("{what} {failure}"));
     }
+    done
 }
 
 #[derive(Args)]

@@ -267,6 +267,7 @@ fn situation(thread: &mut Thread, subscription: &Subscription, events: &Extent) 
             oldest = Some((id, thread.store.created_at(id)?));
         }
     }
+    let interrupted = ("reason", json!("interrupted"));
     let waiting = |next_try: Value| vec![("attempt", json!(state.attempts)), ("next_try", next_try)];
     // The run's first process, or its supervisor; where both are gone or were never recorded, the
     // run lasts as long as somebody of it holds the lock.
@@ -286,12 +287,19 @@ fn situation(thread: &mut Thread, subscription: &Subscription, events: &Extent) 
         Phase::Stalled => {
             ("stalled", vec![("reason", json!(state.reason)), ("attempt", json!(state.attempts))])
         }
-        Phase::Waiting => ("waiting", waiting(time(state.next_try))),
+        Phase::Waiting => {
+            let mut facts = waiting(time(state.next_try));
+            // None is recorded between a run and the wait after it.
+            if state.supervisor.is_some() && !alive(&state.supervisor) {
+                facts.push(interrupted);
+            }
+            ("waiting", facts)
+        }
         // Its supervisor was killed: the next dispatch goes on from there.
         Phase::Running if pending > 0 => {
             let due = state.since.map(|since| since + subscription.policy.wait_after(state.attempts));
             let mut facts = waiting(time(due));
-            facts.push(("reason", json!("interrupted")));
+            facts.push(interrupted);
             ("waiting", facts)
         }
         Phase::Running | Phase::Idle => ("idle", Vec::new()),

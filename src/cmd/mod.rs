@@ -36,10 +36,11 @@ use clap::{Args, FromArgMatches, Parser, Subcommand, ValueHint};
 use serde_json::json;
 
 use crate::error::{Failure, Result};
-use crate::output;
-use crate::store::{self, Moved};
-use crate::subscription::ConsumerId;
+use crate::log::Level;
+use crate::store::{self, Moved, Store};
+use crate::subscription::{ConsumerId, Subscription};
 use crate::thread::Thread;
+use crate::{output, supervisor};
 
 /// Durable event queues for agents, in a directory, with no daemon
 ///
@@ -276,13 +277,60 @@ fn from_environment(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// Says that a cursor was asked past the newest event.
-pub fn warn_moved(moved: Option<Moved>, asked: i64) {
-    if let Some(Moved::Clamped(newest)) = moved {
-        output::warn(format_args!(
-            "event {asked} does not exist yet; the cursor stands at {newest}, so that nothing future is skipped"
-        ));
+/// What commands take that change how a consumer is started.
+#[derive(Args)]
+pub struct OneConsumer {
+    #[command(flatten)]
+    thread: ThreadArg,
+    #[command(flatten)]
+    consumer: ConsumerArg,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl OneConsumer {
+    /// Carries out the change, logs it under `word`, and tells the supervisor, if there is one.
+    pub fn change(
+        &self,
+        word: &str,
+        change: fn(&mut Store, &ConsumerId) -> Result<Option<Subscription>>,
+    ) -> Result<(Thread, ConsumerId)> {
+        let consumer = self.consumer.existing()?;
+        let mut thread = self.thread.open()?;
+        let changed = change(&mut thread.store, &consumer)?.ok_or_else(|| unknown_consumer(&consumer))?;
+        thread.log(Level::Info, format_args!("{word}: consumer={consumer}"));
+        supervisor::nudge(&changed);
+        Ok((thread, consumer))
     }
+}
+
+/// Prints which consumer was changed.
+pub fn answer(consumer: &ConsumerId, as_json: bool) -> Result<()> {
+    if as_json {
+        return output::json(&json!({ "consumer_id": consumer.as_str() }));
+    }
+    output::line(output::plain(consumer.as_str()))
+}
+
+/// Where a cursor stands that was asked to go to `asked`; a warning says when that is past the
+/// newest event.
+pub fn cursor_after(moved: Moved, consumer: &ConsumerId, asked: i64) -> Result<i64> {
+    match moved {
+        Moved::UnknownConsumer => Err(unknown_consumer(consumer)),
+        Moved::To(at) | Moved::StandsAt(at) => Ok(at),
+        Moved::Clamped(newest) => {
+            output::warn(format_args!(
+                "event {asked} does not exist yet; the cursor stands at {newest}, so that nothing future is skipped"
+            ));
+            Ok(newest)
+        }
+    }
+}
+
+/// The subscription of a consumer that is expected to exist.
+pub fn subscribed(thread: &Thread, consumer: &ConsumerId) -> Result<Subscription> {
+    thread.store.subscription(consumer)?.ok_or_else(|| unknown_consumer(consumer))
 }
 
 /// What every command says of a consumer that is not subscribed.

@@ -3,11 +3,10 @@
 use clap::Args;
 
 use crate::cmd::reading::ReadingArgs;
-use crate::cmd::{ConsumerArg, ThreadArg, event_id, unknown_consumer, warn_moved};
+use crate::cmd::{ConsumerArg, ThreadArg, cursor_after, event_id, subscribed};
 use crate::dispatch;
 use crate::error::{Failure, Result};
-use crate::store::{Moved, Reading};
-use crate::thread::Thread;
+use crate::store::Reading;
 
 /// Print a consumer's next events, and record which it has done
 ///
@@ -56,20 +55,14 @@ impl Pop {
         }
         let consumer = self.consumer.existing()?;
         let mut thread = self.thread.open()?;
-        let find = |thread: &Thread| {
-            thread.store.subscription(&consumer)?.ok_or_else(|| unknown_consumer(&consumer))
-        };
-        let subscription = find(&thread)?;
+        let subscription = subscribed(&thread, &consumer)?;
         // Before anything is recorded: a consumer whose filter is broken has not finished anything.
         let filter = dispatch::checked_filter(&mut thread, &subscription)?;
         let subscription = match self.last_event_id {
             None => subscription,
             Some(id) => {
-                match thread.store.set_cursor(&consumer, id)? {
-                    Moved::UnknownConsumer => return Err(unknown_consumer(&consumer)),
-                    moved => warn_moved(Some(moved), id),
-                }
-                find(&thread)?
+                cursor_after(thread.store.set_cursor(&consumer, id)?, &consumer, id)?;
+                subscribed(&thread, &consumer)?
             }
         };
         let after = subscription.known_upto(subscription.last_acked_id);

@@ -4,19 +4,17 @@ use chrono::DateTime;
 use clap::Args;
 use serde_json::json;
 
-use crate::cmd::{ConsumerArg, ThreadArg, event_id, unknown_consumer, warn_moved};
-use crate::dispatch::{Step, next_step};
+use crate::cmd::{ConsumerArg, ThreadArg, cursor_after, event_id};
 use crate::error::Result;
 use crate::log::Level;
-use crate::rule::{Cause, Time, format_time};
-use crate::store::Moved;
+use crate::rule::{Time, format_time};
 use crate::{output, wake};
 
 /// Move a consumer's cursor
 ///
 /// To the beginning, to the end, to an event (the next one read is the one after it), or to a time
-/// (the next one read is the first stored then or later). Prints where the cursor stands. Moved
-/// back, it wakes the consumer.
+/// (the next one read is the first stored then or later). Prints where the cursor stands. If
+/// something is pending then, the consumer is woken.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -66,18 +64,9 @@ impl Seek {
             Place::Event(id) => id,
             Place::Time(time) => thread.store.last_before(&format_time(time))?,
         };
-        let moved = thread.store.set_cursor(&consumer, id)?;
-        let at = match moved {
-            Moved::UnknownConsumer => return Err(unknown_consumer(&consumer)),
-            Moved::To(at) | Moved::Clamped(at) | Moved::StandsAt(at) => at,
-        };
-        warn_moved(Some(moved), id);
+        let at = cursor_after(thread.store.set_cursor(&consumer, id)?, &consumer, id)?;
         thread.log(Level::Info, format_args!("seek: consumer={consumer} last_acked_id={at}"));
-        let subscription =
-            thread.store.subscription(&consumer)?.ok_or_else(|| unknown_consumer(&consumer))?;
-        if let Step::Start { .. } | Step::WaitUntil(_) = next_step(&mut thread, &subscription, Cause::News)? {
-            wake::wake(&mut thread, "self")?;
-        }
+        wake::wake_consumer(&mut thread, &consumer);
         if self.json {
             return output::json(&json!({ "consumer_id": consumer.as_str(), "last_acked_id": at }));
         }

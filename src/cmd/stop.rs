@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 use rustix::process::Signal;
-use serde_json::json;
 
-use crate::cmd::{ConsumerArg, ThreadArg, unknown_consumer};
+use crate::cmd::{ConsumerArg, ThreadArg, answer, subscribed};
 use crate::duration;
 use crate::error::{Failure, Result};
 use crate::log::Level;
@@ -62,8 +61,7 @@ impl Stop {
     pub fn run(self) -> Result<()> {
         let consumer = self.consumer.existing()?;
         let mut thread = self.thread.open()?;
-        let subscription =
-            thread.store.subscription(&consumer)?.ok_or_else(|| unknown_consumer(&consumer))?;
+        let subscription = subscribed(&thread, &consumer)?;
         if !thread.files.is_owner() {
             return Err(Failure::could_not(
                 format_args!(
@@ -81,9 +79,6 @@ impl Stop {
                 "see `thread info`; to keep it from being started, `thread pause` it",
             ));
         }
-        if self.json {
-            return output::json(&json!({ "consumer_id": consumer.as_str() }));
-        }
-        output::line(output::plain(consumer.as_str()))
+        answer(&consumer, self.json)
     }
 }

@@ -7,7 +7,7 @@ use clap::{Args, ValueHint};
 use serde_json::json;
 
 use crate::cmd::peek::bad_filter;
-use crate::cmd::{ConsumerArg, ThreadArg, event_id, limit, warn_moved};
+use crate::cmd::{ConsumerArg, ThreadArg, cursor_after, event_id, limit};
 use crate::duration;
 use crate::error::{Failure, OrFix, Result};
 use crate::files;
@@ -17,7 +17,6 @@ use crate::output;
 use crate::rule::{Deliver, Policy};
 use crate::store::{NewSubscription, Subscribed};
 use crate::subscription::ConsumerId;
-use crate::thread::Thread;
 use crate::wake;
 
 /// Register a consumer: which command to start, and for which events
@@ -155,10 +154,13 @@ impl Subscribe {
             Subscribed::Exists => {
                 return Err(Failure::could_not(
                     format_args!("the consumer '{consumer}' is subscribed already; nothing was changed"),
-                    format_args!("run `thread unsubscribe --consumer {consumer}` first; its cursor stays"),
+                    "`thread unsubscribe` it first; its cursor stays",
                 ));
             }
-            Subscribed::Added(moved) => warn_moved(moved, from.unwrap_or_default()),
+            Subscribed::Added(Some(moved)) => {
+                cursor_after(moved, &consumer, from.unwrap_or_default())?;
+            }
+            Subscribed::Added(None) => {}
         }
         thread.log(
             Level::Info,
@@ -168,7 +170,7 @@ impl Subscribe {
                 Quoted(filter.as_deref().unwrap_or_default())
             ),
         );
-        wake_backlog(&mut thread, &consumer);
+        wake::wake_consumer(&mut thread, &consumer);
         if self.json {
             return output::json(&json!({
                 "consumer_id": consumer.as_str(),
@@ -199,18 +201,4 @@ fn directory(given: Option<&Path>) -> Result<PathBuf> {
         ));
     }
     files::absolute(dir).or_fix("the current directory cannot be found", "give --cwd an absolute path")
-}
-
-/// A backlog wakes a new consumer as a push would; without one, nobody needs to be asked.
-fn wake_backlog(thread: &mut Thread, consumer: &ConsumerId) {
-    let woken = thread.store.subscription(consumer).and_then(|subscription| match subscription {
-        Some(subscription) if thread.store.look(&subscription)?.first_pending.is_some() => {
-            wake::wake(thread, "self").map(drop)
-        }
-        _ => Ok(()),
-    });
-    if let Err(e) = woken {
-        thread.log(Level::Warn, format_args!("subscribe: consumer={consumer} not woken: {e}"));
-        output::warn(format_args!("the backlog did not wake '{consumer}': {e}; it is subscribed"));
-    }
 }

@@ -1,13 +1,10 @@
 //! `thread unsubscribe`: removing a consumer.
 
 use clap::Args;
-use serde_json::json;
 
-use crate::cmd::{ConsumerArg, ThreadArg, unknown_consumer};
+use crate::cmd::{OneConsumer, answer};
 use crate::error::Result;
-use crate::log::Level;
-use crate::output;
-use crate::supervisor;
+use crate::store::Store;
 
 /// Remove a consumer's subscription
 ///
@@ -17,25 +14,13 @@ use crate::supervisor;
 #[command(after_help = "Example:\n  thread unsubscribe --thread inbox --consumer bot")]
 pub struct Unsubscribe {
     #[command(flatten)]
-    thread: ThreadArg,
-    #[command(flatten)]
-    consumer: ConsumerArg,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    one: OneConsumer,
 }
 
 impl Unsubscribe {
     pub fn run(self) -> Result<()> {
-        let consumer = self.consumer.existing()?;
-        let mut thread = self.thread.open()?;
-        let removed = thread.store.unsubscribe(&consumer)?.ok_or_else(|| unknown_consumer(&consumer))?;
         // A wait between two attempts ends at once.
-        supervisor::nudge(&removed);
-        thread.log(Level::Info, format_args!("unsubscribe: consumer={consumer}"));
-        if self.json {
-            return output::json(&json!({ "consumer_id": consumer.as_str() }));
-        }
-        output::line(output::plain(consumer.as_str()))
+        let (_, consumer) = self.one.change("unsubscribe", Store::unsubscribe)?;
+        answer(&consumer, self.one.json)
     }
 }

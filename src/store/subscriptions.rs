@@ -183,7 +183,7 @@ fn map(row: &rusqlite::Row<'_>, columns: &Columns) -> rusqlite::Result<Subscript
         _ => None,
     };
     let task = match text("run_task")? {
-        Some(kind) => Some(Task::from_columns(Some(&kind), count("run_last")?)),
+        Some(kind) => Some(Task::from_columns(&kind, count("run_last")?)),
         None => None,
     };
     let state = State {

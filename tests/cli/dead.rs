@@ -112,6 +112,16 @@ fn what_is_asked_wrongly_or_not_there_is_said() {
 }
 
 #[test]
+fn a_letter_to_be_retried_wakes_whoever_is_subscribed_anew() {
+    let world = world_with_letters();
+    world.thread(["pause", "--consumer", "bot"]).quiet();
+    world.thread(["dead", "retry", "--consumer", "bot", "--all"]).quiet();
+    world.thread(["unsubscribe", "--consumer", "bot"]).quiet();
+    world.subscribe("bot", "cat >> later", &["--deliver", "stdin"]);
+    wait_until("both", || ids(&world.read("later")) == [1, 3]);
+}
+
+#[test]
 fn letters_outlive_their_subscription() {
     let world = world_with_letters();
     world.thread(["unsubscribe", "--consumer", "bot"]).ok();

@@ -321,7 +321,8 @@ fn without_its_directory_a_handler_is_not_started_and_the_log_says_why() {
     wait_for_lines(&world, "seen.other", 1);
     world.wait_until_quiet();
     let why = format!(
-        "the working directory of 'worker', {}, is gone - make that directory again, or subscribe anew from another",
+        "the working directory of 'worker', {}, is gone - make that directory again, or `thread unsubscribe` it and \
+         subscribe it from another",
         home.display()
     );
     let line = format!("[ERROR] dispatch: consumer=worker not started: {why}");
@@ -598,6 +599,18 @@ fn a_hidden_subcommand_started_by_hand_refuses() {
     let words = ["_ask-again", "--source", "self", "--lock-fd", "99", "--thread"];
     world.thread(words).arg(world.inbox()).fails(2);
     assert_eq!(fs::read_dir(world.inbox().join("run")).unwrap().count(), 0);
+}
+
+#[test]
+fn what_a_supervisor_dies_of_is_logged() {
+    let world = World::with_thread();
+    // Too few descriptors to listen to signals.
+    let supervise = "exec 9>inbox/run/worker.lock; ulimit -n 5; \
+                     exec thread _supervise --consumer worker --lock-fd 9 --thread \"$THREAD_DIR\"";
+    let error = world.sh(supervise).fails(1);
+    let why = error.strip_prefix("Error: ").unwrap();
+    assert!(why.starts_with("cannot listen to signals: "), "{why}");
+    assert!(world.log().contains(&format!("[ERROR] supervise: consumer=worker {why}")), "{:?}", world.log());
 }
 
 /// The user `nobody`, by number.

@@ -425,19 +425,19 @@ fn filters_and_subscriptions_that_no_longer_hold_are_told() {
     set("filter = 'gone = 1'");
     let lines = findings(&world);
     assert!(lines.len() == 1 && lines[0].starts_with("error: the filter of 'bot' "), "{lines:?}");
-    assert!(lines[0].contains("`thread unsubscribe --consumer bot`"), "{lines:?}");
+    assert!(lines[0].ends_with(" - `thread unsubscribe` it, then `thread subscribe` it with another filter"));
     assert_eq!(examine(&world, &["doctor", "--fix"]), lines);
     set("filter = NULL, handler_cmd = ' '");
     found_and_told(
         &world,
-        "error: the handler of 'bot' is empty - `thread unsubscribe --consumer bot`, then `thread subscribe` it \
-         with a command",
+        "error: the handler of 'bot' is empty - `thread unsubscribe` it, then `thread subscribe` it with \
+         another handler",
     );
     set("handler_cmd = 'true', cwd = '/no/such/place'");
     found_and_told(
         &world,
-        "error: the working directory of 'bot', /no/such/place, is gone - make that directory again, or subscribe \
-         anew from another",
+        "error: the working directory of 'bot', /no/such/place, is gone - make that directory again, or \
+         `thread unsubscribe` it and subscribe it from another",
     );
 }
 

@@ -89,6 +89,31 @@ fn stop_sends_its_signal_once() {
 }
 
 #[test]
+fn two_who_stop_in_different_ways_do_not_fight() {
+    let world = World::with_thread();
+    let handler = "trap 'echo TERM >> signals' TERM; trap 'echo INT >> signals' INT; touch up; \
+                   until [ -e end ]; do sleep 0.02; done";
+    world.subscribe("bot", handler, &[]);
+    world.push("a");
+    world.wait_for_file("up");
+    let stops = ["term", "int"].map(|signal| {
+        let stop =
+            world.thread(["stop", "--consumer", "bot", "--kill-after", "1h", "--signal", signal]).spawn();
+        let name = signal.to_uppercase();
+        wait_until("the signal", || world.lines("signals").contains(&name));
+        stop
+    });
+    // Time for the one to take back what the other wrote.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    world.write("end", "");
+    for stop in stops {
+        assert_eq!(stop.wait_with_output().unwrap().stdout, b"bot\n");
+    }
+    assert_eq!(world.lines("signals"), ["TERM", "INT"]);
+    assert_stopped(&world);
+}
+
+#[test]
 fn a_zombie_that_nobody_reaps_does_not_keep_stop_waiting() {
     let world = World::with_thread();
     // The subshell leaves the group, and as `sleep` it never asks for its child, which is killed.

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use crate::harness::World;
+use crate::harness::{World, wait_until};
 
 /// The lines that other programs read; more may stand between them.
 fn lines(world: &World) -> Vec<String> {
@@ -180,14 +180,43 @@ fn pending_is_exact_with_and_without_gaps() {
 }
 
 #[test]
-fn what_a_filter_errs_on_is_logged_even_when_info_meets_it_first() {
+fn what_a_filter_errs_on_is_logged_whoever_meets_it_first() {
+    for first in ["info", "prune", "subscribe"] {
+        let world = World::with_thread();
+        let push = ["push", "--source", "self", "--type", "record", "--content", "no json"];
+        let subscribe = || world.idle_consumer("bot", "content ->> 'x' = 1");
+        if first == "subscribe" {
+            world.off(push).quiet();
+            subscribe();
+        } else {
+            subscribe();
+            world.off(push).quiet();
+            let options: &[&str] = if first == "prune" { &["prune", "--before-id", "1"] } else { &[first] };
+            world.off(options).ok();
+        }
+        let logged = world.log().iter().filter(|line| line.contains("filter: consumer=bot id=1")).count();
+        assert_eq!(logged, 1, "{first}: {:?}", world.log());
+        assert_eq!(world.consumer("bot")["filter_errors"], 1);
+        world.off(["dispatch"]).quiet();
+        let logged = world.log().iter().filter(|line| line.contains("filter: consumer=bot id=1")).count();
+        assert_eq!(logged, 1, "{first}: {:?}", world.log());
+    }
+}
+
+#[test]
+fn a_wait_whose_supervisor_was_killed_is_told() {
     let world = World::with_thread();
-    world.idle_consumer("bot", "content ->> 'x' = 1");
-    world.off(["push", "--source", "self", "--type", "record", "--content", "no json"]).quiet();
-    world.thread(["info"]).quiet();
-    assert_eq!(world.consumer("bot")["filter_errors"], 1);
-    let logged = world.log().iter().filter(|line| line.contains("filter: consumer=bot id=1")).count();
-    assert_eq!(logged, 1, "{:?}", world.log());
+    world.subscribe("bot", "exit 1", &["--backoff", "1h"]);
+    world.push("x");
+    world.wait_for_state("bot", "waiting");
+    let before = world.consumer("bot");
+    assert_eq!(before.get("reason"), None, "{before}");
+    world.kill_supervisor("bot");
+    let after = world.consumer("bot");
+    assert_eq!((&after["state"], &after["reason"]), (&"waiting".into(), &"interrupted".into()), "{after}");
+    assert_eq!(after["next_try"], before["next_try"]);
+    world.thread(["dispatch"]).quiet();
+    wait_until("somebody to wait again", || world.consumer("bot").get("reason").is_none());
 }
 
 #[test]

@@ -465,6 +465,29 @@ fn a_helper_asks_again_until_the_task_is_taken() {
 }
 
 #[test]
+fn who_is_resumed_while_the_helper_asks_is_not_forgotten() {
+    let world = World::with_thread();
+    take_all(&world, "other");
+    take_all(&world, "worker");
+    world.thread(["pause", "--consumer", "other"]).quiet();
+    let home = world.root().display();
+    // The helper's task has been run when the other is resumed, who then finds the helper at work.
+    let script = format!(
+        "cd '{home}'\n\
+         case $(grep -c '^[.]$' calls) in\n\
+             2) sh -c \"$8\"; thread resume --consumer other; touch resumed; exit 0 ;;\n\
+             1 | 3) exit 1 ;;\n\
+             *) sh -c \"$8\"; exit 0 ;;\n\
+         esac"
+    );
+    recorder(&world, &script);
+    assert_eq!(dispatch_word(push_run(&world, "self", "x")), "already-queued");
+    world.wait_for_file("resumed");
+    wait_until("the other to be started", || world.lines("seen.other") == ["1"]);
+    wait_until("the worker's run", || world.lines("seen.worker") == ["1"]);
+}
+
+#[test]
 fn nobody_asks_again_when_nothing_is_pending() {
     let world = World::with_thread();
     recorder(&world, "exit 1");

@@ -128,6 +128,20 @@ fn back_wakes_the_consumer_and_forward_does_not() {
 }
 
 #[test]
+fn a_consumer_that_cannot_be_woken_is_moved_and_that_is_said() {
+    let world = World::with_thread();
+    world.push("x");
+    std::fs::create_dir(world.path("work")).unwrap();
+    let subscribe = ["subscribe", "--consumer", "bot", "--handler", "true", "--cwd", "work", "--from", "new"];
+    world.thread(subscribe).quiet();
+    std::fs::remove_dir(world.path("work")).unwrap();
+    let (moved, warning) = world.thread(["seek", "--consumer", "bot", "--to", "earliest"]).ends_with(0);
+    assert_eq!(moved, "0\n");
+    assert!(warning.starts_with("Warning: 'bot' was not woken: the working directory"), "{warning}");
+    assert_eq!(world.consumer("bot")["last_acked_id"], 0);
+}
+
+#[test]
 fn back_wakes_nobody_where_waking_is_off_or_the_consumer_paused() {
     let world = World::with_thread();
     world.push("x");
