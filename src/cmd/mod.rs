@@ -249,6 +249,13 @@ pub struct ConsumerArg {
 impl ConsumerArg {
     /// The name given by `--consumer` or `THREAD_CONSUMER`.
     pub fn name(&self) -> Result<String> {
+        self.name_if_given()?.ok_or_else(|| {
+            Failure::asked_wrongly("no consumer is named", "give --consumer <name> or set THREAD_CONSUMER")
+        })
+    }
+
+    /// That name, for what can do without one.
+    pub fn name_if_given(&self) -> Result<Option<String>> {
         let from_environment = || {
             from_environment("THREAD_CONSUMER").map(|name| {
                 name.into_string()
@@ -256,12 +263,10 @@ impl ConsumerArg {
             })
         };
         match self.consumer.clone().map(Ok).or_else(from_environment).transpose()? {
-            Some(name) if !name.is_empty() => Ok(name),
-            Some(_) => Err(Failure::asked_wrongly("--consumer is empty", "name the consumer")),
-            None => Err(Failure::asked_wrongly(
-                "no consumer is named",
-                "give --consumer <name> or set THREAD_CONSUMER",
-            )),
+            Some(name) if name.is_empty() => {
+                Err(Failure::asked_wrongly("--consumer is empty", "name the consumer"))
+            }
+            named => Ok(named),
         }
     }
 

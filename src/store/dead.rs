@@ -11,6 +11,7 @@ use crate::subscription::ConsumerId;
 /// A dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Letter {
+    pub consumer: ConsumerId,
     pub event_id: i64,
     pub attempts: i64,
     /// The last run's exit code: 128 and the signal's number for one that was killed, 124 for one
@@ -24,16 +25,17 @@ pub struct Letter {
 }
 
 impl Store {
-    /// A consumer's dead letters, oldest event first.
-    pub fn letters(&self, consumer: &ConsumerId) -> Result<Vec<Letter>> {
+    /// A consumer's dead letters, oldest event first; or those of all, one consumer after the other.
+    pub fn letters(&self, consumer: Option<&ConsumerId>) -> Result<Vec<Letter>> {
         let select = || -> rusqlite::Result<Vec<Letter>> {
             let mut statement = self.conn.prepare_cached(
-                "SELECT event_id, attempts, last_exit, last_error, parked_at, retry FROM dead_letters \
-                 WHERE consumer_id = ? ORDER BY event_id",
+                "SELECT event_id, attempts, last_exit, last_error, parked_at, retry, consumer_id \
+                 FROM dead_letters WHERE ?1 IS NULL OR consumer_id = ?1 ORDER BY consumer_id, event_id",
             )?;
-            let rows = statement.query_map([consumer.as_str()], |row| {
+            let rows = statement.query_map([consumer.map(ConsumerId::as_str)], |row| {
                 let number = |column: usize| row.get_ref(column).map(|value| value.as_i64().ok());
                 Ok(Letter {
+                    consumer: ConsumerId::stored(row.get_ref(6).map(text_of)?.unwrap_or_default()),
                     event_id: number(0)?.unwrap_or(0),
                     attempts: number(1)?.unwrap_or(0),
                     last_exit: number(2)?,

@@ -31,7 +31,7 @@ fn list_names_each_with_its_end() {
     let one = world.thread(["dead", "list", "--consumer", "bot", "--event-id", "3", "--json"]).quiet();
     let letter: serde_json::Value = serde_json::from_str(&one).unwrap();
     let keys: Vec<&String> = letter.as_object().unwrap().keys().collect();
-    assert_eq!(keys[..5], ["event_id", "attempts", "last_exit", "last_error", "parked_at"]);
+    assert_eq!(keys[..5], ["consumer_id", "event_id", "attempts", "last_exit", "last_error"]);
     assert_eq!(letter["last_error"], "first\nsecond line");
 }
 
@@ -109,6 +109,39 @@ fn what_is_asked_wrongly_or_not_there_is_said() {
     let error = world.thread(["dead", "retry", "--consumer", "popper", "--all"]).fails(1);
     assert!(error.contains("pops for itself"), "{error}");
     assert_eq!(world.consumer("bot")["dead"], 2, "nothing was changed");
+}
+
+#[test]
+fn list_without_a_name_is_for_all_consumers() {
+    let world = World::with_thread();
+    assert_eq!(world.thread(["dead", "list"]).quiet(), "");
+    assert_eq!(world.thread(["dead", "list", "--json"]).quiet(), "");
+    let letter = "INSERT INTO dead_letters VALUES (?1, ?2, 1, 9, 'no', '2026-03-18T10:30:00.123Z', 0)";
+    for (consumer, id) in [("bot", 10), ("bot", 9), ("\x1b[2J", 9)] {
+        world.db().execute(letter, rusqlite::params![consumer, id]).unwrap();
+    }
+    let about = "attempts=1 exit=9 parked_at=2026-03-18T10:30:00.123Z  no\n";
+    let odd = format!("\\u{{1b}}[2J  9  {about}");
+    let all = format!("{odd}bot  9  {about}bot  10  {about}");
+    assert_eq!(world.thread(["dead", "list"]).quiet(), all);
+    assert_eq!(world.thread(["dead", "list", "--all"]).quiet(), all);
+    let ninth = world.thread(["dead", "list", "--event-id", "9"]).quiet();
+    assert_eq!(ninth, format!("{odd}bot  9  {about}"));
+    let json = world.thread(["dead", "list", "--json"]).quiet();
+    let names: Vec<String> = json
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["consumer_id"].to_string())
+        .collect();
+    assert_eq!(names, ["\"\\u001b[2J\"", "\"bot\"", "\"bot\""]);
+
+    let error = world.thread(["dead", "list", "--event-id", "8"]).fails(1);
+    assert_eq!(error, "Error: event 8 is no dead letter of any consumer - see `thread dead list`");
+    let named = world.thread(["dead", "list"]).env("THREAD_CONSUMER", "bot").quiet();
+    assert_eq!(named, format!("9  {about}10  {about}"));
+    assert!(world.thread(["dead", "list", "--consumer", ""]).fails(2).contains("is empty"));
+    for what in ["show", "retry", "discard"] {
+        assert!(world.thread(["dead", what, "--all"]).fails(2).contains("no consumer is named"));
+    }
 }
 
 #[test]
