@@ -164,28 +164,34 @@ impl Which {
                 format_args!(
                     "the consumer '{consumer}' pops for itself, so nothing can be delivered to it again"
                 ),
-                "subscribe it with --deliver stdin, or take the event with `thread dead show`",
+                "`thread unsubscribe` it and subscribe it with --deliver stdin, or take the event with \
+                 `thread dead show`",
             ));
         }
         let count = thread.store.retry_letters(&consumer, named)?;
-        self.done(&thread, &consumer, "retry", count)?;
+        self.record(&thread, &consumer, "retry", count)?;
         wake::wake_consumer(&mut thread, &consumer);
-        Ok(())
+        self.print(&consumer, count)
     }
 
     fn discard(&self) -> Result<()> {
         let named = self.named()?;
         let (mut thread, consumer) = self.open()?;
         let count = thread.store.discard_letters(&consumer, named)?;
-        self.done(&thread, &consumer, "discard", count)
+        self.record(&thread, &consumer, "discard", count)?;
+        self.print(&consumer, count)
     }
 
-    /// Logs and prints how many dead letters were changed.
-    fn done(&self, thread: &Thread, consumer: &ConsumerId, what: &str, count: usize) -> Result<()> {
+    /// Logs how many dead letters were changed.
+    fn record(&self, thread: &Thread, consumer: &ConsumerId, what: &str, count: usize) -> Result<()> {
         if let (Some(id), 0) = (self.event_id, count) {
             return Err(no_such_letter(Some(consumer), id));
         }
         thread.log(Level::Info, format_args!("dead: consumer={consumer} {what} count={count}"));
+        Ok(())
+    }
+
+    fn print(&self, consumer: &ConsumerId, count: usize) -> Result<()> {
         if self.json {
             return output::json(&json!({ "consumer_id": consumer.as_str(), "count": count }));
         }

@@ -83,6 +83,28 @@ fn a_retried_letter_runs_alone_and_before_new_events() {
 }
 
 #[test]
+fn a_retry_wakes_the_consumer_also_where_its_answer_cannot_be_printed() {
+    let world = world_with_letters();
+    world.write("mended", "");
+    let (_, stderr) = world.sh("exec thread dead retry --consumer bot --all >/dev/full").ends_with(1);
+    assert!(stderr.contains("cannot write to stdout"), "{stderr}");
+    wait_until("both", || ids(&world.read("got")) == [2, 4, 1, 3]);
+}
+
+#[test]
+fn a_letter_of_what_is_no_number_goes_when_it_is_retried() {
+    let world = world_with_letters();
+    world.write("mended", "");
+    let letter = "INSERT INTO dead_letters VALUES ('bot', 'odd', 1, 9, '', '2026-03-18T10:30:00.123Z', 0)";
+    world.db().execute(letter, []).unwrap();
+    assert_eq!(world.thread(["dead", "retry", "--consumer", "bot", "--all"]).quiet(), "3\n");
+    wait_until("both", || ids(&world.read("got")) == [2, 4, 1, 3]);
+    world.wait_for_state("bot", "idle");
+    world.wait_until_quiet();
+    assert_eq!(world.thread(["dead", "list"]).quiet(), "");
+}
+
+#[test]
 fn discard_throws_the_letter_away_and_keeps_the_event() {
     let world = world_with_letters();
     assert_eq!(world.thread(["dead", "discard", "--consumer", "bot", "--event-id", "1"]).quiet(), "1\n");
@@ -107,7 +129,7 @@ fn what_is_asked_wrongly_or_not_there_is_said() {
     world.thread(["dead", "list", "--consumer", "bot", "--event-id", "2"]).fails(1);
     world.subscribe("popper", "true", &["--from", "new"]);
     let error = world.thread(["dead", "retry", "--consumer", "popper", "--all"]).fails(1);
-    assert!(error.contains("pops for itself"), "{error}");
+    assert!(error.contains("pops for itself") && error.contains("`thread unsubscribe` it and"), "{error}");
     assert_eq!(world.consumer("bot")["dead"], 2, "nothing was changed");
 }
 
