@@ -145,7 +145,8 @@ impl Which {
         let (mut thread, consumer) = self.open()?;
         for letter in self.letters(&thread, Some(&consumer))? {
             let mut page = Vec::new();
-            let mut reading = Reading { after: letter.event_id - 1, left: Some(1), filter: None };
+            let mut reading =
+                Reading { after: letter.event_id.saturating_sub(1), left: Some(1), filter: None };
             thread.store.read_page(&mut reading, &mut page)?;
             if reading.after == letter.event_id && output::bytes(&page)? == output::Reader::Gone {
                 break;

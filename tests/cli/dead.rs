@@ -92,12 +92,15 @@ fn a_retry_wakes_the_consumer_also_where_its_answer_cannot_be_printed() {
 }
 
 #[test]
-fn a_letter_of_what_is_no_number_goes_when_it_is_retried() {
+fn a_letter_of_what_is_no_id_goes_when_it_is_retried() {
     let world = world_with_letters();
     world.write("mended", "");
-    let letter = "INSERT INTO dead_letters VALUES ('bot', 'odd', 1, 9, '', '2026-03-18T10:30:00.123Z', 0)";
-    world.db().execute(letter, []).unwrap();
-    assert_eq!(world.thread(["dead", "retry", "--consumer", "bot", "--all"]).quiet(), "3\n");
+    for id in ["'odd'", "-1e30", "-9223372036854775808"] {
+        let values = format!("('bot', {id}, 1, 9, '', '2026-03-18T10:30:00.123Z', 0)");
+        world.db().execute(&format!("INSERT INTO dead_letters VALUES {values}"), []).unwrap();
+    }
+    assert_eq!(ids(&world.thread(["dead", "show", "--consumer", "bot", "--all"]).quiet()), [1, 3]);
+    assert_eq!(world.thread(["dead", "retry", "--consumer", "bot", "--all"]).quiet(), "5\n");
     wait_until("both", || ids(&world.read("got")) == [2, 4, 1, 3]);
     world.wait_for_state("bot", "idle");
     world.wait_until_quiet();
