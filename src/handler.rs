@@ -45,7 +45,7 @@ pub fn next_task(thread: &mut Thread, subscription: &Subscription) -> Result<Opt
     let consumer = &subscription.consumer;
     while let Some(id) = thread.store.letter_to_retry(consumer)? {
         let mut page = Vec::new();
-        let mut reading = Reading { after: id - 1, left: Some(1), filter: None };
+        let mut reading = Reading { after: id.saturating_sub(1), left: Some(1), filter: None };
         thread.store.read_page(&mut reading, &mut page)?;
         if reading.after == id {
             return Ok(Some((Task::Letter(id), Some(stdin_file(thread, &[&page])?))));

@@ -35,6 +35,47 @@ pub fn bytes(data: &[u8]) -> Result<Reader> {
     }
 }
 
+/// What others wrote, printed as it is. On a terminal its control characters, other than line ends
+/// and tabs, stand as text, so that nothing in it moves the cursor or colours the screen.
+pub struct Foreign {
+    to_terminal: bool,
+    /// [`BEGIN`] came last. It waits for what follows: to U+009F these are control characters too.
+    begun: bool,
+}
+
+/// What U+0080 to U+00BF begin with in UTF-8.
+const BEGIN: u8 = 0xc2;
+
+impl Foreign {
+    pub fn to_stdout() -> Foreign {
+        Foreign { to_terminal: io::stdout().is_terminal(), begun: false }
+    }
+
+    /// Prints what comes next.
+    pub fn print(&mut self, chunk: &[u8]) -> Result<Reader> {
+        if self.to_terminal { bytes(&self.tamed(chunk)) } else { bytes(chunk) }
+    }
+
+    fn tamed(&mut self, chunk: &[u8]) -> Vec<u8> {
+        let mut tamed = Vec::with_capacity(chunk.len());
+        for &byte in chunk {
+            let begun = std::mem::replace(&mut self.begun, byte == BEGIN);
+            if begun && matches!(byte, 0x80..=0x9f) {
+                tamed.extend([BEGIN, byte].escape_ascii());
+                continue;
+            }
+            tamed.extend(begun.then_some(BEGIN));
+            match byte {
+                BEGIN => (),
+                b'\n' | b'\t' => tamed.push(byte),
+                _ if byte.is_ascii_control() => tamed.extend(byte.escape_ascii()),
+                _ => tamed.push(byte),
+            }
+        }
+        tamed
+    }
+}
+
 /// Waits for `time`, or less when the reader of stdout goes away meanwhile; whether it has. A
 /// reader that went is noticed without writing to it.
 pub fn reader_is_gone(time: Duration) -> bool {
@@ -134,4 +175,20 @@ fn stderr_line(line: &str) {
 fn to_stderr(text: &str) {
     // There is nowhere left to say that this failed.
     drop(io::stderr().write_all(text.as_bytes()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_others_wrote_drives_the_terminal() {
+        let tamed = |chunks: &[&[u8]]| {
+            let mut foreign = Foreign { to_terminal: true, begun: false };
+            String::from_utf8(chunks.iter().flat_map(|chunk| foreign.tamed(chunk)).collect()).unwrap()
+        };
+        assert_eq!(tamed(&[b"a\tb\n\x1b[2J\r\x07\x7f\0"]), "a\tb\n\\x1b[2J\\r\\x07\\x7f\\x00");
+        assert_eq!(tamed(&["é €\u{a0}À\u{80}\u{9f}²".as_bytes()]), "é €\u{a0}À\\xc2\\x80\\xc2\\x9f²");
+        assert_eq!(tamed(&[b"x\xc2", b"", b"\x9b2J\xc2", b"\xa9"]), "x\\xc2\\x9b2J©");
+    }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::error::{Failure, OrFix, Result};
 use crate::journal;
+use crate::log::Level;
 use crate::progress::Progress;
 use crate::rule::{Time, format_time};
 use crate::store::{Pruned, Sizes, Step, Store};
@@ -102,20 +103,33 @@ impl Plan {
 
     /// Brings the copy up to date, synced, and deletes. What holds it back may change meanwhile.
     pub fn carry_out(&mut self, thread: &mut Thread) -> Result<Pruned> {
-        journal::catch_up_and_sync(&thread.files, &mut thread.store)
-            .map_err(|e| format!("{e:#}"))
-            .or_fix("events.jsonl is behind, so nothing was pruned", "mend that, then prune again")?;
-        let (mut at, mut total) = (before_oldest(&thread.store)?, Pruned::default());
+        journal::catch_up_and_sync(&thread.files, &mut thread.store).map_err(|e| format!("{e:#}")).or_fix(
+            "events.jsonl is behind, so nothing was pruned",
+            "run `thread doctor --fix`, then prune again",
+        )?;
+        let mut total = Pruned::default();
+        let done = self.delete(thread, &mut total);
+        // Also what went before a failure is told.
+        if total.events > 0 {
+            let forced = if self.force { " forced" } else { "" };
+            let text = format!("prune: count={} bytes={}{forced}", total.events, total.bytes);
+            thread.log(Level::Info, text);
+        }
+        done.map(|()| total).map_err(|failure| after(failure, total))
+    }
+
+    /// Adds to `total` what it has deleted.
+    fn delete(&mut self, thread: &mut Thread, total: &mut Pruned) -> Result<()> {
+        let mut at = before_oldest(&thread.store)?;
         let mut progress = self.progress("deleting old events", at);
         while at < self.upto {
             let seen = (!self.force).then_some(self.seen.as_slice());
-            match thread.store.prune_step(at, self.upto, seen, self.force) {
-                Ok(Step::Upto(reached, pruned)) => {
+            match thread.store.prune_step(at, self.upto, seen, self.force)? {
+                Step::Upto(reached, pruned) => {
                     progress.advance(reached.abs_diff(at));
-                    (at, total) = (reached, total.plus(pruned));
+                    (at, *total) = (reached, total.plus(pruned));
                 }
-                Ok(Step::Overtaken) => self.look_afresh(thread)?,
-                Err(failure) => return Err(after(failure, total)),
+                Step::Overtaken => self.look_afresh(thread)?,
             }
             progress.tick();
             if at < self.upto {
@@ -123,7 +137,7 @@ impl Plan {
                 std::thread::sleep(PAUSE);
             }
         }
-        Ok(total)
+        Ok(())
     }
 
     /// By ids, from those after `at` on.
@@ -167,11 +181,10 @@ fn oldest_wanted(thread: &mut Thread, subscription: &Subscription) -> Result<Opt
 
 /// A failure that came when part of the work was done.
 fn after(failure: Failure, done: Pruned) -> Failure {
-    if done.events == 0 {
-        return failure;
-    }
-    Failure {
-        what: format!("{}; {} events had been pruned before that", failure.what, done.events),
-        ..failure
-    }
+    let told = match done.events {
+        0 => return failure,
+        1 => "1 event had been pruned before that".to_owned(),
+        n => format!("{n} events had been pruned before that"),
+    };
+    Failure { what: format!("{}; {told}", failure.what), ..failure }
 }

@@ -18,8 +18,8 @@ use crate::output;
 /// or reads has to wait. Prints the absolute path of the backup, which is a thread itself.
 ///
 /// All consumers of the backup are paused, so that nothing done there starts a handler; `thread
-/// resume` lets one go. To restore a thread, move the backup to the thread's place and resume its
-/// consumers.
+/// resume` lets one go. To restore a thread, end whatever pushes, move the old thread away, move the
+/// backup to its place, and resume its consumers.
 ///
 /// The directory must be new or empty. It appears whole or not at all.
 #[derive(Args)]

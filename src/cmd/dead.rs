@@ -21,7 +21,7 @@ use crate::wake;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  thread dead list --thread inbox --consumer bot
+  thread dead list --thread inbox
   thread dead retry --thread inbox --consumer bot --event-id 42")]
 pub struct Dead {
     #[command(subcommand)]
@@ -30,7 +30,9 @@ pub struct Dead {
 
 #[derive(Subcommand)]
 enum What {
-    /// List the dead letters; --json prints one object a line
+    /// List the dead letters, of all consumers where none is named
+    ///
+    /// With --json it prints one object a line.
     #[command(after_help = "Example:\n  thread dead list --thread inbox --consumer bot --json")]
     List(Which),
     /// Print dead events, as `thread peek` would
@@ -76,14 +78,12 @@ impl Which {
     fn open(&self) -> Result<(Thread, ConsumerId)> {
         let consumer = self.consumer.existing()?;
         let thread = self.thread.open()?;
-        // Dead letters outlive their subscription.
-        if thread.store.subscription(&consumer)?.is_none() && thread.store.letters(&consumer)?.is_empty() {
-            return Err(unknown_consumer(&consumer));
-        }
+        must_be_known(&thread, &consumer)?;
         Ok((thread, consumer))
     }
 
-    fn letters(&self, thread: &Thread, consumer: &ConsumerId) -> Result<Vec<Letter>> {
+    /// Of one consumer, or of all.
+    fn letters(&self, thread: &Thread, consumer: Option<&ConsumerId>) -> Result<Vec<Letter>> {
         let mut letters = thread.store.letters(consumer)?;
         if let Some(id) = self.event_id {
             letters.retain(|letter| letter.event_id == id);
@@ -103,11 +103,16 @@ impl Which {
     }
 
     fn list(&self) -> Result<()> {
-        let (thread, consumer) = self.open()?;
+        let consumer = self.consumer.name_if_given()?.map(ConsumerId::stored);
+        let thread = self.thread.open()?;
+        if let Some(consumer) = &consumer {
+            must_be_known(&thread, consumer)?;
+        }
         let mut text = String::new();
-        for letter in self.letters(&thread, &consumer)? {
+        for letter in self.letters(&thread, consumer.as_ref())? {
             if self.json {
                 let object = json!({
+                    "consumer_id": letter.consumer.as_str(),
                     "event_id": letter.event_id,
                     "attempts": letter.attempts,
                     "last_exit": letter.last_exit,
@@ -117,6 +122,9 @@ impl Which {
                 });
                 text.push_str(&format!("{object}\n"));
                 continue;
+            }
+            if consumer.is_none() {
+                text.push_str(&format!("{}  ", output::plain(letter.consumer.as_str())));
             }
             let exit = letter.last_exit.map_or("unknown".to_owned(), |code| code.to_string());
             let last_line = letter.last_error.lines().last().unwrap_or_default();
@@ -135,9 +143,10 @@ impl Which {
     fn show(&self) -> Result<()> {
         self.named()?;
         let (mut thread, consumer) = self.open()?;
-        for letter in self.letters(&thread, &consumer)? {
+        for letter in self.letters(&thread, Some(&consumer))? {
             let mut page = Vec::new();
-            let mut reading = Reading { after: letter.event_id - 1, left: Some(1), filter: None };
+            let mut reading =
+                Reading { after: letter.event_id.saturating_sub(1), left: Some(1), filter: None };
             thread.store.read_page(&mut reading, &mut page)?;
             if reading.after == letter.event_id && output::bytes(&page)? == output::Reader::Gone {
                 break;
@@ -156,28 +165,34 @@ impl Which {
                 format_args!(
                     "the consumer '{consumer}' pops for itself, so nothing can be delivered to it again"
                 ),
-                "subscribe it with --deliver stdin, or take the event with `thread dead show`",
+                "`thread unsubscribe` it and subscribe it with --deliver stdin, or take the event with \
+                 `thread dead show`",
             ));
         }
         let count = thread.store.retry_letters(&consumer, named)?;
-        self.done(&thread, &consumer, "retry", count)?;
+        self.record(&thread, &consumer, "retry", count)?;
         wake::wake_consumer(&mut thread, &consumer);
-        Ok(())
+        self.print(&consumer, count)
     }
 
     fn discard(&self) -> Result<()> {
         let named = self.named()?;
         let (mut thread, consumer) = self.open()?;
         let count = thread.store.discard_letters(&consumer, named)?;
-        self.done(&thread, &consumer, "discard", count)
+        self.record(&thread, &consumer, "discard", count)?;
+        self.print(&consumer, count)
     }
 
-    /// Logs and prints how many dead letters were changed.
-    fn done(&self, thread: &Thread, consumer: &ConsumerId, what: &str, count: usize) -> Result<()> {
+    /// Logs how many dead letters were changed.
+    fn record(&self, thread: &Thread, consumer: &ConsumerId, what: &str, count: usize) -> Result<()> {
         if let (Some(id), 0) = (self.event_id, count) {
-            return Err(no_such_letter(consumer, id));
+            return Err(no_such_letter(Some(consumer), id));
         }
         thread.log(Level::Info, format_args!("dead: consumer={consumer} {what} count={count}"));
+        Ok(())
+    }
+
+    fn print(&self, consumer: &ConsumerId, count: usize) -> Result<()> {
         if self.json {
             return output::json(&json!({ "consumer_id": consumer.as_str(), "count": count }));
         }
@@ -185,9 +200,15 @@ impl Which {
     }
 }
 
-fn no_such_letter(consumer: &ConsumerId, id: i64) -> Failure {
-    Failure::could_not(
-        format_args!("event {id} is no dead letter of '{consumer}'"),
-        format_args!("see `thread dead list --consumer {consumer}`"),
-    )
+/// Dead letters outlive their subscription.
+fn must_be_known(thread: &Thread, consumer: &ConsumerId) -> Result<()> {
+    if thread.store.subscription(consumer)?.is_none() && thread.store.letters(Some(consumer))?.is_empty() {
+        return Err(unknown_consumer(consumer));
+    }
+    Ok(())
+}
+
+fn no_such_letter(consumer: Option<&ConsumerId>, id: i64) -> Failure {
+    let whose = consumer.map_or("any consumer".to_owned(), |consumer| format!("'{consumer}'"));
+    Failure::could_not(format_args!("event {id} is no dead letter of {whose}"), "see `thread dead list`")
 }

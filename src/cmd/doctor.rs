@@ -47,9 +47,11 @@ impl Doctor {
         if wrong == 0 {
             return Ok(());
         }
-        let what = match wrong {
-            1 => "1 thing is wrong with the thread".to_owned(),
-            n => format!("{n} things are wrong with the thread"),
+        let what = match (wrong, self.fix) {
+            (1, false) => "1 thing is wrong with the thread".to_owned(),
+            (n, false) => format!("{n} things are wrong with the thread"),
+            (1, true) => "1 thing wrong with the thread cannot be mended by --fix".to_owned(),
+            (n, true) => format!("{n} things wrong with the thread cannot be mended by --fix"),
         };
         Err(Failure::could_not(what, "do what is said beside each finding"))
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 use serde_json::json;
 
-use crate::error::{Failure, Result};
+use crate::error::Result;
 use crate::output;
 use crate::thread::Thread;
 
@@ -28,12 +28,6 @@ pub struct Init {
 
 impl Init {
     pub fn run(self) -> Result<()> {
-        if self.path.as_os_str().is_empty() {
-            return Err(Failure::asked_wrongly(
-                "the path is empty",
-                "name the directory, as in `thread init inbox`",
-            ));
-        }
         let dir = Thread::init(&self.path)?;
         if self.json {
             return output::json(&json!({ "thread": dir.to_string_lossy() }));

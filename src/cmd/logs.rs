@@ -9,15 +9,16 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::cmd::{ConsumerArg, ThreadArg, unknown_consumer};
-use crate::error::{Failure, OrFix, Result};
-use crate::output::{self, Reader};
+use crate::error::{Failure, Result};
+use crate::output::{self, Foreign, Reader};
 
 /// How often a followed log is looked at.
 const STEP: Duration = Duration::from_millis(100);
 
 /// Show what a consumer's handler printed
 ///
-/// The handler's standard output and error, with a line before and after each run.
+/// The handler's standard output and error, with a line before and after each run. On a terminal,
+/// control characters in it stand as text.
 #[derive(Args)]
 #[command(after_help = "Example:\n  thread logs --thread inbox --consumer bot --tail 50 -f")]
 pub struct Logs {
@@ -51,12 +52,13 @@ impl Logs {
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             Err(e) => return Err(cannot_read(&path, &e)),
         };
+        let mut output = Foreign::to_stdout();
         if let Some(file) = &mut printed {
             if let Some(lines) = self.tail {
                 let start = start_of_tail(file, lines).map_err(|e| cannot_read(&path, &e))?;
                 file.seek(SeekFrom::Start(start)).map_err(|e| cannot_read(&path, &e))?;
             }
-            if copy(file, &path)? == Reader::Gone {
+            if copy(file, &path, &mut output)? == Reader::Gone {
                 return Ok(());
             }
         }
@@ -64,7 +66,7 @@ impl Logs {
             // Asked first: a log that was set aside is read to its end before the new one is begun.
             let current = is_current(printed.as_ref(), &path);
             if let Some(file) = &mut printed
-                && copy(file, &path)? == Reader::Gone
+                && copy(file, &path, &mut output)? == Reader::Gone
             {
                 return Ok(());
             }
@@ -89,15 +91,14 @@ fn is_current(file: Option<&File>, path: &Path) -> bool {
 }
 
 /// Prints the rest of a file.
-fn copy(file: &mut File, path: &Path) -> Result<Reader> {
+fn copy(file: &mut File, path: &Path, output: &mut Foreign) -> Result<Reader> {
     let mut chunk = vec![0; 64 * 1024];
     loop {
-        let read =
-            file.read(&mut chunk).or_fix(format_args!("cannot read {}", path.display()), "try again")?;
+        let read = file.read(&mut chunk).map_err(|e| cannot_read(path, &e))?;
         if read == 0 {
             return Ok(Reader::There);
         }
-        if output::bytes(&chunk[..read])? == Reader::Gone {
+        if output.print(&chunk[..read])? == Reader::Gone {
             return Ok(Reader::Gone);
         }
     }

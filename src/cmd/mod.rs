@@ -224,14 +224,12 @@ impl ThreadArg {
     /// The directory named by `--thread` or `THREAD_DIR`, as given.
     pub fn path(&self) -> Result<PathBuf> {
         let named = self.thread.clone().or_else(|| from_environment("THREAD_DIR").map(PathBuf::from));
-        match named {
-            Some(path) if !path.as_os_str().is_empty() => Ok(path),
-            Some(_) => Err(Failure::asked_wrongly("--thread is empty", "name the thread's directory")),
-            None => Err(Failure::asked_wrongly(
+        named.ok_or_else(|| {
+            Failure::asked_wrongly(
                 "no thread is named",
                 "give --thread <path> or set THREAD_DIR; `thread init <path>` makes one",
-            )),
-        }
+            )
+        })
     }
 
     pub fn open(&self) -> Result<Thread> {
@@ -250,6 +248,13 @@ pub struct ConsumerArg {
 impl ConsumerArg {
     /// The name given by `--consumer` or `THREAD_CONSUMER`.
     pub fn name(&self) -> Result<String> {
+        self.name_if_given()?.ok_or_else(|| {
+            Failure::asked_wrongly("no consumer is named", "give --consumer <name> or set THREAD_CONSUMER")
+        })
+    }
+
+    /// That name, for what can do without one.
+    pub fn name_if_given(&self) -> Result<Option<String>> {
         let from_environment = || {
             from_environment("THREAD_CONSUMER").map(|name| {
                 name.into_string()
@@ -257,12 +262,10 @@ impl ConsumerArg {
             })
         };
         match self.consumer.clone().map(Ok).or_else(from_environment).transpose()? {
-            Some(name) if !name.is_empty() => Ok(name),
-            Some(_) => Err(Failure::asked_wrongly("--consumer is empty", "name the consumer")),
-            None => Err(Failure::asked_wrongly(
-                "no consumer is named",
-                "give --consumer <name> or set THREAD_CONSUMER",
-            )),
+            Some(name) if name.is_empty() => {
+                Err(Failure::asked_wrongly("--consumer is empty", "name the consumer"))
+            }
+            named => Ok(named),
         }
     }
 
@@ -346,10 +349,10 @@ pub fn event_id(text: &str) -> std::result::Result<i64, String> {
     whole_number(text).ok_or_else(|| "an event id is a whole number, 0 or more".to_owned())
 }
 
-/// Reads a limit: a plain decimal integer, 1 or more.
+/// Reads a limit, or another number of things: a plain decimal integer, 1 or more.
 pub fn limit(text: &str) -> std::result::Result<u64, String> {
     let number = whole_number(text).and_then(|n| u64::try_from(n).ok());
-    number.filter(|&n| n >= 1).ok_or_else(|| "a limit is a whole number, 1 or more".to_owned())
+    number.filter(|&n| n >= 1).ok_or_else(|| "it is a whole number, 1 or more".to_owned())
 }
 
 /// Digits only: no sign, no blank, no fraction, nothing after them.

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use crate::cmd::{ThreadArg, event_id};
 use crate::error::{Failure, Result};
-use crate::log::Level;
 use crate::prune::{self, Held, Old, Plan};
 use crate::store::{Pruned, Sizes};
 use crate::{duration, output};
@@ -62,11 +61,6 @@ impl Prune {
             return self.print(found, plan.held(), None);
         }
         let pruned = plan.carry_out(&mut thread)?;
-        if pruned.events > 0 {
-            let forced = if self.force { " forced" } else { "" };
-            let text = format!("prune: count={} bytes={}{forced}", pruned.events, pruned.bytes);
-            thread.log(Level::Info, text);
-        }
         let sizes = if self.compact { Some(prune::compact(&mut thread, pruned)?) } else { None };
         self.print(pruned, plan.held(), sizes)
     }
@@ -94,20 +88,31 @@ impl Prune {
             ));
         }
         if pruned.dead_letters > 0 {
-            let what = if self.force {
-                "are dead letters of some consumer"
-            } else {
-                "were left out: they are dead letters"
-            };
-            output::note(format_args!("{} events {what}", pruned.dead_letters));
+            output::note(self.about_dead_letters(pruned.dead_letters));
         }
         if let Some(Held { at, consumer }) = held {
-            output::warn(format_args!("stopped before event {at}, which is pending for '{consumer}'"));
+            output::warn(format_args!(
+                "stopped before event {at}, which is pending for '{consumer}'; `thread seek` it past that or \
+                 `thread unsubscribe` it if it is done with these, or prune with --force"
+            ));
         }
         if let Some(Sizes { before, after }) = sizes {
             output::note(format_args!("events.db had {before} bytes and has {after} now"));
         }
         output::line(pruned.events)
+    }
+
+    fn about_dead_letters(&self, number: u64) -> String {
+        match (self.force, self.dry_run, number) {
+            (false, _, 1) => "1 event was left out: it is a dead letter (see `thread dead list`)".to_owned(),
+            (false, _, n) => {
+                format!("{n} events were left out: they are dead letters (see `thread dead list`)")
+            }
+            (true, true, 1) => "1 of these events is a dead letter, and would go too".to_owned(),
+            (true, true, n) => format!("{n} of these events are dead letters, and would go too"),
+            (true, false, 1) => "1 of these events was a dead letter".to_owned(),
+            (true, false, n) => format!("{n} of these events were dead letters"),
+        }
     }
 
     fn as_json(&self, pruned: Pruned, held: Option<&Held>, sizes: Option<Sizes>) -> Value {

@@ -255,9 +255,6 @@ fn missing(name: &str, give: &str) -> Failure {
 fn read_content(path: &Path) -> Result<String> {
     let from_stdin = path.as_os_str() == "-";
     let name = if from_stdin { "stdin".into() } else { path.to_string_lossy() };
-    if name.is_empty() {
-        return Err(Failure::asked_wrongly("--content-file is empty", "name a file, or - for stdin"));
-    }
     let mut bytes = Vec::new();
     let read = if from_stdin {
         io::stdin().lock().take(MAX_CONTENT + 1).read_to_end(&mut bytes)

@@ -159,8 +159,9 @@ fn settle(thread: &mut Thread, consumer: &ConsumerId) -> Result<String> {
     if !thread.files.is_owner() {
         return Err(Failure::could_not("the thread belongs to another user", "run this as that user"));
     }
-    let done = "its end was recorded".to_owned();
-    let Some(lock) = dispatch::take_lock(thread, consumer)? else { return Ok(done) };
+    let Some(lock) = dispatch::take_lock(thread, consumer)? else {
+        return Ok("somebody looks after it now".to_owned());
+    };
     let spawned = match thread.store.subscription(consumer) {
         Ok(Some(subscription)) => supervisor::spawn(thread, &subscription, &lock, Cause::News),
         Ok(None) => Err(Failure::could_not("it is subscribed no more", "look again")),
@@ -169,5 +170,5 @@ fn settle(thread: &mut Thread, consumer: &ConsumerId) -> Result<String> {
     if spawned.is_err() {
         lock.release();
     }
-    spawned.map(|()| done)
+    spawned.map(|()| "its end was recorded".to_owned())
 }

@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::{Doctor, Finding};
+use crate::dispatch;
 use crate::notifier::{self, Choice};
 use crate::spawn;
 use crate::store::quoted;
@@ -29,7 +30,10 @@ pub fn check(doctor: &mut Doctor, thread: &Thread) {
     }
     // Trouble with the table is told by the check of the consumers.
     for subscription in thread.store.subscriptions().unwrap_or_default() {
-        handler(doctor, &subscription);
+        // Where its directory is gone, that is told, and its program need not be missing.
+        if dispatch::defect(&subscription).is_none() {
+            handler(doctor, &subscription);
+        }
     }
 }
 
@@ -40,10 +44,7 @@ fn handler(doctor: &mut Doctor, subscription: &Subscription) {
     if let Some(word) = missing {
         let place = if word.contains('/') { "is not there or cannot be run" } else { "is not on PATH" };
         let problem = format!("the handler of '{consumer}' begins with '{word}', which {place}");
-        let name = quoted(Path::new(consumer.as_str()));
-        let fix = format!(
-            "install it, or `thread unsubscribe --consumer {name}`, then `thread subscribe` it with another handler"
-        );
+        let fix = "install it, or `thread unsubscribe` it, then `thread subscribe` it with another handler";
         doctor.tell(Finding::error(CHECK, problem).instead(fix));
     } else if speaks_of_thread(&subscription.handler_cmd) && spawn::on_path("thread").is_none() {
         let problem = format!("the handler of '{consumer}' speaks of `thread`, which is not on PATH");

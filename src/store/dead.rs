@@ -8,9 +8,14 @@ use crate::error::{Result, database};
 use crate::rule::{Exit, Time, format_time};
 use crate::subscription::ConsumerId;
 
+/// The id of a letter's event. Another program may have written what is no number: such a letter is
+/// found and removed by the same id, or it would be found again without end.
+const EVENT: &str = "CAST(event_id AS INTEGER)";
+
 /// A dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Letter {
+    pub consumer: ConsumerId,
     pub event_id: i64,
     pub attempts: i64,
     /// The last run's exit code: 128 and the signal's number for one that was killed, 124 for one
@@ -24,16 +29,17 @@ pub struct Letter {
 }
 
 impl Store {
-    /// A consumer's dead letters, oldest event first.
-    pub fn letters(&self, consumer: &ConsumerId) -> Result<Vec<Letter>> {
+    /// A consumer's dead letters, oldest event first; or those of all, one consumer after the other.
+    pub fn letters(&self, consumer: Option<&ConsumerId>) -> Result<Vec<Letter>> {
         let select = || -> rusqlite::Result<Vec<Letter>> {
-            let mut statement = self.conn.prepare_cached(
-                "SELECT event_id, attempts, last_exit, last_error, parked_at, retry FROM dead_letters \
-                 WHERE consumer_id = ? ORDER BY event_id",
-            )?;
-            let rows = statement.query_map([consumer.as_str()], |row| {
+            let mut statement = self.conn.prepare_cached(&format!(
+                "SELECT {EVENT}, attempts, last_exit, last_error, parked_at, retry, consumer_id \
+                 FROM dead_letters WHERE ?1 IS NULL OR consumer_id = ?1 ORDER BY consumer_id, event_id",
+            ))?;
+            let rows = statement.query_map([consumer.map(ConsumerId::as_str)], |row| {
                 let number = |column: usize| row.get_ref(column).map(|value| value.as_i64().ok());
                 Ok(Letter {
+                    consumer: ConsumerId::stored(row.get_ref(6).map(text_of)?.unwrap_or_default()),
                     event_id: number(0)?.unwrap_or(0),
                     attempts: number(1)?.unwrap_or(0),
                     last_exit: number(2)?,
@@ -50,9 +56,7 @@ impl Store {
     /// The dead letter that is to be delivered again next, if any.
     pub fn letter_to_retry(&self, consumer: &ConsumerId) -> Result<Option<i64>> {
         self.conn
-            .prepare_cached(
-                "SELECT min(CAST(event_id AS INTEGER)) FROM dead_letters WHERE consumer_id = ? AND retry",
-            )
+            .prepare_cached(&format!("SELECT min({EVENT}) FROM dead_letters WHERE consumer_id = ? AND retry"))
             .and_then(|mut s| s.query_row([consumer.as_str()], |row| row.get(0)).optional())
             .map(Option::flatten)
             .map_err(|e| database(&e, "reading the dead letters"))
@@ -69,7 +73,7 @@ impl Store {
     }
 
     fn on_letters(&mut self, statement: &str, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
-        let sql = format!("{statement} WHERE consumer_id = ?1 AND (?2 IS NULL OR event_id = ?2)");
+        let sql = format!("{statement} WHERE consumer_id = ?1 AND (?2 IS NULL OR {EVENT} = ?2)");
         let done = self.conn.execute(&sql, params![consumer.as_str(), event]);
         done.map_err(|e| database(&e, "changing the dead letters"))
     }
@@ -101,17 +105,16 @@ pub(super) fn failed_again(
     error: &str,
     now: Time,
 ) -> rusqlite::Result<()> {
-    conn.execute(
+    let sql = format!(
         "UPDATE dead_letters SET attempts = attempts + 1, last_exit = ?, last_error = ?, parked_at = ?, retry = 0 \
-         WHERE consumer_id = ? AND event_id = ?",
-        params![exit.code(), error, format_time(now), consumer.as_str(), id],
-    )
-    .map(drop)
+         WHERE consumer_id = ? AND {EVENT} = ?"
+    );
+    conn.execute(&sql, params![exit.code(), error, format_time(now), consumer.as_str(), id]).map(drop)
 }
 
 pub(super) fn remove(conn: &Connection, consumer: &ConsumerId, id: i64) -> rusqlite::Result<()> {
-    let sql = "DELETE FROM dead_letters WHERE consumer_id = ? AND event_id = ?";
-    conn.execute(sql, params![consumer.as_str(), id]).map(drop)
+    let sql = format!("DELETE FROM dead_letters WHERE consumer_id = ? AND {EVENT} = ?");
+    conn.execute(&sql, params![consumer.as_str(), id]).map(drop)
 }
 
 /// Takes back every wish to deliver a dead letter again.

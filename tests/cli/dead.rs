@@ -31,7 +31,7 @@ fn list_names_each_with_its_end() {
     let one = world.thread(["dead", "list", "--consumer", "bot", "--event-id", "3", "--json"]).quiet();
     let letter: serde_json::Value = serde_json::from_str(&one).unwrap();
     let keys: Vec<&String> = letter.as_object().unwrap().keys().collect();
-    assert_eq!(keys[..5], ["event_id", "attempts", "last_exit", "last_error", "parked_at"]);
+    assert_eq!(keys[..5], ["consumer_id", "event_id", "attempts", "last_exit", "last_error"]);
     assert_eq!(letter["last_error"], "first\nsecond line");
 }
 
@@ -83,6 +83,31 @@ fn a_retried_letter_runs_alone_and_before_new_events() {
 }
 
 #[test]
+fn a_retry_wakes_the_consumer_also_where_its_answer_cannot_be_printed() {
+    let world = world_with_letters();
+    world.write("mended", "");
+    let (_, stderr) = world.sh("exec thread dead retry --consumer bot --all >/dev/full").ends_with(1);
+    assert!(stderr.contains("cannot write to stdout"), "{stderr}");
+    wait_until("both", || ids(&world.read("got")) == [2, 4, 1, 3]);
+}
+
+#[test]
+fn a_letter_of_what_is_no_id_goes_when_it_is_retried() {
+    let world = world_with_letters();
+    world.write("mended", "");
+    for id in ["'odd'", "-1e30", "-9223372036854775808"] {
+        let values = format!("('bot', {id}, 1, 9, '', '2026-03-18T10:30:00.123Z', 0)");
+        world.db().execute(&format!("INSERT INTO dead_letters VALUES {values}"), []).unwrap();
+    }
+    assert_eq!(ids(&world.thread(["dead", "show", "--consumer", "bot", "--all"]).quiet()), [1, 3]);
+    assert_eq!(world.thread(["dead", "retry", "--consumer", "bot", "--all"]).quiet(), "5\n");
+    wait_until("both", || ids(&world.read("got")) == [2, 4, 1, 3]);
+    world.wait_for_state("bot", "idle");
+    world.wait_until_quiet();
+    assert_eq!(world.thread(["dead", "list"]).quiet(), "");
+}
+
+#[test]
 fn discard_throws_the_letter_away_and_keeps_the_event() {
     let world = world_with_letters();
     assert_eq!(world.thread(["dead", "discard", "--consumer", "bot", "--event-id", "1"]).quiet(), "1\n");
@@ -107,7 +132,7 @@ fn what_is_asked_wrongly_or_not_there_is_said() {
     world.thread(["dead", "list", "--consumer", "bot", "--event-id", "2"]).fails(1);
     world.subscribe("popper", "true", &["--from", "new"]);
     let error = world.thread(["dead", "retry", "--consumer", "popper", "--all"]).fails(1);
-    assert!(error.contains("pops for itself"), "{error}");
+    assert!(error.contains("pops for itself") && error.contains("`thread unsubscribe` it and"), "{error}");
     assert_eq!(world.consumer("bot")["dead"], 2, "nothing was changed");
 }
 
@@ -119,6 +144,39 @@ fn a_letter_to_be_retried_wakes_whoever_is_subscribed_anew() {
     world.thread(["unsubscribe", "--consumer", "bot"]).quiet();
     world.subscribe("bot", "cat >> later", &["--deliver", "stdin"]);
     wait_until("both", || ids(&world.read("later")) == [1, 3]);
+}
+
+#[test]
+fn list_without_a_name_is_for_all_consumers() {
+    let world = World::with_thread();
+    assert_eq!(world.thread(["dead", "list"]).quiet(), "");
+    assert_eq!(world.thread(["dead", "list", "--json"]).quiet(), "");
+    let letter = "INSERT INTO dead_letters VALUES (?1, ?2, 1, 9, 'no', '2026-03-18T10:30:00.123Z', 0)";
+    for (consumer, id) in [("bot", 10), ("bot", 9), ("\x1b[2J", 9)] {
+        world.db().execute(letter, rusqlite::params![consumer, id]).unwrap();
+    }
+    let about = "attempts=1 exit=9 parked_at=2026-03-18T10:30:00.123Z  no\n";
+    let odd = format!("\\u{{1b}}[2J  9  {about}");
+    let all = format!("{odd}bot  9  {about}bot  10  {about}");
+    assert_eq!(world.thread(["dead", "list"]).quiet(), all);
+    assert_eq!(world.thread(["dead", "list", "--all"]).quiet(), all);
+    let ninth = world.thread(["dead", "list", "--event-id", "9"]).quiet();
+    assert_eq!(ninth, format!("{odd}bot  9  {about}"));
+    let json = world.thread(["dead", "list", "--json"]).quiet();
+    let names: Vec<String> = json
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["consumer_id"].to_string())
+        .collect();
+    assert_eq!(names, ["\"\\u001b[2J\"", "\"bot\"", "\"bot\""]);
+
+    let error = world.thread(["dead", "list", "--event-id", "8"]).fails(1);
+    assert_eq!(error, "Error: event 8 is no dead letter of any consumer - see `thread dead list`");
+    let named = world.thread(["dead", "list"]).env("THREAD_CONSUMER", "bot").quiet();
+    assert_eq!(named, format!("9  {about}10  {about}"));
+    assert!(world.thread(["dead", "list", "--consumer", ""]).fails(2).contains("is empty"));
+    for what in ["show", "retry", "discard"] {
+        assert!(world.thread(["dead", what, "--all"]).fails(2).contains("no consumer is named"));
+    }
 }
 
 #[test]

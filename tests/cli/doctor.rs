@@ -24,11 +24,14 @@ fn examine(world: &World, args: &[&str]) -> Vec<String> {
     let lines: Vec<String> = stdout.lines().map(str::to_owned).collect();
     let errors = lines.iter().filter(|line| line.starts_with("error: ")).count();
     let code = i32::from(errors > 0);
+    let told = |what: &str| format!("Error: {what} - do what is said beside each finding\n");
     assert_eq!(output.status.code(), Some(code), "{stdout}{stderr}");
-    let told = match errors {
-        0 => String::new(),
-        1 => "Error: 1 thing is wrong with the thread - do what is said beside each finding\n".to_owned(),
-        n => format!("Error: {n} things are wrong with the thread - do what is said beside each finding\n"),
+    let told = match (errors, args.contains(&"--fix")) {
+        (0, _) => String::new(),
+        (1, false) => told("1 thing is wrong with the thread"),
+        (n, false) => told(&format!("{n} things are wrong with the thread")),
+        (1, true) => told("1 thing wrong with the thread cannot be mended by --fix"),
+        (n, true) => told(&format!("{n} things wrong with the thread cannot be mended by --fix")),
     };
     assert_eq!(stderr, told, "{stdout}");
     lines
@@ -433,7 +436,8 @@ fn filters_and_subscriptions_that_no_longer_hold_are_told() {
         "error: the handler of 'bot' is empty - `thread unsubscribe` it, then `thread subscribe` it with \
          another handler",
     );
-    set("handler_cmd = 'true', cwd = '/no/such/place'");
+    // That its program is not there either follows from it.
+    set("handler_cmd = './agent.sh', cwd = '/no/such/place'");
     found_and_told(
         &world,
         "error: the working directory of 'bot', /no/such/place, is gone - make that directory again, or \
@@ -459,8 +463,7 @@ fn programs_that_are_gone_are_told() {
         set(fine).unwrap();
         assert_healthy(&world);
     }
-    let fix =
-        "install it, or `thread unsubscribe --consumer bot`, then `thread subscribe` it with another handler";
+    let fix = "install it, or `thread unsubscribe` it, then `thread subscribe` it with another handler";
     for (handler, says) in [
         ("gone --fast | cat", "begins with 'gone', which is not on PATH"),
         ("./gone.sh", "begins with './gone.sh', which is not there or cannot be run"),

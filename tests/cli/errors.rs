@@ -62,7 +62,7 @@ fn all_refuse(world: &World, dir: &Path, mut check: impl FnMut(&str)) {
 fn each_kind_of_failure_has_its_exit_code() {
     let world = World::with_thread();
     world.idle_consumer("bot", "");
-    let table: [(&[&str], i32, &str); 18] = [
+    let table: [(&[&str], i32, &str); 21] = [
         (&["info", "--thread", "nowhere"], 1, "is not a thread"),
         (&["init", "inbox"], 1, "is a thread already"),
         (&["subscribe", "--consumer", "bot", "--handler", "true"], 1, "is subscribed already"),
@@ -80,6 +80,9 @@ fn each_kind_of_failure_has_its_exit_code() {
         (&["peek", "--last-event-id", "0", "--filter", "nosuch = 1"], 2, "nosuch"),
         (&["push", "--source", "self", "--type", "other", "--content", "x"], 2, "'other'"),
         (&["info", "--thread", ""], 2, "--thread"),
+        (&["init", ""], 2, "<PATH>"),
+        (&["push", "--source", "self", "--type", "record", "--content-file", ""], 2, "--content-file"),
+        (&["peek", "--tail", "0"], 2, "it is a whole number, 1 or more"),
         (&["push", "--batch"], 2, "line 1 of the batch"),
     ];
     for (args, code, says) in table {

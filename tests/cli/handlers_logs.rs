@@ -133,6 +133,17 @@ fn following_shows_what_comes_also_across_a_log_that_was_set_aside() {
 }
 
 #[test]
+fn only_on_a_terminal_do_control_characters_stand_as_text() {
+    let world = World::with_thread();
+    let text = "one\ttwo \x1b[31mé\u{9b}2J\r\n";
+    std::fs::create_dir_all(world.path("inbox/logs/handlers")).unwrap();
+    world.write("inbox/logs/handlers/bot.log", text);
+    assert_eq!(world.thread(["logs", "--consumer", "bot"]).quiet(), text);
+    let Some(run) = world.terminal(80, "thread logs --consumer bot") else { return };
+    assert_eq!(run.ok(), "one\ttwo \\x1b[31mé\\xc2\\x9b2J\\r\n");
+}
+
+#[test]
 fn following_waits_for_a_log_that_does_not_exist_yet() {
     let world = World::with_thread();
     world.subscribe("bot", "echo hello; cat > in", &["--deliver", "stdin"]);

@@ -84,7 +84,8 @@ fn a_dry_run_says_the_same_and_changes_nothing() {
     let world = world_with(10);
     world.idle_consumer("bot", "");
     world.off(["ack", "--consumer", "bot", "--event-id", "4"]).quiet();
-    let stop = "Warning: stopped before event 5, which is pending for 'bot'\n";
+    let stop = "Warning: stopped before event 5, which is pending for 'bot'; `thread seek` it past that or \
+                `thread unsubscribe` it if it is done with these, or prune with --force\n";
     let note = "Note: nothing was deleted; it would free 40 bytes of content and metadata\n";
     let dry = ["prune", "--before-id", "8", "--dry-run"];
     assert_eq!(world.off(dry).ends_with(0), ("4\n".into(), format!("{note}{stop}")));
@@ -159,7 +160,7 @@ fn dead_letters_stay_unless_forced() {
     let before = world.table_as_jsonl();
     // They outlive their subscription.
     world.off(["unsubscribe", "--consumer", "bot"]).quiet();
-    let note = "Note: 2 events were left out: they are dead letters\n";
+    let note = "Note: 2 events were left out: they are dead letters (see `thread dead list`)\n";
     let (stdout, stderr) = world.off(["prune", "--before-id", "6"]).ends_with(0);
     assert_eq!((stdout.as_str(), stderr.as_str()), ("3\n", note));
     assert_eq!(stored(&world), [2, 4]);
@@ -169,12 +170,18 @@ fn dead_letters_stay_unless_forced() {
     assert_copy_keeps(&world, &before);
 
     world.off(["subscribe", "--consumer", "bot", "--handler", "true", "--deliver", "stdin"]).quiet();
+    let notes = |args: &[&str]| world.off(["prune", "--before-id"].iter().chain(args)).ends_with(0).1;
+    let one = "Note: 1 event was left out: it is a dead letter (see `thread dead list`)\n";
+    assert_eq!(notes(&["4"]), one);
+    let dry = notes(&["6", "--force", "--dry-run"]);
+    assert!(dry.ends_with("\nNote: 2 of these events are dead letters, and would go too\n"), "{dry}");
     let forced = answer(&world, &["--before-id", "4", "--force"]);
     assert_eq!((&forced["count"], &forced["dead_letters"]), (&json!(1), &json!(1)));
     let letters = world.thread(["dead", "list", "--consumer", "bot"]).quiet();
     assert!(letters.starts_with("4  ") && letters.lines().count() == 1, "{letters}");
     let error = world.off(["dead", "retry", "--consumer", "bot", "--event-id", "2"]).fails(1);
     assert!(error.contains("event 2 is no dead letter of 'bot'"), "{error}");
+    assert_eq!(notes(&["6", "--force"]), "Note: 1 of these events was a dead letter\n");
 }
 
 #[test]
@@ -189,6 +196,24 @@ fn an_event_pruned_while_its_handler_fails_on_it_leaves_no_dead_letter() {
     world.wait_until_quiet();
     assert_eq!(world.thread(["dead", "list", "--consumer", "bot"]).quiet(), "");
     assert_eq!(world.query("SELECT count(*) FROM dead_letters"), 0);
+}
+
+#[test]
+fn what_went_before_a_failure_is_told() {
+    let world = world_with(4);
+    // The first event takes longer than one transaction may, and the second cannot go.
+    world
+        .db()
+        .execute_batch(
+            "CREATE TRIGGER slow BEFORE DELETE ON events WHEN old.id = 1 BEGIN SELECT max(x) FROM \
+             (WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 2000000) SELECT x FROM n); END; \
+             CREATE TRIGGER never BEFORE DELETE ON events WHEN old.id = 2 BEGIN SELECT RAISE(ABORT, 'it stays'); END",
+        )
+        .unwrap();
+    let error = world.off(["prune", "--before-id", "4"]).fails(1);
+    assert!(error.contains("it stays; 1 event had been pruned before that"), "{error}");
+    assert_eq!(stored(&world), [2, 3, 4]);
+    assert_eq!(world.log().last().unwrap(), "[INFO] prune: count=1 bytes=10");
 }
 
 #[test]

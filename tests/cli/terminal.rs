@@ -218,12 +218,15 @@ fn nothing_that_was_stored_or_mistyped_moves_the_terminals_cursor() {
     world.push(clear);
     world.idle_consumer("bot", &format!("content <> '{clear}'"));
     world.db().execute("UPDATE subscriptions SET handler_cmd = ?1", [clear]).unwrap();
+    fs::create_dir_all(world.path("inbox/logs/handlers")).unwrap();
+    world.write("inbox/logs/handlers/bot.log", format!("\u{9b}2J{clear}\n"));
     assert_eq!(terminal.run("echo here"), printed("here\n", "0"));
     for (command, exit) in [
         ("thread peek --last-event-id 0", "0"),
         ("thread info", "0"),
         ("cat inbox/events.jsonl", "0"),
         ("cat inbox/logs/thread.log", "0"),
+        ("thread logs --consumer bot", "0"),
         (r"thread pause --consumer $'\e[2J\e[H'", "1"),
         (r"thread push --source self --type $'\e[2J' --content x", "2"),
     ] {

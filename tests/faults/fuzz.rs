@@ -478,7 +478,7 @@ fn rows_of_other_tools_with_odd_types_stop_no_command_and_hide_no_other_consumer
                     drop(
                         thread
                             .store
-                            .letters(&subscription.consumer)
+                            .letters(Some(&subscription.consumer))
                             .unwrap_or_else(|e| panic!("{about}: {e}")),
                     );
                     thread
