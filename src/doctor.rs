@@ -21,8 +21,8 @@ use serde::Serialize;
 use crate::error::{Failure, Result};
 use crate::files::{self, Files};
 use crate::log::{self, Level};
-use crate::store;
-use crate::thread::Thread;
+
+use crate::thread::{self, Thread};
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -84,8 +84,8 @@ impl Finding {
 ///
 /// Only when `dir` is no thread. All other trouble is a finding.
 pub fn examine(dir: &Path, fix: bool) -> Result<Vec<Finding>> {
-    let dir = files::absolute(dir).map_err(|_| store::missing(dir))?;
-    let files = Files::of(dir.clone()).ok_or_else(|| store::missing(&dir))?;
+    let dir = files::absolute(dir).map_err(|_| thread::missing(dir))?;
+    let files = Files::of(dir.clone()).ok_or_else(|| thread::missing(&dir))?;
     let mut doctor = Doctor { fix, files, findings: Vec::new() };
     layout::check(&mut doctor);
     if let Some(store) = database::check(&mut doctor) {

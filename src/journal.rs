@@ -179,7 +179,7 @@ impl<'a> Writer<'a> {
         }
         let before = self.state.end;
         self.append(store, i64::MAX)?;
-        if self.state.end == before && before.id > store.newest_id()? {
+        if self.state.end == before && before.id > store.newest_ever()? {
             // An older database was put back: the copy tells of events that it does not know.
             let start = Place { id: self.state.base, ..Place::default() };
             (self.state.end, self.state.synced) = (start, start);
@@ -197,7 +197,7 @@ impl<'a> Writer<'a> {
             return Ok(());
         }
         // Asked first: what is stored from now on is a row, whatever a line says.
-        let newest = store.newest_id()?;
+        let newest = store.newest_ever()?;
         let mut lines = Lines::after(self.jsonl.try_clone()?, self.state.end.bytes)?;
         if self.compare(store, &mut lines, newest)? && self.state.end.bytes == length {
             return Ok(());
@@ -307,7 +307,7 @@ impl<'a> Writer<'a> {
                 break;
             }
             let progress = progress.get_or_insert_with(|| {
-                let newest = store.newest_id().ok().map(|newest| newest.min(upto).abs_diff(end.id));
+                let newest = store.newest_ever().ok().map(|newest| newest.min(upto).abs_diff(end.id));
                 Progress::of("copying to events.jsonl", newest)
             });
             self.append_far(store, &mut reading, upto, progress)?;

@@ -13,7 +13,7 @@ use sha1::{Digest, Sha1};
 use wait_timeout::ChildExt;
 
 use crate::spawn;
-use crate::store::quoted;
+use crate::spawn::quoted;
 
 /// How long a notifier may take to answer before it is killed.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -56,7 +56,7 @@ impl Plan {
     /// that is pending for a consumer.
     pub fn make(thread: &mut Thread, old: Old, force: bool) -> Result<Plan> {
         // What comes later is never old: the copy may not have it yet.
-        let newest = thread.store.newest_id()?;
+        let newest = thread.store.newest_ever()?;
         let wished = match old {
             Old::BeforeId(id) => id - 1,
             Old::StoredBefore(time) => thread.store.last_before(&format_time(time))?,

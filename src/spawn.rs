@@ -97,3 +97,9 @@ pub fn on_path(name: &str) -> Option<PathBuf> {
 pub fn is_executable(path: &Path) -> bool {
     path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
 }
+
+/// A path as a shell would take it.
+pub fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    shlex::try_quote(&text).map_or_else(|_| text.clone().into_owned(), |quoted| quoted.into_owned())
+}

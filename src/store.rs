@@ -34,7 +34,7 @@ pub use prune::{Pruned, Step};
 pub use subscriptions::{NewSubscription, Subscribed};
 pub use wal::fold_back;
 
-use crate::error::{self, Failure, Result, database};
+use crate::error::{self, Result, database};
 use crate::event::{self, Event, Row};
 use crate::filter::{self, Checker, Dates, Filter, Refusal, Scope};
 use crate::progress::Progress;
@@ -79,20 +79,19 @@ pub struct Reading<'f> {
     pub filter: Option<&'f Filter>,
 }
 
-/// How many events there are, and between which ids. Ids are 0 when there are no events.
+/// How many events there are, and since which id, which is 0 when there are none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Extent {
     pub count: u64,
     pub oldest: i64,
-    pub newest: i64,
     /// The newest id ever given, also when its event is gone.
     pub newest_ever: i64,
 }
 
 impl Extent {
-    /// Whether no id is missing between the oldest and the newest.
+    /// Whether no id is missing from the oldest on.
     fn is_gapless(&self) -> bool {
-        self.newest.checked_sub(self.oldest).is_some_and(|span| span.unsigned_abs() + 1 == self.count)
+        self.newest_ever.checked_sub(self.oldest).is_some_and(|span| span.unsigned_abs() + 1 == self.count)
     }
 }
 
@@ -167,7 +166,7 @@ impl Store {
     }
 
     /// The newest id ever given, also when its event is gone; 0 when none was.
-    pub fn newest_id(&self) -> Result<i64> {
+    pub fn newest_ever(&self) -> Result<i64> {
         newest_ever(&self.conn).map_err(|e| database(&e, "looking for the newest event"))
     }
 
@@ -187,7 +186,7 @@ impl Store {
             .conn
             .query_row(sql, [time], |row| row.get(0))
             .map_err(|e| database(&e, "looking for a time"))?;
-        first.map_or_else(|| self.newest_id(), |first| Ok(first - 1))
+        first.map_or_else(|| self.newest_ever(), |first| Ok(first - 1))
     }
 
     /// The id after which the last `count` matching events begin, none of them up to `after`.
@@ -223,8 +222,7 @@ impl Store {
         Ok(Extent {
             count: self.count()?,
             oldest: self.conn.query_row(oldest, [], |row| row.get(0)).map_err(failed)?,
-            newest: self.newest_id()?,
-            newest_ever: newest_ever(&self.conn).map_err(failed)?,
+            newest_ever: self.newest_ever()?,
         })
     }
 
@@ -273,7 +271,7 @@ impl Store {
         match reading.filter {
             None => self.read_range(reading, i64::MAX, most, &mut take),
             Some(filter) => {
-                let newest = self.newest_id()?;
+                let newest = self.newest_ever()?;
                 let scan = self.scan(filter, reading.after, newest, most)?;
                 for &id in &scan.ids {
                     let mut one = Reading { after: id - 1, left: reading.left, filter: None };
@@ -474,18 +472,4 @@ fn configure(conn: &mut Connection) -> rusqlite::Result<()> {
     // Otherwise a LIMIT of one that is bound has its statement prepared a second time.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA cell_size_check = ON")
-}
-
-/// A thread whose database has no such file.
-pub fn missing(dir: &Path) -> Failure {
-    Failure::could_not(
-        format_args!("{} is not a thread (it has no events.db)", dir.display()),
-        format_args!("make one with `thread init {}`, or name another with --thread", quoted(dir)),
-    )
-}
-
-/// A path as a shell would take it.
-pub fn quoted(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    shlex::try_quote(&text).map_or_else(|_| text.clone().into_owned(), |quoted| quoted.into_owned())
 }

@@ -15,7 +15,8 @@ use crate::files::{self, Files};
 use crate::journal;
 use crate::lock::Lock;
 use crate::log::{self, Level};
-use crate::store::{self, Store};
+use crate::spawn;
+use crate::store::Store;
 
 /// How long an `init` waits for another of the same directory. Each takes milliseconds.
 const INIT_PATIENCE: Duration = Duration::from_secs(60);
@@ -60,7 +61,7 @@ impl Thread {
     /// Opens the thread in `path`.
     pub fn open(path: &Path) -> Result<Thread> {
         let dir = absolute(path)?;
-        let files = Files::of(dir.clone()).ok_or_else(|| store::missing(&dir))?;
+        let files = Files::of(dir.clone()).ok_or_else(|| missing(&dir))?;
         let store = Store::open(&files.db())?;
         Ok(Thread { files, store })
     }
@@ -130,5 +131,13 @@ fn put_in_place(dir: &Path, parents: &[PathBuf]) -> Result<()> {
             dir.display()
         ),
         "check the disk, then use the thread, or remove it and try again",
+    )
+}
+
+/// What is said of a directory that is no thread.
+pub fn missing(dir: &Path) -> Failure {
+    Failure::could_not(
+        format_args!("{} is not a thread (it has no events.db)", dir.display()),
+        format_args!("make one with `thread init {}`, or name another with --thread", spawn::quoted(dir)),
     )
 }

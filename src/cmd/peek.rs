@@ -53,7 +53,7 @@ impl Peek {
         let after = match (self.last_event_id, self.tail) {
             (after, Some(count)) => thread.store.start_of_tail(filter.as_ref(), after.unwrap_or(0), count)?,
             (Some(after), None) => after,
-            (None, None) => thread.store.newest_id()?,
+            (None, None) => thread.store.newest_ever()?,
         };
         // What was asked for by number is not cut short by a limit that nobody gave.
         let limit = self.reading.limit_or(self.tail);

@@ -104,7 +104,7 @@ fn progress_of(thread: &Thread, reading: &Reading<'_>) -> Result<Progress> {
     if !output::is_put_away() || !progress::is_seen() {
         return Ok(Progress::none());
     }
-    let to_end = thread.store.newest_id()?.saturating_sub(reading.after).try_into().unwrap_or(0);
+    let to_end = thread.store.newest_ever()?.saturating_sub(reading.after).try_into().unwrap_or(0);
     // With a filter, nobody knows where the last of so many events is.
     let left = reading.left.filter(|_| reading.filter.is_none()).unwrap_or(to_end);
     Ok(Progress::of("reading events", Some(to_end.min(left))))

@@ -60,7 +60,7 @@ impl Seek {
         let mut thread = self.thread.open()?;
         let id = match self.to {
             Place::Earliest => 0,
-            Place::Latest => thread.store.newest_id()?,
+            Place::Latest => thread.store.newest_ever()?,
             Place::Event(id) => id,
             Place::Time(time) => thread.store.last_before(&format_time(time))?,
         };

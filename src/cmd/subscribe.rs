@@ -132,7 +132,7 @@ impl Subscribe {
         let from = match self.from {
             None => None,
             Some(From::All) => Some(0),
-            Some(From::New) => Some(thread.store.newest_id()?),
+            Some(From::New) => Some(thread.store.newest_ever()?),
             Some(From::After(id)) => Some(id),
         };
         let policy = Policy {

@@ -7,7 +7,7 @@ use super::{Doctor, Finding};
 use crate::dispatch;
 use crate::notifier::{self, Choice};
 use crate::spawn;
-use crate::store::quoted;
+use crate::spawn::quoted;
 use crate::subscription::Subscription;
 use crate::thread::Thread;
 

@@ -174,7 +174,7 @@ impl Snapshot {
         };
         let is_behind = last < stored;
         // What was stored later than that may not be written yet.
-        let upto = if is_behind { stored } else { last.min(store.newest_id()?) };
+        let upto = if is_behind { stored } else { last.min(store.newest_ever()?) };
         let spoilt = state.is_none() && fs::metadata(files.run("_journal")).is_ok_and(|note| note.len() > 0);
         let base = known_base(&state.cloned(), &rotated.last().cloned());
         Ok(Snapshot { rotated, current, base, state: state.cloned(), spoilt, upto, is_behind })

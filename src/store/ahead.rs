@@ -36,7 +36,7 @@ impl Store {
             return Ok(None);
         }
         let left = reading.left.and_then(|left| i64::try_from(left).ok()).unwrap_or(STRETCH);
-        let upto = self.newest_id()?.min(reading.after.saturating_add(left.min(STRETCH)));
+        let upto = self.newest_ever()?.min(reading.after.saturating_add(left.min(STRETCH)));
         if upto.saturating_sub(reading.after) < MANY {
             return Ok(None);
         }

@@ -74,7 +74,7 @@ impl Store {
     }
 
     fn look_from(&mut self, subscription: &Subscription, remember: bool) -> Result<Look> {
-        let newest = self.newest_id()?;
+        let newest = self.newest_ever()?;
         let cursor = subscription.last_acked_id;
         let mut look = Look { newest, ..Look::default() };
         let Some(text) = subscription.filter_text() else {

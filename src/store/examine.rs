@@ -163,11 +163,6 @@ impl Store {
         transaction.commit().map_err(failed)
     }
 
-    /// The newest id ever given, also when its event is gone.
-    pub fn newest_ever(&self) -> Result<i64> {
-        newest_ever(&self.conn).map_err(|e| database(&e, "looking for the newest event"))
-    }
-
     /// The last id that SQLite remembers to have given, when there are events beyond it.
     pub fn sequence_behind(&self) -> Result<Option<i64>> {
         let sql = "SELECT seq FROM (SELECT coalesce((SELECT CAST(seq AS INTEGER) FROM main.sqlite_sequence \

@@ -304,7 +304,7 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
 
 /// What can be asked of the thread is what the model says.
 fn agree(place: &mut Place, model: &Model) -> Result<(), TestCaseError> {
-    prop_assert_eq!(place.thread.store.newest_id().unwrap(), model.newest());
+    prop_assert_eq!(place.thread.store.newest_ever().unwrap(), model.newest());
     prop_assert_eq!(place.thread.store.count().unwrap(), (model.events.len() - model.pruned.len()) as u64);
     let all = place.thread.store.subscriptions().unwrap();
     prop_assert_eq!(all.len(), model.subscribed.len());

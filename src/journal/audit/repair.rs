@@ -39,7 +39,7 @@ fn repair_locked(files: &Files, store: &mut Store, memory: &File) -> anyhow::Res
     let mut kept = Vec::new();
     let names = rotation::names(files.dir(), "events-", "jsonl")?;
     let base = known_base(&state, &names.last().cloned());
-    let upto = store.newest_id()?;
+    let upto = store.newest_ever()?;
     let mut walk = Walk::new(store, upto)?;
     for (at, name) in names.iter().enumerate() {
         let path = files.dir().join(name);
