@@ -21,7 +21,6 @@ use serde::Serialize;
 use crate::error::{Failure, Result};
 use crate::files::{self, Files};
 use crate::log::{self, Level};
-
 use crate::thread::{self, Thread};
 
 /// How bad a finding is.
