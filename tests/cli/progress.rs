@@ -40,20 +40,25 @@ fn with_line() -> World {
     world
 }
 
-/// A thread with [`MANY`] events and their copy.
+/// A thread with thrice [`MANY`] events and their copy.
 fn with_many() -> World {
     let world = World::with_thread();
+    insert(&world, 3 * MANY);
+    world.push("the last");
+    world
+}
+
+/// Stores so many events, of which the copy does not know yet.
+fn insert(world: &World, count: u32) {
     world
         .db()
         .execute(
             "INSERT INTO events (created_at, source, type, content) \
              WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1) \
              SELECT '2026-01-01T00:00:00.000Z', 'self', 'record', 'words ' || i FROM n",
-            [MANY],
+            [count],
         )
         .unwrap();
-    world.push("the last");
-    world
 }
 
 /// Fails unless these stand on the line one after the other, and then only `end` is left.
@@ -85,11 +90,18 @@ fn a_batch_from_a_file_shows_the_share_done_and_the_time_left() {
     world.write("big", format!("{LINE}\n").repeat(MANY as usize));
     let Some(run) = world.terminal(80, "thread push --batch <big") else { return };
     let shown = shown(&world, run, "%");
-    assert_drawn(
-        &shown,
-        &["storing the batch: ", "% [", "] ", " left", "copying to events.jsonl: ", "% ["],
-        &format!("{MANY}\n"),
-    );
+    assert_drawn(&shown, &["storing the batch: ", "% [", "] ", " left"], &format!("{MANY}\n"));
+}
+
+#[test]
+fn a_long_copy_shows_how_far_it_is() {
+    let world = World::with_thread();
+    // Two threads are quick at it.
+    insert(&world, 4 * MANY);
+    let push = "thread push --source self --type record --content last";
+    let Some(run) = world.terminal(80, push) else { return };
+    let shown = shown(&world, run, "%");
+    assert_drawn(&shown, &["copying to events.jsonl: ", "% ["], &format!("{}\n", 4 * MANY + 1));
 }
 
 #[test]
@@ -112,7 +124,7 @@ fn reading_checking_and_pruning_show_how_far_they_are() {
     let Some(run) = world.terminal(80, commands) else { return };
     let shown = shown(&world, run, "%");
     let stages = ["reading events: ", "checking events.jsonl: ", "healthy\n", "deleting old events: ", "% ["];
-    assert!(world.read("out").lines().count() == MANY as usize + 1);
+    assert!(world.read("out").lines().count() == 3 * MANY as usize + 1);
     let (rest, note) = shown.split_once("Note: ").unwrap();
     assert_drawn(rest, &stages, "");
     assert!(note.starts_with("events.db had "), "{note}");
@@ -150,7 +162,7 @@ fn lines_on_a_terminal_are_not_mixed_with_it() {
                    thread peek --last-event-id 0 --limit 9999999 | cat";
     let Some(run) = world.terminal(200, command) else { return };
     let shown = run.quiet();
-    assert_eq!(shown.lines().count(), 2 * (MANY as usize + 1));
+    assert_eq!(shown.lines().count(), 2 * (3 * MANY as usize + 1));
     assert!(!shown.contains('\x1b'));
 }
 
