@@ -10,6 +10,7 @@ mod copy;
 mod dead;
 mod evaluate;
 mod examine;
+mod extent;
 mod insert;
 mod prune;
 mod runs;
@@ -29,6 +30,7 @@ pub use compact::Sizes;
 pub use dead::Letter;
 pub use evaluate::{Look, Trouble};
 pub use examine::Astray;
+pub use extent::{Counting, Extent};
 pub use insert::{Inserted, Inserter, Stored};
 pub use prune::{Pruned, Step};
 pub use subscriptions::{NewSubscription, Subscribed};
@@ -77,22 +79,6 @@ pub struct Reading<'f> {
     /// How many events may still be printed; none is no limit.
     pub left: Option<u64>,
     pub filter: Option<&'f Filter>,
-}
-
-/// How many events there are, and since which id, which is 0 when there are none.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Extent {
-    pub count: u64,
-    pub oldest: i64,
-    /// The newest id ever given, also when its event is gone.
-    pub newest_ever: i64,
-}
-
-impl Extent {
-    /// Whether no id is missing from the oldest on.
-    fn is_gapless(&self) -> bool {
-        self.newest_ever.checked_sub(self.oldest).is_some_and(|span| span.unsigned_abs() + 1 == self.count)
-    }
 }
 
 /// What became of a wish to set a cursor.
@@ -199,33 +185,6 @@ impl Store {
         let before = self.conn.query_row(sql, [offset], |row| row.get(0)).optional();
         let before = before.map_err(|e| database(&e, "looking for the last events"))?;
         Ok(after.max(before.unwrap_or(0)))
-    }
-
-    /// How many events are stored.
-    pub fn count(&self) -> Result<u64> {
-        // All pages of an index are read, and of each only how many entries it has: to look at the
-        // entries would take as long again. No page is read twice, and to find memory for one takes
-        // longer than to read it.
-        let size = self.conn.query_row("PRAGMA cache_size", [], |row| row.get::<_, i64>(0));
-        let counted = size.and_then(|size| {
-            self.conn.execute_batch("PRAGMA cell_size_check = OFF; PRAGMA cache_size = 20")?;
-            let counted = self.conn.query_row("SELECT count(*) FROM events", [], |row| row.get::<_, i64>(0));
-            let usual = format!("PRAGMA cell_size_check = ON; PRAGMA cache_size = {size}");
-            self.conn.execute_batch(&usual).and(counted)
-        });
-        counted.map(i64::unsigned_abs).map_err(|e| database(&e, "counting the events"))
-    }
-
-    /// How many events are stored, and between which ids, all at one moment.
-    pub fn extent(&self) -> Result<Extent> {
-        let failed = |e: rusqlite::Error| database(&e, "counting the events");
-        let _moment = self.conn.unchecked_transaction().map_err(failed)?;
-        let oldest = "SELECT coalesce(min(id), 0) FROM events";
-        Ok(Extent {
-            count: self.count()?,
-            oldest: self.conn.query_row(oldest, [], |row| row.get(0)).map_err(failed)?,
-            newest_ever: self.newest_ever()?,
-        })
     }
 
     /// Checks a filter against this database.

@@ -15,7 +15,7 @@ use crate::journal;
 use crate::output::{self, plain};
 use crate::process::{self, Identity};
 use crate::rule::{Exit, Phase, Time, format_time, parse_time};
-use crate::store::Extent;
+use crate::store::{Counting, Extent};
 use crate::subscription::Subscription;
 use crate::thread::Thread;
 
@@ -128,15 +128,16 @@ impl Info {
 impl Report {
     fn of(thread: &mut Thread) -> Result<Report> {
         let size = |path| std::fs::metadata(path).map_or(0, |file| file.len());
-        let events = thread.store.extent()?;
+        let subscriptions = thread.store.subscriptions()?;
+        let mut counting = Counting::begin(&thread.store, subscriptions.len());
         let mut consumers = Vec::new();
-        for subscription in thread.store.subscriptions()? {
-            let situation = situation(thread, &subscription, &events)?;
+        for subscription in subscriptions {
+            let situation = situation(thread, &subscription, &mut counting)?;
             consumers.push(Consumer { subscription, situation });
         }
         Ok(Report {
             thread: thread.dir().to_string_lossy().into_owned(),
-            events,
+            events: counting.extent(&thread.store)?,
             database_bytes: size(thread.files.db()),
             wal_bytes: size(thread.files.wal()),
             copy_bytes: journal::copy_bytes(thread.dir()),
@@ -250,7 +251,7 @@ impl Consumer {
     }
 }
 
-fn situation(thread: &mut Thread, subscription: &Subscription, events: &Extent) -> Result<Situation> {
+fn situation(thread: &mut Thread, subscription: &Subscription, events: &mut Counting) -> Result<Situation> {
     let state = &subscription.state;
     let time = |time: Option<_>| time.map(format_time).map_or(Value::Null, Value::from);
     let alive = |process: &Option<Identity>| process.as_ref().is_some_and(Identity::is_alive);

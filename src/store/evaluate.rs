@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{OptionalExtension, params};
 
-use super::{Extent, Store, text_of};
+use super::{Counting, Store, text_of};
 use crate::error::{Result, database};
 use crate::filter::{self, Deadline, Filter, Scope};
 use crate::subscription::{Mark, Subscription};
@@ -130,12 +130,13 @@ impl Store {
         &mut self,
         subscription: &Subscription,
         look: &Look,
-        extent: &Extent,
+        counting: &mut Counting,
     ) -> Result<u64> {
         let Some(first) = look.first_pending else { return Ok(0) };
         let Some(text) = subscription.filter_text() else {
             // Where no id is missing, nothing need be read to know how many there are. Counting
             // would read the table's pages once more for every consumer that is behind.
+            let extent = counting.extent(self)?;
             if extent.is_gapless() && first >= extent.oldest {
                 return Ok(look.newest.max(first).abs_diff(first) + 1);
             }

@@ -180,6 +180,31 @@ fn pending_is_exact_with_and_without_gaps() {
 }
 
 #[test]
+fn a_large_thread_with_many_consumers_is_counted_as_exactly() {
+    let world = World::with_thread();
+    let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 40) \
+               INSERT INTO subscriptions (consumer_id, handler_cmd, filter) \
+               SELECT 'c' || i, 'true', iif(i % 2, NULL, 'type = ''message''') FROM n";
+    world.db().execute(sql, []).unwrap();
+    let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 120000) \
+               INSERT INTO events (source, type, content) \
+               SELECT 'self', iif(i % 10, 'record', 'message'), '' FROM n";
+    world.db().execute(sql, []).unwrap();
+    let told = || {
+        let info: Value = serde_json::from_str(&world.thread(["info", "--json"]).quiet()).unwrap();
+        let pending = |s: &Value| (s["filter"].is_null(), s["pending"].as_u64().unwrap());
+        let mut pending: Vec<_> = info["subscriptions"].as_array().unwrap().iter().map(pending).collect();
+        assert_eq!(pending.len(), 40);
+        pending.sort();
+        pending.dedup();
+        (info["event_count"].as_u64().unwrap(), pending)
+    };
+    assert_eq!(told(), (120_000, vec![(false, 12_000), (true, 120_000)]));
+    world.db().execute("DELETE FROM events WHERE id BETWEEN 91 AND 100", []).unwrap();
+    assert_eq!(told(), (119_990, vec![(false, 11_999), (true, 119_990)]));
+}
+
+#[test]
 fn what_a_filter_errs_on_is_logged_whoever_meets_it_first() {
     for first in ["info", "prune", "subscribe"] {
         let world = World::with_thread();
