@@ -51,6 +51,15 @@ pub enum Step {
 ///
 /// Only when the subscriptions cannot be read, or the thread belongs to somebody else.
 pub fn dispatch(thread: &mut Thread, cause: Cause) -> Result<Vec<(ConsumerId, Outcome)>> {
+    dispatch_others(thread, cause, &[])
+}
+
+/// The same but for consumers whose supervisors were `called`.
+pub fn dispatch_others(
+    thread: &mut Thread,
+    cause: Cause,
+    called: &[ConsumerId],
+) -> Result<Vec<(ConsumerId, Outcome)>> {
     if !thread.files.is_owner() {
         return Err(Failure::could_not(
             format_args!(
@@ -63,13 +72,15 @@ pub fn dispatch(thread: &mut Thread, cause: Cause) -> Result<Vec<(ConsumerId, Ou
     let mut outcomes = Vec::new();
     for subscription in thread.store.subscriptions()? {
         let consumer = subscription.consumer.clone();
+        if called.contains(&consumer) {
+            outcomes.push((consumer, Outcome::Started));
+            continue;
+        }
         let started = start_if_pending(thread, subscription, cause);
         let outcome = started.unwrap_or_else(|failure| Outcome::Broken(failure.to_string()));
         match &outcome {
             Outcome::Idle | Outcome::Started => {}
-            Outcome::Running => {
-                thread.log(Level::Info, format_args!("dispatch: consumer={consumer} skipped (lock held)"));
-            }
+            Outcome::Running => log_turned_away(thread, &consumer),
             Outcome::Broken(why) => {
                 thread.log(Level::Error, format_args!("dispatch: consumer={consumer} not started: {why}"));
             }
@@ -77,6 +88,17 @@ pub fn dispatch(thread: &mut Thread, cause: Cause) -> Result<Vec<(ConsumerId, Ou
         outcomes.push((consumer, outcome));
     }
     Ok(outcomes)
+}
+
+/// Whether something pending would start a consumer's handler at once, as far as its row tells.
+pub fn can_start(subscription: &Subscription) -> bool {
+    let state = &subscription.state;
+    state.phase == Phase::Idle && !state.paused && defect(subscription).is_none()
+}
+
+/// Notes that a consumer was left to whoever holds its lock.
+pub fn log_turned_away(thread: &Thread, consumer: &ConsumerId) {
+    thread.log(Level::Info, format_args!("dispatch: consumer={consumer} skipped (lock held)"));
 }
 
 fn start_if_pending(thread: &mut Thread, mut subscription: Subscription, cause: Cause) -> Result<Outcome> {

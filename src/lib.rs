@@ -12,7 +12,7 @@
 //! |---|---|
 //! | [`cmd`] | the subcommands, one file each: options, help, and what they do |
 //! | [`thread`] | making and opening a thread |
-//! | [`wake`] | after a push: through a notifier, by ourselves, or not at all |
+//! | [`wake`] | around a push: through a notifier, by ourselves, or not at all |
 //! | [`dispatch`] | who has something pending, and starting a supervisor for it |
 //! | [`supervisor`], [`handler`], [`stop`] | the process that stands beside a handler and looks again after it; the handler; ending it |
 //! | [`rule`] | the one rule for runs: what is to be done for a consumer, and what a run came to |

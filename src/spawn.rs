@@ -11,7 +11,10 @@ use std::io;
 use std::os::fd::RawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Pid;
 
 use crate::lock::Lock;
 
@@ -23,7 +26,8 @@ pub fn detached(command: &mut Command, lock: Option<RawFd>) -> &mut Command {
     unsafe { command.pre_exec(move || prepare_child(lock)) }
 }
 
-fn prepare_child(lock: Option<RawFd>) -> io::Result<()> {
+/// Begins a session with the default signal handling.
+fn begin_session() -> io::Result<()> {
     rustix::process::setsid()?;
     // SAFETY: these calls take plain values or a set that lives on this stack.
     unsafe {
@@ -35,6 +39,11 @@ fn prepare_child(lock: Option<RawFd>) -> io::Result<()> {
         libc::sigemptyset(&mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
     }
+    Ok(())
+}
+
+fn prepare_child(lock: Option<RawFd>) -> io::Result<()> {
+    begin_session()?;
     // Marked rather than closed: the standard library's own pipe, on which it reports a failed
     // exec, is among them and is marked already.
     match lock {
@@ -64,17 +73,52 @@ pub fn hear_of_children() {
     });
 }
 
-/// Starts this very program, even when its file has been replaced meanwhile, as one of its hidden
-/// subcommands for the thread in `dir`, and passes `lock` on to it; `more` completes the command.
-pub fn hidden(word: &str, dir: &Path, lock: &Lock, more: impl FnOnce(&mut Command)) -> io::Result<()> {
+/// This very program, even when its file has been replaced meanwhile, as one of its hidden
+/// subcommands for the thread in `dir`. Nobody waits for it: it is to outlive this process, and init
+/// reaps it.
+pub fn hidden(word: &str, dir: &Path) -> io::Result<Command> {
     let program =
         if cfg!(target_os = "linux") { PathBuf::from("/proc/self/exe") } else { std::env::current_exe()? };
     let mut command = Command::new(program);
     command.arg0("thread").arg(word).arg("--thread").arg(dir);
+    Ok(command)
+}
+
+/// Makes a hidden subcommand start detached, as the new holder of `lock`.
+pub fn holding<'c>(command: &'c mut Command, lock: &Lock) -> &'c mut Command {
     command.arg("--lock-fd").arg(lock.as_raw_fd().to_string());
-    more(&mut command);
-    // Nobody here waits for it: it is to outlive this process, and init reaps it.
-    detached(&mut command, Some(lock.as_raw_fd())).spawn().map(drop)
+    detached(command, Some(lock.as_raw_fd()))
+}
+
+/// Detaches this process, but for its standard descriptors, before it opens anything. A process that
+/// detaches itself is started more quickly, because nothing is copied for it; until it has, it is no
+/// more than a child.
+pub fn detach() -> io::Result<()> {
+    // The session last: it is what others wait for.
+    // SAFETY: nothing in this process owns a descriptor yet, and no other thread runs.
+    unsafe { close_fds::close_open_fds(3, &[]) };
+    begin_session()?;
+    // As Rust programs have it: a pipe that nobody reads is an error, not the end.
+    // SAFETY: plain system call.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    Ok(())
+}
+
+/// Waits until a child has detached itself; false when it ended instead.
+pub fn has_detached(child: &mut Child) -> bool {
+    let began = Instant::now();
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    while rustix::process::getsid(pid).ok() != pid {
+        if child.try_wait().is_ok_and(|ended| ended.is_some()) {
+            return false;
+        }
+        // One that was stopped must not stop this one.
+        if began.elapsed() > Duration::from_secs(1) {
+            break;
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    true
 }
 
 /// The variables of this environment that a handler must not see: whatever is ours, but for the

@@ -10,8 +10,10 @@
 //! The database is not open while the handler runs or the supervisor waits. A supervisor whose
 //! thread was moved or removed meanwhile ends and touches nothing.
 
+use std::io::{self, Read, Write};
 use std::os::fd::RawFd;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
@@ -39,38 +41,76 @@ const TIMEOUT_GRACE: Duration = Duration::from_secs(10);
 
 /// Starts a supervisor for `subscription` and passes `lock` on to it.
 pub fn spawn(thread: &Thread, subscription: &Subscription, lock: &Lock, cause: Cause) -> Result<()> {
-    let spawned = spawn::hidden(COMMAND, thread.dir(), lock, |command| {
-        // What a handler is told belongs to that handler, even when it is its push that starts this one.
-        for name in spawn::own_variables() {
-            command.env_remove(name);
-        }
-        command.arg("--consumer").arg(subscription.consumer.as_str());
+    let started = command(thread, subscription).and_then(|mut command| {
         if cause == Cause::Asked {
             command.arg("--asked");
         }
+        spawn::holding(&mut command, lock).spawn()
     });
     let fix = "check the limits on processes and memory, then run `thread dispatch`";
-    spawned.or_fix("cannot start a supervisor", fix)
+    started.map(drop).or_fix("cannot start a supervisor", fix)
 }
 
-/// The life of a supervisor. `lock_fd` is the lock its starter passed on.
+fn command(thread: &Thread, subscription: &Subscription) -> io::Result<Command> {
+    let mut command = spawn::hidden(COMMAND, thread.dir())?;
+    command.arg("--consumer").arg(subscription.consumer.as_str());
+    // What a handler is told belongs to that handler, even when it is its push that starts this one.
+    for name in spawn::own_variables() {
+        command.env_remove(name);
+    }
+    Ok(command)
+}
+
+/// A supervisor that was started before there is anything for it to do. It looks when it is called,
+/// and also when whoever started it is gone.
+#[derive(Debug)]
+pub struct OnCall(Child);
+
+impl OnCall {
+    /// Starts one for `subscription`.
+    pub fn start(thread: &Thread, subscription: &Subscription) -> io::Result<OnCall> {
+        let mut command = command(thread, subscription)?;
+        command.arg("--on-call").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().map(OnCall)
+    }
+
+    /// Has it look. False when it is gone.
+    pub fn call(mut self) -> bool {
+        let called = self.0.stdin.as_mut().is_some_and(|line| line.write_all(b"\n").is_ok());
+        // From then on a signal to this process's group, such as Ctrl-C, does not reach it.
+        called && spawn::has_detached(&mut self.0)
+    }
+}
+
+/// The life of a supervisor. `lock_fd` is the lock its starter passed on; one without is on call.
 ///
 /// # Errors
 ///
 /// When it was not started by a dispatcher, or cannot go on.
-pub fn run(dir: &Path, consumer: &ConsumerId, lock_fd: RawFd, cause: Cause) -> Result<()> {
+pub fn run(dir: &Path, consumer: &ConsumerId, lock_fd: Option<RawFd>, cause: Cause) -> Result<()> {
     let not_ours = || {
         Failure::asked_wrongly(
             "a supervisor is started by a dispatcher, which passes it the consumer's lock",
             "use `thread dispatch`",
         )
     };
-    let files = Files::of(dir.to_owned()).ok_or_else(not_ours)?;
-    let mut lock = Lock::adopt(lock_fd, &files.consumer_lock(consumer)).ok_or_else(not_ours)?;
+    let files = Files::of(dir.to_owned()).filter(Files::is_owner).ok_or_else(not_ours)?;
+    let adopt = |fd| Lock::adopt(fd, &files.consumer_lock(consumer)).ok_or_else(not_ours);
+    let lock = lock_fd.map(adopt).transpose()?;
+    if lock.is_none() {
+        spawn::detach().or_fix("cannot begin a session", "see the log")?;
+    }
     let supervisor = Supervisor { files: &files, consumer, signals: prepare()? };
+    let (mut lock, mut ready) = match lock {
+        Some(lock) => (lock, None),
+        None => match supervisor.wait_for_call()? {
+            Some((lock, thread)) => (lock, Some(thread)),
+            None => return Ok(()),
+        },
+    };
     let mut cause = cause;
     loop {
-        let done = supervisor.act(&lock, cause);
+        let done = supervisor.act(&lock, cause, ready.take());
         lock.release();
         cause = Cause::News;
         match done.and_then(|()| supervisor.look_again())? {
@@ -105,11 +145,31 @@ struct Supervisor<'a> {
 }
 
 impl Supervisor<'_> {
-    /// Does what is to be done now, under the lock: a run, or a wait and then a run.
-    fn act(&self, lock: &Lock, cause: Cause) -> Result<()> {
+    /// Does all that can be done before a call, waits for it, and takes the lock. Nothing when
+    /// somebody else has it, who looks again after letting go.
+    fn wait_for_call(&self) -> Result<Option<(Lock, Thread)>> {
+        let thread = self.open()?;
+        if thread.store.subscription(self.consumer)?.is_none() {
+            return Ok(None);
+        }
+        // One whose starter is gone is called, too: nobody else may know what has been stored.
+        drop(io::stdin().read_exact(&mut [0]));
+        if !self.files.still_there() {
+            return Ok(None);
+        }
+        let lock = dispatch::take_lock(&thread, self.consumer)?;
+        if lock.is_none() {
+            dispatch::log_turned_away(&thread, self.consumer);
+        }
+        Ok(lock.map(|lock| (lock, thread)))
+    }
+
+    /// Does what is to be done now, under the lock: a run, or a wait and then a run. The thread may
+    /// be open already.
+    fn act(&self, lock: &Lock, cause: Cause, mut ready: Option<Thread>) -> Result<()> {
         let mut cause = cause;
         loop {
-            let mut thread = self.open()?;
+            let mut thread = ready.take().map_or_else(|| self.open(), Ok)?;
             let Some(mut subscription) = thread.store.subscription(self.consumer)? else { return Ok(()) };
             if subscription.state.phase == Phase::Running {
                 // Whoever supervised that run is dead, or the lock would not be ours.

@@ -9,8 +9,9 @@ use std::os::fd::RawFd;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::dispatch::{Step, dispatch, next_step, somebody_waits};
+use crate::dispatch::{Step, can_start, dispatch, dispatch_others, next_step, somebody_waits};
 use crate::error::{Failure, OrFix, Result};
+use crate::event::NewEvent;
 use crate::files::Files;
 use crate::lock::Lock;
 use crate::log::{self, Level};
@@ -18,7 +19,8 @@ use crate::notifier::{self, Answer, Choice};
 use crate::output;
 use crate::rule::Cause;
 use crate::spawn;
-use crate::subscription::ConsumerId;
+use crate::subscription::{ConsumerId, Subscription};
+use crate::supervisor::OnCall;
 use crate::thread::Thread;
 
 /// The hidden subcommand that the helper runs as.
@@ -29,6 +31,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long the helper asks in all.
 const ASKING: Duration = Duration::from_secs(5);
+
+/// How many consumers a push considers before it stores its event: each holds it up a little.
+const CONSIDERED: usize = 4;
 
 /// What became of the waking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,19 +65,48 @@ impl Waking {
     }
 }
 
+/// Supervisors on call, with their consumers.
+#[derive(Debug, Default)]
+pub struct Called(Vec<(ConsumerId, OnCall)>);
+
+impl Called {
+    /// Tells them to look, and answers with the consumers of those who were told.
+    fn call(self) -> Vec<ConsumerId> {
+        self.0.into_iter().filter_map(|(consumer, on_call)| on_call.call().then_some(consumer)).collect()
+    }
+}
+
+/// Starts supervisors for consumers whom `event` will wake, so that they are ready by the time it is
+/// stored. What cannot be told or done before is done after that.
+pub fn call_ahead(thread: &mut Thread, event: &NewEvent<'_>) -> Called {
+    if !thread.files.is_owner() || notifier::choice() != Choice::Embedded {
+        return Called::default();
+    }
+    let subscriptions = thread.store.subscriptions().unwrap_or_default();
+    let ready = subscriptions.into_iter().filter(can_start).take(CONSIDERED);
+    let called = ready.filter_map(|subscription| {
+        if !would_match(thread, &subscription, event) {
+            return None;
+        }
+        let on_call = OnCall::start(thread, &subscription).ok()?;
+        Some((subscription.consumer, on_call))
+    });
+    Called(called.collect())
+}
+
 /// Wakes whoever has something new, in the way `THREAD_NOTIFIER` says, on behalf of `source`.
 ///
 /// # Errors
 ///
 /// When this process was to dispatch and could not.
-pub fn wake(thread: &mut Thread, source: &str) -> Result<Waking> {
+pub fn wake(thread: &mut Thread, source: &str, called: Called) -> Result<Waking> {
     if !thread.files.is_owner() {
         thread.log(Level::Info, "wake: left to the owner of the thread");
         return Ok(Waking::LeftToOwner);
     }
     let program = match notifier::choice() {
         Choice::Off => return Ok(Waking::Off),
-        Choice::Embedded => return embedded(thread),
+        Choice::Embedded => return embedded(thread, called),
         Choice::Program(program) => program,
     };
     let answer = notifier::ask(&program, thread.dir(), source);
@@ -88,7 +122,7 @@ pub fn wake(thread: &mut Thread, source: &str) -> Result<Waking> {
         }
         Answer::Failed(why) => {
             thread.log(Level::Warn, format_args!("notifier: {why}; dispatching without it"));
-            embedded(thread)
+            embedded(thread, called)
         }
     }
 }
@@ -101,7 +135,7 @@ pub fn wake_consumer(thread: &mut Thread, consumer: &ConsumerId) {
         None => Ok(Step::Rest { pending: false }),
     });
     let woken = ready.and_then(|step| match step {
-        Step::Start { .. } | Step::WaitUntil(_) => wake(thread, "self").map(drop),
+        Step::Start { .. } | Step::WaitUntil(_) => wake(thread, "self", Called::default()).map(drop),
         Step::Rest { .. } => Ok(()),
     });
     if let Err(e) = woken {
@@ -110,8 +144,13 @@ pub fn wake_consumer(thread: &mut Thread, consumer: &ConsumerId) {
     }
 }
 
-fn embedded(thread: &mut Thread) -> Result<Waking> {
-    dispatch(thread, Cause::News).map(|_| Waking::Embedded)
+/// Whether a filter will match the event, as far as can be told.
+fn would_match(thread: &mut Thread, subscription: &Subscription, event: &NewEvent<'_>) -> bool {
+    subscription.filter_text().is_none_or(|text| thread.store.would_match(text, event))
+}
+
+fn embedded(thread: &mut Thread, called: Called) -> Result<Waking> {
+    dispatch_others(thread, Cause::News, &called.call()).map(|_| Waking::Embedded)
 }
 
 /// Starts the helper if anybody needs it and none is at work.
@@ -120,13 +159,12 @@ fn ask_again_later(thread: &mut Thread, source: &str) -> Result<()> {
         return Ok(());
     }
     let Some(lock) = take_lock(&thread.files)? else { return Ok(()) };
-    let started = spawn::hidden(COMMAND, thread.dir(), &lock, |command| {
-        command.arg("--source").arg(source);
-    });
+    let started = spawn::hidden(COMMAND, thread.dir())
+        .and_then(|mut command| spawn::holding(command.arg("--source").arg(source), &lock).spawn());
     if started.is_err() {
         lock.release();
     }
-    started.or_fix("cannot start a helper", "run `thread dispatch`")
+    started.map(drop).or_fix("cannot start a helper", "run `thread dispatch`")
 }
 
 fn take_lock(files: &Files) -> Result<Option<Lock>> {

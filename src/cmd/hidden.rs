@@ -55,7 +55,9 @@ struct Supervise {
     #[arg(long, allow_hyphen_values = true)]
     consumer: String,
     #[arg(long)]
-    lock_fd: i32,
+    lock_fd: Option<i32>,
+    #[arg(long, required_unless_present = "lock_fd")]
+    on_call: bool,
     #[arg(long)]
     asked: bool,
 }

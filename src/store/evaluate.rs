@@ -13,6 +13,7 @@ use rusqlite::{OptionalExtension, params};
 
 use super::{Counting, Store, text_of};
 use crate::error::{Result, database};
+use crate::event::{self, NewEvent};
 use crate::filter::{self, Deadline, Filter, Scope};
 use crate::subscription::{Mark, Subscription};
 
@@ -27,6 +28,11 @@ const EVENT_TIME: Duration = Duration::from_millis(250);
 
 /// How long a scan goes on before it stops to let its caller keep what was gained.
 const SCAN_TIME: Duration = Duration::from_secs(1);
+
+/// An event that is not stored yet is asked about only if its content is at most so many bytes, and
+/// for so long.
+const SMALL: usize = 64 * 1024;
+const QUICK: Duration = Duration::from_millis(1);
 
 /// A mark is written when it has moved this far; a shorter way is looked at again for less than
 /// the writing costs.
@@ -122,6 +128,39 @@ impl Store {
             }
         }
         Ok(look)
+    }
+
+    /// Whether a filter would match an event that is not stored, as far as that is told quickly. It is
+    /// asked about again once it is stored: then ids and times are its own.
+    pub fn would_match(&mut self, text: &str, event: &NewEvent<'_>) -> bool {
+        if event.content.len() > SMALL {
+            return false;
+        }
+        let Ok(Some(filter)) = self.check_filter(text, Scope::Subscription) else { return false };
+        if filter.ready(&self.conn, &mut self.dates).is_err() {
+            return false;
+        }
+        let limits = filter.limits(&self.conn);
+        let sql = format!(
+            "WITH events (id, created_at, source, type, subtype, content, metadata) AS \
+             (VALUES ((SELECT seq + 1 FROM sqlite_sequence WHERE name = 'events'), ?, ?, ?, ?, ?, ?)) \
+             SELECT 1 FROM events WHERE {}",
+            filter.condition()
+        );
+        let told = {
+            let deadline = Deadline::start(&mut self.conn, QUICK);
+            let values = params![
+                event::now(),
+                event.source,
+                event.kind.as_str(),
+                event.subtype,
+                event.content,
+                event.metadata
+            ];
+            deadline.conn().query_row(&sql, values, |_| Ok(())).optional()
+        };
+        limits.widen(&self.conn);
+        matches!(told, Ok(Some(())))
     }
 
     /// How many matching events lie past the cursor, given what a look has just found. A filter

@@ -28,7 +28,7 @@ fn a_handler_has_a_session_of_its_own_no_terminal_and_no_descriptor_but_the_lock
             Some(format!("{} {}", fd.file_name().to_string_lossy(), target.display()))
         })
         .collect();
-    fds.sort();
+    fds.sort_by_key(|fd| fd.split(' ').next().unwrap().parse::<u32>().unwrap());
     world.write("go", "");
     wait_until("the run", || world.consumer("bot")["last_acked_id"] == 1);
     let ids: Vec<String> = world.read("ids").split_whitespace().map(str::to_owned).collect();

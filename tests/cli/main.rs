@@ -35,6 +35,7 @@ mod messages;
 mod metadata;
 mod notices;
 mod notifier;
+mod on_call;
 mod packages;
 mod peek;
 mod pop;
