@@ -64,21 +64,25 @@ impl Batch {
         let cannot_keep = "cannot keep the batch beside the database, nothing was stored";
         let fix = "free some space, then push again";
         let (mut blocks, mut size, mut spill) = (Vec::new(), 0, None);
-        let about = read_blocks(input, |block| {
-            size += block.len();
-            blocks.push(block);
-            if size < IN_MEMORY && spill.is_none() {
-                return Ok(());
-            }
-            let file = match &mut spill {
-                Some(file) => file,
-                none => none.insert(tempfile::tempfile_in(room).or_fix(cannot_keep, fix)?),
-            };
-            for block in blocks.drain(..) {
-                write_block(file, &block).or_fix(cannot_keep, fix)?;
-            }
-            Ok(())
-        })?;
+        let about = read_blocks(
+            input,
+            |_| (),
+            |block| {
+                size += block.len();
+                blocks.push(block);
+                if size < IN_MEMORY && spill.is_none() {
+                    return Ok(());
+                }
+                let file = match &mut spill {
+                    Some(file) => file,
+                    none => none.insert(tempfile::tempfile_in(room).or_fix(cannot_keep, fix)?),
+                };
+                for block in blocks.drain(..) {
+                    write_block(file, &block).or_fix(cannot_keep, fix)?;
+                }
+                Ok(())
+            },
+        )?;
         let kept = match spill {
             None => Kept::Memory(blocks),
             Some(mut file) => {
@@ -106,16 +110,20 @@ impl Batch {
     }
 }
 
-/// Hands over the events of a file while the next ones are being read and checked.
+/// Hands over the events of a file while the next ones are being read, checked and shown to `see`.
 ///
 /// # Errors
 ///
 /// As [`Batch::read`], but when events before the wrong line were handed over already.
-pub fn stream(input: impl Read + Send, mut take: impl FnMut(&NewEvent<'_>) -> Result<()>) -> Result<About> {
+pub fn stream(
+    input: impl Read + Send,
+    see: impl FnMut(&NewEvent<'_>) + Send,
+    mut take: impl FnMut(&NewEvent<'_>) -> Result<()>,
+) -> Result<About> {
     let (sender, blocks) = sync_channel(AHEAD);
     std::thread::scope(|scope| {
         let reader = std::thread::Builder::new().spawn_scoped(scope, move || {
-            read_blocks(input, |block| {
+            read_blocks(input, see, |block| {
                 sender.send(block).or_fix("the batch could not be stored", "push it again")
             })
         });
@@ -131,7 +139,11 @@ pub fn stream(input: impl Read + Send, mut take: impl FnMut(&NewEvent<'_>) -> Re
 }
 
 /// Reads and checks NDJSON to its end and hands on blocks of encoded events.
-fn read_blocks(input: impl Read, mut hand_on: impl FnMut(Vec<u8>) -> Result<()>) -> Result<About> {
+fn read_blocks(
+    input: impl Read,
+    mut see: impl FnMut(&NewEvent<'_>),
+    mut hand_on: impl FnMut(Vec<u8>) -> Result<()>,
+) -> Result<About> {
     let mut input = BufReader::with_capacity(BLOCK, input);
     let mut about = About::default();
     let (mut line, mut block, mut number) = (Vec::new(), Vec::with_capacity(BLOCK + BLOCK / 4), 0);
@@ -168,6 +180,7 @@ fn read_blocks(input: impl Read, mut hand_on: impl FnMut(Vec<u8>) -> Result<()>)
         }
         last_source.clear();
         last_source.push_str(&event.source);
+        see(&event);
         encode(&event, &mut block);
         if block.len() >= BLOCK {
             hand_on(std::mem::replace(&mut block, Vec::with_capacity(BLOCK + BLOCK / 4)))?;

@@ -125,6 +125,19 @@ impl<'a> NewEvent<'a> {
         Ok(self)
     }
 
+    /// The event as it is stored under that id and time.
+    pub fn row<'r>(&'r self, id: i64, created_at: &'r str) -> Row<'r> {
+        Row {
+            id,
+            created_at: created_at.as_bytes(),
+            source: self.source.as_bytes(),
+            kind: self.kind.as_str().as_bytes(),
+            subtype: self.subtype.as_deref().map(str::as_bytes),
+            content: self.content.as_bytes(),
+            metadata: self.metadata.as_deref().map(str::as_bytes),
+        }
+    }
+
     /// Whether a stored event is this one, pushed before.
     pub fn is_same(&self, stored: &Event) -> bool {
         let object =

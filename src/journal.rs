@@ -17,6 +17,7 @@
 
 mod audit;
 mod lines;
+mod prepared;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -30,6 +31,7 @@ use sha1::{Digest, Sha1};
 
 pub use audit::{Audit, Faults, audit, repair};
 pub use lines::Lines;
+pub use prepared::Prepared;
 
 use crate::error::OrFix;
 use crate::files::{self, Files};
@@ -82,7 +84,16 @@ struct State {
 ///
 /// The copy is then behind or torn; the next call mends it.
 pub fn catch_up(files: &Files, store: &mut Store) -> anyhow::Result<()> {
-    write(files, store, |writer, store| writer.run(store))
+    catch_up_with(files, store, None)
+}
+
+/// The same where some of the lines were prepared.
+///
+/// # Errors
+///
+/// The same.
+pub fn catch_up_with(files: &Files, store: &mut Store, prepared: Option<Prepared>) -> anyhow::Result<()> {
+    write(files, store, |writer, store| writer.run(store, prepared))
 }
 
 /// The same, and has all of it on the disk: what the copy holds then may go from the table.
@@ -92,7 +103,7 @@ pub fn catch_up(files: &Files, store: &mut Store) -> anyhow::Result<()> {
 /// Then nothing may go.
 pub fn catch_up_and_sync(files: &Files, store: &mut Store) -> anyhow::Result<()> {
     write(files, store, |writer, store| {
-        writer.run(store)?;
+        writer.run(store, None)?;
         writer.sync()
     })
 }
@@ -172,12 +183,15 @@ impl<'a> Writer<'a> {
         Ok(Writer { files, memory, jsonl, state })
     }
 
-    fn run(&mut self, store: &mut Store) -> anyhow::Result<()> {
+    fn run(&mut self, store: &mut Store, prepared: Option<Prepared>) -> anyhow::Result<()> {
         self.keep_what_agrees(store)?;
         if self.state.end.lines > MAX_LINES {
             self.rotate()?;
         }
         let before = self.state.end;
+        if let Some(prepared) = prepared {
+            self.append_prepared(store, prepared)?;
+        }
         self.append(store, i64::MAX)?;
         if self.state.end == before && before.id > store.newest_ever()? {
             // An older database was put back: the copy tells of events that it does not know.
@@ -315,6 +329,18 @@ impl<'a> Writer<'a> {
         if self.state.end.bytes - self.state.synced.bytes >= SYNC_STEP {
             self.jsonl.sync_data()?;
             self.state.synced = self.state.end;
+        }
+        Ok(())
+    }
+
+    /// Writes what comes before these lines, and then these, unless somebody else was quicker.
+    fn append_prepared(&mut self, store: &mut Store, mut prepared: Prepared) -> anyhow::Result<()> {
+        self.append(store, prepared.first - 1)?;
+        let end = self.state.end;
+        if end.id < prepared.first {
+            prepared.write_to(&mut self.jsonl)?;
+            let lines = end.lines + prepared.last.abs_diff(prepared.first) + 1;
+            self.state.end = Place { bytes: end.bytes + prepared.bytes, lines, id: prepared.last };
         }
         Ok(())
     }

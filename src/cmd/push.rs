@@ -13,7 +13,7 @@ use crate::cmd::ThreadArg;
 use crate::error::{Failure, OrFix, Result};
 use crate::event::{Event, NewEvent};
 use crate::interrupt::Interruptible;
-use crate::journal;
+use crate::journal::{self, Prepared};
 use crate::log::{self, Level};
 use crate::output;
 use crate::progress::{Progress, Watched};
@@ -108,13 +108,14 @@ impl Push {
             Ok(())
         })?;
         let repeated = before.is_some();
-        let stored = before.unwrap_or_else(|| as_stored(&event, &stored));
+        let stored = before
+            .unwrap_or_else(|| event.row(stored.last_id.unwrap_or_default(), &stored.created_at).to_event());
         let again = if repeated { " repeated" } else { "" };
         thread.log(
             Level::Info,
             format_args!("push: source={} type={} id={}{again}", stored.source, stored.kind, stored.id),
         );
-        let waking = finish(&mut thread, &event.source, called);
+        let waking = finish(&mut thread, &event.source, called, None);
         answered(if as_json { print_json(&stored, waking) } else { output::line(stored.id) });
         Ok(())
     }
@@ -153,7 +154,7 @@ impl Push {
         let mut thread = self.thread.open()?;
         rotate_log(&thread);
         thread.store.leave_folding()?;
-        let (stored, about) = store_batch(&mut thread, &interruptible)?;
+        let (stored, about, prepared) = store_batch(&mut thread, &interruptible)?;
         if let Some((count, line, form)) = about.odd_sources {
             output::warn(match count {
                 1 => format!("the source on line {line} does not fit the form {form}; stored as it is"),
@@ -178,7 +179,7 @@ impl Push {
                     let fold_back = move || store::fold_back(&db).ok();
                     drop(std::thread::Builder::new().spawn_scoped(scope, fold_back));
                 }
-                finish(&mut thread, last_source, Called::default());
+                finish(&mut thread, last_source, Called::default(), prepared);
             });
         }
         answered(if self.json {
@@ -193,21 +194,28 @@ impl Push {
 }
 
 /// Stores what stdin holds. A file cannot keep anybody waiting, so it is read while it is stored.
-fn store_batch(thread: &mut Thread, interruptible: &Interruptible) -> Result<(Stored, About)> {
-    let mut about = About::default();
+fn store_batch(
+    thread: &mut Thread,
+    interruptible: &Interruptible,
+) -> Result<(Stored, About, Option<Prepared>)> {
+    let room = thread.dir().join("run");
+    let (mut about, mut prepared) = (About::default(), None);
     let stdin = io::stdin();
     let stored = if let Some(size) = size_of_file(&stdin) {
         append(thread, |inserter| {
             let input = Watched::new(stdin, "storing the batch", Some(size));
-            about = batch::stream(input, |event| inserter.insert_soon(event))?;
+            let (next, created_at) = inserter.next()?;
+            prepared = Prepared::new(&room, next, created_at);
+            let see = |event: &NewEvent<'_>| prepared.iter_mut().for_each(|prepared| prepared.add(event));
+            about = batch::stream(input, see, |event| inserter.insert_soon(event))?;
             interruptible.settle();
             Ok(())
         })?
     } else {
-        let mut batch = read_pipe(&stdin, &thread.dir().join("run"))?;
+        let mut batch = read_pipe(&stdin, &room)?;
         about = std::mem::take(&mut batch.about);
         if about.last_source.is_none() {
-            return Ok((Stored::default(), about));
+            return Ok((Stored::default(), about, None));
         }
         append(thread, |inserter| {
             let mut progress = Progress::of("storing the batch", Some(about.count));
@@ -219,7 +227,8 @@ fn store_batch(thread: &mut Thread, interruptible: &Interruptible) -> Result<(St
             Ok(())
         })?
     };
-    Ok((stored, about))
+    let prepared = prepared.and_then(|prepared| prepared.of(&stored));
+    Ok((stored, about, prepared))
 }
 
 fn read_pipe(stdin: &io::Stdin, room: &Path) -> Result<Batch> {
@@ -292,8 +301,8 @@ fn append(
 }
 
 /// Steps 2 and 3: the copy, then the consumers. What was stored stays stored, whatever happens.
-fn finish(thread: &mut Thread, source: &str, called: Called) -> Waking {
-    if let Err(e) = journal::catch_up(&thread.files, &mut thread.store) {
+fn finish(thread: &mut Thread, source: &str, called: Called, prepared: Option<Prepared>) -> Waking {
+    if let Err(e) = journal::catch_up_with(&thread.files, &mut thread.store, prepared) {
         warn(
             thread,
             format!(
@@ -322,20 +331,6 @@ fn warn(thread: &Thread, text: String) {
 fn answered(printed: Result<()>) {
     if let Err(failure) = printed {
         output::warn(format_args!("{failure}; what was pushed is stored"));
-    }
-}
-
-/// The event as it lies in the table.
-fn as_stored(event: &NewEvent<'_>, stored: &Stored) -> Event {
-    let text = |text: &Option<std::borrow::Cow<'_, str>>| text.as_ref().map(ToString::to_string);
-    Event {
-        id: stored.last_id.unwrap_or_default(),
-        created_at: stored.created_at.clone(),
-        source: event.source.to_string(),
-        kind: event.kind.as_str().to_owned(),
-        subtype: text(&event.subtype),
-        content: event.content.to_string(),
-        metadata: text(&event.metadata),
     }
 }
 

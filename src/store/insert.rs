@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, Statement, TransactionBehavior, params};
 
-use super::{Store, row_of};
+use super::{Store, newest_ever, row_of};
 use crate::error::{Failure, OrFix, Result, commit, database};
 use crate::event::{self, Event, NewEvent};
 use crate::files;
@@ -72,6 +72,12 @@ pub struct Inserter<'t> {
 }
 
 impl Inserter<'_> {
+    /// The id that the next event will be given, and the time that all will bear.
+    pub fn next(&self) -> Result<(i64, &str)> {
+        let newest = newest_ever(self.conn).map_err(|e| database(&e, "storing"))?;
+        Ok((newest.saturating_add(1), &self.stored.created_at))
+    }
+
     /// Stores one event, unless its idempotency key says that it is stored already.
     ///
     /// # Errors

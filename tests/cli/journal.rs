@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use chrono::{TimeDelta, Utc};
 
-use crate::harness::{Run, World};
+use crate::harness::{Run, World, names, wait_until};
 
 const STAMP: &str = "%Y%m%d-%H%M%S";
 
@@ -198,6 +198,73 @@ fn rows_of_other_programs_reach_the_copy_with_the_next_push() {
     world.push("ours again");
     assert_eq!(world.lines("inbox/events.jsonl").len(), 4);
     world.assert_copy_is_exact();
+}
+
+/// A batch from a file has its lines made while it is being stored.
+#[test]
+fn a_batch_from_a_file_is_copied_as_it_is_stored() {
+    let world = World::with_thread();
+    let event = |rest: &str| format!("{{\"source\":\"self\",\"type\":\"record\",{rest}}}\n");
+    let odd = [
+        event(r#""content":"\u0000\u001f\u2028\ud83d\ude00 \" \\ \/""#),
+        event(r#""content":"","subtype":"","metadata":{ "a" : [ 1.50 , 1e40 ] ,"b":"\u00e9 \n" }"#),
+        event(r#""content":{"deep" : [null, true]},"subtype":null"#),
+        event(r#""content":" é ","metadata":{}"#),
+    ]
+    .concat();
+    world.write("odd", &odd);
+    assert_eq!(world.sh("thread push --batch <odd").quiet(), "4\n");
+    world.assert_copy_is_exact();
+    // Some of these are stored already, and are given no id.
+    let keyed = |key: u32| event(&format!("\"content\":\"{key}\",\"idempotency_key\":\"{key}\""));
+    world.write("first", format!("{}{}", odd.lines().nth(3).unwrap(), "\n") + &keyed(1) + &keyed(2));
+    assert_eq!(world.sh("thread push --batch <first").quiet(), "3\n");
+    let plain = event("\"content\":\"plain\"").repeat(40);
+    world.write("again", plain.clone() + &keyed(3) + &keyed(1) + &keyed(2) + &plain + &keyed(3));
+    assert_eq!(world.sh("thread push --batch <again").quiet(), "81\n");
+    world.write("begins", keyed(2) + &plain + &keyed(4));
+    assert_eq!(world.sh("thread push --batch <begins").quiet(), "41\n");
+    world.assert_copy_is_exact();
+    // More than is prepared.
+    let long = event(&format!("\"content\":\"{}\"", "x".repeat(1024 * 1024))).repeat(70);
+    world.write("long", long);
+    assert_eq!(world.sh("thread push --batch <long").quiet(), "70\n");
+    world.assert_copy_is_exact();
+    assert_eq!(names(&world.path("inbox/run")), ["_journal"]);
+}
+
+#[test]
+fn lines_made_beforehand_are_written_in_their_place() {
+    let world = World::with_thread();
+    push(&world).quiet();
+    let line = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"batch\"}\n";
+    world.write("batch", line.repeat(1000));
+    let copy = fs::File::options().write(true).open(world.inbox().join("run/_journal")).unwrap();
+    let stored = |count: i64| {
+        wait_until("events to be stored", || world.query("SELECT count(*) FROM events") == count);
+    };
+    for round in 0..5 {
+        copy.lock().unwrap();
+        let before = world.query("SELECT count(*) FROM events");
+        // Rows that are not in the copy yet, by a program that does not write it.
+        world
+            .db()
+            .execute("INSERT INTO events (source, type, content) VALUES ('s', 'record', 'row')", [])
+            .unwrap();
+        let batch = world.sh("exec thread push --batch <batch").spawn();
+        stored(before + 1001);
+        let single = push(&world).spawn();
+        stored(before + 1002);
+        let other = world.sh("exec thread push --batch <batch").spawn();
+        stored(before + 2002);
+        // Whichever of them comes first.
+        copy.unlock().unwrap();
+        for child in [batch, single, other] {
+            let ended = child.wait_with_output().unwrap();
+            assert!(ended.status.success() && ended.stderr.is_empty(), "{round}: {ended:?}");
+        }
+        world.assert_copy_is_exact();
+    }
 }
 
 #[test]

@@ -192,15 +192,18 @@ proptest! {
         }
         let folder = std::env::temp_dir();
         if let Ok(batch) = Batch::read(&bytes[..], &folder) {
-            let (mut events, mut streamed) = (Vec::new(), Vec::new());
+            let (mut events, mut streamed, mut seen) = (Vec::new(), Vec::new(), Vec::new());
             let last_source = batch.about.last_source.clone();
             batch.for_each(|event| { events.push(format!("{event:?}")); Ok(()) }).unwrap();
             prop_assert_eq!(last_source.is_none(), events.is_empty());
-            let about = stream(&bytes[..], |event| { streamed.push(format!("{event:?}")); Ok(()) }).unwrap();
+            let see = |event: &NewEvent<'_>| seen.push(format!("{event:?}"));
+            let about =
+                stream(&bytes[..], see, |event| { streamed.push(format!("{event:?}")); Ok(()) }).unwrap();
             prop_assert_eq!(about.last_source, last_source);
-            prop_assert_eq!(streamed, events);
+            prop_assert_eq!(&streamed, &events);
+            prop_assert_eq!(seen, events);
         } else {
-            prop_assert!(stream(&bytes[..], |_| Ok(())).is_err());
+            prop_assert!(stream(&bytes[..], |_| (), |_| Ok(())).is_err());
         }
     }
 }

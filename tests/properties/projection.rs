@@ -19,6 +19,8 @@ use crate::world::{Parts, Place, cases, parts};
 enum Step {
     /// Each is followed by bringing the copy up to date, as a push does.
     Push(Vec<Parts>),
+    /// The same where the lines are prepared, and another program stores something meanwhile.
+    PushPrepared(Vec<Parts>, bool),
     /// So many that the next push rotates.
     PushMany,
     /// Rows of another program, which knows nothing of the copy.
@@ -68,7 +70,8 @@ fn step(rotations: u32) -> impl Strategy<Value = Step> {
         1 => Just(Step::EmptyNewestRotated),
     ];
     prop_oneof![
-        6 => few.clone().prop_map(Step::Push),
+        3 => few.clone().prop_map(Step::Push),
+        3 => (few.clone(), any::<bool>()).prop_map(|(events, other)| Step::PushPrepared(events, other)),
         rotations => Just(Step::PushMany),
         2 => (few, any::<bool>()).prop_map(|(events, odd)| Step::Foreign(events, odd)),
         5 => file,
@@ -145,6 +148,16 @@ impl Model {
         match step {
             Step::Push(events) => {
                 self.push(events);
+                self.check()?;
+            }
+            Step::PushPrepared(events, other) => {
+                let prepared = self.place.push_prepared(events);
+                prop_assert!(prepared.is_some());
+                if *other {
+                    self.place.push(&events[..1]);
+                }
+                let thread = &mut self.place.thread;
+                journal::catch_up_with(&thread.files, &mut thread.store, prepared).unwrap();
                 self.check()?;
             }
             Step::PushMany => {

@@ -8,6 +8,7 @@ use proptest::test_runner::{Config, RngSeed};
 use rusqlite::Connection;
 use tempfile::TempDir;
 use thread::event::NewEvent;
+use thread::journal::Prepared;
 use thread::rule::Policy;
 use thread::store::{NewSubscription, Reading, Subscribed};
 use thread::subscription::ConsumerId;
@@ -64,6 +65,21 @@ impl Place {
             .store
             .append(|inserter| parts.iter().try_for_each(|parts| inserter.insert(&parts.event()).map(drop)))
             .unwrap();
+    }
+
+    /// The same, with their lines for the copy prepared meanwhile.
+    pub fn push_prepared(&mut self, parts: &[Parts]) -> Option<Prepared> {
+        let room = self.dir().join("run");
+        let mut prepared = None;
+        let stored = self.thread.store.append(|inserter| {
+            let (next, created_at) = inserter.next()?;
+            let prepared = prepared.insert(Prepared::new(&room, next, created_at).unwrap());
+            parts.iter().try_for_each(|parts| {
+                prepared.add(&parts.event());
+                inserter.insert_soon(&parts.event())
+            })
+        });
+        prepared.and_then(|prepared| prepared.of(&stored.unwrap()))
     }
 
     /// The ids a reading gives.
