@@ -90,10 +90,9 @@ pub fn dispatch_others(
     Ok(outcomes)
 }
 
-/// Whether something pending would start a consumer's handler at once, as far as its row tells.
-pub fn can_start(subscription: &Subscription) -> bool {
-    let state = &subscription.state;
-    state.phase == Phase::Idle && !state.paused && defect(subscription).is_none()
+/// Whether a consumer neither runs nor waits nor stands still, as far as its row tells.
+pub fn is_idle(subscription: &Subscription) -> bool {
+    subscription.state.phase == Phase::Idle && !subscription.state.paused
 }
 
 /// Notes that a consumer was left to whoever holds its lock.

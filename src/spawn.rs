@@ -11,10 +11,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-use rustix::process::Pid;
+use std::process::{Command, Stdio};
 
 use crate::lock::Lock;
 
@@ -32,7 +29,10 @@ fn begin_session() -> io::Result<()> {
     // SAFETY: these calls take plain values or a set that lives on this stack.
     unsafe {
         for signal in 1..=64 {
-            // Fails for KILL, STOP and the C library's own, which have no other handling anyway.
+            // One that waits, because whoever started this one had it blocked, was not meant for this
+            // session; to ignore it forgets it. Fails for KILL, STOP and the C library's own, which
+            // have no other handling anyway.
+            libc::signal(signal, libc::SIG_IGN);
             libc::signal(signal, libc::SIG_DFL);
         }
         let mut none: libc::sigset_t = std::mem::zeroed();
@@ -94,7 +94,6 @@ pub fn holding<'c>(command: &'c mut Command, lock: &Lock) -> &'c mut Command {
 /// detaches itself is started more quickly, because nothing is copied for it; until it has, it is no
 /// more than a child.
 pub fn detach() -> io::Result<()> {
-    // The session last: it is what others wait for.
     // SAFETY: nothing in this process owns a descriptor yet, and no other thread runs.
     unsafe { close_fds::close_open_fds(3, &[]) };
     begin_session()?;
@@ -102,23 +101,6 @@ pub fn detach() -> io::Result<()> {
     // SAFETY: plain system call.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     Ok(())
-}
-
-/// Waits until a child has detached itself; false when it ended instead.
-pub fn has_detached(child: &mut Child) -> bool {
-    let began = Instant::now();
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    while rustix::process::getsid(pid).ok() != pid {
-        if child.try_wait().is_ok_and(|ended| ended.is_some()) {
-            return false;
-        }
-        // One that was stopped must not stop this one.
-        if began.elapsed() > Duration::from_secs(1) {
-            break;
-        }
-        std::thread::sleep(Duration::from_micros(50));
-    }
-    true
 }
 
 /// The variables of this environment that a handler must not see: whatever is ours, but for the

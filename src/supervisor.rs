@@ -10,10 +10,12 @@
 //! The database is not open while the handler runs or the supervisor waits. A supervisor whose
 //! thread was moved or removed meanwhile ends and touches nothing.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
@@ -32,6 +34,9 @@ use crate::thread::Thread;
 
 /// The hidden subcommand that a supervisor runs as.
 pub const COMMAND: &str = "_supervise";
+
+/// A call, and the answer to it.
+const CALL: &[u8] = b"\n";
 
 /// How often a wait looks whether the database was changed by somebody who cannot signal.
 const TICK: Duration = Duration::from_secs(1);
@@ -64,21 +69,30 @@ fn command(thread: &Thread, subscription: &Subscription) -> io::Result<Command> 
 /// A supervisor that was started before there is anything for it to do. It looks when it is called,
 /// and also when whoever started it is gone.
 #[derive(Debug)]
-pub struct OnCall(Child);
+pub struct OnCall(UnixStream);
 
 impl OnCall {
     /// Starts one for `subscription`.
     pub fn start(thread: &Thread, subscription: &Subscription) -> io::Result<OnCall> {
+        let (ours, theirs) = UnixStream::pair()?;
         let mut command = command(thread, subscription)?;
-        command.arg("--on-call").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        command.spawn().map(OnCall)
+        command.arg("--on-call").stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn()?;
+        Ok(OnCall(ours))
     }
 
-    /// Has it look. False when it is gone.
-    pub fn call(mut self) -> bool {
-        let called = self.0.stdin.as_mut().is_some_and(|line| line.write_all(b"\n").is_ok());
-        // From then on a signal to this process's group, such as Ctrl-C, does not reach it.
-        called && spawn::has_detached(&mut self.0)
+    /// Has it look.
+    pub fn call(&mut self) {
+        // Whether it heard that is seen by its answer.
+        drop(self.0.write_all(CALL));
+    }
+
+    /// Whether it has answered by `end`: that it has the consumer's lock and is detached, or that
+    /// somebody else has the lock.
+    pub fn answers(mut self, end: Instant) -> bool {
+        // No time at all would be for ever.
+        let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        self.0.set_read_timeout(Some(left)).is_ok() && self.0.read_exact(&mut [0]).is_ok()
     }
 }
 
@@ -145,22 +159,28 @@ struct Supervisor<'a> {
 }
 
 impl Supervisor<'_> {
-    /// Does all that can be done before a call, waits for it, and takes the lock. Nothing when
-    /// somebody else has it, who looks again after letting go.
+    /// Does all that can be done before a call, waits for it, takes the lock, and answers. Nothing
+    /// when somebody else has the lock, who looks again after letting go.
     fn wait_for_call(&self) -> Result<Option<(Lock, Thread)>> {
-        let thread = self.open()?;
-        if thread.store.subscription(self.consumer)?.is_none() {
-            return Ok(None);
+        let ready = self.open().ok();
+        if let Some(thread) = &ready {
+            // Once it is called, reading it again takes half the time.
+            drop(thread.store.subscription(self.consumer));
         }
+        let mut line =
+            File::from(io::stdin().as_fd().try_clone_to_owned().or_fix("has no stdin", "see the log")?);
         // One whose starter is gone is called, too: nobody else may know what has been stored.
-        drop(io::stdin().read_exact(&mut [0]));
+        drop(line.read_exact(&mut [0; CALL.len()]));
         if !self.files.still_there() {
             return Ok(None);
         }
+        let thread = ready.map_or_else(|| self.open(), Ok)?;
         let lock = dispatch::take_lock(&thread, self.consumer)?;
         if lock.is_none() {
             dispatch::log_turned_away(&thread, self.consumer);
         }
+        // Whoever called may be gone.
+        drop(line.write_all(CALL));
         Ok(lock.map(|lock| (lock, thread)))
     }
 

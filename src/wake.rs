@@ -5,11 +5,12 @@
 //! helper per thread, under a lock that the pusher takes and passes on; whoever finds it held had
 //! committed before, and the helper looks once more after letting go.
 
+use std::fs::File;
 use std::os::fd::RawFd;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::dispatch::{Step, can_start, dispatch, dispatch_others, next_step, somebody_waits};
+use crate::dispatch::{Step, defect, dispatch, dispatch_others, is_idle, next_step, somebody_waits};
 use crate::error::{Failure, OrFix, Result};
 use crate::event::NewEvent;
 use crate::files::Files;
@@ -34,6 +35,9 @@ const ASKING: Duration = Duration::from_secs(5);
 
 /// How many consumers a push considers before it stores its event: each holds it up a little.
 const CONSIDERED: usize = 4;
+
+/// How long a supervisor that is called may take to answer before its consumer is dispatched without it.
+const ANSWERING: Duration = Duration::from_secs(1);
 
 /// What became of the waking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,31 +71,48 @@ impl Waking {
 
 /// Supervisors on call, with their consumers.
 #[derive(Debug, Default)]
-pub struct Called(Vec<(ConsumerId, OnCall)>);
+pub struct OnCalls {
+    all: Vec<(ConsumerId, OnCall)>,
+    /// Held by whoever has supervisors on call: of many who push at once, only one starts them.
+    only: Option<Lock>,
+}
 
-impl Called {
-    /// Tells them to look, and answers with the consumers of those who were told.
-    fn call(self) -> Vec<ConsumerId> {
-        self.0.into_iter().filter_map(|(consumer, on_call)| on_call.call().then_some(consumer)).collect()
+impl OnCalls {
+    /// Has them look, and answers with the consumers of those who do.
+    fn call(mut self) -> Vec<ConsumerId> {
+        for (_, on_call) in &mut self.all {
+            on_call.call();
+        }
+        let end = Instant::now() + ANSWERING;
+        self.all
+            .into_iter()
+            .filter_map(|(consumer, called)| called.answers(end).then_some(consumer))
+            .collect()
     }
 }
 
 /// Starts supervisors for consumers whom `event` will wake, so that they are ready by the time it is
 /// stored. What cannot be told or done before is done after that.
-pub fn call_ahead(thread: &mut Thread, event: &NewEvent<'_>) -> Called {
+pub fn put_on_call(thread: &mut Thread, event: &NewEvent<'_>) -> OnCalls {
+    let mut on_calls = OnCalls::default();
     if !thread.files.is_owner() || notifier::choice() != Choice::Embedded {
-        return Called::default();
+        return on_calls;
     }
     let subscriptions = thread.store.subscriptions().unwrap_or_default();
-    let ready = subscriptions.into_iter().filter(can_start).take(CONSIDERED);
-    let called = ready.filter_map(|subscription| {
-        if !would_match(thread, &subscription, event) {
-            return None;
+    for subscription in subscriptions.into_iter().filter(is_idle).take(CONSIDERED) {
+        if !would_match(thread, &subscription, event) || defect(&subscription).is_some() {
+            continue;
         }
-        let on_call = OnCall::start(thread, &subscription).ok()?;
-        Some((subscription.consumer, on_call))
-    });
-    Called(called.collect())
+        if on_calls.only.is_none() {
+            let run = File::open(thread.dir().join("run"));
+            let Ok(Some(only)) = run.and_then(Lock::try_take) else { break };
+            on_calls.only = Some(only);
+        }
+        if let Ok(on_call) = OnCall::start(thread, &subscription) {
+            on_calls.all.push((subscription.consumer, on_call));
+        }
+    }
+    on_calls
 }
 
 /// Wakes whoever has something new, in the way `THREAD_NOTIFIER` says, on behalf of `source`.
@@ -99,14 +120,14 @@ pub fn call_ahead(thread: &mut Thread, event: &NewEvent<'_>) -> Called {
 /// # Errors
 ///
 /// When this process was to dispatch and could not.
-pub fn wake(thread: &mut Thread, source: &str, called: Called) -> Result<Waking> {
+pub fn wake(thread: &mut Thread, source: &str, on_calls: OnCalls) -> Result<Waking> {
     if !thread.files.is_owner() {
         thread.log(Level::Info, "wake: left to the owner of the thread");
         return Ok(Waking::LeftToOwner);
     }
     let program = match notifier::choice() {
         Choice::Off => return Ok(Waking::Off),
-        Choice::Embedded => return embedded(thread, called),
+        Choice::Embedded => return embedded(thread, on_calls),
         Choice::Program(program) => program,
     };
     let answer = notifier::ask(&program, thread.dir(), source);
@@ -122,7 +143,7 @@ pub fn wake(thread: &mut Thread, source: &str, called: Called) -> Result<Waking>
         }
         Answer::Failed(why) => {
             thread.log(Level::Warn, format_args!("notifier: {why}; dispatching without it"));
-            embedded(thread, called)
+            embedded(thread, on_calls)
         }
     }
 }
@@ -135,7 +156,7 @@ pub fn wake_consumer(thread: &mut Thread, consumer: &ConsumerId) {
         None => Ok(Step::Rest { pending: false }),
     });
     let woken = ready.and_then(|step| match step {
-        Step::Start { .. } | Step::WaitUntil(_) => wake(thread, "self", Called::default()).map(drop),
+        Step::Start { .. } | Step::WaitUntil(_) => wake(thread, "self", OnCalls::default()).map(drop),
         Step::Rest { .. } => Ok(()),
     });
     if let Err(e) = woken {
@@ -149,8 +170,8 @@ fn would_match(thread: &mut Thread, subscription: &Subscription, event: &NewEven
     subscription.filter_text().is_none_or(|text| thread.store.would_match(text, event))
 }
 
-fn embedded(thread: &mut Thread, called: Called) -> Result<Waking> {
-    dispatch_others(thread, Cause::News, &called.call()).map(|_| Waking::Embedded)
+fn embedded(thread: &mut Thread, on_calls: OnCalls) -> Result<Waking> {
+    dispatch_others(thread, Cause::News, &on_calls.call()).map(|_| Waking::Embedded)
 }
 
 /// Starts the helper if anybody needs it and none is at work.

@@ -19,7 +19,7 @@ use crate::output;
 use crate::progress::{Progress, Watched};
 use crate::store::{self, Inserted, Stored};
 use crate::thread::Thread;
-use crate::wake::{self, Called, Waking};
+use crate::wake::{self, OnCalls, Waking};
 
 /// The largest content, in bytes: no larger row fits the database.
 const MAX_CONTENT: u64 = 999_000_000;
@@ -99,7 +99,7 @@ impl Push {
         }
         let mut thread = Thread::open(&path)?;
         rotate_log(&thread);
-        let called = wake::call_ahead(&mut thread, &event);
+        let on_calls = wake::put_on_call(&mut thread, &event);
         let mut before = None;
         let stored = append(&mut thread, |inserter| {
             if let Inserted::Before(event) = inserter.insert(&event)? {
@@ -115,7 +115,7 @@ impl Push {
             Level::Info,
             format_args!("push: source={} type={} id={}{again}", stored.source, stored.kind, stored.id),
         );
-        let waking = finish(&mut thread, &event.source, called, None);
+        let waking = finish(&mut thread, &event.source, on_calls, None);
         answered(if as_json { print_json(&stored, waking) } else { output::line(stored.id) });
         Ok(())
     }
@@ -179,7 +179,7 @@ impl Push {
                     let fold_back = move || store::fold_back(&db).ok();
                     drop(std::thread::Builder::new().spawn_scoped(scope, fold_back));
                 }
-                finish(&mut thread, last_source, Called::default(), prepared);
+                finish(&mut thread, last_source, OnCalls::default(), prepared);
             });
         }
         answered(if self.json {
@@ -301,7 +301,7 @@ fn append(
 }
 
 /// Steps 2 and 3: the copy, then the consumers. What was stored stays stored, whatever happens.
-fn finish(thread: &mut Thread, source: &str, called: Called, prepared: Option<Prepared>) -> Waking {
+fn finish(thread: &mut Thread, source: &str, on_calls: OnCalls, prepared: Option<Prepared>) -> Waking {
     if let Err(e) = journal::catch_up_with(&thread.files, &mut thread.store, prepared) {
         warn(
             thread,
@@ -310,7 +310,7 @@ fn finish(thread: &mut Thread, source: &str, called: Called, prepared: Option<Pr
             ),
         );
     }
-    wake::wake(thread, source, called).unwrap_or_else(|e| {
+    wake::wake(thread, source, on_calls).unwrap_or_else(|e| {
         warn(thread, format!("consumers were not woken: {e}; the event is stored"));
         Waking::Failed
     })

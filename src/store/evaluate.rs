@@ -29,9 +29,9 @@ const EVENT_TIME: Duration = Duration::from_millis(250);
 /// How long a scan goes on before it stops to let its caller keep what was gained.
 const SCAN_TIME: Duration = Duration::from_secs(1);
 
-/// An event that is not stored yet is asked about only if its content is at most so many bytes, and
-/// for so long.
-const SMALL: usize = 64 * 1024;
+/// An event that is not stored yet is asked about only if its content and metadata are at most so many
+/// bytes, and for so long.
+const SMALL: usize = 4 * 1024;
 const QUICK: Duration = Duration::from_millis(1);
 
 /// A mark is written when it has moved this far; a shorter way is looked at again for less than
@@ -133,7 +133,7 @@ impl Store {
     /// Whether a filter would match an event that is not stored, as far as that is told quickly. It is
     /// asked about again once it is stored: then ids and times are its own.
     pub fn would_match(&mut self, text: &str, event: &NewEvent<'_>) -> bool {
-        if event.content.len() > SMALL {
+        if event.content.len() + event.metadata.as_ref().map_or(0, |metadata| metadata.len()) > SMALL {
             return false;
         }
         let Ok(Some(filter)) = self.check_filter(text, Scope::Subscription) else { return false };

@@ -598,8 +598,6 @@ fn a_hidden_subcommand_started_by_hand_refuses() {
     world.thread(words).arg(world.inbox()).fails(2);
     let words = ["_supervise", "--consumer", "worker", "--thread"];
     world.thread(words).arg(world.inbox()).fails(2);
-    // Without a consumer there is nothing to be on call for.
-    world.thread(words).arg(world.inbox()).arg("--on-call").quiet();
     let words = ["_ask-again", "--source", "self", "--lock-fd", "99", "--thread"];
     world.thread(words).arg(world.inbox()).fails(2);
     assert_eq!(fs::read_dir(world.inbox().join("run")).unwrap().count(), 0);

@@ -1,9 +1,10 @@
 //! Supervisors that a push starts before it has stored its event.
 
 use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
 use std::process::Child;
 
-use rustix::process::{Pid, getsid};
+use rustix::process::{Pid, Signal, getsid, kill_process};
 
 use crate::harness::{World, kill_and_wait, take_all, take_all_script, wait_until};
 
@@ -101,6 +102,90 @@ fn beyond_a_few_they_are_started_afterwards() {
     conn.execute_batch("COMMIT").unwrap();
     assert!(push.wait_with_output().unwrap().status.success());
     wait_until("all to be served", || names.iter().all(|name| world.consumer(name)["last_acked_id"] == 1));
+    world.wait_until_quiet();
+}
+
+#[test]
+fn of_many_pushes_at_once_one_has_supervisors_on_call() {
+    let world = World::with_thread();
+    take_all_script(&world);
+    take_all(&world, "a");
+    take_all(&world, "b");
+    let conn = world.db();
+    let mut pushes = vec![held_push(&world, &conn, &["a", "b"])];
+    let waiting = |push: &Child| {
+        let files = fs::read_dir(format!("/proc/{}/fd", push.id())).into_iter().flatten().flatten();
+        files.map(|fd| fs::read_link(fd.path()).unwrap_or_default()).any(|file| file.ends_with("events.db"))
+    };
+    for _ in 0..7 {
+        let push = world.thread(PUSH).spawn();
+        wait_until("a push to wait for the database", || waiting(&push));
+        pushes.push(push);
+    }
+    assert_eq!(consumers(&world), ["a", "b"]);
+    conn.execute_batch("COMMIT").unwrap();
+    for push in pushes {
+        assert!(push.wait_with_output().unwrap().status.success());
+    }
+    wait_until("all to be served", || {
+        ["a", "b"].iter().all(|name| world.consumer(name)["last_acked_id"] == 8)
+    });
+    world.wait_until_quiet();
+}
+
+#[test]
+fn a_push_that_has_answered_has_a_run_that_can_be_stopped() {
+    let world = World::with_thread();
+    world.subscribe("bot", "until [ -e go ]; do sleep 0.01; done", &[]);
+    for round in 0..10 {
+        world.push("x");
+        world.thread(["stop", "--consumer", "bot"]).quiet();
+        assert_eq!(world.state("bot"), "stalled", "{round}");
+        world.thread(["ack", "--consumer", "bot", "--event-id", &(round + 1).to_string()]).quiet();
+        world.thread(["resume", "--consumer", "bot"]).quiet();
+    }
+    world.wait_until_quiet();
+}
+
+#[test]
+fn one_that_does_not_answer_is_done_without() {
+    let world = World::with_thread();
+    world.subscribe("bot", "cat >>got", &["--deliver", "stdin"]);
+    let conn = world.db();
+    let push = held_push(&world, &conn, &["bot"]);
+    let stopped = Pid::from_raw(supervisors(&world)[0].0.cast_signed()).unwrap();
+    kill_process(stopped, Signal::STOP).unwrap();
+    conn.execute_batch("COMMIT").unwrap();
+    assert!(push.wait_with_output().unwrap().status.success());
+    wait_until("the event to be seen", || world.consumer("bot")["last_acked_id"] == 1);
+    // It goes on when there is nothing left to do.
+    kill_process(stopped, Signal::CONT).unwrap();
+    world.wait_until_quiet();
+    assert_eq!(world.lines("got").len(), 1);
+}
+
+#[test]
+fn a_signal_that_its_pusher_had_blocked_does_not_reach_it() {
+    let world = World::with_thread();
+    take_all_script(&world);
+    take_all(&world, "bot");
+    world.off(["push", "--source", "self", "--type", "record", "--content", "x"]).quiet();
+    let words = ["_supervise", "--consumer", "bot", "--on-call", "--thread"];
+    let mut run = world.thread(words).arg(world.inbox());
+    // SAFETY: only system calls that are safe between fork and exec.
+    unsafe {
+        run.command().pre_exec(|| {
+            let mut all = std::mem::zeroed();
+            libc::sigfillset(&mut all);
+            libc::sigprocmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                libc::raise(signal);
+            }
+            Ok(())
+        });
+    }
+    run.quiet();
+    assert_eq!(world.consumer("bot")["last_acked_id"], 1);
     world.wait_until_quiet();
 }
 
