@@ -9,6 +9,7 @@ use chrono::Utc;
 
 use crate::error::{Failure, Result};
 use crate::filter::{Filter, Scope};
+use crate::interrupt::PutOff;
 use crate::lock::Lock;
 use crate::log::{Level, Quoted};
 use crate::rule::{Action, Cause, Phase, Time, decide};
@@ -105,6 +106,7 @@ fn start_if_pending(thread: &mut Thread, mut subscription: Subscription, cause: 
         if let Step::Rest { .. } = next_step(thread, &subscription, cause)? {
             return Ok(Outcome::Idle);
         }
+        let _whole = PutOff::begin();
         let Some(lock) = take_lock(thread, &subscription.consumer)? else { return Ok(Outcome::Running) };
         let started = start_locked(thread, &subscription, cause, &lock);
         if let Ok(Ok(())) = started {

@@ -87,6 +87,40 @@ pub fn clear_line_first() {
     });
 }
 
+/// Signals wait as long as this lives.
+///
+/// For whoever holds a lock at which others are turned away: they rely on its being handed on or on a
+/// second look, which a signal in between would prevent.
+pub struct PutOff {
+    /// What this thread had blocked before.
+    before: libc::sigset_t,
+}
+
+impl PutOff {
+    /// Begins now, for this thread.
+    pub fn begin() -> PutOff {
+        // SAFETY: these calls take sets that live on this stack, where zeros are a set.
+        unsafe {
+            let (mut set, mut before) = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            for signal in SIGNALS {
+                libc::sigaddset(&mut set, signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, &mut before);
+            PutOff { before }
+        }
+    }
+}
+
+impl Drop for PutOff {
+    fn drop(&mut self) {
+        // SAFETY: the set is the one that was in force.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut());
+        }
+    }
+}
+
 fn write_stderr(text: &str) {
     // There is nowhere left to say that this failed.
     rustix::io::write(rustix::stdio::stderr(), text.as_bytes()).ok();

@@ -14,6 +14,7 @@ use crate::dispatch::{Step, defect, dispatch, dispatch_others, is_idle, next_ste
 use crate::error::{Failure, OrFix, Result};
 use crate::event::NewEvent;
 use crate::files::Files;
+use crate::interrupt::PutOff;
 use crate::lock::Lock;
 use crate::log::{self, Level};
 use crate::notifier::{self, Answer, Choice};
@@ -179,6 +180,7 @@ fn ask_again_later(thread: &mut Thread, source: &str) -> Result<()> {
     if !somebody_waits(thread)? {
         return Ok(());
     }
+    let _whole = PutOff::begin();
     let Some(lock) = take_lock(&thread.files)? else { return Ok(()) };
     let started = spawn::hidden(COMMAND, thread.dir())
         .and_then(|mut command| spawn::holding(command.arg("--source").arg(source), &lock).spawn());

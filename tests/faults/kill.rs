@@ -1,8 +1,12 @@
 //! Killed with -9: at random moments, and at every call that changes the disk.
 
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{Dice, World, ids, wait_until};
 use crate::inject::{CALLS, Ended, Kind, Scene, assert_sound, long, quiet_push, strace};
@@ -188,6 +192,44 @@ fn after_a_push_killed_at_any_call_the_next_one_wakes_the_consumer_for_both() {
     }
     eprintln!("killed at a call: embedded push: {kills} kills");
     assert!(kills > 0);
+}
+
+/// Others are turned away at the lock of a consumer, so whoever holds it must hand it on first.
+#[test]
+fn a_signal_to_a_push_with_a_consumers_lock_does_not_lose_the_wake_up_of_another() {
+    let Some(strace) = strace() else { return };
+    let world = World::with_thread();
+    crate::harness::take_all(&world, "bot");
+    let lock = world.path("inbox/run/bot.lock");
+    world.push("makes the lock");
+    world.wait_until_quiet();
+    // With this held, no supervisor is on call.
+    let run = File::open(world.path("inbox/run")).unwrap();
+    run.lock().unwrap();
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let before = world.query("SELECT max(id) FROM events");
+        let mut push = world.sh("exec \"$0\" \"$@\"");
+        push.command().arg(strace).args(["-qq", "-o", "/dev/null", "-P"]).arg(&lock);
+        push.command().args(["-e", "trace=flock", "-e", "inject=flock:delay_exit=1500000"]);
+        push.command().arg(env!("CARGO_BIN_EXE_thread"));
+        push.command().args(["push", "--source", "self", "--type", "message", "--content", "held up"]);
+        let push = push.spawn();
+        let inode = format!(":{} ", fs::metadata(&lock).unwrap().ino());
+        let held = || {
+            let locks = fs::read_to_string("/proc/locks").unwrap();
+            let line = locks.lines().find(|line| line.contains(&inode))?;
+            line.split_whitespace().nth(4)?.parse().ok().and_then(Pid::from_raw)
+        };
+        wait_until("the lock to be held", || held().is_some());
+        let id = world.push("turned away");
+        assert_eq!(id, before + 2);
+        kill_process(held().unwrap(), signal).unwrap();
+        let ended = push.wait_with_output().unwrap();
+        assert!(!ended.status.success() && ended.stdout.is_empty(), "{signal:?}: {ended:?}");
+        let acked = "SELECT max(last_acked_id) FROM consumer_progress";
+        wait_until("both to be taken", || world.query(acked) == id);
+        world.wait_until_quiet();
+    }
 }
 
 /// One of the processes that are killed at random.
