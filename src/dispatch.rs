@@ -102,11 +102,13 @@ pub fn log_turned_away(thread: &Thread, consumer: &ConsumerId) {
 }
 
 fn start_if_pending(thread: &mut Thread, mut subscription: Subscription, cause: Cause) -> Result<Outcome> {
+    // From the first lock to the last look.
+    let mut signals = None;
     loop {
         if let Step::Rest { .. } = next_step(thread, &subscription, cause)? {
             return Ok(Outcome::Idle);
         }
-        let _whole = PutOff::begin();
+        signals.get_or_insert_with(PutOff::begin);
         let Some(lock) = take_lock(thread, &subscription.consumer)? else { return Ok(Outcome::Running) };
         let started = start_locked(thread, &subscription, cause, &lock);
         if let Ok(Ok(())) = started {

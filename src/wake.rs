@@ -180,7 +180,7 @@ fn ask_again_later(thread: &mut Thread, source: &str) -> Result<()> {
     if !somebody_waits(thread)? {
         return Ok(());
     }
-    let _whole = PutOff::begin();
+    let _signals = PutOff::begin();
     let Some(lock) = take_lock(&thread.files)? else { return Ok(()) };
     let started = spawn::hidden(COMMAND, thread.dir())
         .and_then(|mut command| spawn::holding(command.arg("--source").arg(source), &lock).spawn());
