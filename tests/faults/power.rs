@@ -225,7 +225,8 @@ impl Reader {
     fn call(&mut self, pid: &str, call: &str) {
         let (name, rest) = call.split_once('(').unwrap();
         let (args, result) = rest.rsplit_once(" = ").unwrap();
-        let args: Vec<&str> = args.trim_end().trim_end_matches(')').split(", ").collect();
+        // One that was resumed has a blank before the bracket.
+        let args: Vec<&str> = args.trim_end().trim_end_matches(')').trim_end().split(", ").collect();
         let returned: i64 = result.split(['<', ' ']).next().unwrap().parse().unwrap_or(0);
         if returned < 0 {
             return;
