@@ -39,15 +39,15 @@ pub fn keep(conn: &Connection) -> rusqlite::Result<()> {
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map(drop)
 }
 
-/// Folds back as much of the WAL as is in nobody's way, with a connection of its own, and cuts the file
-/// if that was all. What is left is the business of whoever closes the database next.
+/// Folds back as much of the WAL as is in nobody's way, with a connection of its own. Whoever has it
+/// done cuts the file when that is closed.
 pub fn fold_back(path: &Path) -> Result<()> {
     let mut store = Store::open(path)?;
     store.folds_wal = false;
-    let failed = |e: rusqlite::Error| database(&e, "folding back the WAL");
-    store.conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).map_err(failed)?;
-    store.conn.busy_timeout(Duration::ZERO).map_err(failed)?;
-    store.truncate_wal().map(drop).map_err(failed)
+    store
+        .conn
+        .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+        .map_err(|e| database(&e, "folding back the WAL"))
 }
 
 impl Store {

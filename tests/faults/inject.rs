@@ -81,6 +81,8 @@ pub struct Scene {
     pub kind: Kind,
     args: Vec<String>,
     notifier: &'static str,
+    /// Whether stdin is a pipe rather than a file.
+    piped: bool,
     /// Events before, and the length and time of the copy.
     rows: i64,
     copy: Option<(u64, SystemTime)>,
@@ -179,8 +181,7 @@ impl Scene {
         Scene::new("batch", world, Kind::Push(50), &["push", "--batch"])
     }
 
-    /// A batch that is too large for memory, and for the page cache: it is kept in a file, and
-    /// much of it is in the log before the commit.
+    /// A batch that is too large for the page cache: much of it is in the log before the commit.
     pub fn large_batch() -> Scene {
         let world = World::with_thread();
         some_pushes(&world);
@@ -245,7 +246,7 @@ impl Scene {
             let about = fs::metadata(world.path("before/events.jsonl")).unwrap();
             copy = Some((about.len(), about.modified().unwrap()));
         }
-        let mut scene = Scene { name, world, kind, args, notifier: "off", rows, copy };
+        let mut scene = Scene { name, world, kind, args, notifier: "off", piped: false, rows, copy };
         scene.begin();
         if scene.copy.is_some() {
             rows = scene.world.query("SELECT count(*) FROM events");
@@ -257,6 +258,12 @@ impl Scene {
     /// Consumers are woken by the push itself.
     pub fn embedded(mut self) -> Scene {
         self.notifier = "embedded";
+        self
+    }
+
+    /// What stdin holds comes through a pipe.
+    pub fn piped(mut self, name: &'static str) -> Scene {
+        (self.piped, self.name) = (true, name);
         self
     }
 
@@ -294,8 +301,16 @@ impl Scene {
             command.arg("-e").arg(format!("inject={fault}"));
         }
         command.arg(env!("CARGO_BIN_EXE_thread")).args(&self.args);
-        command.stdin(File::open(world.path("stdin")).unwrap());
         command.stdout(file("stdout")).stderr(file("stderr"));
+        let mut stdin = File::open(world.path("stdin")).unwrap();
+        if self.piped {
+            let (ours, mut theirs) = std::io::pipe().unwrap();
+            command.stdin(ours);
+            // Ends early where whoever reads is killed.
+            std::thread::spawn(move || std::io::copy(&mut stdin, &mut theirs));
+        } else {
+            command.stdin(stdin);
+        }
         command.spawn().unwrap()
     }
 

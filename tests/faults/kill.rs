@@ -86,6 +86,11 @@ fn a_large_batch_killed_at_any_call_is_stored_whole_or_not() {
 }
 
 #[test]
+fn a_large_batch_from_a_pipe_killed_at_any_call_is_stored_whole_or_not() {
+    kill_at_every_call(&Scene::large_batch().piped("large batch from a pipe"), (2000, 25));
+}
+
+#[test]
 fn folding_the_log_back_can_be_killed_at_any_call() {
     kill_at_every_call(&Scene::large_push(), (300, 5));
 }
