@@ -338,7 +338,11 @@ impl<'a> Writer<'a> {
         self.append(store, prepared.first - 1)?;
         let end = self.state.end;
         if end.id < prepared.first {
-            prepared.write_to(&mut self.jsonl)?;
+            if prepared.write_to(&mut self.jsonl).is_err() {
+                // Without the room that they take themselves there may be enough for the copy.
+                drop(prepared);
+                return self.jsonl.set_len(end.bytes).map_err(Into::into);
+            }
             let lines = end.lines + prepared.last.abs_diff(prepared.first) + 1;
             self.state.end = Place { bytes: end.bytes + prepared.bytes, lines, id: prepared.last };
         }
