@@ -1,129 +1,155 @@
-//! What can go wrong, told in two halves: what happened, and what to do about it.
+//! What can go wrong in the library, as values that a program can match on.
 //!
-//! Every failure a user sees is a [`Failure`]. It is raised where the remedy is known, names the
-//! path, id or line concerned, and carries the exit code. Trouble that only deserves a warning
-//! (the JSONL copy, the waking) travels as `anyhow::Error` and never becomes a `Failure`.
+//! The command line turns these into "what - how to fix it" and an exit code: see `cli::error`.
 
 use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
 
-pub type Result<T> = std::result::Result<T, Failure>;
+use crate::model::event::InvalidEvent;
+use crate::model::filter::FilterError;
+use crate::model::subscription::ConsumerId;
 
-/// A failed request: one line for people, an exit code for programs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    /// What went wrong, and what did or did not happen because of it.
-    pub what: String,
-    /// What the caller can do about it.
-    pub fix: String,
-    /// 1: it could not be done; 2: it was asked wrongly.
-    pub code: u8,
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation on a thread failed. Unless the variant says otherwise, nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    #[error("{} is not a thread (it has no events.db)", .0.display())]
+    NotAThread(PathBuf),
+    #[error("{} is a thread already", .0.display())]
+    AlreadyAThread(PathBuf),
+    /// Parts of a thread without its database: a new one would be mixed up with them.
+    #[error("{} is there but events.db is not", .0.display())]
+    Leftovers(PathBuf),
+    #[error("{} is not a thread's database", .0.display())]
+    ForeignDatabase(PathBuf),
+    #[error("{} has schema version {found}, newer than the {known} known here", path.display())]
+    NewerSchema { path: PathBuf, found: i64, known: i64 },
+    #[error("{} cannot use write-ahead logging (it stays in mode '{mode}')", path.display())]
+    NoWal { path: PathBuf, mode: String },
+    /// The directory no longer holds the thread that was opened.
+    #[error("{} was moved or removed", .0.display())]
+    Moved(PathBuf),
+    /// Only the owner of a thread may start or stop its handlers.
+    #[error("{} belongs to another user", .0.display())]
+    NotOwner(PathBuf),
+    #[error("no consumer '{0}' is subscribed")]
+    UnknownConsumer(ConsumerId),
+    #[error("the consumer '{0}' is subscribed already; nothing was changed")]
+    AlreadySubscribed(ConsumerId),
+    #[error("the event {0}")]
+    InvalidEvent(#[from] InvalidEvent),
+    /// A line of a batch, counted from 1. Nothing of the batch was stored.
+    #[error("line {line} of the batch {problem}")]
+    InvalidLine { line: u64, problem: InvalidEvent },
+    #[error("the filter {0}")]
+    InvalidFilter(#[from] FilterError),
+    /// The filter stored with a subscription is not valid.
+    #[error("the filter of '{consumer}' {problem}")]
+    BrokenFilter { consumer: ConsumerId, problem: FilterError },
+    /// The handler of a subscription cannot be started: its command is empty or its directory gone.
+    #[error("{0}")]
+    BrokenSubscription(String),
+    #[error("the idempotency key '{key}' belongs to event {id}, which is a different one")]
+    KeyConflict { key: String, id: i64 },
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    #[error("cannot {doing} {}: {source}", path.display())]
+    Io { doing: &'static str, path: PathBuf, source: io::Error },
+    /// The sealed JSONL files end with an event that the table does not have, or has another one in its
+    /// place.
+    #[error(
+        "the sealed JSONL files end with an event {0} that is not the table's: an older events.db was put back"
+    )]
+    LogAhead(i64),
+    /// A backup is to be made where something is already.
+    #[error("{} is there already, and is not an empty directory", .0.display())]
+    Occupied(PathBuf),
+    /// A backup is to be made inside the thread itself.
+    #[error("{} is inside the thread", .0.display())]
+    InsideThread(PathBuf),
+    /// Somebody else has held a lock for too long.
+    #[error("another process has been holding {} for too long", .0.display())]
+    LockTimeout(PathBuf),
+    #[error("cannot start {what}: {source}")]
+    Spawn { what: &'static str, source: io::Error },
+    /// Whatever fits none of the others; a whole sentence.
+    #[error("{0}")]
+    Other(String),
 }
 
-impl Failure {
-    /// The request was fine but could not be carried out (exit 1).
-    pub fn could_not(what: impl fmt::Display, fix: impl fmt::Display) -> Self {
-        Failure { what: what.to_string(), fix: fix.to_string(), code: 1 }
-    }
-
-    /// The request itself is malformed (exit 2).
-    pub fn asked_wrongly(what: impl fmt::Display, fix: impl fmt::Display) -> Self {
-        Failure { what: what.to_string(), fix: fix.to_string(), code: 2 }
-    }
+/// How a database failed, told by what can be done about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DatabaseErrorKind {
+    /// Another program kept it locked for longer than a minute.
+    Locked,
+    Full,
+    /// There is no room for `events.db-shm`.
+    NoRoom,
+    /// The disk refused a write.
+    Write,
+    ReadOnly,
+    Permission,
+    Damaged,
+    TooLarge,
+    OutOfMemory,
+    /// A sync or a commit failed: whether the change lasts is unknown.
+    OutcomeUnknown,
+    Other,
 }
 
-impl fmt::Display for Failure {
+/// A failure of the database.
+#[derive(Debug, Clone)]
+pub struct DatabaseError {
+    pub kind: DatabaseErrorKind,
+    /// Completes "while …".
+    pub doing: &'static str,
+    /// The database's own words.
+    pub message: String,
+}
+
+impl std::error::Error for DatabaseError {}
+
+impl fmt::Display for DatabaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} - {}", self.what, self.fix)
-    }
-}
-
-impl std::error::Error for Failure {}
-
-/// Turns any error into a [`Failure`] with a remedy, at the call that knows both.
-pub trait OrFix<T> {
-    /// Fails with exit code 1 as `<what>: <cause> - <fix>`.
-    fn or_fix(self, what: impl fmt::Display, fix: impl fmt::Display) -> Result<T>;
-}
-
-impl<T, E: fmt::Display> OrFix<T> for std::result::Result<T, E> {
-    fn or_fix(self, what: impl fmt::Display, fix: impl fmt::Display) -> Result<T> {
-        self.map_err(|cause| Failure::could_not(format_args!("{what}: {cause}"), fix))
-    }
-}
-
-/// Describes a database error in the user's terms. `doing` completes "while …".
-pub fn database(error: &rusqlite::Error, doing: &str) -> Failure {
-    use rusqlite::ErrorCode::*;
-    let code = error.sqlite_error_code();
-    let extended = error.sqlite_error().map_or(0, |e| e.extended_code);
-    if matches!(extended, rusqlite::ffi::SQLITE_IOERR_FSYNC | rusqlite::ffi::SQLITE_IOERR_DIR_FSYNC) {
-        return unknown("the disk failed to sync", error, doing);
-    }
-    let (what, fix) = match code {
-        Some(DatabaseBusy | DatabaseLocked) => (
-            format!("the database stayed locked too long while {doing}; nothing was changed"),
-            "find the program that keeps a transaction open on events.db, then try again",
-        ),
-        Some(DiskFull) => (
-            format!("the disk is full while {doing}; nothing was changed"),
-            "free some space, then try again",
-        ),
-        Some(SystemIoFailure) if extended == rusqlite::ffi::SQLITE_IOERR_WRITE => (
-            format!("the disk failed to write while {doing}; nothing was changed ({error})"),
-            "check the disk, then try again",
-        ),
-        Some(SystemIoFailure) if extended == rusqlite::ffi::SQLITE_IOERR_SHMSIZE => (
-            format!("there is no room for events.db-shm while {doing} ({error})"),
-            "free some space, then try again",
-        ),
-        Some(ReadOnly) => return read_only(doing),
-        Some(PermissionDenied | CannotOpen) => {
-            (format!("no permission for the database while {doing}: {error}"), PERMISSIONS)
+        use DatabaseErrorKind::*;
+        let DatabaseError { kind, doing, message } = self;
+        match kind {
+            Locked => write!(f, "the database stayed locked too long while {doing}; nothing was changed"),
+            Full => write!(f, "the disk is full while {doing}; nothing was changed"),
+            NoRoom => write!(f, "there is no room for events.db-shm while {doing} ({message})"),
+            Write => write!(f, "the disk failed to write while {doing}; nothing was changed ({message})"),
+            ReadOnly => write!(f, "no permission for the database while {doing}; nothing was changed"),
+            Permission => write!(f, "no permission for the database while {doing}: {message}"),
+            Damaged => {
+                write!(f, "the database is damaged or not a database ({message}), seen while {doing}")
+            }
+            TooLarge => {
+                write!(f, "the event is larger than a database row may be while {doing}; nothing was changed")
+            }
+            OutOfMemory => write!(f, "memory ran out while {doing}"),
+            OutcomeUnknown => {
+                write!(
+                    f,
+                    "the database failed while {doing}, so whether it was stored is unknown ({message})"
+                )
+            }
+            Other => write!(f, "the database failed while {doing}: {message}"),
         }
-        Some(DatabaseCorrupt | NotADatabase) => (
-            format!("the database is damaged or not a database ({error}), seen while {doing}"),
-            "restore the thread from a backup, or salvage it with `sqlite3 events.db .recover`",
-        ),
-        Some(TooBig) => (
-            format!("the event is larger than a database row may be while {doing}; nothing was changed"),
-            "store the payload in a file and push its path",
-        ),
-        _ => (
-            format!("the database failed while {doing}: {error}"),
-            "check the disk and the thread's permissions",
-        ),
-    };
-    Failure::could_not(what, fix)
-}
-
-/// What can be done about a database that may not be used.
-const PERMISSIONS: &str = "check who owns the thread's directory and events.db, and their permissions";
-
-/// A database that may be read but not written.
-pub fn read_only(doing: &str) -> Failure {
-    Failure::could_not(
-        format_args!("no permission for the database while {doing}; nothing was changed"),
-        PERMISSIONS,
-    )
-}
-
-/// Describes the failure of a commit. A full disk or a failed write comes before the commit is
-/// whole in the log. Anything else may come after: growing the log's index does, for one, and then
-/// the next process finds the commit and takes it for good.
-pub fn commit(error: &rusqlite::Error, doing: &str) -> Failure {
-    use rusqlite::ErrorCode::{DatabaseBusy, DatabaseLocked, DiskFull, ReadOnly};
-    let extended = error.sqlite_error().map_or(0, |e| e.extended_code);
-    match error.sqlite_error_code() {
-        Some(DatabaseBusy | DatabaseLocked | DiskFull | ReadOnly) => database(error, doing),
-        _ if extended == rusqlite::ffi::SQLITE_IOERR_WRITE => database(error, doing),
-        _ if extended == rusqlite::ffi::SQLITE_IOERR_FSYNC => database(error, doing),
-        _ => unknown("the database failed", error, doing),
     }
 }
 
-fn unknown(what: &str, error: &rusqlite::Error, doing: &str) -> Failure {
-    Failure::could_not(
-        format_args!("{what} while {doing}, so whether it was stored is unknown ({error})"),
-        "check the disk, then look with `thread peek --tail` or `thread info` before trying again",
-    )
+/// Adds what was being done, and to which file, to an I/O error.
+pub trait IoContext<T> {
+    /// `doing` completes "cannot …".
+    fn at(self, doing: &'static str, path: &Path) -> Result<T>;
+}
+
+impl<T> IoContext<T> for io::Result<T> {
+    fn at(self, doing: &'static str, path: &Path) -> Result<T> {
+        self.map_err(|source| Error::Io { doing, path: path.to_owned(), source })
+    }
 }

@@ -1,76 +1,130 @@
-//! The files of a thread: where they are, and how new ones are made.
+//! The files of a thread: where they are, and the only way to touch them.
 //!
-//! A file made later takes the permission bits of `events.db`, whatever the umask says, so that two
-//! users of one thread do not lock each other out.
+//! Two users may share a thread, and neither need trust the other. So every open, creation, renaming,
+//! and change of mode or owner below a thread's directory goes through here: by descriptors, name by
+//! name, following no link; and what was opened must be a regular file with one name, or a directory.
+//! (SQLite opens its own files; see `sqlite`.)
+//!
+//! Files made later take the group and the permission bits of `events.db`, whatever the umask and the
+//! maker's own group are, so that two users of one thread do not lock each other out.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+pub mod lock;
+pub mod log;
+pub mod rotation;
+pub mod watch;
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
-/// The paths of one thread, and the owner and permissions its files have.
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+use crate::model::subscription::ConsumerId;
+
+pub const DB: &str = "events.db";
+pub const WAL: &str = "events.db-wal";
+pub const SHM: &str = "events.db-shm";
+pub const JSONL: &str = "events.jsonl";
+pub const LOG: &str = "logs/thread.log";
+/// Touched after each commit: what waiters watch.
+pub const COMMIT: &str = "run/_commit";
+/// Touched when somebody asked something of a supervisor.
+pub const CONTROL: &str = "run/_control";
+
+/// How to open a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// For reading; it must exist.
+    Read,
+    /// For reading and appending; made if it is missing.
+    Append,
+    /// For reading and writing; made if it is missing.
+    Write,
+}
+
+/// One thread's directory, and the owner, group and permissions its files have.
 #[derive(Debug, Clone)]
 pub struct Files {
-    dir: PathBuf,
+    path: PathBuf,
+    dir: Arc<OwnedFd>,
     /// Permission bits for new files.
     mode: u32,
     owner: u32,
     group: u32,
-    /// Device and inode of `events.db`: is the thread at this path still the same one?
-    identity: (u64, u64),
+    /// Device and inode of `events.db`.
+    home: (u64, u64),
 }
 
 impl Files {
-    /// The files of the thread in `dir`, which is absolute. Nothing when there is no `events.db`.
-    pub fn of(dir: PathBuf) -> Option<Files> {
-        let db = fs::metadata(dir.join("events.db")).ok().filter(fs::Metadata::is_file)?;
-        Some(Files {
-            dir,
-            mode: db.mode() & 0o664,
-            owner: db.uid(),
-            group: db.gid(),
-            identity: (db.dev(), db.ino()),
-        })
+    /// The files of the thread in `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotAThread`] when there is no regular file `events.db` with one name.
+    pub fn open(path: &Path) -> Result<Files> {
+        let path = absolute(path).map_err(|_| Error::NotAThread(path.to_owned()))?;
+        let missing = || Error::NotAThread(path.clone());
+        let dir = open_dir(rustix::fs::CWD, &path, OFlags::empty()).map_err(|e| match e {
+            Errno::NOENT | Errno::NOTDIR | Errno::INVAL | Errno::NAMETOOLONG => missing(),
+            e => Error::Io { doing: "open", path: path.clone(), source: e.into() },
+        })?;
+        let db = match rustix::fs::statat(&dir, DB, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(db) => db,
+            Err(Errno::NOENT) => return Err(missing()),
+            Err(e) => return Err(Error::Io { doing: "look at", path: path.join(DB), source: e.into() }),
+        };
+        if FileType::from_raw_mode(db.st_mode as _) == FileType::Directory {
+            return Err(missing());
+        }
+        refuse_odd(&db).map_err(|source| Error::Io { doing: "use", path: path.join(DB), source })?;
+        Ok(Files::of(path, dir, &db))
     }
 
-    /// The files of a copy of this thread in `dir`: the same permissions and owner, but never so
-    /// that he could not write them himself.
-    pub fn of_copy(&self, dir: PathBuf) -> Files {
-        Files { dir, mode: self.mode | 0o600, ..self.clone() }
+    /// The files of a directory that is becoming a thread, with the owner and permissions of `like`.
+    pub(crate) fn of(path: PathBuf, dir: OwnedFd, like: &Stat) -> Files {
+        Files {
+            path,
+            dir: Arc::new(dir),
+            mode: like.st_mode & 0o664,
+            owner: like.st_uid,
+            group: like.st_gid,
+            home: identity(like),
+        }
     }
 
-    pub fn dir(&self) -> &Path {
-        &self.dir
+    /// The same owner and permissions in another directory, but never so that the owner could not
+    /// write there.
+    pub(crate) fn of_copy(&self, path: PathBuf, dir: OwnedFd) -> Files {
+        Files { path, dir: Arc::new(dir), mode: self.mode | 0o600, ..self.clone() }
     }
 
-    pub fn db(&self) -> PathBuf {
-        self.dir.join("events.db")
+    /// The thread's directory: absolute, `.` and `..` resolved, links not followed.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
-    pub fn wal(&self) -> PathBuf {
-        self.dir.join("events.db-wal")
+    /// Where a file is, for messages and for SQLite.
+    pub fn path_of(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.path.join(name)
     }
 
-    pub fn jsonl(&self) -> PathBuf {
-        self.dir.join("events.jsonl")
+    /// Identifies this thread among copies of it: device and inode of its database.
+    pub fn home(&self) -> (u64, u64) {
+        self.home
     }
 
-    pub fn log(&self) -> PathBuf {
-        self.dir.join("logs").join("thread.log")
+    pub fn owner(&self) -> u32 {
+        self.owner
     }
 
-    /// The output of a consumer's handler.
-    pub fn handler_log(&self, consumer: &crate::subscription::ConsumerId) -> PathBuf {
-        self.dir.join("logs").join("handlers").join(format!("{}.log", consumer.file_stem()))
-    }
-
-    /// A file in `run/`. Names that begin with `_` are this program's own.
-    pub fn run(&self, name: &str) -> PathBuf {
-        self.dir.join("run").join(name)
-    }
-
-    pub fn consumer_lock(&self, consumer: &crate::subscription::ConsumerId) -> PathBuf {
-        self.run(&format!("{}.lock", consumer.file_stem()))
+    pub fn group(&self) -> u32 {
+        self.group
     }
 
     /// Whether the user of this process owns the thread, and so may start handlers.
@@ -80,95 +134,328 @@ impl Files {
 
     /// Whether the same thread is still at its path: neither moved, removed nor replaced.
     pub fn still_there(&self) -> bool {
-        fs::metadata(self.db()).is_ok_and(|db| (db.dev(), db.ino()) == self.identity)
+        rustix::fs::lstat(self.path.join(DB)).is_ok_and(|db| identity(&db) == self.home)
     }
 
-    /// Opens a file with `options`, making it (but no directory) if it is missing.
-    pub fn open(&self, path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-        match options.create(false).open(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            done => return done,
-        }
-        match options.clone().create_new(true).mode(self.mode).open(path) {
-            Ok(file) => {
-                // The umask may have taken bits away, and root makes files for their owner. What
-                // may not be changed stays as it is: the file serves at least its maker.
-                drop(file.set_permissions(fs::Permissions::from_mode(self.mode)));
-                if rustix::process::geteuid().is_root() && self.owner != 0 {
-                    drop(std::os::unix::fs::fchown(&file, Some(self.owner), Some(self.group)));
-                }
-                Ok(file)
+    /// The lock that whoever runs a consumer's handler holds.
+    pub fn consumer_lock(consumer: &ConsumerId) -> PathBuf {
+        Path::new("run").join(format!("{}.lock", consumer.file_stem()))
+    }
+
+    /// The output of a consumer's handler.
+    pub fn handler_log(consumer: &ConsumerId) -> PathBuf {
+        Path::new("logs/handlers").join(format!("{}.log", consumer.file_stem()))
+    }
+
+    /// Opens a file, making it (but no directory) if `access` says so.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system; also for a link, a directory, a FIFO, a device, or a file with a second
+    /// name.
+    pub fn open_file(&self, name: impl AsRef<Path>, access: Access) -> io::Result<File> {
+        let (dir, name) = self.parent(name.as_ref())?;
+        let flags = match access {
+            Access::Read => OFlags::RDONLY,
+            Access::Append => OFlags::RDWR | OFlags::APPEND,
+            Access::Write => OFlags::RDWR,
+        };
+        // Without NONBLOCK, opening a FIFO would wait for its other end.
+        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        loop {
+            match rustix::fs::openat(&dir, name, flags, Mode::empty()) {
+                Ok(file) => return checked(file),
+                Err(Errno::NOENT) if access != Access::Read => {}
+                Err(e) => return Err(explained(e)),
             }
-            // Somebody else made it meanwhile.
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => options.create(false).open(path),
-            failed => failed,
+            let new = flags | OFlags::CREATE | OFlags::EXCL;
+            match rustix::fs::openat(&dir, name, new, Mode::from_raw_mode(self.mode as _)) {
+                Ok(file) => {
+                    self.adopt(&file, self.mode);
+                    return checked(file);
+                }
+                // Somebody else made it meanwhile.
+                Err(Errno::EXIST) => continue,
+                Err(e) => return Err(explained(e)),
+            }
         }
-    }
-
-    /// Makes a directory of the thread, open to whom `events.db` is open to.
-    pub fn make_dir(&self, path: &Path) -> io::Result<()> {
-        // Who may read may also enter. Never more than that, not even for a moment.
-        let mode = self.mode | (self.mode & 0o444) >> 2;
-        match DirBuilder::new().mode(mode).create(path) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
-            made => made?,
-        }
-        drop(fs::set_permissions(path, fs::Permissions::from_mode(mode)));
-        if rustix::process::geteuid().is_root() && self.owner != 0 {
-            drop(std::os::unix::fs::chown(path, Some(self.owner), Some(self.group)));
-        }
-        Ok(())
-    }
-
-    /// Changes when somebody writes to the database.
-    pub fn database_stamp(&self) -> (u64, i64, i64) {
-        fs::metadata(self.wal()).map(|wal| (wal.len(), wal.mtime(), wal.mtime_nsec())).unwrap_or_default()
     }
 
     /// Opens a lock file. Locking does not need the right to write.
-    pub fn open_lock(&self, path: &Path) -> io::Result<File> {
-        match self.open(path, OpenOptions::new().read(true).write(true)) {
-            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => File::open(path),
+    pub fn open_lock(&self, name: impl AsRef<Path>) -> io::Result<File> {
+        let name = name.as_ref();
+        match self.open_file(name, Access::Write) {
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => self.open_file(name, Access::Read),
+            opened => opened,
+        }
+    }
+
+    /// Makes a directory of the thread, unless it is there: open to whoever `events.db` is open to.
+    pub fn make_dir(&self, name: impl AsRef<Path>) -> io::Result<()> {
+        let (dir, name) = self.parent(name.as_ref())?;
+        // Who may read may also enter.
+        let mode = self.mode | (self.mode & 0o444) >> 2;
+        match rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(mode as _)) {
+            Err(Errno::EXIST) => return Ok(()),
+            made => made?,
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = rustix::fs::openat(&dir, name, flags, Mode::empty()).map_err(explained)?;
+        self.adopt(&made, mode);
+        Ok(())
+    }
+
+    /// Gives a file or directory that was just made the group, the mode and, where root made it, the
+    /// owner of the thread. What may not be changed stays: it serves at least its maker.
+    pub(crate) fn adopt(&self, file: impl AsFd, mode: u32) {
+        let root = rustix::process::geteuid().is_root();
+        let owner = (root && self.owner != 0).then(|| Uid::from_raw(self.owner));
+        let file = file.as_fd();
+        if rustix::fs::fstat(file).is_ok_and(|made| made.st_gid != self.group || owner.is_some()) {
+            rustix::fs::fchown(file, owner, Some(Gid::from_raw(self.group))).ok();
+        }
+        rustix::fs::fchmod(file, Mode::from_raw_mode(mode as _)).ok();
+    }
+
+    /// Gives a file or directory (`""` is the root) the permission bits and, if there is one, the owner
+    /// and group that `decide` makes of what is there: of what was opened, so that nobody can put
+    /// anything else in its place meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`Files::open_file`], but for directories.
+    pub(crate) fn change(
+        &self,
+        name: impl AsRef<Path>,
+        decide: impl FnOnce(&Stat) -> (u32, Option<(u32, u32)>),
+    ) -> io::Result<()> {
+        // Opened only as a place: that needs no permission, and closing it releases no lock that SQLite
+        // has on it in this process.
+        #[cfg(target_os = "linux")]
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        #[cfg(not(target_os = "linux"))]
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let name = name.as_ref();
+        let file = if name.as_os_str().is_empty() {
+            rustix::fs::openat(&*self.dir, ".", flags, Mode::empty())?
+        } else {
+            let (dir, name) = self.parent(name)?;
+            rustix::fs::openat(&dir, name, flags, Mode::empty()).map_err(explained)?
+        };
+        let found = rustix::fs::fstat(&file)?;
+        if FileType::from_raw_mode(found.st_mode as _) != FileType::Directory {
+            refuse_odd(&found)?;
+        }
+        let (mode, owner) = decide(&found);
+        let mode = Mode::from_raw_mode(mode as _);
+        let owner = owner.map(|(user, group)| (Some(Uid::from_raw(user)), Some(Gid::from_raw(group))));
+        #[cfg(target_os = "linux")]
+        {
+            use std::os::fd::AsRawFd;
+            if let Some((user, group)) = owner {
+                rustix::fs::chownat(&file, "", user, group, AtFlags::EMPTY_PATH)?;
+            }
+            // Such a descriptor cannot be given to fchmod.
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+            Ok(rustix::fs::chmod(path, mode)?)
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            if let Some((user, group)) = owner {
+                rustix::fs::fchown(&file, user, group)?;
+            }
+            Ok(rustix::fs::fchmod(&file, mode)?)
+        }
+    }
+
+    /// Renames a file within its directory. Whatever has the new name is replaced.
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<OsStr>) -> io::Result<()> {
+        let (dir, from) = self.parent(from.as_ref())?;
+        Ok(rustix::fs::renameat(&dir, from, &dir, to.as_ref())?)
+    }
+
+    /// Removes a file; one that is not there is removed already.
+    pub fn remove(&self, name: impl AsRef<Path>) -> io::Result<()> {
+        let (dir, name) = self.parent(name.as_ref())?;
+        match rustix::fs::unlinkat(&dir, name, AtFlags::empty()) {
+            Err(Errno::NOENT) => Ok(()),
+            done => Ok(done?),
+        }
+    }
+
+    /// What is there under a name, links not followed.
+    pub fn stat(&self, name: impl AsRef<Path>) -> io::Result<Stat> {
+        let name = name.as_ref();
+        if name.as_os_str().is_empty() {
+            return Ok(rustix::fs::fstat(&*self.dir)?);
+        }
+        let (dir, name) = self.parent(name)?;
+        Ok(rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// The size of a file in bytes; 0 when there is none.
+    pub fn size(&self, name: impl AsRef<Path>) -> u64 {
+        self.stat(name).map_or(0, |file| u64::try_from(file.st_size).unwrap_or(0))
+    }
+
+    /// Whether anything has that name.
+    pub fn exists(&self, name: impl AsRef<Path>) -> bool {
+        self.stat(name).is_ok()
+    }
+
+    /// The names in a directory of the thread (`""` is its root), in no order. None when it is not
+    /// there.
+    pub fn list(&self, dir: impl AsRef<Path>) -> io::Result<Vec<OsString>> {
+        let opened = match self.open_dir(dir) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            opened => opened?,
+        };
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::new(opened)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(OsStr::from_bytes(name).to_owned());
+            }
+        }
+        Ok(names)
+    }
+
+    /// Opens a directory of the thread (`""` is its root) for listing and syncing.
+    pub fn open_dir(&self, name: impl AsRef<Path>) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let name = name.as_ref();
+        if name.as_os_str().is_empty() {
+            return Ok(rustix::fs::openat(&*self.dir, ".", flags, Mode::empty())?);
+        }
+        let (dir, name) = self.parent(name)?;
+        rustix::fs::openat(&dir, name, flags, Mode::empty()).map_err(explained)
+    }
+
+    /// Syncs the names in a directory of the thread (`""` is its root), as far as that can be done:
+    /// not everybody may read it, and not every file system can sync one.
+    pub fn sync_dir(&self, name: impl AsRef<Path>) -> io::Result<()> {
+        match self.open_dir(name).and_then(|dir| Ok(rustix::fs::fsync(dir)?)) {
+            Err(e) if cannot_sync(&e) => Ok(()),
             done => done,
+        }
+    }
+
+    /// Sets the times of a file to now, making it first if need be. Whoever watches it hears of it.
+    pub fn touch(&self, name: impl AsRef<Path>) -> io::Result<()> {
+        let file = self.open_file(name, Access::Write)?;
+        let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+        let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
+        Ok(rustix::fs::futimens(&file, &times)?)
+    }
+
+    /// Gives `-wal` and `-shm`, which SQLite makes with its caller's own group, the thread's. By
+    /// name: to open and close them here would drop SQLite's locks.
+    pub(crate) fn share_wal(&self) {
+        let user = rustix::process::geteuid().as_raw();
+        for name in [WAL, SHM] {
+            if let Ok(file) = rustix::fs::statat(&*self.dir, name, AtFlags::SYMLINK_NOFOLLOW)
+                && file.st_uid == user
+                && file.st_gid != self.group
+            {
+                let group = Some(Gid::from_raw(self.group));
+                rustix::fs::chownat(&*self.dir, name, None, group, AtFlags::SYMLINK_NOFOLLOW).ok();
+            }
+        }
+    }
+
+    /// The directory that holds `name`, opened link by link, and the last part of the name.
+    fn parent<'n>(&self, name: &'n Path) -> io::Result<(Parent<'_>, &'n OsStr)> {
+        let last = name.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let mut dir = Parent::Root(self.dir.as_fd());
+        for part in name.parent().into_iter().flat_map(Path::components) {
+            let Component::Normal(part) = part else { return Err(io::ErrorKind::InvalidInput.into()) };
+            dir = Parent::Below(open_dir(&dir, Path::new(part), OFlags::NOFOLLOW).map_err(explained)?);
+        }
+        Ok((dir, last))
+    }
+}
+
+/// A directory below which a name is looked up.
+enum Parent<'f> {
+    Root(BorrowedFd<'f>),
+    Below(OwnedFd),
+}
+
+impl AsFd for Parent<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Parent::Root(dir) => *dir,
+            Parent::Below(dir) => dir.as_fd(),
         }
     }
 }
 
-/// Makes a directory (and its parents) that nobody but owner and group may write. Existing ones
-/// are left as they are.
-pub fn make_dir(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o775).create(path)
+/// Opens a directory to look names up in; that needs no right to list it.
+pub(crate) fn open_dir(at: impl AsFd, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    #[cfg(target_os = "linux")]
+    let access = OFlags::PATH;
+    #[cfg(not(target_os = "linux"))]
+    let access = OFlags::RDONLY;
+    rustix::fs::openat(at, path, flags | access | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// The directories that get a new entry when `path` is made with all its parents. Its own is among
-/// them in any case: whoever made it before may not have come to sync that.
-pub fn parents_to_sync(path: &Path) -> Vec<PathBuf> {
+/// The device and inode of a file.
+#[allow(clippy::unnecessary_cast, reason = "other systems have other types")]
+fn identity(file: &Stat) -> (u64, u64) {
+    (file.st_dev as u64, file.st_ino as u64)
+}
+
+fn checked(file: OwnedFd) -> io::Result<File> {
+    refuse_odd(&rustix::fs::fstat(&file)?)?;
+    Ok(File::from(file))
+}
+
+/// Refuses whatever is not a regular file with one name.
+pub(crate) fn refuse_odd(file: &Stat) -> io::Result<()> {
+    let kind = match FileType::from_raw_mode(file.st_mode as _) {
+        FileType::RegularFile if file.st_nlink > 1 => "it has a second name elsewhere (a hard link)",
+        FileType::RegularFile => return Ok(()),
+        FileType::Symlink => "it is a symbolic link",
+        FileType::Directory => "it is a directory",
+        FileType::Fifo => "it is a FIFO",
+        FileType::Socket => "it is a socket",
+        _ => "it is a device",
+    };
+    Err(io::Error::other(format!("{kind}, not a file of the thread's own")))
+}
+
+/// What the system says of a link that is not to be followed, in plainer words.
+fn explained(e: Errno) -> io::Error {
+    match e {
+        Errno::LOOP => io::Error::other("it is a symbolic link, not a file of the thread's own"),
+        Errno::NXIO => io::Error::other("it is a FIFO or a device, not a file of the thread's own"),
+        e => e.into(),
+    }
+}
+
+fn cannot_sync(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput)
+}
+
+/// Syncs a directory anywhere, its entries, as far as that can be done.
+pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
+    match File::open(path).and_then(|dir| dir.sync_all()) {
+        Err(e) if cannot_sync(&e) => Ok(()),
+        done => done,
+    }
+}
+
+/// The directories that get a new entry when `path` is made with all its parents. Its own is always
+/// among them: whoever made it before may not have come to sync that.
+pub(crate) fn parents_to_sync(path: &Path) -> Vec<PathBuf> {
     // The first that is there holds the name of the first that is new.
     let parents = || path.ancestors().skip(1);
     let new = parents().take_while(|above| !above.exists()).count();
     parents().take(new + 1).map(Path::to_owned).collect()
 }
 
-/// Makes an empty file that nobody but owner and group may write. An existing one is left alone.
-pub fn make_empty(path: &Path) -> io::Result<()> {
-    OpenOptions::new().write(true).create(true).truncate(false).mode(0o664).open(path).map(drop)
-}
-
-/// Syncs a file or directory, its contents and its entries.
-pub fn sync(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
-}
-
-/// The same for a directory, as far as that can be: not everybody may read it, and not every file
-/// system can sync one.
-pub fn sync_if_possible(dir: &Path) -> io::Result<()> {
-    match sync(dir) {
-        Err(e) if matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput) => Ok(()),
-        done => done,
-    }
-}
-
-/// The absolute, lexically normalised form of a path: `.` and `..` resolved, symlinks not followed.
+/// The absolute, lexically normalised form of a path: `.` and `..` resolved, links not followed.
 pub fn absolute(path: &Path) -> io::Result<PathBuf> {
     let mut normal = PathBuf::new();
     for part in std::path::absolute(path)?.components() {
@@ -183,6 +470,13 @@ pub fn absolute(path: &Path) -> io::Result<PathBuf> {
     Ok(normal)
 }
 
+/// Changes with every boot. Empty where the system does not tell.
+pub fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map(|id| id.trim().to_owned())
+        .unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,5 +488,38 @@ mod tests {
         {
             assert_eq!(absolute(Path::new(given)).unwrap(), Path::new(normal));
         }
+    }
+
+    #[test]
+    fn nothing_but_regular_files_is_opened() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        std::fs::write(path("events.db"), "").unwrap();
+        std::fs::create_dir(path("run")).unwrap();
+        let files = Files::open(root.path()).unwrap();
+        std::fs::write(path("outside"), "kept").unwrap();
+        std::os::unix::fs::symlink("../outside", path("run/link")).unwrap();
+        std::fs::hard_link(path("outside"), path("run/hard")).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, path("run/fifo"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        std::os::unix::fs::symlink("run", path("linked")).unwrap();
+        for name in ["run/link", "run/hard", "run/fifo", "run", "linked/x"] {
+            for access in [Access::Read, Access::Append, Access::Write] {
+                assert!(files.open_file(name, access).is_err(), "{name}");
+            }
+        }
+        assert!(files.open_file("run/../outside", Access::Read).is_err());
+        assert_eq!(std::fs::read(path("outside")).unwrap(), b"kept");
+        let open_to_all = |_: &Stat| (0o777, None);
+        for name in ["run/link", "run/hard", "run/fifo", "linked/x"] {
+            assert!(files.change(name, open_to_all).is_err(), "{name}");
+        }
+        let mode = |name: &str| files.stat(name).unwrap().st_mode & 0o777;
+        assert_ne!(mode("run/hard"), 0o777);
+        for name in ["", "run", "events.db"] {
+            files.change(name, open_to_all).unwrap();
+            assert_eq!(mode(name), 0o777, "{name}");
+        }
+        files.open_file("run/new", Access::Append).unwrap();
+        files.touch("run/new").unwrap();
     }
 }

@@ -8,7 +8,7 @@ use crate::measure::run;
 use crate::place::Place;
 
 /// The tables as the earlier implementation makes them.
-const SCHEMA: &str = include_str!("../../src/store/schema.sql");
+const SCHEMA: &str = include_str!("../../src/sqlite/schema.sql");
 
 const INSERT: &str = "PRAGMA synchronous = FULL; \
     INSERT INTO events (source, type, content) VALUES ('self', 'message', 'What is new?');";

@@ -29,7 +29,7 @@ fn ack_never_moves_backwards() {
     for older in ["0", "1"] {
         let (stdout, stderr) = ack(&world, older).ends_with(0);
         assert_eq!(stdout, "2\n");
-        assert!(stderr.starts_with("Warning: ") && stderr.contains("stands at 2"), "{stderr}");
+        assert!(stderr.starts_with("Warning: ") && stderr.contains("is at 2"), "{stderr}");
     }
     assert_eq!(ack(&world, "2").quiet(), "2\n");
     assert_eq!(world.consumer("bot")["last_acked_id"], 2);

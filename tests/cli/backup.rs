@@ -1,4 +1,4 @@
-//! `backup`: what a copy of a thread in use holds, and what it leaves alone.
+//! `backup`: what a backup of a thread in use holds, and what it leaves alone.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +18,7 @@ fn push_many(world: &World, events: usize) {
     world.off(["push", "--batch"]).stdin(line.repeat(events)).quiet();
 }
 
-/// Makes a backup there; the answer is its path.
+/// Makes a backup there, and returns its path.
 #[track_caller]
 fn back_up(world: &World, place: &str) -> String {
     let path = world.path(place).display().to_string();
@@ -41,13 +41,13 @@ fn restored<T>(world: &World, place: &str, check: impl FnOnce() -> T) -> T {
     checked
 }
 
-/// Fails unless a backup is a sound thread whose copy is its table. Answers with its ids.
-fn sound_ids(world: &World, place: &str) -> Vec<i64> {
+/// Fails unless a backup is a healthy thread whose JSONL log is its table. Returns its ids.
+fn checked_ids(world: &World, place: &str) -> Vec<i64> {
     restored(world, place, || {
         assert_healthy(world);
         let sound = "SELECT count(*) FROM pragma_integrity_check WHERE integrity_check = 'ok'";
         assert_eq!(world.query(sound), 1);
-        world.assert_copy_is_exact();
+        world.assert_log_is_exact();
         ids(&world.jsonl().join("\n"))
     })
 }
@@ -88,15 +88,16 @@ fn it_holds_all_that_a_thread_has_and_nothing_of_the_machine() {
     let there = names(&path);
     assert!(there[0].starts_with("events-2"), "no lines of the pruned events: {there:?}");
     assert_eq!(there[1..], ["events.db", "events.jsonl", "logs", "run"]);
-    assert_eq!(names(&path.join("run")), ["_journal"]);
+    assert_eq!(names(&path.join("run")), ["_jsonl"]);
     assert_eq!(names(&path.join("logs")), [""; 0]);
     assert_eq!(names(&world.path("deep/er")), ["one"]);
-    for table in ["events", "consumer_progress", "dead_letters", "sqlite_sequence", "pragma_auto_vacuum"] {
+    for table in ["events", "subscriptions", "consumer_progress", "dead_letters", "sqlite_sequence"] {
         assert_eq!(rows(&path, table), rows(&world.inbox(), table), "{table}");
     }
     assert_eq!(rows(&path, "pragma_journal_mode"), [["Text([119, 97, 108])"]]);
-    world.db().execute_batch("UPDATE subscriptions SET paused = 1").unwrap();
-    assert_eq!(rows(&path, "subscriptions"), rows(&world.inbox(), "subscriptions"));
+    // Of a consumer, only the state of its runs is another one.
+    let options = "(SELECT consumer_id, token, cwd, options, rewinds FROM consumers)";
+    assert_eq!(rows(&path, options), rows(&world.inbox(), options));
     let lines = world.jsonl();
     assert_eq!(ids(&lines.join("\n")), (1..=10).collect::<Vec<i64>>());
     restored(&world, "deep/er/one", || {
@@ -110,7 +111,7 @@ fn it_holds_all_that_a_thread_has_and_nothing_of_the_machine() {
 }
 
 #[test]
-fn a_key_that_was_used_is_known_to_the_backup() {
+fn an_idempotency_key_is_known_to_the_backup() {
     let world = World::with_thread();
     let push = ["push", "--source", "self", "--type", "message", "--content", "x", "--idempotency-key", "k"];
     world.off(push).quiet();
@@ -123,21 +124,22 @@ fn a_key_that_was_used_is_known_to_the_backup() {
 fn the_lines_of_pruned_events_are_kept() {
     let world = World::with_thread();
     for _ in 0..3 {
-        // The third finds more than ten thousand lines, and rotates.
+        // The third finds more than ten thousand lines, and seals them.
         push_many(&world, 6000);
     }
     world.off(["prune", "--before-id", "12500"]).quiet();
-    // A hole in what is left, which another program made.
+    // A hole that another program made.
     world.db().execute("DELETE FROM events WHERE id = 17000", []).unwrap();
+    push_many(&world, 500);
     let lines = world.jsonl();
-    assert_eq!((lines.len(), world.query("SELECT count(*) FROM events")), (18_000, 5500));
+    assert_eq!((lines.len(), world.query("SELECT count(*) FROM events")), (18_500, 6000));
     let push = ["push", "--source", "self", "--type", "message", "--content", "there"];
     let goes_on = |place: &str| {
         assert!(restored(&world, place, || world.jsonl()) == lines, "{place}");
-        assert_eq!(within(&world, place, &push).quiet(), "18001\n");
+        assert_eq!(within(&world, place, &push).quiet(), "18501\n");
         restored(&world, place, || {
             let there = world.jsonl();
-            assert!(there[..18_000] == lines && there.len() == 18_001);
+            assert!(there[..18_500] == lines && there.len() == 18_501);
             assert_healthy(&world);
         });
     };
@@ -153,23 +155,23 @@ fn the_lines_of_pruned_events_are_kept() {
 }
 
 #[test]
-fn lines_that_are_no_events_stay_behind() {
+fn damage_to_the_log_does_not_reach_the_backup() {
     let world = World::with_thread();
     push_many(&world, 3);
     let lines = world.jsonl();
-    world.db().execute("DELETE FROM events WHERE id = 2", []).unwrap();
-    let torn = "{\"id\":2,\"created_at\":\"20";
-    world.write("inbox/events.jsonl", format!("\0\n{}\n{torn}\n{}\n{}\n", lines[0], lines[0], lines[2]));
+    let damaged = format!("\0\n{}\n{{\"id\":2,\"created_at\":\"20\n{}\n", lines[0], lines[2]);
+    world.write("inbox/events.jsonl", &damaged);
     back_up(&world, "copy");
-    assert_eq!(sound_ids(&world, "copy"), [1, 3]);
+    assert_eq!(checked_ids(&world, "copy"), [1, 2, 3]);
+    assert_eq!(world.read("inbox/events.jsonl"), damaged);
 }
 
 #[test]
-fn an_empty_thread_and_an_empty_directory_will_do() {
+fn an_empty_thread_can_be_backed_up_to_an_empty_directory() {
     let world = World::with_thread();
     fs::create_dir(world.path("empty")).unwrap();
     back_up(&world, "empty");
-    assert_eq!(sound_ids(&world, "empty"), [0; 0]);
+    assert_eq!(checked_ids(&world, "empty"), [0; 0]);
 }
 
 /// Consumers in every state; each notes for which thread it was started.
@@ -190,7 +192,7 @@ fn world_with_consumers() -> World {
     for (consumer, state) in last {
         world.wait_for_state(consumer, state);
     }
-    wait_until("the last of them to come to rest", || world.consumer("idle")["last_acked_id"] == 1);
+    wait_until("the last of them to become idle", || world.consumer("idle")["last_acked_id"] == 1);
     world
 }
 
@@ -204,18 +206,12 @@ fn all_consumers_of_a_backup_are_paused_and_only_a_resumed_one_is_started() {
         assert_eq!(consumer["state"], "paused", "{consumer}");
     }
     // The run under way has not failed, the ones before it have.
-    let copy = Connection::open(world.path("copy/events.db")).unwrap();
-    let mut attempts =
-        copy.prepare("SELECT consumer_id, attempts, phase FROM subscriptions ORDER BY 1").unwrap();
-    let attempts = attempts.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
-    let attempts: Vec<(String, Option<i64>, Option<String>)> =
-        attempts.unwrap().map(Result::unwrap).collect();
-    let text = |name: &str, attempts: Option<i64>, phase: Option<&str>| {
-        (name.into(), attempts, phase.map(str::to_owned))
-    };
-    assert_eq!(attempts[0], text("busy", Some(0), None));
-    assert_eq!(attempts[3], text("stalled", Some(1), Some("stalled")));
-    assert_eq!(attempts[4], text("waiting", Some(1), None));
+    restored(&world, "copy", || {
+        let state = |consumer: &str| ["$.phase", "$.attempts"].map(|field| world.run_state(consumer, field));
+        assert_eq!(state("busy"), [json!("idle"), json!(0)]);
+        assert_eq!(state("stalled"), [json!("stalled"), json!(1)]);
+        assert_eq!(state("waiting"), [json!("idle"), json!(1)]);
+    });
     // Nothing there starts anybody, neither does a notifier that does what it is asked.
     world.script("bin/notifier", "for command; do :; done; eval \"$command\" && echo >>asked");
     let push = ["push", "--source", "self", "--type", "message", "--content", "in the copy"];
@@ -243,11 +239,11 @@ fn all_consumers_of_a_backup_are_paused_and_only_a_resumed_one_is_started() {
 fn stop_in_a_backup_harms_nobody_in_the_thread() {
     let world = world_with_consumers();
     back_up(&world, "copy");
-    assert_eq!(sound_ids(&world, "copy"), [1]);
+    assert_eq!(checked_ids(&world, "copy"), [1]);
     for consumer in ["busy", "waiting"] {
         let told = within(&world, "copy", &["stop", "--consumer", consumer]).fails(1);
         assert!(
-            told.starts_with(&format!("Error: the consumer '{consumer}' neither runs nor waits - ")),
+            told.starts_with(&format!("Error: the consumer '{consumer}' is not running or waiting - ")),
             "{told}"
         );
         within(&world, "copy", &["unsubscribe", "--consumer", consumer]).quiet();
@@ -313,7 +309,7 @@ fn backups_in_a_storm_of_pushes_miss_nothing_that_was_acknowledged() {
     });
     for (place, mut before) in backups {
         before.sort();
-        let held = sound_ids(&world, &place);
+        let held = checked_ids(&world, &place);
         let missing: Vec<&i64> = before.iter().filter(|id| held.binary_search(id).is_err()).collect();
         assert!(missing.is_empty(), "{place} lacks {missing:?}");
         assert_eq!(held, (1..=held.len() as i64).collect::<Vec<_>>());
@@ -321,8 +317,14 @@ fn backups_in_a_storm_of_pushes_miss_nothing_that_was_acknowledged() {
     assert_healthy(&world);
 }
 
+/// What unfinished backups to that place have left.
+fn leftovers(world: &World, place: &str) -> Vec<String> {
+    let partial = format!("{place}.partial-");
+    names(world.root()).into_iter().filter(|name| name.starts_with(&partial)).collect()
+}
+
 #[test]
-fn one_that_is_killed_leaves_nothing_under_its_name_and_the_next_one_clears_up() {
+fn one_that_is_killed_leaves_nothing_under_its_name() {
     let world = World::with_thread();
     push_many(&world, 2000);
     let table = world.table_as_jsonl();
@@ -330,26 +332,42 @@ fn one_that_is_killed_leaves_nothing_under_its_name_and_the_next_one_clears_up()
     back_up(&world, "whole");
     let whole = began.elapsed().as_micros() as u64;
     let mut dice = Dice::new();
-    let mut left = 0;
-    for round in 0..12 {
+    let mut killed = 0;
+    for round in 0.. {
+        if round >= 12 && killed > 0 {
+            break;
+        }
+        assert!(round < 100, "none was killed half-way: {dice:?}");
         let place = format!("copy-{round}");
         let mut child = world.off(["backup", &place]).spawn();
         std::thread::sleep(Duration::from_micros(dice.up_to(whole * 5 / 4)));
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(world.table_as_jsonl(), table);
-        let partial = world.path(format!("{place}.partial"));
-        left += usize::from(partial.exists());
+        let left = leftovers(&world, &place);
+        killed += usize::from(!left.is_empty());
         if world.path(&place).exists() {
-            assert!(!partial.exists(), "{place}: both");
+            assert_eq!(left, [""; 0], "{place}: both");
         } else {
+            // What was left is in nobody's way, and nobody touches it.
+            let before = left.first().map(|left| snapshot(&world.path(left)));
             back_up(&world, &place);
-            assert!(!partial.exists(), "{place}: not cleared up");
+            assert_eq!(leftovers(&world, &place), left, "{place}");
+            assert!(before == left.first().map(|left| snapshot(&world.path(left))), "{place}");
         }
-        assert_eq!(sound_ids(&world, &place).len(), 2000, "{place}");
+        assert_eq!(checked_ids(&world, &place).len(), 2000, "{place}");
     }
-    assert!(left > 0, "none was killed half-way");
     assert_healthy(&world);
+}
+
+#[test]
+fn one_that_fails_leaves_nothing() {
+    let world = World::with_thread();
+    push_many(&world, 3);
+    fs::create_dir(world.path("inbox/events-20260318-103000.jsonl")).unwrap();
+    let error = world.off(["backup", "deep/er/one"]).fails(1);
+    assert!(error.contains("events-20260318-103000.jsonl: "), "{error}");
+    assert_eq!(names(&world.path("deep/er")), [""; 0]);
 }
 
 #[test]
@@ -362,8 +380,13 @@ fn of_two_to_the_same_place_one_succeeds() {
         let ends = both.map(|child| child.wait_with_output().unwrap());
         let good = ends.iter().filter(|end| end.status.success()).count();
         assert_eq!(good, 1, "{ends:?}");
-        assert_eq!(sound_ids(&world, &place).len(), 3000);
-        assert!(!world.path(format!("{place}.partial")).exists());
+        let refused = ends.iter().find(|end| !end.status.success()).map(|end| end.stderr.clone()).unwrap();
+        let refused = String::from_utf8(refused).unwrap();
+        assert!(
+            refused.ends_with("is there already, and is not an empty directory - name a new directory\n")
+        );
+        assert_eq!(checked_ids(&world, &place).len(), 3000);
+        assert_eq!(leftovers(&world, &place), [""; 0]);
     }
 }
 
@@ -376,27 +399,19 @@ fn what_is_in_the_way_is_refused_and_left_alone() {
     world.write("file", "mine");
     std::os::unix::fs::symlink("empty", world.path("link")).unwrap();
     fs::create_dir(world.path("empty")).unwrap();
-    fs::create_dir_all(world.path("other.partial/run")).unwrap();
-    world.write("other.partial/mine", "mine");
-    std::os::unix::fs::symlink("full", world.path("led.partial")).unwrap();
-    world.write("plain.partial", "mine");
     let before = snapshot(world.root());
     let root = world.root().display();
-    let refused = |place: &str, why: &str, fix: &str| {
+    let refused = |place: &str, why: &str| {
         let told = world.off(["backup", place]).fails(1);
-        assert_eq!(told, format!("Error: {root}/{why} - {fix}"));
+        assert_eq!(told, format!("Error: {root}/{why}"));
     };
-    let new = "name a new directory";
-    refused("full", "full is there already and is not empty", new);
-    refused("inbox", "inbox is there already and is not empty", new);
-    refused("file", "file is there already", new);
-    refused("link", "link is there already", new);
-    let elsewhere = "name a directory elsewhere, best on another disk";
-    refused("inbox/backups/one", "inbox/backups/one is inside the thread", elsewhere);
-    refused("./x/../inbox/one", "inbox/one is inside the thread", elsewhere);
-    for (place, dir) in [("other", "other"), ("led", "led"), ("plain", "plain")] {
-        let why = format!("{dir}.partial is in the way, and is no unfinished backup of yours");
-        refused(place, &why, "move it away, or name another directory");
+    for place in ["full", "inbox", "file", "link"] {
+        let why = "is there already, and is not an empty directory - name a new directory";
+        refused(place, &format!("{place} {why}"));
+    }
+    for (place, path) in [("inbox/backups/one", "inbox/backups/one"), ("./x/../inbox/one", "inbox/one")] {
+        let why = "is inside the thread - name a directory elsewhere, best on another disk";
+        refused(place, &format!("{path} {why}"));
     }
     world.off(["backup", ""]).fails(2);
     world.off(["backup"]).fails(2);
@@ -422,7 +437,7 @@ fn it_is_open_to_whom_the_thread_is_open_to() {
         let place = format!("copy-{n}");
         world.sh("umask 077; exec thread backup \"$0\"").arg(&place).quiet();
         assert_eq!(mode(&place), dir);
-        for file in ["events.db", "events.jsonl", "run/_journal"] {
+        for file in ["events.db", "events.jsonl", "run/_jsonl"] {
             assert_eq!(mode(&format!("{place}/{file}")), db, "{file}");
         }
     }
@@ -447,11 +462,11 @@ fn a_thread_of_the_earlier_implementation_is_backed_up_in_the_new_form() {
         )
         .unwrap();
     back_up(&world, "copy");
-    assert_eq!(sound_ids(&world, "copy"), [1]);
+    assert_eq!(checked_ids(&world, "copy"), [1]);
     restored(&world, "copy", || {
         assert_eq!(world.state("old-bot"), "paused");
         assert_eq!(world.push("new"), 2);
-        world.assert_copy_is_exact();
+        world.assert_log_is_exact();
     });
     assert!(!world.path("ran").exists());
 }

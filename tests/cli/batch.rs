@@ -46,7 +46,7 @@ fn batch_stores_all_lines_and_prints_their_number() {
         ]
     );
     assert_eq!(world.log()[0], "[INFO] push batch: count=3 last_id=3");
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn deep_json_neither_crashes_nor_is_cut() {
     assert!(contents(&world) == [deep, "x".to_owned()], "the content came out differently");
     let torn = "{\"source\":".repeat(200_000);
     world.thread(["push", "--batch"]).stdin(torn).fails(2);
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn a_large_batch_waits_in_an_unlinked_file_and_holds_no_lock() {
     assert_eq!(count(&world), 9001);
     let expected = (0..9000).map(|n| format!("{n} {long}"));
     assert!(contents(&world).into_iter().skip(1).eq(expected), "the spool mixed up its events");
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn a_producer_that_stops_half_way_through_a_line_holds_nobody_up() {
     assert_eq!((output.status.code(), &output.stdout[..]), (Some(0), &b"5001\n"[..]));
     let all = world.thread(["peek", "--last-event-id", "0", "--limit", "9999"]).quiet();
     assert!(ids(&all).into_iter().eq(1..=5004));
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn a_batch_from_a_file_is_stored_whole_or_not_at_all() {
     assert_eq!((count(&world), world.jsonl().len()), (0, 0));
     let answer = world.sh("thread push --batch --json < good.ndjson").quiet();
     assert_eq!(answer, "{\"count\":20000,\"first_id\":1,\"last_id\":20000}\n");
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
     let stored = contents(&world);
     assert!(stored.iter().zip(&lines).all(|(stored, line)| line.contains(stored.as_str())));
     assert_eq!(world.query("SELECT count(*) FROM events WHERE metadata ->> 'n' = id"), 20_000);
@@ -345,7 +345,7 @@ fn keyed_and_keyless_events_of_one_batch_keep_their_order() {
     let number = wanted.len();
     assert_eq!(answer, format!("{{\"count\":{number},\"first_id\":1,\"last_id\":{number}}}\n"));
     assert_eq!(contents(&world), wanted);
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }
 
 #[test]
@@ -359,7 +359,7 @@ fn many_events_are_read_and_copied_in_order_with_gaps_and_limits() {
         .collect();
     world.write("lines.ndjson", lines);
     world.sh("thread push --batch < lines.ndjson").quiet();
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
     // As `prune` leaves it, when dead letters stay.
     world.db().execute_batch("DELETE FROM events WHERE id % 3 = 0 AND id < 25000").unwrap();
     let table = world.table_as_jsonl();
@@ -388,7 +388,7 @@ fn a_gap_of_any_width_among_many_events_is_crossed_at_once() {
         )
         .unwrap();
     assert_eq!(world.push("beyond"), 4_000_000_012_001);
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
     world.idle_consumer("reader", "");
     let printed =
         world.thread(["pop", "--consumer", "reader", "--last-event-id", "0", "--limit", "20000"]).quiet();

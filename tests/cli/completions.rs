@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::errors::NAMES;
-use crate::harness::World;
+use crate::harness::{World, skipped};
 
 const SHELLS: [&str; 5] = ["bash", "zsh", "fish", "powershell", "elvish"];
 
@@ -15,7 +15,7 @@ fn each_script_knows_every_command_and_nothing_that_is_hidden() {
         for name in NAMES.into_iter().chain(["discard", "idempotency-key", "kill-after"]) {
             assert!(script.contains(name), "{shell}: {name}");
         }
-        for hidden in ["supervise", "ask-again", "lock-fd", "verbose"] {
+        for hidden in ["supervise", "_wake", "lock-fd", "verbose"] {
             assert!(!script.contains(hidden), "{shell}: {hidden}");
         }
     }
@@ -27,7 +27,7 @@ fn each_script_passes_the_syntax_check_of_its_shell() {
     for shell in ["bash", "zsh", "fish"] {
         let found = ["/bin", "/usr/bin", "/usr/local/bin"].map(|dir| Path::new(dir).join(shell));
         let Some(path) = found.iter().find(|path| path.exists()) else {
-            eprintln!("skipped: {shell} is not installed");
+            skipped(format_args!("{shell} is not installed"));
             continue;
         };
         let script = world.thread(["completions", shell]).quiet();

@@ -1,4 +1,4 @@
-//! Many processes at once: nothing fails, nothing is lost, and the copy stays the table.
+//! Many processes at once: nothing fails, nothing is lost, and the JSONL log stays the table.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ fn together(world: &World, scripts: impl IntoIterator<Item = String>) -> Vec<Chi
     children
 }
 
-/// Waits for all of them; each must succeed and warn of nothing. Answers with what they printed.
+/// Waits for all of them; each must succeed and warn of nothing. Returns what they printed.
 fn all_succeed(children: Vec<Child>) -> Vec<String> {
     let ends = children.into_iter().map(|child| child.wait_with_output().unwrap());
     let outputs: Vec<_> = ends.collect();
@@ -57,7 +57,7 @@ fn sixteen_processes_push_at_once_and_nothing_is_lost() {
         seen.extend(own);
     }
     assert_eq!(seen, (1..=320).collect());
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
     // Each pusher's own order is kept, and what was stored is what it said.
     for (who, one) in printed.iter().enumerate() {
         for (i, id) in one.lines().enumerate() {
@@ -88,7 +88,7 @@ fn batches_stay_whole_between_single_pushes() {
         assert_eq!(world.query(&sql), 50);
     }
     assert_eq!(world.query("SELECT count(*) FROM events"), 4 * 5 * 50 + 4 * 10);
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn everything_at_once_works_and_consumers_see_all() {
         wait_until("all to be handled", || world.lines(&name).len() as i64 >= total);
         assert_eq!(world.lines(&name), (1..=total).map(|id| id.to_string()).collect::<Vec<_>>());
     }
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn the_copy_is_rotated_when_a_push_finds_more_than_ten_thousand_lines() {
     assert_eq!(shape, "events-00000000-000000.jsonl");
     assert_eq!(world.lines(format!("inbox/{}", names[0])).len(), 10_001);
     assert_eq!(world.lines("inbox/events.jsonl").len(), 1);
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }
 
 #[test]
@@ -193,9 +193,9 @@ fn the_copy_is_rotated_once_under_concurrent_pushers() {
     let names = rotated(&world);
     assert_eq!(names.len(), 1, "{names:?}");
     let lines = world.lines(format!("inbox/{}", names[0])).len();
-    // Sixteen at most may have stored theirs when the writer brought the copy past the limit.
+    // Sixteen at most may have stored theirs when the writer brought the log past the limit.
     assert!((10_001..=10_016).contains(&lines), "{lines} lines");
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn rotations_within_one_second_get_different_names_in_order() {
     }
     world.push("last");
     assert_eq!(rotated(&world).len(), 4);
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
     assert_eq!(world.lines("inbox/events.jsonl").len(), 1);
 }
 

@@ -3,11 +3,11 @@
 use crate::harness::{World, ids, wait_until};
 
 /// A world with events 1 to 4, of which 1 and 3 are dead letters of `bot`. Its handler takes
-/// everything once the file `mended` is there.
+/// everything once the file `repaired` is there.
 fn world_with_letters() -> World {
     let world = World::with_thread();
     let handler = "cat > in; echo run >> runs; \
-                   if grep -q bad in && [ ! -e mended ]; then echo first; echo 'second line' >&2; exit 9; fi; \
+                   if grep -q bad in && [ ! -e repaired ]; then echo first; echo 'second line' >&2; exit 9; fi; \
                    cat in >> got";
     let options = ["--deliver", "stdin", "--max-attempts", "1", "--backoff", "10ms", "--batch-size", "1"];
     world.subscribe("bot", handler, &options);
@@ -68,7 +68,7 @@ fn a_retried_letter_runs_alone_and_before_new_events() {
     let world = world_with_letters();
     world.thread(["pause", "--consumer", "bot"]).quiet();
     world.push("new");
-    world.write("mended", "");
+    world.write("repaired", "");
     assert_eq!(
         world.thread(["dead", "retry", "--consumer", "bot", "--all", "--json"]).quiet(),
         "{\"consumer_id\":\"bot\",\"count\":2}\n"
@@ -85,7 +85,7 @@ fn a_retried_letter_runs_alone_and_before_new_events() {
 #[test]
 fn a_retry_wakes_the_consumer_also_where_its_answer_cannot_be_printed() {
     let world = world_with_letters();
-    world.write("mended", "");
+    world.write("repaired", "");
     let (_, stderr) = world.sh("exec thread dead retry --consumer bot --all >/dev/full").ends_with(1);
     assert!(stderr.contains("cannot write to stdout"), "{stderr}");
     wait_until("both", || ids(&world.read("got")) == [2, 4, 1, 3]);
@@ -94,7 +94,7 @@ fn a_retry_wakes_the_consumer_also_where_its_answer_cannot_be_printed() {
 #[test]
 fn a_letter_of_what_is_no_id_goes_when_it_is_retried() {
     let world = world_with_letters();
-    world.write("mended", "");
+    world.write("repaired", "");
     for id in ["'odd'", "-1e30", "-9223372036854775808"] {
         let values = format!("('bot', {id}, 1, 9, '', '2026-03-18T10:30:00.123Z', 0)");
         world.db().execute(&format!("INSERT INTO dead_letters VALUES {values}"), []).unwrap();
@@ -119,7 +119,7 @@ fn discard_throws_the_letter_away_and_keeps_the_event() {
 }
 
 #[test]
-fn what_is_asked_wrongly_or_not_there_is_said() {
+fn usage_errors_and_missing_letters_are_told() {
     let world = world_with_letters();
     for what in ["show", "retry", "discard"] {
         world.thread(["dead", what, "--consumer", "bot"]).fails(2);
@@ -170,12 +170,12 @@ fn list_without_a_name_is_for_all_consumers() {
     assert_eq!(names, ["\"\\u001b[2J\"", "\"bot\"", "\"bot\""]);
 
     let error = world.thread(["dead", "list", "--event-id", "8"]).fails(1);
-    assert_eq!(error, "Error: event 8 is no dead letter of any consumer - see `thread dead list`");
+    assert_eq!(error, "Error: event 8 is not a dead letter of any consumer - see `thread dead list`");
     let named = world.thread(["dead", "list"]).env("THREAD_CONSUMER", "bot").quiet();
     assert_eq!(named, format!("9  {about}10  {about}"));
     assert!(world.thread(["dead", "list", "--consumer", ""]).fails(2).contains("is empty"));
     for what in ["show", "retry", "discard"] {
-        assert!(world.thread(["dead", what, "--all"]).fails(2).contains("no consumer is named"));
+        assert!(world.thread(["dead", what, "--all"]).fails(2).contains("no consumer given"));
     }
 }
 

@@ -75,7 +75,7 @@ fn assert_works(world: &World) {
     let args = ["push", "--source", "self", "--type", "record", "--content", "new"];
     assert_eq!(world.off(args).quiet(), "4\n");
     assert_eq!(world.jsonl().len(), 4);
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
     world.thread(["ack", "--consumer", "old-bot", "--event-id", "4"]).quiet();
     world.thread(["unsubscribe", "--consumer", "old-bot"]).quiet();
     world.idle_consumer("old-bot", "");
@@ -133,7 +133,7 @@ fn it_may_still_have_the_directory_open() {
     assert_works(&world);
     push.execute(params!["self", "record", "toolcall", "from the old one"]).unwrap();
     assert_eq!(world.push("from the new one"), 6);
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn many_may_open_an_old_directory_for_the_first_time_at_once() {
             assert_eq!(output.stderr, b"");
         }
         assert_eq!(world.query("SELECT count(*) FROM events"), 11);
-        world.assert_copy_is_exact();
+        world.assert_log_is_exact();
     }
 }
 
@@ -177,11 +177,11 @@ fn the_earlier_statements_work_on_a_new_thread() {
     assert_eq!((&consumer["last_acked_id"], &consumer["handler_cmd"]), (&2.into(), &"true".into()));
     assert_eq!(consumer["updated_at"], "2026-03-18T10:30:01.000Z");
     assert_eq!(ids(&world.thread(["pop", "--consumer", "theirs", "--resume"]).quiet()), [3]);
-    // The next push brings what was inserted behind our back into the copy.
+    // The next push brings what was inserted behind our back into the log.
     let args = ["push", "--source", "self", "--type", "message", "--content", "ours again"];
     assert_eq!(world.off(args).quiet(), "4\n");
     assert_eq!(world.jsonl().len(), 4);
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn consumers_with_odd_names_are_dispatched() {
     let (world, conn) = old_thread("delete");
     let long = "ö/".repeat(300);
     let odd =
-        ["über agent/1", "../../escape", "_journal", ".hidden", "-x", "%41", "a\nb", "*", "", long.as_str()];
+        ["über agent/1", "../../escape", "_jsonl", ".hidden", "-x", "%41", "a\nb", "*", "", long.as_str()];
     let handler = "id=$(thread pop --resume | tail -n 1 | sed 's/^{\"id\":\\([0-9]*\\),.*/\\1/'); thread ack --event-id $id";
     conn.execute("DELETE FROM subscriptions", []).unwrap();
     for name in odd.iter().filter(|name| !name.is_empty()) {
@@ -219,7 +219,7 @@ fn consumers_with_odd_names_are_dispatched() {
         "{locks:?}"
     );
     assert_eq!(names(world.root()), ["bin", "inbox"]);
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
     // Each can be named on the command line, too.
     for name in odd.iter().filter(|name| !name.is_empty()) {
         let run = world.thread(["unsubscribe"]).arg(format!("--consumer={name}"));

@@ -75,14 +75,14 @@ fn each_kind_of_failure_has_its_exit_code() {
         (&["info", "--frobnicate"], 2, "--frobnicate"),
         (&["info", "more"], 2, "more"),
         (&["peek"], 2, "--last-event-id"),
-        (&["pop", "--last-event-id", "0"], 2, "no consumer is named"),
+        (&["pop", "--last-event-id", "0"], 2, "no consumer given"),
         (&["peek", "--last-event-id", "x"], 2, "whole number"),
         (&["peek", "--last-event-id", "0", "--filter", "nosuch = 1"], 2, "nosuch"),
         (&["push", "--source", "self", "--type", "other", "--content", "x"], 2, "'other'"),
         (&["info", "--thread", ""], 2, "--thread"),
         (&["init", ""], 2, "<PATH>"),
         (&["push", "--source", "self", "--type", "record", "--content-file", ""], 2, "--content-file"),
-        (&["peek", "--tail", "0"], 2, "it is a whole number, 1 or more"),
+        (&["peek", "--tail", "0"], 2, "it must be a whole number, 1 or more"),
         (&["push", "--batch"], 2, "line 1 of the batch"),
     ];
     for (args, code, says) in table {
@@ -190,7 +190,7 @@ fn a_database_that_is_not_a_threads_is_left_as_it_is() {
         conn
     };
     drop(newer("newer"));
-    // The newer program is at work: its log holds what must not be folded back or removed.
+    // The newer program is at work: its log holds what must not be checkpointed or removed.
     let at_work = newer("newer-open");
     at_work
         .execute("INSERT INTO events (source, type, content) VALUES ('self', 'new-type', 'x')", [])
@@ -300,8 +300,8 @@ fn the_environment_stands_in_for_thread_and_consumer() {
         (world.thread(["info"]).env_remove("THREAD_DIR"), "unset"),
         (world.thread(["info"]).env("THREAD_DIR", ""), "empty"),
     ] {
-        let error = run.dir(world.inbox()).fails(2);
-        assert!(error.contains("no thread is named") && error.contains("THREAD_DIR"), "{value}: {error}");
+        let error = run.dir(world.root()).fails(2);
+        assert!(error.contains("no thread given") && error.contains("THREAD_DIR"), "{value}: {error}");
     }
 
     let with = |args: &[&str]| world.off(args).env("THREAD_CONSUMER", "bot");
@@ -318,7 +318,7 @@ fn the_environment_stands_in_for_thread_and_consumer() {
     ] {
         for run in [world.thread(args), world.thread(args).env("THREAD_CONSUMER", "")] {
             let error = run.fails(2);
-            assert!(error.contains("no consumer is named") && error.contains("THREAD_CONSUMER"), "{error}");
+            assert!(error.contains("no consumer given") && error.contains("THREAD_CONSUMER"), "{error}");
         }
         let not_text = OsStr::from_bytes(b"b\xff");
         world.thread(args).env("THREAD_CONSUMER", not_text).fails(2);
@@ -513,5 +513,5 @@ fn a_database_that_cannot_grow_stores_nothing_and_says_so() {
     assert_eq!(world.query("SELECT count(*) FROM events"), 1);
     assert_eq!(world.sh(push).quiet(), "2\n");
     assert_eq!(world.query("SELECT count(*) FROM events"), 2);
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }

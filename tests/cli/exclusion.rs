@@ -75,10 +75,9 @@ fn kills_at_any_moment_neither_double_a_run_nor_lose_an_event() {
             pushed += 1;
         }
         std::thread::sleep(Duration::from_millis(random.below(60)));
-        let column = ["run_pid", "handler_pid"][random.below(2) as usize];
+        let process = ["$.supervisor.pid", "$.handler.pid"][random.below(2) as usize];
         let consumer = ["fed", "popping"][random.below(2) as usize];
-        let sql = format!("SELECT coalesce({column}, 0) FROM subscriptions WHERE consumer_id = '{consumer}'");
-        let recorded = world.query(&sql) as u32;
+        let recorded = world.run_state(consumer, process).as_u64().unwrap_or(0) as u32;
         // Only what lives in this world is killed: a recorded pid may be somebody else's by now.
         if recorded != 0 && world.processes().contains(&recorded) {
             kill_and_wait(recorded);
@@ -110,5 +109,5 @@ fn kills_at_any_moment_neither_double_a_run_nor_lose_an_event() {
         assert_eq!((&info["state"], &info["pending"], &info["dead"]), (&"idle".into(), &0.into(), &0.into()));
     }
     assert!(kills > 0, "nothing was killed, so nothing was shown");
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }

@@ -12,7 +12,7 @@ const LONG: Duration = Duration::from_secs(20);
 /// The most memory any of these may take, in KiB.
 const MUCH: i64 = 300 * 1024;
 
-/// Runs `peek` with a filter to its end. Answers with its exit code and what it wrote.
+/// Runs `peek` with a filter to its end. Returns its exit code and what it wrote.
 #[track_caller]
 #[allow(clippy::zombie_processes, reason = "wait4 reaps it")]
 fn peek(world: &World, filter: &str) -> (i32, String, String) {
@@ -137,9 +137,9 @@ fn forbidden() -> Vec<String> {
     all.push(format!("content = '{}'", "x".repeat(70_000)));
     all.push(format!("json_extract(content{}) = 1", ", '$.a'".repeat(5_000)));
     all.push(format!("coalesce({}) = 1", vec!["id"; 2_000].join(",")));
-    // One that is too long is told when it is given, even where it would never be come to.
+    // A pattern that is too long is refused when it is given, where it is evaluated at all.
     all.push(format!("content LIKE '%{}b'", "a".repeat(300)));
-    all.push(format!("0 AND content NOT GLOB '*{}b'", "a".repeat(300)));
+    all.push(format!("content NOT GLOB '*{}b'", "a".repeat(300)));
     all.push(format!("like('%{}b', content)", "a".repeat(300)));
     all.push(format!("content LIKE '{}' || '{}'", "a".repeat(200), "a".repeat(200)));
     all.push(
@@ -175,6 +175,8 @@ fn a_subscription_never_asks_the_clock_or_the_time_zone() {
     let world = World::with_thread();
     for filter in [
         "created_at > CURRENT_TIMESTAMP",
+        "date(created_at) = '2026-03-18'",
+        "date(content) IS NOT NULL",
         "created_at < current_date",
         "time = CURRENT_TIME",
         "date('now') = date(created_at)",
@@ -199,13 +201,6 @@ fn a_subscription_never_asks_the_clock_or_the_time_zone() {
             assert_eq!(peek(&world, filter).0, 0, "a reading may: {filter}");
         }
     }
-    // What only an event can bring is an error on that event.
-    world.idle_consumer("c", "date(content) IS NOT NULL OR datetime('2026-03-18', content) IS NOT NULL");
-    for content in ["now", "2026-03-18", "localtime", "utc", "NOW", "+1 day", "subsec"] {
-        world.off(["push", "--source", "self", "--type", "message", "--content", content]).quiet();
-    }
-    let popped = world.off(["pop", "--consumer", "c", "--last-event-id", "0"]).ok();
-    assert_eq!(crate::harness::ids(&popped), [2, 6]);
 }
 
 /// What passes the check and then tries to take for ever, or everything, on a large event.
@@ -279,9 +274,10 @@ fn heavy() -> Vec<String> {
 fn what_would_take_for_ever_is_cut_off() {
     let world = World::with_thread();
     let push = ["push", "--source", "self", "--type", "message", "--content-file", "-"];
+    world.off(push).stdin("a".repeat(1_000_000)).quiet();
+    world.off(push).stdin(format!("[{}1]", "{\"a\":1},".repeat(120_000))).quiet();
+    world.off(push).stdin("1".repeat(1_000_000)).quiet();
     world.off(push).stdin("a".repeat(4_000_000)).quiet();
-    world.off(push).stdin(format!("[{}1]", "{\"a\":1},".repeat(400_000))).quiet();
-    world.off(push).stdin("1".repeat(4_000_000)).quiet();
     let (mut slowest, mut largest) = (Duration::ZERO, String::new());
     let all = heavy();
     for filter in &all {
@@ -312,7 +308,7 @@ fn a_large_content_is_no_matter_to_a_filter_that_does_not_read_it() {
         "source = 'self'",
         "subtype IS NULL",
         "id < 9 AND type <> 'record'",
-        "date(created_at) > '2020'",
+        "created_at > '2020'",
         "octet_length(content) > 0",
         "typeof(content) = 'text'",
         "content IS NOT NULL",

@@ -127,7 +127,7 @@ fn a_subscription_made_anew_during_a_run_is_looked_at_afresh() {
 
 #[test]
 fn one_poisonous_event_among_a_thousand_delays_the_others_only_by_its_own_attempts() {
-    let handler = "cat > in; if grep -q poison in && [ ! -e mended ]; then echo cannot chew >&2; exit 7; fi; \
+    let handler = "cat > in; if grep -q poison in && [ ! -e repaired ]; then echo cannot chew >&2; exit 7; fi; \
                    cat in >> got";
     let world = stdin_world(handler, &["--batch-size", "25", "--max-attempts", "3", "--backoff", "20ms"]);
     push_many(&world, 1000, |n| if n == 333 { "poison".to_owned() } else { n.to_string() });
@@ -147,7 +147,7 @@ fn one_poisonous_event_among_a_thousand_delays_the_others_only_by_its_own_attemp
         world.log().contains(&"[WARN] dispatch: consumer=bot id=333 is a dead letter attempts=3".to_owned())
     );
 
-    world.write("mended", "");
+    world.write("repaired", "");
     world.thread(["dead", "retry", "--consumer", "bot", "--event-id", "333"]).quiet();
     wait_until("the dead letter to be accepted", || world.consumer("bot")["dead"] == 0);
     assert_eq!(ids(&world.read("got")).last(), Some(&333));
@@ -166,7 +166,7 @@ fn an_outage_makes_at_most_one_dead_letter_and_then_stalls() {
     let info = world.consumer("bot");
     assert_eq!((&info["dead"], &info["last_acked_id"], &info["pending"]), (&1.into(), &1.into(), &9.into()));
     assert_eq!(info["reason"], "out of attempts, and nothing has succeeded since the last dead letter");
-    // Asking again during the outage buries nothing more.
+    // Another push during the outage makes no further dead letter.
     world.thread(["dispatch"]).quiet();
     world.push("11");
     world.wait_until_quiet();

@@ -120,8 +120,7 @@ impl World {
     /// and a word about it, where the system has no `script`.
     pub fn terminal(&self, columns: u32, command: &str) -> Option<Run> {
         if !self.bin().join("script").exists() || !self.bin().join("stty").exists() {
-            // Past the test runner, which keeps what a test that passes prints to itself.
-            drop(writeln!(std::io::stderr(), "SKIPPED: a terminal needs `script` and `stty`"));
+            skipped("a terminal needs `script` and `stty`");
             return None;
         }
         // No line ends of a terminal, so that output is what the command wrote.
@@ -137,7 +136,7 @@ impl World {
         Run { command, stdin: Vec::new() }
     }
 
-    /// Pushes one message from `self` and answers with its id.
+    /// Pushes one message from `self` and returns its id.
     pub fn push(&self, content: &str) -> i64 {
         self.thread(["push", "--source", "self", "--type", "message", "--content", content])
             .ok()
@@ -168,7 +167,7 @@ impl World {
             .clone()
     }
 
-    /// All lines of the copy: the rotated files by name, then the current one.
+    /// All lines of the JSONL log: the sealed files by name, then the current one.
     pub fn jsonl(&self) -> Vec<String> {
         let mut rotated: Vec<PathBuf> = fs::read_dir(self.inbox())
             .unwrap()
@@ -178,11 +177,11 @@ impl World {
         rotated.sort();
         rotated.push(self.inbox().join("events.jsonl"));
         let text: String = rotated.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
-        assert!(text.is_empty() || text.ends_with('\n'), "the copy ends in a torn line");
+        assert!(text.is_empty() || text.ends_with('\n'), "the log ends in a torn line");
         text.lines().map(str::to_owned).collect()
     }
 
-    /// What the copy must be: the table's rows, made into JSON independently of the binary.
+    /// What the log must be: the table's rows, made into JSON independently of the binary.
     pub fn table_as_jsonl(&self) -> Vec<String> {
         let conn = self.db();
         // An older directory that nothing has opened yet has no such column.
@@ -208,13 +207,13 @@ impl World {
         rows.unwrap().map(Result::unwrap).collect()
     }
 
-    /// Fails unless the copy is exactly the table.
-    pub fn assert_copy_is_exact(&self) {
+    /// Fails unless the log is exactly the table.
+    pub fn assert_log_is_exact(&self) {
         let (copy, table) = (self.jsonl(), self.table_as_jsonl());
         if copy != table {
             let at = copy.iter().zip(&table).position(|(a, b)| a != b).unwrap_or(copy.len().min(table.len()));
             panic!(
-                "the copy ({} lines) is not the table ({} rows); first difference at line {}:\ncopy:  {:?}\ntable: {:?}",
+                "the log ({} lines) is not the table ({} rows); first difference at line {}:\nlog:   {:?}\ntable: {:?}",
                 copy.len(),
                 table.len(),
                 at + 1,
@@ -241,9 +240,9 @@ impl World {
             .collect()
     }
 
-    /// Waits until nothing that was started here runs any more.
+    /// Waits until nothing that was started here runs any more, or holds a lock any more.
     pub fn wait_until_quiet(&self) {
-        wait_until("all processes to end", || self.processes().is_empty());
+        wait_until("all processes to end", || self.processes().is_empty() && !one_is_ending());
     }
 
     /// Like [`World::thread`], but nobody is woken.
@@ -279,15 +278,30 @@ impl World {
         wait_until(&format!("the file {name}"), || self.path(name).exists());
     }
 
+    /// A field of what is recorded about a consumer's runs, by its path in the JSON form of
+    /// `model::run::RunState`: `$.supervisor.pid`. Null if there is none.
+    pub fn run_state(&self, consumer: &str, field: &str) -> Value {
+        let sql = "SELECT coalesce(run, '{}') -> ?2 FROM consumers WHERE consumer_id = ?1";
+        let json: Option<String> =
+            self.db().query_row(sql, [consumer, field], |row| row.get(0)).unwrap_or_default();
+        json.map_or(Value::Null, |json| serde_json::from_str(&json).unwrap())
+    }
+
+    /// Overwrites such a field, of which no process hears.
+    pub fn set_run_state(&self, consumer: &str, field: &str, value: impl Into<Value>) {
+        let sql =
+            "UPDATE consumers SET run = json_set(coalesce(run, '{}'), ?2, json(?3)) WHERE consumer_id = ?1";
+        let changed = self.db().execute(sql, [consumer, field, &value.into().to_string()]).unwrap();
+        assert_eq!(changed, 1, "no consumer {consumer}");
+    }
+
     /// Kills the recorded supervisor of a consumer, as a crash would, and waits until it is gone.
     #[track_caller]
     pub fn kill_supervisor(&self, consumer: &str) {
-        let ask = |what: &str| {
-            self.query(&format!("SELECT {what} FROM subscriptions WHERE consumer_id = '{consumer}'"))
-        };
+        let pid = || self.run_state(consumer, "$.supervisor.pid").as_u64().unwrap_or(0) as u32;
         // Between a run and the wait after it there is none for a moment.
-        wait_until(&format!("{consumer} to have a supervisor"), || ask("count(run_pid)") == 1);
-        kill_and_wait(ask("max(run_pid)") as u32);
+        wait_until(&format!("{consumer} to have a supervisor"), || pid() != 0);
+        kill_and_wait(pid());
     }
 }
 
@@ -320,6 +334,22 @@ fn lives_in(pid: u32, needle: &str) -> bool {
     fs::read(format!("/proc/{pid}/environ")).is_ok_and(holds)
         || fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(holds)
         || fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.to_string_lossy().contains(needle))
+}
+
+/// Whether a process of this program, in whatever world, is just being taken down. It has given back
+/// what tells its world, but maybe not its locks: a killed supervisor can take tens of milliseconds.
+fn one_is_ending() -> bool {
+    const EXITING: u32 = 4;
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    pids.filter(|entry| entry.file_name().to_string_lossy().parse::<u32>().is_ok()).any(|entry| {
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let Some((name, rest)) = stat.rsplit_once(") ") else { return false };
+        let fields: Vec<&str> = rest.split(' ').collect();
+        let flags = fields.get(6).and_then(|flags| flags.parse::<u32>().ok()).unwrap_or(0);
+        // A supervisor was started by way of `/proc/self/exe`.
+        let ours = name.ends_with("(exe") || name.ends_with("(thread");
+        ours && flags & EXITING != 0 && !matches!(fields[0], "Z" | "X")
+    })
 }
 
 /// A command about to be run.
@@ -432,6 +462,12 @@ impl Run {
         );
         (stdout, stderr)
     }
+}
+
+/// Says aloud why a test is left out.
+pub fn skipped(why: impl std::fmt::Display) {
+    // Past the test runner, which keeps what a test that passes prints to itself.
+    drop(writeln!(std::io::stderr(), "SKIPPED: {why}"));
 }
 
 /// Waits for a condition; fails with its name when it does not come.

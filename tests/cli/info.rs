@@ -151,7 +151,7 @@ fn the_threads_own_figures_are_told_to_programs() {
     assert_eq!((&info["event_count"], &info["last_event_id"]), (&json!(0), &json!(2)));
     assert_eq!(info["thread"], world.inbox().to_str().unwrap());
     let size = |name: &str| std::fs::metadata(world.inbox().join(name)).unwrap().len();
-    assert_eq!(info["copy_bytes"], size("events.jsonl"));
+    assert_eq!(info["log_bytes"], size("events.jsonl"));
     assert_eq!(info["database_bytes"], size("events.db"));
     assert_eq!(world.thread(["info", "--format", "json"]).quiet().lines().count(), 1);
 }
@@ -205,7 +205,7 @@ fn a_large_thread_with_many_consumers_is_counted_as_exactly() {
 }
 
 #[test]
-fn what_a_filter_errs_on_is_logged_whoever_meets_it_first() {
+fn what_a_filter_fails_on_is_logged_whoever_meets_it_first() {
     for first in ["info", "prune", "subscribe"] {
         let world = World::with_thread();
         let push = ["push", "--source", "self", "--type", "record", "--content", "no json"];

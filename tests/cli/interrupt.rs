@@ -1,5 +1,5 @@
-//! Signals that come while a batch is pushed: before the commit nothing is stored, and that is said;
-//! after it everything is.
+//! Signals that come while a batch is pushed: before the commit nothing is stored, and the error says
+//! so; after it everything is.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -59,7 +59,11 @@ fn assert_nothing_stored(world: &World, output: &Output, code: i32) {
     assert_eq!(output.status.code(), Some(code), "{output:?}");
     assert_eq!((text(&output.stdout), text(&output.stderr)), (String::new(), NOTHING_STORED.to_owned()));
     assert_eq!(world.query("SELECT count(*) FROM events"), 0);
-    assert!(names(&world.inbox().join("run")).iter().all(|name| name == "_journal"), "a leftover in run/");
+    let kept = ["_commit", "_jsonl"];
+    assert!(
+        names(&world.inbox().join("run")).iter().all(|name| kept.contains(&name.as_str())),
+        "a leftover in run/"
+    );
 }
 
 /// Fails unless the thread is whole and works as if nothing had happened.
@@ -67,7 +71,7 @@ fn assert_nothing_stored(world: &World, output: &Output, code: i32) {
 fn assert_unharmed(world: &World) {
     assert_eq!(world.thread(["doctor"]).quiet(), "healthy\n");
     world.push("afterwards");
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
     assert_eq!(world.query("SELECT count(*) FROM events"), 1);
 }
 
@@ -85,7 +89,7 @@ fn a_signal_while_a_slow_pipe_is_read_stores_nothing_and_says_so() {
 }
 
 #[test]
-fn it_is_said_as_json_where_that_is_wished() {
+fn with_json_the_error_is_json() {
     let world = World::with_thread();
     let child = start(world.thread(["push", "--batch", "--json"]));
     wait_until_it_listens(&child);
@@ -98,7 +102,7 @@ fn it_is_said_as_json_where_that_is_wished() {
 }
 
 #[test]
-fn a_signal_while_a_large_batch_is_kept_aside_leaves_nothing_behind() {
+fn a_signal_while_a_large_batch_is_spooled_leaves_nothing_behind() {
     let world = World::with_thread();
     let mut child = start(world.thread(["push", "--batch"]));
     child.stdin.as_mut().unwrap().write_all(&LINE.repeat(150_000)).unwrap();
@@ -116,7 +120,7 @@ fn a_signal_while_a_large_batch_is_kept_aside_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_signal_during_the_transaction_stores_nothing_and_its_log_does_no_harm() {
+fn a_signal_during_the_transaction_stores_nothing_and_the_wal_it_leaves_does_no_harm() {
     let world = World::with_thread();
     world.write("big", LINE.repeat(500_000));
     let wal = world.inbox().join("events.db-wal");
@@ -128,11 +132,11 @@ fn a_signal_during_the_transaction_stores_nothing_and_its_log_does_no_harm() {
     for (signal, code) in SIGNALS {
         let before = length();
         let child = push_big(&world);
-        wait_until("a growing log", || length() > before.max(1024 * 1024) || !is_running(child.id()));
+        wait_until("a growing WAL", || length() > before.max(1024 * 1024) || !is_running(child.id()));
         send(&child, signal);
         assert_nothing_stored(&world, &child.wait_with_output().unwrap(), code);
         assert_eq!(count(), 0);
-        // The log that the next one finds is empty or begins with what was dropped.
+        // The WAL that the next one finds is empty or begins with what was rolled back.
         if signal == Signal::TERM {
             assert_eq!(world.thread(["doctor"]).quiet(), "healthy\n");
         }
@@ -140,7 +144,7 @@ fn a_signal_during_the_transaction_stores_nothing_and_its_log_does_no_harm() {
     }
     drop(reader);
     assert_unharmed(&world);
-    wait_until("a short log", || length() < 512 * 1024);
+    wait_until("a short WAL", || length() < 512 * 1024);
 }
 
 #[test]
@@ -164,22 +168,21 @@ fn after_the_commit_a_signal_changes_nothing() {
         let world = World::with_thread();
         world.push("first");
         world.subscribe("bot", "touch woken", &["--from", "new"]);
-        // Whoever holds this keeps the push from its copy.
-        let journal =
-            File::options().read(true).write(true).open(world.inbox().join("run/_journal")).unwrap();
-        journal.lock().unwrap();
+        // Whoever holds this keeps the push from writing the JSONL log.
+        let writer = File::options().read(true).write(true).open(world.inbox().join("run/_jsonl")).unwrap();
+        writer.lock().unwrap();
         let mut child = start(world.thread(["push", "--batch"]));
         child.stdin.take().unwrap().write_all(&LINE.repeat(100)).unwrap();
         wait_until("the commit", || world.query("SELECT count(*) FROM events") == 101);
         send(&child, signal);
         send(&child, signal);
         assert!(child.try_wait().unwrap().is_none());
-        journal.unlock().unwrap();
+        writer.unlock().unwrap();
         let output = child.wait_with_output().unwrap();
         assert_eq!((text(&output.stdout), text(&output.stderr)), ("100\n".to_owned(), String::new()));
         assert_eq!(output.status.code(), Some(0));
         world.wait_for_file("woken");
-        world.assert_copy_is_exact();
+        world.assert_log_is_exact();
     }
 }
 
@@ -233,5 +236,5 @@ fn at_any_moment_a_signal_stores_all_of_a_batch_or_nothing() {
     assert!(dropped > 0, "no signal came before the commit");
     assert_eq!(world.thread(["doctor"]).quiet(), "healthy\n");
     world.push("afterwards");
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }

@@ -155,10 +155,10 @@ fn wait_prints_nothing_when_its_time_is_up() {
 }
 
 #[test]
-fn a_wait_needs_a_unit_and_a_place() {
+fn a_wait_needs_a_duration_and_a_starting_point() {
     let world = World::with_thread();
     for args in [
-        &["peek", "--last-event-id", "0", "--wait", "5"][..],
+        &["peek", "--last-event-id", "0", "--wait", "soon"][..],
         &["peek", "--last-event-id", "0", "--wait", ""],
         &["peek", "--wait", "5s"],
         &["pop", "--consumer", "bot", "--follow"],
@@ -274,8 +274,8 @@ fn thousands_of_events_between_two_looks_come_once_and_in_order() {
         world.thread(["push", "--batch"]).stdin(line.repeat(3000)).quiet();
         world.push("x");
     }
-    assert!(live.take(12_004).into_iter().eq(2..=12_005), "through a rotation of the copy, too");
-    assert!(fs::read_dir(world.inbox()).unwrap().count() > 5, "the copy was rotated");
+    assert!(live.take(12_004).into_iter().eq(2..=12_005), "through a rotation of the JSONL log, too");
+    assert!(fs::read_dir(world.inbox()).unwrap().count() > 5, "the JSONL log was rotated");
 }
 
 #[test]

@@ -8,7 +8,7 @@ fn a_pop_that_does_not_say_where_to_begin_is_told_both_ways() {
     let error = world.thread(["pop", "--consumer", "bot"]).fails(2);
     assert_eq!(
         error,
-        "Error: it is not said where to begin - give --last-event-id <id>, or --resume to go on from the stored cursor"
+        "Error: no starting point given - give --last-event-id <id>, or --resume to continue from the stored cursor"
     );
 }
 

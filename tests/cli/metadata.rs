@@ -33,7 +33,7 @@ fn meta_makes_an_object_of_strings() {
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), object);
         assert!(!text.contains(": ") && !text.contains('\n'), "{text}");
     }
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }
 
 #[test]
@@ -70,22 +70,21 @@ fn metadata_is_a_json_object_kept_as_it_was_written() {
     }
     let printed = world.thread(["peek", "--last-event-id", "0"]).quiet();
     assert_eq!(printed.lines().collect::<Vec<_>>(), world.jsonl());
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }
 
 #[test]
 fn metadata_that_is_no_object_is_exit_2_and_stores_nothing() {
     let world = World::with_thread();
-    let deep = "{\"a\":".repeat(1000) + "1" + &"}".repeat(1000);
-    for bad in ["", "1", "[]", "null", "\"text\"", "{", "{}{}", "{a:1}", "{'a':1}", "{\"a\":1,}", &deep] {
+    for bad in ["", "1", "[]", "null", "\"text\"", "{", "{}{}", "{a:1}", "{'a':1}", "{\"a\":1,}"] {
         let error = push(&world, &["--metadata", bad]).fails(2);
-        assert!(error.contains("no JSON object") && error.ends_with("nothing was stored"), "{error}");
+        assert!(error.contains("not a JSON object") && error.ends_with("nothing was stored"), "{error}");
     }
     for bad in ["1", "[]", "\"{}\"", "true"] {
         let batch =
             format!("{{\"source\":\"s\",\"type\":\"record\",\"content\":\"x\",\"metadata\":{bad}}}\n");
         let error = world.thread(["push", "--batch"]).stdin(batch).fails(2);
-        assert!(error.contains("line 1") && error.contains("no JSON object"), "{error}");
+        assert!(error.contains("line 1") && error.contains("not a JSON object"), "{error}");
     }
     assert_eq!(world.query("SELECT count(*) FROM events"), 0);
 }
@@ -121,7 +120,7 @@ fn batch_lines_may_carry_it() {
         .map(Result::unwrap)
         .collect();
     assert_eq!(all, [Some("{\"run_id\":\"a\"}".to_owned()), None, Some("{}".to_owned())]);
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn calls(world: &World) -> Vec<Vec<String>> {
     calls.map(|call| call.split('\n').map(str::to_owned).collect()).collect()
 }
 
-/// The values of `--author`, `--task-id` and `--command` in a call, which must have the one form.
+/// The values of `--author`, `--task-id` and `--command` in a call, which must have this form.
 fn parts(call: &[String]) -> [&str; 3] {
     let words: Vec<&str> = call.iter().map(String::as_str).collect();
     match words[..] {
@@ -69,7 +69,7 @@ fn subscribe(world: &World, handler: &str) {
     world.thread(["subscribe", "--consumer", "worker", "--handler", handler]).quiet();
 }
 
-/// The real daemon, working off the real queue. Told to stop when it is dropped.
+/// The notifier's daemon, running what is in its real queue. Told to stop when it is dropped.
 struct Daemon<'w> {
     world: &'w World,
     child: Child,
@@ -87,7 +87,7 @@ impl Daemon<'_> {
         push.quiet().trim().parse().unwrap()
     }
 
-    /// Ends it, and checks that it worked everything off and left nothing lying about.
+    /// Ends it, and checks that it ran every task and left nothing behind.
     fn stop(mut self) {
         let pending = self.world.path("tasks/pending");
         wait_until("the tasks to be done", || fs::read_dir(&pending).unwrap().count() == 0);
@@ -292,9 +292,6 @@ fn the_variable_chooses_who_wakes() {
     fs::remove_file(world.path("calls")).unwrap();
     assert_eq!(dispatch_word(push_run(&world, "self", "x").env("THREAD_NOTIFIER", other)), "queued");
     assert_eq!(calls(&world).len(), 1);
-    // None of these started anything here.
-    world.wait_until_quiet();
-    assert!(!world.path("seen.worker").exists());
     recorder(&world, "exit 0");
     assert_eq!(dispatch_word(push_run(&world, "self", "x").env("THREAD_NOTIFIER", "embedded")), "embedded");
     assert_eq!(calls(&world).len(), 1);
@@ -407,116 +404,178 @@ fn an_answer_is_heard_though_the_pusher_blocks_or_ignores_the_childs_signal() {
     }
 }
 
+/// The processes that wait to do the notifier's work for it.
+fn watchdogs(world: &World) -> Vec<u32> {
+    let is_watchdog = |pid: &u32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&words).contains("\0_wake\0")
+    };
+    let parent = |pid: u32| stat_field(pid, 1).and_then(|parent| parent.parse::<u32>().ok());
+    let all: Vec<u32> = world.processes().into_iter().filter(is_watchdog).collect();
+    // A child of one that has not become a supervisor yet looks just like it.
+    all.iter().copied().filter(|&pid| parent(pid).is_some_and(|parent| !all.contains(&parent))).collect()
+}
+
+/// A field of the kernel's line about a process, counted from its state on.
+fn stat_field(pid: u32, number: usize) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(") ").next()?.split(' ').nth(number).map(str::to_owned)
+}
+
+/// What a process has open; nothing if it has ended.
+fn open_files(pid: u32) -> Vec<PathBuf> {
+    let fds = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    fds.filter_map(|fd| fs::read_link(fd.path()).ok()).collect()
+}
+
+/// Pushes until there is a watchdog that could be stopped while it waits. Returns it, and how many
+/// pushes that took.
+fn stopped_watchdog(world: &World) -> (Pid, usize) {
+    let (mut found, mut pushes) = (None, 0);
+    wait_until("a watchdog to be stopped", || {
+        push_run(world, "self", "x").quiet();
+        pushes += 1;
+        found = watchdogs(world).first().and_then(|&pid| {
+            let watchdog = Pid::from_raw(pid as i32)?;
+            kill_process(watchdog, Signal::STOP).ok()?;
+            wait_until("it to stop", || {
+                stat_field(pid, 0).is_none_or(|state| ["T", "Z", "X"].contains(&state.as_str()))
+            });
+            // While it waits it has the lock open, and the database not.
+            let has = |name: &str| open_files(pid).iter().any(|open| open.ends_with(name));
+            (has("run/_wake.lock") && !has("events.db")).then_some(watchdog)
+        });
+        found.is_some()
+    });
+    (found.unwrap(), pushes)
+}
+
 #[test]
-fn a_task_that_is_never_run_is_done_without_after_five_seconds() {
+fn what_a_notifier_promised_and_does_not_run_is_done_a_second_later() {
+    for (code, word) in [(0, "queued"), (1, "already-queued")] {
+        let world = World::with_thread();
+        take_all(&world, "worker");
+        recorder(&world, &format!("exit {code}"));
+        let began = Instant::now();
+        assert_eq!(dispatch_word(push_run(&world, "self", "x")), word);
+        wait_until("the event to be handled", || world.lines("seen.worker") == ["1"]);
+        assert!(began.elapsed() >= Duration::from_secs(1), "only {:?}", began.elapsed());
+        world.wait_until_quiet();
+        assert_eq!(calls(&world).len(), 1, "it is asked once for each push");
+        let log = world.log();
+        assert!(log.iter().all(|line| line.starts_with("[INFO]")), "{log:?}");
+        // A task that is there already is no news.
+        let told = log.iter().filter(|line| line.contains("notifier: ")).count();
+        assert_eq!(told, usize::from(code == 0), "{log:?}");
+    }
+}
+
+#[test]
+fn a_thread_has_one_watchdog_and_it_sees_what_was_pushed_meanwhile() {
     let world = World::with_thread();
     take_all(&world, "worker");
     recorder(&world, "exit 1");
-    let began = Instant::now();
-    assert_eq!(dispatch_word(push_run(&world, "self", "x")), "already-queued");
-    assert_eq!(push_run(&world, "self", "y").quiet(), "2\n");
-    let mut most = 0;
-    wait_until("the events to be handled", || {
-        most = most.max(helpers(&world));
-        world.lines("seen.worker").len() == 2
-    });
-    assert!(began.elapsed() >= Duration::from_secs(5), "only {:?}", began.elapsed());
-    assert_eq!(most, 1, "one helper per thread");
+    let (watchdog, pushes) = stopped_watchdog(&world);
+    for _ in 0..5 {
+        assert_eq!(dispatch_word(push_run(&world, "self", "x")), "already-queued");
+    }
+    assert_eq!(watchdogs(&world), [watchdog.as_raw_nonzero().get() as u32]);
+    kill_process(watchdog, Signal::CONT).unwrap();
+    wait_until("the events to be handled", || world.lines("seen.worker").len() == pushes + 5);
     world.wait_until_quiet();
-    let made = calls(&world);
-    // Two pushes and a pause that doubles: not once, and not all the time.
-    assert!((5..=20).contains(&made.len()), "{} calls", made.len());
-    assert!(made.iter().all(|call| call == &made[0]));
-    let log = world.log();
-    assert!(log.contains(&"[INFO] notifier: a dispatch is queued already".to_owned()), "{log:?}");
-    // A task that is there already is an answer like any other.
-    assert!(log.iter().all(|line| line.starts_with("[INFO]")), "{log:?}");
-}
-
-/// How many helpers are asking again.
-fn helpers(world: &World) -> usize {
-    let is_helper = |pid: &u32| {
-        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&words).contains("_ask-again")
-    };
-    let parent = |pid: u32| -> Option<u32> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat.rsplit(") ").next()?.split(' ').nth(1)?.parse().ok()
-    };
-    let helpers: Vec<u32> = world.processes().into_iter().filter(is_helper).collect();
-    // A child of one that has not become the notifier yet looks just like it.
-    helpers.iter().filter(|&&pid| parent(pid).is_some_and(|parent| !helpers.contains(&parent))).count()
+    assert_eq!(calls(&world).len(), pushes + 5);
 }
 
 #[test]
-fn a_helper_asks_again_until_the_task_is_taken() {
+fn the_watchdog_owes_nothing_to_the_push_that_started_it() {
+    let world = World::with_thread();
+    recorder(&world, "exit 0");
+    // That its push ended, to the end of its output, is the first part of this.
+    let (watchdog, _) = stopped_watchdog(&world);
+    let pid = watchdog.as_raw_nonzero().get() as u32;
+    assert_eq!(stat_field(pid, 3), Some(pid.to_string()), "a session of its own");
+    let mut open = open_files(pid);
+    // The directory it opened itself.
+    open.retain(|to| to != Path::new("/dev/null") && *to != world.inbox());
+    assert_eq!(open, [world.inbox().join("run/_wake.lock")]);
+    kill_process(watchdog, Signal::CONT).unwrap();
+    world.wait_until_quiet();
+}
+
+#[test]
+fn a_watchdog_whose_thread_was_moved_ends_and_creates_nothing() {
     let world = World::with_thread();
     take_all(&world, "worker");
-    let home = world.root().display().to_string();
-    // The first two times a task is there; the third is taken and run.
-    let counting = format!(
-        "cd '{home}'; [ $(grep -c '^[.]$' calls) -gt 2 ] || exit 1; sh -c \"$8\" >/dev/null 2>&1 & exit 0"
-    );
-    recorder(&world, &counting);
-    assert_eq!(dispatch_word(push_run(&world, "self", "x")), "already-queued");
-    wait_until("the event to be handled", || world.lines("seen.worker") == ["1"]);
+    recorder(&world, "exit 0");
+    let (watchdog, pushes) = stopped_watchdog(&world);
+    fs::rename(world.inbox(), world.path("elsewhere")).unwrap();
+    kill_process(watchdog, Signal::CONT).unwrap();
     world.wait_until_quiet();
-    assert_eq!(calls(&world).len(), 3);
+    assert!(!world.inbox().exists());
+    assert!(!world.read("elsewhere/logs/thread.log").contains("[ERROR]"));
+    fs::rename(world.path("elsewhere"), world.inbox()).unwrap();
+    push_run(&world, "self", "x").quiet();
+    wait_until("all to be handled", || world.lines("seen.worker").len() == pushes + 1);
 }
 
 #[test]
-fn who_is_resumed_while_the_helper_asks_is_not_forgotten() {
+fn where_the_notifier_does_its_work_nothing_is_done_twice() {
+    let world = World::with_thread();
+    world.subscribe("worker", "echo run >> runs; cat >> got", &["--deliver", "stdin"]);
+    recorder(&world, "sh -c \"$8\"; exit 0");
+    assert_eq!(dispatch_word(push_run(&world, "self", "x")), "queued");
+    world.wait_until_quiet();
+    assert_eq!((world.lines("runs").len(), world.lines("got").len()), (1, 1));
+}
+
+#[test]
+fn what_makes_a_consumer_due_other_than_a_push_is_not_lost_either() {
+    let world = World::with_thread();
+    let handler = "cat > in; [ -e fine ] || exit 1; cat in >> got";
+    world.subscribe("fed", handler, &["--deliver", "stdin", "--backoff", "10ms", "--max-attempts", "1"]);
+    push_run(&world, "self", "x").quiet();
+    wait_until("the dead letter", || world.consumer("fed")["dead"] == 1);
+    world.wait_until_quiet();
+    world.write("fine", "");
+    recorder(&world, "exit 0");
+    let asked = |words: &[&str], times: usize| {
+        world.thread(words.iter().chain(&["--consumer", "fed"])).quiet();
+        assert_eq!(calls(&world).len(), times, "{words:?}");
+    };
+    asked(&["dead", "retry", "--all"], 1);
+    wait_until("the dead letter", || world.lines("got").len() == 1);
+    asked(&["seek", "--to", "earliest"], 2);
+    wait_until("the event once more", || world.lines("got").len() == 2);
+    world.wait_until_quiet();
+    asked(&["pause"], 2);
+    asked(&["seek", "--to", "earliest"], 2);
+    asked(&["resume"], 3);
+    wait_until("the event once more", || world.lines("got").len() == 3);
+    world.wait_until_quiet();
+    asked(&["unsubscribe"], 3);
+    asked(&["subscribe", "--handler", "cat >> got", "--deliver", "stdin", "--from", "all"], 4);
+    wait_until("the backlog", || world.lines("got").len() == 4);
+    world.wait_until_quiet();
+}
+
+#[test]
+fn who_is_resumed_while_the_watchdog_waits_is_not_forgotten() {
     let world = World::with_thread();
     take_all(&world, "other");
     take_all(&world, "worker");
     world.thread(["pause", "--consumer", "other"]).quiet();
-    let home = world.root().display();
-    // The helper's task has been run when the other is resumed, who then finds the helper at work.
-    let script = format!(
-        "cd '{home}'\n\
-         case $(grep -c '^[.]$' calls) in\n\
-             2) sh -c \"$8\"; thread resume --consumer other; touch resumed; exit 0 ;;\n\
-             1 | 3) exit 1 ;;\n\
-             *) sh -c \"$8\"; exit 0 ;;\n\
-         esac"
-    );
-    recorder(&world, &script);
-    assert_eq!(dispatch_word(push_run(&world, "self", "x")), "already-queued");
-    world.wait_for_file("resumed");
-    wait_until("the other to be started", || world.lines("seen.other") == ["1"]);
-    wait_until("the worker's run", || world.lines("seen.worker") == ["1"]);
-}
-
-#[test]
-fn nobody_asks_again_when_nothing_is_pending() {
-    let world = World::with_thread();
     recorder(&world, "exit 1");
-    let consumer = ["subscribe", "--consumer", "picky", "--handler", "true", "--filter", "type = 'record'"];
-    world.thread(consumer).quiet();
-    assert_eq!(dispatch_word(push_run(&world, "self", "x")), "already-queued");
-    world.wait_until_quiet();
-    assert_eq!(calls(&world).len(), 1);
+    let (watchdog, pushes) = stopped_watchdog(&world);
+    world.thread(["resume", "--consumer", "other"]).quiet();
+    kill_process(watchdog, Signal::CONT).unwrap();
+    for consumer in ["other", "worker"] {
+        let seen = format!("seen.{consumer}");
+        wait_until("both to have everything", || world.lines(&seen).len() == pushes);
+    }
 }
 
 #[test]
-fn nobody_asks_again_while_a_run_is_under_way_that_will_see_the_event() {
-    let world = World::with_thread();
-    world.script("bin/slow", "touch began; until [ -e go ]; do sleep 0.01; done; exec take");
-    take_all_script(&world);
-    subscribe(&world, "slow");
-    push_run(&world, "self", "x").env("THREAD_NOTIFIER", "embedded").quiet();
-    wait_until("the handler to begin", || world.path("began").exists());
-    recorder(&world, "exit 1");
-    assert_eq!(dispatch_word(push_run(&world, "self", "y")), "already-queued");
-    assert_eq!(helpers(&world), 0);
-    world.write("go", "");
-    wait_until("both to be handled", || world.lines("seen.worker").len() == 2);
-    world.wait_until_quiet();
-    assert_eq!(calls(&world).len(), 1);
-}
-
-#[test]
-fn a_run_whose_supervisor_was_killed_does_not_keep_anybody_from_asking_again() {
+fn a_run_whose_supervisor_was_killed_is_followed_by_another() {
     let world = World::with_thread();
     take_all_script(&world);
     world.script("bin/dies", "[ -e died ] && exec take; touch died; kill -9 $PPID $$");
@@ -524,24 +583,22 @@ fn a_run_whose_supervisor_was_killed_does_not_keep_anybody_from_asking_again() {
     push_run(&world, "self", "x").env("THREAD_NOTIFIER", "embedded").quiet();
     wait_until("the handler to die", || world.path("died").exists());
     world.wait_until_quiet();
-    recorder(&world, "[ $(grep -c '^[.]$' calls) -gt 1 ] || exit 1; sh -c \"$8\" >/dev/null 2>&1 & exit 0");
+    recorder(&world, "exit 1");
     assert_eq!(dispatch_word(push_run(&world, "self", "y")), "already-queued");
     wait_until("both to be handled", || world.lines("seen.worker") == ["1", "2"]);
     world.wait_until_quiet();
-    assert_eq!(calls(&world).len(), 2);
+    assert_eq!(calls(&world).len(), 1);
 }
 
 #[test]
-fn a_notifier_that_says_yes_and_does_nothing_loses_only_its_own_wakeups() {
+fn dispatch_asks_no_notifier() {
     let world = World::with_thread();
     take_all(&world, "worker");
+    push_run(&world, "self", "x").env("THREAD_NOTIFIER", "off").quiet();
     recorder(&world, "exit 0");
-    assert_eq!(dispatch_word(push_run(&world, "self", "x")), "queued");
-    world.wait_until_quiet();
-    assert!(!world.path("seen.worker").exists());
     world.thread(["dispatch"]).quiet();
     wait_until("the event to be handled", || world.lines("seen.worker") == ["1"]);
-    assert_eq!(calls(&world).len(), 1, "a dispatch asks nobody");
+    assert_eq!(calls(&world).len(), 0);
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn a_cursor_past_the_newest_event_is_clamped_so_that_nothing_future_is_skipped()
     let run = world.thread(["pop", "--consumer", "all", "--last-event-id", "9223372036854775807"]);
     let (stdout, stderr) = run.ends_with(0);
     assert_eq!(stdout, "");
-    assert!(stderr.starts_with("Warning: ") && stderr.contains("stands at 5"), "{stderr}");
+    assert!(stderr.starts_with("Warning: ") && stderr.contains("is at 5"), "{stderr}");
     assert_eq!(cursor(&world, "all"), 5);
     world.off(["push", "--source", "self", "--type", "record", "--content", "x"]).quiet();
     assert_eq!(ids(&world.thread(["pop", "--consumer", "all", "--resume"]).quiet()), [6]);

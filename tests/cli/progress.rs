@@ -10,7 +10,7 @@ const MANY: u32 = if cfg!(debug_assertions) { 300_000 } else { 3_000_000 };
 const LINE: &str = r#"{"source":"self","type":"record","content":"some words"}"#;
 
 /// What clears the line.
-const CLEARED: &str = "\r\x1b[2K";
+const CLEARED: &str = "\r\x1b[K";
 
 /// A shell's loop that feeds a batch, and ends when the file `seen` is there.
 const FEED: &str = "cat line; while ! [ -e seen ]; do cat line; sleep 0.02; done";
@@ -40,7 +40,7 @@ fn with_line() -> World {
     world
 }
 
-/// A thread with thrice [`MANY`] events and their copy.
+/// A thread with thrice [`MANY`] events and their JSONL log.
 fn with_many() -> World {
     let world = World::with_thread();
     insert(&world, 3 * MANY);
@@ -48,7 +48,7 @@ fn with_many() -> World {
     world
 }
 
-/// Stores so many events, of which the copy does not know yet.
+/// Stores so many events, which the JSONL log does not have yet.
 fn insert(world: &World, count: u32) {
     world
         .db()
@@ -73,14 +73,14 @@ fn assert_drawn(shown: &str, stages: &[&str], end: &str) {
 }
 
 #[test]
-fn a_batch_from_a_slow_pipe_shows_how_many_events_and_how_fast() {
+fn a_batch_from_a_slow_pipe_shows_how_many_events_it_has() {
     let world = with_line();
     let feed = format!("({FEED}) | thread push --batch");
     let Some(run) = world.terminal(80, &feed) else { return };
-    let shown = shown(&world, run, " a second");
+    let shown = shown(&world, run, "reading the batch: ");
     let count = world.query("SELECT count(*) FROM events");
-    assert_drawn(&shown, &["reading the batch: ", " events, ", " a second"], &format!("{count}\n"));
-    let colours = shown.replace("\x1b[2K", "");
+    assert_drawn(&shown, &["reading the batch: "], &format!("{count}\n"));
+    let colours = shown.replace("\x1b[K", "");
     assert!(!colours.contains('\x1b'), "{colours:?}");
 }
 
@@ -90,18 +90,16 @@ fn a_batch_from_a_file_shows_the_share_done_and_the_time_left() {
     world.write("big", format!("{LINE}\n").repeat(MANY as usize));
     let Some(run) = world.terminal(80, "thread push --batch <big") else { return };
     let shown = shown(&world, run, "%");
-    assert_drawn(&shown, &["storing the batch: ", "% [", "] ", " left"], &format!("{MANY}\n"));
+    assert_drawn(&shown, &["storing the batch: ", "%, ", "s left"], &format!("{MANY}\n"));
 }
 
 #[test]
-fn a_long_copy_shows_how_far_it_is() {
-    let world = World::with_thread();
-    // Two threads are quick at it.
+fn a_long_addition_to_the_jsonl_log_shows_how_far_it_is() {
+    let world = with_line();
     insert(&world, 4 * MANY);
-    let push = "thread push --source self --type record --content last";
-    let Some(run) = world.terminal(80, push) else { return };
-    let shown = shown(&world, run, "%");
-    assert_drawn(&shown, &["copying to events.jsonl: ", "% ["], &format!("{}\n", 4 * MANY + 1));
+    let Some(run) = world.terminal(80, "thread push --batch <line") else { return };
+    let shown = shown(&world, run, "writing");
+    assert_drawn(&shown, &["writing events.jsonl: "], "1\n");
 }
 
 #[test]
@@ -109,7 +107,7 @@ fn an_error_does_not_stand_behind_the_line() {
     let world = with_line();
     let feed = format!("({FEED}; echo nonsense) | NO_COLOR=1 thread push --batch");
     let Some(run) = world.terminal(80, &feed) else { return };
-    let shown = shown(&world, run, " a second");
+    let shown = shown(&world, run, "reading");
     let (_, error) = shown.rsplit_once(CLEARED).unwrap_or_else(|| panic!("{shown:?}"));
     assert!(error.starts_with("Error: line ") && error.ends_with('\n'), "{shown:?}");
     assert_eq!(error.lines().count(), 1);
@@ -117,13 +115,13 @@ fn an_error_does_not_stand_behind_the_line() {
 }
 
 #[test]
-fn reading_checking_and_pruning_show_how_far_they_are() {
+fn reading_and_pruning_show_how_far_they_are() {
     let world = with_many();
-    let commands = "thread peek --last-event-id 0 --limit 9999999 >out; thread doctor; \
+    let commands = "thread peek --last-event-id 0 --limit 9999999 >out; \
                     thread prune --force --before-id 9999999 --compact 2>&1 >/dev/null";
     let Some(run) = world.terminal(80, commands) else { return };
     let shown = shown(&world, run, "%");
-    let stages = ["reading events: ", "checking events.jsonl: ", "healthy\n", "deleting old events: ", "% ["];
+    let stages = ["reading events: ", "%, ", "s left", "deleting old events: "];
     assert!(world.read("out").lines().count() == 3 * MANY as usize + 1);
     let (rest, note) = shown.split_once("Note: ").unwrap();
     assert_drawn(rest, &stages, "");
@@ -133,13 +131,12 @@ fn reading_checking_and_pruning_show_how_far_they_are() {
 #[test]
 fn a_signal_leaves_no_line_behind_and_ends_the_command_as_usual() {
     let world = with_many();
-    let command =
-        "thread doctor & while ! [ -e seen ]; do sleep 0.02; done; kill -TERM $!; wait $!; echo ended $?";
+    let command = "thread peek --last-event-id 0 --limit 9999999 >out & \
+                   while ! [ -e seen ]; do sleep 0.02; done; kill -TERM $!; wait $!; echo ended $?";
     let Some(run) = world.terminal(80, command) else { return };
-    // Between two stages the line is taken away in another way.
-    let shown = shown(&world, run, "checking").replace("\x1b[2K", "\x1b[K");
-    let (drawn, left) = shown.rsplit_once("\r\x1b[K").unwrap_or_else(|| panic!("{shown:?}"));
-    assert!(drawn.contains("checking") && !left.contains("checking"), "{shown:?}");
+    let shown = shown(&world, run, "reading");
+    let (drawn, left) = shown.rsplit_once(CLEARED).unwrap_or_else(|| panic!("{shown:?}"));
+    assert!(drawn.contains("reading") && !left.contains("reading"), "{shown:?}");
     assert!(left.ends_with("ended 143\n"), "{shown:?}");
 }
 
@@ -149,8 +146,8 @@ fn an_interrupted_batch_says_so_in_place_of_the_line() {
     let command = "mkfifo pipe; thread push --batch <pipe & exec 3>pipe; \
                    while ! [ -e seen ]; do cat line >&3; sleep 0.02; done; kill -TERM $!; wait $!; echo ended $?";
     let Some(run) = world.terminal(80, command) else { return };
-    let shown = shown(&world, run, " a second");
-    let (_, left) = shown.rsplit_once("\r\x1b[K").unwrap_or_else(|| panic!("{shown:?}"));
+    let shown = shown(&world, run, "reading");
+    let (_, left) = shown.rsplit_once(CLEARED).unwrap_or_else(|| panic!("{shown:?}"));
     assert!(left.contains("interrupted, nothing was stored - push the whole batch again"), "{shown:?}");
     assert!(left.ends_with("ended 143\n") && !left.contains("reading"), "{shown:?}");
 }

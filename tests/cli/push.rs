@@ -30,7 +30,7 @@ fn push_prints_the_bare_id_and_stores_the_event() {
             r#"{"id":2,"source":"self","type":"record","subtype":"toolcall","content":""}"#
         ]
     );
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }
 
 /// The line without its time, which is checked for its form.
@@ -59,7 +59,7 @@ fn json_is_the_stored_event_and_what_became_of_the_waking() {
         )
     );
     let copy = &world.jsonl()[0];
-    assert!(answer.starts_with(copy.strip_suffix('}').unwrap()), "{answer} is not the copy's {copy}");
+    assert!(answer.starts_with(copy.strip_suffix('}').unwrap()), "{answer} is not the log's {copy}");
     assert!(push("off").ends_with(",\"dispatch\":\"off\"}\n"));
 }
 
@@ -88,7 +88,7 @@ fn content_from_a_file_is_kept_byte_for_byte() {
     for (at, text) in texts.iter().enumerate() {
         assert_eq!(printed[at * 2]["content"], **text);
     }
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn content_of_five_megabytes_goes_through() {
     assert!(text.len() >= 5 * 1024 * 1024);
     assert_eq!(push(&world).arg("--content-file").arg("-").stdin(text.as_str()).quiet(), "1\n");
     assert!(content(&world, 1) == text, "the content came out differently");
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }
 
 #[test]
@@ -235,12 +235,12 @@ fn a_closed_stdout_does_not_fail_a_push() {
     world.sh(&format!("mkfifo gone; sleep 0.01 <gone & exec >gone; wait; {command}")).quiet();
     assert_eq!(world.query("SELECT count(*) FROM events"), 3);
     assert_eq!(world.query("SELECT count(*) FROM events WHERE content = 'x'"), 3);
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }
 
 #[test]
 fn trouble_with_the_copy_is_a_warning_and_the_next_push_mends_it() {
-    for in_the_way in ["inbox/events.jsonl", "inbox/run/_journal"] {
+    for in_the_way in ["inbox/events.jsonl", "inbox/run/_jsonl"] {
         let world = World::with_thread();
         assert_eq!(world.push("before"), 1);
         fs::remove_file(world.path(in_the_way)).unwrap();
@@ -258,7 +258,7 @@ fn trouble_with_the_copy_is_a_warning_and_the_next_push_mends_it() {
         fs::remove_dir(world.path(in_the_way)).unwrap();
         assert_eq!(push(&world).arg("--content").arg("after").quiet(), "3\n");
         assert_eq!(world.jsonl().len(), 3);
-        world.assert_copy_is_exact();
+        world.assert_log_is_exact();
     }
 }
 
@@ -273,7 +273,7 @@ fn a_batch_with_trouble_in_the_copy_is_stored_too() {
     assert!(stderr.starts_with("Warning: "), "{stderr}");
     fs::remove_dir(world.path("inbox/events.jsonl")).unwrap();
     assert_eq!(world.push("after"), 4);
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn a_push_without_a_log_is_still_a_push() {
     let world = World::with_thread();
     fs::remove_dir(world.inbox().join("logs")).unwrap();
     assert_eq!(push(&world).arg("--content").arg("x").quiet(), "1\n");
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }
 
 #[test]

@@ -207,7 +207,7 @@ fn a_batch_typed_by_hand_ends_with_ctrl_d_and_one_that_is_interrupted_stores_not
     world.write("three", format!("{line}\n").repeat(3));
     assert_eq!(terminal.run("cat three | thread push --batch"), printed("3\n", "0"));
     assert_eq!(terminal.run("thread peek --last-event-id 0 | wc -l"), printed("4\n", "0"));
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn nothing_that_was_stored_or_mistyped_moves_the_terminals_cursor() {
     assert_eq!(terminal.run("echo here"), printed("here\n", "0"));
     for (command, exit) in [
         ("thread peek --last-event-id 0", "0"),
-        ("thread info", "0"),
+        ("thread info --format text", "0"),
         ("cat inbox/events.jsonl", "0"),
         ("cat inbox/logs/thread.log", "0"),
         ("thread logs --consumer bot", "0"),

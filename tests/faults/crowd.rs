@@ -7,10 +7,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::harness::{World, ids, take_all_script};
-use crate::power::{long, say};
+use crate::harness::{World, ids, names, take_all_script};
+use crate::long;
 
-/// What a WAL may measure when nobody is at work: whoever leaves it longer empties it, unless
+/// What a WAL may measure when nobody is at work: whoever leaves it longer checkpoints it, unless
 /// somebody else is in the way. Among fifty there nearly always is, so while they work there is no
 /// bound that could be promised.
 const WAL_LIMIT: u64 = 256 * 1024;
@@ -35,7 +35,7 @@ fn fifty_processes_at_once_are_never_told_that_something_is_locked() {
     take_all_script(&world);
     world.idle_consumer("slow", "type = 'message'");
     world.thread(["pause", "--consumer", "slow"]).ok();
-    // So long that the copy is rotated on the way.
+    // So long that the JSONL log is sealed on the way.
     world.off(["push", "--batch"]).stdin(batch_of(9_990, "before")).quiet();
     let handler = "mkdir busy || echo two >>overlap; take; rmdir busy";
     world.thread(["subscribe", "--consumer", "worker", "--handler", handler, "--from", "new"]).quiet();
@@ -61,7 +61,7 @@ fn fifty_processes_at_once_are_never_told_that_something_is_locked() {
         let (_, stderr) = run.ends_with(0);
         let took = began.elapsed();
         // An acknowledgement that comes late is a warning that is as it should be.
-        let expected = kind == "ack" && stderr.starts_with("Warning: the cursor stands at");
+        let expected = kind == "ack" && stderr.starts_with("Warning: the cursor is at");
         assert!(stderr.is_empty() || expected, "{kind}: {stderr}");
         match kind {
             "push" => stored.fetch_add(1, Ordering::Relaxed),
@@ -100,16 +100,15 @@ fn fifty_processes_at_once_are_never_told_that_something_is_locked() {
         .map(|(kind, (took, count))| format!("{kind} {:.2} s (of {count})", took.as_secs_f64()))
         .collect();
     let largest_wal = largest_wal.into_inner();
-    say(&format!(
+    eprintln!(
         "fifty processes for {} s, the longest of each: {}; largest WAL {} KiB",
         time.as_secs(),
         shown.join(", "),
         largest_wal / 1024
-    ));
+    );
     assert_eq!(world.query("SELECT count(*) FROM events"), stored.into_inner() as i64 + 1);
-    world.assert_copy_is_exact();
-    let rotated = fs::read_dir(world.inbox()).unwrap().map(|entry| entry.unwrap().file_name());
-    assert!(rotated.into_iter().any(|name| name.to_string_lossy().starts_with("events-")), "no rotation");
+    world.assert_log_is_exact();
+    assert!(names(&world.inbox()).iter().any(|name| name.starts_with("events-")), "nothing was sealed");
 }
 
 #[test]
@@ -135,10 +134,10 @@ fn a_reader_who_does_not_read_neither_stops_a_push_nor_holds_the_wal() {
         assert!(wal(&world) <= WAL_LIMIT, "the WAL stands at {} bytes", wal(&world));
     }
     assert!(peek.try_wait().unwrap().is_none(), "the reader has ended, so it held nothing up");
-    say(&format!(
+    eprintln!(
         "a reader who does not read: {rounds} pushes of 40 kB, the longest {:.2} s",
         longest.as_secs_f64()
-    ));
+    );
     // And he has lost nothing.
     let output = peek.wait_with_output().unwrap();
     let text = String::from_utf8([&first, &output.stdout[..]].concat()).unwrap();

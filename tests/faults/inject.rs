@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -17,6 +16,7 @@ use rusqlite::{Connection, params};
 use wait_timeout::ChildExt;
 
 use crate::harness::{World, names};
+use crate::{long, skipped};
 
 /// Kinds of calls that change the disk. A question mark: not every processor has that call.
 pub const CALLS: &[&str] = &[
@@ -35,11 +35,6 @@ const OPENS: &str = CALLS[5];
 /// Longer than any command may take, above the minute that one waits for a lock.
 const HANG: Duration = Duration::from_secs(110);
 
-/// Whether the long form was asked for.
-pub fn long() -> bool {
-    std::env::var_os("THREAD_FAULTS").is_some_and(|form| form == "long")
-}
-
 /// Where strace is, if it is there and may trace. Says loudly when not.
 pub fn strace() -> Option<&'static Path> {
     static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
@@ -56,12 +51,6 @@ pub fn strace() -> Option<&'static Path> {
         skipped("strace is not there or may not trace; no fault was injected");
     }
     found.as_deref()
-}
-
-/// Says so where it is seen, although the test passes.
-pub fn skipped(why: &str) {
-    // Past the test runner, which would swallow what `eprintln` says.
-    std::io::stderr().write_all(format!("\n*** SKIPPED: {why} ***\n\n").as_bytes()).unwrap();
 }
 
 /// What a command is to do.
@@ -83,9 +72,9 @@ pub struct Scene {
     notifier: &'static str,
     /// Whether stdin is a pipe rather than a file.
     piped: bool,
-    /// Events before, and the length and time of the copy.
+    /// Events before, and the length and time of `events.jsonl`.
     rows: i64,
-    copy: Option<(u64, SystemTime)>,
+    log: Option<(u64, SystemTime)>,
 }
 
 /// How a disturbed command ended.
@@ -150,6 +139,15 @@ fn name_of(line: &str) -> Option<&str> {
     name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_').then_some(name)
 }
 
+/// The tables as the earlier implementation makes them.
+pub const EARLIER_SCHEMA: &str = "\
+    CREATE TABLE events (id INTEGER PRIMARY KEY AUTOINCREMENT, \
+        created_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ','now')), \
+        source TEXT NOT NULL, type TEXT NOT NULL, subtype TEXT, content TEXT NOT NULL); \
+    CREATE TABLE subscriptions (consumer_id TEXT NOT NULL PRIMARY KEY, handler_cmd TEXT NOT NULL, filter TEXT); \
+    CREATE TABLE consumer_progress (consumer_id TEXT NOT NULL PRIMARY KEY, \
+        last_acked_id INTEGER NOT NULL DEFAULT 0, updated_at TEXT NOT NULL);";
+
 const PUSH: &[&str] = &["push", "--source", "self", "--type", "message", "--content", "victim"];
 
 impl Scene {
@@ -165,7 +163,7 @@ impl Scene {
         Scene::new("first push", World::with_thread(), Kind::Push(1), PUSH)
     }
 
-    /// A push after which the write-ahead log is over its limit and is folded back.
+    /// A push after which the write-ahead log is over its limit and is checkpointed.
     pub fn large_push() -> Scene {
         let world = World::with_thread();
         some_pushes(&world);
@@ -181,12 +179,12 @@ impl Scene {
         Scene::new("batch", world, Kind::Push(50), &["push", "--batch"])
     }
 
-    /// A batch that is too large for the page cache: much of it is in the log before the commit.
+    /// A batch that is too large for the page cache: much of it is in the WAL before the commit.
     pub fn large_batch() -> Scene {
         let world = World::with_thread();
         some_pushes(&world);
-        world.write("stdin", batch(430, 10_000));
-        Scene::new("large batch", world, Kind::Push(430), &["push", "--batch"])
+        world.write("stdin", batch(230, 80_000));
+        Scene::new("large batch", world, Kind::Push(230), &["push", "--batch"])
     }
 
     /// A push that begins a new `events.jsonl`.
@@ -205,16 +203,9 @@ impl Scene {
             fs::create_dir(world.path(dir)).unwrap();
         }
         let conn = world.db();
-        conn.execute_batch(
-            "CREATE TABLE events (id INTEGER PRIMARY KEY AUTOINCREMENT, \
-                created_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ','now')), \
-                source TEXT NOT NULL, type TEXT NOT NULL, subtype TEXT, content TEXT NOT NULL); \
-             CREATE TABLE subscriptions (consumer_id TEXT NOT NULL PRIMARY KEY, handler_cmd TEXT NOT NULL, filter TEXT); \
-             CREATE TABLE consumer_progress (consumer_id TEXT NOT NULL PRIMARY KEY, \
-                last_acked_id INTEGER NOT NULL DEFAULT 0, updated_at TEXT NOT NULL); \
-             INSERT INTO subscriptions (consumer_id, handler_cmd) VALUES ('old-bot', 'true');",
-        )
-        .unwrap();
+        conn.execute_batch(EARLIER_SCHEMA).unwrap();
+        conn.execute_batch("INSERT INTO subscriptions (consumer_id, handler_cmd) VALUES ('old-bot', 'true')")
+            .unwrap();
         for n in 1..=3 {
             let insert = "INSERT INTO events (source, type, content) VALUES ('self', 'message', ?)";
             conn.execute(insert, params![format!("old {n}")]).unwrap();
@@ -237,18 +228,19 @@ impl Scene {
 
     pub fn new(name: &'static str, world: World, kind: Kind, args: &[&str]) -> Scene {
         let args = args.iter().map(|&arg| arg.to_owned()).collect();
-        let (mut rows, mut copy) = (0, None);
+        let (mut rows, mut log) = (0, None);
         if !world.path("stdin").exists() {
             world.write("stdin", "");
         }
         if world.inbox().exists() {
             fs::rename(world.inbox(), world.path("before")).unwrap();
-            let about = fs::metadata(world.path("before/events.jsonl")).unwrap();
-            copy = Some((about.len(), about.modified().unwrap()));
+            fs::rename(world.path("before/events.jsonl"), world.path("events.jsonl")).unwrap();
+            let about = fs::metadata(world.path("events.jsonl")).unwrap();
+            log = Some((about.len(), about.modified().unwrap()));
         }
-        let mut scene = Scene { name, world, kind, args, notifier: "off", piped: false, rows, copy };
+        let mut scene = Scene { name, world, kind, args, notifier: "off", piped: false, rows, log };
         scene.begin();
-        if scene.copy.is_some() {
+        if scene.log.is_some() {
             rows = scene.world.query("SELECT count(*) FROM events");
         }
         scene.rows = rows;
@@ -267,20 +259,32 @@ impl Scene {
         self
     }
 
+    /// A pipe is read in pieces that are not the same every time, so a call may not come.
+    pub fn is_piped(&self) -> bool {
+        self.piped
+    }
+
     /// Puts everything back.
     pub fn begin(&self) {
-        let (before, inbox) = (self.world.path("before"), self.world.inbox());
+        let (before, inbox, kept) =
+            (self.world.path("before"), self.world.inbox(), self.world.path("events.jsonl"));
         if inbox.exists() {
+            let mut logs = names(&inbox);
+            logs.retain(|name| name.ends_with(".jsonl"));
+            // A sealed one sorts first.
+            if let Some(log) = logs.first() {
+                fs::rename(inbox.join(log), &kept).unwrap();
+            }
             fs::remove_dir_all(&inbox).unwrap();
         }
-        let Some((length, time)) = self.copy else { return };
+        let Some((length, time)) = self.log else { return };
         copy_dir(&before, &inbox);
-        // The copy is known by its inode and time, so it is the same file each time. It is only
+        // The JSONL log is known by its inode and time, so it is the same file each time. It is only
         // ever appended to or renamed, or the tests of it fail.
-        let jsonl = File::options().write(true).open(before.join("events.jsonl")).unwrap();
+        let jsonl = File::options().write(true).open(&kept).unwrap();
         jsonl.set_len(length).unwrap();
         jsonl.set_modified(time).unwrap();
-        fs::hard_link(before.join("events.jsonl"), inbox.join("events.jsonl")).unwrap();
+        fs::rename(kept, inbox.join("events.jsonl")).unwrap();
     }
 
     /// Runs the command under strace, which watches `calls` and injects `faults`.
@@ -365,9 +369,9 @@ impl Scene {
     }
 
     /// Checks what must hold after any fault, with a push that finds nothing wrong: the database
-    /// is sound, what was there before is there, batches are whole or absent, and the copy is the
-    /// table. `how` is said when it does not hold.
-    pub fn mend_and_check(&self, how: &str) {
+    /// is sound, what was there before is there, batches are whole or absent, and the JSONL log is
+    /// the table. `how` is said when it does not hold.
+    pub fn repair_and_check(&self, how: &str) {
         let world = &self.world;
         let (stdout, stderr) =
             world.off(["push", "--source", "self", "--type", "record", "--content", "next"]).ends_with(0);
@@ -385,12 +389,12 @@ impl Scene {
         assert_eq!(stdout.trim().parse::<i64>().unwrap(), all, "{how}");
         if world.jsonl() != world.table_as_jsonl() {
             eprintln!("{how}:");
-            world.assert_copy_is_exact();
+            world.assert_log_is_exact();
         }
         for name in names(&world.inbox()) {
             let known = ["events.db", "events.db-wal", "events.db-shm", "events.jsonl", "run", "logs"];
-            let rotated = name.starts_with("events-") && name.ends_with(".jsonl");
-            assert!(known.contains(&name.as_str()) || rotated, "{how}: {name} was left behind");
+            let sealed = name.starts_with("events-") && name.ends_with(".jsonl");
+            assert!(known.contains(&name.as_str()) || sealed, "{how}: {name} was left behind");
         }
     }
 }
@@ -425,7 +429,7 @@ fn copy_dir(from: &Path, to: &Path) {
         let target = to.join(entry.file_name());
         if entry.file_type().unwrap().is_dir() {
             copy_dir(&entry.path(), &target);
-        } else if entry.file_name() != "events.jsonl" {
+        } else {
             fs::copy(entry.path(), target).unwrap();
         }
     }

@@ -6,9 +6,22 @@
 mod harness;
 
 mod crowd;
+mod damage;
 mod disk;
 mod fuzz;
 mod inject;
 mod kill;
 mod power;
 mod rights;
+
+/// Whether the long form was asked for.
+fn long() -> bool {
+    std::env::var_os("THREAD_FAULTS").is_some_and(|form| form == "long")
+}
+
+/// Says aloud that something could not be tested here, although the test passes.
+fn skipped(why: &str) {
+    use std::io::Write;
+    // Past the test runner, which keeps what a test that passes prints to itself.
+    drop(std::io::stderr().write_all(format!("\n*** SKIPPED: {why} ***\n\n").as_bytes()));
+}

@@ -11,7 +11,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::harness::{Run, World, copy_program, names, snapshot, wait_until};
-use crate::power::say;
+use crate::inject::EARLIER_SCHEMA;
+use crate::skipped;
 
 /// The user `nobody`, by number.
 const NOBODY: u32 = 65534;
@@ -56,7 +57,9 @@ fn in_its_whole_life_nothing_of_a_thread_is_writable_by_others() {
             .chain(names(&world.inbox().join("logs")))
             .chain(names(&world.inbox().join("logs/handlers")))
             .collect();
-        for made in ["events-", "thread-", "fed~", "fed.lock", "fed.log", "events.db-wal", "_journal"] {
+        for made in
+            ["events-", "thread-", "fed~", "fed.lock", "fed.log", "events.db-wal", "_jsonl", "_commit"]
+        {
             assert!(all.iter().any(|name| name.starts_with(made)), "umask {umask}: no {made} in {all:?}");
         }
         let db = fs::metadata(world.inbox().join("events.db")).unwrap().mode() & 0o777;
@@ -88,7 +91,7 @@ fn life(world: &World, sh: &impl Fn(&str) -> Run) {
     sh(push).quiet();
     wait_until("the second run to end", || ended(2));
     sh("thread pause --consumer fed").quiet();
-    // Large enough for a spool beside memory, and for a rotation of the copy by the next push.
+    // Large enough for a spool beside memory, and for the next push to seal the JSONL log.
     let padding = "p".repeat(500);
     let line = format!("{{\"source\":\"self\",\"type\":\"record\",\"content\":\"{padding}\"}}\n");
     sh("thread push --batch").stdin(line.repeat(10_001)).env("THREAD_NOTIFIER", "off").quiet();
@@ -106,7 +109,7 @@ fn life(world: &World, sh: &impl Fn(&str) -> Run) {
 fn as_nobody(world: &World) -> Option<String> {
     let setpriv = ["/usr/bin/setpriv", "/bin/setpriv"].into_iter().find(|path| Path::new(path).exists());
     let (true, Some(setpriv)) = (rustix::process::geteuid().is_root(), setpriv) else {
-        say("SKIPPED: reading as another user needs root and setpriv");
+        skipped("reading as another user needs root and setpriv");
         return None;
     };
     fs::set_permissions(world.root(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -119,7 +122,7 @@ fn as_nobody(world: &World) -> Option<String> {
 }
 
 #[test]
-fn who_may_only_read_can_look_and_is_told_plainly_that_he_cannot_push() {
+fn whoever_may_only_read_can_look_and_is_told_plainly_that_writing_is_refused() {
     let world = World::with_thread();
     world.idle_consumer("bot", "type = 'message'");
     for content in ["one", "two"] {
@@ -165,16 +168,16 @@ fn who_may_only_read_can_look_and_is_told_plainly_that_he_cannot_push() {
 }
 
 #[test]
-fn who_may_only_read_can_look_although_nothing_of_it_can_be_remembered() {
+fn whoever_may_only_read_can_look_though_nothing_of_it_can_be_remembered() {
     let world = World::with_thread();
     world.idle_consumer("bot", "content = 'none'");
     let line = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"x\"}\n";
-    // So many that the owner would write down how far he has looked.
+    // So many that for the owner it would be remembered how far the filter was asked.
     world.off(["push", "--batch"]).stdin(line.repeat(600)).quiet();
     let Some(program) = as_nobody(&world) else { return };
     let info: Value = serde_json::from_str(&world.sh(&format!("{program} info --json")).quiet()).unwrap();
     assert_eq!((&info["event_count"], &info["subscriptions"][0]["pending"]), (&600.into(), &0.into()));
-    let marks = "SELECT count(*) FROM subscriptions WHERE mark_upto IS NOT NULL";
+    let marks = "SELECT count(*) FROM consumers WHERE scanned_upto IS NOT NULL";
     assert_eq!(world.query(marks), 0);
     world.thread(["info"]).quiet();
     assert_eq!(world.query(marks), 1);
@@ -186,17 +189,11 @@ fn an_older_thread_that_may_only_be_read_can_be_looked_at() {
     fs::create_dir_all(world.inbox().join("run")).unwrap();
     fs::create_dir_all(world.inbox().join("logs")).unwrap();
     let db = world.db();
-    db.execute_batch(
-        "PRAGMA journal_mode = WAL; \
-         CREATE TABLE events (id INTEGER PRIMARY KEY AUTOINCREMENT, \
-             created_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ','now')), \
-             source TEXT NOT NULL, type TEXT NOT NULL, subtype TEXT, content TEXT NOT NULL); \
-         CREATE TABLE subscriptions (consumer_id TEXT NOT NULL PRIMARY KEY, handler_cmd TEXT NOT NULL, filter TEXT); \
-         CREATE TABLE consumer_progress (consumer_id TEXT NOT NULL PRIMARY KEY, \
-             last_acked_id INTEGER NOT NULL DEFAULT 0, updated_at TEXT NOT NULL); \
+    db.execute_batch(&format!(
+        "PRAGMA journal_mode = WAL; {EARLIER_SCHEMA} \
          INSERT INTO events (source, type, content) VALUES ('self', 'message', 'one'), ('self', 'record', 'two'); \
          INSERT INTO subscriptions VALUES ('bot', 'true', 'type = ''message''');",
-    )
+    ))
     .unwrap();
     // An open connection keeps the WAL there: without it SQLite cannot read what it may not write.
     let Some(program) = as_nobody(&world) else { return };
@@ -219,10 +216,10 @@ fn an_older_thread_that_may_only_be_read_can_be_looked_at() {
     assert!(refused.contains("no permission for the database"), "{refused}");
     run("subscribe --consumer c --handler true").fails(1);
     // Nothing was brought up to date, and the owner's next push does it.
-    let columns = "SELECT count(*) FROM pragma_table_info('subscriptions')";
-    assert_eq!(world.query(columns), 3);
+    let tables = "SELECT count(*) FROM sqlite_schema WHERE name = 'consumers'";
+    assert_eq!(world.query(tables), 0);
     world.off(["push", "--source", "self", "--type", "message", "--content", "x"]).quiet();
-    assert!(world.query(columns) > 3);
+    assert_eq!(world.query(tables), 1);
     drop(db);
 }
 
@@ -258,17 +255,17 @@ fn what_other_programs_stored_cannot_forge_or_colour_the_log_or_info() {
     let db = world.db();
     let insert = "INSERT INTO events (source, type, subtype, content) VALUES (?1, 'message', ?1, ?1)";
     db.execute(insert, [EVIL]).unwrap();
-    // One that runs, one whose filter is none, one whose filter errs, and one that has stalled.
+    // One that runs, one whose filter is none, one whose filter fails, and one that has stalled.
     let add = "INSERT INTO subscriptions (consumer_id, handler_cmd, filter) VALUES (?, ?, ?)";
     let name = |of: &str| format!("{of}{EVIL}").replace('\0', "");
     let handler = format!("printf '%s' ran >>ran\n: '{}'", EVIL.replace('\0', ""));
     db.execute(add, (name("runs"), &handler, None::<&str>)).unwrap();
     db.execute(add, (name("bad"), EVIL, EVIL)).unwrap();
-    let errs = format!("json_extract(content, '$.x') = 1 OR source = '{}'", EVIL.replace('\0', ""));
-    db.execute(add, (name("errs"), "true", &errs)).unwrap();
-    let stall = "INSERT INTO subscriptions (consumer_id, handler_cmd, phase, reason, run_exit) VALUES (?1, ?1, 'stalled', ?1, ?1)";
+    let fails = format!("json_extract(content, '$.x') = 1 OR source = '{}'", EVIL.replace('\0', ""));
+    db.execute(add, (name("fails"), "true", &fails)).unwrap();
+    db.execute(add, (name("stalled"), name("stalled"), None::<&str>)).unwrap();
+    let stall = "UPDATE consumers SET cwd = ?1, run = json_object('phase', 'stalled', 'reason', ?1) WHERE consumer_id = ?1";
     db.execute(stall, [name("stalled")]).unwrap();
-    db.execute("UPDATE subscriptions SET cwd = ?1 WHERE consumer_id = ?1", [name("stalled")]).unwrap();
     let letter = "INSERT INTO dead_letters (consumer_id, event_id, attempts, last_exit, last_error, parked_at) \
                   VALUES (?1, 1, 1, 1, ?2, ?2)";
     db.execute(letter, [name("runs").as_str(), EVIL]).unwrap();
@@ -290,7 +287,7 @@ fn what_other_programs_stored_cannot_forge_or_colour_the_log_or_info() {
     world.wait_until_quiet();
     assert_log_is_safe(&world);
     let log = world.log();
-    for expected in ["spawned", "not started", "filter: consumer=errs"] {
+    for expected in ["spawned", "not started", "filter: consumer=fails"] {
         assert!(log.iter().any(|line| line.contains(expected)), "no {expected} in {log:#?}");
     }
 
@@ -406,5 +403,5 @@ fn all_paths_to_one_thread_share_one_lock() {
     let runs = world.lines("runs");
     assert!(runs.len() >= 4, "what was pushed through the other paths was never looked at: {runs:?}");
     assert!(runs.chunks(2).all(|pair| pair == ["begin", "end"]), "{runs:?}");
-    world.assert_copy_is_exact();
+    world.assert_log_is_exact();
 }

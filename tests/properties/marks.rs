@@ -1,13 +1,16 @@
 //! What is remembered of a filter saves work and never hides a match.
 
+use std::time::Instant;
+
 use proptest::prelude::*;
-use thread::filter::Scope;
-use thread::store::Reading;
-use thread::subscription::ConsumerId;
+use thread::model::filter::{Filter, Scope};
+use thread::model::subscription::{ConsumerId, Subscription};
+use thread::pending::{self, Look};
+use thread::store::Move;
 
 use crate::world::{Parts, Place, cases, matching};
 
-/// Rare matches, so that marks have far to go; one errs on some events, one is no filter.
+/// Rare matches, so that watermarks have far to go; one fails on some events, one is no filter.
 const FILTERS: &[Option<&str>] = &[
     Some("content = 'rare'"),
     Some("content LIKE 'RARE' AND type = 'message'"),
@@ -29,6 +32,8 @@ enum Step {
     ChangeFilter(usize),
     Subscribe(usize),
     Look,
+    /// A look whose time is up at once.
+    ShortLook,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -41,114 +46,117 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..FILTERS.len()).prop_map(Step::ChangeFilter),
         1 => (0..FILTERS.len()).prop_map(Step::Subscribe),
         4 => Just(Step::Look),
+        2 => Just(Step::ShortLook),
     ]
+}
+
+fn bot() -> ConsumerId {
+    ConsumerId::new("bot").unwrap()
+}
+
+fn short_look(place: &mut Place, subscription: &Subscription) -> Look {
+    pending::look(place.queue.store(), subscription, Some(Instant::now())).unwrap()
 }
 
 proptest! {
     #![proptest_config(cases(60))]
 
     #[test]
-    fn no_mark_ever_hides_a_match(steps in prop::collection::vec(step(), 1..30)) {
+    fn no_watermark_ever_hides_a_match(steps in prop::collection::vec(step(), 1..30)) {
         let mut place = Place::new();
-        let consumer = ConsumerId::new("bot").unwrap();
-        place.subscribe(&consumer, FILTERS[0]);
+        let consumer = bot();
+        place.subscribe(&consumer, FILTERS[0], None).unwrap();
         let (mut filter, mut newest) = (FILTERS[0], 0);
         for step in steps {
+            let mut in_short = false;
             match step {
                 Step::Push(count, rare) => {
-                    let common = Parts { source: "s".into(), kind: "message", subtype: None, content: "0".into() };
-                    let mut events = vec![common; count];
+                    let mut events = vec![Parts { kind: "message", ..Parts::record("0") }; count];
                     if let Some(rare) = rare {
                         events[count / 2].content = rare.into();
                     }
-                    place.push(&events);
+                    place.store(&events);
                     newest += count as i64;
                 }
                 Step::Cursor(at) => {
-                    place.thread.store.set_cursor(&consumer, at.index(newest as usize + 1) as i64).unwrap();
+                    let at = at.index(newest as usize + 1) as i64;
+                    place.queue.store().move_cursor(&consumer, at, Move::Seek).unwrap();
                 }
-                Step::Rewind => drop(place.thread.store.set_cursor(&consumer, 0).unwrap()),
-                Step::ToTheEnd => drop(place.thread.store.acknowledge(&consumer, newest).unwrap()),
+                Step::Rewind => drop(place.queue.store().move_cursor(&consumer, 0, Move::Seek).unwrap()),
+                Step::ToTheEnd => drop(place.queue.acknowledge(&consumer, newest).unwrap()),
                 Step::ChangeFilter(n) => {
                     filter = FILTERS[n];
                     place.plain().execute("UPDATE subscriptions SET filter = ?", [filter]).unwrap();
                 }
                 Step::Subscribe(n) => {
                     filter = FILTERS[n];
-                    prop_assert!(place.thread.store.unsubscribe(&consumer).unwrap().is_some());
-                    place.subscribe(&consumer, filter);
+                    place.queue.store().unsubscribe(&consumer).unwrap();
+                    place.subscribe(&consumer, filter, None).unwrap();
                 }
                 Step::Look => {}
+                Step::ShortLook => in_short = true,
             }
             let real = filter.filter(|text| !text.trim().is_empty());
-            let subscription = place.thread.store.subscription(&consumer).unwrap().unwrap();
             let mut expected = matching(&place.plain(), real);
+            let mut subscription = place.subscription(&consumer);
             expected.retain(|&id| id > subscription.last_acked_id);
+            if in_short {
+                let look = short_look(&mut place, &subscription);
+                prop_assert!(look.cut_short || look.first == expected.first().copied());
+                subscription = place.subscription(&consumer);
+            }
             // As a dispatch looks, and then, with what that has remembered, as a pop reads.
-            let look = place.thread.store.look(&subscription).unwrap();
-            prop_assert_eq!(look.first_pending, expected.first().copied(), "{:?}", filter);
-            prop_assert_eq!(look.newest, newest);
-            prop_assert_eq!(look.broken_filter, None);
-            let subscription = place.thread.store.subscription(&consumer).unwrap().unwrap();
-            let checked = place.thread.store.check_filter(real.unwrap_or(""), Scope::Subscription).unwrap();
-            let after = subscription.known_upto(subscription.last_acked_id);
-            let read = place.read(Reading { after, left: None, filter: checked.as_ref() });
-            prop_assert_eq!(read, expected, "{:?} with {:?}", filter, subscription.mark);
+            let look = place.look(&subscription);
+            prop_assert_eq!(look.first, expected.first().copied(), "{:?}", filter);
+            prop_assert_eq!((look.newest, look.cut_short), (newest, false));
+            let subscription = place.subscription(&consumer);
+            let checked = Filter::new(real.unwrap_or(""), Scope::Subscription).unwrap();
+            let after = subscription.scanned_upto(subscription.last_acked_id);
+            let read = place.read(after, checked.as_ref());
+            prop_assert_eq!(read, expected, "{:?} with {:?}", filter, subscription.watermark);
         }
     }
 }
 
 #[test]
-fn a_look_that_finds_nothing_is_remembered_and_troubles_are_told_once() {
+fn a_look_that_finds_nothing_is_remembered_and_failures_are_told_once() {
     let mut place = Place::new();
-    let consumer = ConsumerId::new("bot").unwrap();
-    let filter = "json_extract(content, '$') = 5";
-    place.subscribe(&consumer, Some(filter));
-    let event = |content: &str| Parts {
-        source: "s".into(),
-        kind: "record",
-        subtype: None,
-        content: content.to_owned(),
-    };
-    let mut events = vec![event("1"); 1000];
-    events[499] = event("not json");
-    place.push(&events);
+    place.subscribe(&bot(), Some("json_extract(content, '$') = 5"), None).unwrap();
+    let mut events = vec![Parts::record("1"); 1000];
+    events[499] = Parts::record("not json");
+    place.store(&events);
     let look = |place: &mut Place| {
-        let subscription = place.thread.store.subscription(&consumer).unwrap().unwrap();
-        let troubles = place.thread.store.look(&subscription).unwrap().troubles;
-        troubles.into_iter().map(|trouble| trouble.id).collect::<Vec<_>>()
+        let subscription = place.subscription(&bot());
+        place.look(&subscription).failures.into_iter().map(|failure| failure.id).collect::<Vec<_>>()
     };
     assert_eq!(look(&mut place), [500]);
-    let subscription = place.thread.store.subscription(&consumer).unwrap().unwrap();
-    assert_eq!((subscription.known_upto(0), subscription.filter_errors), (1000, 1));
+    let subscription = place.subscription(&bot());
+    assert_eq!((subscription.scanned_upto(0), subscription.filter_errors), (1000, 1));
     // Somebody spoils an old event: whoever looked at it again would say so.
     place.plain().execute("UPDATE events SET content = 'spoilt' WHERE id = 700", []).unwrap();
     assert_eq!(look(&mut place), [0i64; 0]);
 }
 
 #[test]
-fn a_look_that_takes_long_keeps_the_ground_it_has_gained() {
+fn a_look_that_is_cut_short_keeps_the_ground_it_has_gained() {
     let mut place = Place::new();
-    let consumer = ConsumerId::new("bot").unwrap();
-    // Slow, but within the limits: many searches of a long text that all end at its end.
-    let search = format!("content LIKE '%{}b'", "a".repeat(20));
-    let filter = vec![search; 2].join(" OR ");
-    place.subscribe(&consumer, Some(&filter));
-    let content = "a".repeat(100_000);
-    let event = Parts { source: "s".into(), kind: "record", subtype: None, content };
-    place.push(&vec![event; 200]);
-    let subscription = place.thread.store.subscription(&consumer).unwrap().unwrap();
-    let plain = place.plain();
-    let looking = std::thread::spawn(move || place.thread.store.look(&subscription).unwrap());
-    let mark = || {
-        let sql = "SELECT coalesce(mark_upto, 0) FROM subscriptions";
-        plain.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap()
+    place.subscribe(&bot(), Some("content = 'rare'"), None).unwrap();
+    let mut events = vec![Parts::record("common"); 200];
+    events.push(Parts::record("rare"));
+    place.store(&events);
+    let mut looks = 0;
+    let mut gained = 0;
+    let found = loop {
+        let subscription = place.subscription(&bot());
+        let look = short_look(&mut place, &subscription);
+        looks += 1;
+        if !look.cut_short {
+            break look.first;
+        }
+        let upto = place.subscription(&bot()).scanned_upto(0);
+        assert!(upto > gained, "nothing was gained after {gained}");
+        gained = upto;
     };
-    while mark() == 0 {
-        assert!(!looking.is_finished(), "nothing was kept on the way");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    assert!(mark() < 200, "it was kept at the end alone");
-    let look = looking.join().unwrap();
-    assert_eq!((look.first_pending, look.troubles.len()), (None, 0));
+    assert_eq!(found, Some(201));
+    assert!(looks > 1, "it was never cut short");
 }

@@ -1,10 +1,12 @@
-//! Names that end up in file names and command lines.
+//! Names that end up in file names and command lines, and durations.
 
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use thread::notifier::{author, slug};
-use thread::subscription::ConsumerId;
+use thread::model::duration;
+use thread::model::event::source_warning;
+use thread::model::subscription::ConsumerId;
+use thread::run::notifier::{author, slug};
 
 use crate::world::cases;
 
@@ -62,5 +64,18 @@ proptest! {
         let kept = source.replace('/', "-");
         prop_assert!(kept.get(1..).is_none_or(|rest| rest.starts_with(author.get(1..).unwrap_or_default())));
         prop_assert!(author.len() == kept.len() || author.len() > 96);
+    }
+
+    #[test]
+    fn durations_are_read_back_as_they_were_written(
+        text in prop_oneof!["([0-9]{1,4}(ms|s|m|h|d|w)){1,3}(,[0-9]{1,4}m?s){0,3}", "[0-9a-zµ１. ,-]{0,12}", ".{0,8}"]
+    ) {
+        if let Ok(durations) = duration::parse_list(&text) {
+            prop_assert_eq!(duration::parse_list(&duration::format_list(&durations)), Ok(durations));
+        }
+        if let (Ok(one), Ok(positive)) = (duration::parse(&text), duration::parse_positive(&text)) {
+            prop_assert_eq!(one, positive);
+        }
+        source_warning(&text);
     }
 }

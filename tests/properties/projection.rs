@@ -1,4 +1,4 @@
-//! The copy is the table, whatever happened to it before the last push.
+//! The JSONL log is the table, whatever happened to it before the last push.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -10,20 +10,21 @@ use proptest::sample::Index;
 use rusqlite::Connection;
 use serde_json::Value;
 use sha1::{Digest, Sha1};
-use thread::journal;
-use thread::rotation::MAX_LINES;
+use thread::care::prune::{Old, Request, prune};
+use thread::files::rotation::MAX_LINES;
+use thread::files::{JSONL, LOG};
+use thread::jsonl::verify::{Fault, verify};
+use thread::jsonl::{self, STATE};
 
 use crate::world::{Parts, Place, cases, parts};
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Each is followed by bringing the copy up to date, as a push does.
+    /// Each is followed by bringing the log up to date, as a push does.
     Push(Vec<Parts>),
-    /// The same where the lines are prepared, and another program stores something meanwhile.
-    PushPrepared(Vec<Parts>, bool),
     /// So many that the next push rotates.
     PushMany,
-    /// Rows of another program, which knows nothing of the copy.
+    /// Rows of another program, which knows nothing of the log.
     Foreign(Vec<Parts>, bool),
     TearTail(usize),
     Append(&'static [u8]),
@@ -38,10 +39,14 @@ enum Step {
     DeleteState,
     SpoilState(Index, u8),
     TruncateState(Index),
+    /// Anything at all in the log, its state, `thread.log` or what is known of that.
+    Scribble(usize, Vec<u8>),
     Reboot,
-    DeleteOldestRotated,
-    DeleteAllRotated,
-    EmptyNewestRotated,
+    /// Events up to that one.
+    Prune(Index),
+    DeleteOldestSealed,
+    DeleteAllSealed,
+    EmptyOnlySealed,
 }
 
 fn step(rotations: u32) -> impl Strategy<Value = Step> {
@@ -63,30 +68,43 @@ fn step(rotations: u32) -> impl Strategy<Value = Step> {
         1 => any::<(Index, u8)>().prop_map(|(at, byte)| Step::SpoilState(at, byte)),
         1 => any::<Index>().prop_map(Step::TruncateState),
         2 => Just(Step::Reboot),
+        1 => (0..SCRIBBLED.len(), scribble()).prop_map(|(file, bytes)| Step::Scribble(file, bytes)),
     ];
-    let rotated = prop_oneof![
-        2 => Just(Step::DeleteOldestRotated),
-        1 => Just(Step::DeleteAllRotated),
-        1 => Just(Step::EmptyNewestRotated),
+    let sealed = prop_oneof![
+        2 => Just(Step::DeleteOldestSealed),
+        1 => Just(Step::DeleteAllSealed),
+        1 => Just(Step::EmptyOnlySealed),
     ];
     prop_oneof![
-        3 => few.clone().prop_map(Step::Push),
-        3 => (few.clone(), any::<bool>()).prop_map(|(events, other)| Step::PushPrepared(events, other)),
+        4 => few.clone().prop_map(Step::Push),
         rotations => Just(Step::PushMany),
         2 => (few, any::<bool>()).prop_map(|(events, odd)| Step::Foreign(events, odd)),
+        1 => any::<Index>().prop_map(Step::Prune),
         5 => file,
-        3 => state,
-        rotations => rotated,
+        4 => state,
+        1 + rotations => sealed,
     ]
 }
 
-/// The thread and what its copy must be.
+const SCRIBBLED: &[&str] = &[JSONL, STATE, LOG, "run/_log"];
+
+fn scribble() -> impl Strategy<Value = Vec<u8>> {
+    let state = "\\{\"boot\":\"\",\"end\":\\{\"bytes\":[0-9-]{1,21},\"id\":-?[0-9]{1,20}[}\\n0-9a-f]{0,50}";
+    prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..3000),
+        Just(b"[".repeat(200_000)),
+        state.prop_map(String::into_bytes),
+        "[0-9]{1,20} [0-9]{1,20} -?[0-9]{1,20}\n".prop_map(String::into_bytes),
+    ]
+}
+
+/// The thread and what its JSONL log must be.
 struct Model {
     place: Place,
     /// All lines ever, made from the table independently of the program.
     lines: Vec<u8>,
     last: i64,
-    /// How much of that somebody removed with old rotated files.
+    /// How much of that somebody removed with old sealed files.
     removed: usize,
 }
 
@@ -96,52 +114,76 @@ impl Model {
     }
 
     fn push(&mut self, events: &[Parts]) {
-        self.place.push(events);
-        self.catch_up();
-    }
-
-    fn catch_up(&mut self) {
-        let thread = &mut self.place.thread;
-        journal::catch_up(&thread.files, &mut thread.store).unwrap();
+        self.place.store(events);
+        self.place.catch_up().unwrap();
     }
 
     fn current(&self) -> PathBuf {
-        self.place.thread.files.jsonl()
+        self.place.path(JSONL)
     }
 
     fn state(&self) -> PathBuf {
-        self.place.thread.files.run("_journal")
+        self.place.path(STATE)
     }
 
     /// Oldest first.
-    fn rotated(&self) -> Vec<PathBuf> {
-        let names = fs::read_dir(self.place.dir()).unwrap().map(|entry| entry.unwrap().path());
-        let mut rotated: Vec<_> =
-            names.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("events-")).collect();
-        rotated.sort();
-        rotated
+    fn sealed(&self) -> Vec<PathBuf> {
+        let names = jsonl::sealed(self.place.queue.files()).unwrap();
+        names.into_iter().map(|name| self.place.path(name)).collect()
+    }
+
+    fn log(&self) -> Vec<u8> {
+        let paths = self.sealed().into_iter().chain([self.current()]);
+        paths.flat_map(|path| fs::read(path).unwrap_or_default()).collect()
+    }
+
+    fn faults(&mut self) -> Vec<Fault> {
+        let files = self.place.queue.files().clone();
+        verify(&files, self.place.queue.store()).unwrap()
+    }
+
+    /// Learns the lines of the rows that are new.
+    fn learn(&mut self) {
+        self.last = append_lines(&self.place.plain(), self.last, &mut self.lines);
+    }
+
+    /// The lines that all rows make now.
+    fn table(&self) -> Vec<u8> {
+        let mut lines = Vec::new();
+        append_lines(&self.place.plain(), 0, &mut lines);
+        lines
     }
 
     fn check(&mut self) -> Result<(), TestCaseError> {
-        let plain = self.place.plain();
-        self.last = append_lines(&plain, self.last, &mut self.lines);
-        let mut copy = Vec::new();
-        for path in self.rotated().iter().chain([&self.current()]) {
-            copy.extend(fs::read(path).unwrap());
+        let table = self.table();
+        self.check_against(table)
+    }
+
+    /// `table`: the lines of all rows when the log was last brought up to date.
+    fn check_against(&mut self, table: Vec<u8>) -> Result<(), TestCaseError> {
+        self.learn();
+        let log = self.log();
+        if self.removed > 0 && log != self.lines[self.removed..] {
+            // With old files removed, either the rest is there, or everything again.
+            (self.lines, self.removed) = (table, 0);
         }
-        // With old files removed, either the rest is there, or everything again.
-        if copy == self.lines {
-            self.removed = 0;
-        } else if copy != self.lines[self.removed..] {
-            let agree = copy.iter().zip(&self.lines[self.removed..]).take_while(|(a, b)| a == b).count();
+        let left = &self.lines[self.removed..];
+        if log != left {
+            let agree = log.iter().zip(left).take_while(|(a, b)| a == b).count();
             return Err(TestCaseError::fail(format!(
-                "the copy has {} bytes, the table makes {} ({} of them removed); they agree for {agree}",
-                copy.len(),
+                "the log has {} bytes, the table makes {} ({} of them removed); they agree for {agree}",
+                log.len(),
                 self.lines.len(),
                 self.removed,
             )));
         }
+        prop_assert_eq!(self.faults(), []);
         Ok(())
+    }
+
+    /// Notes that somebody is about to remove a sealed file, or what is in it.
+    fn lose(&mut self, path: &Path) {
+        self.removed += fs::metadata(path).unwrap().len() as usize;
     }
 
     fn take(&mut self, step: &Step) -> Result<(), TestCaseError> {
@@ -150,19 +192,8 @@ impl Model {
                 self.push(events);
                 self.check()?;
             }
-            Step::PushPrepared(events, other) => {
-                let prepared = self.place.push_prepared(events);
-                prop_assert!(prepared.is_some());
-                if *other {
-                    self.place.push(&events[..1]);
-                }
-                let thread = &mut self.place.thread;
-                journal::catch_up_with(&thread.files, &mut thread.store, prepared).unwrap();
-                self.check()?;
-            }
             Step::PushMany => {
-                let one = Parts { source: "s".into(), kind: "record", subtype: None, content: "c".into() };
-                self.push(&vec![one; MAX_LINES as usize + 1]);
+                self.push(&vec![Parts::record("c"); MAX_LINES as usize + 1]);
                 self.check()?;
             }
             Step::Foreign(events, odd) => {
@@ -199,7 +230,7 @@ impl Model {
             Step::Truncate(at) => self.edit(|text| text.truncate(at.index(text.len() + 1))),
             Step::Delete => drop(fs::remove_file(self.current())),
             Step::Replace => {
-                let other = self.place.dir().join("run/copy");
+                let other = self.place.path("run/other");
                 if fs::copy(self.current(), &other).is_ok() {
                     fs::rename(other, self.current()).unwrap();
                 }
@@ -219,23 +250,37 @@ impl Model {
                     fs::write(self.state(), &state[..at.index(state.len())]).unwrap();
                 }
             }
+            Step::Scribble(file, bytes) => fs::write(self.place.path(SCRIBBLED[*file]), bytes).unwrap(),
             Step::Reboot => reboot(&self.state()),
-            Step::DeleteOldestRotated => {
-                if let Some(oldest) = self.rotated().first() {
-                    self.removed += fs::metadata(oldest).unwrap().len() as usize;
+            Step::Prune(at) => {
+                self.learn();
+                let before = at.index(self.last as usize + 1) as i64 + 1;
+                let request =
+                    Request { old: Old::BeforeId(before), subtype: None, force: false, dry_run: false };
+                let table = self.table();
+                let report = prune(&mut self.place.queue, &request, &mut |_| {}).unwrap();
+                prop_assert!(report.failed.is_none(), "{report:?}");
+                if report.pruned.events > 0 {
+                    // What is deleted has its line.
+                    self.check_against(table)?;
+                }
+            }
+            Step::DeleteOldestSealed => {
+                if let Some(oldest) = self.sealed().first() {
+                    self.lose(oldest);
                     fs::remove_file(oldest).unwrap();
                 }
             }
-            Step::DeleteAllRotated => {
-                for path in self.rotated() {
-                    self.removed += fs::metadata(&path).unwrap().len() as usize;
+            Step::DeleteAllSealed => {
+                for path in self.sealed() {
+                    self.lose(&path);
                     fs::remove_file(path).unwrap();
                 }
             }
             // Emptied rather than removed; the same to whoever wants the space.
-            Step::EmptyNewestRotated => {
-                if let [only] = &self.rotated()[..] {
-                    self.removed += fs::metadata(only).unwrap().len() as usize;
+            Step::EmptyOnlySealed => {
+                if let [only] = &self.sealed()[..] {
+                    self.lose(only);
                     fs::write(only, "").unwrap();
                 }
             }
@@ -264,7 +309,7 @@ impl Model {
     }
 }
 
-/// Appends the lines that the rows past `after` make; answers with the last id.
+/// Appends the lines that the rows past `after` make; returns the last id.
 fn append_lines(conn: &Connection, after: i64, lines: &mut Vec<u8>) -> i64 {
     let mut last = after;
     let sql = "SELECT id, created_at, source, type, subtype, content FROM events WHERE id > ? ORDER BY id";
@@ -299,12 +344,19 @@ fn reboot(state: &Path) {
     File::create(state).unwrap().write_all(format!("{json}\n{sum}\n").as_bytes()).unwrap();
 }
 
-fn the_copy_is_the_table(steps: &[Step]) -> Result<(), TestCaseError> {
+fn the_log_is_the_table(steps: &[Step]) -> Result<(), TestCaseError> {
     let mut model = Model::new();
     for step in steps {
         model.take(step)?;
     }
-    model.push(&[Parts { source: "s".into(), kind: "record", subtype: None, content: "the last".into() }]);
+    model.learn();
+    let (exact, faults) = (model.log() == model.lines[model.removed..], model.faults());
+    // Where sealed files were removed, the rest may be right or be written again.
+    if model.removed == 0 {
+        prop_assert_eq!(faults.is_empty(), exact, "{:?}", faults);
+    }
+    prop_assert!(faults.iter().all(Fault::can_be_repaired), "{faults:?}");
+    model.push(&[Parts::record("the last")]);
     model.check()
 }
 
@@ -312,8 +364,8 @@ proptest! {
     #![proptest_config(cases(150))]
 
     #[test]
-    fn the_copy_is_the_table_after_any_damage(steps in prop::collection::vec(step(0), 1..25)) {
-        the_copy_is_the_table(&steps)?;
+    fn the_log_is_the_table_after_any_damage(steps in prop::collection::vec(step(0), 1..25)) {
+        the_log_is_the_table(&steps)?;
     }
 }
 
@@ -321,31 +373,27 @@ proptest! {
     #![proptest_config(cases(12))]
 
     #[test]
-    fn the_copy_is_the_table_after_any_damage_and_rotations(steps in prop::collection::vec(step(4), 4..18)) {
-        the_copy_is_the_table(&steps)?;
+    fn the_log_is_the_table_after_any_damage_and_rotations(steps in prop::collection::vec(step(4), 4..18)) {
+        the_log_is_the_table(&steps)?;
     }
 }
 
-fn record(content: impl Into<String>) -> Parts {
-    Parts { source: "s".into(), kind: "record", subtype: None, content: content.into() }
-}
-
 #[test]
-fn an_edit_before_a_reboot_is_mended_after_it() {
+fn an_edit_before_a_reboot_is_repaired_after_it() {
     let mut model = Model::new();
     // Long enough for a part to be synced, which is then known to be right.
-    model.push(&vec![record("x".repeat(200_000)); 12]);
+    model.push(&vec![Parts::record("x".repeat(200_000)); 12]);
     model.edit(|text| text[100_000] = b'y');
     reboot(&model.state());
-    model.push(&[record("more")]);
+    model.push(&[Parts::record("more")]);
     model.check().unwrap();
 }
 
 #[test]
 fn what_was_not_synced_before_a_reboot_is_written_again() {
     let mut model = Model::new();
-    model.push(&vec![record("x".repeat(200_000)); 12]);
-    model.push(&[record("not synced")]);
+    model.push(&vec![Parts::record("x".repeat(200_000)); 12]);
+    model.push(&[Parts::record("not synced")]);
     // The length and the time reached the disk, the bytes did not.
     let about = fs::metadata(model.current()).unwrap();
     model.edit(|text| {
@@ -355,27 +403,24 @@ fn what_was_not_synced_before_a_reboot_is_written_again() {
     let file = OpenOptions::new().append(true).open(model.current()).unwrap();
     file.set_modified(about.modified().unwrap()).unwrap();
     reboot(&model.state());
-    model.push(&[record("more")]);
+    model.push(&[Parts::record("more")]);
     model.check().unwrap();
 }
 
 #[test]
-fn an_emptied_rotated_file_doubles_nothing_in_the_others() {
+fn an_emptied_sealed_file_doubles_nothing_in_the_others() {
     let mut model = Model::new();
     for _ in 0..2 {
-        model.push(&vec![record("c"); MAX_LINES as usize + 1]);
+        model.push(&vec![Parts::record("c"); MAX_LINES as usize + 1]);
     }
-    model.push(&[record("last")]);
-    let rotated = model.rotated();
-    assert_eq!(rotated.len(), 2);
-    fs::write(&rotated[1], "").unwrap();
+    model.push(&[Parts::record("last")]);
+    let sealed = model.sealed();
+    assert_eq!(sealed.len(), 2);
+    fs::write(&sealed[1], "").unwrap();
     fs::remove_file(model.state()).unwrap();
-    model.push(&[record("more")]);
-    let copy: String =
-        rotated.iter().chain([&model.current()]).map(|p| fs::read_to_string(p).unwrap()).collect();
+    model.push(&[Parts::record("more")]);
+    let log = String::from_utf8(model.log()).unwrap();
     let id = |line: &str| serde_json::from_str::<Value>(line).unwrap()["id"].as_i64().unwrap();
-    assert_eq!(
-        copy.lines().map(id).collect::<Vec<_>>(),
-        (1..=2 * (MAX_LINES as i64 + 1) + 2).collect::<Vec<_>>()
-    );
+    let all: Vec<_> = (1..=2 * (MAX_LINES as i64 + 1) + 2).collect();
+    assert_eq!(log.lines().map(id).collect::<Vec<_>>(), all);
 }

@@ -1,90 +1,95 @@
-//! What the laws stand on: threads in a folder of their own, and events made of few parts, so that
-//! random filters have something to tell apart.
+//! What the properties stand on: threads in a folder of their own, and events made of few parts, so
+//! that random filters have something to tell apart.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 use rusqlite::Connection;
 use tempfile::TempDir;
-use thread::event::NewEvent;
-use thread::journal::Prepared;
-use thread::rule::Policy;
-use thread::store::{NewSubscription, Reading, Subscribed};
-use thread::subscription::ConsumerId;
-use thread::thread::Thread;
+use thread::error::Result;
+use thread::files::DB;
+use thread::model::event::NewEvent;
+use thread::model::filter::Filter;
+use thread::model::run::Options;
+use thread::model::subscription::{ConsumerId, NewSubscription, Subscription};
+use thread::pending::{self, Look};
+use thread::store::Moved;
+use thread::{After, Queue, jsonl};
 
-/// That many cases, the same ones every time.
+/// So many cases, the same ones every time.
 pub fn cases(cases: u32) -> Config {
+    let long = std::env::var("THREAD_FAULTS").is_ok_and(|form| form == "long");
+    let cases = if long { cases * 10 } else { cases };
     Config { cases, rng_seed: RngSeed::Fixed(20_260_318), failure_persistence: None, ..Config::default() }
 }
 
 /// A thread that goes with its folder.
 pub struct Place {
-    pub thread: Thread,
+    pub queue: Queue,
     _folder: TempDir,
 }
 
 impl Place {
     pub fn new() -> Place {
         let folder = tempfile::tempdir().unwrap();
-        let dir = Thread::init(&folder.path().join("inbox")).unwrap();
-        Place { thread: Thread::open(&dir).unwrap(), _folder: folder }
+        let dir = Queue::init(folder.path().join("inbox")).unwrap();
+        Place { queue: Queue::open(dir).unwrap(), _folder: folder }
     }
 
-    pub fn dir(&self) -> PathBuf {
-        self.thread.dir().to_owned()
+    pub fn path(&self, name: impl AsRef<Path>) -> std::path::PathBuf {
+        self.queue.files().path_of(name)
+    }
+
+    pub fn reopen(&mut self) {
+        self.queue = Queue::open(self.queue.path()).unwrap();
     }
 
     /// A connection as any other program would open it.
     pub fn plain(&self) -> Connection {
-        Connection::open(self.thread.files.db()).unwrap()
+        Connection::open(self.path(DB)).unwrap()
     }
 
     /// Subscribes a consumer whose handler is of no interest.
-    pub fn subscribe(&mut self, consumer: &ConsumerId, filter: Option<&str>) -> Subscribed {
-        self.subscribe_from(consumer, filter, None)
-    }
-
-    /// The same, with its cursor set.
-    pub fn subscribe_from(
+    pub fn subscribe(
         &mut self,
         consumer: &ConsumerId,
         filter: Option<&str>,
         from: Option<i64>,
-    ) -> Subscribed {
-        let policy = Policy::default();
-        let (handler_cmd, cwd) = ("true", "/".as_ref());
-        let new = NewSubscription { consumer, handler_cmd, filter, cwd, policy: &policy, from };
-        self.thread.store.subscribe(&new).unwrap()
+    ) -> Result<Option<Moved>> {
+        self.queue.subscribe(&NewSubscription {
+            consumer: consumer.clone(),
+            handler_cmd: "true".to_owned(),
+            filter: filter.map(str::to_owned),
+            cwd: None,
+            options: Options::default(),
+            from,
+        })
     }
 
-    /// Stores these in one transaction.
-    pub fn push(&mut self, parts: &[Parts]) {
-        self.thread
-            .store
-            .append(|inserter| parts.iter().try_for_each(|parts| inserter.insert(&parts.event()).map(drop)))
-            .unwrap();
+    pub fn subscription(&mut self, consumer: &ConsumerId) -> Subscription {
+        self.queue.subscription(consumer).unwrap()
     }
 
-    /// The same, with their lines for the copy prepared meanwhile.
-    pub fn push_prepared(&mut self, parts: &[Parts]) -> Option<Prepared> {
-        let room = self.dir().join("run");
-        let mut prepared = None;
-        let stored = self.thread.store.append(|inserter| {
-            let (next, created_at) = inserter.next()?;
-            let prepared = prepared.insert(Prepared::new(&room, next, created_at).unwrap());
-            parts.iter().try_for_each(|parts| {
-                prepared.add(&parts.event());
-                inserter.insert_soon(&parts.event())
-            })
-        });
-        prepared.and_then(|prepared| prepared.of(&stored.unwrap()))
+    /// Stores these in one transaction, and leaves the JSONL log as it is.
+    pub fn store(&mut self, parts: &[Parts]) {
+        let store = self.queue.store();
+        store.append(&mut |put| parts.iter().try_for_each(|parts| put(&parts.event()).map(drop))).unwrap();
     }
 
-    /// The ids a reading gives.
-    pub fn read(&mut self, reading: Reading<'_>) -> Vec<i64> {
-        self.thread.store.read_all(reading).unwrap().into_iter().map(|event| event.id).collect()
+    pub fn catch_up(&mut self) -> Result<()> {
+        let files = self.queue.files().clone();
+        jsonl::catch_up(&files, self.queue.store(), &mut |_| {})
+    }
+
+    /// Looks what is pending, without a limit.
+    pub fn look(&mut self, subscription: &Subscription) -> Look {
+        pending::look(self.queue.store(), subscription, None).unwrap()
+    }
+
+    /// The ids of the events after one that match.
+    pub fn read(&mut self, after: i64, filter: Option<&Filter>) -> Vec<i64> {
+        self.queue.read(After(after), filter).unwrap().into_iter().map(|event| event.id).collect()
     }
 }
 
@@ -98,6 +103,10 @@ pub struct Parts {
 }
 
 impl Parts {
+    pub fn record(content: impl Into<String>) -> Parts {
+        Parts { source: "s".into(), kind: "record", subtype: None, content: content.into() }
+    }
+
     pub fn event(&self) -> NewEvent<'_> {
         let subtype = self.subtype.as_deref().map(Into::into);
         NewEvent::new(self.source.as_str(), self.kind, subtype, self.content.as_str()).unwrap()
@@ -146,7 +155,7 @@ pub fn parts() -> impl Strategy<Value = Parts> + Clone {
 }
 
 /// The ids on which the filter holds, asked one event at a time on a plain connection. An event on
-/// which it errs does not match.
+/// which it fails does not match.
 pub fn matching(conn: &Connection, filter: Option<&str>) -> Vec<i64> {
     let ids: Vec<i64> = {
         let mut all = conn.prepare("SELECT id FROM events ORDER BY id").unwrap();

@@ -1,0 +1,233 @@
+//! A copy of a thread that is in use, which is a thread itself.
+//!
+//! It is made in a directory beside its place, `<place>.partial-` and six letters, synced, and renamed
+//! as the last step: what stands under the final name is whole. One that was killed leaves that
+//! directory; nobody else uses it, and people can see what it is and remove it.
+//!
+//! The JSONL log of the copy has every line of the original up to the newest event in the copy. Lines
+//! of pruned events are only in the original's sealed files, so these are copied, as they are: each one
+//! that does not go past the newest event of the copy. That is every file with a line that the copy's
+//! table lacks, because prune seals the log before it deletes: such a file was sealed before the
+//! database was copied, so its events are no newer than that copy. All that follows is written from the
+//! copy's own table, which has all of those rows, for the same reason.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, OFlags};
+use tempfile::TempDir;
+
+use crate::error::{Error, IoContext, Result};
+use crate::files::log::{Level, Quoted};
+use crate::files::{self, Access, DB, Files};
+use crate::jsonl;
+use crate::model::run::{Phase, RunState, Task};
+use crate::queue::Queue;
+use crate::sqlite::Sqlite;
+use crate::store::{RunUpdate, Store};
+
+/// A backup that was made.
+#[derive(Debug)]
+pub struct Backup {
+    /// Where it is, absolute.
+    pub path: PathBuf,
+    /// How many events it has.
+    pub count: u64,
+    /// The newest id ever given, also when its event is gone; 0 when none was.
+    pub newest: i64,
+}
+
+/// Makes a copy of a thread in `place`, which must be new or an empty directory outside the thread.
+/// Everything is synced when this returns. `progress` is told how many more lines of the JSONL log were
+/// written.
+///
+/// # Errors
+///
+/// [`Error::Occupied`], [`Error::InsideThread`]; those of the database and the file system. There is
+/// then nothing new at `place`, unless the message says otherwise.
+pub fn backup(queue: &mut Queue, place: &Path, progress: &mut dyn FnMut(u64)) -> Result<Backup> {
+    let place = files::absolute(place).at("find", place)?;
+    refuse_occupied(&place)?;
+    refuse_inside(queue.path(), &place)?;
+    let parents = files::parents_to_sync(&place);
+    let draft = draft_beside(&place)?;
+    let dir = files::open_dir(CWD, draft.path(), OFlags::NOFOLLOW).map_err(io::Error::from);
+    let copy = queue.files.of_copy(draft.path().to_owned(), dir.at("open", draft.path())?);
+
+    let db = copy.path_of(DB);
+    // Made before SQLite writes it, so that its mode is right from the beginning.
+    copy.make_dir("run")
+        .and_then(|()| copy.make_dir("logs"))
+        .and_then(|()| copy.open_file(DB, Access::Write))
+        .at("make files in", copy.path())?;
+    queue.store.copy_to(&db)?;
+    let mut store = Sqlite::open(&db)?;
+    // Where a row of a consumer is missing, it could not be paused.
+    store.migrate()?;
+    for subscription in store.subscriptions()? {
+        store.update_run(&subscription, &RunUpdate::state(paused(&subscription.state)))?;
+    }
+    let (count, newest) = (store.count_after(0)?, store.newest()?);
+    copy_sealed(&queue.files, &copy, &mut store)?;
+    jsonl::catch_up(&copy, &mut store, progress)?;
+    store.close_whole()?;
+
+    open_like(&queue.files, &copy).and_then(|()| sync(&copy)).at("sync", copy.path())?;
+    // Onto an empty directory too, but onto nothing else.
+    if let Err(e) = fs::rename(draft.path(), &place) {
+        refuse_occupied(&place)?;
+        return Err(e).at("put the backup in place at", &place);
+    }
+    drop(draft.keep());
+    parents.iter().try_for_each(|parent| files::sync_dir(parent)).map_err(|source| {
+        Error::Other(format!(
+            "{} was made, but the disk failed to sync its directory ({source}), so whether it lasts is unknown",
+            place.display()
+        ))
+    })?;
+    let shown = place.to_string_lossy();
+    queue.log(Level::Info, format_args!("backup: path={} count={count}", Quoted(&shown)));
+    Ok(Backup { path: place, count, newest })
+}
+
+/// Refuses a place where something is already.
+fn refuse_occupied(place: &Path) -> Result<()> {
+    match fs::symlink_metadata(place) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e).at("look at", place),
+        Ok(about) if about.is_dir() && fs::read_dir(place).at("list", place)?.next().is_none() => Ok(()),
+        Ok(_) => Err(Error::Occupied(place.to_owned())),
+    }
+}
+
+/// Refuses a place inside the thread itself: its root holds nothing but what belongs to it.
+fn refuse_inside(thread: &Path, place: &Path) -> Result<()> {
+    let thread = thread.canonicalize().at("find", thread)?;
+    let above = place.ancestors().skip(1).find_map(|above| above.canonicalize().ok());
+    match above {
+        Some(above) if above.starts_with(&thread) => Err(Error::InsideThread(place.to_owned())),
+        _ => Ok(()),
+    }
+}
+
+/// Makes the directory for the unfinished copy, and the parents of its place. It is open to nobody else
+/// before it is whole, and removed when this is dropped.
+fn draft_beside(place: &Path) -> Result<TempDir> {
+    let parent = place.parent().unwrap_or(place);
+    fs::create_dir_all(parent).at("make", parent)?;
+    let mut prefix = place.file_name().unwrap_or_default().to_owned();
+    prefix.push(".partial-");
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(&prefix).permissions(Permissions::from_mode(0o700));
+    builder.tempdir_in(parent).at("make a directory in", parent)
+}
+
+/// The state of a consumer that is paused in the copy. A run or wait of the original is none of the
+/// copy's; and a run that was under way there has not failed.
+fn paused(state: &RunState) -> RunState {
+    let idle = RunState { paused: true, ..state.idle() };
+    match state.phase {
+        Phase::Running if !matches!(state.task, Some(Task::DeadLetter(_))) => {
+            RunState { attempts: state.attempts.saturating_sub(1), ..idle }
+        }
+        Phase::Stalled => RunState { phase: Phase::Stalled, reason: state.reason.clone(), ..idle },
+        Phase::Idle | Phase::Waiting | Phase::Running => idle,
+    }
+}
+
+/// Copies the sealed JSONL files that do not go past what is in `store`, the copy's. They may be sealed,
+/// and old ones be deleted, meanwhile.
+fn copy_sealed(original: &Files, copy: &Files, store: &mut dyn Store) -> Result<()> {
+    for name in jsonl::sealed(original).at("list", original.path())? {
+        let path = original.path_of(&name);
+        let mut file = match original.open_file(&name, Access::Read) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            opened => opened.at("open", &path)?,
+        };
+        // Somebody may have emptied it instead of deleting it.
+        let Some(last) = jsonl::last_event(&file).at("read", &path)? else { continue };
+        if jsonl::was_replaced(store, last.id, &last.time)? {
+            continue;
+        }
+        let mut to = copy.open_file(&name, Access::Write).at("make", &copy.path_of(&name))?;
+        io::copy(&mut file, &mut to).at("copy", &path)?;
+    }
+    Ok(())
+}
+
+/// Opens the copy to whom the original is open to.
+fn open_like(original: &Files, copy: &Files) -> io::Result<()> {
+    let mode = original.stat("")?.st_mode & 0o775 | 0o700;
+    copy.adopt(copy.open_dir("")?, mode);
+    Ok(())
+}
+
+/// Syncs all files of a thread, and then the directories that name them.
+fn sync(files: &Files) -> io::Result<()> {
+    for dir in ["run", "logs", ""] {
+        for name in files.list(dir)? {
+            let name = Path::new(dir).join(name);
+            if FileType::from_raw_mode(files.stat(&name)?.st_mode) == FileType::RegularFile {
+                files.open_file(&name, Access::Read)?.sync_all()?;
+            }
+        }
+        files.sync_dir(dir)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::care::prune::{Old, Request, prune};
+    use crate::model::event::NewEvent;
+
+    #[test]
+    fn sealed_files_are_copied_up_to_the_newest_event() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut queue = Queue::open(Queue::init(dir.path().join("t")).unwrap()).unwrap();
+        let mut log = String::new();
+        let earlier = dir.path().join("earlier.db");
+        for round in 0..3 {
+            for _ in 0..2 {
+                queue.push(&NewEvent::message("self", "x")).unwrap();
+            }
+            log += &fs::read_to_string(queue.path().join("events.jsonl")).unwrap();
+            if round == 0 {
+                queue.store.copy_to(&earlier).unwrap();
+            }
+            if round < 2 {
+                let old = Old::BeforeId(round * 2 + 2);
+                let request = Request { old, subtype: None, force: true, dry_run: false };
+                prune(&mut queue, &request, &mut |_| {}).unwrap();
+            }
+        }
+        let read = |dir: &Path| {
+            let files = Files::open(dir).unwrap();
+            let names = jsonl::sealed(&files).unwrap().into_iter().chain(["events.jsonl".to_owned()]);
+            names.map(|name| fs::read_to_string(dir.join(name)).unwrap()).collect::<String>()
+        };
+        assert_eq!(read(queue.path()), log);
+        let made = backup(&mut queue, &dir.path().join("copy"), &mut |_| {}).unwrap();
+        assert_eq!((made.count, made.newest, read(&made.path)), (3, 6, log));
+
+        // Of a copy of the database that was made earlier, the second file goes past the end.
+        let empty = Files::open(&Queue::init(dir.path().join("empty")).unwrap()).unwrap();
+        let mut store = Sqlite::open(&earlier).unwrap();
+        copy_sealed(&queue.files, &empty, &mut store).unwrap();
+        assert_eq!(jsonl::sealed(&empty).unwrap(), jsonl::sealed(&queue.files).unwrap()[..1]);
+    }
+
+    #[test]
+    fn a_run_under_way_costs_no_attempt() {
+        let state = |phase, task| RunState { phase, task, attempts: 3, ..RunState::default() };
+        let attempts = |phase, task| paused(&state(phase, task)).attempts;
+        assert_eq!(attempts(Phase::Running, Some(Task::Wake)), 2);
+        assert_eq!(attempts(Phase::Running, Some(Task::DeadLetter(1))), 3);
+        assert_eq!(attempts(Phase::Waiting, None), 3);
+        assert_eq!(paused(&state(Phase::Stalled, None)).phase, Phase::Stalled);
+        assert_eq!(paused(&state(Phase::Waiting, None)).phase, Phase::Idle);
+    }
+}

@@ -1,0 +1,118 @@
+//! The consumers: can their subscriptions be carried out, and does somebody look after those that have
+//! something pending.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use chrono::Utc;
+
+use super::{Doctor, Finding};
+use crate::error::Result;
+use crate::files::Files;
+use crate::model::run::{Action, decide};
+use crate::model::subscription::{ConsumerId, Subscription};
+use crate::pending;
+use crate::queue::Queue;
+use crate::run::WakeBy;
+use crate::run::dispatch::{self, Dispatched, Effort};
+use crate::run::process::{Liveness, handler_of, holders_of, supervisor_of};
+use crate::store::Store;
+
+const CHECK: &str = "consumer";
+
+/// How long a consumer may seem to be left alone before it is: a push that has stored its event may not
+/// have come to waking, and a supervisor that let go of the lock not to looking again.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The pause between two looks for somebody at work.
+const PAUSE: Duration = Duration::from_millis(50);
+
+pub fn check(doctor: &mut Doctor<'_>, queue: &mut Queue) {
+    let checked = subscriptions(doctor, queue).and_then(|()| left_alone(queue));
+    match checked {
+        Ok(left) => tell(doctor, queue, &left),
+        Err(e) => doctor.tell(Finding::failed(CHECK, e)),
+    }
+}
+
+/// Subscriptions that cannot be carried out.
+fn subscriptions(doctor: &mut Doctor<'_>, queue: &mut Queue) -> Result<()> {
+    for subscription in queue.store.subscriptions()? {
+        if let Err(e) = pending::checked_filter(&subscription) {
+            doctor.tell(Finding::failed("filter", e));
+        }
+        if let Err(e) = dispatch::check(&subscription) {
+            doctor.tell(Finding::failed("handler", e));
+        }
+    }
+    Ok(())
+}
+
+/// Consumers that are due, with nobody looking after them, however long one waits for it.
+fn left_alone(queue: &mut Queue) -> Result<BTreeSet<ConsumerId>> {
+    let end = Instant::now() + GRACE;
+    let mut left = look(queue)?;
+    while !left.is_empty() && Instant::now() < end {
+        std::thread::sleep(PAUSE);
+        left = &left & &look(queue)?;
+    }
+    Ok(left)
+}
+
+fn look(queue: &mut Queue) -> Result<BTreeSet<ConsumerId>> {
+    let mut left = BTreeSet::new();
+    for subscription in queue.store.subscriptions()? {
+        if is_due(&mut queue.store, &subscription)? && !is_looked_after(&queue.files, &subscription) {
+            left.insert(subscription.consumer);
+        }
+    }
+    Ok(left)
+}
+
+/// Whether its handler is to be started, now or when a wait is over. Unlike a dispatch this writes
+/// nothing, neither to the log nor about how far it looked.
+fn is_due(store: &mut dyn Store, subscription: &Subscription) -> Result<bool> {
+    if pending::checked_filter(subscription).is_err() || dispatch::check(subscription).is_err() {
+        return Ok(false);
+    }
+    let mut any = |subscription: &Subscription| -> Result<bool> {
+        Ok(subscription.has_retry()
+            || pending::look_without_memory(store, subscription, None)?.first.is_some())
+    };
+    if !any(subscription)? {
+        return Ok(false);
+    }
+    let newer = any(&dispatch::since_last_run(subscription))?;
+    Ok(decide(&subscription.state, &subscription.options, newer, Utc::now()) != Action::None)
+}
+
+/// Whether its supervisor or its handler is running, or anybody holds its lock. Of a process in another
+/// container that cannot be known, so it counts as running.
+fn is_looked_after(files: &Files, subscription: &Subscription) -> bool {
+    let state = &subscription.state;
+    supervisor_of(files, state) != Liveness::Dead
+        || handler_of(files, state) != Liveness::Dead
+        || holders_of(&files.path_of(Files::consumer_lock(&subscription.consumer))).next().is_some()
+}
+
+fn tell(doctor: &mut Doctor<'_>, queue: &mut Queue, left: &BTreeSet<ConsumerId>) {
+    let launcher = doctor.launcher;
+    let mut dispatched: Vec<(ConsumerId, Dispatched)> = Vec::new();
+    for consumer in left {
+        let problem = format!("'{consumer}' has events pending, but is not running or waiting");
+        let finding = match launcher.waking {
+            WakeBy::Nobody => Finding::warning(CHECK, format!("{problem}; waking is switched off")),
+            _ => Finding::error(CHECK, problem),
+        };
+        doctor.found(finding.advise("run `thread dispatch`, or `thread doctor --fix`"), || {
+            if dispatched.is_empty() {
+                dispatched = dispatch::dispatch(queue, launcher, Effort::Quick)?;
+            }
+            let at = dispatched.iter().position(|(id, _)| id == consumer);
+            match at.map(|at| dispatched.swap_remove(at).1) {
+                Some(Dispatched::Broken(e) | Dispatched::Failed(e)) => Err(e),
+                _ => Ok("it was started"),
+            }
+        });
+    }
+}

@@ -1,0 +1,53 @@
+//! The JSONL log against the table.
+
+use std::time::{Duration, Instant};
+
+use super::{Doctor, Finding};
+use crate::error::Result;
+use crate::jsonl;
+use crate::jsonl::verify::{Fault, verify};
+use crate::queue::Queue;
+use crate::store::Store;
+
+const CHECK: &str = "jsonl";
+
+/// How long a push may take from storing its event to writing its line.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// `sound` says that all files can be used.
+pub fn check(doctor: &mut Doctor<'_>, queue: &mut Queue, sound: bool) {
+    let faults = match lasting_faults(queue) {
+        Ok(faults) => faults,
+        // What cannot be used was a finding already.
+        Err(_) if !sound => return,
+        Err(e) => return doctor.tell(Finding::failed(CHECK, e)),
+    };
+    for fault in faults {
+        let finding = Finding::error(CHECK, fault.to_string());
+        if fault.can_be_repaired() {
+            doctor.found(finding, || {
+                jsonl::repair(&queue.files, &mut queue.store)?;
+                Ok("it was written again from the table")
+            });
+        } else {
+            let advice = "look at that file by hand, and edit or delete it; sealed files are never rewritten";
+            doctor.tell(finding.advise(advice));
+        }
+    }
+}
+
+/// What is wrong with the log. A push that has stored an event may be about to write its line: only
+/// events that were there at the beginning count as not written, and only after a while.
+fn lasting_faults(queue: &mut Queue) -> Result<Vec<Fault>> {
+    let end = Instant::now() + GRACE;
+    let newest = queue.store.newest()?;
+    loop {
+        let mut faults = verify(&queue.files, &mut queue.store)?;
+        let newer = queue.store.count_after(newest)?;
+        faults.retain(|fault| !matches!(fault, Fault::Behind { events } if *events <= newer));
+        if Instant::now() >= end || !faults.iter().any(|fault| matches!(fault, Fault::Behind { .. })) {
+            return Ok(faults);
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}

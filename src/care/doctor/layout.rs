@@ -1,0 +1,190 @@
+//! The files and directories: are they there, who may write them, and what was left behind.
+
+use std::io;
+use std::path::Path;
+
+use rustix::fs::{FileType, Stat};
+
+use super::{Doctor, Finding};
+use crate::error::IoContext;
+use crate::files::lock::Lock;
+use crate::files::{Access, DB, Files, JSONL, SHM, WAL, refuse_odd};
+use crate::jsonl;
+
+const CHECK: &str = "layout";
+const PERMISSIONS: &str = "permissions";
+
+/// The directories of a thread below its root. Whatever is in them counts as the thread's own.
+const DIRS: [&str; 3] = ["run", "logs", "logs/handlers"];
+
+/// Returns whether all files can be used.
+pub fn check(doctor: &mut Doctor<'_>) -> bool {
+    for name in ["run", "logs"] {
+        if doctor.files.stat(name).is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
+            let files = doctor.files.clone();
+            doctor.found(Finding::error(CHECK, format!("the directory {name}/ is missing")), || {
+                files.make_dir(name).at("make", &files.path_of(name))?;
+                Ok("it was made again")
+            });
+        }
+    }
+    for name in ["", DB, WAL, SHM, JSONL] {
+        entry(doctor, Path::new(name));
+    }
+    for name in jsonl::sealed(&doctor.files).unwrap_or_default() {
+        entry(doctor, Path::new(&name));
+    }
+    for dir in DIRS {
+        entry(doctor, Path::new(dir));
+        // One that cannot be listed was a finding.
+        for name in doctor.files.list(dir).unwrap_or_default() {
+            let name = Path::new(dir).join(name);
+            if !is_own_dir(&name) {
+                entry(doctor, &name);
+            }
+        }
+    }
+    remains_of_init(doctor);
+    // New files take the mode of the database, which may have been changed.
+    if let Ok(files) = Files::open(doctor.files.path()) {
+        doctor.files = files;
+    }
+    !doctor.findings.iter().any(Finding::is_wrong)
+}
+
+/// Checks one file or directory of the thread; `""` is the root.
+fn entry(doctor: &mut Doctor<'_>, name: &Path) {
+    // One that is gone by now is no finding, and a directory that may not be entered is one itself.
+    let (Ok(found), Ok(db)) = (doctor.files.stat(name), doctor.files.stat(DB)) else { return };
+    let Err(odd) = kind(name, &found) else { return permissions(doctor, name, &found, &db) };
+    let path = doctor.files.path_of(name);
+    let finding = Finding::error(CHECK, format!("{} cannot be used: {odd}", name.display()));
+    doctor.tell(finding.advise(format!("move {} away, then run `thread doctor --fix`", path.display())));
+}
+
+fn is_own_dir(name: &Path) -> bool {
+    name.as_os_str().is_empty() || DIRS.iter().any(|dir| Path::new(dir) == name)
+}
+
+fn is_dir(found: &Stat) -> bool {
+    FileType::from_raw_mode(found.st_mode) == FileType::Directory
+}
+
+/// Whether it is what it should be. What is not is opened by no command, because something of somebody
+/// else's may be behind it.
+fn kind(name: &Path, found: &Stat) -> io::Result<()> {
+    // In run/ and logs/, a directory of somebody's is in nobody's way.
+    let may_be_dir = is_own_dir(name) || name.parent() != Some(Path::new(""));
+    match is_dir(found) {
+        true if may_be_dir => Ok(()),
+        false if is_own_dir(name) => Err(io::Error::other("it is not a directory")),
+        _ => refuse_odd(found),
+    }
+}
+
+fn permissions(doctor: &mut Doctor<'_>, name: &Path, found: &Stat, db: &Stat) {
+    let files = doctor.files.clone();
+    let is_root = name.as_os_str().is_empty();
+    let path = if is_root { files.path().to_owned() } else { files.path_of(name) };
+    let shown = if is_root { path.display() } else { name.display() };
+    // In a directory like /tmp others may make files, but not replace those of the thread.
+    let is_shared = is_dir(found) && found.st_mode & 0o1000 != 0;
+    if found.st_mode & 0o002 != 0 && !is_shared {
+        let problem = format!(
+            "anybody on this machine may write {shown}, and so have commands run as the thread's owner"
+        );
+        doctor.found(Finding::error(PERMISSIONS, problem), || {
+            let closed = files.change(name, |found| (found.st_mode & 0o7775, None));
+            closed.at("change the permissions of", &path)?;
+            Ok("others may not write it any more")
+        });
+    }
+    if owner_may(found, db, needed(found, db)) {
+        return;
+    }
+    let finding =
+        Finding::error(PERMISSIONS, format!("the owner of the thread may not read and write {shown}"));
+    // Whoever may write a directory can move somebody else's file there. What its owner could not read
+    // is not given to him.
+    if found.st_uid != db.st_uid && !owner_may(found, db, 0o400) {
+        let advice = format!("if it belongs to the thread, `chown {} {}`", db.st_uid, path.display());
+        return doctor.tell(finding.advise(advice));
+    }
+    doctor.found(finding, || {
+        let opened = files.change(name, |found| {
+            let theirs = found.st_uid != db.st_uid && owner_may(found, db, 0o400);
+            let kept = if is_dir(found) { 0o3777 } else { 0o777 };
+            (found.st_mode & kept | needed(found, db), theirs.then_some((db.st_uid, db.st_gid)))
+        });
+        opened.at("change the permissions of", &path)?;
+        Ok("the owner may do so now")
+    });
+}
+
+/// The bits an owner needs: as many as he has on the database itself, which may be for reading only.
+fn needed(found: &Stat, db: &Stat) -> u32 {
+    let write = db.st_mode & 0o200;
+    if is_dir(found) { 0o500 | write } else { 0o400 | write }
+}
+
+/// Whether the owner of the database has what an owner would have by these bits. The file may be
+/// another user's, who shares the thread by its group.
+fn owner_may(found: &Stat, db: &Stat, bits: u32) -> bool {
+    let bits = match () {
+        () if db.st_uid == 0 => return true,
+        () if found.st_uid == db.st_uid => bits,
+        () if found.st_gid == db.st_gid => bits >> 3,
+        () => bits >> 6,
+    };
+    found.st_mode & bits == bits
+}
+
+/// What an `init` that was killed leaves. One that is at work holds the lock.
+fn remains_of_init(doctor: &mut Doctor<'_>) {
+    const LOCK: &str = "run/_init.lock";
+    let files = doctor.files.clone();
+    let suffixes = [".lock", ".db", ".db-wal", ".db-shm", ".db-journal"];
+    let names = suffixes.map(|suffix| format!("run/_init{suffix}"));
+    let left = || names.iter().filter(|name| files.exists(name)).map(String::as_str).collect::<Vec<_>>();
+    if left().is_empty() {
+        return;
+    }
+    // Another init waits for its turn, so that trying the lock turns nobody away.
+    let lock = files.open_file(LOCK, Access::Read).and_then(Lock::try_take_file);
+    let left = left();
+    if left.is_empty() || matches!(lock, Ok(None)) {
+        return;
+    }
+    let problem = format!("an init that was killed left {}", left.join(", "));
+    doctor.found(Finding::warning(CHECK, problem), || {
+        let remove = |name: &&str| files.remove(name).at("remove", &files.path_of(name));
+        left.iter().try_for_each(remove)?;
+        Ok("it was removed")
+    });
+    if let Ok(Some(lock)) = lock {
+        lock.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_needs_what_he_has_on_the_database() {
+        let stat = |kind: FileType, mode: u32, user: u32, group: u32| {
+            let mut stat = rustix::fs::stat("/").unwrap();
+            (stat.st_mode, stat.st_uid, stat.st_gid) = (kind.as_raw_mode() | mode, user, group);
+            stat
+        };
+        let file = |mode, user, group| stat(FileType::RegularFile, mode, user, group);
+        let may = |found: Stat, db: Stat| owner_may(&found, &db, needed(&found, &db));
+        let db = file(0o664, 7, 8);
+        assert!(may(file(0o600, 7, 1), db) && !may(file(0o400, 7, 1), db));
+        assert!(may(file(0o060, 1, 8), db) && !may(file(0o606, 1, 8), db));
+        assert!(may(file(0o006, 1, 1), db) && !may(file(0o660, 1, 1), db));
+        assert!(may(file(0o400, 7, 1), file(0o444, 7, 8)));
+        assert!(may(file(0o000, 1, 1), file(0o664, 0, 0)));
+        assert!(!may(stat(FileType::Directory, 0o600, 7, 1), db));
+    }
+}

@@ -1,0 +1,97 @@
+//! Programs that are to be run: those that handlers begin with, and the notifier.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::{Doctor, Finding};
+use crate::error::{Error, Result};
+use crate::model::subscription::Subscription;
+use crate::queue::Queue;
+use crate::run::{WakeBy, dispatch};
+use crate::store::Store;
+
+const CHECK: &str = "program";
+
+pub fn check(doctor: &mut Doctor<'_>, queue: &mut Queue) {
+    if let Err(e) = notifier(doctor).and_then(|()| handlers(doctor, queue)) {
+        doctor.tell(Finding::failed(CHECK, e));
+    }
+}
+
+fn notifier(doctor: &mut Doctor<'_>) -> Result<()> {
+    if let WakeBy::Notifier { program, .. } = &doctor.launcher.waking
+        && !can_run(program.as_os_str(), None)?
+    {
+        let problem = format!("the notifier {} cannot be run", program.display());
+        let advice = "set THREAD_NOTIFIER to a program that can be run, to `embedded` or to `off`";
+        doctor.tell(Finding::error(CHECK, problem).advise(advice));
+    }
+    Ok(())
+}
+
+fn handlers(doctor: &mut Doctor<'_>, queue: &mut Queue) -> Result<()> {
+    // They run as the owner, who may be able to run what others cannot.
+    if !queue.files.is_owner() {
+        return Ok(());
+    }
+    for subscription in queue.store.subscriptions()? {
+        // Where its directory is gone, that is told, and its program need not be missing.
+        if dispatch::check(&subscription).is_ok()
+            && let Some(word) = program_of(&subscription)
+            && !can_run(word.as_ref(), subscription.cwd.as_deref())?
+        {
+            let problem = format!(
+                "the handler of '{}' begins with '{word}', which the shell cannot run",
+                subscription.consumer
+            );
+            let advice =
+                "install it, or `thread unsubscribe` it, then `thread subscribe` it with another handler";
+            doctor.tell(Finding::error(CHECK, problem).advise(advice));
+        }
+    }
+    Ok(())
+}
+
+/// The first word of a handler, if it is a plain one and means the same wherever a dispatcher runs.
+fn program_of(subscription: &Subscription) -> Option<&str> {
+    let word = subscription.handler_cmd.split_whitespace().next()?;
+    let is_plain = word.bytes().all(|b| b.is_ascii_alphanumeric() || b"_./-".contains(&b));
+    let has_place = subscription.cwd.is_some() || !word.contains('/') || word.starts_with('/');
+    (is_plain && has_place).then_some(word)
+}
+
+/// Whether a shell finds something to run by that name: it alone knows its builtins.
+fn can_run(word: &OsStr, dir: Option<&Path>) -> Result<bool> {
+    // Some shells find a file by its path whether or not it may be executed.
+    const ASK: &str = r#"command -v -- "$1" && case $1 in */*) [ -f "$1" ] && [ -x "$1" ];; esac"#;
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", ASK, "sh"]).arg(word).current_dir(dir.unwrap_or(Path::new(".")));
+    let asked = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    Ok(asked.map_err(|source| Error::Spawn { what: "/bin/sh", source })?.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_says_what_it_can_run() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("text"), "").unwrap();
+        std::os::unix::fs::symlink("/bin/sh", dir.path().join("run")).unwrap();
+        for (word, can) in [
+            ("sh", true),
+            ("/bin/sh", true),
+            ("./run", true),
+            ("cd", true),
+            ("if", true),
+            ("no-such-program", false),
+            ("./text", false),
+            ("./gone", false),
+            ("/", false),
+        ] {
+            assert_eq!(can_run(word.as_ref(), Some(dir.path())).unwrap(), can, "{word}");
+        }
+    }
+}

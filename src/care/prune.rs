@@ -1,0 +1,239 @@
+//! Deleting old events that nobody needs any more.
+//!
+//! Two things are certain before anything is deleted: no subscribed consumer is still to be given it,
+//! and a sealed JSONL file has its line, on the disk. Then it goes in short transactions with pauses
+//! between them, so that pushes get their turn. Each of them stands for itself: a prune that is killed
+//! has deleted less, and the next one goes on.
+//!
+//! A consumer that is subscribed meanwhile, or whose cursor is moved back, is noticed in the very
+//! transaction that would delete its events; then prune finds out anew how far it may go.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::files::DB;
+use crate::files::log::Level;
+use crate::jsonl;
+use crate::model::filter::{Filter, Scope};
+use crate::model::subscription::{ConsumerId, Subscription};
+use crate::model::time::{self, Time};
+use crate::queue::Queue;
+use crate::store::{PruneRange, PruneStep, Pruned, Store};
+
+/// The pause between two transactions. Longer than any pusher's between two tries for the lock.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What to delete.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    pub old: Old,
+    /// Only events of this subtype.
+    pub subtype: Option<&'a str>,
+    /// Also what is pending, and dead letters.
+    pub force: bool,
+    /// Delete nothing, only count.
+    pub dry_run: bool,
+}
+
+/// Which events are old.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Old {
+    /// Those with a smaller id.
+    BeforeId(i64),
+    /// Those before the first one that was stored at this time or later.
+    StoredBefore(Time),
+    /// All but so many of the newest (of the requested subtype, if there is one).
+    AllButNewest(u64),
+}
+
+/// What a prune came to.
+#[derive(Debug)]
+pub struct Report {
+    /// What was deleted, or would be.
+    pub pruned: Pruned,
+    /// What kept it from deleting more, if anything did.
+    pub held: Option<Held>,
+    /// What ended it early, when part of the work was done.
+    pub failed: Option<Error>,
+}
+
+/// The oldest event that is pending for a consumer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    pub at: i64,
+    pub consumer: ConsumerId,
+}
+
+/// Deletes old events. `progress` is told how many more events were deleted.
+///
+/// # Errors
+///
+/// Nothing was deleted; see [`Report::failed`] for what fails later.
+pub fn prune(queue: &mut Queue, request: &Request<'_>, progress: &mut dyn FnMut(u64)) -> Result<Report> {
+    let mut plan = Plan { upto: last_old(queue, request)?, held: None, seen: Vec::new() };
+    if !request.force {
+        plan.hold_back(queue)?;
+    }
+    let counted = count(queue, request, &plan)?;
+    if request.dry_run || counted.events == 0 {
+        return Ok(Report { pruned: counted, held: plan.held, failed: None });
+    }
+    jsonl::seal_before_prune(&queue.files, &mut queue.store, plan.upto)?;
+    let mut pruned = Pruned::default();
+    let failed = delete(queue, request, &mut plan, &mut pruned, progress).err();
+    if pruned.events > 0 {
+        let forced = if request.force { " forced" } else { "" };
+        let Pruned { events, bytes, .. } = pruned;
+        queue.log(Level::Info, format_args!("prune: count={events} bytes={bytes}{forced}"));
+    }
+    Ok(Report { pruned, held: plan.held, failed })
+}
+
+/// The id of the newest event that is old enough.
+fn last_old(queue: &mut Queue, request: &Request<'_>) -> Result<i64> {
+    let newest = queue.store.newest()?;
+    let last = match request.old {
+        Old::BeforeId(id) => id - 1,
+        Old::StoredBefore(time) => {
+            queue.store.first_since(&time::format(time))?.map_or(newest, |first| first - 1)
+        }
+        Old::AllButNewest(0) => newest,
+        Old::AllButNewest(count) => {
+            let filter = request.subtype.map(|name| format!("subtype = '{}'", name.replace('\'', "''")));
+            let filter = Filter::new(&filter.unwrap_or_default(), Scope::Reading)?;
+            queue.start_of_tail(filter.as_ref(), 0, count)?
+        }
+    };
+    // What comes later is not old: it may not be in the JSONL log yet.
+    Ok(last.min(newest))
+}
+
+/// How far to go.
+struct Plan {
+    upto: i64,
+    held: Option<Held>,
+    /// The subscriptions for which nothing up to there is pending.
+    seen: Vec<Subscription>,
+}
+
+impl Plan {
+    /// Stops before whatever is pending now. Never goes further than it did before, because that is how
+    /// far the JSONL log was sealed.
+    fn hold_back(&mut self, queue: &mut Queue) -> Result<()> {
+        self.seen = queue.store.subscriptions()?;
+        for subscription in &self.seen {
+            let first = match queue.look(subscription, None) {
+                // Nobody can say which events a broken filter would match.
+                Err(Error::BrokenFilter { .. }) => queue.store.first_after(subscription.last_acked_id)?,
+                look => look?.first,
+            };
+            if let Some(at) = first.filter(|&at| at <= self.upto) {
+                self.upto = at - 1;
+                self.held = Some(Held { at, consumer: subscription.consumer.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    fn range<'a>(&'a self, request: &Request<'a>, after: i64) -> PruneRange<'a> {
+        PruneRange {
+            after,
+            upto: self.upto,
+            subtype: request.subtype,
+            dead_letters: request.force,
+            seen: (!request.force).then_some(&self.seen),
+            dry_run: false,
+        }
+    }
+}
+
+fn before_oldest(queue: &mut Queue) -> Result<i64> {
+    Ok(queue.store.first_after(0)?.map_or(0, |first| first - 1))
+}
+
+/// Counts what there is to delete.
+fn count(queue: &mut Queue, request: &Request<'_>, plan: &Plan) -> Result<Pruned> {
+    let mut total = Pruned::default();
+    let mut at = before_oldest(queue)?;
+    while at < plan.upto {
+        let range = PruneRange { dry_run: true, ..plan.range(request, at) };
+        if let PruneStep::Upto(reached, found) = queue.store.prune(&range)? {
+            total += found;
+            at = reached;
+        }
+    }
+    Ok(total)
+}
+
+/// Deletes, and adds to `total` what was deleted.
+fn delete(
+    queue: &mut Queue,
+    request: &Request<'_>,
+    plan: &mut Plan,
+    total: &mut Pruned,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
+    let mut at = before_oldest(queue)?;
+    while at < plan.upto {
+        match queue.store.prune(&plan.range(request, at))? {
+            PruneStep::Upto(reached, pruned) => {
+                progress(pruned.events);
+                *total += pruned;
+                at = reached;
+            }
+            PruneStep::Overtaken => plan.hold_back(queue)?,
+        }
+        if at < plan.upto {
+            queue.store.keep_wal_short()?;
+            std::thread::sleep(PAUSE);
+        }
+    }
+    Ok(())
+}
+
+/// Gives the space of deleted events back to the file system. Others wait meanwhile, and `events.db`
+/// gets shorter only when no reader is in the way any more. Returns its size in bytes before and
+/// after.
+pub fn compact(queue: &mut Queue) -> Result<(u64, u64)> {
+    let before = queue.files.size(DB);
+    queue.store.compact()?;
+    Ok((before, queue.files.size(DB)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::event::NewEvent;
+    use crate::queue::After;
+
+    #[test]
+    fn what_is_deleted_has_its_line_in_a_sealed_file_and_what_stays_can_be_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut queue = Queue::open(Queue::init(dir.path().join("t")).unwrap()).unwrap();
+        for n in 1..=6 {
+            let subtype = (n % 2 == 0).then(|| "to'ken".into());
+            queue.push(&NewEvent::new("self", "record", subtype, n.to_string()).unwrap()).unwrap();
+        }
+        let log = |queue: &Queue, name: &str| {
+            std::fs::read_to_string(queue.path().join(name)).unwrap().lines().count()
+        };
+        let request =
+            Request { old: Old::AllButNewest(1), subtype: Some("to'ken"), force: false, dry_run: true };
+        let report = prune(&mut queue, &request, &mut |_| {}).unwrap();
+        assert_eq!((report.pruned.events, log(&queue, "events.jsonl")), (2, 6));
+        let request = Request { dry_run: false, ..request };
+        assert_eq!(prune(&mut queue, &request, &mut |_| {}).unwrap().pruned.events, 2);
+        let ids: Vec<i64> = queue.read(After(0), None).unwrap().iter().map(|event| event.id).collect();
+        assert_eq!(ids, [1, 3, 5, 6]);
+        let sealed = jsonl::sealed(&queue.files).unwrap();
+        assert_eq!((sealed.len(), log(&queue, &sealed[0]), log(&queue, "events.jsonl")), (1, 6, 0));
+
+        // Nothing more is old, so nothing is sealed.
+        queue.push(&NewEvent::message("self", "7")).unwrap();
+        assert_eq!(prune(&mut queue, &request, &mut |_| {}).unwrap().pruned.events, 0);
+        assert_eq!(log(&queue, "events.jsonl"), 1);
+        let all = Request { old: Old::AllButNewest(0), subtype: None, ..request };
+        assert_eq!(prune(&mut queue, &all, &mut |_| {}).unwrap().pruned.events, 5);
+        assert_eq!(jsonl::sealed(&queue.files).unwrap().len(), 2);
+    }
+}

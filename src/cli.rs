@@ -1,0 +1,403 @@
+//! The command line: one module per command, each with its options, its help and what it does.
+//!
+//! This file owns what they share: the top level, naming the thread, and reading numbers.
+
+pub mod error;
+pub mod output;
+
+mod ack;
+mod background;
+mod backup;
+mod batch;
+mod completions;
+mod dead;
+mod dispatch;
+mod doctor;
+mod environment;
+mod guide;
+mod info;
+mod init;
+mod logs;
+mod man;
+mod pause;
+mod peek;
+mod pop;
+mod progress;
+mod prune;
+mod push;
+mod reading;
+mod resume;
+mod seek;
+mod signals;
+mod stop;
+mod subscribe;
+mod unsubscribe;
+
+use std::ffi::OsString;
+use std::panic;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
+use serde_json::json;
+
+use self::error::{Failure, Result};
+use crate::files::log::Level;
+use crate::model::subscription::ConsumerId;
+use crate::queue::Queue;
+use crate::run;
+use crate::store::Moved;
+
+/// Durable event queues for agents, in a directory, with no daemon
+///
+/// A thread is a directory made by `thread init`. Programs push events into it; consumers
+/// subscribe with a shell command and an SQL filter, and are started when there is something new
+/// for them. Delivery is at least once: a consumer moves on only when it acknowledges.
+#[derive(Parser)]
+#[command(name = "thread", version, max_term_width = 100)]
+#[command(after_help = EXAMPLE, after_long_help = format!("{EXAMPLE}\n\n{REFERENCE}"))]
+struct Cli {
+    #[command(flatten)]
+    globals: Globals,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What every command accepts, before or after its name.
+#[derive(Args)]
+pub struct Globals {
+    /// The thread's directory [default: $THREAD_DIR, else the current directory or a parent of it]
+    #[arg(short, long, global = true, value_name = "PATH", value_hint = ValueHint::DirPath)]
+    pub thread: Option<PathBuf>,
+    /// Print JSON; errors too
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Accepted with --help, for which it changes nothing
+    #[arg(long, global = true, hide = true)]
+    verbose: bool,
+}
+
+const EXAMPLE: &str = "\
+Example:
+  thread init inbox
+  thread subscribe -t inbox --consumer bot --deliver stdin \\
+    --handler './agent.sh' --filter \"type = 'message'\"
+  git diff | thread push -t inbox --source self --type message --content-file -";
+
+const REFERENCE: &str = "\
+Environment:
+  THREAD_DIR       stands in for --thread
+  THREAD_CONSUMER  stands in for --consumer
+  THREAD_NOTIFIER  who starts handlers after a push:
+                     embedded  the push itself
+                     off       nobody, until somebody runs `thread dispatch`
+                     <path>    this notifier program
+                     auto      `notifier` if PATH has it, else embedded
+                   When it is unset, as auto.
+
+Exit codes:
+  0  done
+  1  operation failed
+  2  usage error
+  3  nothing came in time
+
+An agent that is new to this should read `thread guide`.";
+
+/// What somebody sees who types the name of the program alone.
+const ORIENTATION: &str = "\
+thread keeps durable event queues for agents: each is a directory, and there is no daemon.
+
+The first minute:
+  thread init inbox
+  thread subscribe --thread inbox --consumer bot --deliver stdin --handler cat
+  thread push --thread inbox --source self --type message --content 'Hello'
+  thread logs --thread inbox --consumer bot
+  thread info --thread inbox
+
+Read on: `thread --help` has all commands, `thread guide` is for agents.
+";
+
+/// Lists the commands, each by its type and its module, which bears its name.
+macro_rules! commands {
+    ($($(#[$attribute:meta])* $kind:ident in $name:ident,)*) => {
+        #[derive(Subcommand)]
+        enum Command {
+            $($(#[$attribute])* $kind($name::$kind),)*
+        }
+
+        impl Command {
+            fn run(self, globals: &Globals) -> Result<()> {
+                match self {
+                    $(Command::$kind(command) => command.run(globals),)*
+                }
+            }
+
+            /// The description of the command of that name.
+            fn described(name: &str) -> Option<clap::Command> {
+                match name {
+                    $(stringify!($name) => Some($name::$kind::augment_args(clap::Command::new(stringify!($name)))),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+commands! {
+    Init in init,
+    Push in push,
+    Pop in pop,
+    Peek in peek,
+    #[command(alias = "sub")]
+    Subscribe in subscribe,
+    #[command(alias = "unsub")]
+    Unsubscribe in unsubscribe,
+    Dispatch in dispatch,
+    Ack in ack,
+    Seek in seek,
+    #[command(aliases = ["status", "ls"])]
+    Info in info,
+    #[command(aliases = ["kill", "cancel"])]
+    Stop in stop,
+    Pause in pause,
+    Resume in resume,
+    #[command(alias = "log")]
+    Logs in logs,
+    #[command(aliases = ["dlq", "dead-letters"])]
+    Dead in dead,
+    Prune in prune,
+    Backup in backup,
+    Doctor in doctor,
+    Completions in completions,
+    Man in man,
+    Guide in guide,
+}
+
+/// Runs the program with these arguments, the program's name first.
+pub fn main(args: Vec<OsString>) -> ExitCode {
+    signals::begin();
+    let as_json = asks_for_json(&args);
+    match caught(|| run(args, as_json)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output::failure(&failure, as_json);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
+    if background::is_internal(&args) {
+        return background::run(args);
+    }
+    if let [_, only] = &args[..]
+        && (only == "--version" || only == "-V")
+    {
+        return version(as_json);
+    }
+    if let Some((command, globals)) = parse_alone(&args) {
+        return command.run(&globals);
+    }
+    match Cli::try_parse_from(&args) {
+        Ok(cli) => cli.command.run(&cli.globals),
+        Err(e) => match e.kind() {
+            ErrorKind::DisplayVersion => version(as_json),
+            ErrorKind::DisplayHelp => output::help(&e.render()),
+            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+                if args.len() == 1 {
+                    output::text(ORIENTATION);
+                }
+                let command = named_command(&args);
+                let hint = match command.as_str() {
+                    "thread" => "try `thread init <path>`, or see `thread --help`".to_owned(),
+                    command => format!("see `{command} --help`"),
+                };
+                Err(Failure::usage("no command given", hint))
+            }
+            _ => Err(error::usage_error(&e, &named_command(&args))),
+        },
+    }
+}
+
+/// The command that these words name, as far as they name one: `thread dead list`.
+fn named_command(args: &[OsString]) -> String {
+    let mut command = Cli::command();
+    let mut name = "thread".to_owned();
+    for word in args.iter().skip(1).take_while(|word| *word != "--") {
+        if let Some(found) = command.find_subcommand(word) {
+            name = format!("{name} {}", found.get_name());
+            command = found.clone();
+        }
+    }
+    name
+}
+
+/// Parses a command line by the description of its own command alone. To describe all of them takes a
+/// good part of the time that a push does, and is only of use for help and for mistakes.
+fn parse_alone(args: &[OsString]) -> Option<(Command, Globals)> {
+    let command = Command::described(args.get(1)?.to_str()?)?;
+    let program = Globals::augment_args(clap::Command::new("thread")).subcommand(command);
+    let matches = program.try_get_matches_from(args).ok()?;
+    Some((Command::from_arg_matches(&matches).ok()?, Globals::from_arg_matches(&matches).ok()?))
+}
+
+/// Prints which program this is.
+fn version(as_json: bool) -> Result<()> {
+    let version = env!("CARGO_PKG_VERSION");
+    if as_json {
+        return output::json(&json!({ "version": version, "sqlite": rusqlite::version() }));
+    }
+    output::line(format_args!("thread {version}"))
+}
+
+/// What the last panic said, and where it was.
+static PANIC: Mutex<String> = Mutex::new(String::new());
+
+/// Does `work`. A panic in it is a failure like any other: it must not look like success or spill a
+/// backtrace into somebody's pipe.
+fn caught(work: impl FnOnce() -> Result<()>) -> Result<()> {
+    let said = || PANIC.lock().unwrap_or_else(PoisonError::into_inner);
+    panic::set_hook(Box::new(move |about| {
+        let why = about.payload().downcast_ref::<String>().map(String::as_str);
+        let why = why.or_else(|| about.payload().downcast_ref::<&str>().copied()).unwrap_or("no message");
+        let place = about.location().map(|at| format!(" ({at})")).unwrap_or_default();
+        *said() = format!("{why}{place}");
+    }));
+    panic::catch_unwind(panic::AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        Err(Failure::failed(format_args!("a bug in thread: {}", said()), "please report it"))
+    })
+}
+
+/// Whether errors are to be printed as JSON. Known before the arguments are parsed, because that may
+/// fail.
+fn asks_for_json(args: &[OsString]) -> bool {
+    let options: Vec<&OsString> = args.iter().take_while(|arg| *arg != "--").collect();
+    options.iter().any(|arg| *arg == "--json" || *arg == "--format=json")
+        || options.windows(2).any(|pair| pair[0] == "--format" && pair[1] == "json")
+}
+
+impl Globals {
+    /// The thread's directory: `--thread`, else `THREAD_DIR`, else, as git does it, the current
+    /// directory or the nearest parent that is a thread of the caller's own on the same file system.
+    pub fn path(&self) -> Result<PathBuf> {
+        let named = self.thread.clone().or_else(|| environment::variable("THREAD_DIR").map(PathBuf::from));
+        named.or_else(environment::surrounding_thread).ok_or_else(|| {
+            Failure::usage(
+                "no thread given, and the current directory is not inside one",
+                "give --thread <path> or set THREAD_DIR; `thread init <path>` makes one",
+            )
+        })
+    }
+
+    pub fn open(&self) -> Result<Queue> {
+        Ok(Queue::open(self.path()?)?)
+    }
+}
+
+/// Names the consumer.
+#[derive(Args)]
+pub struct ConsumerArg {
+    /// The consumer's name [default: $THREAD_CONSUMER]
+    #[arg(long, value_name = "NAME")]
+    consumer: Option<String>,
+}
+
+impl ConsumerArg {
+    /// The name given by `--consumer` or `THREAD_CONSUMER`, if any.
+    pub fn name(&self) -> Result<Option<String>> {
+        let from_environment = || {
+            environment::variable("THREAD_CONSUMER").map(|name| {
+                name.into_string().map_err(|_| Failure::usage("THREAD_CONSUMER is not UTF-8", "set it anew"))
+            })
+        };
+        match self.consumer.clone().map(Ok).or_else(from_environment).transpose()? {
+            Some(name) if name.is_empty() => Err(Failure::usage("--consumer is empty", "name the consumer")),
+            name => Ok(name),
+        }
+    }
+
+    /// A consumer that is expected to exist: any name that may be in the table.
+    pub fn existing(&self) -> Result<ConsumerId> {
+        self.required().map(ConsumerId::stored)
+    }
+
+    pub fn required(&self) -> Result<String> {
+        let missing = || Failure::usage("no consumer given", "give --consumer <name> or set THREAD_CONSUMER");
+        self.name()?.ok_or_else(missing)
+    }
+}
+
+/// Warns when a cursor was asked to go past the newest event.
+fn warn_if_clamped(moved: Moved, asked: i64) {
+    if let Moved::Clamped(newest) = moved {
+        output::warn(format_args!(
+            "event {asked} does not exist yet; the cursor is at {newest}, so that nothing future is skipped"
+        ));
+    }
+}
+
+/// Wakes a consumer after something was changed for it. The change stands: trouble here is a warning.
+fn wake_consumer(queue: &mut Queue, consumer: &ConsumerId) {
+    signals::defer();
+    if let Err(e) = run::wake::wake_consumer(queue, &environment::launcher(), consumer) {
+        queue.log(Level::Warn, format_args!("wake: consumer={consumer} not woken: {e}"));
+        output::warn(format_args!("'{consumer}' was not woken: {e}"));
+    }
+}
+
+/// Prints which consumer was changed.
+fn print_consumer(consumer: &ConsumerId, globals: &Globals) -> Result<()> {
+    if globals.json {
+        return output::json(&json!({ "consumer_id": consumer.as_str() }));
+    }
+    output::line(output::plain(consumer.as_str()))
+}
+
+/// Reads an event id: a plain decimal integer, 0 or more.
+fn event_id(text: &str) -> std::result::Result<i64, String> {
+    whole_number(text).ok_or_else(|| "an event id is a whole number, 0 or more".to_owned())
+}
+
+/// Reads a limit, or another number of things: a plain decimal integer, 1 or more.
+fn limit(text: &str) -> std::result::Result<u64, String> {
+    let number = whole_number(text).and_then(|n| u64::try_from(n).ok());
+    number.filter(|&n| n >= 1).ok_or_else(|| "it must be a whole number, 1 or more".to_owned())
+}
+
+/// Digits only: no sign, no space, no fraction, nothing after them.
+fn whole_number(text: &str) -> Option<i64> {
+    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    text.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn numbers_are_plain_decimal_integers() {
+        assert_eq!(event_id("0"), Ok(0));
+        assert_eq!(event_id("9223372036854775807"), Ok(i64::MAX));
+        for bad in ["", "12abc", "1.5", "-1", "+1", " 1", "0x10", "9223372036854775808", "١"] {
+            assert!(event_id(bad).is_err(), "{bad}");
+            assert!(limit(bad).is_err(), "{bad}");
+        }
+        assert!(limit("0").is_err());
+    }
+
+    #[test]
+    fn a_panic_tells_its_place() {
+        let failure = caught(|| panic!("of {}", "some kind")).unwrap_err();
+        drop(panic::take_hook());
+        assert!(failure.what.starts_with("a bug in thread: of some kind (src/cli.rs:"), "{failure}");
+    }
+}

@@ -1,0 +1,49 @@
+//! `thread backup`: a copy of a thread in use.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueHint};
+use serde_json::json;
+
+use super::error::Result;
+use super::progress::Progress;
+use super::{Globals, output};
+use crate::care::backup;
+
+/// Copy a thread that is in use to a new directory
+///
+/// Makes a consistent copy: every event that was acknowledged before, the subscriptions, cursors,
+/// dead letters and idempotency keys, and an exact JSONL log. Nobody who pushes or reads has to wait.
+/// Prints the absolute path of the backup, which is a thread itself.
+///
+/// All consumers of the backup are paused, so that nothing done there starts a handler; `thread
+/// resume` lets one go. To restore a thread, end whatever pushes, move the old thread away, move the
+/// backup to its place, and resume its consumers.
+///
+/// The directory must be new or empty. It appears whole or not at all; what a backup that was killed
+/// leaves beside it ends in `.partial-` and six letters, and can be removed.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  thread backup --thread inbox backups/2026-11-22
+  thread backup --thread inbox \"backups/$(date +%F)\"")]
+pub struct Backup {
+    /// Where to make the copy
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    dir: PathBuf,
+}
+
+impl Backup {
+    pub fn run(self, globals: &Globals) -> Result<()> {
+        let mut queue = globals.open()?;
+        let mut progress = Progress::of("writing events.jsonl", None);
+        let made = backup::backup(&mut queue, &self.dir, &mut |events| progress.advance(events))?;
+        drop(progress);
+        let path = made.path.to_string_lossy();
+        if globals.json {
+            let facts = json!({ "path": path, "event_count": made.count, "last_event_id": made.newest });
+            return output::json(&facts);
+        }
+        output::line(output::plain(&path))
+    }
+}

@@ -1,0 +1,152 @@
+//! A batch on its way from stdin to the database.
+//!
+//! What comes through a pipe is read to its end before the write transaction begins, so that a slow
+//! producer holds no lock: into memory up to a few MiB, beyond that into an unlinked file in the
+//! thread's directory, so that memory stays bounded and nothing is left behind. A file keeps nobody
+//! waiting and is read as it is stored.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Seek, Write};
+use std::os::fd::AsRawFd;
+
+use rustix::fs::FileType;
+use tempfile::SpooledTempFile;
+
+use super::error::{Result, WithHint};
+use super::progress::Progress;
+use crate::error::Error;
+use crate::files::Files;
+use crate::model::event::{Defaults, InvalidEvent, NewEvent};
+
+/// Beyond so many bytes what comes through a pipe goes to a file.
+const IN_MEMORY: usize = 4 * 1024 * 1024;
+
+const CHUNK: usize = 256 * 1024;
+
+/// Longest line, in bytes: no longer row fits the database.
+const MAX_LINE: u64 = 1_000_000_000;
+
+/// NDJSON that can be read without waiting for anybody.
+pub struct Batch {
+    input: Input,
+    /// Its length in bytes.
+    length: u64,
+    /// Events whose structured source does not fit its form: how many, the first one's line, and the
+    /// form.
+    pub odd_sources: Option<(u64, u64, &'static str)>,
+    /// The source of the last event; `None` when there was none.
+    pub last_source: Option<String>,
+}
+
+enum Input {
+    Stdin,
+    Spool(SpooledTempFile),
+}
+
+impl Batch {
+    /// Takes stdin as it is if it is a file; else reads it to its end.
+    pub fn open(files: &Files) -> Result<Batch> {
+        let (input, length) = match length_of_file(&io::stdin()) {
+            Some(length) => (Input::Stdin, length),
+            None => {
+                let (spool, length) = spool(files)?;
+                (Input::Spool(spool), length)
+            }
+        };
+        Ok(Batch { input, length, odd_sources: None, last_source: None })
+    }
+
+    /// Hands over the events, in order.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidLine`] for the first line that is not an event, counted from 1, blank lines
+    /// included; those of reading and of `take`.
+    pub fn for_each(
+        &mut self,
+        defaults: &Defaults,
+        take: &mut dyn FnMut(&NewEvent<'_>) -> crate::Result<()>,
+    ) -> crate::Result<()> {
+        let input: &mut dyn Read = match &mut self.input {
+            Input::Stdin => &mut io::stdin(),
+            Input::Spool(spool) => spool,
+        };
+        let mut input = BufReader::with_capacity(CHUNK, input);
+        let mut progress = Progress::of("storing the batch", Some(self.length));
+        let (mut line, mut number) = (Vec::new(), 0);
+        let mut last_source = String::new();
+        loop {
+            line.clear();
+            let read = input.by_ref().take(MAX_LINE + 1).read_until(b'\n', &mut line);
+            let read =
+                read.map_err(|e| Error::Other(format!("cannot read the batch, nothing was stored: {e}")))?;
+            if read == 0 {
+                break;
+            }
+            progress.advance(read as u64);
+            number += 1;
+            if number == 1 && line.starts_with(b"\xef\xbb\xbf") {
+                line.drain(..3);
+            }
+            let text = line.trim_ascii();
+            if text.is_empty() {
+                continue;
+            }
+            let event = if read as u64 > MAX_LINE {
+                Err(InvalidEvent(format!("is longer than {MAX_LINE} bytes")))
+            } else {
+                NewEvent::from_json(text, defaults)
+            };
+            let event = event.map_err(|problem| Error::InvalidLine { line: number, problem })?;
+            if let Some(form) = event.source_warning() {
+                self.odd_sources.get_or_insert((0, number, form)).0 += 1;
+            }
+            last_source.clear();
+            last_source.push_str(&event.source);
+            take(&event)?;
+        }
+        self.last_source = (!last_source.is_empty()).then_some(last_source);
+        Ok(())
+    }
+}
+
+/// How much a file still holds, in bytes. `None` for what is not a file.
+fn length_of_file(stdin: &io::Stdin) -> Option<u64> {
+    let about = rustix::fs::fstat(stdin).ok()?;
+    let is_file = FileType::from_raw_mode(about.st_mode).is_file();
+    let size = u64::try_from(about.st_size).unwrap_or(0);
+    is_file.then(|| size.saturating_sub(rustix::fs::tell(stdin).unwrap_or(0)))
+}
+
+/// Reads stdin to its end.
+fn spool(files: &Files) -> Result<(SpooledTempFile, u64)> {
+    let (cannot_keep, hint) =
+        ("cannot keep the batch, nothing was stored", "free some space, then push again");
+    let dir = files.open_dir("run").with_hint(cannot_keep, hint)?;
+    // By its descriptor: by its name, somebody could put a link in its place.
+    let mut spool = tempfile::spooled_tempfile_in(IN_MEMORY, format!("/proc/self/fd/{}", dir.as_raw_fd()));
+    let mut stdin = File::from(
+        rustix::io::dup(rustix::stdio::stdin())
+            .with_hint("cannot read stdin", "check where it comes from")?,
+    );
+    // Nothing is drawn between the lines that somebody types.
+    let mut progress = match io::stdin().is_terminal() {
+        true => Progress::none(),
+        false => Progress::of("reading the batch", None),
+    };
+    let (mut chunk, mut length) = (vec![0; CHUNK], 0);
+    loop {
+        let read = match stdin.read(&mut chunk) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            read => read.with_hint("cannot read the batch, nothing was stored", "push again")?,
+        };
+        if read == 0 {
+            break;
+        }
+        spool.write_all(&chunk[..read]).with_hint(cannot_keep, hint)?;
+        length += read as u64;
+        progress.advance(memchr::memchr_iter(b'\n', &chunk[..read]).count() as u64);
+    }
+    spool.rewind().with_hint(cannot_keep, hint)?;
+    Ok((spool, length))
+}

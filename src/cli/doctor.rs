@@ -1,0 +1,84 @@
+//! `thread doctor`: telling what was found, and the exit code that follows.
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::error::{Failure, Result, hint};
+use super::output::{self, plain};
+use super::{Globals, environment};
+use crate::care::doctor::{self, Finding, Level, Remedy};
+
+/// Check whether a thread is whole, and repair it
+///
+/// Checks the files and their permissions, the database, the JSONL log against the table, and the
+/// consumers: filters that are no longer valid, programs that are gone, and events that nobody is
+/// handling. Each finding is one line that says what to do about it. Others may push and read
+/// meanwhile.
+///
+/// Exit code 1 says that something is wrong; warnings alone do not count. --fix repairs what can be
+/// repaired without losing anything; a damaged database is never written to.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  thread doctor --thread inbox
+  thread doctor --thread inbox --fix")]
+pub struct Doctor {
+    /// Repair what can be repaired
+    #[arg(long)]
+    fix: bool,
+}
+
+impl Doctor {
+    pub fn run(self, globals: &Globals) -> Result<()> {
+        let findings = doctor::examine(&globals.path()?, &environment::launcher(), self.fix)?;
+        let wrong = findings.iter().filter(|finding| finding.is_wrong()).count();
+        if globals.json {
+            let findings: Vec<Value> = findings.iter().map(as_json).collect();
+            output::json(&json!({ "healthy": wrong == 0, "findings": findings }))?;
+        } else if findings.is_empty() {
+            output::line("healthy")?;
+        } else {
+            let text: String = findings.iter().map(line).collect();
+            output::bytes(text.as_bytes())?;
+        }
+        let what = match (wrong, self.fix) {
+            (0, _) => return Ok(()),
+            (1, false) => "1 thing is wrong with the thread".to_owned(),
+            (n, false) => format!("{n} things are wrong with the thread"),
+            (1, true) => "1 thing wrong with the thread cannot be repaired by --fix".to_owned(),
+            (n, true) => format!("{n} things wrong with the thread cannot be repaired by --fix"),
+        };
+        Err(Failure::failed(what, "do what is said beside each finding"))
+    }
+}
+
+fn suggestion(finding: &Finding) -> String {
+    match &finding.remedy {
+        Remedy::Fix => "run `thread doctor --fix`".to_owned(),
+        Remedy::Advice(advice) => advice.clone(),
+        Remedy::Against(error) => hint(error),
+        Remedy::Repaired(done) => (*done).to_owned(),
+    }
+}
+
+fn level(finding: &Finding) -> &'static str {
+    match finding.level {
+        Level::Error => "error",
+        Level::Warning => "warning",
+    }
+}
+
+fn as_json(finding: &Finding) -> Value {
+    json!({
+        "check": finding.check,
+        "level": level(finding),
+        "problem": finding.problem,
+        "suggestion": suggestion(finding),
+        "repaired": finding.is_repaired(),
+    })
+}
+
+fn line(finding: &Finding) -> String {
+    let label = if finding.is_repaired() { "repaired" } else { level(finding) };
+    format!("{label}: {} - {}\n", plain(&finding.problem), plain(&suggestion(finding)))
+}

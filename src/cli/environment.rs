@@ -1,0 +1,81 @@
+//! What is read from the environment: variables, `PATH`, and where one is.
+
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::files::DB;
+use crate::run::notifier::quoted;
+use crate::run::{Launcher, WakeBy};
+
+/// A variable of the environment; an empty one counts as unset.
+pub fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// The current directory or the nearest parent that is a thread of this user's own, on the same file
+/// system: a thread that somebody else planted in `/tmp` collects nobody's pushes.
+pub fn surrounding_thread() -> Option<PathBuf> {
+    let here = std::env::current_dir().ok()?;
+    let device = here.metadata().ok()?.dev();
+    let user = rustix::process::geteuid().as_raw();
+    here.ancestors()
+        .take_while(|dir| dir.metadata().is_ok_and(|about| about.dev() == device))
+        .find(|dir| {
+            let owned = |path: &Path| path.symlink_metadata().is_ok_and(|about| about.uid() == user);
+            let db = dir.join(DB);
+            owned(dir) && owned(&db) && db.is_file()
+        })
+        .map(Path::to_owned)
+}
+
+/// How this program starts background processes, and how it wakes consumers: by `THREAD_NOTIFIER`,
+/// which is a program, `embedded`, `off`, or (unset, empty or `auto`) `notifier` where `PATH` has it,
+/// else embedded.
+pub fn launcher() -> Launcher {
+    let notifier = match variable("THREAD_NOTIFIER") {
+        Some(value) if value == "embedded" => None,
+        Some(value) if value == "off" => return Launcher { program: this_program(), waking: WakeBy::Nobody },
+        Some(value) if value != "auto" => Some(PathBuf::from(value)),
+        _ => on_path("notifier"),
+    };
+    let waking = match notifier {
+        Some(program) => WakeBy::Notifier { program, dispatch_with: program_word() },
+        None => WakeBy::Dispatch,
+    };
+    Launcher { program: this_program(), waking }
+}
+
+/// This very program, even when its file has been replaced meanwhile.
+fn this_program() -> PathBuf {
+    if cfg!(target_os = "linux") {
+        return PathBuf::from("/proc/self/exe");
+    }
+    std::env::current_exe().unwrap_or_else(|_| PathBuf::from("thread"))
+}
+
+/// How a shell finds this program: by the name `thread`, or else by its absolute path.
+fn program_word() -> String {
+    let same_file = |a: &Path, b: &Path| match (a.metadata(), b.metadata()) {
+        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        _ => false,
+    };
+    match (on_path("thread"), std::env::current_exe()) {
+        (Some(found), Ok(own)) if same_file(&found, &own) => "thread".to_owned(),
+        (_, Ok(own)) => quoted(&own.to_string_lossy()),
+        (_, Err(_)) => "thread".to_owned(),
+    }
+}
+
+/// The first executable file of that name on `PATH`.
+pub fn on_path(name: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .filter(|dir| !dir.as_os_str().is_empty())
+        .map(|dir| dir.join(name))
+        .find(|path| is_executable(path))
+}
+
+/// Whether this user may run the file.
+pub fn is_executable(path: &Path) -> bool {
+    path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
+}

@@ -1,0 +1,140 @@
+//! What a user is told when something fails: what, how to fix it, and an exit code.
+//!
+//! This is the one place where the library's errors are turned into advice.
+
+use std::fmt;
+
+use crate::error::{DatabaseErrorKind, Error};
+
+pub type Result<T> = std::result::Result<T, Failure>;
+
+/// A failed command: one line for people, an exit code for programs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// What went wrong, and what did or did not happen because of it.
+    pub what: String,
+    /// How to fix it.
+    pub hint: String,
+    /// 1: the operation failed; 2: usage error; 3: nothing came in time.
+    pub code: u8,
+}
+
+impl Failure {
+    /// The operation failed (exit 1).
+    pub fn failed(what: impl fmt::Display, hint: impl fmt::Display) -> Failure {
+        Failure { what: what.to_string(), hint: hint.to_string(), code: 1 }
+    }
+
+    /// A usage error (exit 2).
+    pub fn usage(what: impl fmt::Display, hint: impl fmt::Display) -> Failure {
+        Failure { what: what.to_string(), hint: hint.to_string(), code: 2 }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} - {}", self.what, self.hint)
+    }
+}
+
+/// Adds how to fix it to any error, at the call that knows.
+pub trait WithHint<T> {
+    /// Fails with exit code 1 as `<what>: <cause> - <hint>`.
+    fn with_hint(self, what: impl fmt::Display, hint: impl fmt::Display) -> Result<T>;
+}
+
+impl<T, E: fmt::Display> WithHint<T> for std::result::Result<T, E> {
+    fn with_hint(self, what: impl fmt::Display, hint: impl fmt::Display) -> Result<T> {
+        self.map_err(|cause| Failure::failed(format_args!("{what}: {cause}"), hint))
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let code = match error {
+            Error::InvalidEvent(_) | Error::InvalidLine { .. } | Error::InvalidFilter(_) => 2,
+            _ => 1,
+        };
+        Failure { what: error.to_string(), hint: hint(&error), code }
+    }
+}
+
+/// How to fix it.
+pub fn hint(error: &Error) -> String {
+    match error {
+        Error::NotAThread(path) => {
+            let path = crate::run::notifier::quoted(&path.to_string_lossy());
+            return format!("make one with `thread init {path}`, or name another with --thread");
+        }
+        Error::AlreadyAThread(_) => "use it as it is, or choose another path",
+        Error::Leftovers(_) => "move the remains of the old thread away, or choose another path",
+        Error::ForeignDatabase(_) => "name a directory made by `thread init <path>`; nothing was changed",
+        Error::NewerSchema { .. } => "use a newer version of thread; nothing was changed",
+        Error::NoWal { .. } => "keep the thread on a local file system",
+        Error::Moved(_) => "start again at its new place",
+        Error::NotOwner(_) => "run this as that user, who alone may start and stop its handlers",
+        Error::UnknownConsumer(_) => "see `thread info` for those that are, or `thread subscribe` it",
+        Error::AlreadySubscribed(_) => "`thread unsubscribe` it first; its cursor stays",
+        Error::InvalidEvent(_) => "see `thread push --help`; nothing was stored",
+        Error::InvalidLine { .. } => "fix that line and push the whole batch again; nothing was stored",
+        Error::InvalidFilter(_) => {
+            "write one SQL condition over id, created_at, source, type, subtype, content and metadata"
+        }
+        Error::BrokenFilter { .. } => {
+            "`thread unsubscribe` it, then `thread subscribe` it with another filter"
+        }
+        Error::BrokenSubscription(_) => "fix that, or `thread unsubscribe` it and subscribe it anew",
+        Error::KeyConflict { .. } => "use a new key for a new event; nothing was stored",
+        Error::Database(e) => database_hint(e.kind),
+        Error::Io { .. } => "check the path, its permissions and the space on the disk",
+        Error::LogAhead(_) => "run `thread doctor --fix`",
+        Error::Occupied(_) => "name a new directory",
+        Error::InsideThread(_) => "name a directory elsewhere, best on another disk",
+        Error::LockTimeout(_) => "end the process that holds it, then try again",
+        Error::Spawn { .. } => "check the limits on processes and memory, then run `thread dispatch`",
+        Error::Other(_) => "see logs/thread.log",
+    }
+    .to_owned()
+}
+
+fn database_hint(kind: DatabaseErrorKind) -> &'static str {
+    match kind {
+        DatabaseErrorKind::Locked => {
+            "find the program that keeps a transaction open on events.db, then try again"
+        }
+        DatabaseErrorKind::Full | DatabaseErrorKind::NoRoom => "free some space, then try again",
+        DatabaseErrorKind::Write => "check the disk, then try again",
+        DatabaseErrorKind::ReadOnly | DatabaseErrorKind::Permission => {
+            "check who owns the thread's directory and events.db, and their permissions"
+        }
+        DatabaseErrorKind::Damaged => {
+            "restore the thread from a backup, or salvage it with `sqlite3 events.db .recover`"
+        }
+        DatabaseErrorKind::TooLarge => "store the payload in a file and push its path",
+        DatabaseErrorKind::OutOfMemory => "free some memory, then try again",
+        DatabaseErrorKind::OutcomeUnknown => {
+            "check the disk, then look with `thread peek --tail` or `thread info` before trying again"
+        }
+        DatabaseErrorKind::Other => "check the disk and the thread's permissions",
+    }
+}
+
+/// The parser's complaint in this program's form. `command` is what was asked for, as far as it could
+/// be told: `thread dead list`.
+pub fn usage_error(error: &clap::Error, command: &str) -> Failure {
+    use clap::error::{ContextKind, ContextValue};
+    let rendered = error.render().to_string();
+    // The first paragraph says what is wrong, sometimes with a list below it.
+    let what: Vec<&str> = rendered.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
+    let what = what.join(" ");
+    let what = what.strip_prefix("error: ").unwrap_or(&what);
+    let similar = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
+    let similar = similar.into_iter().find_map(|kind| match error.get(kind)? {
+        ContextValue::String(one) => Some(one.clone()),
+        // The most similar comes last.
+        ContextValue::Strings(several) => several.last().cloned(),
+        _ => None,
+    });
+    let did_you_mean = similar.map(|word| format!("did you mean '{word}'? ")).unwrap_or_default();
+    Failure::usage(what, format_args!("{did_you_mean}see `{command} --help`"))
+}

@@ -1,0 +1,347 @@
+//! `thread info`: who is behind, and what the thread holds, in several forms.
+
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use anstream::ColorChoice;
+use chrono::Utc;
+use clap::{Args, ValueEnum};
+use serde_json::{Map, Value, json};
+
+use super::Globals;
+use super::error::{Failure, Result};
+use super::output::{self, plain};
+use crate::files::{DB, Files, WAL};
+use crate::jsonl;
+use crate::model::run::{Exit, Phase};
+use crate::model::subscription::Subscription;
+use crate::model::time::{self, Time};
+use crate::pending;
+use crate::queue::Queue;
+use crate::run::dispatch;
+use crate::run::process::{Liveness, handler_of, holders_of, supervisor_of};
+
+mod prometheus;
+mod table;
+
+/// Show what a thread holds and how far its consumers are
+///
+/// For each consumer: its state (idle, running, waiting, stalled or paused), how many matching
+/// events are pending past its cursor and how long the oldest has been, when its last run ended and
+/// how, and its dead letters. A terminal gets a table, anything else the lines of --format text.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  thread info --thread inbox
+  thread info --thread inbox --json | jq '.subscriptions[].pending'
+  thread info --thread inbox --format prometheus >inbox.prom")]
+pub struct Info {
+    /// How to print it [default: table on a terminal, text elsewhere; --json is --format json]
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    format: Option<Format>,
+    /// Whether to colour the table
+    ///
+    /// auto: on a terminal, unless NO_COLOR, CLICOLOR=0 or TERM=dumb say no, or where
+    /// CLICOLOR_FORCE says yes.
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = When::Auto)]
+    color: When,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A few lines for each consumer, for scripts too
+    Text,
+    /// One line for each consumer, cut to the width of the terminal
+    Table,
+    /// One object
+    Json,
+    /// Metrics, such as node_exporter collects from text files
+    Prometheus,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum When {
+    Auto,
+    Always,
+    Never,
+}
+
+/// All that is shown, in whatever form.
+#[derive(Debug)]
+struct Report {
+    /// The thread's path.
+    thread: String,
+    events: u64,
+    /// The newest id ever given.
+    last_event_id: i64,
+    /// Sizes of `events.db` alone, of its WAL, and of the JSONL log with its sealed files.
+    database_bytes: u64,
+    wal_bytes: u64,
+    log_bytes: u64,
+    consumers: Vec<Consumer>,
+    now: Time,
+}
+
+#[derive(Debug)]
+struct Consumer {
+    subscription: Subscription,
+    /// One word for how it stands,
+    state: &'static str,
+    /// and named facts that go with it, in the order they are shown.
+    facts: Vec<(&'static str, Value)>,
+    pending: u64,
+    /// The oldest pending event, and when it was stored.
+    oldest: Option<(i64, Option<String>)>,
+}
+
+/// Who works for a consumer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AtWork {
+    Process(u32),
+    /// Somebody in another PID namespace, perhaps.
+    Elsewhere,
+    Nobody,
+}
+
+impl Info {
+    pub fn run(self, globals: &Globals) -> Result<()> {
+        let stdout = io::stdout();
+        let format = match self.format {
+            Some(format) if globals.json && format != Format::Json => {
+                return Err(Failure::usage(
+                    "--json and --format contradict each other",
+                    "give only one of them",
+                ));
+            }
+            Some(format) => format,
+            None if globals.json => Format::Json,
+            None if stdout.is_terminal() => Format::Table,
+            None => Format::Text,
+        };
+        match self.color {
+            When::Auto => {}
+            When::Always => ColorChoice::Always.write_global(),
+            When::Never => ColorChoice::Never.write_global(),
+        }
+        let report = Report::of(&mut globals.open()?)?;
+        let text = match format {
+            Format::Json => return output::json(&report.to_json()),
+            Format::Text => report.to_text(),
+            Format::Prometheus => prometheus::render(&report),
+            Format::Table => {
+                // Whoever reads a pipe or a file cuts for themselves.
+                let width = terminal_size::terminal_size_of(&stdout).map(|(width, _)| width.0);
+                let width = width.filter(|&width| width > 0).or(stdout.is_terminal().then_some(80));
+                table::render(&report, width, output::coloured(&stdout))
+            }
+        };
+        output::bytes(text.as_bytes()).map(drop)
+    }
+}
+
+impl Report {
+    fn of(queue: &mut Queue) -> Result<Report> {
+        let store = queue.store();
+        let (events, last_event_id, oldest) = (store.count_after(0)?, store.newest()?, store.first_after(0)?);
+        let gapless = oldest.is_some_and(|oldest| last_event_id.abs_diff(oldest) + 1 == events);
+        let mut consumers = Vec::new();
+        for subscription in store.subscriptions()? {
+            consumers.push(Consumer::of(queue, subscription, gapless)?);
+        }
+        let files = queue.files();
+        Ok(Report {
+            thread: queue.path().to_string_lossy().into_owned(),
+            events,
+            last_event_id,
+            database_bytes: files.size(DB),
+            wal_bytes: files.size(WAL),
+            log_bytes: jsonl::size(files),
+            consumers,
+            now: Utc::now(),
+        })
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "event_count": self.events,
+            "subscriptions": self.consumers.iter().map(Consumer::to_json).collect::<Vec<_>>(),
+            "thread": self.thread,
+            "last_event_id": self.last_event_id,
+            "database_bytes": self.database_bytes,
+            "wal_bytes": self.wal_bytes,
+            "log_bytes": self.log_bytes,
+        })
+    }
+
+    /// The lines that the text and the table begin with. Programs rely on them.
+    fn headline(&self) -> String {
+        let (thread, events, subscriptions) = (plain(&self.thread), self.events, self.consumers.len());
+        format!("Thread: {thread}\nEvents: {events}\nSubscriptions: {subscriptions}\n")
+    }
+
+    fn to_text(&self) -> String {
+        let mut text = self.headline();
+        for consumer in &self.consumers {
+            consumer.write_text(&mut text);
+        }
+        text
+    }
+}
+
+impl Consumer {
+    /// How a consumer stands. `gapless` as in [`pending::count`].
+    fn of(queue: &mut Queue, mut subscription: Subscription, gapless: bool) -> Result<Consumer> {
+        loop {
+            let at_work = at_work(queue.files(), &subscription);
+            // A run may have ended after the row was read: that its process is gone says nothing then.
+            if at_work == AtWork::Nobody
+                && let Some(current) = queue.store().subscription(&subscription.consumer)?
+                && (&current.token, current.revision) != (&subscription.token, subscription.revision)
+            {
+                subscription = current;
+                continue;
+            }
+            return Consumer::seen(queue, subscription, at_work, gapless);
+        }
+    }
+
+    fn seen(
+        queue: &mut Queue,
+        mut subscription: Subscription,
+        at_work: AtWork,
+        gapless: bool,
+    ) -> Result<Consumer> {
+        let (mut pending, mut oldest) = (0, None);
+        let broken = match pending::checked_filter(&subscription) {
+            Err(e) => Some(e),
+            Ok(_) => {
+                // Looking first remembers where nothing matches, so that counting need not go there.
+                let look = queue.look(&subscription, None)?;
+                subscription.filter_errors += look.failures.len() as i64;
+                if let Some(first) = look.first {
+                    pending = pending::count(queue.store(), &subscription, first, gapless)?;
+                    oldest = Some((first, queue.store().stored_at(first)?));
+                }
+                dispatch::check(&subscription).err()
+            }
+        };
+        let state = &subscription.state;
+        let time = |time: Option<Time>| json!(time.map(time::format));
+        let attempt = ("attempt", json!(state.attempts));
+        let interrupted = ("reason", json!("interrupted"));
+        let elsewhere = ("namespace", json!("other"));
+        let (word, mut facts) = match state.phase {
+            Phase::Running if at_work != AtWork::Nobody => {
+                let who = match at_work {
+                    AtWork::Process(pid) => ("pid", json!(pid)),
+                    _ => elsewhere,
+                };
+                ("running", vec![who, ("since", time(state.since)), attempt])
+            }
+            _ if state.paused => ("paused", Vec::new()),
+            _ if broken.is_some() => ("stalled", vec![("reason", json!(broken.map(|e| e.to_string())))]),
+            Phase::Stalled => ("stalled", vec![("reason", json!(state.reason)), attempt]),
+            Phase::Waiting => {
+                let mut facts = vec![attempt, ("next_try", time(state.next_try))];
+                match at_work {
+                    AtWork::Elsewhere => facts.push(elsewhere),
+                    // No supervisor is recorded between a run and the wait after it.
+                    AtWork::Nobody if state.supervisor.is_some() => facts.push(interrupted),
+                    _ => {}
+                }
+                ("waiting", facts)
+            }
+            // Its supervisor was killed: the next dispatch goes on from there.
+            Phase::Running if pending > 0 => {
+                let due = state.since.map(|since| since + subscription.options.wait_after(state.attempts));
+                ("waiting", vec![attempt, ("next_try", time(due)), interrupted])
+            }
+            Phase::Running | Phase::Idle => ("idle", Vec::new()),
+        };
+        facts.retain(|(_, value)| !value.is_null());
+        Ok(Consumer { subscription, state: word, facts, pending, oldest })
+    }
+
+    /// How long the oldest pending event has been stored; never negative, whatever the clocks did.
+    fn oldest_age(&self, now: Time) -> Option<Duration> {
+        let (_, stored_at) = self.oldest.as_ref()?;
+        let stored_at = time::parse(stored_at.as_deref()?)?;
+        Some((now - stored_at).to_std().unwrap_or_default())
+    }
+
+    fn to_json(&self) -> Value {
+        let s = &self.subscription;
+        let base = [
+            ("consumer_id", json!(s.consumer.as_str())),
+            ("handler_cmd", json!(s.handler_cmd)),
+            ("filter", json!(s.filter)),
+            ("last_acked_id", json!(s.last_acked_id)),
+            ("updated_at", json!(s.updated_at)),
+            ("deliver", json!(s.options.deliver.as_str())),
+            ("state", json!(self.state)),
+        ];
+        let (oldest_id, oldest_at) = self.oldest.clone().unzip();
+        let counts = [
+            ("pending", json!(self.pending)),
+            ("oldest_pending_id", json!(oldest_id)),
+            ("oldest_pending_at", json!(oldest_at.flatten())),
+            ("dead", json!(s.dead)),
+            ("filter_errors", json!(s.filter_errors)),
+            ("last_run_started_at", json!(s.state.began.map(time::format))),
+            ("last_run_ended_at", json!(s.state.ended.map(time::format))),
+            ("last_exit", json!(s.state.last_exit.map(|exit| exit.to_string()))),
+            ("last_exit_code", json!(s.state.last_exit.and_then(Exit::code))),
+        ];
+        let all = base.into_iter().chain(self.facts.clone()).chain(counts);
+        Value::Object(all.map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>())
+    }
+
+    fn write_text(&self, text: &mut String) {
+        let s = &self.subscription;
+        text.push_str(&format!("  - {}\n", plain(s.consumer.as_str())));
+        let mut line = |name: &str, value: &str| text.push_str(&format!("    {name} {}\n", plain(value)));
+        let mut state = self.state.to_owned();
+        for (name, value) in &self.facts {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            state.push_str(&format!(" {name}={value}"));
+        }
+        line("handler:", &s.handler_cmd);
+        line("filter: ", s.filter_text().unwrap_or("(none)"));
+        line("last_acked_id:", &s.last_acked_id.to_string());
+        line("updated_at:", s.updated_at.as_deref().unwrap_or("(never)"));
+        line("state:", &state);
+        line("pending:", &self.pending.to_string());
+        if let Some((_, Some(stored_at))) = &self.oldest {
+            line("oldest_pending:", stored_at);
+        }
+        if let (Some(ended), Some(exit)) = (s.state.ended, s.state.last_exit) {
+            line("last_run:", &format!("{} {exit}", time::format(ended)));
+        }
+        if s.dead > 0 {
+            line("dead:", &s.dead.to_string());
+        }
+        if s.filter_errors > 0 {
+            line("filter_errors:", &s.filter_errors.to_string());
+        }
+    }
+}
+
+/// Who works for a consumer, as its row and the processes say.
+fn at_work(files: &Files, subscription: &Subscription) -> AtWork {
+    let state = &subscription.state;
+    if !matches!(state.phase, Phase::Running | Phase::Waiting) {
+        return AtWork::Nobody;
+    }
+    let recorded =
+        [(handler_of(files, state), &state.handler), (supervisor_of(files, state), &state.supervisor)];
+    let alive = recorded.iter().find(|(liveness, _)| *liveness == Liveness::Alive);
+    if let Some((_, Some(process))) = alive {
+        return AtWork::Process(process.pid);
+    }
+    if recorded.iter().any(|(liveness, _)| *liveness == Liveness::Unknown) {
+        return AtWork::Elsewhere;
+    }
+    // When both are gone or were never recorded, the run lasts as long as anything of it holds the lock.
+    let lock = files.path_of(Files::consumer_lock(&subscription.consumer));
+    holders_of(&lock).next().map_or(AtWork::Nobody, |holder| AtWork::Process(holder.pid))
+}

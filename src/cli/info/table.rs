@@ -1,0 +1,123 @@
+//! `thread info` for people: one line for each consumer, as wide as the terminal at most.
+
+use anstyle::{AnsiColor, Style};
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, ContentArrangement, Row, Table};
+
+use super::{Consumer, Report};
+use crate::cli::output::{plain, styled};
+use crate::model::duration::rough;
+use crate::model::run::Exit;
+use crate::model::time::{self, Time};
+
+const TITLES: [&str; 6] = ["CONSUMER", "STATE", "PENDING", "OLDEST", "DEAD", "LAST RUN"];
+const NUMBERS: [usize; 3] = [2, 3, 4];
+
+/// The table, with the thread's own figures above it, and below it why consumers stand still. Nothing
+/// is cut when there is no `width`, in columns of a terminal.
+pub fn render(report: &Report, width: Option<u16>, coloured: bool) -> String {
+    let mut text = report.headline();
+    let database = size(report.database_bytes + report.wal_bytes);
+    let log = size(report.log_bytes);
+    text.push_str(&format!("Last event: {}\nDatabase: {database}, JSONL log {log}\n", report.last_event_id));
+    if report.consumers.is_empty() {
+        return text;
+    }
+    text.push('\n');
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_truncation_indicator("…").set_header(one_line(TITLES.map(str::to_owned)));
+    table.add_rows(report.consumers.iter().map(|consumer| row(consumer, report.now)));
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if NUMBERS.contains(&index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    if let Some(width) = width {
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+    }
+    let styles = report.consumers.iter().map(|consumer| style_of(consumer.state));
+    for (line, style) in table.lines().zip(std::iter::once(Style::new().bold()).chain(styles)) {
+        text.push_str(&format!("{}\n", styled(line.trim_end(), style, coloured && style != Style::new())));
+    }
+    let notes = report.consumers.iter().filter_map(|consumer| note(consumer, report.now));
+    for (index, note) in notes.enumerate() {
+        let gap = if index == 0 { "\n" } else { "" };
+        text.push_str(&format!("{gap}{}\n", plain(&note)));
+    }
+    text
+}
+
+fn row(consumer: &Consumer, now: Time) -> Row {
+    let nothing = || "-".to_owned();
+    let state = &consumer.subscription.state;
+    let last_run = state.ended.zip(state.last_exit).map(|(ended, exit)| {
+        let how = if exit == Exit::Code(0) { "ok".to_owned() } else { exit.to_string() };
+        format!("{} ago, {how}", rough((now - ended).to_std().unwrap_or_default()))
+    });
+    one_line([
+        plain(consumer.subscription.consumer.as_str()).to_string(),
+        consumer.state.to_owned(),
+        consumer.pending.to_string(),
+        consumer.oldest_age(now).map_or_else(nothing, rough),
+        consumer.subscription.dead.to_string(),
+        last_run.unwrap_or_else(nothing),
+    ])
+}
+
+/// A row whose cells end in an ellipsis rather than go on in a second line.
+fn one_line(cells: [String; 6]) -> Row {
+    let mut row = Row::from(cells);
+    row.max_height(1);
+    row
+}
+
+fn style_of(state: &str) -> Style {
+    match state {
+        "running" => AnsiColor::Green.on_default(),
+        "waiting" => AnsiColor::Yellow.on_default(),
+        "stalled" => AnsiColor::Red.on_default(),
+        "paused" => AnsiColor::Cyan.on_default(),
+        _ => Style::new(),
+    }
+}
+
+/// Why a consumer stands still, and on how many events its filter failed.
+fn note(consumer: &Consumer, now: Time) -> Option<String> {
+    let fact = |name: &str| consumer.facts.iter().find(|(n, _)| *n == name)?.1.as_str();
+    let mut parts: Vec<String> = fact("reason").map(str::to_owned).into_iter().collect();
+    if let Some(at) = fact("next_try").and_then(time::parse) {
+        parts.push(
+            (at - now).to_std().map_or("due".to_owned(), |left| format!("next try in {}", rough(left))),
+        );
+    }
+    match consumer.subscription.filter_errors {
+        ..=0 => {}
+        1 => parts.push("its filter failed on 1 event".to_owned()),
+        n => parts.push(format!("its filter failed on {n} events")),
+    }
+    let name = consumer.subscription.consumer.as_str();
+    (!parts.is_empty()).then(|| format!("{name}: {}", parts.join(", ")))
+}
+
+fn size(bytes: u64) -> String {
+    let (mut size, mut unit) = (bytes as f64, "B");
+    for larger in ["KiB", "MiB", "GiB", "TiB"] {
+        if size < 1024.0 {
+            break;
+        }
+        (size, unit) = (size / 1024.0, larger);
+    }
+    if unit == "B" { format!("{bytes} B") } else { format!("{size:.1} {unit}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn sizes_have_one_unit() {
+        let sizes = [0, 1023, 1024, 45_056, 3 << 40].map(size);
+        assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "44.0 KiB", "3.0 TiB"]);
+    }
+}

@@ -1,0 +1,40 @@
+//! `thread init`: making a thread.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueHint};
+use serde_json::json;
+
+use super::error::{Failure, Result};
+use super::{Globals, output};
+use crate::queue::Queue;
+
+/// Make a thread in a directory
+///
+/// Makes the directory and its parents if need be; inside an existing one it adds itself beside
+/// what is there. Prints the thread's absolute path. A directory that is a thread already is
+/// refused and left as it is. Nothing is registered anywhere: `rm -r` removes a thread, `mv`
+/// moves it.
+#[derive(Args)]
+#[command(after_help = "Example:\n  thread init ~/agents/inbox")]
+pub struct Init {
+    /// Where to make it
+    #[arg(value_hint = ValueHint::DirPath)]
+    path: PathBuf,
+}
+
+impl Init {
+    pub fn run(self, globals: &Globals) -> Result<()> {
+        if globals.thread.is_some() {
+            return Err(Failure::usage(
+                "init takes no --thread",
+                "give the path alone: `thread init <path>`",
+            ));
+        }
+        let dir = Queue::init(&self.path)?;
+        if globals.json {
+            return output::json(&json!({ "thread": dir.to_string_lossy() }));
+        }
+        output::line(output::plain(&dir.to_string_lossy()))
+    }
+}

@@ -1,0 +1,128 @@
+//! `thread logs`: what a consumer's handler printed.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::error::Result;
+use super::output::{self, Foreign, Reader};
+use super::{ConsumerArg, Globals, limit};
+use crate::error::{Error, IoContext};
+use crate::files::{Access, Files};
+
+/// How often a followed log is looked at.
+const STEP: Duration = Duration::from_millis(100);
+
+/// Show what a consumer's handler printed
+///
+/// The handler's standard output and error, with a line before and after each run. On a terminal,
+/// control characters in it are shown as text.
+#[derive(Args)]
+#[command(after_help = "Example:\n  thread logs --thread inbox --consumer bot --tail 50 -f")]
+pub struct Logs {
+    #[command(flatten)]
+    consumer: ConsumerArg,
+    /// Only the last N lines
+    #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true)]
+    tail: Option<u64>,
+    /// Go on printing as more comes, until the reader goes away
+    #[arg(short = 'f', long)]
+    follow: bool,
+}
+
+impl Logs {
+    pub fn run(self, globals: &Globals) -> Result<()> {
+        let consumer = self.consumer.existing()?;
+        let mut queue = globals.open()?;
+        let files = queue.files().clone();
+        let name = Files::handler_log(&consumer);
+        // A log outlives its subscription.
+        if queue.store().subscription(&consumer)?.is_none() && !files.exists(&name) {
+            return Err(Error::UnknownConsumer(consumer).into());
+        }
+        drop(queue);
+        let path = files.path_of(&name);
+        let mut printed = match files.open_file(&name, Access::Read) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            opened => Some(opened.at("read", &path)?),
+        };
+        let mut output = Foreign::to_stdout();
+        if let Some(file) = &mut printed {
+            if let Some(lines) = self.tail {
+                let start = start_of_tail(file, lines).at("read", &path)?;
+                file.seek(SeekFrom::Start(start)).at("read", &path)?;
+            }
+            if copy(file, &path, &mut output)? == Reader::Gone {
+                return Ok(());
+            }
+        }
+        if !self.follow {
+            return Ok(());
+        }
+        loop {
+            std::thread::sleep(STEP);
+            if output::reader_is_gone() {
+                return Ok(());
+            }
+            // Opened first: a log that was set aside is read to its end before the new one is begun.
+            let latest = files.open_file(&name, Access::Read).ok();
+            if let Some(file) = &mut printed
+                && copy(file, &path, &mut output)? == Reader::Gone
+            {
+                return Ok(());
+            }
+            if latest.is_some() && identity(&latest) != identity(&printed) {
+                printed = latest;
+            }
+        }
+    }
+}
+
+/// Device and inode.
+fn identity(file: &Option<File>) -> Option<(u64, u64)> {
+    file.as_ref()?.metadata().ok().map(|about| (about.dev(), about.ino()))
+}
+
+/// Prints the rest of a file.
+fn copy(file: &mut File, path: &Path, output: &mut Foreign) -> Result<Reader> {
+    let mut chunk = vec![0; 64 * 1024];
+    loop {
+        let read = file.read(&mut chunk).at("read", path)?;
+        if read == 0 {
+            return Ok(Reader::There);
+        }
+        if output.print(&chunk[..read])? == Reader::Gone {
+            return Ok(Reader::Gone);
+        }
+    }
+}
+
+/// Where the last `lines` lines begin. Reads backwards, so that the size of the file is no matter.
+fn start_of_tail(file: &mut File, lines: u64) -> io::Result<u64> {
+    const CHUNK: u64 = 64 * 1024;
+    let length = file.metadata()?.len();
+    let (mut from, mut wanted) = (length, lines);
+    while from > 0 {
+        let start = from.saturating_sub(CHUNK);
+        file.seek(SeekFrom::Start(start))?;
+        let mut chunk = Vec::new();
+        (&*file).take(from - start).read_to_end(&mut chunk)?;
+        for (at, _) in chunk.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
+            let after = start + at as u64 + 1;
+            if after == length {
+                // The newline that ends the last line begins none.
+                continue;
+            }
+            wanted -= 1;
+            if wanted == 0 {
+                return Ok(after);
+            }
+        }
+        from = start;
+    }
+    Ok(0)
+}

@@ -1,0 +1,101 @@
+//! `thread man`: manual pages.
+
+use std::io::{self, Write};
+
+use clap::{Args, CommandFactory};
+use clap_mangen::roff::{Roff, roman};
+
+use super::error::{Failure, Result, WithHint};
+use super::{Cli, Globals, output};
+
+/// Print the manual page of thread or of one command
+///
+/// In the form that man reads: pipe it into `man -l -`, or keep it in a directory of manual pages.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  thread man dead list >thread-dead-list.1
+  thread man push | man -l -")]
+pub struct Man {
+    /// The command; none for thread as a whole
+    #[arg(value_name = "COMMAND")]
+    words: Vec<String>,
+}
+
+impl Man {
+    pub fn run(self, _: &Globals) -> Result<()> {
+        let mut command = Cli::command().disable_help_subcommand(true);
+        command.build();
+        // Without aliases.
+        let mut names = Vec::new();
+        for word in &self.words {
+            let found = command.find_subcommand(word).cloned();
+            command = found.ok_or_else(|| {
+                Failure::usage(
+                    format_args!("there is no command 'thread {}'", self.words.join(" ")),
+                    "see `thread --help` for those there are",
+                )
+            })?;
+            names.push(command.get_name().to_owned());
+        }
+        let mut page = Vec::new();
+        write_page(command, &names, &mut page).with_hint("cannot write the page", "try again")?;
+        output::bytes(ascii(&String::from_utf8_lossy(&page)).as_bytes()).map(drop)
+    }
+}
+
+/// Writes the page of the command that these words name.
+fn write_page(command: clap::Command, words: &[String], page: &mut dyn Write) -> io::Result<()> {
+    let after = command.get_after_long_help().or(command.get_after_help());
+    let after = after.map_or_else(String::new, |text| text.to_string());
+    let bare = command.after_help(None::<&str>).after_long_help(None::<&str>);
+    let title = bare.get_display_name().unwrap_or("thread").to_uppercase();
+    let source = concat!("thread ", env!("CARGO_PKG_VERSION"));
+    // No date, so that the same program prints the same page. An empty one would be left out, and
+    // what comes after it taken for the date.
+    clap_mangen::Man::new(bare).title(title).date(" ").source(source).manual("thread").render(page)?;
+
+    // The generator would run the lines of the examples together.
+    let mut rest = Roff::new();
+    for section in after.split("\n\n") {
+        write_section(section, &mut rest);
+    }
+    // From the program down to what holds this command.
+    let holders: Vec<String> = (0..words.len()).map(|depth| see(&words[..depth])).collect();
+    if !holders.is_empty() {
+        rest.control("SH", ["SEE ALSO"]).text([roman(holders.join(", "))]);
+    }
+    rest.to_writer(page)
+}
+
+/// One part of what stands below the options in the help: a heading with indented lines, which stay
+/// as they are, or a sentence.
+fn write_section(section: &str, page: &mut Roff) {
+    let Some((heading, lines)) = section.split_once(":\n") else {
+        page.control("PP", []).text([roman(section)]);
+        return;
+    };
+    page.control("SH", [heading.to_uppercase().as_str()]).control("nf", []);
+    for line in lines.lines() {
+        page.text([roman(line.strip_prefix("  ").unwrap_or(line))]);
+    }
+    page.control("fi", []);
+}
+
+/// The page in ASCII alone: formatters differ in what else they read.
+fn ascii(page: &str) -> String {
+    let mut text = String::new();
+    for c in page.chars() {
+        match c {
+            c if c.is_ascii() => text.push(c),
+            c => text.push_str(&format!("\\[u{:04X}]", u32::from(c))),
+        }
+    }
+    text
+}
+
+/// The name of a page as other pages name it.
+fn see(words: &[String]) -> String {
+    let name: Vec<&str> = ["thread"].into_iter().chain(words.iter().map(String::as_str)).collect();
+    format!("{}(1)", name.join("-"))
+}

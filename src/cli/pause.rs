@@ -1,0 +1,28 @@
+//! `thread pause`: keeping a consumer from being started.
+
+use clap::Args;
+
+use super::error::Result;
+use super::{ConsumerArg, Globals, print_consumer};
+use crate::files::log::Level;
+use crate::run::control;
+
+/// Keep a consumer from being started
+///
+/// A run under way goes on. Events are kept for it; `thread resume` wakes it.
+#[derive(Args)]
+#[command(after_help = "Example:\n  thread pause --thread inbox --consumer bot")]
+pub struct Pause {
+    #[command(flatten)]
+    consumer: ConsumerArg,
+}
+
+impl Pause {
+    pub fn run(self, globals: &Globals) -> Result<()> {
+        let consumer = self.consumer.existing()?;
+        let mut queue = globals.open()?;
+        control::pause(&mut queue, &consumer)?;
+        queue.log(Level::Info, format_args!("pause: consumer={consumer}"));
+        print_consumer(&consumer, globals)
+    }
+}

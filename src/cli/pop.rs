@@ -1,0 +1,64 @@
+//! `thread pop`: acknowledging what is done and reading what comes next.
+
+use clap::Args;
+
+use super::error::{Failure, Result};
+use super::reading::ReadingArgs;
+use super::{ConsumerArg, Globals, event_id, warn_if_clamped};
+use crate::pending::checked_filter;
+use crate::queue::Selection;
+use crate::store::Move;
+
+/// Print a consumer's next events, and record which it has done
+///
+/// Records --last-event-id as the last event the consumer has finished, then prints the events
+/// after it that match the consumer's filter, oldest first, one JSON object per line; nothing when
+/// there are none. An event is given again until it is acknowledged. An id before the recorded one
+/// rewinds. With --resume nothing is recorded: printing goes on from the stored cursor.
+///
+/// With --wait, when there is nothing yet, waits for the first event. With --follow, goes on
+/// printing as events come; the cursor stays, so `thread ack` what is done.
+#[derive(Args)]
+#[command(override_usage = "\
+thread pop [OPTIONS] --consumer <NAME> --resume
+       thread pop [OPTIONS] --consumer <NAME> --last-event-id <ID>")]
+#[command(after_help = "\
+Examples:
+  thread pop --thread inbox --consumer bot --resume
+  thread pop --thread inbox --consumer bot --last-event-id 42 --limit 10
+  thread pop --thread inbox --consumer bot --resume --follow --wait 10m")]
+pub struct Pop {
+    #[command(flatten)]
+    consumer: ConsumerArg,
+    /// The last event that was finished; 0 for none
+    #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true,
+          conflicts_with = "resume")]
+    last_event_id: Option<i64>,
+    /// Continue from the stored cursor and change nothing
+    #[arg(long)]
+    resume: bool,
+    #[command(flatten)]
+    reading: ReadingArgs,
+}
+
+impl Pop {
+    pub fn run(self, globals: &Globals) -> Result<()> {
+        if self.last_event_id.is_none() && !self.resume {
+            return Err(Failure::usage(
+                "no starting point given",
+                "give --last-event-id <id>, or --resume to continue from the stored cursor",
+            ));
+        }
+        let consumer = self.consumer.existing()?;
+        let mut queue = globals.open()?;
+        let mut subscription = queue.subscription(&consumer)?;
+        // Before anything is recorded: a consumer whose filter is broken has not finished anything.
+        let filter = checked_filter(&subscription)?;
+        if let Some(id) = self.last_event_id {
+            warn_if_clamped(queue.store().move_cursor(&consumer, id, Move::Seek)?, id);
+            subscription = queue.subscription(&consumer)?;
+        }
+        let after = subscription.scanned_upto(subscription.last_acked_id);
+        self.reading.print(&mut queue, Selection { after, limit: self.reading.limit_or(None), filter })
+    }
+}

@@ -1,0 +1,155 @@
+//! `thread prune`: deleting old events.
+
+use std::time::Duration;
+
+use chrono::Utc;
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::error::{Failure, Result};
+use super::progress::Progress;
+use super::{Globals, event_id, limit, output};
+use crate::care::prune::{self, Held, Old, Report, Request};
+use crate::model::duration;
+
+/// Delete old events that nobody needs any more
+///
+/// Prints how many. Stops before the oldest event that is still pending for a subscribed consumer,
+/// and leaves out dead letters; --force deletes these too. The JSONL log keeps the lines of all of
+/// them. Others may push meanwhile.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  thread prune --thread inbox --older-than 30d --dry-run
+  thread prune --thread inbox --keep 100000 --compact
+  thread prune --thread inbox --older-than 1d --subtype token")]
+pub struct Prune {
+    #[command(flatten)]
+    old: OldArgs,
+    /// Only events of this subtype
+    #[arg(long, value_name = "SUBTYPE")]
+    subtype: Option<String>,
+    /// Delete nothing, only say what would be deleted
+    #[arg(long)]
+    dry_run: bool,
+    /// Also what is pending, and dead letters
+    #[arg(long)]
+    force: bool,
+    /// Afterwards give the free space in events.db back to the file system; others wait meanwhile
+    #[arg(long)]
+    compact: bool,
+}
+
+/// Which events are old.
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+struct OldArgs {
+    /// Delete events with a smaller id
+    #[arg(long, value_name = "ID", value_parser = first_to_stay, allow_negative_numbers = true)]
+    before_id: Option<i64>,
+    /// Delete the events before the first one that is younger than this
+    #[arg(long, value_name = "D", value_parser = duration::parse, allow_hyphen_values = true)]
+    older_than: Option<Duration>,
+    /// Delete all but the newest N events
+    #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true)]
+    keep: Option<u64>,
+}
+
+fn first_to_stay(text: &str) -> std::result::Result<i64, String> {
+    let id = event_id(text).ok().filter(|&id| id >= 1);
+    id.ok_or_else(|| "an event id is a whole number, 1 or more".to_owned())
+}
+
+impl OldArgs {
+    fn old(&self) -> Old {
+        match (self.before_id, self.older_than, self.keep) {
+            (Some(id), ..) => Old::BeforeId(id),
+            // Durations are at most ten years, so there is such a time.
+            (_, Some(age), _) => Old::StoredBefore(Utc::now() - age),
+            (.., keep) => Old::AllButNewest(keep.unwrap_or(u64::MAX)),
+        }
+    }
+}
+
+impl Prune {
+    pub fn run(self, globals: &Globals) -> Result<()> {
+        let mut queue = globals.open()?;
+        let Prune { force, dry_run, .. } = self;
+        let request = Request { old: self.old.old(), subtype: self.subtype.as_deref(), force, dry_run };
+        let mut progress = Progress::of("deleting old events", None);
+        let mut report = prune::prune(&mut queue, &request, &mut |events| progress.advance(events))?;
+        drop(progress);
+        let compacted = match report.failed.take() {
+            Some(e) => Err(e),
+            None if self.compact && !dry_run => prune::compact(&mut queue).map(Some),
+            None => Ok(None),
+        };
+        let sizes = compacted.map_err(|e| part_done(e.into(), report.pruned.events))?;
+        if globals.json {
+            return output::json(&self.as_json(&report, sizes));
+        }
+        self.print_notes(&report, sizes);
+        output::line(report.pruned.events)
+    }
+
+    fn print_notes(&self, report: &Report, sizes: Option<(u64, u64)>) {
+        if self.dry_run {
+            let bytes = report.pruned.bytes;
+            output::note(format_args!(
+                "nothing was deleted; it would free {bytes} bytes of content and metadata"
+            ));
+        }
+        if report.pruned.dead_letters > 0 {
+            output::note(self.about_dead_letters(report.pruned.dead_letters));
+        }
+        if let Some(Held { at, consumer }) = &report.held {
+            output::warn(format_args!(
+                "stopped before event {at}, which is pending for '{consumer}'; `thread seek` it past that or \
+                 `thread unsubscribe` it if it is done with these, or prune with --force"
+            ));
+        }
+        if let Some((before, after)) = sizes {
+            output::note(format_args!("events.db had {before} bytes and has {after} now"));
+        }
+    }
+
+    fn about_dead_letters(&self, number: u64) -> String {
+        match (self.force, self.dry_run, number) {
+            (false, _, 1) => "1 event was left out: it is a dead letter (see `thread dead list`)".to_owned(),
+            (false, _, n) => {
+                format!("{n} events were left out: they are dead letters (see `thread dead list`)")
+            }
+            (true, true, 1) => "1 of these events is a dead letter, and would go too".to_owned(),
+            (true, true, n) => format!("{n} of these events are dead letters, and would go too"),
+            (true, false, 1) => "1 of these events was a dead letter".to_owned(),
+            (true, false, n) => format!("{n} of these events were dead letters"),
+        }
+    }
+
+    fn as_json(&self, report: &Report, sizes: Option<(u64, u64)>) -> Value {
+        let held = report.held.as_ref();
+        let mut object = json!({
+            "count": report.pruned.events,
+            "bytes": report.pruned.bytes,
+            "dead_letters": report.pruned.dead_letters,
+            "stopped_at": held.map(|held| held.at),
+            "consumer_id": held.map(|held| held.consumer.as_str()),
+            "dry_run": self.dry_run,
+        });
+        if let Some((before, after)) = sizes {
+            object["size_before"] = before.into();
+            object["size_after"] = after.into();
+        }
+        object
+    }
+}
+
+/// A failure that came when part of the work was done.
+fn part_done(failure: Failure, deleted: u64) -> Failure {
+    let told = match deleted {
+        0 => return failure,
+        1 => "1 event had been pruned before that".to_owned(),
+        n => format!("{n} events had been pruned before that"),
+    };
+    Failure { what: format!("{}; {told}", failure.what), ..failure }
+}

@@ -1,0 +1,115 @@
+//! What `pop` and `peek` share: printing events as NDJSON, once, after a wait, or as they come.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use rustix::event::{PollFd, PollFlags};
+
+use super::error::Result;
+use super::limit;
+use super::output::{self, Reader};
+use super::progress::Progress;
+use crate::error::Error;
+use crate::files::watch::{LOOK_EVERY, Watcher};
+use crate::model::duration;
+use crate::queue::{Queue, Remaining, Selection};
+
+/// How many events are printed by default.
+const LIMIT: u64 = 100;
+
+#[derive(Args)]
+pub struct ReadingArgs {
+    /// The most events to print [default: 100; with --follow, no limit]
+    #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true)]
+    limit: Option<u64>,
+    /// When there are none, wait so long for one, e.g. 30s or 5m; with --follow, end after so long without
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    wait: Option<Duration>,
+    /// Go on printing events as they come
+    #[arg(short = 'f', long)]
+    pub follow: bool,
+}
+
+/// Why a wait ended.
+enum Woken {
+    Changed,
+    TimedOut,
+    /// Nobody reads our output any more.
+    ReaderGone,
+}
+
+impl ReadingArgs {
+    /// The most events to print; `None` is no limit. `number` is how many were asked for otherwise.
+    pub fn limit_or(&self, number: Option<u64>) -> Option<u64> {
+        self.limit.or((!self.follow).then(|| number.unwrap_or(LIMIT)))
+    }
+
+    /// Prints the events of `selection`, page by page, with no read transaction open while the reader
+    /// takes his time; then waits for more, if that was requested.
+    pub fn print(&self, queue: &mut Queue, mut selection: Selection) -> Result<()> {
+        let patient = self.follow || self.wait.is_some();
+        let limit = selection.limit;
+        // Begun before the first look, so that nothing falls between the two.
+        let watcher = patient.then(|| queue.watcher());
+        let mut progress = if patient { Progress::none() } else { progress_of(queue, &selection)? };
+        let mut last_event = Instant::now();
+        let mut page = Vec::new();
+        loop {
+            page.clear();
+            let before = selection.after;
+            let remaining = queue.read_lines(&mut selection, &mut page)?;
+            progress.advance(selection.after.abs_diff(before));
+            if !page.is_empty() {
+                last_event = Instant::now();
+                if output::bytes(&page)? == Reader::Gone {
+                    return Ok(());
+                }
+            }
+            if remaining == Remaining::Some {
+                continue;
+            }
+            let enough = selection.limit == Some(0) || (!self.follow && selection.limit != limit);
+            let Some(watcher) = watcher.as_ref().filter(|_| !enough) else { return Ok(()) };
+            let deadline = self.wait.map(|wait| last_event + wait);
+            match wait(queue, watcher, selection.after, deadline)? {
+                Woken::Changed => {}
+                Woken::TimedOut | Woken::ReaderGone => return Ok(()),
+            }
+        }
+    }
+}
+
+/// Waits until there is an event after `id`.
+fn wait(queue: &mut Queue, watcher: &Watcher, id: i64, deadline: Option<Instant>) -> Result<Woken> {
+    let stdout = io::stdout();
+    loop {
+        if queue.store().first_after(id)?.is_some() {
+            return Ok(Woken::Changed);
+        }
+        let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Ok(Woken::TimedOut);
+        }
+        if !queue.files().still_there() {
+            return Err(Error::Moved(queue.path().to_owned()).into());
+        }
+        // Asked for nothing, a pipe still tells that its reader has gone.
+        let reader = PollFd::new(&stdout, PollFlags::empty());
+        watcher.wait(left.unwrap_or(LOOK_EVERY), Some(reader));
+        if output::reader_is_gone() {
+            return Ok(Woken::ReaderGone);
+        }
+    }
+}
+
+/// How far `selection` has come, by ids. Shown only where no events are seen on the same terminal.
+fn progress_of(queue: &mut Queue, selection: &Selection) -> Result<Progress> {
+    if !output::is_put_away() {
+        return Ok(Progress::none());
+    }
+    let to_end = queue.store().newest()?.saturating_sub(selection.after).try_into().unwrap_or(0);
+    // With a filter, nobody knows where the last of so many events is.
+    let left = selection.limit.filter(|_| selection.filter.is_none()).unwrap_or(to_end);
+    Ok(Progress::of("reading events", Some(to_end.min(left))))
+}

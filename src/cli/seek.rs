@@ -1,0 +1,76 @@
+//! `thread seek`: moving a consumer's cursor.
+
+use clap::Args;
+use serde_json::json;
+
+use super::error::Result;
+use super::{ConsumerArg, Globals, event_id, output, wake_consumer, warn_if_clamped};
+use crate::files::log::Level;
+use crate::model::time::{self, Time};
+use crate::store::Move;
+
+/// Move a consumer's cursor
+///
+/// To the beginning, to the end, to an event (the next one read is the one after it), or to a time
+/// (the next one read is the first stored then or later). Prints the cursor's position. If something
+/// is pending then, the consumer is woken.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  thread seek --thread inbox --consumer bot --to earliest
+  thread seek --thread inbox --consumer bot --to 2026-03-18T10:30:00Z")]
+pub struct Seek {
+    #[command(flatten)]
+    consumer: ConsumerArg,
+    /// Where to
+    #[arg(long, value_name = "earliest|latest|ID|TIME", value_parser = position, allow_negative_numbers = true)]
+    to: Position,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Position {
+    Earliest,
+    Latest,
+    Event(i64),
+    Time(Time),
+}
+
+fn position(text: &str) -> std::result::Result<Position, String> {
+    match text {
+        "earliest" => Ok(Position::Earliest),
+        "latest" => Ok(Position::Latest),
+        _ => event_id(text)
+            .ok()
+            .map(Position::Event)
+            .or_else(|| time::parse(text).map(Position::Time))
+            .ok_or_else(|| {
+                "it must be earliest, latest, an event id or a time like 2026-03-18T10:30:00Z".to_owned()
+            }),
+    }
+}
+
+impl Seek {
+    pub fn run(self, globals: &Globals) -> Result<()> {
+        let consumer = self.consumer.existing()?;
+        let mut queue = globals.open()?;
+        let store = queue.store();
+        let id = match self.to {
+            Position::Earliest => 0,
+            Position::Latest => store.newest()?,
+            Position::Event(id) => id,
+            Position::Time(at) => match store.first_since(&time::format(at))? {
+                Some(first) => first - 1,
+                None => store.newest()?,
+            },
+        };
+        let moved = store.move_cursor(&consumer, id, Move::Seek)?;
+        warn_if_clamped(moved, id);
+        let at = moved.position();
+        queue.log(Level::Info, format_args!("seek: consumer={consumer} last_acked_id={at}"));
+        wake_consumer(&mut queue, &consumer);
+        if globals.json {
+            return output::json(&json!({ "consumer_id": consumer.as_str(), "last_acked_id": at }));
+        }
+        output::line(at)
+    }
+}

@@ -1,0 +1,68 @@
+//! `thread stop`: ending a consumer's run or wait.
+
+use std::time::Duration;
+
+use clap::Args;
+use rustix::process::Signal;
+
+use super::error::{Failure, Result};
+use super::{ConsumerArg, Globals, output, print_consumer};
+use crate::files::log::Level;
+use crate::model::duration;
+use crate::model::run::StopRequest;
+use crate::run::stop::{Stopped, stop};
+
+/// End a consumer's run, or its wait between two attempts
+///
+/// The whole process group of the run gets the signal, and KILL when it is not gone after
+/// --kill-after. Returns when it is gone. The consumer is then stalled: the next matching event or
+/// `thread resume` starts it again. No attempt is counted. When there is nothing to stop, exit 1.
+#[derive(Args)]
+#[command(after_help = "Example:\n  thread stop --thread inbox --consumer bot --kill-after 30s")]
+pub struct Stop {
+    #[command(flatten)]
+    consumer: ConsumerArg,
+    /// The first signal, by name or number
+    #[arg(long, value_name = "SIGNAL", default_value = "TERM", value_parser = signal)]
+    signal: i32,
+    /// How long its processes have before they are killed
+    #[arg(long, value_name = "D", default_value = "10s", value_parser = duration::parse)]
+    kill_after: Duration,
+}
+
+fn signal(text: &str) -> std::result::Result<i32, String> {
+    let name = text.to_ascii_uppercase();
+    let name = name.strip_prefix("SIG").unwrap_or(&name);
+    let known = [
+        ("TERM", Signal::TERM),
+        ("INT", Signal::INT),
+        ("HUP", Signal::HUP),
+        ("QUIT", Signal::QUIT),
+        ("KILL", Signal::KILL),
+        ("USR1", Signal::USR1),
+        ("USR2", Signal::USR2),
+        ("ABRT", Signal::ABORT),
+        ("ALRM", Signal::ALARM),
+    ];
+    let found = known.iter().find(|(known, signal)| *known == name || signal.as_raw().to_string() == name);
+    found
+        .map(|(_, signal)| signal.as_raw())
+        .ok_or_else(|| "it must be one of TERM, INT, HUP, QUIT, KILL, USR1, USR2, ABRT, ALRM".to_owned())
+}
+
+impl Stop {
+    pub fn run(self, globals: &Globals) -> Result<()> {
+        let consumer = self.consumer.existing()?;
+        let mut queue = globals.open()?;
+        queue.subscription(&consumer)?;
+        queue.log(Level::Info, format_args!("stop: consumer={consumer} signal={}", self.signal));
+        let kill_after_ms = self.kill_after.as_millis() as u64;
+        match stop(&mut queue, &consumer, StopRequest { signal: self.signal, kill_after_ms })? {
+            Stopped::Done => print_consumer(&consumer, globals),
+            Stopped::NothingToStop => Err(Failure::failed(
+                format_args!("the consumer '{}' is not running or waiting", output::plain(consumer.as_str())),
+                "see `thread info`; to keep it from being started, `thread pause` it",
+            )),
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! `thread subscribe`: registering a consumer.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueHint};
+use serde_json::json;
+
+use super::error::{Failure, Result, WithHint};
+use super::{ConsumerArg, Globals, event_id, limit, output, wake_consumer, warn_if_clamped};
+use crate::error::Error;
+use crate::files;
+use crate::files::log::{Level, Quoted};
+use crate::model::duration;
+use crate::model::filter::{Filter, Scope};
+use crate::model::run::{Deliver, Options};
+use crate::model::subscription::{ConsumerId, NewSubscription};
+
+/// Register a consumer: which command to start, and for which events
+///
+/// The handler is run by `sh -c`, in this directory, with THREAD_DIR, THREAD_CONSUMER and
+/// THREAD_LAST_ACKED_ID set, whenever there are events past the consumer's cursor that match the
+/// filter; never twice at a time. With --deliver wake it takes events with `thread pop` and
+/// acknowledges them; with --deliver stdin it gets them as NDJSON on stdin, and exit 0
+/// acknowledges them all. A backlog wakes it at once. A consumer that was subscribed before goes
+/// on from its cursor.
+///
+/// A run that leaves the cursor where it was has failed, and is tried again after the waits of
+/// --backoff. After --max-attempts such runs the consumer stalls until something new comes; with
+/// --deliver stdin, the one event that failed becomes a dead letter instead (see `thread dead`), so
+/// that it does not hold up the others.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  thread subscribe --thread inbox --consumer bot --deliver stdin \\
+    --handler './agent.sh'
+  thread subscribe --thread inbox --consumer bot --filter \"type = 'message'\" \\
+    --handler './agent.sh'")]
+pub struct Subscribe {
+    #[command(flatten)]
+    consumer: ConsumerArg,
+    /// The command to start, in the language of sh
+    #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString, allow_hyphen_values = true)]
+    handler: String,
+    /// An SQL condition over id, created_at, source, type, subtype, content and metadata [default: every event]
+    #[arg(long, value_name = "SQL", allow_hyphen_values = true)]
+    filter: Option<String>,
+    /// wake: the handler pops for itself; stdin: it gets the events on stdin
+    #[arg(long, value_name = "HOW", default_value = "wake", value_parser = deliver(), hide_possible_values = true)]
+    deliver: Deliver,
+    /// Most events per run with --deliver stdin (a batch also ends at 1 MiB)
+    #[arg(long, value_name = "N", default_value = "100", value_parser = limit, allow_negative_numbers = true)]
+    batch_size: u64,
+    /// Runs without progress before giving up
+    #[arg(long, value_name = "N", default_value = "5", value_parser = attempts, allow_negative_numbers = true)]
+    max_attempts: u32,
+    /// Waits between attempts; the last repeats
+    #[arg(long, value_name = "D,D,…", default_value = "1s,5s,30s,2m,10m", value_parser = backoff)]
+    backoff: Backoff,
+    /// End a run after this time: TERM to its whole process group, KILL 10 s later
+    #[arg(long, value_name = "D", value_parser = duration::parse_positive)]
+    timeout: Option<Duration>,
+    /// Where to begin: all, new, or after this event id [default: the stored cursor, or all]
+    #[arg(long, value_name = "all|new|ID", value_parser = from, allow_negative_numbers = true)]
+    from: Option<From>,
+    /// Where the handler runs [default: the current directory]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    cwd: Option<PathBuf>,
+}
+
+/// The waits between attempts: a type of its own, because the parser takes a list for repetition.
+#[derive(Debug, Clone)]
+struct Backoff(Vec<Duration>);
+
+#[derive(Debug, Clone, Copy)]
+enum From {
+    All,
+    New,
+    After(i64),
+}
+
+fn deliver() -> impl TypedValueParser<Value = Deliver> {
+    let ways = [Deliver::Wake, Deliver::Stdin];
+    PossibleValuesParser::new(ways.map(Deliver::as_str))
+        .map(move |word| ways.into_iter().find(|way| way.as_str() == word).unwrap_or_default())
+}
+
+fn attempts(text: &str) -> std::result::Result<u32, String> {
+    u32::try_from(limit(text)?).map_err(|_| format!("it must be at most {}", u32::MAX))
+}
+
+fn backoff(text: &str) -> std::result::Result<Backoff, String> {
+    duration::parse_list(text).map(Backoff)
+}
+
+fn from(text: &str) -> std::result::Result<From, String> {
+    match text {
+        "all" => Ok(From::All),
+        "new" => Ok(From::New),
+        id => event_id(id).map(From::After).map_err(|_| "it must be 'all', 'new' or an event id".to_owned()),
+    }
+}
+
+impl Subscribe {
+    pub fn run(self, globals: &Globals) -> Result<()> {
+        let name = self.consumer.required()?;
+        let consumer = ConsumerId::new(&name).map_err(|why| {
+            Failure::usage(
+                format_args!("the consumer name '{}' {why}", output::plain(&name)),
+                "use 1 to 128 of A-Z a-z 0-9 . _ - : @, beginning with a letter or digit",
+            )
+        })?;
+        if self.handler.trim().is_empty() {
+            return Err(Failure::usage("the handler is empty", "give the command to start"));
+        }
+        let cwd = directory(self.cwd.as_deref())?;
+        let mut queue = globals.open()?;
+        let filter = self.filter.filter(|text| !text.trim().is_empty());
+        Filter::new(filter.as_deref().unwrap_or_default(), Scope::Subscription).map_err(Error::from)?;
+        let from = match self.from {
+            None => None,
+            Some(From::All) => Some(0),
+            Some(From::New) => Some(queue.store().newest()?),
+            Some(From::After(id)) => Some(id),
+        };
+        let new = NewSubscription {
+            consumer: consumer.clone(),
+            handler_cmd: self.handler,
+            filter,
+            cwd: Some(cwd),
+            options: Options {
+                deliver: self.deliver,
+                batch_size: self.batch_size,
+                max_attempts: self.max_attempts,
+                backoff: self.backoff.0,
+                timeout: self.timeout,
+            },
+            from,
+        };
+        let moved = queue.subscribe(&new)?;
+        if let Some((moved, id)) = moved.zip(from) {
+            warn_if_clamped(moved, id);
+        }
+        queue.log(
+            Level::Info,
+            format_args!(
+                "subscribe: consumer={consumer} handler_cmd={} filter={}",
+                Quoted(&new.handler_cmd),
+                Quoted(new.filter.as_deref().unwrap_or_default())
+            ),
+        );
+        wake_consumer(&mut queue, &consumer);
+        if globals.json { print_json(&new) } else { output::line(&consumer) }
+    }
+}
+
+fn print_json(new: &NewSubscription) -> Result<()> {
+    let options = &new.options;
+    output::json(&json!({
+        "consumer_id": new.consumer.as_str(),
+        "handler_cmd": new.handler_cmd,
+        "filter": new.filter,
+        "cwd": new.cwd.as_ref().map(|cwd| cwd.to_string_lossy()),
+        "deliver": options.deliver.as_str(),
+        "batch_size": options.batch_size,
+        "max_attempts": options.max_attempts,
+        "backoff": duration::format_list(&options.backoff),
+        "timeout": options.timeout.map(duration::format),
+    }))
+}
+
+/// The directory a handler is to run in, absolute.
+fn directory(given: Option<&Path>) -> Result<PathBuf> {
+    let Some(dir) = given else {
+        return std::env::current_dir()
+            .with_hint("cannot find the current directory", "change to one that exists, or give --cwd");
+    };
+    if !dir.is_dir() {
+        return Err(Failure::failed(
+            format_args!("{} is not a directory", dir.display()),
+            "give --cwd a directory that exists",
+        ));
+    }
+    files::absolute(dir).with_hint("cannot find the current directory", "give --cwd an absolute path")
+}

@@ -1,0 +1,31 @@
+//! `thread unsubscribe`: removing a consumer.
+
+use clap::Args;
+
+use super::error::Result;
+use super::{ConsumerArg, Globals, print_consumer};
+use crate::files::log::Level;
+use crate::run::control::notify_supervisors;
+
+/// Remove a consumer's subscription
+///
+/// A run under way finishes and is not followed by another. The cursor stays, so that
+/// subscribing the same consumer again goes on where it stopped.
+#[derive(Args)]
+#[command(after_help = "Example:\n  thread unsubscribe --thread inbox --consumer bot")]
+pub struct Unsubscribe {
+    #[command(flatten)]
+    consumer: ConsumerArg,
+}
+
+impl Unsubscribe {
+    pub fn run(self, globals: &Globals) -> Result<()> {
+        let consumer = self.consumer.existing()?;
+        let mut queue = globals.open()?;
+        queue.store().unsubscribe(&consumer)?;
+        queue.log(Level::Info, format_args!("unsubscribe: consumer={consumer}"));
+        // A wait between two attempts ends at once.
+        notify_supervisors(queue.files());
+        print_consumer(&consumer, globals)
+    }
+}

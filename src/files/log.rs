@@ -1,0 +1,131 @@
+//! `logs/thread.log`: what happened, one line each.
+//!
+//! Logging never fails a command: what cannot be written is dropped. Lines cannot be forged:
+//! control characters, which might begin a line of their own or colour a terminal, are escaped.
+
+use std::fmt;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+
+use super::lock::Lock;
+use super::rotation::{self, MAX_LINES};
+use super::{Access, Files, LOG};
+use crate::model::time;
+
+/// No line of the log is shorter: a time, a level and two brackets each.
+const SHORTEST_LINE: u64 = 34;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    Info,
+    Warn,
+    Error,
+}
+
+impl Level {
+    fn as_str(self) -> &'static str {
+        match self {
+            Level::Info => "INFO",
+            Level::Warn => "WARN",
+            Level::Error => "ERROR",
+        }
+    }
+}
+
+impl Files {
+    /// Appends one line `[time] [LEVEL] text` to the thread's log.
+    pub fn log(&self, level: Level, text: impl fmt::Display) {
+        let line = format!("[{}] [{}] {}\n", time::now(), level.as_str(), Escaped(&text.to_string()));
+        if let Ok(mut file) = self.open_file(LOG, Access::Append) {
+            // One write, so that lines of several processes do not mix.
+            drop(file.write_all(line.as_bytes()));
+        }
+    }
+}
+
+/// Sets the log aside when it is long. Counting costs nothing while the log is too small to hold
+/// that many lines, and then only what has come since the last count.
+pub fn rotate(files: &Files) -> io::Result<()> {
+    let long_enough = |length: u64| length > MAX_LINES * SHORTEST_LINE;
+    if !long_enough(files.size(LOG)) {
+        return Ok(());
+    }
+    // Somebody else who counts will do.
+    let Some(lock) = Lock::try_take_file(files.open_lock("run/_log")?)? else { return Ok(()) };
+    let mut log = match files.open_file(LOG, Access::Read) {
+        // Somebody else was faster, and set it aside.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
+    let about = log.metadata()?;
+    let mut text = String::new();
+    lock.file().take(256).read_to_string(&mut text)?;
+    let known: Vec<u64> = text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let (mut length, mut lines) = match known[..] {
+        [inode, length, lines] if inode == about.ino() && length <= about.len() => (length, lines),
+        _ => (0, 0),
+    };
+    log.seek(SeekFrom::Start(length))?;
+    let mut chunk = vec![0; 64 * 1024];
+    loop {
+        let read = log.read(&mut chunk)?;
+        if read == 0 {
+            break;
+        }
+        length += read as u64;
+        lines += memchr::memchr_iter(b'\n', &chunk[..read]).count() as u64;
+    }
+    if lines > MAX_LINES && long_enough(about.len()) {
+        rotation::set_aside(files, LOG, "thread-", "log")?;
+    } else {
+        let mut note = lock.file();
+        note.set_len(0)?;
+        note.seek(SeekFrom::Start(0))?;
+        note.write_all(format!("{} {length} {lines}\n", about.ino()).as_bytes())?;
+    }
+    lock.release();
+    Ok(())
+}
+
+/// Text with its control characters (and those that reorder text or end lines elsewhere) written
+/// as escapes, so that it stays in its place on one line.
+pub struct Escaped<'a>(pub &'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut plain = 0;
+        for (at, c) in self.0.char_indices() {
+            if is_unsafe(c) {
+                f.write_str(&self.0[plain..at])?;
+                write!(f, "{}", c.escape_default())?;
+                plain = at + c.len_utf8();
+            }
+        }
+        f.write_str(&self.0[plain..])
+    }
+}
+
+fn is_unsafe(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
+/// Text in double quotes, with quotes and backslashes escaped, for a field of a log line.
+pub struct Quoted<'a>(pub &'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.0.replace('\\', "\\\\").replace('"', "\\\""))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_cannot_leave_its_line() {
+        assert_eq!(Escaped("a\nb\x1b[31m\u{202e}é").to_string(), "a\\nb\\u{1b}[31m\\u{202e}é");
+        assert_eq!(Quoted("say \"a\\b\"").to_string(), r#""say \"a\\b\"""#);
+    }
+}

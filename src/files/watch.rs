@@ -1,0 +1,82 @@
+//! Hearing that a file of the thread was touched, at no cost while nothing happens.
+//!
+//! A push touches `run/_commit` when its event can be read everywhere, so whoever waits looks once
+//! after each notice. A commit by another program touches nothing: waiters also look once a second.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::Files;
+
+/// How often to look without a notice.
+pub const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How often to look where there are no notices: the system has none, or its limit is reached.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+const WITHOUT_NOTICES: Duration = Duration::from_millis(50);
+
+/// Watches one file of a thread.
+#[derive(Debug)]
+pub struct Watcher {
+    /// Notices of the file system; none where they cannot be had.
+    notices: Option<OwnedFd>,
+}
+
+impl Watcher {
+    /// Watches the file from now on, making it first if need be.
+    pub fn new(files: &Files, name: &str) -> Watcher {
+        Watcher { notices: notices_of(files, name) }
+    }
+
+    /// The descriptor that becomes readable with a notice, for an event loop; `None` where there are
+    /// no notices. Call [`Watcher::clear`] before looking, and look once a second besides.
+    pub fn notices(&self) -> Option<BorrowedFd<'_>> {
+        self.notices.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Takes the notices that are there. Returns whether there were any, or may have been.
+    pub fn clear(&self) -> bool {
+        let Some(notices) = &self.notices else { return true };
+        let mut bytes = [0_u8; 4096];
+        let mut any = false;
+        while rustix::io::read(notices, &mut bytes).is_ok_and(|read| read > 0) {
+            any = true;
+        }
+        any
+    }
+
+    /// Waits for a notice, for `timeout`, or for the time after which to look without one, whichever
+    /// is first, or until something happens to `other`. Returns whether there was a notice, or may
+    /// have been.
+    pub fn wait(&self, timeout: Duration, other: Option<PollFd<'_>>) -> bool {
+        let longest = if self.notices.is_some() { LOOK_EVERY } else { WITHOUT_NOTICES };
+        let mut polled: Vec<PollFd<'_>> = other.into_iter().collect();
+        if let Some(notices) = &self.notices {
+            polled.push(PollFd::new(notices, PollFlags::IN));
+        }
+        // An interrupted wait is only a short one.
+        poll(&mut polled, Timespec::try_from(timeout.min(longest)).ok().as_ref()).ok();
+        self.clear()
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn notices_of(files: &Files, name: &str) -> Option<OwnedFd> {
+    use std::os::fd::AsRawFd;
+
+    use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
+
+    let file = files.open_lock(name).ok()?;
+    let queue = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
+    // By its descriptor: by its name, somebody could put another file in its place.
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    add_watch(&queue, path, WatchFlags::ATTRIB | WatchFlags::MODIFY).ok()?;
+    Some(queue)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn notices_of(_: &Files, _: &str) -> Option<OwnedFd> {
+    None
+}

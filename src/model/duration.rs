@@ -1,0 +1,113 @@
+//! Durations as people write them: `500ms`, `10s`, `5m`, `2h`, `1d`, `2w`, or several together, as
+//! in `1h30m`. A bare number is seconds.
+
+use std::time::Duration;
+
+/// The longest duration accepted: ten years.
+const LONGEST: Duration = Duration::from_secs(10 * 366 * 86_400);
+
+/// Reads one duration. The error is a sentence for people.
+pub fn parse(text: &str) -> Result<Duration, String> {
+    let invalid = || format!("'{text}' is not a duration such as 500ms, 10s, 5m, 2h, 1d, 2w or 1h30m");
+    if !text.starts_with(|c: char| c.is_ascii_digit()) {
+        return Err(invalid());
+    }
+    let parsed = if text.bytes().all(|b| b.is_ascii_digit()) {
+        text.parse().map(Duration::from_secs).ok()
+    } else {
+        // humantime knows more units (years, `M` for months) than are worth the confusion.
+        let mut units = text.split(|c: char| c.is_ascii_digit()).filter(|unit| !unit.is_empty());
+        let known = units.all(|unit| ["ms", "s", "m", "h", "d", "w"].contains(&unit));
+        if known { humantime::parse_duration(text).ok() } else { None }
+    };
+    match parsed {
+        Some(duration) if duration > LONGEST => Err(format!("'{text}' is longer than ten years")),
+        Some(duration) => Ok(duration),
+        None => Err(invalid()),
+    }
+}
+
+/// Reads a duration that must not be zero.
+pub fn parse_positive(text: &str) -> Result<Duration, String> {
+    match parse(text)? {
+        Duration::ZERO => Err(format!("'{text}' is zero; give a longer duration")),
+        duration => Ok(duration),
+    }
+}
+
+/// Reads a list of durations, separated by commas.
+pub fn parse_list(text: &str) -> Result<Vec<Duration>, String> {
+    text.split(',').map(|one| parse(one.trim())).collect()
+}
+
+/// Writes a list of durations so that [`parse_list`] reads it back.
+pub fn format_list(durations: &[Duration]) -> String {
+    durations.iter().map(|duration| format(*duration)).collect::<Vec<_>>().join(",")
+}
+
+/// Writes one duration exactly, in milliseconds at the finest: `1h30m`.
+pub fn format(duration: Duration) -> String {
+    let mut rest = duration.as_millis();
+    let mut text = String::new();
+    for (unit, length) in [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)] {
+        if rest >= length {
+            text.push_str(&format!("{}{unit}", rest / length));
+            rest %= length;
+        }
+    }
+    if text.is_empty() { "0s".to_owned() } else { text }
+}
+
+/// Writes one duration in its largest unit only, for people: `45s`, `3m`, `2h`, `5d`.
+pub fn rough(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    // A unit is used from two of it on: "1h" might be nearly two.
+    let unit = [("d", 86_400), ("h", 3600), ("m", 60)].into_iter().find(|(_, length)| seconds >= 2 * length);
+    let (name, length) = unit.unwrap_or(("s", 1));
+    format!("{}{name}", seconds / length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rough_duration_has_one_unit() {
+        for (seconds, text) in
+            [(0, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (172_800, "2d")]
+        {
+            assert_eq!(rough(Duration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn durations_are_read_and_written() {
+        for (text, millis) in [
+            ("500ms", 500),
+            ("10s", 10_000),
+            ("5m", 300_000),
+            ("1h30m", 5_400_000),
+            ("1d", 86_400_000),
+            ("14d", 1_209_600_000),
+        ] {
+            let duration = parse(text).unwrap();
+            assert_eq!(duration.as_millis(), millis, "{text}");
+            assert_eq!(format(duration), text);
+        }
+        assert_eq!(parse("2w"), parse("14d"));
+        assert_eq!(parse("5"), parse("5s"));
+        assert_eq!(parse("0"), Ok(Duration::ZERO));
+        assert_eq!(format_list(&parse_list("1s,5s, 30s,2m,10m").unwrap()), "1s,5s,30s,2m,10m");
+        assert!(parse_positive("0ms").is_err());
+    }
+
+    #[test]
+    fn other_text_is_refused() {
+        for text in
+            ["", "s", "-1s", "1.5s", "1y", "1M", "5min", "1 s", "99999999d", "99999999999999999999", "1s,"]
+        {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        assert!(parse_list("1s,,2s").is_err());
+    }
+}

@@ -1,0 +1,497 @@
+//! Events: what a program hands in ([`NewEvent`]), what the table holds ([`Event`]), and the one
+//! line of JSON that is in the JSONL log and that every reader prints.
+//!
+//! This module owns the shape of that line and the rules for `source` and `type`.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+
+use super::json::{without_blanks, write_escaped, write_object};
+
+/// The two types of event. Anything else is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Type {
+    /// Something said between actors.
+    Message,
+    /// An actor's own trace.
+    Record,
+}
+
+impl Type {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Type::Message => "message",
+            Type::Record => "record",
+        }
+    }
+
+    /// The type of that name; `None` if there is no such type.
+    pub fn parse(text: &str) -> Option<Type> {
+        match text {
+            "message" => Some(Type::Message),
+            "record" => Some(Type::Record),
+            _ => None,
+        }
+    }
+}
+
+/// An event that has not been stored yet: it has neither id nor time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewEvent<'a> {
+    pub source: Cow<'a, str>,
+    pub kind: Type,
+    pub subtype: Option<Cow<'a, str>>,
+    pub content: Cow<'a, str>,
+    /// A JSON object, compact.
+    pub metadata: Option<Cow<'a, str>>,
+    /// A second event with the same key is the same event, pushed again. At most [`MAX_KEY`] bytes.
+    pub idempotency_key: Option<Cow<'a, str>>,
+}
+
+/// Longest idempotency key, in bytes: it is kept in an index.
+pub const MAX_KEY: usize = 1024;
+
+/// Why something is not an event; completes "line 3 …" or "the event …".
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvalidEvent(pub String);
+
+impl std::error::Error for InvalidEvent {}
+
+/// What lines of a batch that lack a field get in its place.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Defaults {
+    pub source: Option<String>,
+    pub kind: Option<String>,
+    pub subtype: Option<String>,
+}
+
+impl fmt::Display for InvalidEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One line of a batch as it is in the JSON. Keys that are not named here are ignored.
+#[derive(Deserialize)]
+struct Line<'a> {
+    #[serde(borrow)]
+    source: Option<Cow<'a, str>>,
+    #[serde(borrow, rename = "type")]
+    kind: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    subtype: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    content: Option<&'a RawValue>,
+    #[serde(borrow)]
+    metadata: Option<&'a RawValue>,
+    #[serde(borrow)]
+    idempotency_key: Option<Cow<'a, str>>,
+}
+
+impl<'a> NewEvent<'a> {
+    /// A message: the common case.
+    ///
+    /// # Panics
+    ///
+    /// If `source` is empty or has control characters; [`NewEvent::new`] returns an error instead.
+    pub fn message(source: impl Into<Cow<'a, str>>, content: impl Into<Cow<'a, str>>) -> NewEvent<'a> {
+        NewEvent::new(source, "message", None, content)
+            .expect("a source is not empty and has no control characters")
+    }
+
+    /// Checks the parts of an event. `kind` is `message` or `record`.
+    ///
+    /// # Errors
+    ///
+    /// Names the part at fault.
+    pub fn new(
+        source: impl Into<Cow<'a, str>>,
+        kind: &str,
+        subtype: Option<Cow<'a, str>>,
+        content: impl Into<Cow<'a, str>>,
+    ) -> Result<NewEvent<'a>, InvalidEvent> {
+        let source = source.into();
+        if source.is_empty() {
+            return Err(InvalidEvent("has an empty source".into()));
+        }
+        let plain = |byte: u8| (0x20..0x7f).contains(&byte);
+        if !source.bytes().all(plain) && source.chars().any(char::is_control) {
+            return Err(InvalidEvent("has control characters in its source".into()));
+        }
+        let kind = Type::parse(kind).ok_or_else(|| {
+            InvalidEvent(format!(
+                "has the type '{}', which is neither 'message' nor 'record'",
+                kind.escape_debug()
+            ))
+        })?;
+        Ok(NewEvent { source, kind, subtype, content: content.into(), metadata: None, idempotency_key: None })
+    }
+
+    /// Adds metadata: the text of a JSON object.
+    ///
+    /// # Errors
+    ///
+    /// It is not a JSON object.
+    pub fn with_metadata(mut self, json: &str) -> Result<NewEvent<'a>, InvalidEvent> {
+        // Parsed only to check it: the text is stored as written, so numbers keep their digits.
+        serde_json::from_str::<HashMap<Cow<'_, str>, IgnoredAny>>(json).map_err(|e| {
+            InvalidEvent(format!("has metadata that is not a JSON object ({})", plain_message(&e)))
+        })?;
+        self.metadata = Some(Cow::Owned(without_blanks(json)));
+        Ok(self)
+    }
+
+    /// Adds an idempotency key: 1 to [`MAX_KEY`] bytes of text.
+    ///
+    /// # Errors
+    ///
+    /// It is empty or too long.
+    pub fn with_key(mut self, key: impl Into<Cow<'a, str>>) -> Result<NewEvent<'a>, InvalidEvent> {
+        let key = key.into();
+        if key.is_empty() {
+            return Err(InvalidEvent("has an empty idempotency key".into()));
+        }
+        if key.len() > MAX_KEY {
+            return Err(InvalidEvent(format!("has an idempotency key longer than {MAX_KEY} bytes")));
+        }
+        self.idempotency_key = Some(key);
+        Ok(self)
+    }
+
+    /// A copy that borrows nothing.
+    pub fn to_static(&self) -> NewEvent<'static> {
+        let owned = |text: &Cow<'a, str>| Cow::Owned(text.clone().into_owned());
+        NewEvent {
+            source: owned(&self.source),
+            kind: self.kind,
+            subtype: self.subtype.as_ref().map(owned),
+            content: owned(&self.content),
+            metadata: self.metadata.as_ref().map(owned),
+            idempotency_key: self.idempotency_key.as_ref().map(owned),
+        }
+    }
+
+    /// The event as it is stored with that id and time.
+    pub fn row<'r>(&'r self, id: i64, created_at: &'r str) -> Row<'r> {
+        Row {
+            id,
+            created_at: created_at.as_bytes(),
+            source: self.source.as_bytes(),
+            kind: self.kind.as_str().as_bytes(),
+            subtype: self.subtype.as_deref().map(str::as_bytes),
+            content: self.content.as_bytes(),
+            metadata: self.metadata.as_deref().map(str::as_bytes),
+        }
+    }
+
+    /// Whether a stored event is this one, pushed before. Metadata is compared as text: two numbers
+    /// that differ in a digit no float can hold are different.
+    pub fn is_same(&self, stored: &Event) -> bool {
+        self.source == stored.source.as_str()
+            && self.kind.as_str() == stored.kind
+            && self.subtype.as_deref() == stored.subtype.as_deref()
+            && self.content == stored.content.as_str()
+            && self.metadata.as_deref() == stored.metadata.as_deref()
+    }
+
+    /// Reads one line of a batch: a JSON object with `source`, `type`, `content` and optionally
+    /// `subtype`, `metadata` and `idempotency_key`. A `content` that is not a string is stored as the
+    /// JSON text it was written as.
+    ///
+    /// # Errors
+    ///
+    /// The line is not such an object.
+    pub fn from_json(line: &'a [u8], defaults: &'a Defaults) -> Result<NewEvent<'a>, InvalidEvent> {
+        let text = std::str::from_utf8(line).map_err(|_| InvalidEvent("is not valid UTF-8".into()))?;
+        // A JSON array would otherwise be taken for the fields in order.
+        if !text.trim_start().starts_with('{') {
+            return Err(InvalidEvent("is not a JSON object".into()));
+        }
+        let line: Line<'a> = serde_json::from_str(text).map_err(|e| InvalidEvent(explain_json(&e)))?;
+        let missing = |key: &str| InvalidEvent(format!("has no '{key}'"));
+        let content = match line.content.map(RawValue::get) {
+            // serde_json reads a null as an absent value, so the text decides.
+            None if has_null_content(text) => return Err(InvalidEvent("has 'content' null".into())),
+            None => return Err(missing("content")),
+            // Without an escape, the text is what stands between the quotes.
+            Some(json) if json.starts_with('"') && memchr::memchr(b'\\', json.as_bytes()).is_none() => {
+                Cow::Borrowed(&json[1..json.len() - 1])
+            }
+            Some(json) if json.starts_with('"') => {
+                let text: Text<'a> =
+                    serde_json::from_str(json).map_err(|e| InvalidEvent(explain_json(&e)))?;
+                text.0
+            }
+            Some(json) => Cow::Borrowed(json),
+        };
+        let or = |value: Option<Cow<'a, str>>, default: &'a Option<String>| {
+            value.or_else(|| default.as_deref().map(Cow::Borrowed))
+        };
+        let event = NewEvent::new(
+            or(line.source, &defaults.source).ok_or_else(|| missing("source"))?,
+            &or(line.kind, &defaults.kind).ok_or_else(|| missing("type"))?,
+            or(line.subtype, &defaults.subtype),
+            content,
+        )?;
+        let event = match line.metadata {
+            Some(metadata) => event.with_metadata(metadata.get())?,
+            None => event,
+        };
+        match line.idempotency_key {
+            Some(key) => event.with_key(key),
+            None => Ok(event),
+        }
+    }
+
+    /// The warning a structured source deserves when it does not fit its form, if any.
+    pub fn source_warning(&self) -> Option<&'static str> {
+        source_warning(&self.source)
+    }
+}
+
+/// A JSON string, borrowed when it holds no escapes.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// Tells whether the object has a `content` key at all; called only when its value read as null.
+fn has_null_content(text: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Content {
+        #[serde(rename = "content")]
+        _content: IgnoredAny,
+    }
+    serde_json::from_str::<Content>(text).is_ok()
+}
+
+/// serde_json's message without the line number, which is always 1 and would mislead.
+fn plain_message(error: &serde_json::Error) -> String {
+    error.to_string().split(" at line ").next().unwrap_or_default().to_owned()
+}
+
+fn explain_json(error: &serde_json::Error) -> String {
+    let message = plain_message(error);
+    match error.classify() {
+        serde_json::error::Category::Data => format!("has a wrong value: {message}"),
+        _ => format!("is not valid JSON (column {}: {message})", error.column()),
+    }
+}
+
+/// Checks the structured forms `external:…` (five segments) and `internal:…` (three).
+///
+/// A source that does not fit its form is stored all the same; returns the form to use.
+pub fn source_warning(source: &str) -> Option<&'static str> {
+    let (form, segments, rest) = if let Some(rest) = source.strip_prefix("external:") {
+        ("external:<channel_type>:<channel_id>:<session_type>:<session_id>:<peer_id>", 5, rest)
+    } else if let Some(rest) = source.strip_prefix("internal:") {
+        ("internal:<session_type>:<session_id>:<agent_id>", 3, rest)
+    } else {
+        return None;
+    };
+    let fits = rest.split(':').count() == segments
+        && rest.split(':').all(|segment| !segment.is_empty() && !segment.chars().any(char::is_uppercase));
+    (!fits).then_some(form)
+}
+
+/// A stored event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// From 1, rising in the order of commits.
+    pub id: i64,
+    /// ISO 8601, UTC, milliseconds: `2026-03-18T10:30:00.123Z`.
+    pub created_at: String,
+    pub source: String,
+    pub kind: String,
+    pub subtype: Option<String>,
+    pub content: String,
+    /// A JSON object.
+    pub metadata: Option<String>,
+}
+
+/// The columns of a stored event, borrowed.
+///
+/// Bytes rather than text: other programs write the table too, and nothing stops them from storing
+/// a BLOB or broken UTF-8, which is printed with replacement characters.
+#[derive(Debug, Clone, Copy)]
+pub struct Row<'a> {
+    pub id: i64,
+    pub created_at: &'a [u8],
+    pub source: &'a [u8],
+    pub kind: &'a [u8],
+    pub subtype: Option<&'a [u8]>,
+    pub content: &'a [u8],
+    pub metadata: Option<&'a [u8]>,
+}
+
+impl Row<'_> {
+    /// Appends the event as one compact JSON object, keys in the order of the columns, no newline.
+    pub fn write_json(&self, out: &mut Vec<u8>) {
+        out.reserve(self.content.len() + self.source.len() + 192);
+        out.extend_from_slice(b"{\"id\":");
+        out.extend_from_slice(itoa::Buffer::new().format(self.id).as_bytes());
+        out.extend_from_slice(b",\"created_at\":\"");
+        write_escaped(out, self.created_at);
+        out.extend_from_slice(b"\",\"source\":\"");
+        write_escaped(out, self.source);
+        out.extend_from_slice(b"\",\"type\":\"");
+        write_escaped(out, self.kind);
+        match self.subtype {
+            Some(subtype) => {
+                out.extend_from_slice(b"\",\"subtype\":\"");
+                write_escaped(out, subtype);
+                out.extend_from_slice(b"\",\"content\":\"");
+            }
+            None => out.extend_from_slice(b"\",\"subtype\":null,\"content\":\""),
+        }
+        write_escaped(out, self.content);
+        out.push(b'"');
+        if let Some(metadata) = self.metadata {
+            out.extend_from_slice(b",\"metadata\":");
+            write_object(out, metadata);
+        }
+        out.push(b'}');
+    }
+
+    /// Appends the event as one line of NDJSON.
+    pub fn write_line(&self, out: &mut Vec<u8>) {
+        self.write_json(out);
+        out.push(b'\n');
+    }
+
+    pub fn to_event(&self) -> Event {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Event {
+            id: self.id,
+            created_at: text(self.created_at),
+            source: text(self.source),
+            kind: text(self.kind),
+            subtype: self.subtype.map(text),
+            content: text(self.content),
+            metadata: self.metadata.map(text),
+        }
+    }
+}
+
+impl Event {
+    pub fn row(&self) -> Row<'_> {
+        Row {
+            id: self.id,
+            created_at: self.created_at.as_bytes(),
+            source: self.source.as_bytes(),
+            kind: self.kind.as_bytes(),
+            subtype: self.subtype.as_deref().map(str::as_bytes),
+            content: self.content.as_bytes(),
+            metadata: self.metadata.as_deref().map(str::as_bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NO_DEFAULTS: Defaults = Defaults { source: None, kind: None, subtype: None };
+
+    #[test]
+    fn missing_fields_come_from_the_defaults() {
+        let defaults = Defaults {
+            source: Some("ci".into()),
+            kind: Some("record".into()),
+            subtype: Some("toolcall".into()),
+        };
+        let event = NewEvent::from_json(br#"{"content":"c"}"#, &defaults).unwrap();
+        assert_eq!((&*event.source, event.kind), ("ci", Type::Record));
+        assert_eq!(event.subtype.as_deref(), Some("toolcall"));
+        let event =
+            NewEvent::from_json(br#"{"source":"s","type":"message","content":"c"}"#, &defaults).unwrap();
+        assert_eq!((&*event.source, event.kind), ("s", Type::Message));
+    }
+
+    fn invalid(line: &str) -> String {
+        NewEvent::from_json(line.as_bytes(), &NO_DEFAULTS).unwrap_err().0
+    }
+
+    #[test]
+    fn content_that_is_not_a_string_keeps_its_json_text() {
+        for (json, stored) in [
+            (r#""plain""#, "plain"),
+            (r#""a\n\u00e9""#, "a\né"),
+            (r#"{"b": 1, "a":[2]}"#, r#"{"b": 1, "a":[2]}"#),
+            ("[1,2]", "[1,2]"),
+            ("12345678901234567890123.50", "12345678901234567890123.50"),
+            ("true", "true"),
+        ] {
+            let line = format!(r#"{{"source":"s","type":"record","content":{json}}}"#);
+            assert_eq!(NewEvent::from_json(line.as_bytes(), &NO_DEFAULTS).unwrap().content, stored);
+        }
+    }
+
+    #[test]
+    fn every_kind_of_bad_line_says_what_is_wrong() {
+        assert_eq!(invalid("[1]"), "is not a JSON object");
+        assert_eq!(invalid("nonsense"), "is not a JSON object");
+        assert!(invalid(r#"{"source":"#).starts_with("is not valid JSON"));
+        assert_eq!(invalid(r#"{"type":"record","content":"c"}"#), "has no 'source'");
+        assert_eq!(invalid(r#"{"source":"s","content":"c"}"#), "has no 'type'");
+        assert_eq!(invalid(r#"{"source":"s","type":"record"}"#), "has no 'content'");
+        assert_eq!(invalid(r#"{"source":"s","type":"record","content":null}"#), "has 'content' null");
+        assert!(invalid(r#"{"source":1,"type":"record","content":"c"}"#).starts_with("has a wrong value"));
+        assert!(
+            invalid(r#"{"source":"s","type":"x","content":"c"}"#).contains("neither 'message' nor 'record'")
+        );
+        assert_eq!(invalid(r#"{"source":"","type":"record","content":"c"}"#), "has an empty source");
+        assert!(invalid("{\"source\":\"a\\nb\",\"type\":\"record\",\"content\":\"c\"}").contains("control"));
+        assert!(
+            invalid(r#"{"source":"a","source":"b","type":"record","content":"c"}"#).contains("duplicate")
+        );
+    }
+
+    #[test]
+    fn deeply_nested_content_is_only_text() {
+        let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+        let line = format!(r#"{{"source":"s","type":"record","content":{deep},"other":{deep}}}"#);
+        assert_eq!(NewEvent::from_json(line.as_bytes(), &NO_DEFAULTS).unwrap().content, deep);
+    }
+
+    #[test]
+    fn metadata_is_a_compact_object_with_its_numbers_as_written() {
+        let line =
+            r#"{"source":"s","type":"record","content":"c","metadata":{ "a b" : "x \" y", "n": 1.50 }}"#;
+        let event = NewEvent::from_json(line.as_bytes(), &NO_DEFAULTS).unwrap();
+        assert_eq!(event.metadata.as_deref(), Some(r#"{"a b":"x \" y","n":1.50}"#));
+        for bad in ["1", "[]", "\"x\"", "true", &"{\"a\":".repeat(500)] {
+            let line = format!(r#"{{"source":"s","type":"record","content":"c","metadata":{bad}}}"#);
+            assert!(NewEvent::from_json(line.as_bytes(), &NO_DEFAULTS).is_err(), "{bad}");
+        }
+        assert!(
+            invalid(r#"{"source":"s","type":"record","content":"c","metadata":[]}"#)
+                .contains("not a JSON object")
+        );
+        assert!(
+            invalid(r#"{"source":"s","type":"record","content":"c","idempotency_key":""}"#).contains("empty")
+        );
+        let large = r#"{"source":"s","type":"record","content":"c","metadata":{"n":1e999}}"#;
+        let event = NewEvent::from_json(large.as_bytes(), &NO_DEFAULTS).unwrap();
+        assert_eq!(event.metadata.as_deref(), Some(r#"{"n":1e999}"#));
+    }
+
+    #[test]
+    fn structured_sources_are_checked_against_their_form() {
+        for fine in [
+            "external:telegram:tg-main:group:grp-123/topic-456:alice",
+            "internal:dm:default:warden",
+            "self",
+            "Anything: else",
+            "external",
+        ] {
+            assert_eq!(source_warning(fine), None, "{fine}");
+        }
+        for odd in ["external:a:b", "internal:dm:default:Warden", "internal:dm::x", "internal:a:b:c:d"] {
+            assert!(source_warning(odd).is_some(), "{odd}");
+        }
+    }
+}

@@ -1,0 +1,548 @@
+//! The one rule for runs: what happens before and after a handler ran, as pure functions.
+//!
+//! A run made *progress* if the consumer's cursor at its end is past the cursor at its start. With
+//! nothing pending the consumer is idle. Pending after progress: run again at once, attempts
+//! forgotten. Pending without progress: one more failed attempt, and a wait; out of attempts, the
+//! consumer stalls, or, when events are delivered on stdin, the one event at fault becomes a dead
+//! letter. `run` carries out what is decided here; a store remembers it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::time::Time;
+
+/// How events reach a handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Deliver {
+    /// It is only started, and pops for itself.
+    #[default]
+    Wake,
+    /// It gets them as NDJSON on stdin, and exit 0 acknowledges them.
+    Stdin,
+}
+
+impl Deliver {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Deliver::Wake => "wake",
+            Deliver::Stdin => "stdin",
+        }
+    }
+}
+
+/// What a subscription asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Options {
+    pub deliver: Deliver,
+    /// Most events per run with [`Deliver::Stdin`], at least 1.
+    pub batch_size: u64,
+    /// Runs without progress before giving up, at least 1.
+    pub max_attempts: u32,
+    /// Waits between attempts; the last repeats. Never empty.
+    #[serde(with = "millis_list")]
+    pub backoff: Vec<Duration>,
+    /// How long a run may take.
+    #[serde(with = "millis")]
+    pub timeout: Option<Duration>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            deliver: Deliver::Wake,
+            batch_size: 100,
+            max_attempts: 5,
+            backoff: [1, 5, 30, 120, 600].map(Duration::from_secs).to_vec(),
+            timeout: None,
+        }
+    }
+}
+
+impl Options {
+    /// The wait after that many failed attempts.
+    pub fn wait_after(&self, attempts: u32) -> Duration {
+        let step = (attempts.max(1) - 1) as usize;
+        self.backoff.get(step).or(self.backoff.last()).copied().unwrap_or_default()
+    }
+
+    pub fn longest_wait(&self) -> Duration {
+        self.backoff.iter().max().copied().unwrap_or_default()
+    }
+}
+
+/// A process, identified for longer than its pid lasts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessId {
+    pub pid: u32,
+    /// When it started, in the kernel's own unit; 0 where that cannot be known.
+    pub start: i64,
+    /// The boot it lives in; empty where that cannot be known.
+    pub boot: String,
+    /// The PID namespace its pid belongs to; 0 where that cannot be known.
+    pub namespace: u64,
+}
+
+/// Where a consumer stands, as recorded. Pausing is separate: a paused consumer may still be running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    #[default]
+    Idle,
+    /// A run began and its end is not recorded yet; its supervisor may be dead.
+    Running,
+    /// The next attempt is due at `next_try`.
+    Waiting,
+    /// Given up until a newer matching event comes or somebody says `resume`.
+    Stalled,
+}
+
+/// What a run is given to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Task {
+    /// It pops for itself.
+    Wake,
+    /// Several events on stdin; the last one's id.
+    Batch(i64),
+    /// One event alone on stdin.
+    Single(i64),
+    /// A dead letter, delivered again.
+    DeadLetter(i64),
+}
+
+/// A request to end a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopRequest {
+    /// The signal its processes get first.
+    pub signal: i32,
+    /// How long they have before they are killed, in milliseconds.
+    pub kill_after_ms: u64,
+}
+
+/// The reason recorded for a consumer that somebody stopped.
+pub const STOPPED: &str = "stopped";
+
+/// All that is recorded about a subscription's runs.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunState {
+    pub phase: Phase,
+    pub paused: bool,
+    /// Why it stalled.
+    pub reason: Option<String>,
+    /// The number of the attempt under way, or of the last failed one; 0 when the last run was fine.
+    pub attempts: u32,
+    #[serde(with = "super::time::as_text")]
+    pub next_try: Option<Time>,
+    /// Who supervises the run or the wait. May be dead.
+    pub supervisor: Option<ProcessId>,
+    /// The handler's first process, which leads its process group.
+    pub handler: Option<ProcessId>,
+    /// Identifies the thread the processes work for (device and inode of its database), so that a
+    /// copied directory does not take the original's run for its own.
+    pub home: Option<(u64, u64)>,
+    /// When the run or the wait began.
+    #[serde(with = "super::time::as_text")]
+    pub since: Option<Time>,
+    /// When the last finished run began, when it ended, and how.
+    #[serde(with = "super::time::as_text")]
+    pub began: Option<Time>,
+    #[serde(with = "super::time::as_text")]
+    pub ended: Option<Time>,
+    pub last_exit: Option<Exit>,
+    /// What the run under way was given.
+    pub task: Option<Task>,
+    /// The cursor at its start.
+    pub start_cursor: i64,
+    /// How often the cursor had been moved back by then.
+    pub start_rewinds: i64,
+    /// The newest event at its start, or how far a stalled consumer was scanned for newer ones.
+    pub start_newest: i64,
+    /// A batch failed: events up to this id are delivered one at a time.
+    pub single_upto: i64,
+    /// A dead letter was made, and nothing has succeeded since.
+    pub dead_streak: bool,
+    pub stop: Option<StopRequest>,
+    /// How many runs have ended well, and how many have not.
+    pub succeeded: u64,
+    pub failed: u64,
+    /// How many dead letters were made.
+    pub dead_lettered: u64,
+}
+
+impl RunState {
+    /// The same without a run, wait or stall; what outlasts one run stays.
+    pub fn idle(&self) -> RunState {
+        RunState {
+            phase: Phase::Idle,
+            reason: None,
+            next_try: None,
+            supervisor: None,
+            handler: None,
+            home: None,
+            since: None,
+            task: None,
+            stop: None,
+            ..self.clone()
+        }
+    }
+
+    fn stalled(self, reason: &str) -> RunState {
+        RunState { phase: Phase::Stalled, reason: Some(reason.to_owned()), ..self }
+    }
+}
+
+/// What to do with a consumer now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    None,
+    Start,
+    /// Start then, and keep the lock until then.
+    WaitUntil(Time),
+}
+
+/// Decides what to do with a consumer that has something pending. `newer` says whether a matching
+/// event has come since its last run began; it matters only to a stalled one.
+pub fn decide(state: &RunState, options: &Options, newer: bool, now: Time) -> Action {
+    // A clock that was set back must not prolong a wait.
+    let at = |time: Time, longest: Duration| {
+        let time = time.min(now + longest);
+        if time <= now { Action::Start } else { Action::WaitUntil(time) }
+    };
+    if state.paused {
+        return Action::None;
+    }
+    match state.phase {
+        // A run whose supervisor is gone is settled by whoever has the lock.
+        Phase::Idle | Phase::Running => Action::Start,
+        Phase::Waiting => {
+            let left = state.next_try.zip(state.since).and_then(|(next, since)| (next - since).to_std().ok());
+            at(state.next_try.unwrap_or(now), left.unwrap_or(options.longest_wait()))
+        }
+        Phase::Stalled if !newer => Action::None,
+        Phase::Stalled if state.reason.as_deref() == Some(STOPPED) => Action::Start,
+        Phase::Stalled => {
+            let wait = options.longest_wait();
+            at(state.ended.map_or(now, |ended| ended + wait), wait)
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exit {
+    Code(i32),
+    Signal(i32),
+    TimedOut,
+    /// Its supervisor was killed, so nobody knows.
+    Unknown,
+}
+
+impl Exit {
+    /// As one number, where there is one: like a shell, a signal counts from 128; like GNU
+    /// timeout, a time limit is 124.
+    pub fn code(self) -> Option<i32> {
+        match self {
+            Exit::Code(code) => Some(code),
+            Exit::Signal(signal) => Some(128 + signal),
+            Exit::TimedOut => Some(124),
+            Exit::Unknown => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Exit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Exit::Code(code) => write!(f, "exit={code}"),
+            Exit::Signal(signal) => write!(f, "exit={} signal={signal}", 128 + signal),
+            Exit::TimedOut => f.write_str("timed out"),
+            Exit::Unknown => f.write_str("exit=unknown"),
+        }
+    }
+}
+
+/// A run that has ended, and what stood then.
+#[derive(Debug, Clone, Copy)]
+pub struct Ended {
+    pub task: Task,
+    pub exit: Exit,
+    /// Somebody asked for the end.
+    pub stopped: bool,
+    /// The cursor, with the acknowledgement that the exit code stands for.
+    pub cursor: i64,
+    /// Whether the cursor was moved back during the run.
+    pub rewound: bool,
+    /// Whether anything is pending past the cursor.
+    pub pending: bool,
+    pub now: Time,
+}
+
+impl Ended {
+    /// Whether the run did what it was given.
+    pub fn succeeded(&self) -> bool {
+        self.exit == Exit::Code(0) && !self.stopped
+    }
+}
+
+/// What to record about a run that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    pub state: RunState,
+    /// This event becomes a dead letter, after that many attempts, and the cursor moves on to it.
+    pub dead_letter: Option<(i64, u32)>,
+}
+
+impl From<RunState> for Outcome {
+    fn from(state: RunState) -> Outcome {
+        Outcome { state, dead_letter: None }
+    }
+}
+
+/// Applies the rule to a run that has ended.
+pub fn apply_outcome(before: &RunState, options: &Options, ended: &Ended) -> Outcome {
+    let succeeded = ended.succeeded();
+    let mut state = RunState {
+        began: before.since,
+        ended: Some(ended.now),
+        last_exit: Some(ended.exit),
+        succeeded: before.succeeded + u64::from(succeeded),
+        failed: before.failed + u64::from(!succeeded && !ended.stopped),
+        ..before.idle()
+    };
+    if succeeded && !matches!(ended.task, Task::Wake) && !ended.rewound {
+        state.dead_streak = false;
+    }
+    if ended.stopped {
+        if !matches!(ended.task, Task::DeadLetter(_)) {
+            state.attempts = before.attempts.saturating_sub(1);
+        }
+        return state.stalled(STOPPED).into();
+    }
+    if let (Task::Batch(last), false) = (ended.task, succeeded) {
+        state.single_upto = last;
+    }
+    if let Task::DeadLetter(_) = ended.task {
+        // Its exit code alone decides, and that is recorded with the dead letter. The attempts are
+        // those of what comes next.
+        return state.into();
+    }
+    let progress = ended.cursor > before.start_cursor;
+    if !ended.pending || progress {
+        state.attempts = 0;
+        return state.into();
+    }
+    if let Exit::Code(code @ (126 | 127)) = ended.exit {
+        return state.stalled(&format!("the handler cannot be run (exit {code})")).into();
+    }
+    let waiting = |state: RunState| RunState {
+        phase: Phase::Waiting,
+        next_try: Some(ended.now + options.wait_after(before.attempts)),
+        since: Some(ended.now),
+        ..state
+    };
+    if let Task::Batch(_) = ended.task {
+        // The attempts of its events are counted from their first run alone.
+        state.attempts = 0;
+        return waiting(state).into();
+    }
+    if before.attempts < options.max_attempts {
+        return waiting(state).into();
+    }
+    match ended.task {
+        Task::Single(id) if !ended.rewound && !before.dead_streak => {
+            (state.attempts, state.dead_streak) = (0, true);
+            state.dead_lettered += 1;
+            Outcome { state, dead_letter: Some((id, before.attempts)) }
+        }
+        Task::Single(_) if before.dead_streak => {
+            state.stalled("out of attempts, and nothing has succeeded since the last dead letter").into()
+        }
+        _ => state.stalled("out of attempts").into(),
+    }
+}
+
+mod millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(value: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+        value.map(|duration| duration.as_millis() as u64).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<u64>::deserialize(from)?.map(Duration::from_millis))
+    }
+}
+
+mod millis_list {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(list: &[Duration], to: S) -> Result<S::Ok, S::Error> {
+        list.iter().map(|duration| duration.as_millis() as u64).collect::<Vec<u64>>().serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Duration>, D::Error> {
+        Ok(Vec::<u64>::deserialize(from)?.into_iter().map(Duration::from_millis).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::time;
+
+    fn now() -> Time {
+        time::parse("2026-03-18T10:30:00.000Z").unwrap()
+    }
+
+    fn running(attempts: u32) -> RunState {
+        RunState {
+            phase: Phase::Running,
+            attempts,
+            start_cursor: 10,
+            start_newest: 20,
+            ..RunState::default()
+        }
+    }
+
+    fn ended(task: Task, exit: Exit, cursor: i64, pending: bool) -> Ended {
+        Ended { task, exit, stopped: false, cursor, rewound: cursor < 10, pending, now: now() }
+    }
+
+    fn stdin() -> Options {
+        Options { deliver: Deliver::Stdin, ..Options::default() }
+    }
+
+    #[test]
+    fn nothing_pending_or_progress_forgets_the_attempts() {
+        for (cursor, pending) in [(10, false), (11, true), (11, false), (5, false)] {
+            let outcome = apply_outcome(
+                &running(3),
+                &Options::default(),
+                &ended(Task::Wake, Exit::Code(1), cursor, pending),
+            );
+            assert_eq!((outcome.state.phase, outcome.state.attempts), (Phase::Idle, 0));
+        }
+    }
+
+    #[test]
+    fn each_failed_attempt_waits_longer_and_the_last_stalls() {
+        let options = Options::default();
+        for (attempt, wait) in [(1, 1), (2, 5), (3, 30), (4, 120)] {
+            let outcome =
+                apply_outcome(&running(attempt), &options, &ended(Task::Wake, Exit::Code(0), 10, true));
+            assert_eq!(outcome.state.phase, Phase::Waiting);
+            assert_eq!(outcome.state.next_try, Some(now() + Duration::from_secs(wait)));
+            assert_eq!(outcome.state.attempts, attempt);
+        }
+        let outcome = apply_outcome(&running(5), &options, &ended(Task::Wake, Exit::Code(0), 10, true));
+        assert_eq!(
+            (outcome.state.phase, outcome.state.reason.as_deref()),
+            (Phase::Stalled, Some("out of attempts"))
+        );
+    }
+
+    #[test]
+    fn a_missing_program_stalls_at_once() {
+        for code in [126, 127] {
+            let ended = ended(Task::Single(11), Exit::Code(code), 10, true);
+            let outcome = apply_outcome(&running(1), &stdin(), &ended);
+            assert_eq!((outcome.state.phase, outcome.dead_letter), (Phase::Stalled, None));
+        }
+    }
+
+    #[test]
+    fn a_stopped_run_costs_no_attempt() {
+        let stopped = Ended { stopped: true, ..ended(Task::Wake, Exit::Signal(15), 10, true) };
+        let state = apply_outcome(&running(2), &Options::default(), &stopped).state;
+        assert_eq!((state.phase, state.attempts), (Phase::Stalled, 1));
+        assert_eq!(state.reason.as_deref(), Some(STOPPED));
+        assert_eq!(decide(&state, &Options::default(), false, now()), Action::None);
+        assert_eq!(decide(&state, &Options::default(), true, now()), Action::Start);
+    }
+
+    #[test]
+    fn a_failed_batch_is_delivered_singly_and_its_attempts_count_from_there() {
+        let state =
+            apply_outcome(&running(1), &stdin(), &ended(Task::Batch(20), Exit::Code(1), 10, true)).state;
+        assert_eq!((state.phase, state.attempts, state.single_upto), (Phase::Waiting, 0, 20));
+        let state =
+            apply_outcome(&running(1), &stdin(), &ended(Task::Batch(20), Exit::Code(1), 12, true)).state;
+        assert_eq!((state.phase, state.single_upto), (Phase::Idle, 20));
+    }
+
+    #[test]
+    fn a_second_dead_letter_needs_a_success_in_between() {
+        let single = |exit, cursor| ended(Task::Single(11), exit, cursor, true);
+        let outcome = apply_outcome(&running(5), &stdin(), &single(Exit::Code(1), 10));
+        assert_eq!((outcome.dead_letter, outcome.state.phase), (Some((11, 5)), Phase::Idle));
+        assert!(outcome.state.dead_streak);
+        let streak = RunState { dead_streak: true, ..running(5) };
+        let outcome = apply_outcome(&streak, &stdin(), &single(Exit::Code(1), 10));
+        assert_eq!((outcome.dead_letter, outcome.state.phase), (None, Phase::Stalled));
+        let outcome = apply_outcome(&streak, &stdin(), &single(Exit::Code(0), 11));
+        assert!(!outcome.state.dead_streak);
+    }
+
+    #[test]
+    fn a_stalled_consumer_gets_one_more_run_after_the_longest_wait() {
+        let stalled =
+            RunState { phase: Phase::Stalled, attempts: 5, ended: Some(now()), ..RunState::default() };
+        let due = now() + Duration::from_secs(600);
+        assert_eq!(decide(&stalled, &Options::default(), true, now()), Action::WaitUntil(due));
+        assert_eq!(decide(&stalled, &Options::default(), false, now()), Action::None);
+        assert_eq!(decide(&stalled, &Options::default(), false, due), Action::None);
+        let outcome =
+            apply_outcome(&running(6), &Options::default(), &ended(Task::Wake, Exit::Code(1), 10, true));
+        assert_eq!(outcome.state.phase, Phase::Stalled);
+    }
+
+    #[test]
+    fn retrying_a_dead_letter_is_no_attempt_at_what_comes_next() {
+        let retry = ended(Task::DeadLetter(3), Exit::Code(1), 10, true);
+        let state = apply_outcome(&running(4), &stdin(), &retry).state;
+        assert_eq!((state.phase, state.attempts), (Phase::Idle, 4));
+        let state = apply_outcome(&running(4), &stdin(), &Ended { stopped: true, ..retry }).state;
+        assert_eq!((state.phase, state.attempts), (Phase::Stalled, 4));
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_prolongs_no_wait() {
+        let next_try = Some(now() + Duration::from_secs(86_400));
+        let waiting = RunState { phase: Phase::Waiting, next_try, ..RunState::default() };
+        let due = now() + Duration::from_secs(600);
+        assert_eq!(decide(&waiting, &Options::default(), false, now()), Action::WaitUntil(due));
+        let since = Some(now() + Duration::from_secs(86_397));
+        let known = RunState { since, ..waiting.clone() };
+        let due = now() + Duration::from_secs(3);
+        assert_eq!(decide(&known, &Options::default(), false, now()), Action::WaitUntil(due));
+        let paused = RunState { paused: true, ..waiting };
+        assert_eq!(decide(&paused, &Options::default(), true, now()), Action::None);
+    }
+
+    #[test]
+    fn a_state_survives_being_written_and_read() {
+        let state = RunState {
+            task: Some(Task::Single(11)),
+            last_exit: Some(Exit::Signal(9)),
+            since: Some(now()),
+            stop: Some(StopRequest { signal: 15, kill_after_ms: 1 }),
+            home: Some((1, 2)),
+            ..running(3)
+        };
+        let json = serde_json::to_string(&state).unwrap();
+        assert_eq!(serde_json::from_str::<RunState>(&json).unwrap(), state);
+        let options = Options { timeout: Some(Duration::from_secs(5)), ..stdin() };
+        let json = serde_json::to_string(&options).unwrap();
+        assert_eq!(serde_json::from_str::<Options>(&json).unwrap(), options);
+        assert_eq!(serde_json::from_str::<Options>("{}").unwrap(), Options::default());
+    }
+}

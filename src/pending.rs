@@ -1,0 +1,123 @@
+//! Whether anything is pending for a consumer, at a cost that follows what is new.
+//!
+//! How far a filter was evaluated without a match is remembered with the subscription (see
+//! [`ScanWatermark`](crate::model::subscription::ScanWatermark)), so that no event is asked about
+//! twice, whoever asks.
+
+use std::time::Instant;
+
+use crate::error::{Error, Result};
+use crate::model::filter::{Filter, Scope};
+use crate::model::subscription::Subscription;
+use crate::store::{FilterFailure, ScanRange, Store};
+
+/// A watermark is written when it has moved this far; a shorter way is scanned again for less than
+/// the writing costs.
+const WATERMARK_STEP: i64 = 256;
+
+/// How many ids are scanned before the ground gained is remembered.
+const SCAN_STEP: i64 = 64 * 1024;
+
+/// What looking for a consumer's pending events found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Look {
+    /// The oldest matching event past the cursor.
+    pub first: Option<i64>,
+    /// Time ran out before one was found or all were asked about.
+    pub cut_short: bool,
+    /// The newest id ever given, matching or not.
+    pub newest: i64,
+    /// Events the filter failed on, seen for the first time.
+    pub failures: Vec<FilterFailure>,
+}
+
+/// The filter of a subscription, checked again: other programs write the table too.
+///
+/// # Errors
+///
+/// [`Error::BrokenFilter`].
+pub fn checked_filter(subscription: &Subscription) -> Result<Option<Filter>> {
+    let text = subscription.filter_text().unwrap_or_default();
+    Filter::new(text, Scope::Subscription)
+        .map_err(|problem| Error::BrokenFilter { consumer: subscription.consumer.clone(), problem })
+}
+
+/// Looks for the oldest pending event, until `until` at the latest. `subscription` must be as it is
+/// stored, because what is learned is remembered with it.
+///
+/// # Errors
+///
+/// [`Error::BrokenFilter`]; those of the store.
+pub fn look(store: &mut dyn Store, subscription: &Subscription, until: Option<Instant>) -> Result<Look> {
+    look_from(store, subscription, until, true)
+}
+
+/// The same for a subscription whose cursor is not the stored one: nothing is remembered.
+pub fn look_without_memory(
+    store: &mut dyn Store,
+    subscription: &Subscription,
+    until: Option<Instant>,
+) -> Result<Look> {
+    look_from(store, subscription, until, false)
+}
+
+fn look_from(
+    store: &mut dyn Store,
+    subscription: &Subscription,
+    until: Option<Instant>,
+    remember: bool,
+) -> Result<Look> {
+    let newest = store.newest()?;
+    let mut look = Look { newest, ..Look::default() };
+    let cursor = subscription.last_acked_id;
+    if subscription.filter_text().is_none() {
+        if newest > cursor {
+            look.first = store.first_after(cursor)?;
+        }
+        return Ok(look);
+    }
+    let start = subscription.scanned_upto(cursor);
+    if start >= newest {
+        return Ok(look);
+    }
+    let Some(filter) = checked_filter(subscription)? else { return Ok(look) };
+    let (mut upto, mut remembered) = (start, start);
+    while upto < newest && look.first.is_none() && !look.cut_short {
+        // In steps, so that a scan that is killed keeps most of the ground it gained.
+        let end = newest.min(upto.saturating_add(SCAN_STEP));
+        let scan = store.scan(&filter, ScanRange { after: upto, upto: end, most: 1, until })?;
+        look.first = scan.ids.first().copied();
+        look.cut_short = look.first.is_none() && scan.upto < end;
+        let gained = look.first.map_or(scan.upto, |id| id - 1);
+        let mut fresh = scan.failures;
+        fresh.retain(|failure| failure.id > subscription.filter_error_id && failure.id <= gained);
+        if remember && (gained - remembered >= WATERMARK_STEP || !fresh.is_empty() || look.cut_short) {
+            store.remember_scan(subscription, gained, &fresh)?;
+            remembered = gained;
+        }
+        look.failures.extend(fresh);
+        upto = gained.max(upto);
+        if look.first.is_none() && !look.cut_short {
+            // Other programs may leave gaps of any width.
+            upto = store.first_after(upto)?.map_or(newest, |next| next - 1).max(upto);
+        }
+    }
+    Ok(look)
+}
+
+/// How many matching events there are from `first`, the oldest pending one, on. `gapless`: whether no
+/// id from the oldest event to the newest is missing, so that counting all of them is subtracting.
+pub fn count(store: &mut dyn Store, subscription: &Subscription, first: i64, gapless: bool) -> Result<u64> {
+    let newest = store.newest()?;
+    let Some(filter) = checked_filter(subscription)? else {
+        return if gapless { Ok(newest.abs_diff(first) + 1) } else { store.count_after(first - 1) };
+    };
+    let (mut events, mut upto) = (0, first - 1);
+    while upto < newest {
+        let range = ScanRange { after: upto, upto: newest, most: 4096, until: None };
+        let scan = store.scan(&filter, range)?;
+        events += scan.ids.len() as u64;
+        upto = scan.upto;
+    }
+    Ok(events)
+}

@@ -1,0 +1,388 @@
+//! A thread as a program uses it: open it, push, read, wait, subscribe, acknowledge.
+//!
+//! Nothing here prints, reads the environment, handles signals or starts a process. Waking consumers
+//! is not the queue's affair: see [`run::wake`](fn@crate::run::wake).
+
+mod init;
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::files::log::{self, Level};
+use crate::files::watch::{LOOK_EVERY, Watcher};
+use crate::files::{COMMIT, Files};
+use crate::jsonl;
+use crate::model::event::{Event, NewEvent, Row};
+use crate::model::filter::{Filter, Scope};
+use crate::model::subscription::{ConsumerId, NewSubscription, Subscription};
+use crate::pending::{self, Look};
+use crate::sqlite::Sqlite;
+use crate::store::{Appended, Move, Moved, Put, ScanRange, Store, Stored};
+
+/// A page of reading ends at about so many bytes, and at so many events.
+const PAGE_BYTES: usize = 256 * 1024;
+const PAGE_EVENTS: usize = 1000;
+
+/// An open thread. It can be sent to another thread of the program; each that works at the same time
+/// opens its own.
+pub struct Queue {
+    pub(crate) files: Files,
+    pub(crate) store: Sqlite,
+}
+
+/// What became of a push.
+#[derive(Debug)]
+pub struct Pushed {
+    pub appended: Appended,
+    /// Why the JSONL log is behind, if it is. The events are stored; the next push brings the log up
+    /// to date.
+    pub log_behind: Option<Error>,
+}
+
+/// An event that was pushed, or that had been pushed before under the same idempotency key.
+#[derive(Debug)]
+pub struct PushedEvent {
+    pub id: i64,
+    pub created_at: String,
+    pub repeated: bool,
+    /// As in [`Pushed`].
+    pub log_behind: Option<Error>,
+}
+
+/// Where to begin reading: with the first event after this id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct After(pub i64);
+
+/// A reading under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selection {
+    /// Events up to this id are done.
+    pub after: i64,
+    /// How many more events to read; `None` is no limit.
+    pub limit: Option<u64>,
+    pub filter: Option<Filter>,
+}
+
+impl From<After> for Selection {
+    fn from(After(after): After) -> Selection {
+        Selection { after, limit: None, filter: None }
+    }
+}
+
+/// Whether a reading has come to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remaining {
+    /// There may be more events.
+    Some,
+    None,
+}
+
+impl Queue {
+    /// Makes a thread in `path` (and its parents), beside whatever is there already. Returns its
+    /// absolute path.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AlreadyAThread`], [`Error::Leftovers`]; those of the file system.
+    pub fn init(path: impl AsRef<Path>) -> Result<PathBuf> {
+        init::init(path.as_ref())
+    }
+
+    /// Opens the thread in `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotAThread`], [`Error::ForeignDatabase`], [`Error::NewerSchema`]; those of the
+    /// database.
+    pub fn open(path: impl AsRef<Path>) -> Result<Queue> {
+        let files = Files::open(path.as_ref())?;
+        let store = Sqlite::open(&files.path_of(crate::files::DB))?;
+        if !files.is_owner() {
+            files.share_wal();
+        }
+        Ok(Queue { files, store })
+    }
+
+    /// The thread's directory, absolute.
+    pub fn path(&self) -> &Path {
+        self.files.path()
+    }
+
+    pub fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// What keeps the events, for whatever has no method here.
+    pub fn store(&mut self) -> &mut dyn Store {
+        &mut self.store
+    }
+
+    /// Writes a line to the thread's log.
+    pub fn log(&self, level: Level, text: impl std::fmt::Display) {
+        self.files.log(level, text);
+    }
+
+    /// Stores one event. When this returns, it survives a power cut.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::KeyConflict`]; those of the database. Nothing is stored then, unless the error says
+    /// that the outcome is unknown.
+    pub fn push(&mut self, event: &NewEvent<'_>) -> Result<PushedEvent> {
+        let mut stored = None;
+        let appended = self.append(&mut |put| {
+            stored = Some(put(event)?);
+            Ok(())
+        })?;
+        let (id, created_at, repeated) = match stored {
+            Some(Stored::Repeated { id, created_at }) => (id, created_at, true),
+            _ => (appended.last_id.unwrap_or_default(), appended.created_at, false),
+        };
+        self.log_push(event, id, repeated);
+        Ok(PushedEvent { id, created_at, repeated, log_behind: self.publish(&mut |_| {}).err() })
+    }
+
+    /// Stores what `feed` puts, in one transaction: all or nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Queue::push`], and those of `feed`.
+    pub fn push_all(&mut self, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Pushed> {
+        let appended = self.append(feed)?;
+        self.log_batch(&appended);
+        Ok(Pushed { appended, log_behind: self.publish(&mut |_| {}).err() })
+    }
+
+    /// The first step of a push: stores, and no more. [`Queue::publish`] has to follow.
+    pub(crate) fn append(&mut self, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Appended> {
+        if let Err(e) = log::rotate(&self.files) {
+            self.log(Level::Warn, format_args!("push: logs/thread.log could not be rotated: {e}"));
+        }
+        let appended = self.store.append(feed);
+        if let Err(e @ (Error::Database(_) | Error::Io { .. })) = &appended {
+            self.log(Level::Error, format_args!("push: {e}"));
+        }
+        appended
+    }
+
+    pub(crate) fn log_push(&self, event: &NewEvent<'_>, id: i64, repeated: bool) {
+        let again = if repeated { " repeated" } else { "" };
+        let (source, kind) = (&event.source, event.kind.as_str());
+        self.log(Level::Info, format_args!("push: source={source} type={kind} id={id}{again}"));
+    }
+
+    pub(crate) fn log_batch(&self, appended: &Appended) {
+        let (count, last_id) = (appended.count, appended.last_id.unwrap_or_default());
+        self.log(Level::Info, format_args!("push batch: count={count} last_id={last_id}"));
+    }
+
+    /// The second step of a push: brings the JSONL log up to date, then lets waiters know. `progress`
+    /// is told how many more events were written.
+    pub(crate) fn publish(&mut self, progress: &mut dyn FnMut(u64)) -> Result<()> {
+        let logged = jsonl::catch_up(&self.files, &mut self.store, progress);
+        if let Err(e) = &logged {
+            self.log(Level::Warn, format_args!("push: events.jsonl is behind: {e}"));
+        }
+        // Where it cannot be touched, waiters look within a second.
+        drop(self.files.touch(COMMIT));
+        logged
+    }
+
+    /// Reads all events after an id, oldest first, into memory.
+    pub fn read(&mut self, after: After, filter: Option<&Filter>) -> Result<Vec<Event>> {
+        let mut selection = Selection { filter: filter.cloned(), ..after.into() };
+        let mut events = Vec::new();
+        while self.read_page(&mut selection, &mut |row| {
+            events.push(row.to_event());
+            ControlFlow::Continue(())
+        })? == Remaining::Some
+        {}
+        Ok(events)
+    }
+
+    /// Appends the next events to `page` as NDJSON, about 256 KiB of them, and moves `selection` on.
+    /// No read transaction stays open, so a slow reader holds nothing up.
+    pub fn read_lines(&mut self, selection: &mut Selection, page: &mut Vec<u8>) -> Result<Remaining> {
+        self.read_page(selection, &mut |row| {
+            row.write_line(page);
+            if page.len() < PAGE_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })
+    }
+
+    /// Hands the next events to `take`, until it breaks or a page is full, and moves `selection` on.
+    pub fn read_page(
+        &mut self,
+        selection: &mut Selection,
+        take: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
+    ) -> Result<Remaining> {
+        if selection.limit == Some(0) {
+            return Ok(Remaining::None);
+        }
+        let most = selection.limit.map_or(PAGE_EVENTS, |limit| PAGE_EVENTS.min(limit as usize));
+        let Selection { after, limit, filter } = selection;
+        let Some(filter) = filter else {
+            let read = read_counted(&mut self.store, (after, limit), (i64::MAX, most), take)?;
+            let more = (read == most || most == 0) && *limit != Some(0);
+            return Ok(if more { Remaining::Some } else { Remaining::None });
+        };
+        let newest = self.store.newest()?;
+        let range = ScanRange { after: *after, upto: newest, most, until: None };
+        let scan = self.store.scan(filter, range)?;
+        for &id in &scan.ids {
+            *after = id - 1;
+            let mut flow = ControlFlow::Continue(());
+            read_counted(&mut self.store, (after, limit), (id, 1), &mut |row| {
+                flow = take(row);
+                flow
+            })?;
+            *after = id;
+            if flow.is_break() || *limit == Some(0) {
+                return Ok(if *limit == Some(0) { Remaining::None } else { Remaining::Some });
+            }
+        }
+        *after = scan.upto.max(*after);
+        Ok(if scan.upto < newest { Remaining::Some } else { Remaining::None })
+    }
+
+    /// The id after which the last `count` matching events begin, none of them up to `after`.
+    pub fn start_of_tail(&mut self, filter: Option<&Filter>, after: i64, count: u64) -> Result<i64> {
+        const STEP: i64 = 4096;
+        // One that matches everything reads no more of an event than its id.
+        let everything = Filter::new("1", Scope::Reading)?;
+        let Some(filter) = filter.or(everything.as_ref()) else { return Ok(after) };
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let (mut upto, mut found) = (self.store.newest()?, 0);
+        if count == 0 {
+            return Ok(upto.max(after));
+        }
+        while upto > after {
+            let start = after.max(upto.saturating_sub(STEP));
+            let range = ScanRange { after: start, upto, most: usize::MAX, until: None };
+            let ids = self.store.scan(filter, range)?.ids;
+            if found + ids.len() >= count {
+                return Ok(ids[ids.len() - (count - found)] - 1);
+            }
+            found += ids.len();
+            // Pruned events leave gaps of any width.
+            upto = self.store.last_upto(start)?.unwrap_or(0);
+        }
+        Ok(after)
+    }
+
+    /// Watches for commits, for an event loop: see [`Watcher`].
+    pub fn watcher(&self) -> Watcher {
+        Watcher::new(&self.files, COMMIT)
+    }
+
+    /// The newest id ever given: to read on from there is to read what is new.
+    pub fn newest(&mut self) -> Result<After> {
+        self.store.newest().map(After)
+    }
+
+    /// Waits until there is an event after `id`, for at most `timeout`. Returns whether there is. Each
+    /// call watches anew: whoever waits in a loop for long uses [`Queue::watcher`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Moved`]; those of the database.
+    pub fn wait(&mut self, After(id): After, timeout: Duration) -> Result<bool> {
+        let watcher = self.watcher();
+        let end = Instant::now() + timeout;
+        loop {
+            if self.store.first_after(id)?.is_some() {
+                return Ok(true);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            if !self.files.still_there() {
+                return Err(Error::Moved(self.path().to_owned()));
+            }
+            watcher.wait(left.min(LOOK_EVERY), None);
+        }
+    }
+
+    /// Registers a consumer. Returns where its cursor was moved to, if that was requested.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AlreadySubscribed`].
+    pub fn subscribe(&mut self, new: &NewSubscription) -> Result<Option<Moved>> {
+        self.store.subscribe(new)
+    }
+
+    /// The subscription of a consumer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownConsumer`].
+    pub fn subscription(&mut self, consumer: &ConsumerId) -> Result<Subscription> {
+        self.store.subscription(consumer)?.ok_or_else(|| Error::UnknownConsumer(consumer.clone()))
+    }
+
+    /// Acknowledges events up to `id`: moves the cursor forward, never backwards.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownConsumer`].
+    pub fn acknowledge(&mut self, consumer: &ConsumerId, id: i64) -> Result<Moved> {
+        self.store.move_cursor(consumer, id, Move::Acknowledge)
+    }
+
+    /// Looks for the oldest pending event of a consumer, and logs the events its filter failed on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BrokenFilter`].
+    pub fn look(&mut self, subscription: &Subscription, until: Option<Instant>) -> Result<Look> {
+        let look = pending::look(&mut self.store, subscription, until)?;
+        self.log_failures(subscription, &look);
+        Ok(look)
+    }
+
+    /// Whoever looks must log: a failure is reported only once.
+    fn log_failures(&self, subscription: &Subscription, look: &Look) {
+        // A filter that fails on everything must not fill the log: the first few tell the story.
+        const SHOWN: usize = 10;
+        let consumer = &subscription.consumer;
+        for failure in look.failures.iter().take(SHOWN) {
+            let (id, error) = (failure.id, log::Quoted(&failure.message));
+            self.log(
+                Level::Warn,
+                format_args!("filter: consumer={consumer} id={id} does not match: error={error}"),
+            );
+        }
+        if let Some(last) = look.failures.get(SHOWN..).and_then(<[_]>::last) {
+            let (more, id) = (look.failures.len() - SHOWN, last.id);
+            self.log(
+                Level::Warn,
+                format_args!("filter: consumer={consumer} failed on {more} more events up to id={id}"),
+            );
+        }
+    }
+}
+
+/// Reads up to `most` events with ids up to `upto`, and moves the place in a selection on. Returns how
+/// many there were.
+fn read_counted(
+    store: &mut dyn Store,
+    (after, limit): (&mut i64, &mut Option<u64>),
+    (upto, most): (i64, usize),
+    take: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
+) -> Result<usize> {
+    let mut read = 0;
+    let mut broken = false;
+    store.read(*after, upto, most, &mut |row| {
+        *after = row.id;
+        *limit = limit.map(|limit| limit.saturating_sub(1));
+        read += 1;
+        let flow = take(row);
+        broken = flow.is_break();
+        flow
+    })?;
+    // A page that was cut short may be followed by another.
+    Ok(if broken { most } else { read })
+}

@@ -1,0 +1,64 @@
+//! Starting handlers, standing beside them, and ending them.
+//!
+//! A push ends by waking consumers (`wake`): through a notifier, by dispatching itself, or not at
+//! all. `dispatch` finds out who has something pending, takes the consumer's lock and hands it to a
+//! `supervisor`, a process of its own, which starts the `handler`, waits for its end, records it,
+//! unlocks, and looks again.
+//!
+//! Nothing here decides which program becomes a supervisor: its user says so with a [`Launcher`].
+
+pub mod control;
+pub mod dispatch;
+mod handler;
+pub mod notifier;
+pub mod process;
+pub mod spawn;
+pub mod stop;
+pub mod supervisor;
+pub mod wake;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::files::Files;
+
+pub use dispatch::dispatch;
+pub use wake::{Waking, wake};
+
+/// How background processes are started, and how consumers are woken after a push.
+#[derive(Debug, Clone)]
+pub struct Launcher {
+    /// The program `thread`, or another that passes the arguments it gets to
+    /// [`supervisor::supervise`] and [`wake::in_background`].
+    pub program: PathBuf,
+    pub waking: WakeBy,
+}
+
+/// Who starts handlers after a push.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WakeBy {
+    /// The pushing process itself.
+    Dispatch,
+    /// An external program that runs commands later.
+    Notifier {
+        program: PathBuf,
+        /// The first word of the command it is to run: how a shell finds the program `thread`.
+        dispatch_with: String,
+    },
+    /// Nobody: somebody runs `thread dispatch`.
+    Nobody,
+}
+
+impl Launcher {
+    /// A background process for a thread: the program's subcommand of that name.
+    fn background(&self, word: &str, files: &Files) -> Command {
+        let mut command = Command::new(&self.program);
+        std::os::unix::process::CommandExt::arg0(&mut command, "thread");
+        command.arg(word).arg("--thread").arg(files.path());
+        // What a handler is told belongs to that handler, even when it is its push that starts this.
+        for name in spawn::thread_variables() {
+            command.env_remove(name);
+        }
+        command
+    }
+}

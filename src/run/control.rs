@@ -1,0 +1,85 @@
+//! Pausing and resuming consumers, and telling supervisors to look.
+
+use std::time::Duration;
+
+use super::process::{Liveness, handler_of, supervisor_of};
+use crate::error::{Error, Result};
+use crate::files::{CONTROL, Files};
+use crate::model::run::{Phase, RunState};
+use crate::model::subscription::{ConsumerId, Subscription};
+use crate::queue::Queue;
+use crate::store::{RunUpdate, Store};
+
+/// Lets all supervisors of a thread know that a consumer's row has changed. They watch a file rather
+/// than listen to signals, so that those in another container hear it too.
+pub fn notify_supervisors(files: &Files) {
+    // Where it cannot be touched, a supervisor looks by itself when its run or wait is over.
+    drop(files.touch(CONTROL));
+}
+
+/// Pauses a consumer. A run under way goes on.
+///
+/// # Errors
+///
+/// [`Error::UnknownConsumer`].
+pub fn pause(queue: &mut Queue, consumer: &ConsumerId) -> Result<Subscription> {
+    change(queue, consumer, |_, state| RunState { paused: true, ..state.clone() })
+}
+
+/// Ends any waiting, stall or pause, so that the consumer starts afresh. A run under way goes on.
+///
+/// # Errors
+///
+/// [`Error::UnknownConsumer`].
+pub fn resume(queue: &mut Queue, consumer: &ConsumerId) -> Result<Subscription> {
+    change(queue, consumer, |files, state| {
+        let fresh = RunState {
+            paused: false,
+            attempts: 0,
+            reason: None,
+            next_try: None,
+            dead_streak: false,
+            ..state.clone()
+        };
+        let under_way =
+            supervisor_of(files, state) != Liveness::Dead || handler_of(files, state) != Liveness::Dead;
+        match state.phase {
+            Phase::Running if under_way => RunState { attempts: state.attempts.min(1), ..fresh },
+            _ => RunState { phase: Phase::Idle, ..fresh },
+        }
+    })
+}
+
+fn change(
+    queue: &mut Queue,
+    consumer: &ConsumerId,
+    change: impl Fn(&Files, &RunState) -> RunState,
+) -> Result<Subscription> {
+    let seen = queue.subscription(consumer)?;
+    let files = queue.files.clone();
+    let changed = update(&mut queue.store, &seen, |current| {
+        Some(RunUpdate { durable: true, ..RunUpdate::state(change(&files, &current.state)) })
+    })?;
+    notify_supervisors(&queue.files);
+    changed.ok_or_else(|| Error::UnknownConsumer(consumer.clone()))
+}
+
+/// Records what `decide` makes of a subscription as it is now; tries again when something changed in
+/// between. `None` when `decide` says so, or the subscription is gone or was made anew.
+pub fn update(
+    store: &mut dyn Store,
+    seen: &Subscription,
+    mut decide: impl FnMut(&Subscription) -> Option<RunUpdate>,
+) -> Result<Option<Subscription>> {
+    loop {
+        let Some(current) = store.subscription(&seen.consumer)?.filter(|now| now.is_same(seen)) else {
+            return Ok(None);
+        };
+        let Some(update) = decide(&current) else { return Ok(None) };
+        if let Some(updated) = store.update_run(&current, &update)? {
+            return Ok(Some(updated));
+        }
+        // Somebody else was faster, which cannot go on for ever.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

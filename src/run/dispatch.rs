@@ -1,0 +1,238 @@
+//! Who has something pending, and starting a supervisor for it.
+//!
+//! For each subscription: is something pending, and does the rule for runs allow a run? Then try its
+//! lock; if that is held, its holder looks again after letting go, so going away is safe. If it is
+//! free, look once more under the lock, because the last run may have ended between the two, and
+//! hand the lock to a supervisor.
+
+use std::time::{Duration, Instant};
+
+use chrono::Utc;
+
+use super::{Launcher, supervisor, wake};
+use crate::error::{Error, Result};
+use crate::files::Files;
+use crate::files::lock::Lock;
+use crate::files::log::Level;
+use crate::model::run::{self, Action, Phase, RunState};
+use crate::model::subscription::{ConsumerId, Subscription};
+use crate::model::time::Time;
+use crate::pending;
+use crate::queue::Queue;
+use crate::store::{RunUpdate, Store};
+
+/// How long a push or dispatch itself evaluates filters, for all consumers together. Longer backlogs
+/// are left to a process beside it.
+const OWN_TIME: Duration = Duration::from_millis(20);
+
+/// A stalled consumer's place is remembered when this many events were looked at since.
+const REMEMBER_AFTER: i64 = 256;
+
+/// What became of one consumer.
+#[derive(Debug)]
+pub enum Dispatched {
+    /// Nothing is pending, or it is not to be started.
+    Idle,
+    /// A supervisor was started; it starts the handler, at once or when its wait is over.
+    Started,
+    /// The lock is held: its holder will look again.
+    LockHeld,
+    /// Its backlog is long; a process in the background looks through it.
+    LeftToBackground,
+    /// The subscription cannot be carried out: its filter or handler is broken, or its directory gone.
+    Broken(Error),
+    /// It should have been started and could not be.
+    Failed(Error),
+}
+
+/// How thoroughly to look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// For a few milliseconds; the rest is left to a process in the background.
+    Quick,
+    /// However long it takes.
+    Thorough,
+}
+
+/// What to do for a consumer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    None {
+        pending: bool,
+    },
+    /// Start its handler. `newest` is the newest event at the time of the look.
+    Start {
+        newest: i64,
+    },
+    WaitUntil(Time),
+    /// Time ran out before it could be told.
+    Unknown,
+}
+
+impl Step {
+    /// Whether a supervisor has to be started.
+    pub fn is_due(self) -> bool {
+        matches!(self, Step::Start { .. } | Step::WaitUntil(_))
+    }
+}
+
+/// Starts the handler of every consumer that has something pending and is not running. Trouble with
+/// one consumer is logged and does not keep the others from being started.
+///
+/// # Errors
+///
+/// [`Error::NotOwner`]; when the subscriptions cannot be read.
+pub fn dispatch(
+    queue: &mut Queue,
+    launcher: &Launcher,
+    effort: Effort,
+) -> Result<Vec<(ConsumerId, Dispatched)>> {
+    if !queue.files.is_owner() {
+        return Err(Error::NotOwner(queue.path().to_owned()));
+    }
+    let until = (effort == Effort::Quick).then(|| Instant::now() + OWN_TIME);
+    let mut all = Vec::new();
+    for subscription in queue.store.subscriptions()? {
+        let consumer = subscription.consumer.clone();
+        let done = match start_if_due(queue, launcher, subscription, until) {
+            Ok(done) => done,
+            Err(e @ (Error::BrokenFilter { .. } | Error::BrokenSubscription(_))) => Dispatched::Broken(e),
+            Err(e) => Dispatched::Failed(e),
+        };
+        if let Dispatched::Broken(e) | Dispatched::Failed(e) = &done {
+            queue.log(Level::Error, format_args!("dispatch: consumer={consumer} not started: {e}"));
+        }
+        all.push((consumer, done));
+    }
+    if all.iter().any(|(_, done)| matches!(done, Dispatched::LeftToBackground)) {
+        wake::start_background(queue, launcher, Duration::ZERO)?;
+    }
+    Ok(all)
+}
+
+/// Starts a supervisor for one consumer if it is due.
+pub fn start_if_due(
+    queue: &mut Queue,
+    launcher: &Launcher,
+    mut subscription: Subscription,
+    until: Option<Instant>,
+) -> Result<Dispatched> {
+    loop {
+        match next_step(queue, &subscription, until)? {
+            Step::None { .. } => return Ok(Dispatched::Idle),
+            Step::Unknown => return Ok(Dispatched::LeftToBackground),
+            Step::Start { .. } | Step::WaitUntil(_) => {}
+        }
+        let consumer = &subscription.consumer;
+        let Some(lock) = try_lock(&queue.files, consumer)? else {
+            queue.log(Level::Info, format_args!("dispatch: consumer={consumer} skipped (lock held)"));
+            return Ok(Dispatched::LockHeld);
+        };
+        if let Some(current) = queue.store.subscription(consumer)?
+            && next_step(queue, &current, until)?.is_due()
+        {
+            supervisor::spawn(&queue.files, launcher, consumer, &lock)?;
+            // The supervisor holds it now, through its own copy.
+            return Ok(Dispatched::Started);
+        }
+        lock.release();
+        // Something may have come while the lock was ours, and its pusher was turned away.
+        match queue.store.subscription(consumer)? {
+            Some(current) => subscription = current,
+            None => return Ok(Dispatched::Idle),
+        }
+    }
+}
+
+/// Tries the consumer's lock.
+pub fn try_lock(files: &Files, consumer: &ConsumerId) -> Result<Option<Lock>> {
+    Lock::try_take(files, Files::consumer_lock(consumer))
+}
+
+/// What to do for a consumer now.
+///
+/// # Errors
+///
+/// [`Error::BrokenFilter`], [`Error::BrokenSubscription`]; those of the database.
+pub fn next_step(queue: &mut Queue, subscription: &Subscription, until: Option<Instant>) -> Result<Step> {
+    let look = queue.look(subscription, until)?;
+    if look.first.is_none() && !subscription.has_retry() {
+        return Ok(if look.cut_short { Step::Unknown } else { Step::None { pending: false } });
+    }
+    check(subscription)?;
+    let state = &subscription.state;
+    let newer = match state.phase {
+        Phase::Stalled if !state.paused => match has_newer(queue, subscription, until)? {
+            Some(newer) => newer,
+            None => return Ok(Step::Unknown),
+        },
+        _ => false,
+    };
+    Ok(match run::decide(state, &subscription.options, newer, Utc::now()) {
+        Action::None => Step::None { pending: true },
+        Action::Start => Step::Start { newest: look.newest },
+        Action::WaitUntil(time) => Step::WaitUntil(time),
+    })
+}
+
+/// Whether something matching has come since a stalled consumer's last run, or a dead letter is to be
+/// delivered again. `None` if time ran out.
+fn has_newer(queue: &mut Queue, subscription: &Subscription, until: Option<Instant>) -> Result<Option<bool>> {
+    if subscription.has_retry() {
+        return Ok(Some(true));
+    }
+    let later = since_last_run(subscription);
+    let look = pending::look_without_memory(&mut queue.store, &later, until)?;
+    if look.cut_short {
+        return Ok(None);
+    }
+    if look.first.is_none() && look.newest - later.last_acked_id >= REMEMBER_AFTER {
+        // So that the next look need not go the same way again.
+        let state = RunState { start_newest: look.newest, ..subscription.state.clone() };
+        queue.store.update_run(subscription, &RunUpdate::state(state))?;
+    }
+    Ok(Some(look.first.is_some()))
+}
+
+/// A consumer as if it had finished with all that was there when its last run began.
+pub fn since_last_run(subscription: &Subscription) -> Subscription {
+    let since = subscription.state.start_newest.max(subscription.last_acked_id);
+    Subscription { last_acked_id: since, ..subscription.clone() }
+}
+
+/// Whether a subscription can be carried out, apart from its filter.
+///
+/// # Errors
+///
+/// [`Error::BrokenSubscription`].
+pub fn check(subscription: &Subscription) -> Result<()> {
+    let consumer = &subscription.consumer;
+    if subscription.handler_cmd.trim().is_empty() {
+        return Err(Error::BrokenSubscription(format!("the handler of '{consumer}' is empty")));
+    }
+    match &subscription.cwd {
+        Some(cwd) if !cwd.is_dir() => Err(Error::BrokenSubscription(format!(
+            "the working directory of '{consumer}', {}, is gone",
+            cwd.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Whether anything is pending past `cursor`, or a dead letter to be delivered again. A broken filter
+/// matches nothing.
+pub fn is_pending(queue: &mut Queue, subscription: &Subscription, cursor: i64) -> Result<bool> {
+    if subscription.has_retry() {
+        return Ok(true);
+    }
+    let look = if cursor == subscription.last_acked_id {
+        queue.look(subscription, None)
+    } else {
+        let moved = Subscription { last_acked_id: cursor, ..subscription.clone() };
+        pending::look_without_memory(&mut queue.store, &moved, None)
+    };
+    match look {
+        Err(Error::BrokenFilter { .. }) => Ok(false),
+        look => Ok(look?.first.is_some()),
+    }
+}

@@ -1,0 +1,310 @@
+//! One run of a handler: what it is given, starting it, its output, and ending it.
+//!
+//! A run ends when its `sh` has been reaped; what that left in the background is its own affair. A
+//! run that is being *ended* (by a time limit or `stop`) is over only when its whole process group
+//! is gone. Standard output and error go straight to a file, so nobody has to read along.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+
+use super::{process, spawn};
+use crate::error::{Error, IoContext, Result};
+use crate::files::lock::Lock;
+use crate::files::log::Level;
+use crate::files::{Access, Files, rotation};
+use crate::model::run::{Deliver, Exit, ProcessId, Task};
+use crate::model::subscription::Subscription;
+use crate::model::time;
+use crate::pending::checked_filter;
+use crate::queue::{Queue, Remaining, Selection};
+use crate::store::Store;
+
+/// A batch on stdin ends at about this many bytes.
+const BATCH_BYTES: usize = 1024 * 1024;
+
+/// A handler's log longer than this is set aside before the next run.
+const LOG_LIMIT: u64 = 10 * 1024 * 1024;
+
+/// How much of the end of a run's output a dead letter keeps, in bytes.
+const OUTPUT_KEPT: u64 = 2048;
+
+/// How often a run that is being ended is looked at.
+const ENDING_STEP: Duration = Duration::from_millis(10);
+
+/// How often one is looked at where the system does not tell of its end.
+#[cfg_attr(target_os = "linux", allow(dead_code))]
+const WITHOUT_NOTICE: Duration = Duration::from_millis(20);
+
+/// What the next run is given, with its stdin if it is fed. `None` when nothing is pending any more.
+pub fn next_task(queue: &mut Queue, subscription: &Subscription) -> Result<Option<(Task, Option<File>)>> {
+    if subscription.options.deliver == Deliver::Wake {
+        return Ok(Some((Task::Wake, None)));
+    }
+    let consumer = &subscription.consumer;
+    for letter in queue.store.dead_letters(Some(consumer))?.into_iter().filter(|letter| letter.retry) {
+        let id = letter.event_id;
+        let mut page = Vec::new();
+        queue.store.read(id.saturating_sub(1), id, 1, &mut |row| {
+            row.write_line(&mut page);
+            ControlFlow::Continue(())
+        })?;
+        if !page.is_empty() {
+            return Ok(Some((Task::DeadLetter(id), Some(stdin_file(queue, &page)?))));
+        }
+        queue.store.discard_dead_letters(consumer, Some(id))?;
+        queue.log(
+            Level::Warn,
+            format_args!("dead: consumer={consumer} id={id} is no longer stored; discarded"),
+        );
+    }
+    let after = subscription.scanned_upto(subscription.last_acked_id);
+    let mut selection = Selection { after, limit: Some(1), filter: checked_filter(subscription)? };
+    let (mut batch, mut count, mut last) = (Vec::new(), 0, 0);
+    // The first event decides whether others may come with it.
+    let mut most = 1;
+    while count < most && batch.len() < BATCH_BYTES {
+        selection.limit = Some(if count == 0 { 1 } else { most - count });
+        let remaining = queue.read_page(&mut selection, &mut |row| {
+            row.write_line(&mut batch);
+            count += 1;
+            last = row.id;
+            if batch.len() < BATCH_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        if most == 1 && count == 1 && last > subscription.state.single_upto {
+            most = subscription.options.batch_size;
+        } else if remaining == Remaining::None {
+            break;
+        }
+    }
+    let task = match count {
+        0 => return Ok(None),
+        1 => Task::Single(last),
+        _ => Task::Batch(last),
+    };
+    Ok(Some((task, Some(stdin_file(queue, &batch)?))))
+}
+
+/// An unlinked file with these contents, to be read from its beginning. A regular file: nothing
+/// blocks, and a handler that does not read it disturbs nobody.
+fn stdin_file(queue: &Queue, contents: &[u8]) -> Result<File> {
+    let dir = queue.files.path_of("run");
+    let make = || {
+        let mut file = tempfile::tempfile_in(&dir)?;
+        file.write_all(contents)?;
+        file.rewind()?;
+        Ok::<File, std::io::Error>(file)
+    };
+    make().at("write the handler's stdin in", &dir)
+}
+
+/// Starts the handler, which then holds a copy of `lock`.
+pub fn start(
+    queue: &Queue,
+    subscription: &Subscription,
+    task: Task,
+    stdin: Option<File>,
+    lock: &Lock,
+) -> Result<Running> {
+    let mut output = Output::open(&queue.files, subscription);
+    let mut command = command(queue, subscription);
+    spawn::detached(&mut command, Some(lock.as_raw_fd()));
+    if let Some(file) = stdin {
+        command.stdin(file);
+    }
+    match &mut output {
+        Ok(output) => {
+            output.begin(subscription, task);
+            if let (Ok(out), Ok(err)) = (output.file.try_clone(), output.file.try_clone()) {
+                command.stdout(out).stderr(err);
+            }
+        }
+        Err(e) => {
+            let consumer = &subscription.consumer;
+            queue.log(Level::Warn, format_args!("handler: consumer={consumer} its output is lost: {e}"));
+        }
+    }
+    let failed = |source| Error::Spawn { what: "the handler", source };
+    let child = command.spawn().map_err(failed)?;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| failed(std::io::ErrorKind::NotFound.into()))?;
+    Ok(Running {
+        pid,
+        exit_notice: exit_notice(pid),
+        exit: None,
+        kill_at: None,
+        began: Instant::now(),
+        output: output.ok(),
+    })
+}
+
+/// The handler's command line, with nothing of ours in its environment but what it needs.
+fn command(queue: &Queue, subscription: &Subscription) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command.arg("-c").arg(&subscription.handler_cmd);
+    for name in spawn::thread_variables() {
+        command.env_remove(name);
+    }
+    command.env("THREAD_DIR", queue.path());
+    command.env("THREAD_CONSUMER", subscription.consumer.as_str());
+    command.env("THREAD_LAST_ACKED_ID", subscription.last_acked_id.to_string());
+    if let Some(cwd) = &subscription.cwd {
+        command.current_dir(cwd);
+    }
+    command
+}
+
+#[cfg(target_os = "linux")]
+fn exit_notice(pid: Pid) -> Option<OwnedFd> {
+    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn exit_notice(_: Pid) -> Option<OwnedFd> {
+    None
+}
+
+/// A handler at work. This process is its parent.
+pub struct Running {
+    /// Its `sh`, which leads a session and a process group of its own.
+    pid: Pid,
+    /// Becomes readable when the `sh` has ended.
+    exit_notice: Option<OwnedFd>,
+    exit: Option<Exit>,
+    /// It is being ended: from then on its processes are killed.
+    kill_at: Option<Instant>,
+    began: Instant,
+    output: Option<Output>,
+}
+
+impl Running {
+    /// The handler's first process, for the record.
+    pub fn process(&self) -> Option<ProcessId> {
+        ProcessId::of(self.pid.as_raw_nonzero().get().unsigned_abs())
+    }
+
+    /// How the run ended, once it has. Reaps whatever of its processes has ended, and kills those
+    /// whose time is up.
+    pub fn poll(&mut self) -> Option<Exit> {
+        for (pid, status) in reaped() {
+            if pid == self.pid {
+                self.exit = Some(exit_of(status));
+            }
+        }
+        let Some(kill_at) = self.kill_at else { return self.exit };
+        if !process::group_is_alive(self.pid) && self.exit.is_some() {
+            return self.exit;
+        }
+        if Instant::now() >= kill_at {
+            // A group that is gone by now is what was wanted.
+            rustix::process::kill_process_group(self.pid, Signal::KILL).ok();
+        }
+        None
+    }
+
+    /// What to wait for before the next [`Running::poll`], and for how long at most.
+    pub fn wait_for(&self) -> (Option<PollFd<'_>>, Duration) {
+        match (&self.kill_at, &self.exit_notice) {
+            (Some(_), _) => (None, ENDING_STEP),
+            (None, Some(notice)) => (Some(PollFd::new(notice, PollFlags::IN)), Duration::MAX),
+            (None, None) => (None, WITHOUT_NOTICE),
+        }
+    }
+
+    /// Asks all its processes to end, and kills them after `grace`.
+    pub fn end(&mut self, signal: i32, grace: Duration) {
+        let kill_at = Instant::now() + grace;
+        self.kill_at = Some(self.kill_at.map_or(kill_at, |earlier| earlier.min(kill_at)));
+        let signal = Signal::from_named_raw(signal).unwrap_or(Signal::TERM);
+        // A stopped process would not notice before it goes on.
+        rustix::process::kill_process_group(self.pid, signal).ok();
+        rustix::process::kill_process_group(self.pid, Signal::CONT).ok();
+    }
+
+    /// Notes the end in the handler's log, and returns the end of its output.
+    pub fn finish(self, exit: Exit) -> String {
+        let after = self.began.elapsed();
+        self.output.map(|mut output| output.end(exit, after)).unwrap_or_default()
+    }
+}
+
+/// Reaps children nobody asks about: what earlier runs left behind.
+pub fn reap() {
+    reaped().for_each(drop);
+}
+
+fn reaped() -> impl Iterator<Item = (Pid, WaitStatus)> {
+    std::iter::from_fn(|| rustix::process::wait(WaitOptions::NOHANG).ok().flatten())
+}
+
+fn exit_of(status: WaitStatus) -> Exit {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => Exit::Code(code),
+        (None, Some(signal)) => Exit::Signal(signal),
+        (None, None) => Exit::Unknown,
+    }
+}
+
+/// The handler's log file, during one run.
+struct Output {
+    file: File,
+    /// Where this run's output begins.
+    from: u64,
+}
+
+impl Output {
+    fn open(files: &Files, subscription: &Subscription) -> std::io::Result<Output> {
+        let name = Files::handler_log(&subscription.consumer);
+        files.make_dir("logs/handlers")?;
+        if files.size(&name) > LOG_LIMIT {
+            // The `~` keeps these names apart from every consumer's.
+            let stem = format!("{}~", subscription.consumer.file_stem());
+            rotation::set_aside(files, &name.to_string_lossy(), &stem, "log")?;
+        }
+        Ok(Output { file: files.open_file(name, Access::Append)?, from: 0 })
+    }
+
+    fn begin(&mut self, subscription: &Subscription, task: Task) {
+        let given = match task {
+            Task::Wake => String::new(),
+            Task::Batch(last) => format!(" events upto={last}"),
+            Task::Single(id) => format!(" event id={id}"),
+            Task::DeadLetter(id) => format!(" dead letter id={id}"),
+        };
+        self.note(&format!("begins attempt={}{given}", subscription.state.attempts));
+        self.from = self.file.metadata().map(|log| log.len()).unwrap_or(0);
+    }
+
+    fn end(&mut self, exit: Exit, after: Duration) -> String {
+        let tail = self.tail().unwrap_or_default();
+        if !tail.is_empty() && !tail.ends_with('\n') {
+            self.write("\n");
+        }
+        self.note(&format!("ended {exit} after={:.1}s", after.as_secs_f64()));
+        tail.trim_end().to_owned()
+    }
+
+    fn tail(&mut self) -> std::io::Result<String> {
+        let length = self.file.metadata()?.len();
+        let from = self.from.max(length.saturating_sub(OUTPUT_KEPT));
+        self.file.seek(SeekFrom::Start(from))?;
+        let mut bytes = Vec::new();
+        (&self.file).take(OUTPUT_KEPT).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn note(&mut self, text: &str) {
+        self.write(&format!("=== {} {text}\n", time::now()));
+    }
+
+    fn write(&mut self, text: &str) {
+        // The output is for people to read; a full disk must not fail the run.
+        drop(self.file.write_all(text.as_bytes()));
+    }
+}

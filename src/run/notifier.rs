@@ -1,0 +1,135 @@
+//! Asking an external notifier to schedule a dispatch.
+//!
+//! A notifier is a program that keeps commands and runs them later. It is asked once per push,
+//! `notifier task add --author <source> --task-id dispatch-<slug> --command "thread dispatch …"`,
+//! and answers with its exit code: 0, queued; 1, a task of that name is queued already. Neither is
+//! believed: see `wake`.
+
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+use sha1::{Digest, Sha1};
+
+use super::spawn;
+
+/// How long a notifier may take to answer before it is killed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Longest author, in bytes: notifiers make a file name of it.
+const MAX_AUTHOR: usize = 100;
+
+/// What a notifier said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    Queued,
+    AlreadyQueued,
+    /// Neither; why, for the log.
+    Failed(String),
+}
+
+/// Asks `program` to run a dispatch of the thread in `dir`, on behalf of `source`. `word` is how a
+/// shell finds the program `thread`.
+pub fn ask(program: &Path, word: &str, dir: &Path, source: &str) -> Answer {
+    let Some(path) = dir.to_str() else {
+        return Answer::Failed("the thread's path is not UTF-8, and a command is text".into());
+    };
+    let mut command = Command::new(program);
+    command.args(["task", "add", "--author", &author(source)]);
+    command.args(["--task-id", &format!("dispatch-{}", slug(path))]);
+    command.args(["--command", &format!("{word} dispatch --thread {}", quoted(path))]);
+    let mut child = match spawn::detached(&mut command, None).spawn() {
+        Ok(child) => child,
+        Err(e) => return Answer::Failed(format!("cannot start {}: {e}", program.display())),
+    };
+    match wait(&mut child) {
+        Ok(Some(status)) => match status.code() {
+            Some(0) => Answer::Queued,
+            Some(1) => Answer::AlreadyQueued,
+            _ => Answer::Failed(format!("{} ended with {status}", program.display())),
+        },
+        Err(e) => Answer::Failed(format!("cannot wait for {}: {e}", program.display())),
+        Ok(None) => {
+            // It leads a process group of its own; whatever it started goes with it.
+            if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
+                // Nothing is left to end when this fails.
+                rustix::process::kill_process_group(group, rustix::process::Signal::KILL).ok();
+            }
+            drop(child.wait());
+            Answer::Failed(format!(
+                "{} gave no answer within {} s and was killed",
+                program.display(),
+                PATIENCE.as_secs()
+            ))
+        }
+    }
+}
+
+/// Waits for a child, for at most [`PATIENCE`]. By asking, because a library cannot have SIGCHLD.
+fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
+    let end = Instant::now() + PATIENCE;
+    let mut pause = Duration::from_micros(500);
+    loop {
+        let status = child.try_wait()?;
+        if status.is_some() || Instant::now() >= end {
+            return Ok(status);
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(10));
+    }
+}
+
+/// A path as a shell would take it.
+pub fn quoted(path: &str) -> String {
+    shlex::try_quote(path).map_or_else(|_| path.to_owned(), |quoted| quoted.into_owned())
+}
+
+/// A name for the thread at `path` that is fit for a file name: every character but letters and
+/// digits becomes `-`; over 40 characters, the first 32 with a digest of the path.
+pub fn slug(path: &str) -> String {
+    let plain: String = path.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let plain = plain.trim_matches('-');
+    if plain.len() <= 40 {
+        return plain.to_owned();
+    }
+    let digest = Sha1::digest(path.as_bytes());
+    format!("{}-{:02x}{:02x}{:02x}", &plain[..32], digest[0], digest[1], digest[2])
+}
+
+/// The source in a form that is fit for a file name.
+pub fn author(source: &str) -> String {
+    let mut author = source.replace('/', "-");
+    if author.starts_with(['-', '.']) {
+        author.replace_range(..1, "_");
+    }
+    author.truncate(author.floor_char_boundary(MAX_AUTHOR));
+    author
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slug_is_short_and_plain() {
+        assert_eq!(slug("/home/user/my-project/thread"), "home-user-my-project-thread");
+        assert_eq!(slug("/tmp/a b;$(c)'"), "tmp-a-b---c");
+        let long = format!("/{}", "x".repeat(60));
+        let short = slug(&long);
+        assert_eq!(short.len(), 39);
+        assert!(short.starts_with(&"x".repeat(32)));
+        assert_ne!(short, slug(&format!("/{}", "x".repeat(61))));
+        assert_eq!(slug(&format!("/{}", "y".repeat(40))), "y".repeat(40));
+    }
+
+    #[test]
+    fn the_author_is_fit_for_a_file_name() {
+        assert_eq!(author("external:a:b:group:g/t:p"), "external:a:b:group:g-t:p");
+        assert_eq!(author("/etc"), "_etc");
+        assert_eq!(author("..x"), "_.x");
+        assert_eq!(author("-rf"), "_rf");
+        assert_eq!(author(&"é".repeat(80)).len(), 100);
+        assert!(author(&format!("a{}", "é".repeat(80))).len() <= 100);
+    }
+}

@@ -1,0 +1,191 @@
+//! Telling processes apart for longer than a pid lasts.
+//!
+//! Pids are used again; a pid with the time its process started and the boot it started in is not.
+//! And a pid means nothing in another PID namespace, that is, in another container: of a process
+//! there nothing can be known here. Where the start time cannot be read (outside Linux), a pid that
+//! exists counts as the process.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::process::{Pid, Signal};
+
+use crate::files::{Files, boot_id};
+use crate::model::run::{ProcessId, RunState};
+
+/// What is known of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Liveness {
+    Alive,
+    Dead,
+    /// It is in another PID namespace.
+    Unknown,
+}
+
+impl ProcessId {
+    /// This process.
+    pub fn own() -> ProcessId {
+        let pid = std::process::id();
+        ProcessId::of(pid).unwrap_or_else(|| ProcessId::with_start(pid, 0))
+    }
+
+    /// The process with that pid now, if there is one.
+    pub fn of(pid: u32) -> Option<ProcessId> {
+        Some(ProcessId::with_start(pid, start_time(pid)?))
+    }
+
+    fn with_start(pid: u32, start: i64) -> ProcessId {
+        ProcessId { pid, start, boot: boot_id(), namespace: namespace() }
+    }
+
+    /// Whether this very process still runs. A zombie does not.
+    pub fn liveness(&self) -> Liveness {
+        if self.boot != boot_id() {
+            return Liveness::Dead;
+        }
+        if self.namespace != namespace() {
+            return Liveness::Unknown;
+        }
+        if start_time(self.pid) == Some(self.start) { Liveness::Alive } else { Liveness::Dead }
+    }
+
+    /// Sends it a signal, provided it is this very process.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
+        #[cfg(target_os = "linux")]
+        {
+            // What the descriptor stands for cannot change between the look and the signal.
+            let fd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
+            if self.liveness() != Liveness::Alive {
+                return Err(gone());
+            }
+            Ok(rustix::process::pidfd_send_signal(&fd, signal)?)
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            if self.liveness() != Liveness::Alive {
+                return Err(gone());
+            }
+            Ok(rustix::process::kill_process(pid, signal)?)
+        }
+    }
+}
+
+/// Whether the supervisor recorded for a consumer is alive. One recorded in a directory that this one
+/// was copied from is none of ours.
+pub fn supervisor_of(files: &Files, state: &RunState) -> Liveness {
+    liveness_of(files, state, &state.supervisor)
+}
+
+/// The same of the handler's first process.
+pub fn handler_of(files: &Files, state: &RunState) -> Liveness {
+    liveness_of(files, state, &state.handler)
+}
+
+fn liveness_of(files: &Files, state: &RunState, process: &Option<ProcessId>) -> Liveness {
+    match process {
+        Some(process) if state.home == Some(files.home()) => process.liveness(),
+        _ => Liveness::Dead,
+    }
+}
+
+/// Whether a process group has a member that still runs. Zombies do not: one whose parent is
+/// outside the group and never asks for it would seem to live for ever.
+pub fn group_is_alive(group: Pid) -> bool {
+    if rustix::process::test_kill_process_group(group) == Err(rustix::io::Errno::SRCH) {
+        return false;
+    }
+    !cfg!(target_os = "linux") || all().any(|pid| group_of(pid) == Some(group.as_raw_nonzero().get()))
+}
+
+/// The living members of a process group. Empty where the system does not tell.
+pub fn members_of(group: u32) -> impl Iterator<Item = ProcessId> {
+    let group = i32::try_from(group).ok();
+    all().filter(move |&pid| group.is_some() && group_of(pid) == group).filter_map(ProcessId::of)
+}
+
+/// The processes that hold the lock at `path`, as far as this user may see: not those that merely
+/// have the file open. Empty where the system does not tell.
+pub fn holders_of(path: &Path) -> impl Iterator<Item = ProcessId> {
+    let file = fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+    let is_lock = move |fd: &Path| fs::metadata(fd).is_ok_and(|open| Some((open.dev(), open.ino())) == file);
+    let holds = move |pid: u32| {
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        descriptors.filter(|fd| is_lock(&fd.path())).any(|fd| {
+            // The kernel lists a lock with each descriptor through which it is held.
+            let info = Path::new("/proc").join(pid.to_string()).join("fdinfo").join(fd.file_name());
+            fs::read_to_string(info).is_ok_and(|info| info.lines().any(|line| line.starts_with("lock:")))
+        })
+    };
+    all().filter(move |&pid| pid != std::process::id() && holds(pid)).filter_map(ProcessId::of)
+}
+
+/// Whether a process was started with all of these in its environment, as `NAME=value`.
+pub fn was_given(pid: u32, variables: &[Vec<u8>]) -> bool {
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    variables.iter().all(|wanted| environment.split(|&b| b == 0).any(|given| given == wanted))
+}
+
+fn all() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
+}
+
+#[cfg(target_os = "linux")]
+fn start_time(pid: u32) -> Option<i64> {
+    stat_field(pid, 22)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn start_time(pid: u32) -> Option<i64> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    match rustix::process::test_kill_process(pid) {
+        Ok(()) | Err(rustix::io::Errno::PERM) => Some(0),
+        Err(_) => None,
+    }
+}
+
+/// The process group of a process that runs.
+fn group_of(pid: u32) -> Option<i32> {
+    stat_field(pid, 5)
+}
+
+/// A field of the kernel's line about a process, counted as in its manual; `None` for a zombie.
+fn stat_field<T: std::str::FromStr>(pid: u32, number: usize) -> Option<T> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the program's name in brackets and may hold anything, brackets too.
+    let after_name = stat.iter().rposition(|&b| b == b')')? + 1;
+    let rest = String::from_utf8_lossy(&stat[after_name..]);
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let state = *fields.first()?;
+    // The state is field 3.
+    if matches!(state, "Z" | "X") { None } else { fields.get(number - 3)?.parse().ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_alive_until_it_ends() {
+        assert_eq!(ProcessId::own().liveness(), Liveness::Alive);
+        let mut child =
+            std::process::Command::new("/bin/cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let id = ProcessId::of(child.id()).unwrap();
+        assert_eq!(id.liveness(), Liveness::Alive);
+        let elsewhere = ProcessId { namespace: 1, ..id.clone() };
+        assert_eq!(elsewhere.liveness(), Liveness::Unknown);
+        let before = ProcessId { boot: "another boot".into(), ..id.clone() };
+        assert_eq!(before.liveness(), Liveness::Dead);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(id.liveness(), Liveness::Dead);
+    }
+}

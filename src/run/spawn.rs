@@ -1,0 +1,67 @@
+//! Starting processes that owe nothing to whoever started them.
+//!
+//! A detached process has a session of its own, the default signal handling, `/dev/null` for its
+//! three standard descriptors, and no other descriptor but one lock, if it is to hold one. Without
+//! that a notifier that waits for its pipe to close would wait for the handler, Ctrl-C in the
+//! pusher's terminal would reach it, and handler B would inherit the lock of consumer A whenever
+//! A's handler pushes.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::RawFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use crate::files::lock::Lock;
+
+/// Makes `command` start detached, holding on to `lock` (and nothing else) if there is one.
+pub fn detached(command: &mut Command, lock: Option<RawFd>) -> &mut Command {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // SAFETY: between fork and exec the closure makes only system calls that are safe there
+    // (setsid, sigaction, sigprocmask, fcntl, close_range) and allocates nothing.
+    unsafe { command.pre_exec(move || prepare_child(lock)) }
+}
+
+/// Makes a background process of ours start detached, as the new holder of `lock`.
+pub fn holding<'c>(command: &'c mut Command, lock: &Lock) -> &'c mut Command {
+    command.arg("--lock-fd").arg(lock.as_raw_fd().to_string());
+    detached(command, Some(lock.as_raw_fd()))
+}
+
+fn prepare_child(lock: Option<RawFd>) -> io::Result<()> {
+    rustix::process::setsid()?;
+    // SAFETY: these calls take plain values or a set that lives on this stack.
+    unsafe {
+        for signal in 1..=64 {
+            // One that is pending, because whoever started this one had it blocked, was not meant for
+            // this session; ignoring it forgets it. Fails for KILL, STOP and the C library's own,
+            // which have no other handling anyway.
+            libc::signal(signal, libc::SIG_IGN);
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+    }
+    // Marked rather than closed: the standard library's own pipe, on which it reports a failed
+    // exec, is among them and is marked already.
+    match lock {
+        Some(fd) => {
+            close_fds::set_fds_cloexec(3, &[fd]);
+            // SAFETY: plain system call on a descriptor the parent holds open.
+            if unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } == -1 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        None => close_fds::set_fds_cloexec(3, &[]),
+    }
+    Ok(())
+}
+
+/// The variables of this environment that a handler must not see: all of ours, except the choice of
+/// the notifier.
+pub fn thread_variables() -> impl Iterator<Item = OsString> {
+    std::env::vars_os()
+        .map(|(name, _)| name)
+        .filter(|name| name.as_encoded_bytes().starts_with(b"THREAD_") && name != "THREAD_NOTIFIER")
+}

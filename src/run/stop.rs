@@ -1,0 +1,188 @@
+//! Ending a run on request, from outside.
+//!
+//! The request is written to the consumer's row, and its supervisor told to look: the supervisor is
+//! the parent of the run and so the only one who can be certain about its processes. Where the
+//! supervisor was killed and its handler lives on, two things make a process certainly the run's.
+//! It belongs to the process group of the recorded handler, which is still the same process (pid,
+//! start time, boot); or it holds the consumer's lock and was told, in its environment, that it
+//! works for this consumer of this thread. Nothing else is ever signalled: not a leftover of an
+//! earlier run (the lock was taken from it), nor somebody who merely opened the lock file.
+
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, Instant};
+
+use chrono::Utc;
+use rustix::process::Signal;
+
+use super::control::{notify_supervisors, update};
+use super::process::{self, Liveness, handler_of, supervisor_of};
+use crate::error::{Error, Result};
+use crate::files::Files;
+use crate::model::run::{Ended, Exit, Phase, ProcessId, RunState, StopRequest, Task, apply_outcome};
+use crate::model::subscription::{ConsumerId, Subscription};
+use crate::model::time::Time;
+use crate::queue::Queue;
+use crate::store::{RunUpdate, Store};
+
+/// How often the row and the processes are looked at.
+const STEP: Duration = Duration::from_millis(10);
+
+/// How long a consumer that is just between two runs may take to begin the next.
+const BETWEEN_RUNS: Duration = Duration::from_millis(500);
+
+/// How much longer than the run's processes are given a supervisor in another container may take.
+const ELSEWHERE: Duration = Duration::from_secs(5);
+
+/// What came of a request to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stopped {
+    /// The run or wait is over.
+    Done,
+    /// There was none.
+    NothingToStop,
+}
+
+/// Ends the run or the wait of a consumer, and returns when it is gone.
+///
+/// # Errors
+///
+/// [`Error::UnknownConsumer`], [`Error::NotOwner`]; when its supervisor is in another PID namespace
+/// and does not answer.
+pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> Result<Stopped> {
+    let subscription = queue.subscription(consumer)?;
+    if !queue.files.is_owner() {
+        return Err(Error::NotOwner(queue.path().to_owned()));
+    }
+    let began = Instant::now();
+    // When the run or wait began that was asked to end.
+    let mut asked: Option<Option<Time>> = None;
+    loop {
+        let current = queue.store.subscription(consumer)?;
+        let Some(current) = current.filter(|now| now.is_same(&subscription)) else {
+            // Unsubscribed, or subscribed anew, meanwhile: the run that was meant is over.
+            return Ok(if asked.is_some() { Stopped::Done } else { Stopped::NothingToStop });
+        };
+        let state = &current.state;
+        if !matches!(state.phase, Phase::Running | Phase::Waiting) {
+            let starting = state.phase == Phase::Idle && began.elapsed() < BETWEEN_RUNS;
+            if asked.is_some() {
+                return Ok(Stopped::Done);
+            }
+            if !starting || process::holders_of(&lock_path(queue, &current)).next().is_none() {
+                return Ok(Stopped::NothingToStop);
+            }
+        } else if state.stop.is_none() && asked.is_some_and(|since| since != state.since) {
+            // Something new has started the next one since.
+            return Ok(Stopped::Done);
+        } else if supervisor_of(&queue.files, state) == Liveness::Dead {
+            end_orphans(queue, &current, request);
+            if record_stopped(queue, &current)? {
+                return Ok(Stopped::Done);
+            }
+            // Somebody has begun to look after it meanwhile, and is to be asked.
+        } else {
+            // Once for each run: another who asks as well, in another way, is not fought.
+            if asked != Some(state.since) && request_stop(queue, &current, request)? {
+                asked = Some(state.since);
+            }
+            notify_supervisors(&queue.files);
+            let patience = Duration::from_millis(request.kill_after_ms).saturating_add(ELSEWHERE);
+            if supervisor_of(&queue.files, state) == Liveness::Unknown && began.elapsed() > patience {
+                return Err(Error::Other(format!(
+                    "'{consumer}' runs in another PID namespace (a container), from where nothing was heard"
+                )));
+            }
+        }
+        std::thread::sleep(STEP);
+    }
+}
+
+fn lock_path(queue: &Queue, subscription: &Subscription) -> std::path::PathBuf {
+    queue.files.path_of(Files::consumer_lock(&subscription.consumer))
+}
+
+/// Asks the supervisor of a run or a wait to end it. Returns false when there is none any more.
+fn request_stop(queue: &mut Queue, subscription: &Subscription, request: StopRequest) -> Result<bool> {
+    let requested = update(&mut queue.store, subscription, |current| {
+        let busy = matches!(current.state.phase, Phase::Running | Phase::Waiting);
+        let state = RunState { stop: Some(request), ..current.state.clone() };
+        busy.then(|| RunUpdate { durable: true, ..RunUpdate::state(state) })
+    })?;
+    Ok(requested.is_some())
+}
+
+/// Records the end of a run whose supervisor is dead. Returns false when somebody else looks after the
+/// consumer now.
+fn record_stopped(queue: &mut Queue, subscription: &Subscription) -> Result<bool> {
+    let newest = queue.store.newest()?;
+    let stopped = update(&mut queue.store, subscription, |current| {
+        let same = current.state.supervisor == subscription.state.supervisor;
+        same.then(|| stopped_update(current, newest, Utc::now()))
+    })?;
+    // One that is subscribed no more is stopped, too.
+    Ok(stopped.is_some() || queue.store.subscription(&subscription.consumer)?.is_none())
+}
+
+/// What to record of a consumer that somebody stopped: whatever has come by now, and the dead letters
+/// that were to be delivered again, start it no more.
+pub(super) fn stopped_update(current: &Subscription, newest: i64, now: Time) -> RunUpdate {
+    let ended = Ended {
+        task: current.state.task.unwrap_or(Task::Wake),
+        exit: Exit::Unknown,
+        stopped: true,
+        cursor: current.last_acked_id,
+        rewound: false,
+        pending: true,
+        now,
+    };
+    let mut state = apply_outcome(&current.state, &current.options, &ended).state;
+    if current.state.phase != Phase::Running {
+        // A wait that was stopped is no run: it costs no attempt, has none to give back, and the run
+        // before it stays the last one.
+        let RunState { attempts, began, ended, last_exit, .. } = current.state.clone();
+        state = RunState { attempts, began, ended, last_exit, ..state };
+    }
+    state.start_newest = state.start_newest.max(newest);
+    RunUpdate { cancel_retries: true, durable: true, ..RunUpdate::state(state) }
+}
+
+/// Ends what a killed supervisor left running.
+fn end_orphans(queue: &Queue, subscription: &Subscription, request: StopRequest) {
+    let lock = lock_path(queue, subscription);
+    let variable = |name: &str, value: &[u8]| [name.as_bytes(), b"=", value].concat();
+    let told_who_it_is = [
+        variable("THREAD_DIR", queue.path().as_os_str().as_bytes()),
+        variable("THREAD_CONSUMER", subscription.consumer.as_str().as_bytes()),
+    ];
+    // A group that was the run's at first stays so for as long as it has members.
+    let state = &subscription.state;
+    let handler = state.handler.clone().filter(|_| handler_of(&queue.files, state) == Liveness::Alive);
+    let orphans = || -> Vec<ProcessId> {
+        let holders = process::holders_of(&lock).filter(|p| process::was_given(p.pid, &told_who_it_is));
+        let mut found: Vec<ProcessId> = holders.collect();
+        if let Some(handler) = &handler {
+            found.extend(process::members_of(handler.pid));
+        }
+        found
+    };
+    let kill_at = Instant::now() + Duration::from_millis(request.kill_after_ms);
+    let first = Signal::from_named_raw(request.signal).unwrap_or(Signal::TERM);
+    let mut told: Vec<ProcessId> = Vec::new();
+    loop {
+        let left = orphans();
+        if left.is_empty() {
+            return;
+        }
+        let killing = Instant::now() >= kill_at;
+        for process in left {
+            // One that is gone by now is what was wanted.
+            if killing {
+                process.signal(Signal::KILL).ok();
+            } else if !told.contains(&process) {
+                process.signal(first).and_then(|()| process.signal(Signal::CONT)).ok();
+                told.push(process);
+            }
+        }
+        std::thread::sleep(STEP);
+    }
+}

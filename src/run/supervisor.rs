@@ -1,0 +1,468 @@
+//! The process that stands beside a handler from its start to its end, and through the waits
+//! between its attempts.
+//!
+//! [`spawn`] hands a consumer's lock to a new process. That process holds the lock, starts the
+//! handler (which holds a copy of it), reaps it, unlocks, and looks again. Whoever pushed while the
+//! lock was held was turned away, but had committed before: the second look sees what he stored, so
+//! no wake-up is lost. Each run has a lock description of its own, so that what one run leaves in the
+//! background cannot keep the next one's lock.
+//!
+//! The database is not open while the handler runs or the supervisor waits. A supervisor whose
+//! thread was moved or removed meanwhile ends and touches nothing.
+
+use std::os::fd::RawFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use chrono::Utc;
+
+use super::dispatch::{self, Step, is_pending, next_step};
+use super::handler::{self, Running};
+use super::stop::stopped_update;
+use super::{Launcher, spawn as processes};
+use crate::error::{DatabaseErrorKind, Error, Result};
+use crate::files::lock::Lock;
+use crate::files::log::{Level, Quoted};
+use crate::files::watch::Watcher;
+use crate::files::{CONTROL, Files};
+use crate::model::run::{Ended, Exit, Outcome, Phase, ProcessId, RunState, StopRequest, Task, apply_outcome};
+use crate::model::subscription::{ConsumerId, Subscription};
+use crate::model::time::{self, Time};
+use crate::queue::Queue;
+use crate::store::{DeadLetterUpdate, RunUpdate, Store};
+
+/// The subcommand that a supervisor runs as.
+pub const COMMAND: &str = "_supervise";
+
+/// How long processes have between TERM and KILL when a run exceeds its time limit.
+const TIMEOUT_GRACE: Duration = Duration::from_secs(10);
+
+/// The longest pause between two tries to record something on a disk that is full.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Starts a supervisor for a consumer and passes `lock` on to it.
+pub fn spawn(files: &Files, launcher: &Launcher, consumer: &ConsumerId, lock: &Lock) -> Result<()> {
+    let mut command = launcher.background(COMMAND, files);
+    command.arg("--consumer").arg(consumer.as_str());
+    let started = processes::holding(&mut command, lock).spawn();
+    started.map(drop).map_err(|source| Error::Spawn { what: "a supervisor", source })
+}
+
+/// The life of a supervisor. `lock_fd` is the lock its starter passed on.
+///
+/// # Errors
+///
+/// It was not started by a dispatcher, or cannot go on.
+///
+/// # Safety
+///
+/// Nothing else in this process may own the descriptor `lock_fd`.
+pub unsafe fn supervise(dir: &Path, consumer: &ConsumerId, lock_fd: RawFd) -> Result<()> {
+    let files = Files::open(dir)?;
+    // SAFETY: the caller's promise.
+    let lock = unsafe { Lock::adopt(lock_fd, &files, Files::consumer_lock(consumer)) };
+    let Some(mut lock) = lock.filter(|_| files.is_owner()) else {
+        return Err(Error::Other("a supervisor is started by a dispatcher, which passes it a lock".into()));
+    };
+    // What its handlers leave behind becomes its own children, to be reaped.
+    #[cfg(target_os = "linux")]
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).ok();
+    let watcher = Watcher::new(&files, CONTROL);
+    let supervisor = Supervisor { files: &files, consumer, watcher };
+    loop {
+        let done = supervisor.act(&lock);
+        lock.release();
+        match done.and_then(|()| supervisor.look_again()) {
+            Ok(Some(again)) => lock = again,
+            // The next push at the thread's new place goes on from there.
+            Ok(None) | Err(Error::Moved(_)) => return Ok(()),
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+struct Supervisor<'a> {
+    files: &'a Files,
+    consumer: &'a ConsumerId,
+    /// Of requests to look at the consumer's row.
+    watcher: Watcher,
+}
+
+/// What to do after a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// Look what is to be done now.
+    Again,
+    /// Let go of the lock.
+    Unlock,
+}
+
+impl Supervisor<'_> {
+    /// Does what is to be done now, under the lock: a run, or a wait and then a run.
+    fn act(&self, lock: &Lock) -> Result<()> {
+        // A wait that is over by this process's own clock is over, whatever the time of day is.
+        let mut waited = false;
+        loop {
+            let mut queue = self.open()?;
+            let Some(mut subscription) = self.patiently(|| queue.store.subscription(self.consumer))? else {
+                return Ok(());
+            };
+            if subscription.state.phase == Phase::Running {
+                // Whoever supervised that run is dead, or the lock would not be ours.
+                match self.patiently(|| self.settle_abandoned(&mut queue, &subscription))? {
+                    Some(settled) => subscription = settled,
+                    None => continue,
+                }
+            }
+            let step = match self.patiently(|| next_step(&mut queue, &subscription, None))? {
+                Step::WaitUntil(_) if waited => Step::Start { newest: queue.store.newest()? },
+                step => step,
+            };
+            let next = match step {
+                Step::None { pending } => return release(&mut queue, &subscription, pending),
+                Step::Unknown => Next::Again,
+                Step::Start { newest } => self.run_handler(queue, &subscription, newest, lock)?,
+                Step::WaitUntil(time) => {
+                    waited = true;
+                    self.wait(queue, &subscription, time)?
+                }
+            };
+            if next == Next::Unlock {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Records the end of a run whose supervisor was killed. How it ended is unknown, so the wait after
+    /// it is counted from its beginning.
+    fn settle_abandoned(
+        &self,
+        queue: &mut Queue,
+        subscription: &Subscription,
+    ) -> Result<Option<Subscription>> {
+        queue.log(
+            Level::Warn,
+            format_args!("dispatch: consumer={} abandoned by its supervisor", self.consumer),
+        );
+        let began = subscription.state.since.unwrap_or_else(Utc::now).min(Utc::now());
+        self.record_end(queue, subscription, Exit::Unknown, "", began)
+    }
+
+    /// Waits until `time`, a request that changes something, or the end of the thread.
+    fn wait(&self, mut queue: Queue, subscription: &Subscription, time: Time) -> Result<Next> {
+        // Taken before the wait is recorded: a request that comes from then on is noticed.
+        self.watcher.clear();
+        let update = RunUpdate::state(RunState {
+            phase: Phase::Waiting,
+            next_try: Some(time),
+            supervisor: Some(ProcessId::own()),
+            handler: None,
+            home: Some(self.files.home()),
+            since: Some(Utc::now()),
+            ..subscription.state.clone()
+        });
+        let Some(waiting) = self.patiently(|| queue.store.update_run(subscription, &update))? else {
+            return Ok(Next::Again);
+        };
+        let attempts = waiting.state.attempts;
+        queue.log(
+            Level::Info,
+            format_args!(
+                "dispatch: consumer={} waiting until={} attempts={attempts}",
+                self.consumer,
+                time::format(time)
+            ),
+        );
+        drop(queue);
+        let end = Instant::now() + (time - Utc::now()).to_std().unwrap_or_default();
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || time <= Utc::now() {
+                return Ok(Next::Again);
+            }
+            let requested = self.watcher.wait(left, None);
+            handler::reap();
+            if !self.files.still_there() {
+                return Ok(Next::Unlock);
+            }
+            if !requested {
+                continue;
+            }
+            let mut queue = self.open()?;
+            let Some(current) = self.patiently(|| queue.store.subscription(self.consumer))? else {
+                return Ok(Next::Unlock);
+            };
+            if current.state.stop.is_some() {
+                let newest = queue.store.newest()?;
+                let stopped = stopped_update(&current, newest, Utc::now());
+                if self.patiently(|| queue.store.update_run(&current, &stopped))?.is_none() {
+                    continue;
+                }
+                queue.log(Level::Info, format_args!("stop: consumer={} no longer waits", self.consumer));
+                return Ok(Next::Unlock);
+            }
+            if !current.is_same(&waiting) || current.state.phase != Phase::Waiting || current.state.paused {
+                return Ok(Next::Again);
+            }
+        }
+    }
+
+    /// One run of the handler, from the record of its start to the record of its end.
+    fn run_handler(&self, mut queue: Queue, found: &Subscription, newest: i64, lock: &Lock) -> Result<Next> {
+        let consumer = self.consumer;
+        let Some((task, stdin)) = handler::next_task(&mut queue, found)? else { return Ok(Next::Unlock) };
+        let update = RunUpdate::state(self.started(found, task, newest));
+        let Some(subscription) = self.patiently(|| queue.store.update_run(found, &update))? else {
+            return Ok(Next::Again);
+        };
+        self.watcher.clear();
+        let began = Instant::now();
+        let mut running = match handler::start(&queue, &subscription, task, stdin, lock) {
+            Ok(running) => running,
+            Err(failed) => {
+                // It never ran: no attempt is counted, and the next push or dispatch tries again.
+                let state = RunState { attempts: found.state.attempts, ..subscription.state.idle() };
+                self.patiently(|| queue.store.update_run(&subscription, &RunUpdate::state(state.clone())))?;
+                return Err(failed);
+            }
+        };
+        let recorded = super::control::update(&mut queue.store, &subscription, |current| {
+            let state = RunState { handler: running.process(), ..current.state.clone() };
+            Some(RunUpdate::state(state))
+        });
+        if let Err(e) = recorded {
+            // It runs, and must be attended to whether or not others can find it.
+            queue.log(Level::Error, format_args!("dispatch: consumer={consumer} {e}"));
+        }
+        let command = Quoted(&subscription.handler_cmd);
+        queue.log(Level::Info, format_args!("dispatch: consumer={consumer} spawned handler_cmd={command}"));
+        drop(queue);
+
+        let exit = self.attend(&mut running, &subscription);
+        let output = running.finish(exit);
+        let after = began.elapsed().as_secs_f64();
+
+        self.patiently(|| {
+            let mut queue = self.open()?;
+            let settled = self.record_end(&mut queue, &subscription, exit, &output, Utc::now())?;
+            let acked = settled.as_ref().unwrap_or(&subscription).last_acked_id;
+            queue.log(
+                Level::Info,
+                format_args!("dispatch: consumer={consumer} ended {exit} after={after:.1}s acked={acked}"),
+            );
+            if let Some(settled) = settled {
+                self.log_outcome(&queue, &subscription, &settled, task);
+            }
+            Ok(())
+        })?;
+        Ok(Next::Unlock)
+    }
+
+    /// The state of a run that begins, as its next attempt.
+    fn started(&self, found: &Subscription, task: Task, newest: i64) -> RunState {
+        // A dead letter is tried once; it is no attempt at what comes next.
+        let attempt = u32::from(!matches!(task, Task::DeadLetter(_)));
+        RunState {
+            phase: Phase::Running,
+            attempts: found.state.attempts.saturating_add(attempt),
+            supervisor: Some(ProcessId::own()),
+            handler: None,
+            home: Some(self.files.home()),
+            since: Some(Utc::now()),
+            task: Some(task),
+            start_cursor: found.last_acked_id,
+            start_rewinds: found.rewinds,
+            start_newest: newest,
+            next_try: None,
+            reason: None,
+            stop: None,
+            ..found.state.clone()
+        }
+    }
+
+    /// Waits for the run's end, and brings it about when its time is up or somebody says `stop`.
+    fn attend(&self, running: &mut Running, subscription: &Subscription) -> Exit {
+        let mut deadline = subscription.options.timeout.map(|timeout| Instant::now() + timeout);
+        let mut timed_out = false;
+        let mut followed = None;
+        loop {
+            if let Some(exit) = running.poll() {
+                return if timed_out { Exit::TimedOut } else { exit };
+            }
+            if deadline.is_some_and(|at| at <= Instant::now()) {
+                (deadline, timed_out) = (None, true);
+                running.end(libc::SIGTERM, TIMEOUT_GRACE);
+            }
+            let (notice, longest) = running.wait_for();
+            let left = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
+            let requested = self.watcher.wait(longest.min(left), notice);
+            if requested
+                && let Some(stop) = self.stop_request(subscription)
+                && followed != Some(stop)
+            {
+                // Once for each request: whoever asks does so until the run is gone.
+                followed = Some(stop);
+                running.end(stop.signal, Duration::from_millis(stop.kill_after_ms));
+            }
+        }
+    }
+
+    fn stop_request(&self, subscription: &Subscription) -> Option<StopRequest> {
+        // A notice is only a hint. What cannot be read now was no request this run can follow.
+        let mut queue = self.open().ok()?;
+        let current = queue.store.subscription(self.consumer).ok()??;
+        if current.is_same(subscription) { current.state.stop } else { None }
+    }
+
+    /// Applies the rule to a run that has ended, and records what follows. Returns the subscription as
+    /// it then is; `None` when it is gone or was made anew.
+    fn record_end(
+        &self,
+        queue: &mut Queue,
+        subscription: &Subscription,
+        exit: Exit,
+        output: &str,
+        now: Time,
+    ) -> Result<Option<Subscription>> {
+        loop {
+            let current = queue.store.subscription(self.consumer)?.filter(|now| now.is_same(subscription));
+            let Some(current) = current else { return Ok(None) };
+            let state = &current.state;
+            if state.phase != Phase::Running {
+                // A try that seemed to fail had succeeded.
+                return Ok(Some(current));
+            }
+            let task = state.task.unwrap_or(Task::Wake);
+            let rewound = current.rewinds != state.start_rewinds;
+            let acknowledge = match (task, exit) {
+                (Task::Batch(last) | Task::Single(last), Exit::Code(0)) if !rewound => Some(last),
+                _ => None,
+            };
+            let cursor = acknowledge.unwrap_or(0).max(current.last_acked_id);
+            let pending = is_pending(queue, &current, cursor)?;
+            let ended = Ended { task, exit, stopped: state.stop.is_some(), cursor, rewound, pending, now };
+            let newest = queue.store.newest()?;
+            let update = end_update(&current, &ended, acknowledge, output, newest);
+            if let Some(updated) = queue.store.update_run(&current, &update)? {
+                return Ok(Some(updated));
+            }
+        }
+    }
+
+    fn log_outcome(&self, queue: &Queue, before: &Subscription, after: &Subscription, task: Task) {
+        let consumer = self.consumer;
+        if after.state.dead_lettered > before.state.dead_lettered
+            && let Task::Single(id) = task
+        {
+            let attempts = before.state.attempts;
+            queue.log(
+                Level::Warn,
+                format_args!("dispatch: consumer={consumer} id={id} is a dead letter attempts={attempts}"),
+            );
+        }
+        if after.state.phase == Phase::Stalled {
+            let reason = Quoted(after.state.reason.as_deref().unwrap_or_default());
+            queue.log(Level::Warn, format_args!("dispatch: consumer={consumer} stalled reason={reason}"));
+        }
+    }
+
+    /// Looks, now that the lock is free, whether more is to be done, and takes it again for that.
+    fn look_again(&self) -> Result<Option<Lock>> {
+        if !self.files.still_there() {
+            return Ok(None);
+        }
+        self.patiently(|| {
+            let mut queue = self.open()?;
+            let Some(subscription) = queue.store.subscription(self.consumer)? else { return Ok(None) };
+            match next_step(&mut queue, &subscription, None)?.is_due() {
+                true => dispatch::try_lock(self.files, self.consumer),
+                false => Ok(None),
+            }
+        })
+    }
+
+    /// Opens the thread, provided it is still the same one.
+    fn open(&self) -> Result<Queue> {
+        let moved = || Error::Moved(self.files.path().to_owned());
+        if !self.files.still_there() {
+            return Err(moved());
+        }
+        let queue = self.patiently(|| Queue::open(self.files.path()))?;
+        if self.files.still_there() { Ok(queue) } else { Err(moved()) }
+    }
+
+    /// Does `work` again, with growing pauses, for as long as the disk is full or the database locked:
+    /// what a run came to must not be forgotten because of that.
+    fn patiently<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut pause = Duration::from_millis(100);
+        loop {
+            match work() {
+                Err(Error::Database(e)) if may_pass(e.kind) && self.files.still_there() => {
+                    self.files.log(
+                        Level::Warn,
+                        format_args!("supervise: consumer={} tries again: {e}", self.consumer),
+                    );
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+/// What to record of a run that has ended.
+fn end_update(
+    current: &Subscription,
+    ended: &Ended,
+    acknowledge: Option<i64>,
+    output: &str,
+    newest: i64,
+) -> RunUpdate {
+    let Outcome { mut state, dead_letter } = apply_outcome(&current.state, &current.options, ended);
+    if ended.stopped {
+        state.start_newest = state.start_newest.max(newest);
+    }
+    let (exit, error, at) = (ended.exit, output.to_owned(), ended.now);
+    let change = match (ended.task, dead_letter) {
+        (Task::DeadLetter(event_id), _) if exit == Exit::Code(0) => {
+            Some(DeadLetterUpdate::Remove { event_id })
+        }
+        (Task::DeadLetter(event_id), _) if !ended.stopped => {
+            Some(DeadLetterUpdate::FailedAgain { event_id, exit, error, at })
+        }
+        (_, Some((event_id, attempts))) => {
+            Some(DeadLetterUpdate::Insert { event_id, attempts, exit, error, at })
+        }
+        _ => None,
+    };
+    RunUpdate {
+        state,
+        acknowledge: acknowledge.or(dead_letter.map(|(id, _)| id)),
+        cancel_retries: ended.stopped,
+        // An acknowledgement or a dead letter may not be forgotten; a lost wait is found again by
+        // looking.
+        durable: acknowledge.is_some() || change.is_some() || ended.stopped,
+        dead_letter: change,
+    }
+}
+
+/// Whether a trouble of the database may pass by itself.
+fn may_pass(kind: DatabaseErrorKind) -> bool {
+    use DatabaseErrorKind::{Full, Locked, NoRoom, OutOfMemory, OutcomeUnknown, Write};
+    matches!(kind, Full | Locked | NoRoom | OutOfMemory | OutcomeUnknown | Write)
+}
+
+/// Records that this process has nothing more to do for the consumer.
+fn release(queue: &mut Queue, subscription: &Subscription, pending: bool) -> Result<()> {
+    let state = &subscription.state;
+    let state = if !pending && state.phase == Phase::Waiting {
+        RunState { attempts: 0, ..state.idle() }
+    } else if state.supervisor.is_some() {
+        RunState { supervisor: None, handler: None, since: None, ..state.clone() }
+    } else {
+        return Ok(());
+    };
+    // When something has changed meanwhile, the look after the lock is free will see it.
+    queue.store.update_run(subscription, &RunUpdate::state(state)).map(drop)
+}

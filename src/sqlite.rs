@@ -1,0 +1,303 @@
+//! The store of a thread in a directory: one SQLite database.
+//!
+//! All SQL is here and below. Keeps the promise that what is acknowledged is never lost: WAL with
+//! `synchronous=FULL`, every write in an immediate transaction, and a WAL that is kept small. It knows
+//! nothing of the files beside the database.
+
+mod consumers;
+mod dead_letters;
+mod error;
+mod events;
+pub mod maintenance;
+mod migrate;
+mod prune;
+mod scan;
+mod wal;
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rusqlite::config::DbConfig;
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
+
+use self::error::{Doing, database};
+use crate::error::{DatabaseErrorKind, Error, Result};
+use crate::model::event::Row;
+use crate::model::filter::{self, Filter};
+use crate::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
+use crate::store::{
+    Appended, FilterFailure, Move, Moved, PruneRange, PruneStep, Put, RunUpdate, Scan, ScanRange, Store,
+};
+
+/// How long an operation waits for other writers before it gives up.
+const BUSY_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long it waits between two tries at first.
+const SHORT_WAIT: Duration = Duration::from_micros(500);
+
+/// SQLite's page cache. Its default of 2 MB spills all the time during a large batch.
+const CACHE_KIB: u32 = 16_000;
+
+/// An open database of a thread.
+pub struct Sqlite {
+    conn: Connection,
+    wal: PathBuf,
+    /// Whether a WAL that has grown long is checkpointed at the end.
+    checkpoints: bool,
+    /// The WAL had nothing in it yet: its name may not be on the disk.
+    new_wal: bool,
+}
+
+impl Sqlite {
+    /// Makes a new database at `path`, where there is an empty file or none, and leaves it closed and
+    /// whole in that one file.
+    pub fn create(path: &Path) -> Result<()> {
+        let doing = "making the database";
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+            | OpenFlags::SQLITE_OPEN_CREATE
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let conn = Connection::open_with_flags(path, flags).doing(doing)?;
+        migrate::create(&conn).doing(doing)?;
+        migrate::use_wal(&conn, path)?;
+        // Closing as the only user checkpoints and removes the WAL: the file is then complete.
+        conn.close().map_err(|(_, e)| e).doing(doing)
+    }
+
+    /// Opens the database of a thread, bringing an older schema up to date.
+    ///
+    /// # Errors
+    ///
+    /// A database that is newer than this program, or not a thread's, is refused and left as it was.
+    pub fn open(path: &Path) -> Result<Sqlite> {
+        let had_wal = wal::path_of(path).exists();
+        let mut store = Sqlite::connect(path)?;
+        match migrate::bring_up_to_date(&mut store.conn, path) {
+            Ok(()) => {
+                wal::keep(&store.conn).doing("opening the database")?;
+                store.checkpoints = true;
+                Ok(store)
+            }
+            Err(refused) => {
+                // A WAL that was there stays as it is; one that only this look made goes again.
+                if had_wal {
+                    wal::keep(&store.conn).doing("opening the database")?;
+                }
+                Err(refused)
+            }
+        }
+    }
+
+    fn connect(path: &Path) -> Result<Sqlite> {
+        let doing = "opening the database";
+        // The directory may be reached through links; the database itself may not be one.
+        let resolved = path.parent().and_then(|dir| dir.canonicalize().ok());
+        let path = match (resolved, path.file_name()) {
+            (Some(dir), Some(name)) => dir.join(name),
+            _ => path.to_owned(),
+        };
+        let wal = wal::path_of(&path);
+        let new_wal = !std::fs::metadata(&wal).is_ok_and(|wal| wal.len() > 0);
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX
+            | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+        let mut conn = Connection::open_with_flags(&path, flags).doing(doing)?;
+        configure(&mut conn).map_err(|e| migrate::foreign_or(e, &path, doing))?;
+        Ok(Sqlite { conn, wal, checkpoints: false, new_wal })
+    }
+
+    /// Begins a transaction that writes.
+    fn write(&mut self, doing: &'static str) -> Result<rusqlite::Transaction<'_>> {
+        self.must_be_writable(doing)?;
+        self.conn.transaction_with_behavior(TransactionBehavior::Immediate).doing(doing)
+    }
+
+    /// Refuses to write where one may only read: the database says so itself, but not of an older
+    /// one, for whose missing parts views stand in.
+    fn must_be_writable(&self, doing: &'static str) -> Result<()> {
+        match self.conn.is_readonly("main").doing(doing)? {
+            true => Err(database(DatabaseErrorKind::ReadOnly, doing, "")),
+            false => Ok(()),
+        }
+    }
+
+    /// Commits without a sync what `work` writes: for what a power cut may undo.
+    fn unsynced<T>(&mut self, work: impl FnOnce(&mut Sqlite) -> Result<T>) -> Result<T> {
+        let doing = "changing how commits are synced";
+        self.conn.execute_batch("PRAGMA synchronous = NORMAL").doing(doing)?;
+        let done = work(self);
+        self.conn.execute_batch("PRAGMA synchronous = FULL").doing(doing)?;
+        done
+    }
+}
+
+impl Store for Sqlite {
+    fn append(&mut self, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Appended> {
+        events::append(self, feed)
+    }
+
+    fn read(
+        &mut self,
+        after: i64,
+        upto: i64,
+        limit: usize,
+        take: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        events::read(&self.conn, after, upto, limit, take).doing("reading events")
+    }
+
+    fn scan(&mut self, filter: &Filter, range: ScanRange) -> Result<Scan> {
+        scan::scan(&self.conn, filter, range).doing("evaluating a filter")
+    }
+
+    fn newest(&mut self) -> Result<i64> {
+        newest(&self.conn).doing("looking for the newest event")
+    }
+
+    fn first_after(&mut self, id: i64) -> Result<Option<i64>> {
+        first_after(&self.conn, id).doing("looking for the next event")
+    }
+
+    fn last_upto(&mut self, id: i64) -> Result<Option<i64>> {
+        let sql = "SELECT id FROM events WHERE id <= ? ORDER BY id DESC LIMIT 1";
+        let last =
+            self.conn.prepare_cached(sql).and_then(|mut s| s.query_row([id], |row| row.get(0)).optional());
+        last.doing("looking for the last events")
+    }
+
+    fn first_since(&mut self, time: &str) -> Result<Option<i64>> {
+        let sql = "SELECT min(id) FROM events WHERE created_at >= ?";
+        self.conn.query_row(sql, [time], |row| row.get(0)).doing("looking for a time")
+    }
+
+    fn stored_at(&mut self, id: i64) -> Result<Option<String>> {
+        let time = self.conn.prepare_cached("SELECT created_at FROM events WHERE id = ?");
+        let time = time.and_then(|mut s| s.query_row([id], |row| row.get_ref(0).map(text_of)).optional());
+        time.map(Option::flatten).doing("reading an event's time")
+    }
+
+    fn count_after(&mut self, id: i64) -> Result<u64> {
+        // Without a condition SQLite reads the smallest index instead of the table.
+        let count = match id {
+            ..=0 => self.conn.query_row("SELECT count(*) FROM events", [], |row| row.get::<_, i64>(0)),
+            _ => self.conn.query_row("SELECT count(*) FROM events WHERE id > ?", [id], |row| row.get(0)),
+        };
+        count.map(i64::unsigned_abs).doing("counting the events")
+    }
+
+    fn subscriptions(&mut self) -> Result<Vec<Subscription>> {
+        consumers::all(&self.conn).doing("reading the subscriptions")
+    }
+
+    fn subscription(&mut self, consumer: &ConsumerId) -> Result<Option<Subscription>> {
+        consumers::one(&self.conn, consumer).doing("reading the subscriptions")
+    }
+
+    fn subscribe(&mut self, new: &NewSubscription) -> Result<Option<Moved>> {
+        consumers::subscribe(self, new)
+    }
+
+    fn unsubscribe(&mut self, consumer: &ConsumerId) -> Result<Subscription> {
+        consumers::unsubscribe(self, consumer)
+    }
+
+    fn move_cursor(&mut self, consumer: &ConsumerId, id: i64, how: Move) -> Result<Moved> {
+        consumers::move_cursor(self, consumer, id, how)
+    }
+
+    fn update_run(&mut self, seen: &Subscription, update: &RunUpdate) -> Result<Option<Subscription>> {
+        match update.durable {
+            true => consumers::update_run(self, seen, update),
+            false => self.unsynced(|store| consumers::update_run(store, seen, update)),
+        }
+    }
+
+    fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<()> {
+        self.unsynced(|store| consumers::remember_scan(&store.conn, seen, upto, failures))
+    }
+
+    fn dead_letters(&mut self, consumer: Option<&ConsumerId>) -> Result<Vec<DeadLetter>> {
+        dead_letters::list(&self.conn, consumer).doing("reading the dead letters")
+    }
+
+    fn retry_dead_letters(&mut self, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
+        self.must_be_writable("changing the dead letters")?;
+        dead_letters::retry(&self.conn, consumer, event).doing("changing the dead letters")
+    }
+
+    fn discard_dead_letters(&mut self, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
+        self.must_be_writable("changing the dead letters")?;
+        dead_letters::discard(&self.conn, consumer, event).doing("changing the dead letters")
+    }
+
+    fn prune(&mut self, range: &PruneRange<'_>) -> Result<PruneStep> {
+        prune::step(self, range)
+    }
+
+    fn changes(&mut self) -> Result<i64> {
+        self.conn
+            .prepare_cached("PRAGMA data_version")
+            .and_then(|mut s| s.query_row([], |row| row.get(0)))
+            .doing("asking for changes")
+    }
+}
+
+/// The newest id ever given, also when its event is gone; 0 when none was.
+fn newest(conn: &Connection) -> rusqlite::Result<i64> {
+    conn.prepare_cached(
+        "SELECT max(coalesce((SELECT CAST(seq AS INTEGER) FROM sqlite_sequence WHERE name = 'events'), 0), \
+                    coalesce((SELECT max(id) FROM events), 0))",
+    )?
+    .query_row([], |row| row.get(0))
+}
+
+fn first_after(conn: &Connection, id: i64) -> rusqlite::Result<Option<i64>> {
+    conn.prepare_cached("SELECT id FROM events WHERE id > ? ORDER BY id LIMIT 1")?
+        .query_row([id], |row| row.get(0))
+        .optional()
+}
+
+/// The bytes of a text or BLOB. Other programs may have stored either.
+fn bytes_of(value: ValueRef<'_>) -> Option<&[u8]> {
+    match value {
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Some(bytes),
+        ValueRef::Null | ValueRef::Integer(_) | ValueRef::Real(_) => None,
+    }
+}
+
+fn text_of(value: ValueRef<'_>) -> Option<String> {
+    bytes_of(value).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+}
+
+fn configure(conn: &mut Connection) -> rusqlite::Result<()> {
+    wait_for_others(conn)?;
+    filter::install_functions(conn)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
+    // Otherwise a LIMIT of one that is bound has its statement prepared a second time.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    conn.execute_batch(&format!(
+        "PRAGMA synchronous = FULL; PRAGMA cell_size_check = ON; PRAGMA cache_size = -{CACHE_KIB}"
+    ))
+}
+
+/// Waits for other writers in short, even steps. SQLite's own back-off grows to a tenth of a
+/// second, so that whoever waited longest is the last to notice a free database.
+fn wait_for_others(conn: &mut Connection) -> rusqlite::Result<()> {
+    let mut began = Instant::now();
+    conn.busy_handler(Some(move |times| {
+        if times == 0 {
+            began = Instant::now();
+        }
+        std::thread::sleep(if times < 200 { SHORT_WAIT } else { 10 * SHORT_WAIT });
+        began.elapsed() < BUSY_LIMIT
+    }))
+}
+
+/// The error for a consumer that is not subscribed.
+fn unknown(consumer: &ConsumerId) -> Error {
+    Error::UnknownConsumer(consumer.clone())
+}

@@ -1,0 +1,256 @@
+//! Subscriptions, cursors, and what is recorded of runs.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use rusqlite::types::{ToSql, Value};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::error::{Doing, commit};
+use super::{Sqlite, bytes_of, dead_letters, newest, text_of, unknown};
+use crate::error::{Error, Result};
+use crate::model::subscription::{ConsumerId, NewSubscription, ScanWatermark, Subscription};
+use crate::model::time;
+use crate::store::{FilterFailure, Move, Moved, RunUpdate};
+
+pub fn all(conn: &Connection) -> rusqlite::Result<Vec<Subscription>> {
+    // The statement for all of a subscription costs more than looking whether there is one.
+    let any: bool = conn
+        .prepare_cached("SELECT EXISTS (SELECT 1 FROM subscriptions)")?
+        .query_row([], |row| row.get(0))?;
+    if !any {
+        return Ok(Vec::new());
+    }
+    // Every text sorts before every BLOB, and BLOBs, which other programs may have stored, before
+    // the longest of the largest bytes.
+    between(conn, &"", &[0xff_u8; 256])
+}
+
+pub fn one(conn: &Connection, consumer: &ConsumerId) -> rusqlite::Result<Option<Subscription>> {
+    Ok(between(conn, &consumer.as_str(), &consumer.as_str())?.pop())
+}
+
+/// One statement for one and for all, because to prepare it takes longer than to run it.
+fn between(conn: &Connection, first: &dyn ToSql, last: &dyn ToSql) -> rusqlite::Result<Vec<Subscription>> {
+    let mut statement = conn.prepare_cached(
+        "SELECT s.consumer_id, s.handler_cmd, s.filter, c.cwd, c.token, c.revision, c.scanned_filter, \
+                c.scanned_from, c.scanned_upto, c.filter_errors, c.filter_error_id, c.options, c.run, \
+                p.last_acked_id, c.rewinds, p.updated_at, \
+                (SELECT count(*) FROM dead_letters d WHERE d.consumer_id = s.consumer_id), \
+                (SELECT count(*) FROM dead_letters d WHERE d.consumer_id = s.consumer_id AND d.retry) \
+         FROM subscriptions s LEFT JOIN consumers c USING (consumer_id) \
+                              LEFT JOIN consumer_progress p USING (consumer_id) \
+         WHERE s.consumer_id BETWEEN ? AND ? ORDER BY s.consumer_id",
+    )?;
+    statement.query_map([first, last], map)?.collect()
+}
+
+fn map(row: &rusqlite::Row<'_>) -> rusqlite::Result<Subscription> {
+    let text = |column: usize| row.get_ref(column).map(text_of);
+    // Whatever is not a number was not written by this program, and must not hide the other rows.
+    let number = |column: usize| row.get_ref(column).map(|value| value.as_i64().ok());
+    let count = |column: usize| number(column).map(|n| n.unwrap_or(0));
+    let watermark = match (text(6)?, number(7)?, number(8)?) {
+        (Some(filter), Some(from), Some(upto)) => Some(ScanWatermark { filter, from, upto }),
+        _ => None,
+    };
+    Ok(Subscription {
+        consumer: ConsumerId::stored(text(0)?.unwrap_or_default()),
+        handler_cmd: text(1)?.unwrap_or_default(),
+        filter: text(2)?,
+        cwd: row.get_ref(3).map(bytes_of)?.map(|bytes| PathBuf::from(OsString::from_vec(bytes.to_vec()))),
+        token: text(4)?.unwrap_or_default(),
+        revision: count(5)?,
+        watermark,
+        filter_errors: count(9)?,
+        filter_error_id: count(10)?,
+        options: from_json(text(11)?),
+        state: from_json(text(12)?),
+        last_acked_id: count(13)?.max(0),
+        rewinds: count(14)?,
+        updated_at: text(15)?,
+        dead: count(16)?,
+        dead_to_retry: count(17)?,
+    })
+}
+
+/// What a JSON column holds; the default when it holds nothing, or nothing this program wrote.
+fn from_json<T: serde::de::DeserializeOwned + Default>(json: Option<String>) -> T {
+    json.and_then(|json| serde_json::from_str(&json).ok()).unwrap_or_default()
+}
+
+fn to_json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("numbers and text always have a JSON form")
+}
+
+pub fn subscribe(store: &mut Sqlite, new: &NewSubscription) -> Result<Option<Moved>> {
+    let doing = "subscribing";
+    let consumer = new.consumer.as_str();
+    let transaction = store.write(doing)?;
+    let added = transaction
+        .execute(
+            "INSERT INTO subscriptions (consumer_id, handler_cmd, filter) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+            params![consumer, new.handler_cmd, new.filter],
+        )
+        .doing(doing)?;
+    if added == 0 {
+        return Err(Error::AlreadySubscribed(new.consumer.clone()));
+    }
+    // The row was made by a trigger.
+    transaction
+        .execute(
+            "UPDATE consumers SET cwd = ?2, options = ?3 WHERE consumer_id = ?1",
+            params![consumer, new.cwd.as_deref().map(path_value), to_json(&new.options)],
+        )
+        .doing(doing)?;
+    let moved = match new.from {
+        Some(id) => Some(move_in(&transaction, &new.consumer, id, Move::Seek).doing(doing)?),
+        None => None,
+    };
+    transaction.commit().map_err(|e| commit(e, doing))?;
+    moved.transpose()
+}
+
+/// A path as TEXT where it is text, else as a BLOB of its bytes.
+fn path_value(path: &Path) -> Value {
+    match path.to_str() {
+        Some(text) => Value::Text(text.to_owned()),
+        None => Value::Blob(path.as_os_str().as_bytes().to_vec()),
+    }
+}
+
+pub fn unsubscribe(store: &mut Sqlite, consumer: &ConsumerId) -> Result<Subscription> {
+    let doing = "unsubscribing";
+    let transaction = store.write(doing)?;
+    let removed = one(&transaction, consumer).doing(doing)?.ok_or_else(|| unknown(consumer))?;
+    let sql = "DELETE FROM subscriptions WHERE consumer_id = ?";
+    transaction.execute(sql, [consumer.as_str()]).doing(doing)?;
+    transaction.commit().map_err(|e| commit(e, doing))?;
+    Ok(removed)
+}
+
+pub fn move_cursor(store: &mut Sqlite, consumer: &ConsumerId, id: i64, how: Move) -> Result<Moved> {
+    let doing = "recording the cursor";
+    // Asking first keeps a poll that moves nothing from waiting for the write lock.
+    if let (moved, None) = plan_move(&store.conn, consumer, id, how).doing(doing)?? {
+        return Ok(moved);
+    }
+    let transaction = store.write(doing)?;
+    let moved = move_in(&transaction, consumer, id, how).doing(doing)??;
+    transaction.commit().map_err(|e| commit(e, doing))?;
+    Ok(moved)
+}
+
+/// Moves a cursor inside a transaction.
+fn move_in(conn: &Connection, consumer: &ConsumerId, id: i64, how: Move) -> rusqlite::Result<Result<Moved>> {
+    let (moved, target) = match plan_move(conn, consumer, id, how)? {
+        Ok((moved, Some(target))) => (moved, target),
+        Ok((moved, None)) => return Ok(Ok(moved)),
+        Err(e) => return Ok(Err(e)),
+    };
+    conn.execute(
+        "INSERT INTO consumer_progress (consumer_id, last_acked_id, updated_at) VALUES (?1, ?2, ?3) \
+         ON CONFLICT (consumer_id) DO UPDATE SET last_acked_id = ?2, updated_at = ?3",
+        params![consumer.as_str(), target, time::now()],
+    )?;
+    Ok(Ok(moved))
+}
+
+/// Where a cursor will stand, and the id to write, if any.
+fn plan_move(
+    conn: &Connection,
+    consumer: &ConsumerId,
+    id: i64,
+    how: Move,
+) -> rusqlite::Result<Result<(Moved, Option<i64>)>> {
+    let mut statement = conn.prepare_cached(
+        "SELECT (SELECT CAST(last_acked_id AS INTEGER) FROM consumer_progress p WHERE p.consumer_id = s.consumer_id) \
+         FROM subscriptions s WHERE s.consumer_id = ?",
+    )?;
+    let stored = statement.query_row([consumer.as_str()], |row| row.get::<_, Option<i64>>(0)).optional()?;
+    let Some(stored) = stored else { return Ok(Err(unknown(consumer))) };
+    let at = stored.unwrap_or(0);
+    let target = id.max(0).min(newest(conn)?);
+    let moved = if target < id { Moved::Clamped(target) } else { Moved::To(target) };
+    Ok(Ok(if target < at && how == Move::Acknowledge {
+        (Moved::Ahead(at), None)
+    } else if target == at {
+        (moved, None)
+    } else {
+        (moved, Some(target))
+    }))
+}
+
+pub fn update_run(
+    store: &mut Sqlite,
+    seen: &Subscription,
+    update: &RunUpdate,
+) -> Result<Option<Subscription>> {
+    let doing = "recording the state of a consumer";
+    let consumer = &seen.consumer;
+    let transaction = store.write(doing)?;
+    let current = one(&transaction, consumer).doing(doing)?.filter(|current| {
+        let facts = |s: &Subscription| (s.revision, s.last_acked_id, s.rewinds, s.dead_to_retry);
+        current.is_same(seen) && facts(current) == facts(seen)
+    });
+    if current.is_none() {
+        return Ok(None);
+    }
+    transaction
+        .execute(
+            // A subscription read by a program that may only read has no row.
+            "UPDATE consumers SET run = ?2, revision = revision + 1 WHERE consumer_id = ?1",
+            params![consumer.as_str(), to_json(&update.state)],
+        )
+        .doing(doing)?;
+    if let Some(change) = &update.dead_letter {
+        dead_letters::update(&transaction, consumer, change).doing(doing)?;
+    }
+    if update.cancel_retries {
+        dead_letters::cancel_retries(&transaction, consumer).doing(doing)?;
+    }
+    if let Some(id) = update.acknowledge {
+        move_in(&transaction, consumer, id, Move::Acknowledge).doing(doing)??;
+    }
+    let updated = one(&transaction, consumer).doing(doing)?;
+    transaction.commit().map_err(|e| commit(e, doing))?;
+    Ok(updated)
+}
+
+pub fn remember_scan(
+    conn: &Connection,
+    seen: &Subscription,
+    upto: i64,
+    failures: &[FilterFailure],
+) -> Result<()> {
+    let doing = "remembering how far a filter was evaluated";
+    let Some(text) = seen.filter_text() else { return Ok(()) };
+    // Whoever may only read has to look a second time.
+    if conn.is_readonly("main").doing(doing)? {
+        return Ok(());
+    }
+    let cursor = seen.last_acked_id;
+    let from = match &seen.watermark {
+        Some(mark) if mark.filter == text && mark.from <= cursor && mark.upto >= cursor => mark.from,
+        _ => cursor,
+    };
+    conn.prepare_cached(
+        "UPDATE consumers SET scanned_filter = ?, scanned_from = ?, scanned_upto = ?, \
+                filter_errors = filter_errors + ?, filter_error_id = max(filter_error_id, ?) \
+         WHERE consumer_id = ? AND token = ?",
+    )
+    .and_then(|mut update| {
+        update.execute(params![
+            text,
+            from,
+            upto,
+            failures.len() as i64,
+            failures.last().map_or(0, |failure| failure.id),
+            seen.consumer.as_str(),
+            seen.token
+        ])
+    })
+    .map(drop)
+    .doing(doing)
+}

@@ -1,0 +1,77 @@
+//! Dead letters: events on which a handler failed, kept apart so that they do not hold up the others.
+
+use rusqlite::{Connection, params};
+
+use super::text_of;
+use crate::model::subscription::{ConsumerId, DeadLetter};
+use crate::model::time;
+use crate::store::DeadLetterUpdate;
+
+/// The event's id. Another program may have written what is not a number: such a dead letter is found
+/// and removed by the same id, or it would be found again without end.
+const EVENT: &str = "CAST(event_id AS INTEGER)";
+
+pub fn list(conn: &Connection, consumer: Option<&ConsumerId>) -> rusqlite::Result<Vec<DeadLetter>> {
+    let mut statement = conn.prepare_cached(&format!(
+        "SELECT {EVENT}, attempts, last_exit, last_error, parked_at, retry, consumer_id \
+         FROM dead_letters WHERE ?1 IS NULL OR consumer_id = ?1 ORDER BY consumer_id, event_id",
+    ))?;
+    let rows = statement.query_map([consumer.map(ConsumerId::as_str)], |row| {
+        let number = |column: usize| row.get_ref(column).map(|value| value.as_i64().ok());
+        let text = |column: usize| row.get_ref(column).map(|value| text_of(value).unwrap_or_default());
+        Ok(DeadLetter {
+            consumer: ConsumerId::stored(text(6)?),
+            event_id: number(0)?.unwrap_or(0),
+            attempts: number(1)?.unwrap_or(0),
+            last_exit: number(2)?,
+            last_error: text(3)?,
+            parked_at: text(4)?,
+            retry: number(5)?.unwrap_or(0) != 0,
+        })
+    })?;
+    rows.collect()
+}
+
+pub fn retry(conn: &Connection, consumer: &ConsumerId, event: Option<i64>) -> rusqlite::Result<usize> {
+    change(conn, "UPDATE dead_letters SET retry = 1", consumer, event)
+}
+
+pub fn discard(conn: &Connection, consumer: &ConsumerId, event: Option<i64>) -> rusqlite::Result<usize> {
+    change(conn, "DELETE FROM dead_letters", consumer, event)
+}
+
+pub fn cancel_retries(conn: &Connection, consumer: &ConsumerId) -> rusqlite::Result<usize> {
+    let sql = "UPDATE dead_letters SET retry = 0 WHERE consumer_id = ? AND retry";
+    conn.execute(sql, [consumer.as_str()])
+}
+
+fn change(
+    conn: &Connection,
+    statement: &str,
+    consumer: &ConsumerId,
+    event: Option<i64>,
+) -> rusqlite::Result<usize> {
+    let sql = format!("{statement} WHERE consumer_id = ?1 AND (?2 IS NULL OR {EVENT} = ?2)");
+    conn.execute(&sql, params![consumer.as_str(), event])
+}
+
+/// Applies a change that belongs to the end of a run.
+pub fn update(conn: &Connection, consumer: &ConsumerId, change: &DeadLetterUpdate) -> rusqlite::Result<()> {
+    match change {
+        // An event that was pruned during its last run leaves none: there is nothing to deliver.
+        DeadLetterUpdate::Insert { event_id, attempts, exit, error, at } => conn.execute(
+            "INSERT OR REPLACE INTO dead_letters (consumer_id, event_id, attempts, last_exit, last_error, parked_at) \
+             SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE EXISTS (SELECT 1 FROM events WHERE id = ?2)",
+            params![consumer.as_str(), event_id, attempts, exit.code(), error, time::format(*at)],
+        ),
+        DeadLetterUpdate::FailedAgain { event_id, exit, error, at } => conn.execute(
+            &format!(
+                "UPDATE dead_letters SET attempts = attempts + 1, last_exit = ?, last_error = ?, parked_at = ?, \
+                        retry = 0 WHERE consumer_id = ? AND {EVENT} = ?"
+            ),
+            params![exit.code(), error, time::format(*at), consumer.as_str(), event_id],
+        ),
+        DeadLetterUpdate::Remove { event_id } => discard(conn, consumer, Some(*event_id)),
+    }
+    .map(drop)
+}

@@ -1,0 +1,52 @@
+//! SQLite's errors, told by what can be done about them.
+
+use rusqlite::{ErrorCode, ffi};
+
+use crate::error::{DatabaseError, DatabaseErrorKind, Error, Result};
+
+/// Adds what was being done to an error of SQLite.
+pub trait Doing<T> {
+    /// `what` completes "while …".
+    fn doing(self, what: &'static str) -> Result<T>;
+}
+
+impl<T> Doing<T> for rusqlite::Result<T> {
+    fn doing(self, what: &'static str) -> Result<T> {
+        self.map_err(|e| database(kind_of(&e), what, e))
+    }
+}
+
+pub fn database(kind: DatabaseErrorKind, doing: &'static str, message: impl std::fmt::Display) -> Error {
+    DatabaseError { kind, doing, message: message.to_string() }.into()
+}
+
+/// Judges the failure of a commit. A full disk or a failed write comes before the commit is whole in
+/// the log. Anything else may come after: growing the log's index does, for one, and then the next
+/// process finds the commit and keeps it.
+pub fn commit(error: rusqlite::Error, doing: &'static str) -> Error {
+    use DatabaseErrorKind::{Full, Locked, OutcomeUnknown, ReadOnly, Write};
+    let kind = kind_of(&error);
+    let kind = if matches!(kind, Locked | Full | ReadOnly | Write) { kind } else { OutcomeUnknown };
+    database(kind, doing, error)
+}
+
+fn kind_of(error: &rusqlite::Error) -> DatabaseErrorKind {
+    let extended = error.sqlite_error().map_or(0, |e| e.extended_code);
+    match error.sqlite_error_code() {
+        _ if matches!(extended, ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC) => {
+            DatabaseErrorKind::OutcomeUnknown
+        }
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => DatabaseErrorKind::Locked,
+        Some(ErrorCode::DiskFull) => DatabaseErrorKind::Full,
+        Some(ErrorCode::SystemIoFailure) if extended == ffi::SQLITE_IOERR_WRITE => DatabaseErrorKind::Write,
+        Some(ErrorCode::SystemIoFailure) if extended == ffi::SQLITE_IOERR_SHMSIZE => {
+            DatabaseErrorKind::NoRoom
+        }
+        Some(ErrorCode::ReadOnly) => DatabaseErrorKind::ReadOnly,
+        Some(ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => DatabaseErrorKind::Permission,
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => DatabaseErrorKind::Damaged,
+        Some(ErrorCode::TooBig) => DatabaseErrorKind::TooLarge,
+        Some(ErrorCode::OutOfMemory) => DatabaseErrorKind::OutOfMemory,
+        _ => DatabaseErrorKind::Other,
+    }
+}

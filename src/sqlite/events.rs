@@ -1,0 +1,153 @@
+//! Storing and reading events.
+
+use std::ops::ControlFlow;
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::error::{Doing, commit};
+use super::{Sqlite, bytes_of, newest};
+use crate::error::{Error, IoContext, Result};
+use crate::files;
+use crate::model::event::{NewEvent, Row};
+use crate::model::time;
+use crate::store::{Appended, Put, Stored};
+
+/// How many events of a batch one statement stores. What SQLite does once per statement (finding and
+/// writing the last id, opening the indexes) costs as much as storing an event.
+const TOGETHER: usize = 16;
+
+pub fn append(store: &mut Sqlite, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Appended> {
+    let doing = "storing";
+    let new_wal = store.new_wal.then(|| store.wal.clone());
+    let transaction = store.write(doing)?;
+    if let Some(dir) = new_wal.as_deref().and_then(|wal| wal.parent()) {
+        // SQLite syncs the directory too, but ignores a failure of that.
+        files::sync_dir(dir).at("sync the directory", dir)?;
+    }
+    let appended = Appended { created_at: time::now(), ..Appended::default() };
+    let next_id = newest(&transaction).doing(doing)?.saturating_add(1);
+    let mut inserter = Inserter { conn: &transaction, waiting: Vec::new(), next_id, appended };
+    feed(&mut |event| inserter.put(event))?;
+    inserter.flush().doing(doing)?;
+    let appended = inserter.appended;
+    transaction.commit().map_err(|e| commit(e, doing))?;
+    Ok(appended)
+}
+
+/// Stores events inside a transaction.
+struct Inserter<'t> {
+    conn: &'t Connection,
+    /// Events that will be stored together with the next ones.
+    waiting: Vec<NewEvent<'static>>,
+    /// The id of the next event.
+    next_id: i64,
+    appended: Appended,
+}
+
+impl Inserter<'_> {
+    fn put(&mut self, event: &NewEvent<'_>) -> Result<Stored> {
+        let doing = "storing";
+        if let Some(key) = &event.idempotency_key {
+            if let Some((id, created_at, same)) = find(self.conn, event).doing(doing)? {
+                return match same {
+                    true => Ok(Stored::Repeated { id, created_at }),
+                    false => Err(Error::KeyConflict { key: key.to_string(), id }),
+                };
+            }
+            // The next event may have the same key, and has to find this one.
+            self.flush().doing(doing)?;
+            self.insert(std::slice::from_ref(event)).doing(doing)?;
+        } else if self.appended.count < TOGETHER as u64 {
+            self.insert(std::slice::from_ref(event)).doing(doing)?;
+        } else {
+            self.waiting.push(event.to_static());
+            if self.waiting.len() == TOGETHER {
+                self.flush().doing(doing)?;
+            }
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        self.appended.count += 1;
+        self.appended.first_id.get_or_insert(id);
+        self.appended.last_id = Some(id);
+        Ok(Stored::New(id))
+    }
+
+    fn flush(&mut self) -> rusqlite::Result<()> {
+        let waiting = std::mem::take(&mut self.waiting);
+        match waiting.len() {
+            TOGETHER => self.insert(&waiting),
+            _ => waiting.chunks(1).try_for_each(|event| self.insert(event)),
+        }
+    }
+
+    /// Stores these events with one statement.
+    fn insert(&self, events: &[NewEvent<'_>]) -> rusqlite::Result<()> {
+        let rows = vec!["(?, ?, ?, ?, ?, ?, ?)"; events.len()].join(", ");
+        // "OR FAIL" spares SQLite the journal by which it would undo this statement alone: whatever fails
+        // here undoes the transaction.
+        let mut insert = self.conn.prepare_cached(&format!(
+            "INSERT OR FAIL INTO events (created_at, source, type, subtype, content, metadata, idempotency_key) VALUES {rows}"
+        ))?;
+        for (row, event) in events.iter().enumerate() {
+            let first = 1 + row * 7;
+            insert.raw_bind_parameter(first, &self.appended.created_at)?;
+            insert.raw_bind_parameter(first + 1, &event.source)?;
+            insert.raw_bind_parameter(first + 2, event.kind.as_str())?;
+            insert.raw_bind_parameter(first + 3, &event.subtype)?;
+            insert.raw_bind_parameter(first + 4, &event.content)?;
+            insert.raw_bind_parameter(first + 5, &event.metadata)?;
+            insert.raw_bind_parameter(first + 6, &event.idempotency_key)?;
+        }
+        insert.raw_execute().map(drop)
+    }
+}
+
+/// The event stored under the same key, and whether it is the same. Compared in place: its content may
+/// be large.
+fn find(conn: &Connection, event: &NewEvent<'_>) -> rusqlite::Result<Option<(i64, String, bool)>> {
+    let mut find = conn.prepare_cached(
+        "SELECT id, created_at, source IS ?2 AND type IS ?3 AND subtype IS ?4 AND content IS ?5 AND metadata IS ?6 \
+         FROM events WHERE idempotency_key = ?1",
+    )?;
+    let values = params![
+        event.idempotency_key,
+        event.source,
+        event.kind.as_str(),
+        event.subtype,
+        event.content,
+        event.metadata
+    ];
+    find.query_row(values, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()
+}
+
+pub fn read(
+    conn: &Connection,
+    after: i64,
+    upto: i64,
+    limit: usize,
+    take: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
+) -> rusqlite::Result<()> {
+    let mut statement = conn.prepare_cached(
+        "SELECT id, created_at, source, type, subtype, content, metadata FROM events \
+         WHERE id > ? AND id <= ? ORDER BY id LIMIT ?",
+    )?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut rows = statement.query(params![after, upto, limit])?;
+    while let Some(row) = rows.next()? {
+        let bytes = |column: usize| row.get_ref(column).map(bytes_of);
+        let event = Row {
+            id: row.get(0)?,
+            created_at: bytes(1)?.unwrap_or_default(),
+            source: bytes(2)?.unwrap_or_default(),
+            kind: bytes(3)?.unwrap_or_default(),
+            subtype: bytes(4)?,
+            content: bytes(5)?.unwrap_or_default(),
+            metadata: bytes(6)?,
+        };
+        if take(event).is_break() {
+            break;
+        }
+    }
+    Ok(())
+}

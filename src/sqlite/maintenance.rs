@@ -1,0 +1,241 @@
+//! What `doctor`, `backup` and `prune --compact` need of the database beyond the store's own work.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rusqlite::config::DbConfig;
+use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
+use rusqlite::{Connection, TransactionBehavior, params};
+
+use super::error::{Doing, database};
+use super::{Sqlite, migrate, newest, text_of, wal};
+use crate::error::{DatabaseErrorKind, Result};
+use crate::model::time;
+
+/// A number of a consumer that points where it cannot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stray {
+    pub consumer: String,
+    /// As the table has it.
+    pub value: String,
+}
+
+/// In these conditions, `?1` is the newest id ever given.
+const STRAY_CURSOR: &str = "(typeof(last_acked_id) <> 'integer' OR last_acked_id > ?1 OR last_acked_id < 0)";
+const STRAY_WATERMARK: &str = "scanned_upto > ?1";
+
+impl Sqlite {
+    /// Opens a database to examine it: it may be older than this program, is not brought up to date,
+    /// and cannot be written.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, is not a thread's, or is newer than this program. It is left as it was.
+    pub fn open_to_examine(path: &Path) -> Result<Sqlite> {
+        let doing = "opening the database";
+        let had_wal = wal::path_of(path).exists();
+        let store = Sqlite::connect(path)?;
+        let opened = migrate::refuse_foreign(&store.conn, path);
+        // One that is refused closes as in any other command.
+        if opened.is_ok() || had_wal {
+            wal::keep(&store.conn).doing(doing)?;
+        }
+        opened?;
+        store.conn.execute_batch("PRAGMA query_only = ON").doing(doing)?;
+        Ok(store)
+    }
+
+    /// Lets this connection write, after the database was found intact.
+    pub fn allow_writing(&mut self) -> Result<()> {
+        let doing = "preparing to repair";
+        self.must_be_writable(doing)?;
+        self.conn.execute_batch("PRAGMA query_only = OFF").doing(doing)
+    }
+
+    /// SQLite's own complaints about the file, the first hundred; none when it is intact.
+    pub fn integrity_errors(&self) -> Result<Vec<String>> {
+        let ask = || -> rusqlite::Result<Vec<String>> {
+            let mut statement = self.conn.prepare("PRAGMA main.integrity_check(100)")?;
+            let lines = statement.query_map([], |row| row.get_ref(0).map(text_of))?;
+            lines.map(|line| line.map(Option::unwrap_or_default)).collect()
+        };
+        let text = ask().doing("checking the database")?.join("\n");
+        Ok(text.lines().filter(|line| *line != "ok").map(str::to_owned).collect())
+    }
+
+    /// Rebuilds all indexes from their tables.
+    pub fn rebuild_indexes(&mut self) -> Result<()> {
+        self.conn.execute_batch("REINDEX").doing("rebuilding the indexes")
+    }
+
+    /// Whether the schema lacks what this program adds to it.
+    pub fn is_older(&self) -> Result<bool> {
+        migrate::is_older(&self.conn).doing("reading the schema")
+    }
+
+    /// The indexes and triggers of the schema that are missing.
+    pub fn missing_objects(&self) -> Result<Vec<String>> {
+        let doing = "reading the schema";
+        let fresh = Connection::open_in_memory().doing(doing)?;
+        migrate::create(&fresh).doing(doing)?;
+        let names = |conn: &Connection| -> rusqlite::Result<Vec<String>> {
+            let sql =
+                "SELECT name FROM main.sqlite_schema WHERE type IN ('index', 'trigger') AND sql IS NOT NULL";
+            conn.prepare(sql)?.query_map([], |row| row.get(0))?.collect()
+        };
+        let present = names(&self.conn).doing(doing)?;
+        Ok(names(&fresh).doing(doing)?.into_iter().filter(|name| !present.contains(name)).collect())
+    }
+
+    /// Brings an older schema up to date, and adds indexes and triggers that are missing.
+    pub fn migrate(&mut self) -> Result<()> {
+        migrate::migrate(&mut self.conn).doing("bringing the schema up to date")
+    }
+
+    /// Creates, for this connection alone, whatever an older schema lacks.
+    pub fn create_compat_views(&mut self) -> Result<()> {
+        // They are this connection's own, but count as written.
+        let made = self
+            .conn
+            .execute_batch("PRAGMA query_only = OFF")
+            .and_then(|()| migrate::create_compat_views(&self.conn))
+            .and_then(|()| self.conn.execute_batch("PRAGMA query_only = ON"));
+        made.doing("reading an older schema")
+    }
+
+    /// The journal mode: `wal`, unless another program changed it.
+    pub fn journal_mode(&self) -> Result<String> {
+        self.conn
+            .query_row("PRAGMA main.journal_mode", [], |row| row.get(0))
+            .doing("reading the journal mode")
+    }
+
+    /// Switches back to write-ahead logging.
+    ///
+    /// # Errors
+    ///
+    /// [`NoWal`](crate::Error::NoWal); those of the database.
+    pub fn use_wal(&mut self, path: &Path) -> Result<()> {
+        migrate::use_wal(&self.conn, path)
+    }
+
+    /// Whether ids of events that are gone are never given again.
+    pub fn has_autoincrement(&self) -> Result<bool> {
+        let sql = "SELECT upper(sql) LIKE '%AUTOINCREMENT%' FROM main.sqlite_schema WHERE name = 'events'";
+        self.conn.query_row(sql, [], |row| row.get(0)).doing("reading the schema")
+    }
+
+    /// Whether SQLite remembers a smaller newest id than there are events.
+    pub fn sequence_is_behind(&self) -> Result<bool> {
+        let sql = "SELECT coalesce((SELECT CAST(seq AS INTEGER) FROM main.sqlite_sequence WHERE name = 'events'), 0) \
+                   < coalesce((SELECT max(id) FROM main.events), 0)";
+        self.conn.query_row(sql, [], |row| row.get(0)).doing("reading the schema")
+    }
+
+    pub fn repair_sequence(&mut self) -> Result<()> {
+        self.repair("repairing the sequence of ids", |conn, newest| {
+            let sql = "UPDATE sqlite_sequence SET seq = ? WHERE name = 'events'";
+            if conn.execute(sql, [newest])? == 0 {
+                conn.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('events', ?)", [newest])?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Cursors beyond the newest event ever, and cursors that are not numbers.
+    pub fn stray_cursors(&self) -> Result<Vec<Stray>> {
+        self.stray(&format!(
+            "SELECT consumer_id, quote(last_acked_id) FROM main.consumer_progress WHERE {STRAY_CURSOR}"
+        ))
+    }
+
+    /// Sets such cursors to the newest event, or, where they are not numbers, to 0.
+    pub fn repair_cursors(&mut self) -> Result<()> {
+        self.repair("repairing cursors", |conn, newest| {
+            let sql = format!(
+                "UPDATE consumer_progress SET updated_at = ?2, last_acked_id = \
+                        CASE WHEN typeof(last_acked_id) = 'integer' THEN max(0, min(last_acked_id, ?1)) ELSE 0 END \
+                 WHERE {STRAY_CURSOR}"
+            );
+            conn.execute(&sql, params![newest, time::now()]).map(drop)
+        })
+    }
+
+    /// Consumers whose watermark is beyond the newest event ever: new events would not wake them.
+    pub fn stray_watermarks(&self) -> Result<Vec<Stray>> {
+        self.stray(&format!("SELECT consumer_id, scanned_upto FROM consumers WHERE {STRAY_WATERMARK}"))
+    }
+
+    pub fn repair_watermarks(&mut self) -> Result<()> {
+        self.repair("repairing watermarks", |conn, newest| {
+            let sql = format!(
+                "UPDATE consumers SET scanned_filter = NULL, scanned_from = NULL, scanned_upto = NULL \
+                 WHERE {STRAY_WATERMARK}"
+            );
+            conn.execute(&sql, [newest]).map(drop)
+        })
+    }
+
+    fn stray(&self, sql: &str) -> Result<Vec<Stray>> {
+        let ask = || -> rusqlite::Result<Vec<Stray>> {
+            let mut statement = self.conn.prepare(&format!("{sql} ORDER BY consumer_id"))?;
+            let rows = statement.query_map([newest(&self.conn)?], |row| {
+                let consumer = row.get_ref(0).map(text_of)?.unwrap_or_default();
+                let value = match row.get_ref(1)? {
+                    ValueRef::Integer(number) => number.to_string(),
+                    other => text_of(other).unwrap_or_default(),
+                };
+                Ok(Stray { consumer, value })
+            })?;
+            rows.collect()
+        };
+        ask().doing("reading the cursors")
+    }
+
+    fn repair(
+        &mut self,
+        doing: &'static str,
+        work: impl FnOnce(&Connection, i64) -> rusqlite::Result<()>,
+    ) -> Result<()> {
+        let transaction = self.conn.transaction_with_behavior(TransactionBehavior::Immediate).doing(doing)?;
+        let newest = newest(&transaction).doing(doing)?;
+        work(&transaction, newest).and_then(|()| transaction.commit()).doing(doing)
+    }
+
+    /// Copies the database as it is now into the empty file at `path`, not synced.
+    ///
+    /// `VACUUM INTO` reads in one transaction: it sees everything committed before, keeps no writer
+    /// waiting, and never begins again because somebody wrote.
+    pub fn copy_to(&mut self, path: &Path) -> Result<()> {
+        let copied = self.conn.execute("VACUUM main INTO ?", [RawText(path.as_os_str().as_bytes())]);
+        copied.map(drop).doing("copying the database")
+    }
+
+    /// Closes the database so that it is whole in its one file. Nobody else may be using it.
+    pub fn close_whole(self) -> Result<()> {
+        let doing = "completing the copy of the database";
+        if !self.truncate_wal().doing(doing)? {
+            return Err(database(DatabaseErrorKind::Other, doing, "somebody else uses it"));
+        }
+        // With nothing in it any more, closing removes the WAL.
+        self.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).map(drop).doing(doing)
+    }
+
+    /// Writes the database anew without the space of deleted events. Others wait meanwhile.
+    pub fn compact(&mut self) -> Result<()> {
+        let doing = "compacting the database";
+        self.must_be_writable(doing)?;
+        self.conn.execute_batch("VACUUM").doing(doing)?;
+        // Only that makes the file itself shorter.
+        self.checkpoint()
+    }
+}
+
+/// Text as SQLite accepts it, which for a path need not be UTF-8.
+struct RawText<'a>(&'a [u8]);
+
+impl ToSql for RawText<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(ValueRef::Text(self.0)))
+    }
+}

@@ -1,0 +1,115 @@
+//! Deleting old events, in steps so short that nobody who pushes waits long for one.
+
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, params};
+
+use super::error::{Doing, commit};
+use super::{Sqlite, consumers};
+use crate::error::Result;
+use crate::model::subscription::Subscription;
+use crate::store::{PruneRange, PruneStep, Pruned};
+
+/// A step holds the write lock for about this long. A single event is deleted in one go, however
+/// large it is.
+const STEP_TIME: Duration = Duration::from_millis(40);
+
+/// How many events are listed at a time.
+const PAGE: usize = 500;
+
+pub fn step(store: &mut Sqlite, range: &PruneRange<'_>) -> Result<PruneStep> {
+    if range.dry_run {
+        let page = list(&store.conn, range, range.after).doing("looking for old events")?;
+        let mut pruned = Pruned::default();
+        page.iter().for_each(|old| old.count(range, &mut pruned));
+        return Ok(PruneStep::Upto(reached(&page, range.upto), pruned));
+    }
+    let doing = "pruning";
+    let transaction = store.write(doing)?;
+    if let Some(seen) = range.seen {
+        let now = consumers::all(&transaction).doing(doing)?;
+        if now.iter().any(|now| wants_more(now, seen, range.upto)) {
+            return Ok(PruneStep::Overtaken);
+        }
+    }
+    let (upto, pruned) = delete(&transaction, range).doing(doing)?;
+    transaction.commit().map_err(|e| commit(e, doing))?;
+    Ok(PruneStep::Upto(upto, pruned))
+}
+
+/// Whether a subscription may have something pending up to `upto` that it had not when it was seen.
+fn wants_more(now: &Subscription, seen: &[Subscription], upto: i64) -> bool {
+    let same = |then: &Subscription| {
+        then.consumer == now.consumer && then.filter == now.filter && then.last_acked_id <= now.last_acked_id
+    };
+    now.last_acked_id < upto && !seen.iter().any(same)
+}
+
+fn delete(conn: &Connection, range: &PruneRange<'_>) -> rusqlite::Result<(i64, Pruned)> {
+    let began = Instant::now();
+    let mut pruned = Pruned::default();
+    let mut at = range.after;
+    let mut delete = conn.prepare_cached("DELETE FROM events WHERE id = ?")?;
+    'step: while at < range.upto {
+        let page = list(conn, range, at)?;
+        for old in &page {
+            if at > range.after && began.elapsed() >= STEP_TIME {
+                break 'step;
+            }
+            if range.dead_letters || !old.dead_letter {
+                delete.execute([old.id])?;
+            }
+            old.count(range, &mut pruned);
+            at = old.id;
+        }
+        at = reached(&page, range.upto);
+    }
+    if range.dead_letters {
+        // Also those whose event another program deleted.
+        conn.execute(
+            "DELETE FROM dead_letters WHERE event_id > ? AND event_id <= ? \
+             AND event_id NOT IN (SELECT id FROM events)",
+            [range.after, at],
+        )?;
+    }
+    Ok((at, pruned))
+}
+
+/// An event that may go.
+struct Old {
+    id: i64,
+    bytes: u64,
+    dead_letter: bool,
+}
+
+impl Old {
+    fn count(&self, range: &PruneRange<'_>, pruned: &mut Pruned) {
+        pruned.dead_letters += u64::from(self.dead_letter);
+        if range.dead_letters || !self.dead_letter {
+            pruned.events += 1;
+            pruned.bytes += self.bytes;
+        }
+    }
+}
+
+/// The next events after `after`, at most [`PAGE`] of them.
+fn list(conn: &Connection, range: &PruneRange<'_>, after: i64) -> rusqlite::Result<Vec<Old>> {
+    let mut statement = conn.prepare_cached(
+        "SELECT id, octet_length(content) + coalesce(octet_length(metadata), 0), \
+                id IN (SELECT event_id FROM dead_letters) \
+         FROM events WHERE id > ? AND id <= ? AND (?3 IS NULL OR subtype = ?3) ORDER BY id LIMIT ?",
+    )?;
+    let rows = statement.query_map(params![after, range.upto, range.subtype, PAGE as i64], |row| {
+        let bytes: i64 = row.get(1)?;
+        Ok(Old { id: row.get(0)?, bytes: bytes.unsigned_abs(), dead_letter: row.get(2)? })
+    })?;
+    rows.collect()
+}
+
+/// How far a page goes: to its last event, or to the end when it is not full.
+fn reached(page: &[Old], upto: i64) -> i64 {
+    match page {
+        [.., last] if page.len() == PAGE => last.id,
+        _ => upto,
+    }
+}

@@ -1,0 +1,85 @@
+//! Evaluating a filter on stored events.
+//!
+//! One statement walks through the events and says of each whether it matches. An event on which the
+//! filter fails ends the statement; it does not match, and the next statement begins after it.
+
+use std::time::Instant;
+
+use rusqlite::{Connection, Statement, params};
+
+use super::first_after;
+use crate::model::filter::{self, EvalLimits, Filter};
+use crate::store::{FilterFailure, Scan, ScanRange};
+
+/// How many ids one statement covers at most, so that no read transaction lasts long.
+const STEP: i64 = 64 * 1024;
+
+/// How many events are asked about between two looks at the clock, where these are small.
+const BETWEEN_LOOKS: u32 = 16;
+
+pub fn scan(conn: &Connection, filter: &Filter, range: ScanRange) -> rusqlite::Result<Scan> {
+    let mut scan = Scan { upto: range.after, ..Scan::default() };
+    let limits = EvalLimits::begin(conn)?;
+    let scanned = scan_steps(conn, filter, range, &mut scan);
+    limits.end(conn)?;
+    scanned.map(|()| scan)
+}
+
+fn scan_steps(conn: &Connection, filter: &Filter, range: ScanRange, scan: &mut Scan) -> rusqlite::Result<()> {
+    let sql = format!("SELECT id, {} FROM events WHERE id > ? AND id <= ? ORDER BY id", filter.condition());
+    let mut statement = conn.prepare_cached(&sql)?;
+    while scan.upto < range.upto && scan.ids.len() < range.most {
+        // One moment for all of a step: the event on which the filter failed must be found again.
+        let _moment = conn.unchecked_transaction()?;
+        let end = range.upto.min(scan.upto.saturating_add(STEP));
+        match scan_step(&mut statement, range, end, scan) {
+            Ok(Step::Done) => scan.upto = end,
+            Ok(Step::CutShort) => return Ok(()),
+            Err(e) if filter::is_eval_error(&e) => {
+                let Some(id) = first_after(conn, scan.upto)? else { return Err(e) };
+                scan.failures.push(FilterFailure { id, message: filter::message(&e) });
+                scan.upto = id;
+                if range.until.is_some_and(|until| Instant::now() >= until) {
+                    return Ok(());
+                }
+            }
+            Err(e) => return Err(e),
+        }
+        // Other programs may leave gaps of any width, and these must not be crossed step by step.
+        if scan.upto == end {
+            let next = first_after(conn, end)?.unwrap_or(i64::MAX);
+            scan.upto = range.upto.min(next - 1).max(end);
+        }
+    }
+    Ok(())
+}
+
+enum Step {
+    Done,
+    /// There are enough matches, or time is up.
+    CutShort,
+}
+
+fn scan_step(
+    statement: &mut Statement<'_>,
+    range: ScanRange,
+    end: i64,
+    scan: &mut Scan,
+) -> rusqlite::Result<Step> {
+    let mut rows = statement.query(params![scan.upto, end])?;
+    let mut asked = 0_u32;
+    while let Some(row) = rows.next()? {
+        scan.upto = row.get(0)?;
+        if row.get::<_, bool>(1)? {
+            scan.ids.push(scan.upto);
+            if scan.ids.len() == range.most {
+                return Ok(Step::CutShort);
+            }
+        }
+        asked += 1;
+        if asked.is_multiple_of(BETWEEN_LOOKS) && range.until.is_some_and(|until| Instant::now() >= until) {
+            return Ok(Step::CutShort);
+        }
+    }
+    Ok(Step::Done)
+}

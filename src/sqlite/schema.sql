@@ -1,0 +1,86 @@
+-- The whole schema. It is run when a thread is made, and again to bring a database of the earlier
+-- implementation up to date, after the two later columns of `events` were added.
+--
+-- Comments stand outside of the statements: SQLite keeps the text of a statement, and reads it again
+-- whenever the database is opened.
+
+-- The first six columns, and the two tables after this one, are shared with other programs. `type` is
+-- message or record; `metadata` is a JSON object; a second push with the same `idempotency_key` is the
+-- same event.
+CREATE TABLE IF NOT EXISTS events (
+    id              INTEGER PRIMARY KEY AUTOINCREMENT,
+    created_at      TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+    source          TEXT NOT NULL,
+    type            TEXT NOT NULL,
+    subtype         TEXT,
+    content         TEXT NOT NULL,
+    metadata        TEXT,
+    idempotency_key TEXT
+);
+CREATE INDEX IF NOT EXISTS idx_events_source ON events (source);
+CREATE INDEX IF NOT EXISTS idx_events_type ON events (type);
+-- Events without a key cost it nothing.
+CREATE UNIQUE INDEX IF NOT EXISTS idx_events_idempotency_key ON events (idempotency_key)
+    WHERE idempotency_key IS NOT NULL;
+
+CREATE TABLE IF NOT EXISTS subscriptions (
+    consumer_id TEXT NOT NULL PRIMARY KEY,
+    handler_cmd TEXT NOT NULL,
+    filter      TEXT
+);
+
+CREATE TABLE IF NOT EXISTS consumer_progress (
+    consumer_id   TEXT NOT NULL PRIMARY KEY,
+    last_acked_id INTEGER NOT NULL DEFAULT 0,
+    updated_at    TEXT NOT NULL
+);
+
+-- What this program adds to a subscription; the triggers keep one row for each, whichever program
+-- subscribes.
+--   token            a new one for each subscription
+--   cwd              where the handler runs; a BLOB if it is not UTF-8
+--   options, run     JSON: model::run::Options and model::run::RunState
+--   revision         how often `run` was changed
+--   rewinds          how often the cursor was moved back
+--   scanned_*        between scanned_from and scanned_upto nothing matches scanned_filter
+--   filter_errors    on how many events the filter failed, and the newest of them
+CREATE TABLE IF NOT EXISTS consumers (
+    consumer_id     TEXT NOT NULL PRIMARY KEY,
+    token           TEXT NOT NULL DEFAULT (lower(hex(randomblob(8)))),
+    cwd             TEXT,
+    options         TEXT,
+    run             TEXT,
+    revision        INTEGER NOT NULL DEFAULT 0,
+    rewinds         INTEGER NOT NULL DEFAULT 0,
+    scanned_filter  TEXT,
+    scanned_from    INTEGER,
+    scanned_upto    INTEGER,
+    filter_errors   INTEGER NOT NULL DEFAULT 0,
+    filter_error_id INTEGER NOT NULL DEFAULT 0
+);
+-- INSERT OR REPLACE fires no delete trigger, so this one deletes too.
+CREATE TRIGGER IF NOT EXISTS consumers_subscribed AFTER INSERT ON subscriptions BEGIN
+    DELETE FROM consumers WHERE consumer_id = NEW.consumer_id;
+    INSERT INTO consumers (consumer_id) VALUES (NEW.consumer_id);
+END;
+CREATE TRIGGER IF NOT EXISTS consumers_unsubscribed AFTER DELETE ON subscriptions BEGIN
+    DELETE FROM consumers WHERE consumer_id = OLD.consumer_id;
+END;
+CREATE TRIGGER IF NOT EXISTS consumers_rewound AFTER UPDATE OF last_acked_id ON consumer_progress
+WHEN NEW.last_acked_id < OLD.last_acked_id BEGIN
+    UPDATE consumers SET rewinds = rewinds + 1 WHERE consumer_id = NEW.consumer_id;
+END;
+
+-- Events on which a consumer's handler failed until it was out of attempts; they outlive the
+-- subscription. `last_exit` is as a shell has it, NULL if nobody saw the end; `last_error` is the end
+-- of the output; `retry` marks those to be delivered again.
+CREATE TABLE IF NOT EXISTS dead_letters (
+    consumer_id TEXT NOT NULL,
+    event_id    INTEGER NOT NULL,
+    attempts    INTEGER NOT NULL,
+    last_exit   INTEGER,
+    last_error  TEXT,
+    parked_at   TEXT NOT NULL,
+    retry       INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (consumer_id, event_id)
+) WITHOUT ROWID;

@@ -1,0 +1,329 @@
+//! A store in memory, for tests: what [`Store`] promises, and nothing that lasts.
+//!
+//! It has one user at a time and one form of each fact, so it says in a few lines what the SQLite store
+//! must do; the conformance tests compare the two. Filters are evaluated row by row.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use super::{
+    Appended, DeadLetterUpdate, FilterFailure, Move, Moved, PruneRange, PruneStep, Pruned, Put, RunUpdate,
+    Store, Stored,
+};
+use crate::error::{Error, Result};
+use crate::model::event::{Event, NewEvent, Row};
+use crate::model::run::RunState;
+use crate::model::subscription::{ConsumerId, DeadLetter, NewSubscription, ScanWatermark, Subscription};
+use crate::model::time;
+
+/// Events, subscriptions and cursors in memory.
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    events: BTreeMap<i64, Event>,
+    /// The events that idempotency keys belong to.
+    keys: BTreeMap<String, i64>,
+    newest: i64,
+    /// Without cursors and dead letters, which outlive them.
+    subscriptions: BTreeMap<ConsumerId, Subscription>,
+    /// Where each cursor stands, and since when.
+    cursors: BTreeMap<ConsumerId, (i64, String)>,
+    dead_letters: BTreeMap<(ConsumerId, i64), DeadLetter>,
+    /// How many subscriptions there have been.
+    tokens: u64,
+}
+
+impl MemoryStore {
+    fn put(&mut self, event: &NewEvent<'_>, created_at: &str) -> Result<Stored> {
+        if let Some(key) = event.idempotency_key.as_deref()
+            && let Some(stored) = self.keys.get(key).and_then(|id| self.events.get(id))
+        {
+            return match event.is_same(stored) {
+                true => Ok(Stored::Repeated { id: stored.id, created_at: stored.created_at.clone() }),
+                false => Err(Error::KeyConflict { key: key.to_owned(), id: stored.id }),
+            };
+        }
+        self.newest += 1;
+        self.events.insert(self.newest, event.row(self.newest, created_at).to_event());
+        if let Some(key) = event.idempotency_key.as_deref() {
+            self.keys.insert(key.to_owned(), self.newest);
+        }
+        Ok(Stored::New(self.newest))
+    }
+
+    /// A key lasts as long as its event.
+    fn drop_keys(&mut self) {
+        self.keys.retain(|_, id| self.events.contains_key(id));
+    }
+
+    fn find(&self, consumer: &ConsumerId) -> Option<Subscription> {
+        let found = self.subscriptions.get(consumer)?;
+        let (cursor, updated_at) = self.cursors.get(consumer).cloned().unzip();
+        let count = |counts: fn(&DeadLetter) -> bool| {
+            self.dead_letters.values().filter(|dead| dead.consumer == *consumer && counts(dead)).count()
+                as i64
+        };
+        Some(Subscription {
+            last_acked_id: cursor.unwrap_or(0),
+            updated_at,
+            dead: count(|_| true),
+            dead_to_retry: count(|dead| dead.retry),
+            ..found.clone()
+        })
+    }
+
+    fn update_dead_letter(&mut self, consumer: &ConsumerId, change: &DeadLetterUpdate) {
+        let key = |event_id: i64| (consumer.clone(), event_id);
+        match change.clone() {
+            DeadLetterUpdate::Insert { event_id, attempts, exit, error, at } => {
+                if self.events.contains_key(&event_id) {
+                    let dead = DeadLetter {
+                        consumer: consumer.clone(),
+                        event_id,
+                        attempts: attempts.into(),
+                        last_exit: exit.code().map(i64::from),
+                        last_error: error,
+                        parked_at: time::format(at),
+                        retry: false,
+                    };
+                    self.dead_letters.insert(key(event_id), dead);
+                }
+            }
+            DeadLetterUpdate::FailedAgain { event_id, exit, error, at } => {
+                if let Some(dead) = self.dead_letters.get_mut(&key(event_id)) {
+                    dead.attempts += 1;
+                    dead.last_exit = exit.code().map(i64::from);
+                    dead.last_error = error;
+                    dead.parked_at = time::format(at);
+                    dead.retry = false;
+                }
+            }
+            DeadLetterUpdate::Remove { event_id } => drop(self.dead_letters.remove(&key(event_id))),
+        }
+    }
+}
+
+impl Store for MemoryStore {
+    fn append(&mut self, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Appended> {
+        let before = self.newest;
+        let mut appended = Appended { created_at: time::now(), ..Appended::default() };
+        let fed = feed(&mut |event| {
+            let stored = self.put(event, &appended.created_at)?;
+            if let Stored::New(id) = stored {
+                appended.count += 1;
+                appended.first_id.get_or_insert(id);
+                appended.last_id = Some(id);
+            }
+            Ok(stored)
+        });
+        if fed.is_err() {
+            self.newest = before;
+            self.events.split_off(&(before + 1));
+            self.drop_keys();
+        }
+        fed.map(|()| appended)
+    }
+
+    fn read(
+        &mut self,
+        after: i64,
+        upto: i64,
+        limit: usize,
+        take: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let wanted = self.events.values().filter(|event| event.id > after && event.id <= upto);
+        for event in wanted.take(limit) {
+            if take(event.row()).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn newest(&mut self) -> Result<i64> {
+        Ok(self.newest)
+    }
+
+    fn first_after(&mut self, id: i64) -> Result<Option<i64>> {
+        Ok(self.events.keys().copied().find(|&stored| stored > id))
+    }
+
+    fn last_upto(&mut self, id: i64) -> Result<Option<i64>> {
+        Ok(self.events.range(..=id).next_back().map(|(id, _)| *id))
+    }
+
+    fn first_since(&mut self, time: &str) -> Result<Option<i64>> {
+        Ok(self.events.values().find(|event| event.created_at.as_str() >= time).map(|event| event.id))
+    }
+
+    fn stored_at(&mut self, id: i64) -> Result<Option<String>> {
+        Ok(self.events.get(&id).map(|event| event.created_at.clone()))
+    }
+
+    fn count_after(&mut self, id: i64) -> Result<u64> {
+        Ok(self.events.keys().filter(|&&stored| stored > id).count() as u64)
+    }
+
+    fn subscriptions(&mut self) -> Result<Vec<Subscription>> {
+        Ok(self.subscriptions.keys().filter_map(|consumer| self.find(consumer)).collect())
+    }
+
+    fn subscription(&mut self, consumer: &ConsumerId) -> Result<Option<Subscription>> {
+        Ok(self.find(consumer))
+    }
+
+    fn subscribe(&mut self, new: &NewSubscription) -> Result<Option<Moved>> {
+        let NewSubscription { consumer, handler_cmd, filter, cwd, options, from } = new.clone();
+        if self.subscriptions.contains_key(&consumer) {
+            return Err(Error::AlreadySubscribed(consumer));
+        }
+        self.tokens += 1;
+        let subscription = Subscription {
+            consumer: consumer.clone(),
+            handler_cmd,
+            filter,
+            cwd,
+            token: self.tokens.to_string(),
+            revision: 0,
+            watermark: None,
+            filter_errors: 0,
+            filter_error_id: 0,
+            options,
+            state: RunState::default(),
+            dead: 0,
+            dead_to_retry: 0,
+            last_acked_id: 0,
+            rewinds: 0,
+            updated_at: None,
+        };
+        self.subscriptions.insert(consumer.clone(), subscription);
+        from.map(|id| self.move_cursor(&consumer, id, Move::Seek)).transpose()
+    }
+
+    fn unsubscribe(&mut self, consumer: &ConsumerId) -> Result<Subscription> {
+        let removed = self.find(consumer).ok_or_else(|| Error::UnknownConsumer(consumer.clone()))?;
+        self.subscriptions.remove(consumer);
+        Ok(removed)
+    }
+
+    fn move_cursor(&mut self, consumer: &ConsumerId, id: i64, how: Move) -> Result<Moved> {
+        let Some(subscription) = self.subscriptions.get_mut(consumer) else {
+            return Err(Error::UnknownConsumer(consumer.clone()));
+        };
+        let at = self.cursors.get(consumer).map_or(0, |(at, _)| *at);
+        let target = id.max(0).min(self.newest);
+        if target < at && how == Move::Acknowledge {
+            return Ok(Moved::Ahead(at));
+        }
+        if target < at {
+            subscription.rewinds += 1;
+        }
+        if target != at {
+            self.cursors.insert(consumer.clone(), (target, time::now()));
+        }
+        Ok(if target < id { Moved::Clamped(target) } else { Moved::To(target) })
+    }
+
+    fn update_run(&mut self, seen: &Subscription, update: &RunUpdate) -> Result<Option<Subscription>> {
+        let consumer = &seen.consumer;
+        let facts = |s: &Subscription| (s.revision, s.last_acked_id, s.rewinds, s.dead_to_retry);
+        let current = self.find(consumer);
+        if !current.is_some_and(|current| current.is_same(seen) && facts(&current) == facts(seen)) {
+            return Ok(None);
+        }
+        if let Some(subscription) = self.subscriptions.get_mut(consumer) {
+            subscription.state = update.state.clone();
+            subscription.revision += 1;
+        }
+        if let Some(change) = &update.dead_letter {
+            self.update_dead_letter(consumer, change);
+        }
+        if update.cancel_retries {
+            let own = self.dead_letters.values_mut().filter(|dead| dead.consumer == *consumer);
+            own.for_each(|dead| dead.retry = false);
+        }
+        if let Some(id) = update.acknowledge {
+            self.move_cursor(consumer, id, Move::Acknowledge)?;
+        }
+        Ok(self.find(consumer))
+    }
+
+    fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<()> {
+        let cursor = seen.last_acked_id;
+        let current = self.subscriptions.get_mut(&seen.consumer).filter(|now| now.token == seen.token);
+        let (Some(current), Some(text)) = (current, seen.filter_text()) else { return Ok(()) };
+        // What was known already continues, if nothing lies between.
+        let known = seen
+            .watermark
+            .as_ref()
+            .filter(|mark| mark.filter == text && mark.from <= cursor && mark.upto >= cursor);
+        let from = known.map_or(cursor, |mark| mark.from);
+        current.watermark = Some(ScanWatermark { filter: text.to_owned(), from, upto });
+        current.filter_errors += failures.len() as i64;
+        let newest = failures.last().map_or(0, |failure| failure.id);
+        current.filter_error_id = current.filter_error_id.max(newest);
+        Ok(())
+    }
+
+    fn dead_letters(&mut self, consumer: Option<&ConsumerId>) -> Result<Vec<DeadLetter>> {
+        let wanted = |dead: &&DeadLetter| consumer.is_none_or(|consumer| dead.consumer == *consumer);
+        Ok(self.dead_letters.values().filter(wanted).cloned().collect())
+    }
+
+    fn retry_dead_letters(&mut self, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
+        let mut marked = 0;
+        for dead in self.dead_letters.values_mut().filter(|dead| dead.consumer == *consumer) {
+            if event.is_none_or(|event| dead.event_id == event) {
+                dead.retry = true;
+                marked += 1;
+            }
+        }
+        Ok(marked)
+    }
+
+    fn discard_dead_letters(&mut self, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
+        let before = self.dead_letters.len();
+        self.dead_letters.retain(|(of, id), _| of != consumer || event.is_some_and(|event| event != *id));
+        Ok(before - self.dead_letters.len())
+    }
+
+    fn prune(&mut self, range: &PruneRange<'_>) -> Result<PruneStep> {
+        let (after, upto) = (range.after, range.upto);
+        if let (false, Some(seen)) = (range.dry_run, range.seen) {
+            let wants_no_more = |now: &Subscription, then: &Subscription| {
+                then.consumer == now.consumer
+                    && then.filter == now.filter
+                    && then.last_acked_id <= now.last_acked_id
+            };
+            let overtaken = self
+                .subscriptions()?
+                .iter()
+                .any(|now| now.last_acked_id < upto && !seen.iter().any(|then| wants_no_more(now, then)));
+            if overtaken {
+                return Ok(PruneStep::Overtaken);
+            }
+        }
+        let mut pruned = Pruned::default();
+        let dead: Vec<i64> = self.dead_letters.keys().map(|(_, id)| *id).collect();
+        self.events.retain(|&id, event| {
+            let subtype = range.subtype.is_none_or(|wanted| event.subtype.as_deref() == Some(wanted));
+            if id <= after || id > upto || !subtype {
+                return true;
+            }
+            pruned.dead_letters += u64::from(dead.contains(&id));
+            if dead.contains(&id) && !range.dead_letters {
+                return true;
+            }
+            pruned.events += 1;
+            pruned.bytes += (event.content.len() + event.metadata.as_ref().map_or(0, String::len)) as u64;
+            range.dry_run
+        });
+        self.dead_letters.retain(|(_, id), _| self.events.contains_key(id));
+        self.drop_keys();
+        Ok(PruneStep::Upto(upto.max(after), pruned))
+    }
+
+    /// Always the same: there is no other connection.
+    fn changes(&mut self) -> Result<i64> {
+        Ok(0)
+    }
+}

@@ -1,0 +1,402 @@
+//! `doctor` and the JSONL log: every way in which it can be wrong, what is no fault, an older database
+//! that was put back, and repairing while others are at work.
+
+use std::fs;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use crate::doctor::{assert_healthy, findings, found_and_repaired, found_and_told};
+use crate::harness::{Dice, World, ids, names, wait_until};
+
+const DONE: &str = "it was written again from the table";
+
+fn push_many(world: &World, count: usize) {
+    let line = r#"{"source":"s","type":"record","content":"c"}"#.to_owned() + "\n";
+    world.thread(["push", "--batch"]).stdin(line.repeat(count)).quiet();
+}
+
+/// Ten events and their log.
+fn with_ten() -> World {
+    let world = World::with_thread();
+    push_many(&world, 10);
+    world
+}
+
+/// The log's files, the current one last.
+fn files(world: &World) -> Vec<String> {
+    let all = names(&world.inbox()).into_iter().filter(|name| name.ends_with(".jsonl"));
+    all.map(|name| format!("inbox/{name}")).collect()
+}
+
+fn change(world: &World, name: &str, change: impl FnOnce(&mut Vec<String>)) {
+    let mut lines = world.lines(name);
+    change(&mut lines);
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    world.write(name, text);
+}
+
+#[track_caller]
+fn repaired(world: &World, says: &str) {
+    found_and_repaired(world, "error", &format!("events.jsonl {says}"), DONE);
+    world.assert_log_is_exact();
+    world.push("another");
+    world.assert_log_is_exact();
+    assert_healthy(world);
+}
+
+#[track_caller]
+fn differs_from(world: &World, line: usize) {
+    repaired(world, &format!("differs from the table from line {line} on"));
+}
+
+#[test]
+fn each_fault_of_a_line_is_found_and_repaired() {
+    type Change = fn(&mut Vec<String>);
+    let table: [(Change, usize); 9] = [
+        (|lines| drop(lines.remove(4)), 5),
+        (|lines| drop(lines.drain(..4)), 1),
+        (|lines| lines.insert(4, lines[3].clone()), 5),
+        (|lines| lines.insert(4, "hello".into()), 5),
+        (|lines| lines.insert(0, String::new()), 1),
+        (|lines| lines.swap(2, 3), 3),
+        (|lines| lines.push(lines[2].clone()), 11),
+        (|lines| lines[9] = "x".repeat(3_000_000), 10),
+        // An event that never was.
+        (|lines| lines.push(lines[9].replace("\"id\":10", "\"id\":11")), 11),
+    ];
+    for (fault, line) in table {
+        let world = with_ten();
+        change(&world, "inbox/events.jsonl", fault);
+        differs_from(&world, line);
+    }
+}
+
+#[test]
+fn an_edit_that_leaves_length_and_time_as_they_were_is_found() {
+    let world = with_ten();
+    let path = world.path("inbox/events.jsonl");
+    let time = fs::metadata(&path).unwrap().modified().unwrap();
+    let text = world.read("inbox/events.jsonl").replacen("\"c\"", "\"d\"", 1);
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    (&file).write_all(text.as_bytes()).unwrap();
+    file.set_modified(time).unwrap();
+    drop(file);
+    // A push does not notice.
+    world.push("another");
+    differs_from(&world, 1);
+}
+
+#[test]
+fn a_missing_and_a_torn_end_are_found() {
+    let world = with_ten();
+    change(&world, "inbox/events.jsonl", |lines| lines.truncate(9));
+    repaired(&world, "lacks 1 event");
+    let world = with_ten();
+    let text = world.read("inbox/events.jsonl");
+    world.write("inbox/events.jsonl", &text[..text.len() - 9]);
+    differs_from(&world, 10);
+    let world = with_ten();
+    fs::remove_file(world.path("inbox/events.jsonl")).unwrap();
+    repaired(&world, "lacks 10 events");
+}
+
+#[test]
+fn rows_that_another_program_deleted_are_found() {
+    let world = with_ten();
+    world.db().execute_batch("DELETE FROM events WHERE id IN (3, 5)").unwrap();
+    differs_from(&world, 3);
+}
+
+#[test]
+fn what_was_pruned_is_no_fault_and_stays() {
+    let world = with_ten();
+    let all = world.jsonl();
+    world.thread(["prune", "--before-id", "7"]).quiet();
+    assert_healthy(&world);
+    push_many(&world, 4);
+    let later = world.table_as_jsonl()[4..].to_vec();
+    change(&world, "inbox/events.jsonl", |lines| drop(lines.remove(1)));
+    found_and_repaired(&world, "error", "events.jsonl differs from the table from line 2 on", DONE);
+    assert_eq!(world.jsonl(), [all, later].concat());
+}
+
+#[test]
+fn a_damaged_or_missing_state_is_no_fault() {
+    for damage in ["echo garbage >", "printf '{}\\n0000\\n' >", "printf '{\"boot\":' >", ":>", "rm"] {
+        let world = with_ten();
+        world.thread(["prune", "--before-id", "5"]).quiet();
+        push_many(&world, 5);
+        let all = world.jsonl();
+        world.sh(&format!("{damage} inbox/run/_jsonl")).quiet();
+        assert_healthy(&world);
+        world.push("another");
+        assert!(world.jsonl().len() == 16 && world.jsonl()[..15] == all, "{damage}");
+        assert_healthy(&world);
+    }
+}
+
+/// Three sealed files of 10,001 lines, and five lines after them.
+fn with_sealed() -> World {
+    let world = World::with_thread();
+    for _ in 0..3 {
+        push_many(&world, 10_001);
+    }
+    push_many(&world, 5);
+    assert_eq!(files(&world).len(), 4);
+    world
+}
+
+#[test]
+fn a_fault_in_a_sealed_file_is_told_and_no_sealed_file_is_rewritten() {
+    type Change = fn(&mut Vec<String>);
+    let world = with_sealed();
+    let files = files(&world);
+    let (sealed, name) = (&files[1], files[1].trim_start_matches("inbox/"));
+    let whole = world.read(sealed);
+    let table: [(Change, usize); 5] = [
+        (|lines| lines[500] = "nonsense".into(), 501),
+        (|lines| lines.swap(2, 3), 4),
+        (|lines| lines.insert(7, lines[7].clone()), 9),
+        (|lines| lines[0] = lines[0].replace("\"id\"", "\"no\""), 1),
+        (|lines| lines[10_000].truncate(30), 10_001),
+    ];
+    for (fault, line) in table {
+        change(&world, sealed, fault);
+        let damaged = world.read(sealed);
+        found_and_told(
+            &world,
+            &format!(
+                "error: line {line} of {name} is not an event whose id is higher than the one before - look at \
+                 that file by hand, and edit or delete it; sealed files are never rewritten"
+            ),
+        );
+        assert!(world.read(sealed) == damaged);
+        world.write(sealed, &whole);
+    }
+    world.assert_log_is_exact();
+    assert_healthy(&world);
+    // A line that somebody took out of it is none of the log's any more.
+    change(&world, sealed, |lines| drop(lines.remove(500)));
+    assert_healthy(&world);
+}
+
+#[test]
+fn sealed_files_count_as_long_as_they_are_there() {
+    let world = with_sealed();
+    let (all, files) = (world.jsonl(), files(&world));
+    for gone in [1, 0, 2] {
+        fs::remove_file(world.path(&files[gone])).unwrap();
+        assert_healthy(&world);
+    }
+    // Nor does a repair bring them back.
+    change(&world, &files[3], |lines| lines[2] = "nonsense".into());
+    world.thread(["doctor", "--fix"]).quiet();
+    assert!(world.jsonl() == all[30_003..]);
+    world.push("another");
+    assert_eq!(world.jsonl().len(), 6);
+    assert_healthy(&world);
+    // Without them and without the state, nobody can tell that there were any.
+    fs::remove_file(world.path("inbox/run/_jsonl")).unwrap();
+    found_and_repaired(&world, "error", "events.jsonl differs from the table from line 1 on", DONE);
+    world.assert_log_is_exact();
+}
+
+/// An event of another program, stored long ago, so that no later one has its time.
+fn insert_old(world: &World, content: &str) {
+    let sql = "INSERT INTO events (created_at, source, type, content) VALUES \
+               ('2026-03-18T10:30:00.123Z', 'self', 'message', ?)";
+    world.db().execute(sql, [content]).unwrap();
+}
+
+/// A world in which somebody keeps the database as it is now, with two events, aside.
+fn with_database_aside() -> World {
+    let world = World::with_thread();
+    push_many(&world, 2);
+    world.db().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    world.sh("cp inbox/events.db aside.db").quiet();
+    world
+}
+
+fn put_back(world: &World) {
+    world.sh("rm inbox/events.db* && mv aside.db inbox/events.db").quiet();
+}
+
+#[test]
+fn an_older_database_put_back_is_noticed_by_the_next_push() {
+    for lost in [1, 4] {
+        for by_doctor in [false, true] {
+            let world = with_database_aside();
+            for _ in 0..lost {
+                insert_old(&world, "lost");
+            }
+            world.push("brings the log up to date");
+            assert_eq!(world.jsonl().len(), lost + 3);
+            put_back(&world);
+            if by_doctor {
+                differs_from(&world, 3);
+            }
+            world.push("under the id of another");
+            world.assert_log_is_exact();
+            assert_healthy(&world);
+        }
+    }
+}
+
+#[test]
+fn one_lost_event_is_noticed_by_its_time_when_its_id_is_given_again() {
+    let world = with_database_aside();
+    insert_old(&world, "lost");
+    // Pushes nothing, but brings the log up to date.
+    world.thread(["doctor", "--fix"]).quiet();
+    assert_eq!(ids(&world.jsonl().join("\n")), [1, 2, 3]);
+    put_back(&world);
+    assert_eq!(world.push("under the id of the lost one"), 3);
+    world.assert_log_is_exact();
+    assert_healthy(&world);
+}
+
+#[test]
+fn an_older_database_put_back_before_the_last_sealed_file_is_told_until_it_is_repaired() {
+    // Pushes soon give the last id of the sealed file again, or not yet.
+    for lost in [1, 4] {
+        let world = with_database_aside();
+        (0..lost).for_each(|_| insert_old(&world, "lost"));
+        let last = 2 + lost;
+        assert_eq!(world.thread(["prune", "--before-id", "3"]).quiet(), "2\n");
+        put_back(&world);
+        let sealed = world.read(&files(&world)[0]);
+        assert_eq!((files(&world).len(), sealed.lines().count()), (2, last));
+
+        // What is pushed is stored, and its line comes later.
+        let ahead = format!(
+            "the sealed JSONL files end with an event {last} that is not the table's: an older events.db was put \
+             back"
+        );
+        let push = ["push", "--source", "self", "--type", "message", "--content", "x"];
+        for _ in 0..2 {
+            let warning = world.thread(push).warns();
+            let told = "Warning: events.jsonl is behind: ";
+            assert!(warning.starts_with(&format!("{told}{ahead}; the event is stored; ")), "{warning}");
+            assert!(warning.ends_with("run `thread doctor --fix`\n"), "{warning}");
+        }
+        assert_eq!(world.read("inbox/events.jsonl"), "");
+        // Nothing is deleted of which no line could be written.
+        let error = world.thread(["prune", "--before-id", "3"]).fails(1);
+        assert_eq!(error, format!("Error: {ahead} - run `thread doctor --fix`"));
+
+        found_and_repaired(&world, "error", &ahead, DONE);
+        let exact = || assert_eq!(world.lines("inbox/events.jsonl"), world.table_as_jsonl());
+        exact();
+        assert_eq!(world.table_as_jsonl().len(), 4);
+        world.thread(push).quiet();
+        exact();
+        assert_eq!(world.read(&files(&world)[0]), sealed);
+
+        // All goes on from there: sealing, and backups, which have one log.
+        world.thread(["backup", "copy"]).quiet();
+        let copy = names(&world.path("copy"));
+        assert_eq!(copy, ["events.db", "events.jsonl", "logs", "run"]);
+        assert_eq!(world.lines("copy/events.jsonl"), world.table_as_jsonl());
+        let before = world.table_as_jsonl();
+        world.thread(["prune", "--before-id", "4"]).quiet();
+        assert_eq!(world.lines(&files(&world)[1]), before);
+        world.thread(push).quiet();
+        assert_eq!(ids(&world.read("inbox/events.jsonl")), [6]);
+        assert_healthy(&world);
+    }
+}
+
+#[test]
+fn a_storm_of_pushes_batches_and_reads_is_no_fault() {
+    let world = World::with_thread();
+    world.subscribe(
+        "bot",
+        "thread pop --resume --limit 1000 >/dev/null; thread ack --event-id 1000000 2>/dev/null",
+        &[],
+    );
+    world.subscribe("fed", "cat >/dev/null", &["--deliver", "stdin", "--filter", "type = 'record'"]);
+    let storm = "while ! [ -e end ]; do thread push --source self --type message --content \"$$\" >/dev/null || exit 1; done";
+    let batches = "while ! [ -e end ]; do seq 500 | sed 's/.*/{\"source\":\"s\",\"type\":\"record\",\"content\":\"&\"}/' | \
+                   thread push --batch >/dev/null || exit 1; done";
+    let running: Vec<_> = [storm, storm, storm, batches].map(|script| world.sh(script).spawn()).into();
+    // With the first rotations in it.
+    for turn in 0.. {
+        assert_healthy(&world);
+        if turn >= 15 && files(&world).len() >= 3 {
+            break;
+        }
+    }
+    world.write("end", "");
+    for child in running {
+        assert!(child.wait_with_output().unwrap().status.success());
+    }
+    world.wait_until_quiet();
+    assert_healthy(&world);
+    world.assert_log_is_exact();
+}
+
+#[test]
+fn a_repair_in_a_storm_of_pushes_disturbs_nobody() {
+    let world = with_ten();
+    let storm = "while ! [ -e end ]; do thread push --source self --type message --content x || exit 1; done";
+    let running: Vec<_> = [storm, storm].map(|script| world.sh(script).spawn()).into();
+    for _ in 0..5 {
+        // An old line: no push notices.
+        let path = world.path("inbox/events.jsonl");
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, b"#", 0).unwrap();
+        world.thread(["doctor", "--fix"]).quiet();
+    }
+    world.write("end", "");
+    let mut pushed = 10;
+    for child in running {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        pushed += String::from_utf8(output.stdout).unwrap().lines().count() as i64;
+    }
+    assert_eq!(world.query("SELECT count(*) FROM events"), pushed);
+    world.push("another");
+    world.assert_log_is_exact();
+    assert_healthy(&world);
+}
+
+#[test]
+fn a_repair_that_is_killed_leaves_the_thread_whole() {
+    let world = World::with_thread();
+    push_many(&world, 10_001);
+    push_many(&world, 9_000);
+    let all = world.jsonl();
+    let damage = || {
+        change(&world, "inbox/events.jsonl", |lines| lines[20] = "nonsense".into());
+        world.db().execute_batch("UPDATE sqlite_sequence SET seq = 7").unwrap();
+        world.read("inbox/events.jsonl")
+    };
+    damage();
+    let began = Instant::now();
+    world.thread(["doctor", "--fix"]).quiet();
+    let whole = began.elapsed().as_micros() as u64;
+    let exact: String = all[10_001..].iter().map(|line| format!("{line}\n")).collect();
+    assert_eq!(world.read("inbox/events.jsonl"), exact);
+    let sealed = world.read(&files(&world)[0]);
+    let mut dice = Dice::new();
+    let mut killed = 0;
+    for round in 0.. {
+        if round >= 20 && killed > 0 {
+            break;
+        }
+        assert!(round < 100, "none was killed at work: {dice:?}");
+        let damaged = damage();
+        let mut repair = world.thread(["doctor", "--fix"]).spawn();
+        std::thread::sleep(Duration::from_micros(dice.up_to(whole)));
+        repair.kill().unwrap();
+        killed += i32::from(!repair.wait().unwrap().success());
+        assert_eq!(world.query("SELECT count(*) FROM events"), all.len() as i64);
+        // The file is the old one, or what has been written again so far.
+        let found = world.read("inbox/events.jsonl");
+        assert!(found == damaged || exact.starts_with(&found), "{dice:?}");
+        world.thread(["doctor", "--fix"]).quiet();
+        assert!(world.read("inbox/events.jsonl") == exact, "{dice:?}");
+        assert!(world.read(&files(&world)[0]) == sealed, "{dice:?}");
+    }
+    wait_until("a look at the thread", || findings(&world) == ["healthy"]);
+}

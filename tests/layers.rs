@@ -1,0 +1,289 @@
+//! The map of modules in `src/lib.rs`, enforced: which may use which, and which may know about the
+//! process they run in.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The modules from below to above. Each may use those before it, and those beside it as long as no
+/// circle comes of it.
+const LAYERS: &[&[&str]] = &[
+    // Errors tell of events, filters and consumers; everybody returns errors.
+    &["model", "error"],
+    &["files", "store"],
+    &["sqlite", "jsonl", "pending"],
+    &["queue"],
+    &["run"],
+    &["care"],
+    &["cli"],
+];
+
+/// What the library leaves to programs: the terminal, the environment, other processes.
+const TERMINAL: &str = "println! print! eprintln! eprint! dbg! io::stdout io::stderr io::stdin stdio::stdout \
+                        stdio::stderr stdio::stdin stdout() stderr() stdin() IsTerminal is_terminal isatty \
+                        clap anstream anstyle comfy_table terminal_size signal_hook process::exit process::abort";
+const ENVIRONMENT: &str = "env::var env::args env::set_var env::remove_var env::home_dir";
+/// `std::{` would hide what comes after it from this list.
+const PROCESSES: &str = "std::env env:: std::process std::{ kill_process libc::kill libc::fork";
+
+/// Where each may be mentioned after all, and why.
+const EXCEPTIONS: &[(&str, &str, &str)] = &[
+    (
+        "run",
+        "env::vars_os",
+        "a handler gets the environment of whoever dispatches, without THREAD_* of its own",
+    ),
+    ("care/doctor", "std::process", "a shell is asked whether the program that a handler names exists"),
+];
+
+/// A file's path below `src`, without `.rs`, and its code: no comments, no text, no unit tests.
+type Source = (String, String);
+
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = Vec::new();
+    let mut dirs = vec![root.clone()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path: PathBuf = entry.unwrap().path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let name = path.strip_prefix(&root).unwrap().with_extension("");
+                let code = without_tests(&plain_code(&fs::read_to_string(&path).unwrap()));
+                found.push((name.to_str().unwrap().to_owned(), code));
+            }
+        }
+    }
+    found.sort();
+    assert!(found.len() > 30, "{}", found.len());
+    found
+}
+
+/// Code without comments, and with every string and character literal empty.
+fn plain_code(text: &str) -> String {
+    let mut code = String::new();
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let hashes = rest[1.min(rest.len())..].bytes().take_while(|byte| *byte == b'#').count();
+        let word_before = code.ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        let taken = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            rest.find("*/").map_or(rest.len(), |end| end + 2)
+        } else if c == 'r' && !word_before && rest[1 + hashes..].starts_with('"') {
+            let end = format!("\"{}", "#".repeat(hashes));
+            let start = 2 + hashes;
+            rest[start..].find(&end).map_or(rest.len(), |at| start + at + end.len())
+        } else if c == '"' {
+            code.push_str("\"\"");
+            quoted(rest, '"')
+        } else if c == '\'' && (rest[1..].starts_with('\\') || rest[1..].chars().nth(1) == Some('\'')) {
+            code.push_str("' '");
+            quoted(rest, '\'')
+        } else {
+            code.push(c);
+            c.len_utf8()
+        };
+        rest = &rest[taken..];
+    }
+    code
+}
+
+/// The length of a literal that begins with a quote.
+fn quoted(text: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            c if c == quote => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// Unit tests, which stand at the end of a file, may use what they like.
+fn without_tests(code: &str) -> String {
+    code.split("#[cfg(test)]\nmod ").next().unwrap_or_default().to_owned()
+}
+
+fn top(file: &str) -> &str {
+    file.split('/').next().unwrap_or(file)
+}
+
+fn words(code: &str) -> impl Iterator<Item = &str> {
+    code.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
+}
+
+/// What `lib.rs` names again at the root, and the module that it comes from.
+fn names_at_the_root(lib: &str) -> BTreeMap<String, String> {
+    let mut names = BTreeMap::new();
+    for line in lib.split("pub use ").skip(1) {
+        let path = line.split(';').next().unwrap_or_default();
+        let module = words(path).next().unwrap_or_default();
+        let (_, last) = path.rsplit_once("::").unwrap_or(("", path));
+        names.extend(words(last).map(|name| (name.to_owned(), module.to_owned())));
+    }
+    names
+}
+
+/// The first names of all paths that begin with `crate::`, also of those in braces.
+fn used(code: &str) -> BTreeSet<&str> {
+    let mut used = BTreeSet::new();
+    for path in code.split("crate::").skip(1) {
+        let Some(group) = path.strip_prefix('{') else {
+            used.extend(words(path).next());
+            continue;
+        };
+        let (mut depth, mut begins) = (0, true);
+        for (at, c) in group.char_indices() {
+            match c {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                ',' if depth == 0 => begins = true,
+                c if begins && c.is_alphanumeric() => {
+                    used.extend(words(&group[at..]).next());
+                    begins = false;
+                }
+                _ => {}
+            }
+        }
+    }
+    used
+}
+
+/// Which top-level module uses which others, each with one file that does.
+fn arrows() -> BTreeMap<(String, String), String> {
+    let sources = sources();
+    let lib = &sources.iter().find(|(file, _)| file == "lib").unwrap().1;
+    let names = names_at_the_root(lib);
+    let mut arrows = BTreeMap::new();
+    for (file, code) in &sources {
+        if ["lib", "main"].contains(&file.as_str()) {
+            continue;
+        }
+        assert!(
+            !code.contains("super::super"),
+            "{file}.rs: write `crate::` for what is outside of the module"
+        );
+        let at_the_root = !file.contains('/') && code.contains("super::");
+        assert!(!at_the_root, "{file}.rs: write `crate::`, not `super::`");
+        for name in used(code) {
+            let module = names.get(name).map_or(name, String::as_str);
+            if module != top(file) {
+                arrows.entry((top(file).to_owned(), module.to_owned())).or_insert(file.clone());
+            }
+        }
+    }
+    arrows
+}
+
+fn layer(module: &str, file: &str) -> usize {
+    let found = LAYERS.iter().position(|layer| layer.contains(&module));
+    found.unwrap_or_else(|| {
+        panic!("{file}.rs uses `crate::{module}`, which has no place among the layers here")
+    })
+}
+
+#[test]
+fn paths_are_found_in_code_and_nowhere_else() {
+    let code = "// crate::a\nuse crate::{b::{c, d}, e::f,\n g};\nfn h<'x>() { (crate::i::j(), '\"', r#\"crate::k\"\"#, \
+                \"\\\" crate::l\", b'\\'', crate::M) } /* crate::n */\n#[cfg(test)]\nmod tests { crate::o }";
+    assert_eq!(
+        used(&without_tests(&plain_code(code))).into_iter().collect::<Vec<_>>(),
+        ["M", "b", "e", "g", "i"]
+    );
+    let arrows = arrows();
+    for (user, used) in [("queue", "sqlite"), ("cli", "run"), ("error", "model"), ("store", "model")] {
+        assert!(arrows.contains_key(&(user.to_owned(), used.to_owned())), "{user} uses {used}");
+    }
+}
+
+#[test]
+fn arrows_go_one_way() {
+    for ((user, module), file) in arrows() {
+        assert!(
+            layer(&module, &file) <= layer(&user, &file),
+            "{file}.rs uses `crate::{module}`, which is above `{user}`"
+        );
+    }
+}
+
+#[test]
+fn no_modules_use_each_other_in_a_circle() {
+    let arrows = arrows();
+    let mut left: BTreeSet<&str> = LAYERS.iter().flat_map(|layer| layer.iter().copied()).collect();
+    // Modules that use none of the others, one after another.
+    loop {
+        let free = left.iter().copied().find(|&module| {
+            !arrows.keys().any(|(user, used)| user == module && left.contains(used.as_str()))
+        });
+        match free {
+            Some(module) => left.remove(module),
+            None => break,
+        };
+    }
+    let within =
+        |(user, used): &&(String, String)| left.contains(user.as_str()) && left.contains(used.as_str());
+    assert!(left.is_empty(), "a circle: {:?}", arrows.keys().filter(within).collect::<Vec<_>>());
+}
+
+/// Fails where a file mentions one of the `refused` words and no exception allows it.
+fn refuse(modules: &[&str], refused: &[&str]) {
+    for (file, code) in sources().iter().filter(|(file, _)| modules.contains(&top(file))) {
+        for word in refused.iter().flat_map(|words| words.split_whitespace()) {
+            let allowed: Vec<&str> = EXCEPTIONS
+                .iter()
+                .filter(|(where_, ..)| file == where_ || file.starts_with(&format!("{where_}/")))
+                .map(|(_, what, _)| *what)
+                .collect();
+            let found = code.match_indices(word).find(|(at, _)| {
+                let before = code[..*at].chars().next_back();
+                let whole = !before.is_some_and(|c| c.is_alphanumeric() || c == '_');
+                whole && !allowed.iter().any(|allowed| code[*at..].starts_with(allowed))
+            });
+            if let Some((at, _)) = found {
+                let line = code[..at].rsplit('\n').next().unwrap_or_default();
+                let rest = code[at..].split('\n').next().unwrap_or_default();
+                panic!("{file}.rs mentions `{word}`, which belongs in `cli`: {line}{rest}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_library_knows_nothing_of_terminals_environment_and_processes() {
+    let below: Vec<&str> = LAYERS
+        .iter()
+        .flat_map(|layer| layer.iter().copied())
+        .filter(|m| !["run", "cli"].contains(m))
+        .collect();
+    refuse(&below, &[TERMINAL, ENVIRONMENT, PROCESSES]);
+}
+
+#[test]
+fn running_handlers_knows_processes_but_neither_terminals_nor_settings() {
+    refuse(&["run"], &[TERMINAL, ENVIRONMENT]);
+}
+
+#[test]
+fn each_exception_is_needed() {
+    for (where_, what, why) in EXCEPTIONS {
+        let needed = sources().iter().any(|(file, code)| {
+            (file == where_ || file.starts_with(&format!("{where_}/"))) && code.contains(what)
+        });
+        assert!(needed, "nothing in {where_} mentions {what} any more ({why})");
+    }
+}
+
+#[test]
+fn every_module_has_its_place() {
+    let sources = sources();
+    let lib = &sources.iter().find(|(file, _)| file == "lib").unwrap().1;
+    let declared: BTreeSet<&str> =
+        lib.split("mod ").skip(1).filter_map(|rest| rest.split(';').next()).map(str::trim).collect();
+    assert_eq!(declared, LAYERS.iter().flat_map(|layer| layer.iter().copied()).collect());
+}

@@ -1,0 +1,1062 @@
+//! What any store must keep, one claim at a time. Each gets an empty store.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use thread::error::{Error, Result};
+use thread::model::event::{Event, NewEvent};
+use thread::model::filter::{Filter, Scope};
+use thread::model::run::{Deliver, Exit, Options, Phase, RunState, Task};
+use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, ScanWatermark, Subscription};
+use thread::model::time;
+use thread::store::{
+    Appended, DeadLetterUpdate, FilterFailure, Move, Moved, PruneRange, PruneStep, Pruned, RunUpdate, Scan,
+    ScanRange, Store, Stored,
+};
+
+/// Makes a test of each claim, on the store that an expression makes.
+macro_rules! conformance {
+    ($fresh:expr) => {
+        conformance! { $fresh;
+            ids_rise_from_one_and_outlive_their_events
+            an_event_comes_back_as_it_went_in
+            events_of_one_append_bear_one_time
+            an_empty_append_stores_nothing
+            a_long_append_keeps_the_order
+            an_append_is_all_or_nothing
+            a_repeated_key_returns_the_first_id_and_time
+            a_different_event_under_a_key_is_refused_with_the_whole_append
+            a_key_lasts_as_long_as_its_event
+            reading_keeps_to_its_range_and_limit_and_ends_at_a_break
+            events_are_found_by_id_and_time_and_counted
+            acknowledging_never_goes_back_but_seeking_does
+            cursors_stop_at_the_newest_id_ever_given
+            going_back_is_counted
+            a_subscription_comes_back_as_it_went_in
+            a_name_is_subscribed_once
+            unsubscribing_keeps_cursor_and_dead_letters_but_nothing_else
+            subscriptions_are_listed_by_name
+            a_scan_agrees_with_the_filter_event_by_event
+            a_scan_of_parts_is_a_scan_of_the_whole
+            a_scan_stops_after_enough_matches
+            a_scan_that_is_out_of_time_keeps_the_ground_it_gained
+            a_watermark_is_kept_with_its_subscription
+            a_watermark_goes_on_where_it_joins_the_known_one
+            a_watermark_of_an_earlier_subscription_is_ignored
+            failures_of_a_filter_are_counted
+            a_run_update_applies_to_what_was_seen
+            a_run_update_is_refused_after_any_change
+            a_run_update_moves_the_cursor_and_makes_a_dead_letter_in_one_step
+            dead_letters_are_made_tried_again_and_removed
+            dead_letters_are_retried_and_discarded_by_event_or_all_together
+            a_dead_letter_needs_its_event
+            pruning_deletes_a_range_and_no_more
+            pruning_can_be_limited_to_a_subtype
+            pruning_keeps_dead_letters_unless_they_go_too
+            a_dry_run_counts_and_changes_nothing
+            pruning_is_overtaken_by_whoever_wants_more
+        }
+    };
+    ($fresh:expr; $($claim:ident)*) => {
+        $(#[test]
+        fn $claim() {
+            let mut fresh = $fresh;
+            crate::conformance::$claim(&mut *fresh.store);
+        })*
+    };
+}
+
+// What claims are made with.
+
+pub fn message(content: &str) -> NewEvent<'_> {
+    NewEvent::message("self", content)
+}
+
+pub fn with_key<'e>(event: &NewEvent<'e>, key: &'e str) -> NewEvent<'e> {
+    event.clone().with_key(key).unwrap()
+}
+
+/// Stores events in one append.
+pub fn append(store: &mut dyn Store, events: &[NewEvent<'_>]) -> Result<Appended> {
+    store.append(&mut |put| events.iter().try_for_each(|event| put(event).map(drop)))
+}
+
+pub fn put(store: &mut dyn Store, event: &NewEvent<'_>) -> Result<Stored> {
+    let mut stored = None;
+    store.append(&mut |put| {
+        stored = Some(put(event)?);
+        Ok(())
+    })?;
+    Ok(stored.unwrap())
+}
+
+/// Stores so many events, in an append each.
+pub fn fill(store: &mut dyn Store, count: usize) {
+    for _ in 0..count {
+        put(store, &message("x")).unwrap();
+    }
+}
+
+pub fn events(store: &mut dyn Store) -> Vec<Event> {
+    let mut events = Vec::new();
+    store
+        .read(0, i64::MAX, usize::MAX, &mut |row| {
+            events.push(row.to_event());
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    events
+}
+
+fn ids(store: &mut dyn Store) -> Vec<i64> {
+    events(store).iter().map(|event| event.id).collect()
+}
+
+pub fn name(text: &str) -> ConsumerId {
+    ConsumerId::new(text).unwrap()
+}
+
+pub fn new_subscription(consumer: &str) -> NewSubscription {
+    NewSubscription {
+        consumer: name(consumer),
+        handler_cmd: "true".to_owned(),
+        filter: None,
+        cwd: None,
+        options: Options::default(),
+        from: None,
+    }
+}
+
+fn subscribe(store: &mut dyn Store, consumer: &str) -> Subscription {
+    store.subscribe(&new_subscription(consumer)).unwrap();
+    get(store, consumer)
+}
+
+fn subscribe_with_filter(store: &mut dyn Store, consumer: &str, filter: &str) -> Subscription {
+    store
+        .subscribe(&NewSubscription { filter: Some(filter.to_owned()), ..new_subscription(consumer) })
+        .unwrap();
+    get(store, consumer)
+}
+
+fn get(store: &mut dyn Store, consumer: &str) -> Subscription {
+    store.subscription(&name(consumer)).unwrap().unwrap()
+}
+
+fn seek(store: &mut dyn Store, consumer: &str, id: i64) {
+    store.move_cursor(&name(consumer), id, Move::Seek).unwrap();
+}
+
+/// A change of a store, and what it is.
+type Change<'c> = (&'c str, &'c dyn Fn(&mut dyn Store));
+
+/// All that can be seen of a store.
+pub fn everything(store: &mut dyn Store) -> (i64, Vec<Event>, Vec<Subscription>, Vec<DeadLetter>) {
+    (
+        store.newest().unwrap(),
+        events(store),
+        store.subscriptions().unwrap(),
+        store.dead_letters(None).unwrap(),
+    )
+}
+
+pub fn filter(text: &str) -> Filter {
+    Filter::new(text, Scope::Subscription).unwrap().unwrap()
+}
+
+pub fn all_of(store: &mut dyn Store) -> ScanRange {
+    ScanRange { after: 0, upto: store.newest().unwrap(), most: usize::MAX, until: None }
+}
+
+pub fn noon() -> time::Time {
+    time::parse("2026-03-18T12:00:00.000Z").unwrap()
+}
+
+fn running(attempts: u32) -> RunState {
+    RunState { phase: Phase::Running, attempts, since: Some(noon()), ..RunState::default() }
+}
+
+fn insert(event_id: i64) -> DeadLetterUpdate {
+    DeadLetterUpdate::Insert { event_id, attempts: 5, exit: Exit::Code(1), error: "no".into(), at: noon() }
+}
+
+/// Makes a dead letter of an event, as the end of a run does.
+fn make_dead(store: &mut dyn Store, consumer: &str, event_id: i64) {
+    change_dead(store, consumer, insert(event_id));
+}
+
+fn change_dead(store: &mut dyn Store, consumer: &str, change: DeadLetterUpdate) {
+    let seen = get(store, consumer);
+    let update = RunUpdate { dead_letter: Some(change), ..RunUpdate::state(seen.state.clone()) };
+    assert!(store.update_run(&seen, &update).unwrap().is_some());
+}
+
+pub const EVERYTHING: PruneRange<'static> =
+    PruneRange { after: 0, upto: i64::MAX, subtype: None, dead_letters: true, seen: None, dry_run: false };
+
+/// Prunes step by step, to the end of the range; `None` if a consumer wants more.
+pub fn prune(store: &mut dyn Store, range: PruneRange<'_>) -> Option<Pruned> {
+    let (mut pruned, mut after) = (Pruned::default(), range.after);
+    loop {
+        match store.prune(&PruneRange { after, ..range }).unwrap() {
+            PruneStep::Overtaken => return None,
+            PruneStep::Upto(upto, step) => {
+                pruned += step;
+                if upto >= range.upto {
+                    return Some(pruned);
+                }
+                assert!(upto > after, "a step of pruning gets somewhere");
+                after = upto;
+            }
+        }
+    }
+}
+
+// Events.
+
+pub fn ids_rise_from_one_and_outlive_their_events(store: &mut dyn Store) {
+    assert_eq!(store.newest().unwrap(), 0);
+    let appended = append(store, &[message("a"), message("b")]).unwrap();
+    assert_eq!((appended.count, appended.first_id, appended.last_id), (2, Some(1), Some(2)));
+    assert_eq!(put(store, &message("c")).unwrap(), Stored::New(3));
+    prune(store, EVERYTHING).unwrap();
+    assert_eq!((store.newest().unwrap(), ids(store)), (3, vec![]));
+    assert_eq!(put(store, &message("d")).unwrap(), Stored::New(4));
+    assert_eq!(ids(store), [4]);
+}
+
+pub fn an_event_comes_back_as_it_went_in(store: &mut dyn Store) {
+    let long = "é".repeat(700_000);
+    let sent = [
+        NewEvent::new("external:irc:a:dm:b:c", "message", None, "hello").unwrap(),
+        NewEvent::new("self", "record", Some("toolcall".into()), "").unwrap(),
+        NewEvent::new("s", "record", Some("".into()), "nul\0, \r\n, ☃ and \u{10ffff}").unwrap(),
+        message(&long).with_metadata(r#"{ "n": 1.10, "deep": {"k": [1, " "]} }"#).unwrap(),
+    ];
+    let appended = append(store, &sent).unwrap();
+    let stored = events(store);
+    for ((id, sent), stored) in (1..).zip(&sent).zip(&stored) {
+        assert_eq!(*stored, sent.row(id, &appended.created_at).to_event());
+        assert!(sent.is_same(stored));
+    }
+    assert_eq!(stored.len(), sent.len());
+    assert_eq!(stored[3].metadata.as_deref(), Some(r#"{"n":1.10,"deep":{"k":[1," "]}}"#));
+}
+
+pub fn events_of_one_append_bear_one_time(store: &mut dyn Store) {
+    let before = time::now();
+    let appended = append(store, &[message("a"), message("b")]).unwrap();
+    assert!(before <= appended.created_at && appended.created_at <= time::now());
+    assert_eq!(time::format(time::parse(&appended.created_at).unwrap()), appended.created_at);
+    assert!(events(store).iter().all(|event| event.created_at == appended.created_at));
+}
+
+pub fn an_empty_append_stores_nothing(store: &mut dyn Store) {
+    let appended = append(store, &[]).unwrap();
+    assert_eq!((appended.count, appended.first_id, appended.last_id), (0, None, None));
+    assert_eq!((store.newest().unwrap(), ids(store)), (0, vec![]));
+}
+
+pub fn a_long_append_keeps_the_order(store: &mut dyn Store) {
+    fill(store, 5);
+    prune(store, EVERYTHING).unwrap();
+    // Every seventh has a key, and is put twice, at once and later.
+    let keyed = |n: i64| NewEvent::message("self", n.to_string()).with_key(format!("k{n}")).unwrap();
+    let appended = store
+        .append(&mut |put| {
+            for n in 6..=205 {
+                let event = NewEvent::message("self", n.to_string());
+                let stored = if n % 7 == 0 { put(&keyed(n))? } else { put(&event)? };
+                assert_eq!(stored, Stored::New(n));
+                for again in [n, n - 35].into_iter().filter(|again| *again > 5 && again % 7 == 0) {
+                    assert!(matches!(put(&keyed(again))?, Stored::Repeated { id, .. } if id == again));
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!((appended.count, appended.first_id, appended.last_id), (200, Some(6), Some(205)));
+    let stored = events(store);
+    assert_eq!(stored.len(), 200);
+    assert!(stored.iter().all(|event| event.content == event.id.to_string()));
+    // Until one fails.
+    let refused = store.append(&mut |put| {
+        (206..=300)
+            .try_for_each(|n| put(&NewEvent::message("self", "x").with_key(format!("k{n}"))?).map(drop))?;
+        put(&NewEvent::message("self", "different").with_key("k7")?).map(drop)
+    });
+    assert!(matches!(refused, Err(Error::KeyConflict { id: 7, .. })));
+    assert_eq!((store.newest().unwrap(), events(store)), (205, stored));
+}
+
+pub fn an_append_is_all_or_nothing(store: &mut dyn Store) {
+    fill(store, 1);
+    let before = everything(store);
+    let refused = store.append(&mut |put| {
+        assert_eq!(put(&message("a"))?, Stored::New(2));
+        assert_eq!(put(&with_key(&message("b"), "k"))?, Stored::New(3));
+        Err(Error::Other("enough".into()))
+    });
+    assert_eq!(refused.unwrap_err().to_string(), "enough");
+    assert_eq!(everything(store), before);
+    // Its key is free, too.
+    let id = before.0 + 1;
+    assert_eq!(put(store, &with_key(&message("c"), "k")).unwrap(), Stored::New(id));
+    assert_eq!(ids(store), [1, id]);
+}
+
+pub fn a_repeated_key_returns_the_first_id_and_time(store: &mut dyn Store) {
+    let event = with_key(&message("a"), "k").with_metadata(r#"{"n": 1}"#).unwrap();
+    let first = append(store, std::slice::from_ref(&event)).unwrap();
+    fill(store, 1);
+    let before = everything(store);
+    let again = put(store, &event).unwrap();
+    assert_eq!(again, Stored::Repeated { id: 1, created_at: first.created_at });
+    let again = append(store, &[event.clone(), event.clone()]).unwrap();
+    assert_eq!((again.count, again.first_id, again.last_id), (0, None, None));
+    assert_eq!(everything(store), before);
+    // Within one append as well, and beside what is new.
+    let other = with_key(&message("b"), "l");
+    let mixed = append(store, &[event, other.clone(), other, message("c")]).unwrap();
+    assert_eq!((mixed.count, mixed.first_id, mixed.last_id), (2, Some(3), Some(4)));
+}
+
+pub fn a_different_event_under_a_key_is_refused_with_the_whole_append(store: &mut dyn Store) {
+    let plain = NewEvent::new("s", "record", Some("t".into()), "c").unwrap();
+    let first = plain.clone().with_metadata(r#"{"n":1}"#).unwrap();
+    put(store, &with_key(&first, "k")).unwrap();
+    let before = everything(store);
+    let different = [
+        NewEvent { source: "S".into(), ..first.clone() },
+        NewEvent { kind: thread::model::event::Type::Message, ..first.clone() },
+        NewEvent { subtype: None, ..first.clone() },
+        NewEvent { subtype: Some("".into()), ..first.clone() },
+        NewEvent { content: "c ".into(), ..first.clone() },
+        // The same number, but not the same text.
+        plain.clone().with_metadata(r#"{"n":1.0}"#).unwrap(),
+        plain,
+    ];
+    for event in different {
+        let refused = append(store, &[message("beside"), with_key(&event, "k"), message("after")]);
+        assert!(matches!(refused, Err(Error::KeyConflict { key, id: 1 }) if key == "k"), "{event:?}");
+        assert_eq!(everything(store), before);
+    }
+    assert!(matches!(put(store, &with_key(&first, "k")).unwrap(), Stored::Repeated { id: 1, .. }));
+}
+
+pub fn a_key_lasts_as_long_as_its_event(store: &mut dyn Store) {
+    put(store, &with_key(&message("a"), "k")).unwrap();
+    put(store, &with_key(&message("b"), "l")).unwrap();
+    prune(store, PruneRange { upto: 1, ..EVERYTHING }).unwrap();
+    assert_eq!(put(store, &with_key(&message("other"), "k")).unwrap(), Stored::New(3));
+    assert!(matches!(put(store, &with_key(&message("b"), "l")).unwrap(), Stored::Repeated { id: 2, .. }));
+}
+
+pub fn reading_keeps_to_its_range_and_limit_and_ends_at_a_break(store: &mut dyn Store) {
+    fill(store, 6);
+    prune(store, PruneRange { after: 2, upto: 3, ..EVERYTHING }).unwrap();
+    let mut read = |after, upto, limit, stop_after| {
+        let mut ids = Vec::new();
+        store
+            .read(after, upto, limit, &mut |row| {
+                ids.push(row.id);
+                if ids.len() == stop_after { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })
+            .unwrap();
+        ids
+    };
+    const ALL: usize = usize::MAX;
+    assert_eq!(read(0, i64::MAX, ALL, 0), [1, 2, 4, 5, 6]);
+    assert_eq!(read(1, 5, ALL, 0), [2, 4, 5]);
+    assert_eq!(read(2, i64::MAX, 2, 0), [4, 5]);
+    assert_eq!(read(0, i64::MAX, ALL, 3), [1, 2, 4]);
+    for nothing in [read(6, i64::MAX, ALL, 0), read(2, 3, ALL, 0), read(5, 1, ALL, 0), read(0, 9, 0, 0)] {
+        assert!(nothing.is_empty(), "{nothing:?}");
+    }
+}
+
+pub fn events_are_found_by_id_and_time_and_counted(store: &mut dyn Store) {
+    assert_eq!((store.first_after(0).unwrap(), store.count_after(0).unwrap()), (None, 0));
+    assert_eq!(store.first_since("").unwrap(), None);
+    fill(store, 2);
+    // Until the clock has moved on, a later event may have the same time.
+    let second = events(store)[1].created_at.clone();
+    while time::now() == second {
+        std::hint::spin_loop();
+    }
+    fill(store, 3);
+    prune(store, PruneRange { after: 2, upto: 3, ..EVERYTHING }).unwrap();
+    let stored = events(store);
+    assert_eq!(store.newest().unwrap(), 5);
+    let found =
+        [0, 1, 2, 3, 4, 5, 9].map(|id| (store.first_after(id).unwrap(), store.count_after(id).unwrap()));
+    let expected =
+        [(Some(1), 4), (Some(2), 3), (Some(4), 2), (Some(4), 2), (Some(5), 1), (None, 0), (None, 0)];
+    assert_eq!(found, expected);
+    assert_eq!(store.first_since(&stored[0].created_at).unwrap(), Some(1));
+    assert_eq!(store.first_since(&stored[2].created_at).unwrap(), Some(4));
+    assert_eq!(store.first_since("2026").unwrap(), Some(1));
+    assert_eq!(store.first_since("9999-01-01T00:00:00.000Z").unwrap(), None);
+}
+
+// Cursors and subscriptions.
+
+pub fn acknowledging_never_goes_back_but_seeking_does(store: &mut dyn Store) {
+    fill(store, 9);
+    let fresh = subscribe(store, "c");
+    assert_eq!((fresh.last_acked_id, fresh.updated_at), (0, None));
+    let moves = [
+        (Move::Acknowledge, 4, Moved::To(4)),
+        (Move::Acknowledge, 4, Moved::To(4)),
+        (Move::Acknowledge, 2, Moved::Ahead(4)),
+        (Move::Acknowledge, 0, Moved::Ahead(4)),
+        (Move::Seek, 2, Moved::To(2)),
+        (Move::Seek, 7, Moved::To(7)),
+        (Move::Seek, 0, Moved::To(0)),
+    ];
+    for (how, id, expected) in moves {
+        let moved = store.move_cursor(&name("c"), id, how).unwrap();
+        assert_eq!(moved, expected);
+        let stored = get(store, "c");
+        assert_eq!(stored.last_acked_id, moved.position());
+        assert!(time::parse(&stored.updated_at.unwrap()).is_some());
+    }
+    for how in [Move::Acknowledge, Move::Seek] {
+        let unknown = store.move_cursor(&name("other"), 1, how);
+        assert!(matches!(unknown, Err(Error::UnknownConsumer(other)) if other == name("other")));
+    }
+    assert_eq!(store.subscription(&name("other")).unwrap(), None);
+}
+
+pub fn cursors_stop_at_the_newest_id_ever_given(store: &mut dyn Store) {
+    subscribe(store, "c");
+    assert_eq!(store.move_cursor(&name("c"), 3, Move::Acknowledge).unwrap(), Moved::Clamped(0));
+    fill(store, 4);
+    prune(store, EVERYTHING).unwrap();
+    for how in [Move::Acknowledge, Move::Seek, Move::Acknowledge] {
+        assert_eq!(store.move_cursor(&name("c"), i64::MAX, how).unwrap(), Moved::Clamped(4));
+        assert_eq!(get(store, "c").last_acked_id, 4);
+    }
+    assert_eq!(store.move_cursor(&name("c"), 4, Move::Acknowledge).unwrap(), Moved::To(4));
+    let far = NewSubscription { from: Some(9), ..new_subscription("d") };
+    assert_eq!(store.subscribe(&far).unwrap(), Some(Moved::Clamped(4)));
+}
+
+pub fn going_back_is_counted(store: &mut dyn Store) {
+    fill(store, 9);
+    subscribe(store, "c");
+    for (how, id, rewinds) in [
+        (Move::Seek, 6, 0),
+        (Move::Seek, 6, 0),
+        (Move::Acknowledge, 3, 0),
+        (Move::Seek, 5, 1),
+        (Move::Acknowledge, 9, 1),
+        (Move::Seek, 0, 2),
+    ] {
+        store.move_cursor(&name("c"), id, how).unwrap();
+        assert_eq!(get(store, "c").rewinds, rewinds, "{how:?} to {id}");
+    }
+}
+
+pub fn a_subscription_comes_back_as_it_went_in(store: &mut dyn Store) {
+    use std::os::unix::ffi::OsStrExt;
+    fill(store, 3);
+    let options = Options {
+        deliver: Deliver::Stdin,
+        batch_size: 7,
+        max_attempts: 2,
+        backoff: vec![Duration::from_millis(1), Duration::from_secs(90)],
+        timeout: Some(Duration::from_millis(1500)),
+    };
+    let not_text = std::path::Path::new(std::ffi::OsStr::from_bytes(b"/tmp/\xff"));
+    let new = NewSubscription {
+        consumer: name("c"),
+        handler_cmd: "echo 'é\n'".to_owned(),
+        filter: Some("type = 'message' -- mine".to_owned()),
+        cwd: Some(not_text.to_owned()),
+        options,
+        from: Some(2),
+    };
+    assert_eq!(store.subscribe(&new).unwrap(), Some(Moved::To(2)));
+    let stored = get(store, "c");
+    assert_eq!(stored.consumer, new.consumer);
+    assert_eq!((&stored.handler_cmd, &stored.filter), (&new.handler_cmd, &new.filter));
+    assert_eq!((&stored.cwd, &stored.options), (&new.cwd, &new.options));
+    assert_eq!((stored.last_acked_id, stored.rewinds, stored.revision), (2, 0, 0));
+    assert_eq!((&stored.state, &stored.watermark), (&RunState::default(), &None));
+    assert_eq!((stored.filter_errors, stored.dead, stored.dead_to_retry), (0, 0, 0));
+    let cwd = Some("/home/u".into());
+    store.subscribe(&NewSubscription { cwd, filter: Some(" \n".into()), ..new_subscription("d") }).unwrap();
+    let stored = get(store, "d");
+    assert_eq!(stored.cwd.as_deref(), Some("/home/u".as_ref()));
+    assert_eq!((stored.filter.as_deref(), stored.filter_text()), (Some(" \n"), None));
+}
+
+pub fn a_name_is_subscribed_once(store: &mut dyn Store) {
+    fill(store, 3);
+    subscribe(store, "c");
+    let before = everything(store);
+    let again = NewSubscription {
+        handler_cmd: "false".into(),
+        filter: Some("1".into()),
+        from: Some(2),
+        ..new_subscription("c")
+    };
+    assert!(matches!(store.subscribe(&again), Err(Error::AlreadySubscribed(c)) if c == name("c")));
+    assert_eq!(everything(store), before);
+    let unknown = store.unsubscribe(&name("d"));
+    assert!(matches!(unknown, Err(Error::UnknownConsumer(d)) if d == name("d")));
+    assert_eq!(everything(store), before);
+}
+
+pub fn unsubscribing_keeps_cursor_and_dead_letters_but_nothing_else(store: &mut dyn Store) {
+    fill(store, 6);
+    subscribe_with_filter(store, "c", "id > 5");
+    seek(store, "c", 5);
+    seek(store, "c", 3);
+    make_dead(store, "c", 2);
+    let seen = get(store, "c");
+    store.update_run(&seen, &RunUpdate::state(running(2))).unwrap().unwrap();
+    let seen = get(store, "c");
+    store.remember_scan(&seen, 4, &[FilterFailure { id: 4, message: "no".into() }]).unwrap();
+    let last = get(store, "c");
+    assert_eq!(store.unsubscribe(&name("c")).unwrap(), last);
+    assert_eq!(store.subscription(&name("c")).unwrap(), None);
+    assert_eq!(store.subscriptions().unwrap(), []);
+    assert_eq!(store.dead_letters(Some(&name("c"))).unwrap().len(), 1);
+
+    let anew = subscribe(store, "c");
+    assert_ne!(anew.token, last.token);
+    assert!(!anew.token.is_empty() && !anew.is_same(&last));
+    let fresh = Subscription {
+        filter: None,
+        token: anew.token.clone(),
+        revision: 0,
+        rewinds: 0,
+        watermark: None,
+        filter_errors: 0,
+        filter_error_id: 0,
+        state: RunState::default(),
+        ..last
+    };
+    assert_eq!(anew, fresh);
+    assert_eq!((anew.last_acked_id, anew.dead), (3, 1));
+    store.unsubscribe(&name("c")).unwrap();
+    // A place to begin counts as going back where it is behind what was stored.
+    let back = NewSubscription { from: Some(1), ..new_subscription("c") };
+    assert_eq!(store.subscribe(&back).unwrap(), Some(Moved::To(1)));
+    assert_eq!((get(store, "c").last_acked_id, get(store, "c").rewinds), (1, 1));
+}
+
+pub fn subscriptions_are_listed_by_name(store: &mut dyn Store) {
+    assert_eq!(store.subscriptions().unwrap(), []);
+    for consumer in ["b", "a", "B", "a.b", "a-b"] {
+        subscribe(store, consumer);
+    }
+    let listed = store.subscriptions().unwrap();
+    let names: Vec<&str> = listed.iter().map(|subscription| subscription.consumer.as_str()).collect();
+    assert_eq!(names, ["B", "a", "a-b", "a.b", "b"]);
+    for subscription in listed {
+        assert_eq!(store.subscription(&subscription.consumer).unwrap(), Some(subscription));
+    }
+}
+
+// Filters.
+
+/// Filters that fail on some of [`fill_for_filters`], and some that do not.
+pub const FILTERS: &[&str] = &[
+    "1",
+    "NULL",
+    "type = 'message'",
+    "subtype IS NULL AND source = 'self'",
+    "subtype",
+    "id % 3 = 1",
+    "id = '4'",
+    "content = 5",
+    "content > 5",
+    "content ->> '$.n' > 1",
+    "json_extract(content, '$.n') BETWEEN 1 AND 5",
+    "id < 4 OR content ->> '$.n' = 2",
+    "content ->> '$.n' = 2 AND id > 4",
+    "NOT json_valid(content) OR content ->> '$.n' = 2",
+    "metadata ->> 'run_id' = 'r1' -- mine",
+    "metadata IS NOT NULL",
+    "source LIKE content",
+    "source GLOB content",
+    "instr(content, source) > 0",
+    "instr(source, content) > 0",
+    "length(content || content) > 8",
+    "octet_length(content) > 1000",
+    "lower(content) LIKE '%é%'",
+    "source LIKE 'internal:%:b' COLLATE NOCASE",
+    "created_at >= '2026' AND length(created_at) = 24",
+];
+
+/// Events that filters have something to say about.
+pub fn fill_for_filters(store: &mut dyn Store) {
+    let (large, middle, long) = ("x".repeat(1_100_000), "y".repeat(600_000), "self".repeat(100));
+    let contents = [
+        "5",
+        "not JSON",
+        r#"{"n":2}"#,
+        r#"{"n":"2"}"#,
+        "",
+        "[1",
+        "05",
+        "5.0",
+        "☃é",
+        "SELF",
+        "%",
+        "*",
+        r#"{"n":null}"#,
+        "a\0b",
+        &large,
+        &middle,
+        &long,
+        r#"{"n":3}"#,
+        "-1e400",
+    ];
+    let sources = ["self", "internal:dm:a:b", "external:irc:x:dm:y:5"];
+    let subtypes = [None, Some("1"), Some("decision"), Some("0.0")];
+    for (n, content) in contents.iter().enumerate() {
+        let kind = if n % 2 == 0 { "message" } else { "record" };
+        let subtype = subtypes[n % subtypes.len()].map(Into::into);
+        let event = NewEvent::new(sources[n % sources.len()], kind, subtype, *content).unwrap();
+        let event = match n % 5 {
+            1 => event.with_metadata(r#"{"run_id":"r1"}"#).unwrap(),
+            2 => event.with_metadata("{}").unwrap(),
+            _ => event,
+        };
+        put(store, &event).unwrap();
+        if n == 7 {
+            // A gap.
+            let newest = store.newest().unwrap();
+            prune(store, PruneRange { after: newest - 1, upto: newest, ..EVERYTHING }).unwrap();
+        }
+    }
+}
+
+fn asked_one_by_one(store: &mut dyn Store, filter: &Filter) -> Scan {
+    let mut scan = Scan { upto: store.newest().unwrap(), ..Scan::default() };
+    for event in events(store) {
+        match filter.matches(&event.row()) {
+            Ok(true) => scan.ids.push(event.id),
+            Ok(false) => {}
+            Err(e) => scan.failures.push(FilterFailure { id: event.id, message: e.0 }),
+        }
+    }
+    scan
+}
+
+pub fn a_scan_agrees_with_the_filter_event_by_event(store: &mut dyn Store) {
+    fill_for_filters(store);
+    let range = all_of(store);
+    let (mut failing, mut hidden) = (0, 0);
+    for text in FILTERS {
+        let filter = filter(text);
+        let expected = asked_one_by_one(store, &filter);
+        let scan = store.scan(&filter, range).unwrap();
+        assert_eq!(scan, expected, "{text}");
+        failing += usize::from(!scan.failures.is_empty());
+        let first = scan.failures.first().map_or(i64::MAX, |failure| failure.id);
+        hidden += usize::from(scan.ids.iter().any(|id| *id > first));
+    }
+    assert!(failing > 3 && hidden > 3, "{failing} filters fail on an event, {hidden} match a later one");
+}
+
+pub fn a_scan_of_parts_is_a_scan_of_the_whole(store: &mut dyn Store) {
+    fill_for_filters(store);
+    let range = all_of(store);
+    for text in FILTERS {
+        let filter = filter(text);
+        let whole = store.scan(&filter, range).unwrap();
+        for middle in 0..=range.upto {
+            let mut parts = store.scan(&filter, ScanRange { upto: middle, ..range }).unwrap();
+            assert_eq!(parts.upto, middle);
+            let rest = store.scan(&filter, ScanRange { after: middle, ..range }).unwrap();
+            parts.ids.extend(rest.ids);
+            parts.failures.extend(rest.failures);
+            parts.upto = rest.upto;
+            assert_eq!(parts, whole, "{text}, divided at {middle}");
+        }
+    }
+}
+
+pub fn a_scan_stops_after_enough_matches(store: &mut dyn Store) {
+    fill_for_filters(store);
+    let range = all_of(store);
+    for text in FILTERS {
+        let filter = filter(text);
+        let whole = store.scan(&filter, range).unwrap();
+        for most in 1..4 {
+            let scan = store.scan(&filter, ScanRange { most, ..range }).unwrap();
+            let enough = whole.ids.len() >= most;
+            let upto = if enough { whole.ids[most - 1] } else { range.upto };
+            let expected = Scan {
+                ids: whole.ids.iter().copied().take(most).collect(),
+                upto,
+                failures: whole.failures.iter().filter(|failure| failure.id <= upto).cloned().collect(),
+            };
+            assert_eq!(scan, expected, "{text}, at most {most}");
+        }
+    }
+    let none = store.scan(&filter("1"), ScanRange { most: 0, ..range }).unwrap();
+    assert_eq!(none, Scan::default());
+}
+
+pub fn a_scan_that_is_out_of_time_keeps_the_ground_it_gained(store: &mut dyn Store) {
+    fill_for_filters(store);
+    fill(store, 40);
+    let range = all_of(store);
+    for text in FILTERS {
+        let filter = filter(text);
+        let mut parts = Scan::default();
+        while parts.upto < range.upto {
+            let late = ScanRange { after: parts.upto, until: Some(Instant::now()), ..range };
+            let scan = store.scan(&filter, late).unwrap();
+            assert!(scan.upto > parts.upto, "{text}: no ground was gained after {}", parts.upto);
+            parts.ids.extend(scan.ids);
+            parts.failures.extend(scan.failures);
+            parts.upto = scan.upto;
+        }
+        assert_eq!(parts, store.scan(&filter, range).unwrap(), "{text}");
+    }
+}
+
+pub fn a_watermark_is_kept_with_its_subscription(store: &mut dyn Store) {
+    fill(store, 20);
+    let seen = subscribe_with_filter(store, "c", "id > 15");
+    store.remember_scan(&seen, 10, &[]).unwrap();
+    let mark = ScanWatermark { filter: "id > 15".into(), from: 0, upto: 10 };
+    assert_eq!(get(store, "c"), Subscription { watermark: Some(mark.clone()), ..seen });
+    // Other changes leave it alone, and it says where a reader has to begin.
+    store.move_cursor(&name("c"), 5, Move::Acknowledge).unwrap();
+    let seen = get(store, "c");
+    let updated = store.update_run(&seen, &RunUpdate::state(running(1))).unwrap().unwrap();
+    assert_eq!(updated.watermark.as_ref(), Some(&mark));
+    assert_eq!([0, 5, 10, 12].map(|cursor| updated.scanned_upto(cursor)), [10, 10, 10, 12]);
+    // Without a filter there is nothing to remember.
+    let blank = subscribe_with_filter(store, "d", " ");
+    store.remember_scan(&blank, 10, &[]).unwrap();
+    assert_eq!(get(store, "d"), blank);
+}
+
+pub fn a_watermark_goes_on_where_it_joins_the_known_one(store: &mut dyn Store) {
+    fill(store, 20);
+    let mark = |store: &mut dyn Store, cursor, upto| {
+        seek(store, "c", cursor);
+        let seen = get(store, "c");
+        store.remember_scan(&seen, upto, &[]).unwrap();
+        let mark = get(store, "c").watermark.unwrap();
+        (mark.from, mark.upto)
+    };
+    subscribe_with_filter(store, "c", "id > 19");
+    assert_eq!(mark(store, 4, 8), (4, 8));
+    assert_eq!(mark(store, 8, 10), (4, 10));
+    assert_eq!(mark(store, 6, 12), (4, 12));
+    // Between 12 and 15 nothing is known.
+    assert_eq!(mark(store, 15, 17), (15, 17));
+    assert_eq!(get(store, "c").scanned_upto(14), 14);
+    assert_eq!(mark(store, 2, 3), (2, 3));
+}
+
+pub fn a_watermark_of_an_earlier_subscription_is_ignored(store: &mut dyn Store) {
+    fill(store, 5);
+    let earlier = subscribe_with_filter(store, "c", "id > 9");
+    store.unsubscribe(&name("c")).unwrap();
+    let failures = [FilterFailure { id: 2, message: "no".into() }];
+    store.remember_scan(&earlier, 5, &failures).unwrap();
+    assert_eq!(store.subscriptions().unwrap(), []);
+    let anew = subscribe_with_filter(store, "c", "id > 1");
+    store.remember_scan(&earlier, 5, &failures).unwrap();
+    assert_eq!(get(store, "c"), anew);
+}
+
+pub fn failures_of_a_filter_are_counted(store: &mut dyn Store) {
+    fill(store, 9);
+    let seen = subscribe_with_filter(store, "c", "content ->> '$' = 1");
+    let failure = |id| FilterFailure { id, message: "malformed JSON".into() };
+    store.remember_scan(&seen, 5, &[failure(2), failure(4)]).unwrap();
+    store.remember_scan(&seen, 6, &[]).unwrap();
+    let stored = get(store, "c");
+    assert_eq!((stored.filter_errors, stored.filter_error_id), (2, 4));
+    store.remember_scan(&seen, 3, &[failure(3)]).unwrap();
+    let stored = get(store, "c");
+    assert_eq!((stored.filter_errors, stored.filter_error_id), (3, 4));
+}
+
+// Runs and dead letters.
+
+pub fn a_run_update_applies_to_what_was_seen(store: &mut dyn Store) {
+    fill(store, 3);
+    let seen = subscribe_with_filter(store, "c", "id > 2");
+    let state = RunState {
+        paused: true,
+        reason: Some("stopped".into()),
+        task: Some(Task::Batch(3)),
+        last_exit: Some(Exit::Signal(9)),
+        home: Some((u64::MAX, 1)),
+        start_cursor: 2,
+        ..running(2)
+    };
+    for durable in [true, false] {
+        let seen = get(store, "c");
+        // None of these is about its runs.
+        store.remember_scan(&seen, 1, &[]).unwrap();
+        fill(store, 1);
+        let update = RunUpdate { durable, ..RunUpdate::state(state.clone()) };
+        let updated = store.update_run(&seen, &update).unwrap().unwrap();
+        assert_eq!(updated, get(store, "c"));
+        assert_eq!((updated.state, updated.revision), (state.clone(), seen.revision + 1));
+    }
+    assert_eq!((get(store, "c").token, get(store, "c").last_acked_id), (seen.token, 0));
+}
+
+pub fn a_run_update_is_refused_after_any_change(store: &mut dyn Store) {
+    fill(store, 9);
+    subscribe(store, "c");
+    seek(store, "c", 5);
+    make_dead(store, "c", 1);
+    let subscribe_anew = |store: &mut dyn Store| {
+        store.unsubscribe(&name("c")).unwrap();
+        subscribe(store, "c");
+    };
+    let changes: [Change<'_>; 8] = [
+        ("its state", &|store| {
+            let seen = get(store, "c");
+            store.update_run(&seen, &RunUpdate::state(seen.state.clone())).unwrap().unwrap();
+        }),
+        ("its cursor", &|store| {
+            store.move_cursor(&name("c"), 6, Move::Acknowledge).unwrap();
+        }),
+        ("back and forth", &|store| {
+            seek(store, "c", 2);
+            seek(store, "c", 6);
+        }),
+        ("a dead letter to retry", &|store| {
+            store.retry_dead_letters(&name("c"), Some(1)).unwrap();
+        }),
+        ("and not", &|store| {
+            store.discard_dead_letters(&name("c"), None).unwrap();
+        }),
+        ("subscribed anew", &subscribe_anew),
+        // Nothing but its token differs.
+        ("and anew", &subscribe_anew),
+        ("unsubscribed", &|store| drop(store.unsubscribe(&name("c")).unwrap())),
+    ];
+    for (what, change) in changes {
+        let seen = get(store, "c");
+        change(store);
+        let before = everything(store);
+        let update = RunUpdate {
+            acknowledge: Some(8),
+            dead_letter: Some(insert(7)),
+            cancel_retries: true,
+            durable: true,
+            state: running(3),
+        };
+        assert_eq!(store.update_run(&seen, &update).unwrap(), None, "{what}");
+        assert_eq!(everything(store), before, "{what}");
+    }
+}
+
+pub fn a_run_update_moves_the_cursor_and_makes_a_dead_letter_in_one_step(store: &mut dyn Store) {
+    fill(store, 6);
+    let seen = subscribe(store, "c");
+    let update = RunUpdate {
+        acknowledge: Some(4),
+        dead_letter: Some(insert(4)),
+        ..RunUpdate::state(RunState::default())
+    };
+    let updated = store.update_run(&seen, &update).unwrap().unwrap();
+    assert_eq!((updated.last_acked_id, updated.dead, updated.revision), (4, 1, 1));
+    assert_eq!(updated, get(store, "c"));
+    // Never backwards, and never past the newest.
+    for (id, cursor) in [(2, 4), (99, 6)] {
+        let seen = get(store, "c");
+        let update = RunUpdate { acknowledge: Some(id), ..RunUpdate::state(seen.state.clone()) };
+        let updated = store.update_run(&seen, &update).unwrap().unwrap();
+        assert_eq!((updated.last_acked_id, updated.rewinds), (cursor, 0));
+    }
+    store.retry_dead_letters(&name("c"), None).unwrap();
+    let seen = get(store, "c");
+    assert_eq!(seen.dead_to_retry, 1);
+    let update = RunUpdate { cancel_retries: true, ..RunUpdate::state(seen.state.clone()) };
+    let updated = store.update_run(&seen, &update).unwrap().unwrap();
+    assert_eq!((updated.dead, updated.dead_to_retry), (1, 0));
+}
+
+pub fn dead_letters_are_made_tried_again_and_removed(store: &mut dyn Store) {
+    fill(store, 6);
+    subscribe(store, "c");
+    subscribe(store, "b");
+    for (consumer, id) in [("c", 5), ("c", 2), ("b", 5)] {
+        make_dead(store, consumer, id);
+    }
+    let dead = |consumer, event_id| DeadLetter {
+        consumer: name(consumer),
+        event_id,
+        attempts: 5,
+        last_exit: Some(1),
+        last_error: "no".into(),
+        parked_at: time::format(noon()),
+        retry: false,
+    };
+    let listed = store.dead_letters(Some(&name("c"))).unwrap();
+    assert_eq!(listed, [dead("c", 2), dead("c", 5)]);
+    assert_eq!(store.dead_letters(None).unwrap(), [dead("b", 5), dead("c", 2), dead("c", 5)]);
+    assert_eq!(store.dead_letters(Some(&name("a"))).unwrap(), []);
+
+    store.retry_dead_letters(&name("c"), None).unwrap();
+    let at = noon() + Duration::from_millis(1234);
+    let failed = |event_id, exit| DeadLetterUpdate::FailedAgain { event_id, exit, error: "again".into(), at };
+    change_dead(store, "c", failed(2, Exit::Unknown));
+    change_dead(store, "c", failed(3, Exit::TimedOut));
+    let again = DeadLetter {
+        attempts: 6,
+        last_exit: None,
+        last_error: "again".into(),
+        parked_at: "2026-03-18T12:00:01.234Z".into(),
+        ..dead("c", 2)
+    };
+    let waiting = DeadLetter { retry: true, ..dead("c", 5) };
+    assert_eq!(store.dead_letters(Some(&name("c"))).unwrap(), [again.clone(), waiting]);
+    // Made once more, it begins anew.
+    make_dead(store, "c", 5);
+    assert_eq!(store.dead_letters(Some(&name("c"))).unwrap(), [again.clone(), dead("c", 5)]);
+    change_dead(store, "c", DeadLetterUpdate::Remove { event_id: 5 });
+    change_dead(store, "c", DeadLetterUpdate::Remove { event_id: 6 });
+    assert_eq!(store.dead_letters(None).unwrap(), [dead("b", 5), again]);
+}
+
+pub fn dead_letters_are_retried_and_discarded_by_event_or_all_together(store: &mut dyn Store) {
+    fill(store, 6);
+    for consumer in ["b", "c"] {
+        subscribe(store, consumer);
+        (1..=3).for_each(|id| make_dead(store, consumer, id));
+    }
+    let c = &name("c");
+    let counts = |store: &mut dyn Store| (get(store, "c").dead, get(store, "c").dead_to_retry);
+    assert_eq!(store.retry_dead_letters(c, Some(2)).unwrap(), 1);
+    assert_eq!(store.retry_dead_letters(c, Some(5)).unwrap(), 0);
+    assert_eq!(counts(store), (3, 1));
+    assert_eq!(store.retry_dead_letters(c, None).unwrap(), 3);
+    assert_eq!(counts(store), (3, 3));
+    assert_eq!(store.discard_dead_letters(c, Some(2)).unwrap(), 1);
+    assert_eq!(store.discard_dead_letters(c, Some(2)).unwrap(), 0);
+    assert_eq!(counts(store), (2, 2));
+    // They outlive the subscription.
+    store.unsubscribe(c).unwrap();
+    assert_eq!(store.retry_dead_letters(c, None).unwrap(), 2);
+    assert_eq!(store.discard_dead_letters(c, None).unwrap(), 2);
+    assert_eq!(store.discard_dead_letters(&name("a"), None).unwrap(), 0);
+    assert_eq!((get(store, "b").dead, get(store, "b").dead_to_retry), (3, 0));
+    assert_eq!(ids(store).len(), 6);
+}
+
+pub fn a_dead_letter_needs_its_event(store: &mut dyn Store) {
+    fill(store, 3);
+    subscribe(store, "c");
+    prune(store, PruneRange { upto: 1, ..EVERYTHING }).unwrap();
+    make_dead(store, "c", 1);
+    make_dead(store, "c", 9);
+    assert_eq!(store.dead_letters(None).unwrap(), []);
+    assert_eq!(get(store, "c").revision, 2);
+}
+
+// Pruning.
+
+pub fn pruning_deletes_a_range_and_no_more(store: &mut dyn Store) {
+    append(store, &[message("é"), message("ab").with_metadata(r#"{"a":1}"#).unwrap()]).unwrap();
+    fill(store, 1200);
+    let pruned = prune(store, PruneRange { after: 0, upto: 2, ..EVERYTHING }).unwrap();
+    assert_eq!(pruned, Pruned { events: 2, bytes: 2 + 2 + 7, dead_letters: 0 });
+    let pruned = prune(store, PruneRange { after: 100, upto: 1100, ..EVERYTHING }).unwrap();
+    assert_eq!(pruned, Pruned { events: 1000, bytes: 1000, dead_letters: 0 });
+    let left: Vec<i64> = (3..=100).chain(1101..=1202).collect();
+    assert_eq!(ids(store), left);
+    assert_eq!(prune(store, EVERYTHING).unwrap().events, 200);
+    assert_eq!(prune(store, EVERYTHING).unwrap(), Pruned::default());
+    assert_eq!((store.newest().unwrap(), ids(store)), (1202, vec![]));
+}
+
+pub fn pruning_can_be_limited_to_a_subtype(store: &mut dyn Store) {
+    for subtype in [Some("a"), None, Some("b"), Some("a"), Some("")] {
+        put(store, &NewEvent::new("s", "record", subtype.map(Into::into), "c").unwrap()).unwrap();
+    }
+    assert_eq!(prune(store, PruneRange { subtype: Some("a"), ..EVERYTHING }).unwrap().events, 2);
+    assert_eq!(ids(store), [2, 3, 5]);
+    assert_eq!(prune(store, PruneRange { subtype: Some(""), ..EVERYTHING }).unwrap().events, 1);
+    assert_eq!(ids(store), [2, 3]);
+}
+
+pub fn pruning_keeps_dead_letters_unless_they_go_too(store: &mut dyn Store) {
+    fill(store, 6);
+    for (consumer, id) in [("b", 2), ("c", 2), ("c", 4)] {
+        if store.subscription(&name(consumer)).unwrap().is_none() {
+            subscribe(store, consumer);
+        }
+        make_dead(store, consumer, id);
+    }
+    let pruned = prune(store, PruneRange { upto: 5, dead_letters: false, ..EVERYTHING }).unwrap();
+    assert_eq!(pruned, Pruned { events: 3, bytes: 3, dead_letters: 2 });
+    assert_eq!((ids(store), store.dead_letters(None).unwrap().len()), (vec![2, 4, 6], 3));
+    let pruned = prune(store, PruneRange { upto: 3, ..EVERYTHING }).unwrap();
+    assert_eq!(pruned, Pruned { events: 1, bytes: 1, dead_letters: 1 });
+    assert_eq!((ids(store), store.dead_letters(None).unwrap().len()), (vec![4, 6], 1));
+}
+
+pub fn a_dry_run_counts_and_changes_nothing(store: &mut dyn Store) {
+    fill(store, 700);
+    subscribe(store, "c");
+    make_dead(store, "c", 3);
+    let before = everything(store);
+    for dead_letters in [false, true] {
+        let range = PruneRange { upto: 600, dead_letters, ..EVERYTHING };
+        let counted = prune(store, PruneRange { dry_run: true, ..range }).unwrap();
+        let events = if dead_letters { 600 } else { 599 };
+        assert_eq!(counted, Pruned { events, bytes: events, dead_letters: 1 });
+        assert_eq!(everything(store), before);
+    }
+    let range = PruneRange { upto: 600, ..EVERYTHING };
+    let counted = prune(store, PruneRange { dry_run: true, ..range }).unwrap();
+    assert_eq!(prune(store, range).unwrap(), counted);
+}
+
+pub fn pruning_is_overtaken_by_whoever_wants_more(store: &mut dyn Store) {
+    fill(store, 9);
+    subscribe(store, "c");
+    seek(store, "c", 4);
+    let seen = store.subscriptions().unwrap();
+    let range = PruneRange { upto: 5, seen: Some(&seen), ..EVERYTHING };
+    let changes: [Change<'_>; 3] = [
+        ("went back", &|store| seek(store, "c", 3)),
+        ("came", &|store| drop(subscribe(store, "d"))),
+        ("has another filter", &|store| {
+            store.unsubscribe(&name("c")).unwrap();
+            subscribe_with_filter(store, "c", "id = 5");
+        }),
+    ];
+    for (what, change) in changes {
+        change(store);
+        let before = everything(store);
+        assert_eq!(store.prune(&range).unwrap(), PruneStep::Overtaken, "one {what}");
+        assert_eq!(everything(store), before);
+        // Whoever did is past the range again, or gone.
+        if store.subscription(&name("d")).unwrap().is_some() {
+            store.unsubscribe(&name("d")).unwrap();
+        }
+        seek(store, "c", 4);
+    }
+    // One that is past the range wants nothing in it, and one that is further on wants no more.
+    seek(store, "c", 5);
+    store.subscribe(&NewSubscription { from: Some(9), ..new_subscription("e") }).unwrap();
+    assert!(prune(store, PruneRange { upto: 3, ..range }).is_some());
+    store.unsubscribe(&name("c")).unwrap();
+    subscribe(store, "c");
+    assert!(prune(store, range).is_some());
+    assert_eq!(ids(store), [6, 7, 8, 9]);
+    // Where nobody asks, nobody is asked.
+    seek(store, "c", 0);
+    assert!(prune(store, PruneRange { seen: None, ..range }).is_some());
+}

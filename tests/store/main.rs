@@ -1,0 +1,37 @@
+//! The claims of `thread::store::Store`, tried on every store there is.
+
+#[macro_use]
+mod conformance;
+mod model;
+mod sqlite;
+
+use tempfile::TempDir;
+use thread::Queue;
+use thread::files::DB;
+use thread::sqlite::Sqlite;
+use thread::store::Store;
+use thread::store::memory::MemoryStore;
+
+/// An empty store, and the directory that it is in.
+pub struct Fresh {
+    pub store: Box<dyn Store>,
+    pub dir: Option<TempDir>,
+}
+
+pub fn in_memory() -> Fresh {
+    Fresh { store: Box::new(MemoryStore::default()), dir: None }
+}
+
+pub fn on_disk() -> Fresh {
+    let dir = tempfile::tempdir().unwrap();
+    Queue::init(dir.path()).unwrap();
+    Fresh { store: Box::new(Sqlite::open(&dir.path().join(DB)).unwrap()), dir: Some(dir) }
+}
+
+mod memory_conforms {
+    conformance!(crate::in_memory());
+}
+
+mod sqlite_conforms {
+    conformance!(crate::on_disk());
+}
