@@ -7,8 +7,18 @@ use std::time::{Duration, Instant};
 use crate::measure::run;
 use crate::place::Place;
 
-/// The tables as the earlier implementation makes them.
-const SCHEMA: &str = include_str!("../../src/sqlite/schema.sql");
+/// The table of events with its indexes, without the columns that the measured events leave empty.
+const SCHEMA: &str = "\
+    CREATE TABLE events (
+        id         INTEGER PRIMARY KEY AUTOINCREMENT,
+        created_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+        source     TEXT NOT NULL,
+        type       TEXT NOT NULL,
+        subtype    TEXT,
+        content    TEXT NOT NULL
+    );
+    CREATE INDEX idx_events_source ON events (source);
+    CREATE INDEX idx_events_type ON events (type);";
 
 const INSERT: &str = "PRAGMA synchronous = FULL; \
     INSERT INTO events (source, type, content) VALUES ('self', 'message', 'What is new?');";
@@ -22,7 +32,7 @@ pub fn is_there(program: &str, work: &str) -> bool {
     found.is_ok()
 }
 
-/// The sqlite3 program on a database of ours, durable as ours is.
+/// The sqlite3 program on a database like ours, as durable.
 pub struct Sqlite {
     pub db: PathBuf,
 }

@@ -17,6 +17,10 @@ pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 const WITHOUT_NOTICES: Duration = Duration::from_millis(50);
 
+/// How long to let the process that gave a notice finish first: a hundred waiters would take the
+/// processors from it.
+const PAUSE: Duration = Duration::from_millis(3);
+
 /// Watches one file of a thread.
 #[derive(Debug)]
 pub struct Watcher {
@@ -58,7 +62,12 @@ impl Watcher {
         }
         // An interrupted wait is only a short one.
         poll(&mut polled, Timespec::try_from(timeout.min(longest)).ok().as_ref()).ok();
-        self.clear()
+        let noticed = self.clear();
+        if noticed && self.notices.is_some() {
+            std::thread::sleep(PAUSE);
+            self.clear();
+        }
+        noticed
     }
 }
 
