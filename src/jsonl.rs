@@ -122,8 +122,11 @@ impl<'a> Writer<'a> {
             && known.describes(&about)
         {
             // What was not synced before a reboot may be anything now.
-            let end = if known.boot == boot { known.end } else { known.synced };
-            let state = State { boot, end, ..known.clone() };
+            let (end, end_time) = match known.boot == boot {
+                true => (known.end, known.end_time.clone()),
+                false => (known.synced, String::new()),
+            };
+            let state = State { boot, end, end_time, ..known.clone() };
             return Ok(Writer { files, note, jsonl, state });
         }
         let (base, sealed) = base(files, known.as_ref())?;

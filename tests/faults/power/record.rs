@@ -179,9 +179,8 @@ impl Reader {
                 assert_eq!(bytes.len(), number(2), "strace cut a write short: {name}");
                 let bytes = &bytes[..returned as usize];
                 if args[0].split('<').next() == Some("1") {
-                    if let Ok(answer) = serde_json::from_slice(bytes) {
-                        self.ops.push(Op::Answer(answer));
-                    }
+                    let answer = serde_json::from_slice(bytes).ok().filter(Value::is_object);
+                    self.ops.extend(answer.map(Op::Answer));
                     return;
                 }
                 let Some(file) = self.file(args[0]) else { return };
