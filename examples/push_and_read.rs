@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Err(e) => return Err(e.into()),
     }
     let mut queue = Queue::open(path)?;
-    let pushed = queue.push(&NewEvent::message("self", content))?;
+    let pushed = queue.push(&NewEvent::message("self", content)?)?;
     if let Some(e) = pushed.log_behind {
         eprintln!("event {} is stored, but events.jsonl lacks it until the next push: {e}", pushed.id);
     }

@@ -11,7 +11,7 @@
 //! # std::env::set_current_dir(root.path()).unwrap();
 //! Queue::init("inbox")?;
 //! let mut queue = Queue::open("inbox")?;
-//! let id = queue.push(&NewEvent::message("self", "hello"))?.id;
+//! let id = queue.push(&NewEvent::message("self", "hello")?)?.id;
 //! for event in queue.read(After(id - 1), None)? {
 //!     assert_eq!(event.content, "hello");
 //! }

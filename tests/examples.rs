@@ -29,7 +29,7 @@ fn new_thread() -> (tempfile::TempDir, Queue) {
 }
 
 fn push(queue: &mut Queue, content: &str) -> i64 {
-    queue.push(&NewEvent::message("self", content)).unwrap().id
+    queue.push(&NewEvent::message("self", content).unwrap()).unwrap().id
 }
 
 /// A process under way, which ends with the test, and its lines.
@@ -118,8 +118,8 @@ fn server_has_a_hundred_waiters_on_one_thread() {
     insert_by_other_means(dir.path(), "without a notice");
     assert_eq!(server.line(), "51");
     // The rest at once.
-    let rest =
-        queue.push_all(&mut |put| (52..=101).try_for_each(|_| put(&NewEvent::message("self", "")).map(drop)));
+    let rest = queue
+        .push_all(&mut |put| (52..=101).try_for_each(|_| put(&NewEvent::message("self", "")?).map(drop)));
     assert_eq!(rest.unwrap().appended.last_id, Some(101));
     let mut woken: Vec<i64> = (52..=101).map(|_| server.line().parse().unwrap()).collect();
     woken.sort_unstable();

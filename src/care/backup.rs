@@ -192,7 +192,7 @@ mod tests {
         let earlier = dir.path().join("earlier.db");
         for round in 0..3 {
             for _ in 0..2 {
-                queue.push(&NewEvent::message("self", "x")).unwrap();
+                queue.push(&NewEvent::message("self", "x").unwrap()).unwrap();
             }
             log += &fs::read_to_string(queue.path().join("events.jsonl")).unwrap();
             if round == 0 {

@@ -229,7 +229,7 @@ mod tests {
         assert_eq!((sealed.len(), log(&queue, &sealed[0]), log(&queue, "events.jsonl")), (1, 6, 0));
 
         // Nothing more is old, so nothing is sealed.
-        queue.push(&NewEvent::message("self", "7")).unwrap();
+        queue.push(&NewEvent::message("self", "7").unwrap()).unwrap();
         assert_eq!(prune(&mut queue, &request, &mut |_| {}).unwrap().pruned.events, 0);
         assert_eq!(log(&queue, "events.jsonl"), 1);
         let all = Request { old: Old::AllButNewest(0), subtype: None, ..request };

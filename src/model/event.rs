@@ -96,12 +96,14 @@ struct Line<'a> {
 impl<'a> NewEvent<'a> {
     /// A message: the common case.
     ///
-    /// # Panics
+    /// # Errors
     ///
-    /// If `source` is empty or has control characters; [`NewEvent::new`] returns an error instead.
-    pub fn message(source: impl Into<Cow<'a, str>>, content: impl Into<Cow<'a, str>>) -> NewEvent<'a> {
+    /// `source` is empty or has control characters.
+    pub fn message(
+        source: impl Into<Cow<'a, str>>,
+        content: impl Into<Cow<'a, str>>,
+    ) -> Result<NewEvent<'a>, InvalidEvent> {
         NewEvent::new(source, "message", None, content)
-            .expect("a source is not empty and has no control characters")
     }
 
     /// Checks the parts of an event. `kind` is `message` or `record`.

@@ -109,11 +109,12 @@ fn a_handler_that_forks_is_done_when_its_shell_is() {
     let world = World::with_thread();
     world.subscribe(
         "bot",
-        "for n in 1 2 3; do (sleep 0.3; echo $n >> late) & done; cat >> got",
+        "for n in 1 2 3; do (while [ ! -e go ]; do sleep 0.02; done; echo $n >> late) & done; cat >> got",
         &["--deliver", "stdin"],
     );
     world.push("a");
     wait_until("the first", || world.consumer("bot")["last_acked_id"] == 1);
+    world.write("go", "");
     wait_until("the rest of it", || world.lines("late").len() == 3);
     world.wait_until_quiet();
 }

@@ -13,6 +13,13 @@ fn pids(world: &World) -> Vec<u32> {
     world.lines("pids").iter().map(|line| line.parse().unwrap()).collect()
 }
 
+/// How often a process has gone to sleep.
+fn sleeps(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
 fn stop(world: &World, options: &[&str]) -> String {
     let base = ["stop", "--consumer", "bot"];
     world.thread(base.iter().chain(options)).quiet()
@@ -103,8 +110,12 @@ fn two_who_stop_in_different_ways_do_not_fight() {
         wait_until("the signal", || world.lines("signals").contains(&name));
         stop
     });
-    // Time for the one to take back what the other wrote.
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    // Each looks often enough to take back what the other wrote.
+    for stop in &stops {
+        let looks = || sleeps(stop.id());
+        let before = looks();
+        wait_until("it to look again", || looks() >= before + 10);
+    }
     world.write("end", "");
     for stop in stops {
         assert_eq!(stop.wait_with_output().unwrap().stdout, b"bot\n");
@@ -117,7 +128,8 @@ fn two_who_stop_in_different_ways_do_not_fight() {
 fn a_zombie_that_nobody_reaps_does_not_keep_stop_waiting() {
     let world = World::with_thread();
     // The subshell leaves the group, and as `sleep` it never asks for its child, which is killed.
-    let handler = "( sleep 1000 & exec setsid sleep 1000 ) & sleep 0.2; touch up; wait";
+    let handler = "( sleep 1000 & exec setsid sleep 1000 ) & \
+                   until read name </proc/$!/comm && [ $name = sleep ]; do sleep 0.01; done; touch up; wait";
     world.subscribe("bot", handler, &[]);
     world.push("a");
     world.wait_for_file("up");

@@ -427,19 +427,16 @@ fn a_rotation_of_the_log_survives_a_power_cut_at_any_moment() {
     assert_sound("a rotation", &recording, &Depth::Every);
 }
 
-/// Records a series made with the library itself, in that sync mode.
-fn series_by_the_library(mode: &str) -> Recording {
+/// Records this test, in a process of its own, where it makes a series with the library in that sync mode.
+fn series_in_a_process(test: &str, mode: &str) -> Recording {
     let world = World::with_thread();
     let own = std::env::current_exe().unwrap();
-    let words = [own.to_str().unwrap(), "--exact", "power::series", "--ignored", "--nocapture"];
+    let words = [own.to_str().unwrap(), "--exact", test, "--nocapture"];
     record(&world, &inbox(&world), &words, &[(SERIES, mode.to_owned())])
 }
 
-/// No test, but the process that the next one watches.
-#[test]
-#[ignore = "started by the test of the checker"]
-fn series() {
-    let Ok(mode) = std::env::var(SERIES) else { return };
+/// What that process does.
+fn series(mode: &str) {
     let path = Path::new(&std::env::var_os("THREAD_DIR").unwrap()).join("events.db");
     for i in 1..=12 {
         let conn = Connection::open(&path).unwrap();
@@ -460,15 +457,19 @@ fn series() {
 
 #[test]
 fn the_checker_of_power_cuts_sees_what_a_weaker_sync_loses() {
+    const TEST: &str = "power::the_checker_of_power_cuts_sees_what_a_weaker_sync_loses";
+    if let Ok(mode) = std::env::var(SERIES) {
+        return series(&mode);
+    }
     if strace().is_none() {
         return;
     }
-    let full = series_by_the_library("FULL");
+    let full = series_in_a_process(TEST, "FULL");
     let (count, wrong) = play(&full, &Depth::Sample(20));
     assert!(wrong.is_empty() && count > 0, "{wrong:#?}");
     assert_eq!(full.ops.iter().filter(|op| matches!(op, Op::Answer(_))).count(), 12);
 
-    let normal = series_by_the_library("NORMAL");
+    let normal = series_in_a_process(TEST, "NORMAL");
     let (count, wrong) = play(&normal, &Depth::Sample(20));
     let missing = wrong.iter().filter(|problem| problem.contains("missing: event")).count();
     eprintln!("power cut, synchronous=NORMAL: {missing} losses seen in {count} cuts, as they should be");

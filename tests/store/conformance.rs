@@ -69,7 +69,7 @@ macro_rules! conformance {
 // What claims are made with.
 
 pub fn message(content: &str) -> NewEvent<'_> {
-    NewEvent::message("self", content)
+    NewEvent::message("self", content).unwrap()
 }
 
 pub fn with_key<'e>(event: &NewEvent<'e>, key: &'e str) -> NewEvent<'e> {
@@ -261,11 +261,11 @@ pub fn a_long_append_keeps_the_order(store: &mut dyn Store) {
     fill(store, 5);
     prune(store, EVERYTHING).unwrap();
     // Every seventh has a key, and is put twice, at once and later.
-    let keyed = |n: i64| NewEvent::message("self", n.to_string()).with_key(format!("k{n}")).unwrap();
+    let keyed = |n: i64| NewEvent::message("self", n.to_string()).unwrap().with_key(format!("k{n}")).unwrap();
     let appended = store
         .append(&mut |put| {
             for n in 6..=205 {
-                let event = NewEvent::message("self", n.to_string());
+                let event = NewEvent::message("self", n.to_string())?;
                 let stored = if n % 7 == 0 { put(&keyed(n))? } else { put(&event)? };
                 assert_eq!(stored, Stored::New(n));
                 for again in [n, n - 35].into_iter().filter(|again| *again > 5 && again % 7 == 0) {
@@ -282,8 +282,8 @@ pub fn a_long_append_keeps_the_order(store: &mut dyn Store) {
     // Until one fails.
     let refused = store.append(&mut |put| {
         (206..=300)
-            .try_for_each(|n| put(&NewEvent::message("self", "x").with_key(format!("k{n}"))?).map(drop))?;
-        put(&NewEvent::message("self", "different").with_key("k7")?).map(drop)
+            .try_for_each(|n| put(&NewEvent::message("self", "x")?.with_key(format!("k{n}"))?).map(drop))?;
+        put(&NewEvent::message("self", "different")?.with_key("k7")?).map(drop)
     });
     assert!(matches!(refused, Err(Error::KeyConflict { id: 7, .. })));
     assert_eq!((store.newest().unwrap(), events(store)), (205, stored));
