@@ -14,6 +14,7 @@ mod dead;
 mod dispatch;
 mod doctor;
 mod environment;
+mod external;
 mod guide;
 mod info;
 mod init;
@@ -43,7 +44,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 use serde_json::json;
 
-use self::error::{Failure, Result};
+use self::error::{Failure, Result, WithHint};
 use crate::files::log::Level;
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
@@ -68,6 +69,9 @@ struct Cli {
 /// What every command accepts, before or after its name.
 #[derive(Args)]
 pub struct Globals {
+    /// Work as if thread were started in DIR; several add up
+    #[arg(short = 'C', value_name = "DIR", value_hint = ValueHint::DirPath)]
+    directories: Vec<PathBuf>,
     /// The thread's directory [default: $THREAD_DIR, else the current directory or a parent of it]
     #[arg(short, long, global = true, value_name = "PATH", value_hint = ValueHint::DirPath)]
     pub thread: Option<PathBuf>,
@@ -82,8 +86,7 @@ pub struct Globals {
 const EXAMPLE: &str = "\
 Example:
   thread init inbox
-  thread subscribe -t inbox --consumer bot --deliver stdin \\
-    --handler './agent.sh' --filter \"type = 'message'\"
+  thread subscribe -t inbox --consumer bot --deliver stdin --handler ./agent.sh
   git diff | thread push -t inbox --source self --type message --content-file -";
 
 const REFERENCE: &str = "\
@@ -201,10 +204,17 @@ fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
         return command.run(&globals);
     }
     match Cli::try_parse_from(&args) {
-        Ok(cli) => cli.command.run(&cli.globals),
+        Ok(cli) => {
+            cli.globals.enter()?;
+            cli.command.run(&cli.globals)
+        }
         Err(e) => match e.kind() {
             ErrorKind::DisplayVersion => version(as_json),
-            ErrorKind::DisplayHelp => output::help(&e.render()),
+            ErrorKind::DisplayHelp => output::help(&help(&args).unwrap_or(e).render()),
+            ErrorKind::InvalidSubcommand => {
+                external::run(&args)?;
+                Err(error::usage_error(&e, &named_command(&args)))
+            }
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
                 if args.len() == 1 {
                     output::text(ORIENTATION);
@@ -219,6 +229,15 @@ fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
             _ => Err(error::usage_error(&e, &named_command(&args))),
         },
     }
+}
+
+/// The help that was asked for, with the programs beside this one. Looking for them takes time, so only
+/// who asks for help does it.
+fn help(args: &[OsString]) -> Option<clap::Error> {
+    let programs = external::listed();
+    let long = format!("{programs}{EXAMPLE}\n\n{REFERENCE}");
+    let command = Cli::command().after_help(programs + EXAMPLE).after_long_help(long);
+    command.try_get_matches_from(args).err()
 }
 
 /// The command that these words name, as far as they name one: `thread dead list`.
@@ -279,6 +298,17 @@ fn asks_for_json(args: &[OsString]) -> bool {
 }
 
 impl Globals {
+    /// Goes where `-C` says.
+    fn enter(&self) -> Result<()> {
+        for dir in &self.directories {
+            environment::enter(dir).with_hint(
+                format_args!("cannot work in {}", dir.display()),
+                "name a directory that is there with -C",
+            )?;
+        }
+        Ok(())
+    }
+
     /// The thread's directory: `--thread`, else `THREAD_DIR`, else, as git does it, the current
     /// directory or the nearest parent that is a thread of the caller's own on the same file system.
     pub fn path(&self) -> Result<PathBuf> {

@@ -29,6 +29,11 @@ pub fn surrounding_thread() -> Option<PathBuf> {
         .map(Path::to_owned)
 }
 
+/// Changes the current directory.
+pub fn enter(dir: &Path) -> std::io::Result<()> {
+    std::env::set_current_dir(dir)
+}
+
 /// How this program starts background processes, and how it wakes consumers: by `THREAD_NOTIFIER`,
 /// which is a program, `embedded`, `off`, or (unset, empty or `auto`) `notifier` where `PATH` has it,
 /// else embedded.
@@ -69,10 +74,13 @@ fn program_word() -> String {
 
 /// The first executable file of that name on `PATH`.
 pub fn on_path(name: &str) -> Option<PathBuf> {
-    std::env::split_paths(&std::env::var_os("PATH")?)
-        .filter(|dir| !dir.as_os_str().is_empty())
-        .map(|dir| dir.join(name))
-        .find(|path| is_executable(path))
+    path_directories().iter().map(|dir| dir.join(name)).find(|path| is_executable(path))
+}
+
+/// The folders of `PATH`, without those that an empty word would mean.
+pub fn path_directories() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).filter(|dir| !dir.as_os_str().is_empty()).collect()
 }
 
 /// Whether this user may run the file.

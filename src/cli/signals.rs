@@ -28,6 +28,14 @@ pub fn begin() {
     }
 }
 
+/// Undoes what another program would inherit of it.
+pub fn end() {
+    // SAFETY: takes plain values.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
+    }
+}
+
 /// From now on INT, TERM and HUP print `failure` and end the process at once, wherever it is: reading a
 /// pipe that says nothing, waiting for another writer, or inside a transaction, which the database
 /// then drops as after a crash. Without a failure they end it silently. Either way a progress bar is

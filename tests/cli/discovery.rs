@@ -67,6 +67,23 @@ fn the_option_goes_before_the_variable_and_that_before_the_place() {
 }
 
 #[test]
+fn a_folder_given_first_is_where_the_command_works() {
+    let world = World::with_thread();
+    world.thread(["init", "other"]).quiet();
+    let info = |words: &[&str]| world.thread(words).env_remove("THREAD_DIR");
+    assert_found(info(&["-C", "inbox/run", "info"]), &world.inbox());
+    assert_found(info(&["-C", "inbox", "-C", "run", "status"]), &world.inbox());
+    assert_found(info(&["-Cinbox", "info", "-t", "../other"]), &world.path("other"));
+    assert_found(info(&["-C", "inbox", "info"]).env("THREAD_DIR", "../other"), &world.path("other"));
+    let subscribe = ["-C", "other", "--json", "subscribe", "--consumer", "bot", "--handler", "true"];
+    let cwd = format!("\"cwd\":\"{}\"", world.path("other").display());
+    let subscribed = world.thread(subscribe).quiet();
+    assert!(subscribed.contains(&cwd), "{subscribed}");
+    let gone = info(&["-C", "gone", "info"]).fails(1);
+    assert!(gone.starts_with("Error: cannot work in gone: "), "{gone}");
+}
+
+#[test]
 fn a_thread_of_another_user_is_not_found() {
     if !rustix::process::geteuid().is_root() {
         skipped("only root can give a thread to another user");

@@ -17,6 +17,7 @@ mod dropin;
 mod durations;
 mod errors;
 mod exclusion;
+mod external;
 mod filters;
 mod guide;
 mod handlers_hostile;

@@ -1,0 +1,97 @@
+//! Commands that are programs of their own, found as git finds its own: `thread hello` runs
+//! `thread-hello`, from beside this program's file or else from `PATH`.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::{Args, CommandFactory, FromArgMatches, value_parser};
+
+use super::error::{Result, WithHint};
+use super::{Cli, Globals, environment, signals};
+use crate::files::absolute;
+
+const PREFIX: &str = "thread-";
+
+/// Becomes the program that the command line names, if there is one: the same process, so that stdin,
+/// stdout, signals and the exit code are its own. Returns only if there is none, or it cannot be run.
+pub fn run(args: &[OsString]) -> Result<()> {
+    let Some((globals, mut name, mut words)) = parse(args) else { return Ok(()) };
+    if name == "help" && !words.is_empty() {
+        name = words.remove(0);
+        words.insert(0, "--help".into());
+    }
+    if Cli::command().find_subcommand(&name).is_some() {
+        return Ok(());
+    }
+    let Some(program) = find(&name) else { return Ok(()) };
+    globals.enter()?;
+    let mut command = Command::new(&program);
+    if let Some(thread) = &globals.thread {
+        let hint = "name the thread by its absolute path";
+        command.env("THREAD_DIR", absolute(thread).with_hint("cannot find the thread", hint)?);
+    }
+    command.args(globals.json.then_some("--json")).args(words);
+    signals::end();
+    let failed = command.exec();
+    Err(failed)
+        .with_hint(format_args!("cannot run {}", program.display()), "check the file and its first line")
+}
+
+/// What stands before the command's name, the name, and all that follows it, as it was given.
+fn parse(args: &[OsString]) -> Option<(Globals, OsString, Vec<OsString>)> {
+    let program = Globals::augment_args(clap::Command::new("thread").disable_help_subcommand(true))
+        .allow_external_subcommands(true)
+        .external_subcommand_value_parser(value_parser!(OsString));
+    let matches = program.try_get_matches_from(args).ok()?;
+    let (name, rest) = matches.subcommand()?;
+    let words = rest.get_many::<OsString>("").into_iter().flatten().cloned().collect();
+    Some((Globals::from_arg_matches(&matches).ok()?, name.into(), words))
+}
+
+fn find(name: &OsStr) -> Option<PathBuf> {
+    if name.as_encoded_bytes().contains(&b'/') {
+        return None;
+    }
+    let mut file = OsString::from(PREFIX);
+    file.push(name);
+    directories().iter().map(|dir| dir.join(&file)).find(|path| environment::is_executable(path))
+}
+
+/// Where programs are looked for, the first place first.
+fn directories() -> Vec<PathBuf> {
+    let own = std::env::current_exe().ok();
+    let beside = own.as_deref().and_then(Path::parent).map(Path::to_owned);
+    beside.into_iter().chain(environment::path_directories()).collect()
+}
+
+/// The programs that are found, by the names of their commands.
+fn all() -> BTreeMap<String, PathBuf> {
+    let mut found = BTreeMap::new();
+    for dir in directories() {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            let file = entry.file_name();
+            let name =
+                file.to_str().and_then(|file| file.strip_prefix(PREFIX)).filter(|name| !name.is_empty());
+            if let Some(name) = name.filter(|_| environment::is_executable(&entry.path())) {
+                found.entry(name.to_owned()).or_insert_with(|| entry.path());
+            }
+        }
+    }
+    found.retain(|name, _| Cli::command().find_subcommand(name).is_none());
+    found
+}
+
+/// The part of the help that lists them; empty where there are none.
+pub fn listed() -> String {
+    let all = all();
+    if all.is_empty() {
+        return String::new();
+    }
+    let width = all.keys().map(|name| name.chars().count()).max().unwrap_or(0);
+    let lines: Vec<String> =
+        all.iter().map(|(name, path)| format!("  {name:width$}  {}", path.display())).collect();
+    format!("Programs beside thread, run by their name as a command:\n{}\n\n", lines.join("\n"))
+}

@@ -1,0 +1,124 @@
+//! Commands that are programs of their own: `thread hello` runs `thread-hello`.
+
+use std::fs;
+
+use crate::harness::{World, copy_program};
+
+#[test]
+fn a_program_on_path_gets_stdin_and_its_arguments_and_gives_the_exit_code() {
+    let world = World::new();
+    world.script("bin/thread-hello", "printf '<%s>' \"$@\"; cat; echo aside >&2; exit 42");
+    let run = world.thread(["hello", "--help", "-t", "a b", "--", "--json", ""]).stdin("piped\n");
+    assert_eq!(
+        run.ends_with(42),
+        ("<--help><-t><a b><--><--json><>piped\n".to_owned(), "aside\n".to_owned())
+    );
+}
+
+#[test]
+fn the_program_takes_the_place_of_thread() {
+    let world = World::new();
+    world.script("bin/thread-pid", "echo $$");
+    let child = world.thread(["pid"]).spawn();
+    let pid = child.id();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{pid}\n"));
+}
+
+#[test]
+fn it_has_no_signal_ignored_that_the_caller_had_not() {
+    let world = World::new();
+    world.script("bin/thread-ignored", "sed -n 's/^Sig\\(Blk\\|Ign\\):\\s*//p' /proc/self/status");
+    let ours = world.thread(["ignored"]).quiet();
+    assert_eq!(ours, world.sh("exec thread-ignored").quiet());
+}
+
+#[test]
+fn what_stands_before_the_name_is_handed_on() {
+    let world = World::with_thread();
+    world.script("bin/thread-where", "pwd -P; echo \"${THREAD_DIR-unset} $*\"");
+    fs::create_dir_all(world.path("work/deep")).unwrap();
+    let root = world.root().canonicalize().unwrap();
+    let here = |words: &[&str], dir: &str, rest: &str| {
+        let printed = world.thread(words).env_remove("THREAD_DIR").dir(&root).quiet();
+        assert_eq!(printed, format!("{}{dir}\n{rest}\n", root.display()), "{words:?}");
+    };
+    let inbox = root.join("inbox").display().to_string();
+    here(&["where"], "", "unset ");
+    here(&["-C", "work", "where", "-C", "x"], "/work", "unset -C x");
+    here(&["-C", "work", "-C", "deep", "where"], "/work/deep", "unset ");
+    here(&["-t", "inbox", "where"], "", &format!("{inbox} "));
+    here(&["-C", "work", "--thread=../inbox", "--json", "where", "x"], "/work", &format!("{inbox} --json x"));
+    let set = world.thread(["where"]).env("THREAD_DIR", "as-it-is").quiet();
+    assert!(set.ends_with("as-it-is \n"), "{set}");
+    let gone = world.thread(["-C", "gone", "where"]).fails(1);
+    assert!(gone.starts_with("Error: cannot work in gone: "), "{gone}");
+}
+
+#[test]
+fn beside_the_program_goes_before_path() {
+    let world = World::new();
+    fs::create_dir(world.path("own")).unwrap();
+    let own = world.path("own/thread");
+    copy_program(&world, &own);
+    world.script("bin/thread-hello", "echo from PATH");
+    let hello = || world.sh("exec own/thread hello").quiet();
+    assert_eq!(hello(), "from PATH\n");
+    world.script("own/thread-hello", "echo from beside");
+    assert_eq!(hello(), "from beside\n");
+    // By a link, too, it is the program's own folder that counts.
+    world.sh("ln -s ../own/thread bin/linked").quiet();
+    assert_eq!(world.sh("exec linked hello").quiet(), "from beside\n");
+    let help = world.sh("exec own/thread --help").quiet();
+    let beside = format!("  hello  {}\n", world.path("own/thread-hello").display());
+    assert!(help.contains(&beside) && !help.contains("bin/thread-hello"), "{help}");
+}
+
+#[test]
+fn help_lists_the_programs_that_are_found() {
+    let world = World::new();
+    let heading = "Programs beside thread, run by their name as a command:\n";
+    assert!(!world.thread(["--help"]).quiet().contains(heading));
+    let hello = world.script("bin/thread-hello", "echo \"hello $*\"");
+    world.script("bin/thread-push", "echo never");
+    world.write("bin/thread-plain", "not executable");
+    for words in [&["--help"][..], &["-h"], &["help"]] {
+        let help = world.thread(words).quiet();
+        assert!(help.contains(&format!("\n{heading}  hello  {}\n\nExample:\n", hello.display())), "{help}");
+        assert!(!help.contains("thread-push") && !help.contains("thread-plain"), "{help}");
+    }
+    assert!(!world.thread(["push", "--help"]).quiet().contains("hello"));
+    assert_eq!(world.thread(["help", "hello"]).quiet(), "hello --help\n");
+}
+
+#[test]
+fn a_command_of_thread_is_never_a_program() {
+    let world = World::with_thread();
+    for name in ["push", "info", "status", "help", "dead", "_wake"] {
+        world.script(format!("bin/thread-{name}"), "echo never");
+    }
+    world.thread(["push", "--sourec", "x"]).fails(2);
+    world.thread(["status", "--frobnicate"]).fails(2);
+    world.thread(["dead", "hello"]).fails(2);
+    world.thread(["_wake"]).fails(2);
+    assert!(world.thread(["info"]).quiet().starts_with("Thread: "));
+}
+
+#[test]
+fn an_unknown_name_is_exit_2_with_a_suggestion() {
+    let world = World::new();
+    world.script("thread-hello", "echo never");
+    let error = world.thread(["pussh", "x"]).fails(2);
+    assert_eq!(error, "Error: unrecognized subcommand 'pussh' - did you mean 'push'? see `thread --help`");
+    for name in ["hello", "/../thread-hello", "", "help/../../thread-hello"] {
+        world.thread([name, "x"]).fails(2);
+    }
+}
+
+#[test]
+fn a_program_that_cannot_be_run_is_named() {
+    let world = World::new();
+    world.sh("printf '#!/no/such/shell\\n' >bin/thread-broken; chmod 755 bin/thread-broken").quiet();
+    let error = world.thread(["broken"]).fails(1);
+    assert!(error.starts_with("Error: cannot run ") && error.contains("bin/thread-broken: "), "{error}");
+}
