@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
+use rustix::fs::OFlags;
 use serde_json::json;
 
 use super::batch::Batch;
@@ -192,6 +193,12 @@ fn read_content(path: &Path) -> Result<String> {
         format_args!("cannot read the content from {name}"),
         "check the file; nothing was stored",
     )?;
+    if from_stdin && bytes.is_empty() && stdin_is_closed() {
+        return Err(Failure::failed(
+            "cannot read the content from stdin, which is closed or not connected to anything",
+            "connect it, or store an empty event with --content ''; nothing was stored",
+        ));
+    }
     if bytes.len() as u64 > MAX_CONTENT {
         return Err(Failure::failed(
             format_args!("the content from {name} is larger than {MAX_CONTENT} bytes"),
@@ -204,6 +211,16 @@ fn read_content(path: &Path) -> Result<String> {
             "encode it, for instance with base64; nothing was stored",
         )
     })
+}
+
+/// Whether nobody gave this process a stdin. Where it is closed, the runtime opens `/dev/null` there, for
+/// reading and writing, as others do who start a program without one; a shell's `</dev/null` is for
+/// reading only.
+fn stdin_is_closed() -> bool {
+    let null = rustix::fs::stat("/dev/null").map(|null| null.st_rdev);
+    let stdin = rustix::fs::fstat(io::stdin()).map(|stdin| stdin.st_rdev);
+    let mode = rustix::fs::fcntl_getfl(io::stdin()).map(|flags| flags & OFlags::RWMODE);
+    stdin.is_ok() && stdin == null && mode == Ok(OFlags::RDWR)
 }
 
 /// What follows a commit: the JSONL log, then the consumers. Whatever happens, the events stay stored.

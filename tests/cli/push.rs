@@ -121,6 +121,18 @@ fn content_that_cannot_be_read_is_exit_1() {
 }
 
 #[test]
+fn content_from_a_stdin_that_is_closed_is_no_empty_event() {
+    let world = World::with_thread();
+    let push = "thread push --source s --type message --content-file -";
+    let error = world.sh(&format!("{push} <&-")).fails(1);
+    assert!(error.contains("stdin, which is closed") && error.contains("nothing was stored"), "{error}");
+    assert_eq!(world.query("SELECT count(*) FROM events"), 0);
+    // Somebody who says so means it.
+    assert_eq!(world.sh(&format!("{push} </dev/null")).quiet(), "1\n");
+    assert_eq!(world.sh("thread push --source s --type message --content '' <&-").quiet(), "2\n");
+}
+
+#[test]
 fn values_may_begin_with_a_hyphen() {
     let world = World::with_thread();
     let args = ["push", "--source", "-s", "--type", "record", "--subtype", "-u", "--content", "--content"];
