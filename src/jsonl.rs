@@ -207,7 +207,7 @@ impl<'a> Writer<'a> {
         self.jsonl = self.files.open_file(JSONL, Access::Append).at("open", &path)?;
         let inode = self.jsonl.metadata().at("look at", &path)?.ino();
         let id = self.state.end.id;
-        let base = Base { id, time: store.stored_at(id)?.unwrap_or_default() };
+        let base = Base { id, time: time_of(store, id)? };
         self.state = State::at_start(boot_id(), inode, base, Some(name));
         Ok(())
     }
@@ -222,7 +222,7 @@ impl<'a> Writer<'a> {
 
     /// Stores what is known. A torn state is recognised by its checksum and costs a comparison.
     fn save(&mut self, store: &mut dyn Store) -> Result<()> {
-        self.state.end_time = store.stored_at(self.state.end.id)?.unwrap_or_default();
+        self.state.end_time = time_of(store, self.state.end.id)?;
         let about = self.jsonl.metadata().at("look at", &self.files.path_of(JSONL))?;
         self.state.modified = state::modified(&about);
         self.state.write(self.note).at("write", &self.files.path_of(STATE))
@@ -236,6 +236,17 @@ pub(crate) fn was_replaced(store: &mut dyn Store, id: i64, time: &str) -> Result
         return Ok(true);
     }
     Ok(!time.is_empty() && store.stored_at(id)?.is_some_and(|stored| stored != time))
+}
+
+/// The time of an event as it is remembered; empty where it cannot be compared.
+fn time_of(store: &mut dyn Store, id: i64) -> Result<String> {
+    Ok(store.stored_at(id)?.filter(|time| is_comparable(time)).unwrap_or_default())
+}
+
+/// Only a time as this program writes it is remembered: other programs may store any text, of any
+/// length, and what is known of the log has to stay small.
+fn is_comparable(time: &str) -> bool {
+    time.len() == 24
 }
 
 /// The event after which `events.jsonl` begins, and the newest sealed file.
@@ -289,9 +300,8 @@ fn event_at(file: &File, at: u64) -> io::Result<Option<Base>> {
     let mut head = [0; 128];
     let read = file.read_at(&mut head, at)?;
     Ok(verify::head_of(&head[..read]).map(|(id, rest)| {
-        // Only a time as this program writes it can be compared.
         let time = rest.strip_prefix(b"\"").and_then(|rest| rest.split(|&b| b == b'"').next());
-        let time = time.filter(|time| time.len() == 24).and_then(|time| std::str::from_utf8(time).ok());
+        let time = time.and_then(|time| std::str::from_utf8(time).ok()).filter(|time| is_comparable(time));
         Base { id, time: time.unwrap_or_default().to_owned() }
     }))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use chrono::{TimeDelta, Utc};
 
-use crate::harness::{Run, World, names, wait_until};
+use crate::harness::{Run, World, names, skipped, wait_until};
 
 const STAMP: &str = "%Y%m%d-%H%M%S";
 
@@ -197,6 +197,27 @@ fn rows_of_other_programs_reach_the_log_with_the_next_push() {
         .unwrap();
     world.push("ours again");
     assert_eq!(world.lines("inbox/events.jsonl").len(), 4);
+    world.assert_log_is_exact();
+}
+
+#[test]
+fn a_long_time_of_another_program_does_not_make_every_push_read_the_log() {
+    let world = World::with_thread();
+    let line = format!("{{\"source\":\"s\",\"type\":\"record\",\"content\":\"{}\"}}\n", "c".repeat(1000));
+    world.thread(["push", "--batch"]).stdin(line.repeat(3000)).quiet();
+    let insert = "INSERT INTO events (created_at, source, type, content) VALUES (?, 'other', 'record', 'x')";
+    world.db().execute(insert, ["2026-03-18 ".repeat(1000)]).unwrap();
+    // Nothing new is stored by the second one: the foreign row stays the last.
+    let keyed = "thread push --source s --type record --content x --idempotency-key k >/dev/null";
+    world.sh(keyed).quiet();
+    world.db().execute(insert, ["2026-03-18 ".repeat(1000)]).unwrap();
+    world.sh(keyed).quiet();
+    // What a shell has read includes what its children did.
+    let read = world.sh(&format!("{keyed}; cat /proc/$$/io")).ok();
+    let Some(read) = read.lines().find_map(|line| line.strip_prefix("rchar: ")) else {
+        return skipped("the system does not count what processes read");
+    };
+    assert!(read.parse::<u64>().unwrap() < 1_500_000, "{read} bytes were read for one push");
     world.assert_log_is_exact();
 }
 
