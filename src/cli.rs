@@ -14,6 +14,7 @@ mod dead;
 mod dispatch;
 mod doctor;
 mod environment;
+mod event;
 mod external;
 mod guide;
 mod info;

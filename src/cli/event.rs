@@ -1,0 +1,139 @@
+//! The options that make one event: who sends it, of what kind, its content and what stands beside it.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueHint};
+use rustix::fs::OFlags;
+
+use super::error::{Failure, Result, WithHint};
+use crate::error::Error;
+use crate::model::event::NewEvent;
+
+/// The largest content, in bytes: no larger row fits the database.
+const MAX_CONTENT: u64 = 999_000_000;
+
+#[derive(Args)]
+pub struct EventArgs {
+    /// Who sends it, e.g. external:telegram:tg-main:dm:alice:alice, internal:dm:default:bot or self
+    #[arg(long, allow_hyphen_values = true)]
+    pub source: Option<String>,
+    /// message (between actors) or record (an actor's own trace)
+    #[arg(long = "type", value_name = "TYPE")]
+    pub kind: Option<String>,
+    /// A finer kind, e.g. toolcall or decision
+    #[arg(long, allow_hyphen_values = true)]
+    pub subtype: Option<String>,
+    /// The payload; for long text, or text that a shell may mangle, use --content-file
+    #[arg(long, allow_hyphen_values = true)]
+    content: Option<String>,
+    /// Read the payload from a file, or from stdin with "-": any size, byte for byte, UTF-8
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+          conflicts_with = "content")]
+    content_file: Option<PathBuf>,
+    /// Metadata beside the content, as strings: --meta run_id=17 stage=plan
+    #[arg(long, value_name = "KEY=VALUE", num_args = 1.., conflicts_with = "metadata")]
+    meta: Vec<String>,
+    /// Metadata as a JSON object
+    #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
+    metadata: Option<String>,
+    /// Store it only once, however often it is pushed with this key
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
+    idempotency_key: Option<String>,
+}
+
+impl EventArgs {
+    /// The one event that the options and the content make.
+    pub fn into_event(self) -> Result<NewEvent<'static>> {
+        let source = required(self.source, "source")?;
+        let kind = required(self.kind, "type")?;
+        if self.content.is_none() && self.content_file.is_none() {
+            return Err(missing("content", "--content-file - to read it from stdin, or --content"));
+        }
+        let metadata = if self.meta.is_empty() { self.metadata } else { Some(object_of(&self.meta)?) };
+        let content = match &self.content_file {
+            Some(file) => read_content(file)?,
+            None => self.content.unwrap_or_default(),
+        };
+        let mut event =
+            NewEvent::new(source, &kind, self.subtype.map(Into::into), content).map_err(Error::from)?;
+        if let Some(json) = metadata {
+            event = event.with_metadata(&json).map_err(Error::from)?;
+        }
+        if let Some(key) = self.idempotency_key {
+            event = event.with_key(key).map_err(Error::from)?;
+        }
+        Ok(event)
+    }
+}
+
+fn required(value: Option<String>, name: &str) -> Result<String> {
+    value.ok_or_else(|| missing(name, &format!("--{name}")))
+}
+
+fn missing(name: &str, give: &str) -> Failure {
+    Failure::usage(
+        format_args!("the event has no {name}"),
+        format_args!("give {give}, or --batch; nothing was stored"),
+    )
+}
+
+fn read_content(path: &Path) -> Result<String> {
+    let from_stdin = path.as_os_str() == "-";
+    let name = if from_stdin { "stdin".into() } else { path.to_string_lossy() };
+    let mut bytes = Vec::new();
+    let read = if from_stdin {
+        io::stdin().lock().take(MAX_CONTENT + 1).read_to_end(&mut bytes)
+    } else {
+        File::open(path).and_then(|file| file.take(MAX_CONTENT + 1).read_to_end(&mut bytes))
+    };
+    read.with_hint(
+        format_args!("cannot read the content from {name}"),
+        "check the file; nothing was stored",
+    )?;
+    if from_stdin && bytes.is_empty() && stdin_is_closed() {
+        return Err(Failure::failed(
+            "cannot read the content from stdin, which is closed or not connected to anything",
+            "connect it, or store an empty event with --content ''; nothing was stored",
+        ));
+    }
+    if bytes.len() as u64 > MAX_CONTENT {
+        return Err(Failure::failed(
+            format_args!("the content from {name} is larger than {MAX_CONTENT} bytes"),
+            "store it in a file and push its path; nothing was stored",
+        ));
+    }
+    String::from_utf8(bytes).map_err(|e| {
+        Failure::usage(
+            format_args!("the content from {name} is not UTF-8 (byte {})", e.utf8_error().valid_up_to()),
+            "encode it, for instance with base64; nothing was stored",
+        )
+    })
+}
+
+/// Whether nobody gave this process a stdin. Where it is closed, the runtime opens `/dev/null` there, for
+/// reading and writing, as others do who start a program without one; a shell's `</dev/null` is for
+/// reading only.
+fn stdin_is_closed() -> bool {
+    let null = rustix::fs::stat("/dev/null").map(|null| null.st_rdev);
+    let stdin = rustix::fs::fstat(io::stdin()).map(|stdin| stdin.st_rdev);
+    let mode = rustix::fs::fcntl_getfl(io::stdin()).map(|flags| flags & OFlags::RWMODE);
+    stdin.is_ok() && stdin == null && mode == Ok(OFlags::RDWR)
+}
+
+/// A JSON object of strings from `key=value` words.
+fn object_of(words: &[String]) -> Result<String> {
+    let wrong =
+        |what: String| Failure::usage(what, "give --meta as key=value, each key once; nothing was stored");
+    let mut object = serde_json::Map::new();
+    for word in words {
+        let Some((key, value)) = word.split_once('=').filter(|(key, _)| !key.is_empty()) else {
+            return Err(wrong(format!("--meta '{word}' is not of the form key=value")));
+        };
+        if object.insert(key.to_owned(), value.into()).is_some() {
+            return Err(wrong(format!("--meta names '{key}' twice")));
+        }
+    }
+    Ok(serde_json::Value::Object(object).to_string())
+}
