@@ -37,8 +37,9 @@ pub const STATE: &str = "run/_jsonl";
 /// How long a push waits for another that is writing the log.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// When this many bytes have been appended since the last sync, they are synced.
-const SYNC_STEP: u64 = 1024 * 1024;
+/// When this many bytes have been appended since the last sync, they are synced: after a reboot so many
+/// at most are compared with the table.
+const SYNC_STEP: u64 = 64 * 1024 * 1024;
 
 /// Lines are written in pieces of about so many bytes, and of so many rows at most.
 const PAGE_BYTES: usize = 256 * 1024;

@@ -16,6 +16,7 @@ mod wal;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rusqlite::config::DbConfig;
@@ -43,7 +44,10 @@ const CACHE_KIB: u32 = 16_000;
 /// An open database of a thread.
 pub struct Sqlite {
     conn: Connection,
+    path: PathBuf,
     wal: PathBuf,
+    /// A checkpoint under way in a thread of its own.
+    beside: Option<JoinHandle<()>>,
     /// Whether a WAL that has grown long is checkpointed at the end.
     checkpoints: bool,
     /// The WAL had nothing in it yet: its name may not be on the disk.
@@ -104,7 +108,7 @@ impl Sqlite {
             | OpenFlags::SQLITE_OPEN_NOFOLLOW;
         let mut conn = Connection::open_with_flags(&path, flags).doing(doing)?;
         configure(&mut conn).map_err(|e| migrate::foreign_or(e, &path, doing))?;
-        Ok(Sqlite { conn, wal, checkpoints: false, new_wal })
+        Ok(Sqlite { conn, path, wal, beside: None, checkpoints: false, new_wal })
     }
 
     /// Begins a transaction that writes.

@@ -31,6 +31,7 @@ pub fn append(store: &mut Sqlite, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<(
     inserter.flush().doing(doing)?;
     let appended = inserter.appended;
     transaction.commit().map_err(|e| commit(e, doing))?;
+    store.checkpoint_beside();
     Ok(appended)
 }
 
