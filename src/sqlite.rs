@@ -181,6 +181,12 @@ impl Store for Sqlite {
         time.map(Option::flatten).doing("reading an event's time")
     }
 
+    fn id_of_key(&mut self, key: &str) -> Result<Option<i64>> {
+        let found = self.conn.prepare_cached("SELECT id FROM events WHERE idempotency_key = ?");
+        let found = found.and_then(|mut s| s.query_row([key], |row| row.get(0)).optional());
+        found.doing("looking for an idempotency key")
+    }
+
     fn count_after(&mut self, id: i64) -> Result<u64> {
         // Without a condition SQLite reads the smallest index instead of the table.
         let count = match id {

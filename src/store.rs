@@ -244,6 +244,9 @@ pub trait Store {
     /// The `created_at` of an event, as it is stored; `None` when there is no such event.
     fn stored_at(&mut self, id: i64) -> Result<Option<String>>;
 
+    /// The event stored under that idempotency key.
+    fn id_of_key(&mut self, key: &str) -> Result<Option<i64>>;
+
     /// How many events there are after that id.
     fn count_after(&mut self, id: i64) -> Result<u64>;
 

@@ -159,6 +159,10 @@ impl Store for MemoryStore {
         Ok(self.events.get(&id).map(|event| event.created_at.clone()))
     }
 
+    fn id_of_key(&mut self, key: &str) -> Result<Option<i64>> {
+        Ok(self.keys.get(key).copied())
+    }
+
     fn count_after(&mut self, id: i64) -> Result<u64> {
         Ok(self.events.keys().filter(|&&stored| stored > id).count() as u64)
     }

@@ -27,6 +27,7 @@ macro_rules! conformance {
             a_repeated_key_returns_the_first_id_and_time
             a_different_event_under_a_key_is_refused_with_the_whole_append
             a_key_lasts_as_long_as_its_event
+            a_key_tells_its_event
             reading_keeps_to_its_range_and_limit_and_ends_at_a_break
             events_are_found_by_id_and_time_and_counted
             acknowledging_never_goes_back_but_seeking_does
@@ -350,6 +351,14 @@ pub fn a_key_lasts_as_long_as_its_event(store: &mut dyn Store) {
     prune(store, PruneRange { upto: 1, ..EVERYTHING }).unwrap();
     assert_eq!(put(store, &with_key(&message("other"), "k")).unwrap(), Stored::New(3));
     assert!(matches!(put(store, &with_key(&message("b"), "l")).unwrap(), Stored::Repeated { id: 2, .. }));
+}
+
+pub fn a_key_tells_its_event(store: &mut dyn Store) {
+    put(store, &message("a")).unwrap();
+    put(store, &with_key(&message("b"), "k")).unwrap();
+    assert_eq!((store.id_of_key("k").unwrap(), store.id_of_key("l").unwrap()), (Some(2), None));
+    prune(store, PruneRange { upto: 2, ..EVERYTHING }).unwrap();
+    assert_eq!(store.id_of_key("k").unwrap(), None);
 }
 
 pub fn reading_keeps_to_its_range_and_limit_and_ends_at_a_break(store: &mut dyn Store) {

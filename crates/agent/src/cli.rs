@@ -1,0 +1,150 @@
+//! The command line: its options, and how failures are told.
+
+mod install;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueHint};
+use serde_json::json;
+use thread::Queue;
+
+/// Stand between a thread and any agent program
+///
+/// A conversation with an agent is a thread: whatever anybody says in it, and whatever the agent does in
+/// answer, are its events.
+#[derive(Parser)]
+#[command(name = "thread agent", bin_name = "thread agent", version, max_term_width = 100)]
+#[command(arg_required_else_help = true)]
+struct Cli {
+    #[command(flatten)]
+    globals: Globals,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Args)]
+pub struct Globals {
+    /// The thread's directory [default: $THREAD_DIR]
+    #[arg(short, long, global = true, value_name = "PATH", value_hint = ValueHint::DirPath)]
+    pub thread: Option<PathBuf>,
+    /// Print JSON; errors too
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Install(install::Command),
+}
+
+/// A failed command: what went wrong, how to fix it, and the exit code.
+pub struct Failure {
+    what: String,
+    hint: String,
+    code: u8,
+}
+
+impl Failure {
+    /// The operation failed (exit 1).
+    pub fn failed(what: impl fmt::Display, hint: impl fmt::Display) -> Failure {
+        Failure { what: what.to_string(), hint: hint.to_string(), code: 1 }
+    }
+
+    /// A usage error (exit 2).
+    pub fn usage(what: impl fmt::Display, hint: impl fmt::Display) -> Failure {
+        Failure { what: what.to_string(), hint: hint.to_string(), code: 2 }
+    }
+}
+
+impl From<thread::Error> for Failure {
+    fn from(error: thread::Error) -> Failure {
+        use thread::Error;
+        let hint = match &error {
+            Error::NotAThread(path) => {
+                format!("make one with `thread init {}`, or name another with --thread", path.display())
+            }
+            Error::AlreadySubscribed(name) => {
+                format!("`thread unsubscribe --consumer {name}` it first, or name another with --consumer")
+            }
+            Error::UnknownConsumer(_) => "see `thread info` for those that are".to_owned(),
+            Error::NotOwner(_) => "run this as that user".to_owned(),
+            _ => "see logs/thread.log and `thread doctor`".to_owned(),
+        };
+        Failure { what: error.to_string(), hint, code: 1 }
+    }
+}
+
+pub type Result<T> = std::result::Result<T, Failure>;
+
+impl Globals {
+    /// The thread that was named.
+    pub fn open(&self) -> Result<Queue> {
+        let named = self.thread.clone().or_else(|| variable("THREAD_DIR").map(PathBuf::from));
+        let path = named
+            .ok_or_else(|| Failure::usage("no thread is named", "give --thread PATH, or set THREAD_DIR"))?;
+        Ok(Queue::open(path)?)
+    }
+}
+
+/// A variable of the environment; an empty one counts as unset.
+pub fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+pub fn main(args: Vec<OsString>) -> ExitCode {
+    let json = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json");
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(e)
+            if e.use_stderr()
+                && e.kind() != clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand =>
+        {
+            return report(&usage_error(&e), json);
+        }
+        Err(e) => {
+            // Help. Whoever closed the pipe does not want it.
+            drop(e.print());
+            return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
+        }
+    };
+    let done = match cli.command {
+        Command::Install(command) => command.run(&cli.globals),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => report(&failure, json),
+    }
+}
+
+/// Prints a line of data.
+pub fn print(line: impl fmt::Display) -> Result<()> {
+    match writeln!(std::io::stdout(), "{line}") {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::failed(format_args!("cannot print: {e}"), "check where the output goes"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn report(failure: &Failure, as_json: bool) -> ExitCode {
+    let Failure { what, hint, code } = failure;
+    let plain = |text: &str| text.replace(|c: char| c.is_control(), " ");
+    let line = match as_json {
+        true => json!({ "error": what, "suggestion": hint }).to_string(),
+        false => format!("Error: {} - {}", plain(what), plain(hint)),
+    };
+    // Where stderr is closed, the exit code tells.
+    drop(writeln!(std::io::stderr(), "{line}"));
+    ExitCode::from(*code)
+}
+
+fn usage_error(error: &clap::Error) -> Failure {
+    let rendered = error.render().to_string();
+    let what: Vec<&str> = rendered.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
+    let what = what.join(" ");
+    Failure::usage(what.strip_prefix("error: ").unwrap_or(&what), "see `thread agent --help`")
+}

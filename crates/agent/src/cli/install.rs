@@ -1,0 +1,72 @@
+//! `thread agent install`: subscribing an agent to a thread.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueHint};
+use serde_json::json;
+use thread::model::subscription::ConsumerId;
+use thread_agent::install::{self, CONSUMER, Install};
+use thread_agent::launcher;
+
+use super::{Failure, Globals, Result, print};
+
+/// Make an agent answer what is said in a thread
+///
+/// Subscribes a consumer whose handler is `thread agent` with this program, the PATH of this moment and the
+/// variables of --env-file, so that a push from cron starts the same agent. It runs in this directory.
+/// What is pending is answered at once.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  thread agent install --thread talk -- llm -m local
+  thread agent install --thread talk --env-file keys.env -- claude -p")]
+pub struct Command {
+    /// The name to subscribe
+    #[arg(long, value_name = "NAME", default_value = CONSUMER)]
+    consumer: String,
+    /// A file of NAME=value lines (API keys), read whenever the agent is started
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    env_file: Option<PathBuf>,
+    /// The agent program and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
+    program: Vec<String>,
+}
+
+impl Command {
+    pub fn run(self, globals: &Globals) -> Result<()> {
+        let consumer = ConsumerId::new(&self.consumer).map_err(|why| {
+            Failure::usage(
+                format_args!("the consumer name '{}' {why}", self.consumer),
+                "use 1 to 128 of A-Z a-z 0-9 . _ - : @, beginning with a letter or digit",
+            )
+        })?;
+        let mut queue = globals.open()?;
+        let cwd = std::env::current_dir().map_err(|e| {
+            Failure::failed(
+                format_args!("cannot find the current directory: {e}"),
+                "change to one that exists",
+            )
+        })?;
+        let env_file = self.env_file.map(|file| readable(&cwd.join(file))).transpose()?;
+        let install = Install { consumer, env_file, ..Install::new(self.program, cwd) };
+        let launcher = launcher::launcher()
+            .map_err(|what| Failure::failed(what, "install it beside thread-agent, or put it on PATH"))?;
+        install::install(&mut queue, &launcher, &install)?;
+        match globals.json {
+            true => {
+                print(json!({ "consumer_id": install.consumer.as_str(), "handler_cmd": install.handler()? }))
+            }
+            false => print(&install.consumer),
+        }
+    }
+}
+
+fn readable(file: &std::path::Path) -> Result<PathBuf> {
+    std::fs::File::open(file).map_err(|e| {
+        Failure::failed(
+            format_args!("cannot read {}: {e}", file.display()),
+            "check the file, then install again",
+        )
+    })?;
+    Ok(file.to_owned())
+}

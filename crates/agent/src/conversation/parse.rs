@@ -1,0 +1,254 @@
+//! Reading a conversation's events back.
+
+use serde_json::{Map, Value};
+use thread::Event;
+
+use super::{
+    Answer, Choice, Message, Permission, Priority, SELF, Status, SubAgent, ToolCall, ToolResult, run_id_of,
+};
+
+/// What an event means to a conversation.
+///
+/// Whoever pushed it, it is read leniently: a key that is missing or of another type counts as not given,
+/// and an event that cannot mean anything is [`Entry::Other`]. What belongs to a run is written by `self`;
+/// the same from any other source is [`Entry::Other`], so that nobody outside ends a run by saying so.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Entry {
+    Message(Message),
+    RunStarted {
+        attempt: u64,
+        reply_to: i64,
+    },
+    Token {
+        text: String,
+        message_id: Option<String>,
+    },
+    Thinking {
+        text: String,
+        message_id: Option<String>,
+    },
+    ToolCall(ToolCall),
+    ToolResult(ToolResult),
+    Status(Status),
+    /// An ending, if it is the event under [`end_key`](super::end_key); `reply_to` is missing in what an
+    /// agent says of its own accord.
+    Answer {
+        answer: Answer,
+        reply_to: Option<i64>,
+    },
+    /// An ending if it is not retryable, else the end of an attempt.
+    Error {
+        error: String,
+        retryable: bool,
+        reply_to: Option<i64>,
+        interrupted_by: Option<i64>,
+    },
+    /// An ending.
+    Cancelled {
+        why: String,
+        reply_to: Option<i64>,
+    },
+    /// The run to end is the event's `run_id`.
+    Cancel {
+        why: String,
+    },
+    Permission(Permission),
+    PermissionAnswer {
+        request_id: String,
+        choice: String,
+    },
+    Session {
+        protocol: String,
+        session_id: String,
+    },
+    Title(String),
+    SubAgent(SubAgent),
+    Other,
+}
+
+impl Entry {
+    /// The run that an event belongs to, and what it means.
+    pub fn of(event: &Event) -> (Option<String>, Entry) {
+        let metadata = Metadata::of(event);
+        let entry = entry(event, &metadata).unwrap_or(Entry::Other);
+        let run_id = metadata.text("run_id");
+        let run_id = match entry {
+            Entry::Message(_) => Some(run_id.unwrap_or_else(|| run_id_of(event.id))),
+            _ => run_id,
+        };
+        (run_id, entry)
+    }
+
+    /// The message whose run this would end.
+    pub fn ends(&self) -> Option<i64> {
+        match self {
+            Entry::Answer { reply_to, .. }
+            | Entry::Cancelled { reply_to, .. }
+            | Entry::Error { retryable: false, reply_to, .. } => *reply_to,
+            _ => None,
+        }
+    }
+}
+
+struct Metadata(Map<String, Value>);
+
+impl Metadata {
+    fn of(event: &Event) -> Metadata {
+        let object = event.metadata.as_deref().and_then(|text| serde_json::from_str(text).ok());
+        Metadata(object.unwrap_or_default())
+    }
+
+    fn text(&self, key: &str) -> Option<String> {
+        self.0.get(key)?.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
+    }
+
+    /// An event's id; `thread push --meta` writes numbers as text.
+    fn id(&self, key: &str) -> Option<i64> {
+        let value = self.0.get(key)?;
+        value.as_i64().or_else(|| value.as_str()?.parse().ok())
+    }
+
+    fn number(&self, key: &str) -> Option<u64> {
+        self.0.get(key)?.as_u64()
+    }
+
+    fn is_set(&self, key: &str) -> bool {
+        self.0.get(key).is_some_and(|value| *value == Value::Bool(true) || *value == "true")
+    }
+}
+
+fn entry(event: &Event, metadata: &Metadata) -> Option<Entry> {
+    let content = || event.content.clone();
+    if event.kind == "message" {
+        return Some(match event.source == SELF {
+            true => answer(event, metadata),
+            false => Entry::Message(message(event, metadata)),
+        });
+    }
+    let subtype = event.subtype.as_deref()?;
+    match subtype {
+        "cancel" => return Some(Entry::Cancel { why: content() }),
+        "title" => return Some(Entry::Title(content())),
+        "permission_answer" => {
+            let object = Object::of(event)?;
+            return Some(Entry::PermissionAnswer {
+                request_id: object.text("request_id")?,
+                choice: object.text("choice")?,
+            });
+        }
+        _ if event.source != SELF => return None,
+        _ => {}
+    }
+    Some(match subtype {
+        "run" => Entry::RunStarted {
+            attempt: Object::of(event)?.0.get("attempt")?.as_u64()?,
+            reply_to: metadata.id("reply_to")?,
+        },
+        "token" => Entry::Token { text: content(), message_id: metadata.text("message_id") },
+        "thinking" => Entry::Thinking { text: content(), message_id: metadata.text("message_id") },
+        "toolcall" => Entry::ToolCall(tool_call(&Object::of(event)?)?),
+        "toolresult" => Entry::ToolResult(tool_result(&Object::of(event)?)?),
+        "status" => Entry::Status(Status::of(&event.content)?),
+        "error" => {
+            let object = Object::of(event)?;
+            Entry::Error {
+                error: object.text("error").unwrap_or_default(),
+                retryable: object.0.get("retryable").and_then(Value::as_bool).unwrap_or(false),
+                reply_to: metadata.id("reply_to"),
+                interrupted_by: metadata.id("interrupted_by"),
+            }
+        }
+        "cancelled" => Entry::Cancelled { why: content(), reply_to: metadata.id("reply_to") },
+        "permission" => Entry::Permission(permission(&Object::of(event)?)?),
+        "session" => {
+            let object = Object::of(event)?;
+            Entry::Session { protocol: object.text("protocol")?, session_id: object.text("session_id")? }
+        }
+        "sub_agent" => {
+            let mut object = Object::of(event)?;
+            Entry::SubAgent(SubAgent {
+                parent_call_id: metadata.text("parent_call_id")?,
+                sub_agent: metadata.text("sub_agent")?,
+                sub_event_id: metadata.id("sub_event_id")?,
+                event: object.text("event")?,
+                payload: object.0.remove("payload").unwrap_or_default(),
+            })
+        }
+        _ => return None,
+    })
+}
+
+fn message(event: &Event, metadata: &Metadata) -> Message {
+    let mut other = metadata.0.clone();
+    for known in ["run_id", "message_id", "priority", "client", "resume"] {
+        other.shift_remove(known);
+    }
+    Message {
+        content: event.content.clone(),
+        run_id: metadata.text("run_id"),
+        message_id: metadata.text("message_id"),
+        priority: metadata.text("priority").map_or(Priority::Next, |word| Priority::of(&word)),
+        client: metadata.text("client"),
+        resume: metadata.is_set("resume"),
+        other,
+    }
+}
+
+fn answer(event: &Event, metadata: &Metadata) -> Entry {
+    let answer = Answer {
+        content: event.content.clone(),
+        message_id: metadata.text("message_id"),
+        total_tokens: metadata.number("total_tokens"),
+        latency_ms: metadata.number("latency_ms"),
+        stage: metadata.text("stage"),
+    };
+    Entry::Answer { answer, reply_to: metadata.id("reply_to") }
+}
+
+/// A content that is a JSON object.
+struct Object(Map<String, Value>);
+
+impl Object {
+    fn of(event: &Event) -> Option<Object> {
+        serde_json::from_str(&event.content).ok().map(Object)
+    }
+
+    fn text(&self, key: &str) -> Option<String> {
+        self.0.get(key)?.as_str().map(str::to_owned)
+    }
+}
+
+fn tool_call(object: &Object) -> Option<ToolCall> {
+    Some(ToolCall {
+        call_id: object.text("call_id")?,
+        name: object.text("name").unwrap_or_default(),
+        arguments: object.0.get("arguments").cloned().unwrap_or_default(),
+    })
+}
+
+fn tool_result(object: &Object) -> Option<ToolResult> {
+    let error = object.0.get("error").filter(|error| !error.is_null());
+    Some(ToolResult {
+        call_id: object.text("call_id")?,
+        name: object.text("name").unwrap_or_default(),
+        outcome: match error {
+            Some(Value::String(error)) => Err(error.clone()),
+            Some(error) => Err(error.to_string()),
+            None => Ok(object.0.get("result").cloned().unwrap_or_default()),
+        },
+    })
+}
+
+fn permission(object: &Object) -> Option<Permission> {
+    let choices = object.0.get("choices")?.as_array()?;
+    let choice = |value: &Value| {
+        let text = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
+        Some(Choice { id: text("id")?, name: text("name")?, kind: text("kind").unwrap_or_default() })
+    };
+    Some(Permission {
+        request_id: object.text("request_id")?,
+        title: object.text("title").unwrap_or_default(),
+        call_id: object.text("call_id"),
+        choices: choices.iter().filter_map(choice).collect(),
+    })
+}

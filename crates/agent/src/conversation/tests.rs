@@ -1,0 +1,150 @@
+use proptest::prelude::*;
+use thread::Event;
+
+use super::*;
+
+fn stored(event: &NewEvent<'_>, id: i64) -> Event {
+    event.row(id, "2026-03-18T10:30:00.123Z").to_event()
+}
+
+fn read(event: &NewEvent<'_>) -> (Option<String>, Entry) {
+    Entry::of(&stored(event, 7))
+}
+
+fn run() -> Run {
+    Run { run_id: "r".into(), reply_to: 3 }
+}
+
+#[test]
+fn a_message_reads_back_as_it_was_said() {
+    let message = Message {
+        content: "hello".into(),
+        run_id: Some("run_x".into()),
+        message_id: Some("m1".into()),
+        priority: Priority::Now,
+        client: Some("c1".into()),
+        resume: true,
+        other: Map::from_iter([("stage".to_owned(), json!({ "free": [1, 2] }))]),
+    };
+    let (run_id, entry) = read(&message.event("external:web:a:dm:b:c").unwrap());
+    assert_eq!((run_id.as_deref(), entry), (Some("run_x"), Entry::Message(message)));
+}
+
+#[test]
+fn a_message_without_metadata_begins_a_run_of_its_own_and_comes_next() {
+    let (run_id, entry) = read(&Message::text("hi").event("external:web:a:dm:b:c").unwrap());
+    assert_eq!((run_id.as_deref(), entry), (Some("run_7"), Entry::Message(Message::text("hi"))));
+    let odd = NewEvent::message("x", "hi").unwrap().with_metadata(r#"{"priority":"soon","run_id":5}"#);
+    let (run_id, entry) = read(&odd.unwrap());
+    assert_eq!(run_id.as_deref(), Some("run_7"));
+    assert!(matches!(entry, Entry::Message(Message { priority: Priority::Next, .. })));
+}
+
+#[test]
+fn everything_a_run_writes_reads_back() {
+    let call = ToolCall { call_id: "c".into(), name: "grep".into(), arguments: json!({ "for": "x" }) };
+    let done = ToolResult { call_id: "c".into(), name: "grep".into(), outcome: Ok(json!([1])) };
+    let broken = ToolResult { outcome: Err("no such file".into()), ..done.clone() };
+    let answer = Answer {
+        content: "all".into(),
+        message_id: Some("m".into()),
+        total_tokens: Some(5),
+        latency_ms: Some(9),
+        stage: Some("final".into()),
+    };
+    let asked = Permission {
+        request_id: "p".into(),
+        title: "may I".into(),
+        call_id: Some("c".into()),
+        choices: vec![Choice { id: "y".into(), name: "Yes".into(), kind: "allow_once".into() }],
+    };
+    let told = SubAgent {
+        parent_call_id: "c".into(),
+        sub_agent: "s".into(),
+        sub_event_id: 4,
+        event: "status".into(),
+        payload: json!("thinking"),
+    };
+    let text = |text: &str| (text.to_owned(), Some("m".to_owned()));
+    let ((token, m1), (thought, m2)) = (text("to"), text("hm"));
+    let error = |retryable, interrupted_by| Entry::Error {
+        error: "oh".into(),
+        retryable,
+        reply_to: Some(3),
+        interrupted_by,
+    };
+    for (event, entry, in_run) in [
+        (run().started(2), Entry::RunStarted { attempt: 2, reply_to: 3 }, true),
+        (run().token("m", "to"), Entry::Token { text: token, message_id: m1 }, true),
+        (run().thinking("m", "hm"), Entry::Thinking { text: thought, message_id: m2 }, true),
+        (run().tool_call(&call), Entry::ToolCall(call), true),
+        (run().tool_result(&done), Entry::ToolResult(done), true),
+        (run().tool_result(&broken), Entry::ToolResult(broken), true),
+        (run().status(Status::ExecutingTool), Entry::Status(Status::ExecutingTool), true),
+        (run().answer(&answer), Entry::Answer { answer, reply_to: Some(3) }, true),
+        (run().failed("oh"), error(false, None), true),
+        (run().attempt_failed("oh", Some(9)), error(true, Some(9)), true),
+        (run().cancelled("by me"), Entry::Cancelled { why: "by me".into(), reply_to: Some(3) }, true),
+        (cancel("external:a", "r", "enough").unwrap(), Entry::Cancel { why: "enough".into() }, true),
+        (run().permission(&asked), Entry::Permission(asked), true),
+        (
+            permission_answer("x", "p", "y").unwrap(),
+            Entry::PermissionAnswer { request_id: "p".into(), choice: "y".into() },
+            false,
+        ),
+        (session("acp", "s1"), Entry::Session { protocol: "acp".into(), session_id: "s1".into() }, false),
+        (title("x", "Fish").unwrap(), Entry::Title("Fish".into()), false),
+        (sub_agent(&told), Entry::SubAgent(told), false),
+    ] {
+        assert_eq!(read(&event), (in_run.then(|| "r".to_owned()), entry), "{event:?}");
+    }
+}
+
+#[test]
+fn only_endings_have_the_key_of_the_end() {
+    let ending = |event: NewEvent<'static>| event.idempotency_key.map(|key| key.into_owned());
+    for event in [run().answer(&Answer::default()), run().failed("x"), run().cancelled("x")] {
+        assert_eq!(read(&event).1.ends(), Some(3));
+        assert_eq!(ending(event).as_deref(), Some("end:3"));
+    }
+    for event in [run().started(1), run().attempt_failed("x", None), run().token("m", "x")] {
+        assert_eq!(read(&event).1.ends(), None);
+        assert_eq!(ending(event), None);
+    }
+}
+
+#[test]
+fn nobody_but_self_ends_or_starts_a_run() {
+    for event in [run().started(1), run().cancelled("x"), run().failed("x"), session("acp", "s")] {
+        let theirs = NewEvent { source: "external:web:a:dm:b:c".into(), ..event };
+        assert_eq!(read(&theirs).1, Entry::Other);
+    }
+}
+
+#[test]
+fn parts_give_their_text() {
+    assert_eq!(text_of("plain"), "plain");
+    assert_eq!(text_of("[1, 2]"), "[1, 2]");
+    assert_eq!(text_of("[not json"), "[not json");
+    let parts = r#"[{"type":"text","text":"a"},{"type":"binary","url":"u"},{"type":"text","text":"b"}]"#;
+    assert_eq!(text_of(parts), "a\nb");
+}
+
+proptest! {
+    #[test]
+    fn no_event_upsets_the_reader(
+        kind in "message|record",
+        source in "self|external:x",
+        subtype in proptest::option::of(
+            "run|token|toolcall|toolresult|status|error|cancelled|cancel|permission|permission_answer|session|sub_agent"
+        ),
+        content in "\\PC*|\\{\"(error|attempt|call_id|choices|payload)\":(1|null|\"x\"|\\[\\{\\}\\])\\}",
+        metadata in proptest::option::of(
+            "\\PC*|\\{\"(run_id|reply_to|priority|sub_event_id)\":(1|-1|null|\"x\"|[0-9]{30})\\}"
+        ),
+    ) {
+        let event = Event { id: 1, created_at: String::new(), source, kind, subtype, content, metadata };
+        let (_, entry) = Entry::of(&event);
+        prop_assert!(event.source == "self" || entry.ends().is_none());
+    }
+}

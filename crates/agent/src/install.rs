@@ -1,0 +1,103 @@
+//! Making an agent answer in a thread: the subscription that starts `thread-agent`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use thread::files::log::{Level, Quoted};
+use thread::model::run::Options;
+use thread::model::subscription::{ConsumerId, NewSubscription};
+use thread::run::Launcher;
+use thread::{Error, Queue, Result};
+
+use crate::launcher;
+
+/// The name under which `thread agent install` subscribes an agent, if no other is given.
+pub const CONSUMER: &str = "agent";
+
+/// What an agent is started for: what others say, and requests for an end.
+pub const FILTER: &str = "type = 'message' AND source <> 'self' OR subtype = 'cancel'";
+
+/// What the adapter waits between its own attempts counts in minutes; these are for the adapter's sake.
+const BACKOFF: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(15)];
+const MAX_ATTEMPTS: u32 = 20;
+
+/// An agent to be installed.
+#[derive(Debug, Clone)]
+pub struct Install {
+    pub consumer: ConsumerId,
+    /// Options of `thread-agent`, such as `--protocol`, `acp`.
+    pub options: Vec<String>,
+    /// A file of `NAME=value` lines that the adapter reads whenever it starts; absolute.
+    pub env_file: Option<PathBuf>,
+    /// The agent program and its arguments; not empty.
+    pub program: Vec<String>,
+    /// Where it runs; absolute.
+    pub cwd: PathBuf,
+    /// Where to begin; `None` is the stored cursor, or the first event of all.
+    pub from: Option<i64>,
+}
+
+impl Install {
+    /// An agent by the usual name, from the first event on, without options.
+    pub fn new(program: Vec<String>, cwd: PathBuf) -> Install {
+        Install {
+            consumer: ConsumerId::stored(CONSUMER),
+            options: Vec::new(),
+            env_file: None,
+            program,
+            cwd,
+            from: None,
+        }
+    }
+
+    /// The handler: the adapter with the `PATH` of this moment, so that whoever dispatches later, cron for
+    /// one, starts the same programs.
+    ///
+    /// # Errors
+    ///
+    /// `thread-agent` is neither beside this program nor on `PATH`; an argument has a NUL character.
+    pub fn handler(&self) -> Result<String> {
+        let adapter = launcher::program("thread-agent").map_err(Error::Other)?;
+        let mut words = vec![adapter.to_string_lossy().into_owned()];
+        words.extend(self.options.iter().cloned());
+        if let Some(file) = &self.env_file {
+            words.extend(["--env-file".to_owned(), file.to_string_lossy().into_owned()]);
+        }
+        words.push("--".to_owned());
+        words.extend(self.program.iter().cloned());
+        let quote = |text: &str| {
+            let quoted = shlex::try_quote(text).map(|quoted| quoted.into_owned());
+            quoted.map_err(|_| Error::Other("an argument of the agent has a NUL character".into()))
+        };
+        let words: Vec<String> = words.iter().map(|word| quote(word)).collect::<Result<_>>()?;
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        Ok(format!("PATH={} exec {}", quote(&path.to_string_lossy())?, words.join(" ")))
+    }
+}
+
+/// Subscribes the agent, and starts it if something is pending.
+///
+/// # Errors
+///
+/// [`Error::AlreadySubscribed`]; those of [`Install::handler`]. Trouble with starting it is logged in the
+/// thread, and the next push starts it.
+pub fn install(queue: &mut Queue, launcher: &Launcher, install: &Install) -> Result<()> {
+    let consumer = &install.consumer;
+    let new = NewSubscription {
+        consumer: consumer.clone(),
+        handler_cmd: install.handler()?,
+        filter: Some(FILTER.to_owned()),
+        cwd: Some(install.cwd.clone()),
+        options: Options { backoff: BACKOFF.to_vec(), max_attempts: MAX_ATTEMPTS, ..Options::default() },
+        from: install.from,
+    };
+    queue.subscribe(&new)?;
+    queue.log(
+        Level::Info,
+        format_args!("subscribe: consumer={consumer} handler_cmd={}", Quoted(&new.handler_cmd)),
+    );
+    if let Err(e) = thread::run::wake::wake_consumer(queue, launcher, consumer) {
+        queue.log(Level::Warn, format_args!("wake: consumer={consumer} not woken: {e}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! How programs of this family start handlers, and where they find one another.
+//!
+//! The settings are those of `thread` itself (`THREAD_NOTIFIER`, `PATH`), so that it makes no difference
+//! which of the programs pushes.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use thread::model::subscription::ConsumerId;
+use thread::queue::PushedEvent;
+use thread::run::notifier::quoted;
+use thread::run::{Launcher, WakeBy, wake};
+use thread::{NewEvent, Queue};
+
+/// What starts supervisors and wakes consumers after a push of this program.
+///
+/// # Errors
+///
+/// The program `thread` is neither beside this one's file nor on `PATH`; a whole sentence.
+pub fn launcher() -> Result<Launcher, String> {
+    let program = program("thread")?;
+    let setting = std::env::var_os("THREAD_NOTIFIER").filter(|setting| !setting.is_empty());
+    let notifier = match setting.as_deref().and_then(OsStr::to_str) {
+        Some("embedded") => None,
+        Some("off") => return Ok(Launcher { program, waking: WakeBy::Nobody }),
+        None if setting.is_some() => setting.map(PathBuf::from),
+        None | Some("auto") => on_path("notifier"),
+        Some(path) => Some(PathBuf::from(path)),
+    };
+    let waking = match notifier {
+        Some(notifier) => WakeBy::Notifier {
+            program: notifier,
+            dispatch_with: match on_path("thread").as_ref() == Some(&program) {
+                true => "thread".to_owned(),
+                false => quoted(&program.to_string_lossy()),
+            },
+        },
+        None => WakeBy::Dispatch,
+    };
+    Ok(Launcher { program, waking })
+}
+
+/// The file of a program of this family: beside this one's own file, else on `PATH`.
+///
+/// # Errors
+///
+/// It is in neither place; a whole sentence.
+pub fn program(name: &str) -> Result<PathBuf, String> {
+    let own = std::env::current_exe().ok();
+    let beside = own.as_deref().and_then(Path::parent).map(|dir| dir.join(name));
+    beside
+        .filter(|path| is_executable(path))
+        .or_else(|| on_path(name))
+        .ok_or_else(|| format!("there is no program '{name}' beside this one or on PATH"))
+}
+
+/// The first executable file of that name on `PATH`.
+pub fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .filter(|dir| !dir.as_os_str().is_empty())
+        .map(|dir| dir.join(name))
+        .find(|path| is_executable(path))
+}
+
+/// Whether this user may run the file.
+pub fn is_executable(path: &Path) -> bool {
+    path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
+}
+
+/// Stores an event and wakes whoever has something new. Trouble with waking is logged in the thread: the
+/// event is stored, and the owner's next push or dispatch wakes.
+///
+/// # Errors
+///
+/// As [`Queue::push`].
+pub fn push(queue: &mut Queue, launcher: &Launcher, event: &NewEvent<'_>) -> thread::Result<PushedEvent> {
+    let pushed = queue.push(event)?;
+    if let Err(e) = wake(queue, launcher, &event.source) {
+        queue.log(thread::files::log::Level::Warn, format_args!("wake: {e}"));
+    }
+    Ok(pushed)
+}
+
+/// Wakes all consumers but one: a handler that pushes into its own thread need not be told.
+pub fn wake_others(queue: &mut Queue, launcher: &Launcher, own: &ConsumerId) -> thread::Result<()> {
+    let consumers: Vec<ConsumerId> =
+        queue.store().subscriptions()?.into_iter().map(|subscription| subscription.consumer).collect();
+    for consumer in consumers.iter().filter(|consumer| *consumer != own) {
+        thread::run::wake::wake_consumer(queue, launcher, consumer)?;
+    }
+    Ok(())
+}

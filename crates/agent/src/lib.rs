@@ -1,0 +1,28 @@
+//! Conversations with agents, on threads.
+//!
+//! A conversation is a thread: whatever anybody says in it, and whatever the agent does in answer, are
+//! its events. [`conversation`] knows their shapes; [`install`](mod@install) makes an agent answer in a
+//! thread; the program `thread-agent` stands between one thread and one agent program.
+//!
+//! ```
+//! use thread::Queue;
+//! use thread_agent::conversation::{Entry, Message, Priority};
+//!
+//! # fn main() -> Result<(), thread::Error> {
+//! # let root = tempfile::tempdir().unwrap();
+//! # let path = root.path().join("talk");
+//! Queue::init(&path)?;
+//! let mut queue = Queue::open(&path)?;
+//! let hello = Message { priority: Priority::Later, ..Message::text("Hello") };
+//! queue.push(&hello.event("external:web:main:dm:default:ada")?)?;
+//! let event = &queue.read(thread::After(0), None)?[0];
+//! assert_eq!(Entry::of(event), (Some("run_1".into()), Entry::Message(hello)));
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod conversation;
+pub mod install;
+pub mod launcher;
+
+pub use install::install;
