@@ -8,6 +8,7 @@
 //! Files made later take the group and the permission bits of `events.db`, whatever the umask and the
 //! maker's own group are, so that two users of one thread do not lock each other out.
 
+mod database;
 pub mod lock;
 pub mod log;
 pub mod rotation;
@@ -30,6 +31,8 @@ use crate::model::subscription::ConsumerId;
 pub const DB: &str = "events.db";
 pub const WAL: &str = "events.db-wal";
 pub const SHM: &str = "events.db-shm";
+/// Only other programs make one: this one keeps the database in WAL mode.
+pub const JOURNAL: &str = "events.db-journal";
 pub const JSONL: &str = "events.jsonl";
 pub const LOG: &str = "logs/thread.log";
 /// Touched after each commit: what waiters watch.
@@ -86,8 +89,24 @@ impl Files {
         Ok(Files::of(path, dir, &db))
     }
 
-    /// The files of a directory that is becoming a thread, with the owner and permissions of `like`.
-    pub(crate) fn of(path: PathBuf, dir: OwnedFd, like: &Stat) -> Files {
+    /// The files of a directory that is to become a thread. They are as the umask says, and where the
+    /// group may write the directory, they are that group's: it is shared already.
+    pub(crate) fn of_new(path: PathBuf) -> io::Result<Files> {
+        let dir = open_dir(rustix::fs::CWD, &path, OFlags::empty())?;
+        let found = rustix::fs::fstat(&dir)?;
+        let shared = found.st_mode & 0o020 != 0;
+        let group = if shared { found.st_gid } else { rustix::process::getegid().as_raw() };
+        Ok(Files {
+            path,
+            dir: Arc::new(dir),
+            mode: 0o664 & !umask(),
+            owner: rustix::process::geteuid().as_raw(),
+            group,
+            home: (0, 0),
+        })
+    }
+
+    fn of(path: PathBuf, dir: OwnedFd, like: &Stat) -> Files {
         Files {
             path,
             dir: Arc::new(dir),
@@ -190,6 +209,19 @@ impl Files {
         }
     }
 
+    /// Makes a file without a name in a directory of the thread, for reading and writing.
+    pub fn make_unnamed_file(&self, dir: impl AsRef<Path>) -> io::Result<File> {
+        #[cfg(target_os = "linux")]
+        {
+            use std::os::fd::AsRawFd;
+            let dir = self.open_dir(dir)?;
+            // By its descriptor: by its name, somebody could put a link in its place.
+            tempfile::tempfile_in(format!("/proc/self/fd/{}", dir.as_raw_fd()))
+        }
+        #[cfg(not(target_os = "linux"))]
+        tempfile::tempfile_in(self.path_of(dir))
+    }
+
     /// Makes a directory of the thread, unless it is there: open to whoever `events.db` is open to.
     pub fn make_dir(&self, name: impl AsRef<Path>) -> io::Result<()> {
         let (dir, name) = self.parent(name.as_ref())?;
@@ -201,7 +233,9 @@ impl Files {
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let made = rustix::fs::openat(&dir, name, flags, Mode::empty()).map_err(explained)?;
-        self.adopt(&made, mode);
+        // What its parent passes on to it stays.
+        let inherited = rustix::fs::fstat(&made)?.st_mode & 0o2000;
+        self.adopt(&made, mode | inherited);
         Ok(())
     }
 
@@ -268,10 +302,11 @@ impl Files {
         }
     }
 
-    /// Renames a file within its directory. Whatever has the new name is replaced.
-    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<OsStr>) -> io::Result<()> {
-        let (dir, from) = self.parent(from.as_ref())?;
-        Ok(rustix::fs::renameat(&dir, from, &dir, to.as_ref())?)
+    /// Renames a file. Whatever has the new name is replaced.
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
+        let (from_dir, from) = self.parent(from.as_ref())?;
+        let (to_dir, to) = self.parent(to.as_ref())?;
+        Ok(rustix::fs::renameat(&from_dir, from, &to_dir, to)?)
     }
 
     /// Removes a file; one that is not there is removed already.
@@ -291,6 +326,11 @@ impl Files {
         }
         let (dir, name) = self.parent(name)?;
         Ok(rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// Device and inode of what is there under a name, links not followed.
+    pub fn identity_of(&self, name: impl AsRef<Path>) -> io::Result<(u64, u64)> {
+        Ok(identity(&self.stat(name)?))
     }
 
     /// The size of a file in bytes; 0 when there is none.
@@ -347,21 +387,6 @@ impl Files {
         let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
         let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
         Ok(rustix::fs::futimens(&file, &times)?)
-    }
-
-    /// Gives `-wal` and `-shm`, which SQLite makes with its caller's own group, the thread's. By
-    /// name: to open and close them here would drop SQLite's locks.
-    pub(crate) fn share_wal(&self) {
-        let user = rustix::process::geteuid().as_raw();
-        for name in [WAL, SHM] {
-            if let Ok(file) = rustix::fs::statat(&*self.dir, name, AtFlags::SYMLINK_NOFOLLOW)
-                && file.st_uid == user
-                && file.st_gid != self.group
-            {
-                let group = Some(Gid::from_raw(self.group));
-                rustix::fs::chownat(&*self.dir, name, None, group, AtFlags::SYMLINK_NOFOLLOW).ok();
-            }
-        }
     }
 
     /// The directory that holds `name`, opened link by link, and the last part of the name.
@@ -430,6 +455,7 @@ fn explained(e: Errno) -> io::Error {
     match e {
         Errno::LOOP => io::Error::other("it is a symbolic link, not a file of the thread's own"),
         Errno::NXIO => io::Error::other("it is a FIFO or a device, not a file of the thread's own"),
+        Errno::NOTDIR => io::Error::other("one of its directories is none of the thread's own"),
         e => e.into(),
     }
 }
@@ -468,6 +494,18 @@ pub fn absolute(path: &Path) -> io::Result<PathBuf> {
         }
     }
     Ok(normal)
+}
+
+/// Permission bits that new files of this process do not get.
+fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let told = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    told.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or_else(|| {
+        // Where nobody tells, it is told only by setting it.
+        let mask = rustix::process::umask(Mode::from_raw_mode(0o077));
+        rustix::process::umask(mask);
+        mask.as_raw_mode() as _
+    })
 }
 
 /// Changes with every boot. Empty where the system does not tell.

@@ -98,10 +98,8 @@ impl Queue {
     /// database.
     pub fn open(path: impl AsRef<Path>) -> Result<Queue> {
         let files = Files::open(path.as_ref())?;
+        files.prepare_database()?;
         let store = Sqlite::open(&files.path_of(crate::files::DB))?;
-        if !files.is_owner() {
-            files.share_wal();
-        }
         Ok(Queue { files, store })
     }
 

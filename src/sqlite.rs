@@ -56,12 +56,13 @@ pub struct Sqlite {
 
 impl Sqlite {
     /// Makes a new database at `path`, where there is an empty file or none, and leaves it closed and
-    /// whole in that one file.
+    /// whole in that one file. No part of the path may be a link.
     pub fn create(path: &Path) -> Result<()> {
         let doing = "making the database";
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
             | OpenFlags::SQLITE_OPEN_CREATE
-            | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX
+            | OpenFlags::SQLITE_OPEN_NOFOLLOW;
         let conn = Connection::open_with_flags(path, flags).doing(doing)?;
         migrate::create(&conn).doing(doing)?;
         migrate::use_wal(&conn, path)?;
@@ -75,7 +76,7 @@ impl Sqlite {
     ///
     /// A database that is newer than this program, or not a thread's, is refused and left as it was.
     pub fn open(path: &Path) -> Result<Sqlite> {
-        let had_wal = wal::path_of(path).exists();
+        let had_wal = wal::length(&wal::path_of(path)) > 0;
         let mut store = Sqlite::connect(path)?;
         match migrate::bring_up_to_date(&mut store.conn, path) {
             Ok(()) => {
@@ -102,7 +103,7 @@ impl Sqlite {
             _ => path.to_owned(),
         };
         let wal = wal::path_of(&path);
-        let new_wal = !std::fs::metadata(&wal).is_ok_and(|wal| wal.len() > 0);
+        let new_wal = wal::length(&wal) == 0;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
             | OpenFlags::SQLITE_OPEN_NO_MUTEX
             | OpenFlags::SQLITE_OPEN_NOFOLLOW;

@@ -342,6 +342,6 @@ fn at_work(files: &Files, subscription: &Subscription) -> AtWork {
         return AtWork::Elsewhere;
     }
     // When both are gone or were never recorded, the run lasts as long as anything of it holds the lock.
-    let lock = files.path_of(Files::consumer_lock(&subscription.consumer));
-    holders_of(&lock).next().map_or(AtWork::Nobody, |holder| AtWork::Process(holder.pid))
+    let lock = Files::consumer_lock(&subscription.consumer);
+    holders_of(files, &lock).next().map_or(AtWork::Nobody, |holder| AtWork::Process(holder.pid))
 }

@@ -44,6 +44,6 @@ pub fn set_aside(files: &Files, name: &str, stem: &str, extension: &str) -> io::
         }
         time += TimeDelta::seconds(1);
     };
-    files.rename(name, &aside)?;
+    files.rename(name, Path::new(dir).join(&aside))?;
     Ok(aside)
 }

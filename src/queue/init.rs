@@ -3,16 +3,14 @@
 //! The database is built under another name and moved into place as the very last step, so a
 //! directory either is a whole thread or is none, and an `init` that was killed can be run again.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::{Error, IoContext, Result};
 use crate::files::lock::Lock;
-use crate::files::{self, DB, JSONL};
+use crate::files::{self, Access, DB, Files, JOURNAL, JSONL, WAL};
 use crate::sqlite::Sqlite;
 
 /// How long an `init` waits for another of the same directory. Each takes milliseconds.
@@ -21,92 +19,78 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// SQLite takes no path of more than 511 bytes, that of its own files included.
 const MAX_PATH: usize = 480;
 
+const LOCK: &str = "run/_init.lock";
+const DRAFT: &str = "run/_init.db";
+
 pub fn init(path: &Path) -> Result<PathBuf> {
     let dir = files::absolute(path).at("find", path)?;
-    if dir.as_os_str().as_bytes().len() > MAX_PATH {
+    let length = resolved(&dir).as_os_str().len().max(dir.as_os_str().len());
+    if length > MAX_PATH {
         return Err(Error::Other(format!(
-            "the path is {} bytes long, and SQLite takes no more than {MAX_PATH}",
-            dir.as_os_str().as_bytes().len()
+            "the path is {length} bytes long, and SQLite takes no more than {MAX_PATH}"
         )));
     }
-    refuse_occupied(&dir)?;
-    let parents = files::parents_to_sync(&dir);
-    for made in [&dir, &dir.join("run"), &dir.join("logs")] {
-        DirBuilder::new().recursive(true).mode(0o775).create(made).at("make", made)?;
+    if fs::symlink_metadata(dir.join(DB)).is_ok() {
+        return Err(Error::AlreadyAThread(dir));
     }
-    let lock_path = dir.join("run/_init.lock");
-    let lock = make_empty(&lock_path)
-        .and_then(|()| Lock::take_file(File::open(&lock_path)?, PATIENCE))
-        .at("lock", &lock_path)?
-        .ok_or_else(|| Error::LockTimeout(lock_path.clone()))?;
-    let made = refuse_occupied(&dir).and_then(|()| put_in_place(&dir, &parents));
+    let parents = files::parents_to_sync(&dir);
+    DirBuilder::new().recursive(true).mode(0o775).create(&dir).at("make", &dir)?;
+    let files = Files::of_new(dir.clone()).at("open", &dir)?;
+    refuse_occupied(&files)?;
+    for name in ["run", "logs"] {
+        files.make_dir(name).at("make", &files.path_of(name))?;
+    }
+    let lock = Lock::take(&files, LOCK, PATIENCE)?;
+    let made = refuse_occupied(&files).and_then(|()| put_in_place(&files, &parents));
     // Whoever waits for this lock, or makes a new one, finds what has been made. Where nothing was, a
     // new one would let two work at once.
-    if dir.join(DB).exists() {
-        drop(fs::remove_file(&lock_path));
+    if files.exists(DB) {
+        drop(files.remove(LOCK));
     }
     lock.release();
     made.map(|()| dir)
 }
 
+/// Where a path leads to, as far as it is there.
+fn resolved(path: &Path) -> PathBuf {
+    let found = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
+    match found.and_then(|(above, real)| Some(real.join(path.strip_prefix(above).ok()?))) {
+        Some(real) => real,
+        None => path.to_owned(),
+    }
+}
+
 /// Refuses a directory that is a thread, or holds the remains of one.
-fn refuse_occupied(dir: &Path) -> Result<()> {
-    if fs::symlink_metadata(dir.join(DB)).is_ok() {
-        return Err(Error::AlreadyAThread(dir.to_owned()));
+fn refuse_occupied(files: &Files) -> Result<()> {
+    if files.exists(DB) {
+        return Err(Error::AlreadyAThread(files.path().to_owned()));
     }
     // A new database would be taken for the one these belonged to: the old WAL would be played into
     // it, and the old JSONL log cut.
-    let remains = ["events.db-wal", "events.db-journal"].map(|name| dir.join(name));
-    let log = dir.join(JSONL);
-    let has_lines = fs::symlink_metadata(&log).is_ok_and(|file| file.len() > 0);
-    let found = remains.into_iter().find(|path| path.exists()).or_else(|| has_lines.then_some(log));
-    match found.or_else(|| sealed_file(dir)) {
-        Some(left) => Err(Error::Leftovers(left)),
-        None => Ok(()),
-    }
-}
-
-fn sealed_file(dir: &Path) -> Option<PathBuf> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).find(|path| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let stamp = name.strip_prefix("events-").and_then(|name| name.strip_suffix(".jsonl"));
-        stamp.is_some_and(|stamp| stamp.len() == 15 && stamp.bytes().all(|b| b.is_ascii_digit() || b == b'-'))
-    })
+    let sealed = crate::jsonl::sealed(files).unwrap_or_default().into_iter().next();
+    let found = [WAL, JOURNAL].into_iter().find(|name| files.exists(name));
+    let found = found.or_else(|| (files.size(JSONL) > 0).then_some(JSONL)).or(sealed.as_deref());
+    found.map_or(Ok(()), |left| Err(Error::Leftovers(files.path_of(left))))
 }
 
 /// Builds the database under another name, moves it into place, and syncs the names of all that is new.
-fn put_in_place(dir: &Path, parents: &[PathBuf]) -> Result<()> {
-    let (db, draft) = (dir.join(DB), dir.join("run/_init.db"));
+fn put_in_place(files: &Files, parents: &[PathBuf]) -> Result<()> {
     for suffix in ["", "-wal", "-shm", "-journal"] {
-        let mut stray = draft.clone().into_os_string();
-        stray.push(suffix);
-        match fs::remove_file(&stray) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e).at("remove", Path::new(&stray)),
-            _ => {}
-        }
+        let stray = format!("{DRAFT}{suffix}");
+        files.remove(&stray).at("remove", &files.path_of(&stray))?;
     }
-    // Made before SQLite opens it, so that its mode is right from the beginning.
-    make_empty(&draft).and_then(|()| make_empty(&dir.join(JSONL))).at("make files in", dir)?;
-    Sqlite::create(&draft)?;
-    File::open(&draft)
-        .and_then(|file| file.sync_all())
-        .and_then(|()| fs::rename(&draft, &db))
-        .at("put in place", &db)?;
-    let synced = File::open(dir)
-        .and_then(|dir| dir.sync_all())
-        .and_then(|()| parents.iter().try_for_each(|parent| files::sync_dir(parent)));
+    // Made before SQLite opens it, so that its mode and group are right from the beginning.
+    let draft = files.open_file(DRAFT, Access::Write).at("make", &files.path_of(DRAFT))?;
+    files.open_file(JSONL, Access::Append).at("make", &files.path_of(JSONL))?;
+    // Links above the thread are followed, those in it are not.
+    Sqlite::create(&resolved(files.path()).join(DRAFT))?;
+    draft.sync_all().and_then(|()| files.rename(DRAFT, DB)).at("put in place", &files.path_of(DB))?;
+    let synced =
+        files.sync_dir("").and_then(|()| parents.iter().try_for_each(|parent| files::sync_dir(parent)));
     synced.map_err(|source| {
         Error::Other(format!(
             "{} was made, but the disk failed to sync the directory ({source}), so whether it lasts is unknown",
-            dir.display()
+            files.path().display()
         ))
     })
-}
-
-/// Makes an empty file that nobody but owner and group may write. An existing one is left alone.
-fn make_empty(path: &Path) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(false).mode(0o664).custom_flags(libc::O_NOFOLLOW);
-    options.open(path).map(drop)
 }

@@ -94,14 +94,13 @@ pub fn next_task(queue: &mut Queue, subscription: &Subscription) -> Result<Optio
 /// An unlinked file with these contents, to be read from its beginning. A regular file: nothing
 /// blocks, and a handler that does not read it disturbs nobody.
 fn stdin_file(queue: &Queue, contents: &[u8]) -> Result<File> {
-    let dir = queue.files.path_of("run");
     let make = || {
-        let mut file = tempfile::tempfile_in(&dir)?;
+        let mut file = queue.files.make_unnamed_file("run")?;
         file.write_all(contents)?;
         file.rewind()?;
         Ok::<File, std::io::Error>(file)
     };
-    make().at("write the handler's stdin in", &dir)
+    make().at("write the handler's stdin in", &queue.files.path_of("run"))
 }
 
 /// Starts the handler, which then holds a copy of `lock`.

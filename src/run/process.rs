@@ -107,10 +107,10 @@ pub fn members_of(group: u32) -> impl Iterator<Item = ProcessId> {
     all().filter(move |&pid| group.is_some() && group_of(pid) == group).filter_map(ProcessId::of)
 }
 
-/// The processes that hold the lock at `path`, as far as this user may see: not those that merely
-/// have the file open. Empty where the system does not tell.
-pub fn holders_of(path: &Path) -> impl Iterator<Item = ProcessId> {
-    let file = fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+/// The processes that hold the lock on a file of a thread, as far as this user may see: not those that
+/// merely have the file open. Empty where the system does not tell.
+pub fn holders_of(files: &Files, name: &Path) -> impl Iterator<Item = ProcessId> + use<> {
+    let file = files.identity_of(name).ok();
     let is_lock = move |fd: &Path| fs::metadata(fd).is_ok_and(|open| Some((open.dev(), open.ino())) == file);
     let holds = move |pid: u32| {
         let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();

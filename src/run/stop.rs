@@ -68,7 +68,7 @@ pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> R
             if asked.is_some() {
                 return Ok(Stopped::Done);
             }
-            if !starting || process::holders_of(&lock_path(queue, &current)).next().is_none() {
+            if !starting || process::holders_of(&queue.files, &lock_of(&current)).next().is_none() {
                 return Ok(Stopped::NothingToStop);
             }
         } else if state.stop.is_none() && asked.is_some_and(|since| since != state.since) {
@@ -97,8 +97,8 @@ pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> R
     }
 }
 
-fn lock_path(queue: &Queue, subscription: &Subscription) -> std::path::PathBuf {
-    queue.files.path_of(Files::consumer_lock(&subscription.consumer))
+fn lock_of(subscription: &Subscription) -> std::path::PathBuf {
+    Files::consumer_lock(&subscription.consumer)
 }
 
 /// Asks the supervisor of a run or a wait to end it. Returns false when there is none any more.
@@ -148,7 +148,7 @@ pub(super) fn stopped_update(current: &Subscription, newest: i64, now: Time) -> 
 
 /// Ends what a killed supervisor left running.
 fn end_orphans(queue: &Queue, subscription: &Subscription, request: StopRequest) {
-    let lock = lock_path(queue, subscription);
+    let lock = lock_of(subscription);
     let variable = |name: &str, value: &[u8]| [name.as_bytes(), b"=", value].concat();
     let told_who_it_is = [
         variable("THREAD_DIR", queue.path().as_os_str().as_bytes()),
@@ -158,7 +158,8 @@ fn end_orphans(queue: &Queue, subscription: &Subscription, request: StopRequest)
     let state = &subscription.state;
     let handler = state.handler.clone().filter(|_| handler_of(&queue.files, state) == Liveness::Alive);
     let orphans = || -> Vec<ProcessId> {
-        let holders = process::holders_of(&lock).filter(|p| process::was_given(p.pid, &told_who_it_is));
+        let holders =
+            process::holders_of(&queue.files, &lock).filter(|p| process::was_given(p.pid, &told_who_it_is));
         let mut found: Vec<ProcessId> = holders.collect();
         if let Some(handler) = &handler {
             found.extend(process::members_of(handler.pid));

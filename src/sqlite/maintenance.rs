@@ -33,7 +33,7 @@ impl Sqlite {
     /// It cannot be read, is not a thread's, or is newer than this program. It is left as it was.
     pub fn open_to_examine(path: &Path) -> Result<Sqlite> {
         let doing = "opening the database";
-        let had_wal = wal::path_of(path).exists();
+        let had_wal = wal::length(&wal::path_of(path)) > 0;
         let store = Sqlite::connect(path)?;
         let opened = migrate::refuse_foreign(&store.conn, path);
         // One that is refused closes as in any other command.

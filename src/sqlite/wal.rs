@@ -30,6 +30,11 @@ pub fn path_of(db: &Path) -> PathBuf {
     path.into()
 }
 
+/// How long a WAL is, in bytes; 0 if there is none.
+pub fn length(wal: &Path) -> u64 {
+    std::fs::symlink_metadata(wal).map_or(0, |wal| wal.len())
+}
+
 /// Leaves the WAL as it is when this connection is closed.
 pub fn keep(conn: &Connection) -> rusqlite::Result<()> {
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map(drop)
@@ -87,7 +92,7 @@ impl Sqlite {
     }
 
     fn wal_length(&self) -> u64 {
-        std::fs::metadata(&self.wal).map_or(0, |wal| wal.len())
+        length(&self.wal)
     }
 }
 

@@ -2,14 +2,13 @@
 //! wake-up lost.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
 
-use crate::harness::{Dice, Run, World, copy_program, take_all, take_all_script, wait_until};
+use crate::harness::{Dice, Run, World, take_all, take_all_script, wait_until};
+use crate::users::{NOBODY, as_user, share_with, shared_world};
 
 /// A world with a thread and a handler `slow` that appends a line to `began`, waits for a file
 /// `go`, takes what is there and appends to `ended`.
@@ -611,41 +610,16 @@ fn what_a_supervisor_dies_of_is_logged() {
     assert!(world.log().contains(&format!("[ERROR] _supervise: {why}")), "{:?}", world.log());
 }
 
-/// The user `nobody`, by number.
-const NOBODY: u32 = 65534;
-
-/// Opens the thread to `nobody` by its group, and gives a way to run the program as that user.
-/// Nothing where that is not possible here.
-fn shared_with_nobody(world: &World) -> Option<String> {
-    let setpriv = ["/usr/bin/setpriv", "/bin/setpriv"].into_iter().find(|path| Path::new(path).exists());
-    let (true, Some(setpriv)) = (rustix::process::geteuid().is_root(), setpriv) else {
-        eprintln!("skipped: this needs root and setpriv");
-        return None;
-    };
-    fs::set_permissions(world.root(), fs::Permissions::from_mode(0o755)).unwrap();
-    // The program itself may lie where only root can go.
-    copy_program(world, &world.path("program"));
-    let mut dirs = vec![world.inbox()];
-    while let Some(path) = dirs.pop() {
-        std::os::unix::fs::chown(&path, None, Some(NOBODY)).unwrap();
-        let mode = fs::metadata(&path).unwrap().mode();
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode | 0o660)).unwrap();
-        if path.is_dir() {
-            dirs.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
-        }
-    }
-    Some(format!("exec {setpriv} --reuid={NOBODY} --regid={NOBODY} --clear-groups ./program"))
-}
-
 #[test]
 fn another_users_push_is_stored_and_left_to_the_owner() {
-    let world = World::with_thread();
+    let Some(world) = shared_world() else { return };
+    world.thread(["init", "inbox"]).quiet();
     take_all(&world, "worker");
     world.script("notifier", "touch asked; exit 0");
-    let Some(as_nobody) = shared_with_nobody(&world) else { return };
-    let push = format!("{as_nobody} push --source self --type message --content x --json");
+    share_with(&world.inbox(), NOBODY.id);
+    let push = "thread push --source self --type message --content x --json";
     for notifier in ["embedded", "./notifier", "off"] {
-        let run = world.sh(&push).env("THREAD_NOTIFIER", notifier);
+        let run = as_user(&world, NOBODY, push).env("THREAD_NOTIFIER", notifier);
         let answer: Value = serde_json::from_str(&run.quiet()).unwrap();
         assert_eq!(answer["dispatch"], "left-to-owner", "{notifier}");
     }
@@ -663,11 +637,12 @@ fn another_users_push_is_stored_and_left_to_the_owner() {
 
 #[test]
 fn another_users_dispatch_is_refused() {
-    let world = World::with_thread();
+    let Some(world) = shared_world() else { return };
+    world.thread(["init", "inbox"]).quiet();
     take_all(&world, "worker");
     push_run(&world, "x").env("THREAD_NOTIFIER", "off").quiet();
-    let Some(as_nobody) = shared_with_nobody(&world) else { return };
-    let error = world.sh(&format!("{as_nobody} dispatch")).fails(1);
+    share_with(&world.inbox(), NOBODY.id);
+    let error = as_user(&world, NOBODY, "thread dispatch").fails(1);
     let expected = format!(
         "Error: {} belongs to another user - run this as that user, who alone may start and stop its handlers",
         world.inbox().display()

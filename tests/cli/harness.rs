@@ -38,7 +38,12 @@ impl World {
 
     /// An empty world whose folder has that name, for paths with awkward characters.
     pub fn named(name: &str) -> World {
-        let root = tempfile::Builder::new().prefix(name).tempdir().unwrap();
+        World::named_in(&std::env::temp_dir(), name)
+    }
+
+    /// An empty world below that folder.
+    pub fn named_in(place: &Path, name: &str) -> World {
+        let root = tempfile::Builder::new().prefix(name).tempdir_in(place).unwrap();
         let world = World { root };
         fs::create_dir(world.bin()).unwrap();
         symlink(env!("CARGO_BIN_EXE_thread"), world.bin().join("thread")).unwrap();

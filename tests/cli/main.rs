@@ -51,4 +51,5 @@ mod subscribe_options;
 mod terminal;
 mod unsubscribe;
 mod usage;
+mod users;
 mod wakeups;

@@ -4,6 +4,9 @@
 #[allow(dead_code, reason = "the other test binary uses the rest")]
 #[path = "../cli/harness.rs"]
 mod harness;
+#[allow(dead_code, reason = "as above")]
+#[path = "../cli/users.rs"]
+mod users;
 
 mod crowd;
 mod damage;
@@ -13,6 +16,7 @@ mod inject;
 mod kill;
 mod power;
 mod rights;
+mod shared;
 
 /// Whether the long form was asked for.
 fn long() -> bool {

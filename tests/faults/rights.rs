@@ -10,12 +10,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::{Run, World, copy_program, names, snapshot, wait_until};
+use crate::harness::{Run, World, names, snapshot, wait_until};
 use crate::inject::EARLIER_SCHEMA;
-use crate::skipped;
-
-/// The user `nobody`, by number.
-const NOBODY: u32 = 65534;
+use crate::users::{NOBODY, as_user, shared_world};
 
 // --- Permissions ---------------------------------------------------------------------------------
 
@@ -104,32 +101,23 @@ fn life(world: &World, sh: &impl Fn(&str) -> Run) {
     world.wait_until_quiet();
 }
 
-/// A way to run the program as another user, who may read the thread and no more. Nothing where
-/// that is not possible here.
-fn as_nobody(world: &World) -> Option<String> {
-    let setpriv = ["/usr/bin/setpriv", "/bin/setpriv"].into_iter().find(|path| Path::new(path).exists());
-    let (true, Some(setpriv)) = (rustix::process::geteuid().is_root(), setpriv) else {
-        skipped("reading as another user needs root and setpriv");
-        return None;
-    };
-    fs::set_permissions(world.root(), fs::Permissions::from_mode(0o755)).unwrap();
-    // The program itself may lie where only root can go.
-    copy_program(world, &world.path("program"));
+/// Lets everybody read the thread, and nobody but its owner write it.
+fn open_for_reading(world: &World) {
     for (path, (mode, _)) in snapshot(&world.inbox()) {
         fs::set_permissions(path, fs::Permissions::from_mode(mode & !0o022 | 0o044)).unwrap();
     }
-    Some(format!("exec {setpriv} --reuid={NOBODY} --regid={NOBODY} --clear-groups ./program"))
 }
 
 #[test]
 fn whoever_may_only_read_can_look_and_is_told_plainly_that_writing_is_refused() {
-    let world = World::with_thread();
+    let Some(world) = shared_world() else { return };
+    world.thread(["init", "inbox"]).quiet();
     world.idle_consumer("bot", "type = 'message'");
     for content in ["one", "two"] {
         world.off(["push", "--source", "self", "--type", "message", "--content", content]).quiet();
     }
-    let Some(program) = as_nobody(&world) else { return };
-    let run = |words: &str| world.sh(&format!("{program} {words}"));
+    open_for_reading(&world);
+    let run = |words: &str| as_user(&world, NOBODY, &format!("thread {words}"));
     let before = snapshot(&world.inbox());
     let expected = |doing: &str| {
         format!(
@@ -153,7 +141,7 @@ fn whoever_may_only_read_can_look_and_is_told_plainly_that_writing_is_refused() 
         "info --json",
         "pop --consumer bot --resume",
     ] {
-        assert_eq!(run(look).quiet(), world.sh(&format!("./program {look}")).quiet(), "{look}");
+        assert_eq!(run(look).quiet(), world.sh(&format!("thread {look}")).quiet(), "{look}");
     }
     let after = snapshot(&world.inbox());
     let index = world.inbox().join("events.db-shm");
@@ -169,13 +157,15 @@ fn whoever_may_only_read_can_look_and_is_told_plainly_that_writing_is_refused() 
 
 #[test]
 fn whoever_may_only_read_can_look_though_nothing_of_it_can_be_remembered() {
-    let world = World::with_thread();
+    let Some(world) = shared_world() else { return };
+    world.thread(["init", "inbox"]).quiet();
     world.idle_consumer("bot", "content = 'none'");
     let line = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"x\"}\n";
     // So many that for the owner it would be remembered how far the filter was asked.
     world.off(["push", "--batch"]).stdin(line.repeat(600)).quiet();
-    let Some(program) = as_nobody(&world) else { return };
-    let info: Value = serde_json::from_str(&world.sh(&format!("{program} info --json")).quiet()).unwrap();
+    open_for_reading(&world);
+    let info = as_user(&world, NOBODY, "thread info --json").quiet();
+    let info: Value = serde_json::from_str(&info).unwrap();
     assert_eq!((&info["event_count"], &info["subscriptions"][0]["pending"]), (&600.into(), &0.into()));
     let marks = "SELECT count(*) FROM consumers WHERE scanned_upto IS NOT NULL";
     assert_eq!(world.query(marks), 0);
@@ -185,7 +175,7 @@ fn whoever_may_only_read_can_look_though_nothing_of_it_can_be_remembered() {
 
 #[test]
 fn an_older_thread_that_may_only_be_read_can_be_looked_at() {
-    let world = World::new();
+    let Some(world) = shared_world() else { return };
     fs::create_dir_all(world.inbox().join("run")).unwrap();
     fs::create_dir_all(world.inbox().join("logs")).unwrap();
     let db = world.db();
@@ -196,8 +186,8 @@ fn an_older_thread_that_may_only_be_read_can_be_looked_at() {
     ))
     .unwrap();
     // An open connection keeps the WAL there: without it SQLite cannot read what it may not write.
-    let Some(program) = as_nobody(&world) else { return };
-    let run = |words: &str| world.sh(&format!("{program} {words}"));
+    open_for_reading(&world);
+    let run = |words: &str| as_user(&world, NOBODY, &format!("thread {words}"));
     let peeked = run("peek --last-event-id 0").quiet();
     let contents: Vec<Value> = peeked.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(

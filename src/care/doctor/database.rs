@@ -8,8 +8,17 @@ use crate::sqlite::maintenance::Stray;
 use crate::store::Store;
 
 /// Examines the database, and returns it open for reading (and, when the doctor repairs, writing);
-/// `None` where it cannot be relied on.
-pub fn check(doctor: &mut Doctor<'_>) -> Option<Sqlite> {
+/// `None` where it cannot be relied on. `sound` says that all files can be used.
+pub fn check(doctor: &mut Doctor<'_>, sound: bool) -> Option<Sqlite> {
+    match doctor.files.prepare_database() {
+        Ok(()) => {}
+        // What cannot be used was a finding already.
+        Err(_) if !sound => return None,
+        Err(e) => {
+            doctor.tell(Finding::failed("database", e));
+            return None;
+        }
+    }
     let opened = Sqlite::open_to_examine(&doctor.files.path_of(DB));
     let mut store = opened.map_err(|e| doctor.tell(Finding::failed("database", e))).ok()?;
     if !is_intact(doctor, &mut store) {

@@ -8,7 +8,7 @@ use rustix::fs::{FileType, Stat};
 use super::{Doctor, Finding};
 use crate::error::IoContext;
 use crate::files::lock::Lock;
-use crate::files::{Access, DB, Files, JSONL, SHM, WAL, refuse_odd};
+use crate::files::{Access, DB, Files, JOURNAL, JSONL, SHM, WAL, refuse_odd};
 use crate::jsonl;
 
 const CHECK: &str = "layout";
@@ -28,7 +28,7 @@ pub fn check(doctor: &mut Doctor<'_>) -> bool {
             });
         }
     }
-    for name in ["", DB, WAL, SHM, JSONL] {
+    for name in ["", DB, WAL, SHM, JOURNAL, JSONL] {
         entry(doctor, Path::new(name));
     }
     for name in jsonl::sealed(&doctor.files).unwrap_or_default() {

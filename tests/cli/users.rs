@@ -1,0 +1,69 @@
+//! Running the program as other users.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use crate::harness::{Run, World, copy_program, skipped};
+
+/// A user by number, with a group of the same number and maybe one more.
+#[derive(Debug, Clone, Copy)]
+pub struct User {
+    pub id: u32,
+    pub also: Option<u32>,
+}
+
+/// A user who has nothing to do with any thread.
+pub const NOBODY: User = User { id: 65534, also: None };
+
+/// A world that other users may enter, with a copy of the program on its `PATH`: the one that was
+/// built may lie where only root can go, and so may the temporary folder. None, and a word about it,
+/// where that cannot be had.
+pub fn shared_world() -> Option<World> {
+    let found = if rustix::process::geteuid().is_root() { enterable_world() } else { None };
+    if found.is_none() {
+        skipped("being other users needs root, setpriv, and a folder that they may enter");
+    }
+    found
+}
+
+fn enterable_world() -> Option<World> {
+    let may_be_entered = |dir: &PathBuf| {
+        dir.ancestors().all(|dir| fs::metadata(dir).is_ok_and(|about| about.mode() & 0o001 != 0))
+    };
+    let places = [std::env::temp_dir(), "/tmp".into(), "/var/tmp".into(), "/dev/shm".into()];
+    places.into_iter().filter(may_be_entered).find_map(|place| {
+        let world = World::named_in(&place, "world");
+        for dir in [world.root(), &world.bin()] {
+            fs::set_permissions(dir, Permissions::from_mode(0o755)).unwrap();
+        }
+        fs::remove_file(world.bin().join("thread")).unwrap();
+        copy_program(&world, &world.bin().join("thread"));
+        // Not from everywhere may programs be run.
+        let runs = try_as_user(&world, NOBODY, "thread --version")?.output();
+        runs.status.success().then_some(world)
+    })
+}
+
+/// A shell command of another user, in a [`shared_world`].
+pub fn as_user(world: &World, user: User, script: &str) -> Run {
+    try_as_user(world, user, script).unwrap()
+}
+
+fn try_as_user(world: &World, user: User, script: &str) -> Option<Run> {
+    let setpriv = ["/usr/bin/setpriv", "/bin/setpriv"].into_iter().find(|path| Path::new(path).exists())?;
+    let groups = user.also.map_or("--clear-groups".to_owned(), |group| format!("--groups={group}"));
+    let run = world.sh("exec \"$0\" \"$@\"").arg(setpriv);
+    let run = run.arg(format!("--reuid={}", user.id)).arg(format!("--regid={}", user.id)).arg(groups);
+    Some(run.arg("/bin/sh").arg("-c").arg(script))
+}
+
+/// Gives a directory and everything in it to that group, which may then write it.
+pub fn share_with(dir: &Path, group: u32) {
+    chown(dir, None, Some(group)).unwrap();
+    let mode = fs::metadata(dir).unwrap().mode();
+    fs::set_permissions(dir, Permissions::from_mode(mode & 0o777 | 0o660)).unwrap();
+    if dir.is_dir() {
+        fs::read_dir(dir).unwrap().for_each(|entry| share_with(&entry.unwrap().path(), group));
+    }
+}
