@@ -6,6 +6,7 @@ pub mod error;
 pub mod output;
 
 mod ack;
+mod ask;
 mod background;
 mod backup;
 mod batch;
@@ -28,6 +29,7 @@ mod progress;
 mod prune;
 mod push;
 mod reading;
+mod reply;
 mod resume;
 mod seek;
 mod signals;
@@ -94,6 +96,7 @@ const REFERENCE: &str = "\
 Environment:
   THREAD_DIR       stands in for --thread
   THREAD_CONSUMER  stands in for --consumer
+  THREAD_EVENT_ID  stands in for `thread reply --to`
   THREAD_NOTIFIER  who starts handlers after a push:
                      embedded  the push itself
                      off       nobody, until somebody runs `thread dispatch`
@@ -152,6 +155,8 @@ macro_rules! commands {
 commands! {
     Init in init,
     Push in push,
+    Ask in ask,
+    Reply in reply,
     Pop in pop,
     Peek in peek,
     #[command(alias = "sub")]

@@ -3,6 +3,7 @@
 //! Nothing here prints, reads the environment, handles signals or starts a process. Waking consumers
 //! is not the queue's affair: see [`run::wake`](fn@crate::run::wake).
 
+pub mod delivery;
 mod init;
 
 use std::ops::ControlFlow;

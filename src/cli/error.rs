@@ -25,6 +25,11 @@ impl Failure {
         Failure { what: what.to_string(), hint: hint.to_string(), code: 1 }
     }
 
+    /// Nothing came in time (exit 3).
+    pub fn timed_out(what: impl fmt::Display, hint: impl fmt::Display) -> Failure {
+        Failure { what: what.to_string(), hint: hint.to_string(), code: 3 }
+    }
+
     /// A usage error (exit 2).
     pub fn usage(what: impl fmt::Display, hint: impl fmt::Display) -> Failure {
         Failure { what: what.to_string(), hint: hint.to_string(), code: 2 }

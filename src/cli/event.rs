@@ -44,8 +44,8 @@ pub struct EventArgs {
 }
 
 impl EventArgs {
-    /// The one event that the options and the content make.
-    pub fn into_event(self) -> Result<NewEvent<'static>> {
+    /// The one event that the options and the content make. `reply_to` is the event that it answers.
+    pub fn into_event(self, reply_to: Option<i64>) -> Result<NewEvent<'static>> {
         let source = required(self.source, "source")?;
         let kind = required(self.kind, "type")?;
         if self.content.is_none() && self.content_file.is_none() {
@@ -60,6 +60,9 @@ impl EventArgs {
             NewEvent::new(source, &kind, self.subtype.map(Into::into), content).map_err(Error::from)?;
         if let Some(json) = metadata {
             event = event.with_metadata(&json).map_err(Error::from)?;
+        }
+        if let Some(id) = reply_to {
+            event = event.with_reply_to(id).map_err(Error::from)?;
         }
         if let Some(key) = self.idempotency_key {
             event = event.with_key(key).map_err(Error::from)?;

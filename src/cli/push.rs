@@ -1,5 +1,7 @@
 //! `thread push`: storing events, then bringing the JSONL log up to date and waking consumers.
 
+use std::time::Duration;
+
 use clap::Args;
 use serde_json::json;
 
@@ -7,11 +9,13 @@ use super::batch::Batch;
 use super::error::{Failure, Result};
 use super::event::EventArgs;
 use super::progress::Progress;
-use super::{Globals, environment, output, signals};
+use super::{Globals, environment, event_id, output, signals};
 use crate::error::Error;
 use crate::files::log::Level;
+use crate::model::duration;
 use crate::model::event::{Defaults, NewEvent};
 use crate::queue::Queue;
+use crate::queue::delivery::Delivery;
 use crate::run::dispatch::Dispatched;
 use crate::run::wake::{self, Waking};
 use crate::store::Stored;
@@ -41,8 +45,14 @@ Examples:
 pub struct Push {
     #[command(flatten)]
     event: EventArgs,
+    /// Say that it answers this event, in its metadata
+    #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true)]
+    reply_to: Option<i64>,
+    /// Then wait until the consumers that it is for have acknowledged it, at most so long
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    sync: Option<Duration>,
     /// Store many events, read as NDJSON from stdin
-    #[arg(long, conflicts_with = "content_file")]
+    #[arg(long, conflicts_with_all = ["content_file", "reply_to"])]
     batch: bool,
 }
 
@@ -53,14 +63,12 @@ impl Push {
 
     fn push_one(self, globals: &Globals) -> Result<()> {
         let path = globals.path()?;
-        let event = self.event.into_event()?;
+        let event = self.event.into_event(self.reply_to)?;
         let mut queue = Queue::open(path)?;
+        check_answered(&mut queue, self.reply_to)?;
         let stored = store(&mut queue, &event)?;
-        confirm(match globals.json {
-            true => stored.print_json(&event),
-            false => output::line(stored.id),
-        });
-        Ok(())
+        stored.print(&event, globals);
+        wait_for_delivery(&mut queue, self.sync, stored.id, stored.id)
     }
 
     fn push_batch(self, globals: &Globals) -> Result<()> {
@@ -96,7 +104,10 @@ impl Push {
             })),
             false => output::line(appended.count),
         });
-        Ok(())
+        match (appended.first_id, appended.last_id) {
+            (Some(first), Some(last)) => wait_for_delivery(&mut queue, self.sync, first, last),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -104,18 +115,42 @@ impl Push {
 pub struct StoredEvent {
     pub id: i64,
     created_at: String,
+    /// Its idempotency key found it stored already.
+    repeated: bool,
     /// What became of the waking, in one word.
     dispatch: &'static str,
 }
 
 impl StoredEvent {
+    /// Prints the answer to a push.
+    pub fn print(&self, event: &NewEvent<'_>, globals: &Globals) {
+        confirm(match globals.json {
+            true => self.print_json(event),
+            false => output::line(self.id),
+        });
+    }
+
     fn print_json(&self, event: &NewEvent<'_>) -> Result<()> {
         let mut line = Vec::new();
         event.row(self.id, &self.created_at).write_json(&mut line);
         line.pop();
-        line.extend_from_slice(format!(",\"dispatch\":\"{}\"}}\n", self.dispatch).as_bytes());
+        let repeated = if self.repeated { ",\"repeated\":true" } else { "" };
+        line.extend_from_slice(format!(",\"dispatch\":\"{}\"{repeated}}}\n", self.dispatch).as_bytes());
         output::bytes(&line).map(drop)
     }
+}
+
+/// Refuses an answer to an event that does not exist yet: it would be taken for that of another.
+pub fn check_answered(queue: &mut Queue, id: Option<i64>) -> Result<()> {
+    let Some(id) = id else { return Ok(()) };
+    let newest = queue.store().newest()?;
+    if (1..=newest).contains(&id) {
+        return Ok(());
+    }
+    Err(Failure::failed(
+        format_args!("there is no event {id} to answer; the newest is {newest}"),
+        "give the id of the question; nothing was stored",
+    ))
 }
 
 /// Stores one event, brings the JSONL log up to date and wakes consumers. From the commit on, signals
@@ -139,7 +174,30 @@ pub fn store(queue: &mut Queue, event: &NewEvent<'_>) -> Result<StoredEvent> {
     };
     queue.log_push(event, id, repeated);
     let dispatch = finish(queue, &event.source, &mut |_| {});
-    Ok(StoredEvent { id, created_at, dispatch })
+    Ok(StoredEvent { id, created_at, repeated, dispatch })
+}
+
+/// Waits, if that was requested, until what was stored is acknowledged.
+fn wait_for_delivery(queue: &mut Queue, sync: Option<Duration>, first: i64, last: i64) -> Result<()> {
+    let Some(timeout) = sync else { return Ok(()) };
+    signals::allow();
+    let recipients = queue.recipients(first, last);
+    let what = match recipients.and_then(|all| queue.wait_for_delivery(all, timeout)) {
+        Ok(Delivery::Acknowledged) => return Ok(()),
+        Ok(Delivery::Pending(late)) => {
+            let names: Vec<String> = late.iter().map(|consumer| format!("'{consumer}'")).collect();
+            format!("not acknowledged in time by {}", names.join(", "))
+        }
+        Ok(Delivery::Dead { consumer, event_id }) => {
+            format!("event {event_id} is a dead letter of '{consumer}'")
+        }
+        // Not exit 1: that would say that nothing is stored.
+        Err(e) => format!("it cannot be told whether it was acknowledged: {e}"),
+    };
+    Err(Failure::timed_out(
+        format_args!("{what}; what was pushed is stored"),
+        "see `thread info` and `thread logs`, and do not push it again",
+    ))
 }
 
 /// What follows a commit: the JSONL log, then the consumers. Whatever happens, the events stay stored.

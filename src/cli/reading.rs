@@ -32,7 +32,7 @@ pub struct ReadingArgs {
 }
 
 /// Why a wait ended.
-enum Woken {
+pub enum Woken {
     Changed,
     TimedOut,
     /// Nobody reads our output any more.
@@ -81,7 +81,7 @@ impl ReadingArgs {
 }
 
 /// Waits until there is an event after `id`.
-fn wait(queue: &mut Queue, watcher: &Watcher, id: i64, deadline: Option<Instant>) -> Result<Woken> {
+pub fn wait(queue: &mut Queue, watcher: &Watcher, id: i64, deadline: Option<Instant>) -> Result<Woken> {
     let stdout = io::stdout();
     loop {
         if queue.store().first_after(id)?.is_some() {

@@ -91,6 +91,23 @@ pub fn defer() {
     });
 }
 
+/// Ends what [`defer`] began: from now on INT, TERM and HUP end this process at once and silently, and
+/// so does one that came meanwhile. For whoever only waits now.
+pub fn allow() {
+    // SAFETY: these calls take plain values, or a set that lives on this stack.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in SIGNALS {
+            libc::sigaddset(&mut set, signal);
+            if !is_ignored(signal) {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+        }
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+    }
+}
+
 fn write_stderr(text: &str) {
     // There is nowhere left to say that this failed.
     rustix::io::write(rustix::stdio::stderr(), text.as_bytes()).ok();

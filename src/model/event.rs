@@ -148,6 +148,24 @@ impl<'a> NewEvent<'a> {
         Ok(self)
     }
 
+    /// Says in the metadata, as `reply_to`, which event this one answers.
+    ///
+    /// # Errors
+    ///
+    /// The metadata says so already.
+    pub fn with_reply_to(mut self, id: i64) -> Result<NewEvent<'a>, InvalidEvent> {
+        let object = self.metadata.as_deref().unwrap_or("{}");
+        let keys: HashMap<Cow<'_, str>, IgnoredAny> = serde_json::from_str(object).unwrap_or_default();
+        if keys.contains_key("reply_to") {
+            return Err(InvalidEvent("says twice which event it answers".into()));
+        }
+        // As text, so that the numbers that are there keep their digits.
+        let rest = object.strip_suffix('}').unwrap_or(object);
+        let comma = if keys.is_empty() { "" } else { "," };
+        self.metadata = Some(Cow::Owned(format!("{rest}{comma}\"reply_to\":{id}}}")));
+        Ok(self)
+    }
+
     /// Adds an idempotency key: 1 to [`MAX_KEY`] bytes of text.
     ///
     /// # Errors

@@ -11,9 +11,11 @@ use serde_json::Value;
 use crate::harness::{World, names, snapshot};
 
 /// Every command that opens a thread, with arguments that are right.
-const COMMANDS: [&[&str]; 10] = [
+const COMMANDS: [&[&str]; 12] = [
     &["push", "--source", "self", "--type", "record", "--content", "x"],
     &["push", "--batch"],
+    &["ask", "--source", "self", "--type", "record", "--content", "x"],
+    &["reply", "--to", "1", "--source", "self", "--type", "record", "--content", "x"],
     &["pop", "--consumer", "bot", "--last-event-id", "0"],
     &["pop", "--consumer", "bot", "--resume"],
     &["peek", "--last-event-id", "0"],
@@ -24,9 +26,11 @@ const COMMANDS: [&[&str]; 10] = [
     &["info"],
 ];
 
-pub const NAMES: [&str; 21] = [
+pub const NAMES: [&str; 23] = [
     "init",
     "push",
+    "ask",
+    "reply",
     "pop",
     "peek",
     "subscribe",

@@ -4,6 +4,7 @@ mod harness;
 
 mod ack;
 mod agents;
+mod ask;
 mod backup;
 mod batch;
 mod completions;
@@ -48,6 +49,7 @@ mod repeats;
 mod seek;
 mod subscribe;
 mod subscribe_options;
+mod sync;
 mod terminal;
 mod unsubscribe;
 mod usage;

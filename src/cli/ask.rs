@@ -1,0 +1,95 @@
+//! `thread ask`: pushing a question and waiting for its answer.
+//!
+//! The wait reads on from the question's own id, so an answer that comes before it begins is found. The
+//! question stays stored whatever becomes of whoever asks.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use super::error::{Failure, Result};
+use super::event::EventArgs;
+use super::reading::{self, Woken};
+use super::{Globals, output, push, signals};
+use crate::error::Error;
+use crate::model::duration;
+use crate::model::event::Event;
+use crate::model::filter::{Filter, Scope};
+use crate::queue::{Queue, Remaining, Selection};
+
+/// Push a question and print its answer
+///
+/// Pushes an event like `thread push`, waits for the event that answers it, and prints the answer's
+/// content; with --json, the answer. An answer is the first event that names the question's id in its
+/// metadata as reply_to, as `thread reply` does; records with a subtype, the trace of somebody's work,
+/// are none. When no answer came in time, exit 3; the question stays stored.
+///
+/// Asked again under the same --idempotency-key, it is not pushed again: an answer that has come
+/// meanwhile is printed at once.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  thread ask --thread inbox --source self --type message --content 'Ready?'")]
+pub struct Ask {
+    #[command(flatten)]
+    event: EventArgs,
+    /// Wait at most so long for the answer
+    #[arg(long, value_name = "D", default_value = "2m", value_parser = duration::parse)]
+    timeout: Duration,
+}
+
+impl Ask {
+    pub fn run(self, globals: &Globals) -> Result<()> {
+        let path = globals.path()?;
+        let question = self.event.into_event(None)?;
+        let mut queue = Queue::open(path)?;
+        let id = push::store(&mut queue, &question)?.id;
+        signals::allow();
+        let deadline = Instant::now() + self.timeout;
+        let Some(answer) = wait_for_answer(&mut queue, id, deadline)? else { return Ok(()) };
+        if globals.json {
+            let mut line = Vec::new();
+            answer.row().write_line(&mut line);
+            return output::bytes(&line).map(drop);
+        }
+        let end = if answer.content.ends_with('\n') { "" } else { "\n" };
+        output::Foreign::to_stdout().print(format!("{}{end}", answer.content).as_bytes()).map(drop)
+    }
+}
+
+/// The answer to the event `id`; `None` if nobody reads it any more.
+fn wait_for_answer(queue: &mut Queue, id: i64, deadline: Instant) -> Result<Option<Event>> {
+    let about_it = format!("metadata ->> 'reply_to' IN ({id}, '{id}')");
+    let filter = format!("(type = 'message' OR subtype IS NULL) AND {about_it}");
+    let filter = Filter::new(&filter, Scope::Reading).map_err(Error::from)?;
+    // Begun before the first look, so that nothing falls between the two.
+    let watcher = queue.watcher();
+    let mut selection = Selection { after: id, limit: None, filter };
+    loop {
+        let mut answer = None;
+        let remaining = queue.read_page(&mut selection, &mut |row| {
+            answer = Some(row.to_event());
+            ControlFlow::Break(())
+        })?;
+        if answer.is_some() {
+            return Ok(answer);
+        }
+        if remaining == Remaining::Some {
+            continue;
+        }
+        match reading::wait(queue, &watcher, selection.after, Some(deadline))? {
+            Woken::Changed => {}
+            Woken::ReaderGone => return Ok(None),
+            Woken::TimedOut => {
+                return Err(Failure::timed_out(
+                    format_args!("no answer to event {id} came in time; the question stays stored"),
+                    format_args!(
+                        "see `thread info` for who should answer; an answer that comes later shows with \
+                         `thread peek --last-event-id {id} --filter \"{about_it}\"`"
+                    ),
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Whether events have been acknowledged by the consumers they are for.
+
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::model::subscription::ConsumerId;
+use crate::pending::checked_filter;
+use crate::queue::Queue;
+use crate::store::{ScanRange, Store};
+
+/// How often to ask whether anything was committed: a cursor that moves gives no notice.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// A consumer that some events are for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recipient {
+    pub consumer: ConsumerId,
+    /// The first and the last of these events.
+    pub first: i64,
+    pub last: i64,
+}
+
+/// What became of the events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Delivery {
+    Acknowledged,
+    /// These have not acknowledged them yet.
+    Pending(Vec<ConsumerId>),
+    /// One of them is a dead letter, so its acknowledgement will not come by itself.
+    Dead {
+        consumer: ConsumerId,
+        event_id: i64,
+    },
+}
+
+impl Queue {
+    /// The consumers that some of the events from `first` to `last` are for: those whose filter they
+    /// match, unless they are paused.
+    pub fn recipients(&mut self, first: i64, last: i64) -> Result<Vec<Recipient>> {
+        let mut recipients = Vec::new();
+        for subscription in self.store.subscriptions()? {
+            if subscription.state.paused {
+                continue;
+            }
+            let range = ScanRange { after: first - 1, upto: last, most: usize::MAX, until: None };
+            let ids = match checked_filter(&subscription) {
+                Ok(Some(filter)) => self.store.scan(&filter, range)?.ids,
+                Ok(None) => vec![first, last],
+                // It is not started; dispatch says why.
+                Err(Error::BrokenFilter { .. }) => continue,
+                Err(e) => return Err(e),
+            };
+            if let (Some(&first), Some(&last)) = (ids.first(), ids.last()) {
+                recipients.push(Recipient { consumer: subscription.consumer, first, last });
+            }
+        }
+        Ok(recipients)
+    }
+
+    /// Waits until all recipients have acknowledged their events or one of these is a dead letter, for at
+    /// most `timeout`. Whoever is no longer subscribed is not waited for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Moved`]; those of the database.
+    pub fn wait_for_delivery(&mut self, mut late: Vec<Recipient>, timeout: Duration) -> Result<Delivery> {
+        let end = Instant::now() + timeout;
+        loop {
+            let changes = self.store.changes()?;
+            for recipient in std::mem::take(&mut late) {
+                let Some(subscription) = self.store.subscription(&recipient.consumer)? else { continue };
+                // The cursor passes a dead letter too.
+                if subscription.dead > 0
+                    && let Some(event_id) = self.dead_letter_among(&recipient)?
+                {
+                    return Ok(Delivery::Dead { consumer: recipient.consumer, event_id });
+                }
+                if subscription.last_acked_id < recipient.last {
+                    late.push(recipient);
+                }
+            }
+            if late.is_empty() {
+                return Ok(Delivery::Acknowledged);
+            }
+            while self.store.changes()? == changes {
+                let left = end.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Ok(Delivery::Pending(late.into_iter().map(|late| late.consumer).collect()));
+                }
+                if !self.files.still_there() {
+                    return Err(Error::Moved(self.path().to_owned()));
+                }
+                std::thread::sleep(LOOK_EVERY.min(left));
+            }
+        }
+    }
+
+    fn dead_letter_among(&mut self, events: &Recipient) -> Result<Option<i64>> {
+        let dead = self.store.dead_letters(Some(&events.consumer))?;
+        let mut ids = dead.iter().map(|letter| letter.event_id);
+        Ok(ids.find(|id| (events.first..=events.last).contains(id)))
+    }
+}
