@@ -11,6 +11,7 @@ mod background;
 mod backup;
 mod batch;
 mod completions;
+mod consumer;
 mod dead;
 mod dispatch;
 mod doctor;
@@ -47,6 +48,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 use serde_json::json;
 
+use self::consumer::ConsumerArg;
 use self::error::{Failure, Result, WithHint};
 use crate::files::log::Level;
 use crate::model::subscription::ConsumerId;
@@ -75,11 +77,11 @@ pub struct Globals {
     /// Work as if thread were started in DIR; several add up
     #[arg(short = 'C', value_name = "DIR", value_hint = ValueHint::DirPath)]
     directories: Vec<PathBuf>,
-    /// The thread's directory [default: $THREAD_DIR, else the current directory or a parent of it]
-    #[arg(short, long, global = true, value_name = "PATH", value_hint = ValueHint::DirPath)]
+    /// The thread's directory [default: $THREAD_DIR, or the one you are in]
+    #[arg(short, long, global = true, display_order = 900, value_name = "PATH", value_hint = ValueHint::DirPath)]
     pub thread: Option<PathBuf>,
     /// Print JSON; errors too
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 901)]
     pub json: bool,
     /// Accepted with --help, for which it changes nothing
     #[arg(long, global = true, hide = true)]
@@ -89,8 +91,8 @@ pub struct Globals {
 const EXAMPLE: &str = "\
 Example:
   thread init inbox
-  thread subscribe -t inbox --consumer bot --deliver stdin --handler ./agent.sh
-  git diff | thread push -t inbox --source self --type message --content-file -";
+  thread subscribe -t inbox bot ./agent.sh --deliver stdin
+  git diff | thread push -t inbox -";
 
 const REFERENCE: &str = "\
 Environment:
@@ -118,10 +120,10 @@ thread keeps durable event queues for agents: each is a directory, and there is 
 
 The first minute:
   thread init inbox
-  thread subscribe --thread inbox --consumer bot --deliver stdin --handler cat
-  thread push --thread inbox --source self --type message --content 'Hello'
-  thread logs --thread inbox --consumer bot
-  thread info --thread inbox
+  thread subscribe -t inbox bot cat --deliver stdin
+  thread push -t inbox 'Hello'
+  thread logs -t inbox bot
+  thread info -t inbox
 
 Read on: `thread --help` has all commands, `thread guide` is for agents.
 ";
@@ -329,39 +331,6 @@ impl Globals {
 
     pub fn open(&self) -> Result<Queue> {
         Ok(Queue::open(self.path()?)?)
-    }
-}
-
-/// Names the consumer.
-#[derive(Args)]
-pub struct ConsumerArg {
-    /// The consumer's name [default: $THREAD_CONSUMER]
-    #[arg(long, value_name = "NAME")]
-    consumer: Option<String>,
-}
-
-impl ConsumerArg {
-    /// The name given by `--consumer` or `THREAD_CONSUMER`, if any.
-    pub fn name(&self) -> Result<Option<String>> {
-        let from_environment = || {
-            environment::variable("THREAD_CONSUMER").map(|name| {
-                name.into_string().map_err(|_| Failure::usage("THREAD_CONSUMER is not UTF-8", "set it anew"))
-            })
-        };
-        match self.consumer.clone().map(Ok).or_else(from_environment).transpose()? {
-            Some(name) if name.is_empty() => Err(Failure::usage("--consumer is empty", "name the consumer")),
-            name => Ok(name),
-        }
-    }
-
-    /// A consumer that is expected to exist: any name that may be in the table.
-    pub fn existing(&self) -> Result<ConsumerId> {
-        self.required().map(ConsumerId::stored)
-    }
-
-    pub fn required(&self) -> Result<String> {
-        let missing = || Failure::usage("no consumer given", "give --consumer <name> or set THREAD_CONSUMER");
-        self.name()?.ok_or_else(missing)
     }
 }
 

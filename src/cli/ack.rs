@@ -3,30 +3,36 @@
 use clap::Args;
 use serde_json::json;
 
+use super::consumer::Second;
 use super::error::Result;
 use super::{ConsumerArg, Globals, event_id, output, warn_if_clamped};
 use crate::store::Moved;
 
 /// Acknowledge events without reading them
 ///
-/// Moves the consumer's cursor forward to --event-id and prints its position. Never moves it
+/// Moves the consumer's cursor forward to the event and prints its position. Never moves it
 /// backwards: an id before the cursor is a warning and changes nothing.
 #[derive(Args)]
-#[command(after_help = "Example:\n  thread ack --thread inbox --consumer bot --event-id 42")]
+#[command(after_help = "Examples:\n  thread ack -t inbox bot 42\n  thread ack 42           # in a handler")]
 pub struct Ack {
     #[command(flatten)]
     consumer: ConsumerArg,
     /// The last event that was finished
+    #[arg(value_name = "ID")]
+    id: Option<String>,
+    /// The same, as an option
     #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true)]
-    event_id: i64,
+    event_id: Option<i64>,
 }
 
 impl Ack {
-    pub fn run(self, globals: &Globals) -> Result<()> {
+    pub fn run(mut self, globals: &Globals) -> Result<()> {
+        let id = Second { what: "event id", option: "event-id", given: self.event_id, word: self.id };
+        let id = self.consumer.required_second(id, event_id)?;
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
-        let moved = queue.acknowledge(&consumer, self.event_id)?;
-        warn_if_clamped(moved, self.event_id);
+        let moved = queue.acknowledge(&consumer, id)?;
+        warn_if_clamped(moved, id);
         if let Moved::Ahead(at) = moved {
             output::warn(format_args!(
                 "the cursor is at {at} already and was not moved back; `thread seek` moves it back"

@@ -30,7 +30,7 @@ use crate::queue::{Queue, Remaining, Selection};
 #[derive(Args)]
 #[command(after_help = "\
 Example:
-  thread ask --thread inbox --source self --type message --content 'Ready?'")]
+  thread ask -t inbox 'Ready?'")]
 pub struct Ask {
     #[command(flatten)]
     event: EventArgs,

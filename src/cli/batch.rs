@@ -26,7 +26,7 @@ const CHUNK: usize = 256 * 1024;
 /// Longest line, in bytes: no longer row fits the database.
 const MAX_LINE: u64 = 1_000_000_000;
 
-/// NDJSON that can be read without waiting for anybody.
+/// Lines that can be read without waiting for anybody.
 pub struct Batch {
     input: Input,
     /// Its length in bytes.
@@ -36,6 +36,33 @@ pub struct Batch {
     pub odd_sources: Option<(u64, u64, &'static str)>,
     /// The source of the last event; `None` when there was none.
     pub last_source: Option<String>,
+}
+
+/// What a line is.
+pub enum Form {
+    /// A JSON object; what it lacks is here.
+    Json(Defaults),
+    /// The content of an event that is else like this one. Empty lines are none.
+    Lines(NewEvent<'static>),
+}
+
+impl Form {
+    /// The event that a line makes; `None` if it makes none.
+    fn read<'a>(&'a self, line: &'a [u8]) -> std::result::Result<Option<NewEvent<'a>>, InvalidEvent> {
+        match self {
+            Form::Json(defaults) => match line.trim_ascii() {
+                [] => Ok(None),
+                text => NewEvent::from_json(text, defaults).map(Some),
+            },
+            Form::Lines(like) => {
+                let line = line.strip_suffix(b"\n").unwrap_or(line);
+                let line = line.strip_suffix(b"\r").unwrap_or(line);
+                let text =
+                    std::str::from_utf8(line).map_err(|_| InvalidEvent("is not valid UTF-8".into()))?;
+                Ok((!text.is_empty()).then(|| NewEvent { content: text.into(), ..like.clone() }))
+            }
+        }
+    }
 }
 
 enum Input {
@@ -64,7 +91,7 @@ impl Batch {
     /// included; those of reading and of `take`.
     pub fn for_each(
         &mut self,
-        defaults: &Defaults,
+        form: &Form,
         take: &mut dyn FnMut(&NewEvent<'_>) -> crate::Result<()>,
     ) -> crate::Result<()> {
         let input: &mut dyn Read = match &mut self.input {
@@ -88,16 +115,13 @@ impl Batch {
             if number == 1 && line.starts_with(b"\xef\xbb\xbf") {
                 line.drain(..3);
             }
-            let text = line.trim_ascii();
-            if text.is_empty() {
-                continue;
-            }
             let event = if read as u64 > MAX_LINE {
                 Err(InvalidEvent(format!("is longer than {MAX_LINE} bytes")))
             } else {
-                NewEvent::from_json(text, defaults)
+                form.read(&line)
             };
             let event = event.map_err(|problem| Error::InvalidLine { line: number, problem })?;
+            let Some(event) = event else { continue };
             if let Some(form) = event.source_warning() {
                 self.odd_sources.get_or_insert((0, number, form)).0 += 1;
             }

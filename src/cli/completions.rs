@@ -30,9 +30,7 @@ impl Completions {
         let globals = Globals::augment_args(clap::Command::new("thread"));
         let shown = globals.get_arguments().filter(|arg| !arg.is_hide_set()).cloned();
         let program = clap::Command::new("thread").version(env!("CARGO_PKG_VERSION")).args(shown);
-        let mut program = Command::augment_subcommands(program).mut_subcommand("push", |push| {
-            push.mut_arg("kind", |kind| kind.value_parser(["message", "record"]))
-        });
+        let mut program = Command::augment_subcommands(program);
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut program, "thread", &mut script);
         output::bytes(&script).map(drop)

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use serde_json::json;
 
+use super::consumer::Second;
 use super::error::{Failure, Result};
 use super::output::{self, Reader};
 use super::{ConsumerArg, Globals, event_id, wake_consumer};
@@ -20,8 +21,8 @@ use crate::queue::{Queue, Selection};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  thread dead list --thread inbox
-  thread dead retry --thread inbox --consumer bot --event-id 42")]
+  thread dead list -t inbox
+  thread dead retry -t inbox bot 42")]
 pub struct Dead {
     #[command(subcommand)]
     what: What,
@@ -32,16 +33,16 @@ enum What {
     /// List the dead letters, of all consumers if none is given
     ///
     /// With --json it prints one JSON object per line.
-    #[command(after_help = "Example:\n  thread dead list --thread inbox --consumer bot --json")]
+    #[command(after_help = "Example:\n  thread dead list -t inbox bot --json")]
     List(Which),
     /// Print the events of dead letters, as `thread peek` would
-    #[command(after_help = "Example:\n  thread dead show --thread inbox --consumer bot --event-id 42")]
+    #[command(after_help = "Example:\n  thread dead show -t inbox bot 42")]
     Show(Which),
     /// Deliver again
-    #[command(after_help = "Example:\n  thread dead retry --thread inbox --consumer bot --all")]
+    #[command(after_help = "Example:\n  thread dead retry -t inbox bot --all")]
     Retry(Which),
     /// Throw away; the events themselves stay stored
-    #[command(after_help = "Example:\n  thread dead discard --thread inbox --consumer bot --event-id 42")]
+    #[command(after_help = "Example:\n  thread dead discard -t inbox bot 42")]
     Discard(Which),
 }
 
@@ -50,6 +51,9 @@ struct Which {
     #[command(flatten)]
     consumer: ConsumerArg,
     /// The dead letter of this event
+    #[arg(value_name = "ID")]
+    id: Option<String>,
+    /// The same, as an option
     #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true, conflicts_with = "all")]
     event_id: Option<i64>,
     /// All dead letters of the consumer
@@ -60,15 +64,32 @@ struct Which {
 impl Dead {
     pub fn run(self, globals: &Globals) -> Result<()> {
         match self.what {
-            What::List(which) => which.list(globals),
-            What::Show(which) => which.show(globals),
-            What::Retry(which) => which.retry(globals),
-            What::Discard(which) => which.discard(globals),
+            // A single word is the consumer here: the list is not of one event.
+            What::List(which) if which.id.is_none() => which.list(globals),
+            What::List(which) => which.read()?.list(globals),
+            What::Show(which) => which.read()?.show(globals),
+            What::Retry(which) => which.read()?.retry(globals),
+            What::Discard(which) => which.read()?.discard(globals),
         }
     }
 }
 
 impl Which {
+    /// With the event id where the words say it.
+    fn read(mut self) -> Result<Which> {
+        let id = Second { what: "event id", option: "event-id", given: self.event_id, word: self.id.take() };
+        match (self.all, &id.word) {
+            (true, Some(_)) => {
+                Err(Failure::usage("both --all and an event id are given", "give one of them"))
+            }
+            (true, None) => Ok(self),
+            (false, _) => {
+                self.event_id = self.consumer.second(id, event_id)?;
+                Ok(self)
+            }
+        }
+    }
+
     fn list(&self, globals: &Globals) -> Result<()> {
         let consumer = self.consumer.name()?.map(ConsumerId::stored);
         let mut queue = globals.open()?;
@@ -137,7 +158,10 @@ impl Which {
     /// The event that was given; `None` for all. One or the other is required.
     fn selected(&self) -> Result<Option<i64>> {
         if self.event_id.is_none() && !self.all {
-            return Err(Failure::usage("no dead letter given", "give --event-id <id> or --all"));
+            return Err(Failure::usage(
+                "no dead letter given",
+                "give its event id after the consumer's name, or --all",
+            ));
         }
         Ok(self.event_id)
     }

@@ -13,6 +13,30 @@ pub fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
+/// Who pushes, where nobody says: an agent's own handler, else the user.
+pub fn default_source() -> String {
+    if variable("THREAD_CONSUMER").is_some() {
+        return "self".to_owned();
+    }
+    let fit = |c: char| if c.is_alphanumeric() || "._-".contains(c) { c } else { '-' };
+    let name: String = user().chars().flat_map(char::to_lowercase).map(fit).collect();
+    format!("internal:dm:default:{name}")
+}
+
+/// This user's name; where the system's list has none (in a container, for instance), what the
+/// environment says, and else the number.
+fn user() -> String {
+    let number = rustix::process::geteuid().as_raw().to_string();
+    let list = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let mut entries = list.lines().filter_map(|line| {
+        let mut fields = line.split(':');
+        Some((fields.next().filter(|name| !name.is_empty())?, fields.nth(1)?))
+    });
+    let listed = entries.find(|(_, uid)| *uid == number).map(|(name, _)| name.to_owned());
+    let said = || Some(variable("USER").or_else(|| variable("LOGNAME"))?.to_string_lossy().into_owned());
+    listed.or_else(said).unwrap_or(number)
+}
+
 /// The current directory or the nearest parent that is a thread of this user's own, on the same file
 /// system: a thread that somebody else planted in `/tmp` collects nobody's pushes.
 pub fn surrounding_thread() -> Option<PathBuf> {

@@ -1,34 +1,41 @@
 //! The options that make one event: who sends it, of what kind, its content and what stands beside it.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Args, ValueHint};
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, OFlags};
 
 use super::error::{Failure, Result, WithHint};
+use super::{environment, output};
 use crate::error::Error;
-use crate::model::event::NewEvent;
+use crate::model::event::{NewEvent, Type};
 
 /// The largest content, in bytes: no larger row fits the database.
 const MAX_CONTENT: u64 = 999_000_000;
 
 #[derive(Args)]
 pub struct EventArgs {
+    /// The payload, or - to read it from stdin: any size, byte for byte, UTF-8
+    #[arg(value_name = "TEXT", conflicts_with_all = ["content", "content_file"])]
+    text: Option<String>,
     /// Who sends it, e.g. external:telegram:tg-main:dm:alice:alice, internal:dm:default:bot or self
+    /// [default: self in a handler, else internal:dm:default:<your user>]
     #[arg(long, allow_hyphen_values = true)]
     pub source: Option<String>,
-    /// message (between actors) or record (an actor's own trace)
-    #[arg(long = "type", value_name = "TYPE")]
+    /// message (between actors) or record (an actor's own trace) [default: message]
+    #[arg(long = "type", value_name = "TYPE", value_parser = AnyType, hide_possible_values = true)]
     pub kind: Option<String>,
     /// A finer kind, e.g. toolcall or decision
     #[arg(long, allow_hyphen_values = true)]
     pub subtype: Option<String>,
-    /// The payload; for long text, or text that a shell may mangle, use --content-file
-    #[arg(long, allow_hyphen_values = true)]
+    /// The payload as an option, taken literally
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     content: Option<String>,
-    /// Read the payload from a file, or from stdin with "-": any size, byte for byte, UTF-8
+    /// Read the payload from a file, or from stdin with -
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with = "content")]
     content_file: Option<PathBuf>,
@@ -46,21 +53,9 @@ pub struct EventArgs {
 impl EventArgs {
     /// The one event that the options and the content make. `reply_to` is the event that it answers.
     pub fn into_event(self, reply_to: Option<i64>) -> Result<NewEvent<'static>> {
-        let source = required(self.source, "source")?;
-        let kind = required(self.kind, "type")?;
-        if self.content.is_none() && self.content_file.is_none() {
-            return Err(missing("content", "--content-file - to read it from stdin, or --content"));
-        }
-        let metadata = if self.meta.is_empty() { self.metadata } else { Some(object_of(&self.meta)?) };
-        let content = match &self.content_file {
-            Some(file) => read_content(file)?,
-            None => self.content.unwrap_or_default(),
-        };
-        let mut event =
-            NewEvent::new(source, &kind, self.subtype.map(Into::into), content).map_err(Error::from)?;
-        if let Some(json) = metadata {
-            event = event.with_metadata(&json).map_err(Error::from)?;
-        }
+        // What may be wrong with the options, before stdin is read.
+        let event = self.without_content()?;
+        let mut event = NewEvent { content: self.content()?.into(), ..event };
         if let Some(id) = reply_to {
             event = event.with_reply_to(id).map_err(Error::from)?;
         }
@@ -69,17 +64,72 @@ impl EventArgs {
         }
         Ok(event)
     }
+
+    /// An event as the options describe it, but for its content and its key.
+    pub fn without_content(&self) -> Result<NewEvent<'static>> {
+        let source = self.source.clone().unwrap_or_else(environment::default_source);
+        let kind = self.kind.as_deref().unwrap_or(Type::Message.as_str());
+        if Type::parse(kind).is_none() {
+            return Err(Failure::usage(
+                format_args!("the type '{}' is neither message nor record", output::plain(kind)),
+                "a finer kind is a subtype: --type record --subtype <KIND>; nothing was stored",
+            ));
+        }
+        let subtype = self.subtype.clone().map(Into::into);
+        let event = NewEvent::new(source, kind, subtype, "").map_err(Error::from)?;
+        let metadata = match &self.meta[..] {
+            [] => self.metadata.clone(),
+            words => Some(object_of(words)?),
+        };
+        Ok(match metadata {
+            Some(json) => event.with_metadata(&json).map_err(Error::from)?,
+            None => event,
+        })
+    }
+
+    fn content(&self) -> Result<String> {
+        if self.content.as_deref() == Some("-") && stdin_is_a_pipe() {
+            output::warn("--content - is stored as a hyphen; `thread push -` reads the content from stdin");
+        }
+        match (self.text.as_deref(), &self.content_file, &self.content) {
+            (Some("-"), ..) => read_content(Path::new("-")),
+            (_, Some(file), _) => read_content(file),
+            (Some(text), ..) => Ok(text.to_owned()),
+            (.., Some(text)) => Ok(text.clone()),
+            (None, None, None) => Err(Failure::usage(
+                "the event has no content",
+                "give it as a word, or - to read it from stdin; nothing was stored",
+            )),
+        }
+    }
 }
 
-fn required(value: Option<String>, name: &str) -> Result<String> {
-    value.ok_or_else(|| missing(name, &format!("--{name}")))
+/// Takes any type, and tells completions which there are: in a batch whose lines all have one, it does
+/// not matter.
+#[derive(Clone)]
+struct AnyType;
+
+impl TypedValueParser for AnyType {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> std::result::Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue>>> {
+        Some(Box::new(
+            [Type::Message, Type::Record].map(|kind| PossibleValue::new(kind.as_str())).into_iter(),
+        ))
+    }
 }
 
-fn missing(name: &str, give: &str) -> Failure {
-    Failure::usage(
-        format_args!("the event has no {name}"),
-        format_args!("give {give}, or --batch; nothing was stored"),
-    )
+fn stdin_is_a_pipe() -> bool {
+    rustix::fs::fstat(io::stdin()).is_ok_and(|about| FileType::from_raw_mode(about.st_mode).is_fifo())
 }
 
 fn read_content(path: &Path) -> Result<String> {
@@ -127,8 +177,9 @@ fn stdin_is_closed() -> bool {
 
 /// A JSON object of strings from `key=value` words.
 fn object_of(words: &[String]) -> Result<String> {
-    let wrong =
-        |what: String| Failure::usage(what, "give --meta as key=value, each key once; nothing was stored");
+    let wrong = |what: String| {
+        Failure::usage(what, "give --meta as key=value, each key once, after the content; nothing was stored")
+    };
     let mut object = serde_json::Map::new();
     for word in words {
         let Some((key, value)) = word.split_once('=').filter(|(key, _)| !key.is_empty()) else {

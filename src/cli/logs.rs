@@ -22,7 +22,7 @@ const STEP: Duration = Duration::from_millis(100);
 /// The handler's standard output and error, with a line before and after each run. On a terminal,
 /// control characters in it are shown as text.
 #[derive(Args)]
-#[command(after_help = "Example:\n  thread logs --thread inbox --consumer bot --tail 50 -f")]
+#[command(after_help = "Example:\n  thread logs -t inbox bot --tail 50 -f")]
 pub struct Logs {
     #[command(flatten)]
     consumer: ConsumerArg,

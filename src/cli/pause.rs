@@ -11,7 +11,7 @@ use crate::run::control;
 ///
 /// A run under way goes on. Events are kept for it; `thread resume` wakes it.
 #[derive(Args)]
-#[command(after_help = "Example:\n  thread pause --thread inbox --consumer bot")]
+#[command(after_help = "Example:\n  thread pause -t inbox bot")]
 pub struct Pause {
     #[command(flatten)]
     consumer: ConsumerArg,

@@ -20,13 +20,13 @@ use crate::store::Move;
 /// printing as events come; the cursor stays, so `thread ack` what is done.
 #[derive(Args)]
 #[command(override_usage = "\
-thread pop [OPTIONS] --consumer <NAME> --resume
-       thread pop [OPTIONS] --consumer <NAME> --last-event-id <ID>")]
+thread pop [OPTIONS] <CONSUMER> --resume
+       thread pop [OPTIONS] <CONSUMER> --last-event-id <ID>")]
 #[command(after_help = "\
 Examples:
-  thread pop --thread inbox --consumer bot --resume
-  thread pop --thread inbox --consumer bot --last-event-id 42 --limit 10
-  thread pop --thread inbox --consumer bot --resume --follow --wait 10m")]
+  thread pop -t inbox bot --resume
+  thread pop -t inbox bot --last-event-id 42 --limit 10
+  thread pop -t inbox bot --resume --follow --wait 10m")]
 pub struct Pop {
     #[command(flatten)]
     consumer: ConsumerArg,

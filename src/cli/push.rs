@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 
-use super::batch::Batch;
+use super::batch::{Batch, Form};
 use super::error::{Failure, Result};
 use super::event::EventArgs;
 use super::progress::Progress;
@@ -26,22 +26,24 @@ use crate::store::Stored;
 /// brought up to date and consumers are woken; trouble with either is a warning, because the event is
 /// stored and pushing it again would store it twice.
 ///
-/// With --batch, stdin is NDJSON: one JSON object per line with source, type, content and optionally
-/// subtype, metadata (an object) and idempotency_key; --source, --type and --subtype are defaults for
-/// lines without them. Other keys are ignored, so `thread peek` pipes into `thread push --batch`. The
-/// batch is stored whole or not at all; the number stored is printed.
+/// With --lines, each line of stdin is the content of an event; empty lines are skipped. With --batch,
+/// stdin is NDJSON: one JSON object per line with source, type, content and optionally subtype,
+/// metadata (an object) and idempotency_key; --source, --type and --subtype are defaults for lines
+/// without them. Other keys are ignored, so `thread peek` pipes into `thread push --batch`. Either is
+/// stored whole or not at all; the number stored is printed.
 #[derive(Args)]
 #[command(override_usage = "\
-thread push [OPTIONS] --source <S> --type <T> --content <TEXT>
-       thread push [OPTIONS] --source <S> --type <T> --content-file <FILE>
+thread push [OPTIONS] <TEXT>
+       thread push [OPTIONS] -
+       thread push [OPTIONS] --content-file <FILE>
+       thread push [OPTIONS] --lines
        thread push [OPTIONS] --batch")]
 #[command(after_help = "\
 Examples:
-  thread push --thread inbox --source self --type message --content 'Hello'
-  git diff | thread push --thread inbox --source self --type record \\
-    --subtype decision --content-file -
+  thread push -t inbox 'Hello'
+  git diff | thread push -t inbox --type record --subtype diff -
   jq -c '{content: .}' build.jsonl |
-    thread push --thread inbox --batch --source ci --type record")]
+    thread push -t inbox --batch --source ci --type record")]
 pub struct Push {
     #[command(flatten)]
     event: EventArgs,
@@ -51,14 +53,17 @@ pub struct Push {
     /// Then wait until the consumers that it is for have acknowledged it, at most so long
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     sync: Option<Duration>,
+    /// Store an event for each line of stdin
+    #[arg(long, conflicts_with_all = ["text", "content", "content_file", "idempotency_key", "reply_to", "batch"])]
+    lines: bool,
     /// Store many events, read as NDJSON from stdin
-    #[arg(long, conflicts_with_all = ["content_file", "reply_to"])]
+    #[arg(long, conflicts_with_all = ["text", "content_file", "reply_to"])]
     batch: bool,
 }
 
 impl Push {
     pub fn run(self, globals: &Globals) -> Result<()> {
-        if self.batch { self.push_batch(globals) } else { self.push_one(globals) }
+        if self.batch || self.lines { self.push_many(globals) } else { self.push_one(globals) }
     }
 
     fn push_one(self, globals: &Globals) -> Result<()> {
@@ -71,15 +76,18 @@ impl Push {
         wait_for_delivery(&mut queue, self.sync, stored.id, stored.id)
     }
 
-    fn push_batch(self, globals: &Globals) -> Result<()> {
+    fn push_many(self, globals: &Globals) -> Result<()> {
         let interrupted = Failure::failed("interrupted, nothing was stored", "push the whole batch again");
         signals::on_interrupt(Some(&interrupted), globals.json)?;
         let mut queue = globals.open()?;
         let event = self.event;
-        let defaults = Defaults { source: event.source, kind: event.kind, subtype: event.subtype };
+        let form = match self.lines {
+            true => Form::Lines(event.without_content()?),
+            false => Form::Json(Defaults { source: event.source, kind: event.kind, subtype: event.subtype }),
+        };
         let mut batch = Batch::open(queue.files())?;
         let appended = queue.append(&mut |put| {
-            batch.for_each(&defaults, &mut |event| put(event).map(drop))?;
+            batch.for_each(&form, &mut |event| put(event).map(drop))?;
             signals::defer();
             Ok(())
         })?;

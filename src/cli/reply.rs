@@ -14,7 +14,7 @@ use crate::queue::Queue;
 #[derive(Args)]
 #[command(after_help = "\
 Example:
-  thread reply -t inbox --to 3 --source self --type message --content 'Yes'")]
+  thread reply -t inbox --to 3 'Yes'")]
 pub struct Reply {
     /// The event that is answered [default: $THREAD_EVENT_ID]
     #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true)]

@@ -12,7 +12,7 @@ use crate::run::control;
 /// Ends a pause, a stall or a wait between two attempts, forgets the attempts, and wakes the
 /// consumer when something is pending.
 #[derive(Args)]
-#[command(after_help = "Example:\n  thread resume --thread inbox --consumer bot")]
+#[command(after_help = "Example:\n  thread resume -t inbox bot")]
 pub struct Resume {
     #[command(flatten)]
     consumer: ConsumerArg,

@@ -3,6 +3,7 @@
 use clap::Args;
 use serde_json::json;
 
+use super::consumer::Second;
 use super::error::Result;
 use super::{ConsumerArg, Globals, event_id, output, wake_consumer, warn_if_clamped};
 use crate::files::log::Level;
@@ -17,14 +18,17 @@ use crate::store::Move;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  thread seek --thread inbox --consumer bot --to earliest
-  thread seek --thread inbox --consumer bot --to 2026-03-18T10:30:00Z")]
+  thread seek -t inbox bot earliest
+  thread seek -t inbox bot 2026-03-18T10:30:00Z")]
 pub struct Seek {
     #[command(flatten)]
     consumer: ConsumerArg,
-    /// Where to
-    #[arg(long, value_name = "earliest|latest|ID|TIME", value_parser = position, allow_negative_numbers = true)]
-    to: Position,
+    /// Where to: earliest, latest, an event id, or a time
+    #[arg(value_name = "TO")]
+    place: Option<String>,
+    /// The same, as an option
+    #[arg(long, value_name = "TO", value_parser = position, allow_negative_numbers = true)]
+    to: Option<Position>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -50,11 +54,13 @@ fn position(text: &str) -> std::result::Result<Position, String> {
 }
 
 impl Seek {
-    pub fn run(self, globals: &Globals) -> Result<()> {
+    pub fn run(mut self, globals: &Globals) -> Result<()> {
+        let to = Second { what: "position", option: "to", given: self.to, word: self.place };
+        let to = self.consumer.required_second(to, position)?;
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
         let store = queue.store();
-        let id = match self.to {
+        let id = match to {
             Position::Earliest => 0,
             Position::Latest => store.newest()?,
             Position::Event(id) => id,

@@ -18,7 +18,7 @@ use crate::run::stop::{Stopped, stop};
 /// --kill-after. Returns when it is gone. The consumer is then stalled: the next matching event or
 /// `thread resume` starts it again. No attempt is counted. When there is nothing to stop, exit 1.
 #[derive(Args)]
-#[command(after_help = "Example:\n  thread stop --thread inbox --consumer bot --kill-after 30s")]
+#[command(after_help = "Example:\n  thread stop -t inbox bot --kill-after 30s")]
 pub struct Stop {
     #[command(flatten)]
     consumer: ConsumerArg,

@@ -33,16 +33,18 @@ use crate::model::subscription::{ConsumerId, NewSubscription};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  thread subscribe --thread inbox --consumer bot --deliver stdin \\
-    --handler './agent.sh'
-  thread subscribe --thread inbox --consumer bot --filter \"type = 'message'\" \\
-    --handler './agent.sh'")]
+  thread subscribe -t inbox bot ./agent.sh --deliver stdin
+  thread subscribe -t inbox bot 'claude -p \"$(thread guide --for handler)\"' \\
+    --filter \"type = 'message'\" --timeout 10m")]
 pub struct Subscribe {
     #[command(flatten)]
     consumer: ConsumerArg,
-    /// The command to start, in the language of sh
+    /// The handler: the command to start, in the language of sh
+    #[arg(value_name = "COMMAND", value_hint = ValueHint::CommandString)]
+    command: Option<String>,
+    /// The same, as an option
     #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString, allow_hyphen_values = true)]
-    handler: String,
+    handler: Option<String>,
     /// An SQL condition over id, created_at, source, type, subtype, content and metadata [default: every event]
     #[arg(long, value_name = "SQL", allow_hyphen_values = true)]
     filter: Option<String>,
@@ -103,7 +105,8 @@ fn from(text: &str) -> std::result::Result<From, String> {
 }
 
 impl Subscribe {
-    pub fn run(self, globals: &Globals) -> Result<()> {
+    pub fn run(mut self, globals: &Globals) -> Result<()> {
+        let handler = self.handler()?;
         let name = self.consumer.required()?;
         let consumer = ConsumerId::new(&name).map_err(|why| {
             Failure::usage(
@@ -111,9 +114,6 @@ impl Subscribe {
                 "use 1 to 128 of A-Z a-z 0-9 . _ - : @, beginning with a letter or digit",
             )
         })?;
-        if self.handler.trim().is_empty() {
-            return Err(Failure::usage("the handler is empty", "give the command to start"));
-        }
         let cwd = directory(self.cwd.as_deref())?;
         let mut queue = globals.open()?;
         let filter = self.filter.filter(|text| !text.trim().is_empty());
@@ -126,7 +126,7 @@ impl Subscribe {
         };
         let new = NewSubscription {
             consumer: consumer.clone(),
-            handler_cmd: self.handler,
+            handler_cmd: handler,
             filter,
             cwd: Some(cwd),
             options: Options {
@@ -152,6 +152,29 @@ impl Subscribe {
         );
         wake_consumer(&mut queue, &consumer);
         if globals.json { print_json(&new) } else { output::line(&consumer) }
+    }
+}
+
+impl Subscribe {
+    /// The command to start.
+    fn handler(&mut self) -> Result<String> {
+        let word = self.command.take().or_else(|| self.consumer.spare_word());
+        let handler = match (word, self.handler.take()) {
+            (Some(_), Some(_)) => {
+                return Err(Failure::usage(
+                    "the handler is given twice",
+                    "give it as a word or by --handler",
+                ));
+            }
+            (word, option) => word.or(option),
+        };
+        let missing =
+            || Failure::usage("no handler given", "give the command to start after the consumer's name");
+        let handler = handler.ok_or_else(missing)?;
+        if handler.trim().is_empty() {
+            return Err(Failure::usage("the handler is empty", "give the command to start"));
+        }
+        Ok(handler)
     }
 }
 

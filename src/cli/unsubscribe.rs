@@ -12,7 +12,7 @@ use crate::run::control::notify_supervisors;
 /// A run under way finishes and is not followed by another. The cursor stays, so that
 /// subscribing the same consumer again goes on where it stopped.
 #[derive(Args)]
-#[command(after_help = "Example:\n  thread unsubscribe --thread inbox --consumer bot")]
+#[command(after_help = "Example:\n  thread unsubscribe -t inbox bot")]
 pub struct Unsubscribe {
     #[command(flatten)]
     consumer: ConsumerArg,

@@ -21,8 +21,8 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 const TOOLS: &[&str] = &[
     "awk", "basename", "bash", "cat", "chmod", "cp", "cut", "date", "dd", "echo", "env", "false", "flock",
     "grep", "head", "kill", "ln", "ls", "mkdir", "mkfifo", "mv", "nohup", "paste", "printf", "ps",
-    "readlink", "rm", "rmdir", "script", "sed", "seq", "setsid", "sh", "sleep", "sort", "stat", "stty",
-    "tail", "tee", "test", "tmux", "touch", "tr", "true", "truncate", "uniq", "wc", "xargs",
+    "readlink", "rm", "rmdir", "script", "sed", "seq", "setpriv", "setsid", "sh", "sleep", "sort", "stat",
+    "stty", "tail", "tee", "test", "tmux", "touch", "tr", "true", "truncate", "uniq", "wc", "xargs",
 ];
 
 /// A folder of its own with a `bin`, and one thread called `inbox` (made by [`World::with_thread`]).

@@ -55,3 +55,4 @@ mod unsubscribe;
 mod usage;
 mod users;
 mod wakeups;
+mod words;
