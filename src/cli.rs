@@ -18,6 +18,7 @@ mod doctor;
 mod environment;
 mod event;
 mod external;
+mod form;
 mod guide;
 mod info;
 mod init;

@@ -75,6 +75,12 @@ impl Foreign {
     }
 }
 
+/// One line that others wrote, as [`Foreign`] prints it on a terminal.
+pub fn tame(line: &str) -> String {
+    let tamed = Foreign { to_terminal: true, begun: false }.tamed(line.as_bytes());
+    String::from_utf8_lossy(&tamed).into_owned()
+}
+
 /// Whether the reader of stdout has gone, which is noticed without writing to it.
 pub fn reader_is_gone() -> bool {
     let stdout = io::stdout();

@@ -1,58 +1,142 @@
 //! `thread peek`: reading without consuming.
 
+use chrono::Utc;
 use clap::Args;
 
-use super::error::{Failure, Result};
+use super::error::Result;
+use super::form::Form;
 use super::reading::ReadingArgs;
 use super::{Globals, event_id, limit};
 use crate::error::Error;
+use crate::model::duration;
 use crate::model::filter::{Filter, Scope};
-use crate::queue::Selection;
+use crate::model::time::{self, Time};
+use crate::queue::{Queue, Selection};
+
+/// How many events are printed where nothing says where to begin.
+const TAIL: u64 = 10;
+
+/// The longest pattern that SQLite matches, in bytes.
+const MAX_PATTERN: usize = 256;
 
 /// Print events without consuming them
 ///
-/// Prints the events after --last-event-id, oldest first, one JSON object per line; with --filter,
-/// only those that match. Needs no consumer and changes nothing. With --tail, begins with the last
-/// events; with --follow, goes on printing as events come, by default from the end; with --wait,
-/// when there is nothing yet, waits for the first event.
+/// Prints events oldest first, one JSON object per line: the last ten, the last N (-n), or those
+/// after an event or a time (--last-event-id, --since), and of these only what --type, --source,
+/// --until and --filter let through. Needs no consumer and changes nothing. With --follow, goes on
+/// printing as events come, by default from the end; with --wait, when there is nothing yet, waits
+/// for the first event, by default a new one.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  thread peek --thread inbox --tail 20 --follow
-  thread peek --thread inbox --last-event-id 0 \\
-    --filter \"type = 'message' AND source LIKE 'internal:%'\"")]
+  thread peek -t inbox -n 20 --follow
+  thread peek -t inbox --since 1h --source 'internal:*' --pretty
+  thread peek -t inbox --last-event-id 0 --parse | jq .content.exit")]
 pub struct Peek {
-    /// Print the events after this one; 0 for all
+    /// The last N events [default: 10, where nothing else says where to begin]
+    #[arg(short = 'n', long, value_name = "N", value_parser = limit, allow_negative_numbers = true)]
+    tail: Option<u64>,
+    /// The events after this one; 0 for all
     #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true)]
     last_event_id: Option<i64>,
-    /// Begin with the last N events
-    #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true)]
-    tail: Option<u64>,
-    #[command(flatten)]
-    reading: ReadingArgs,
+    /// The events since then: 90s, 1h or 2d ago, or a time like 2026-03-18T10:30:00Z or 2026-03-18 (UTC)
+    #[arg(long, value_name = "WHEN", value_parser = when)]
+    since: Option<Time>,
+    /// The events until then
+    #[arg(long, value_name = "WHEN", value_parser = when, conflicts_with = "follow")]
+    until: Option<Time>,
+    /// Only messages or records
+    #[arg(long = "type", value_name = "TYPE", value_parser = ["message", "record"], hide_possible_values = true)]
+    kind: Option<String>,
+    /// Only from sources that match this pattern, as a shell would: internal:*
+    #[arg(long, value_name = "GLOB", value_parser = pattern, allow_hyphen_values = true)]
+    source: Option<String>,
     /// An SQL condition over id, created_at, source, type, subtype, content and metadata
     #[arg(long, value_name = "SQL", allow_hyphen_values = true)]
     filter: Option<String>,
+    #[command(flatten)]
+    reading: ReadingArgs,
+    /// Print content that is JSON as JSON, for jq '.content.x'
+    #[arg(long, conflicts_with = "pretty")]
+    parse: bool,
+    /// Print for people
+    #[arg(long)]
+    pretty: bool,
+}
+
+/// Reads a time, or how long ago it was.
+fn when(text: &str) -> std::result::Result<Time, String> {
+    let wrong = || {
+        format!(
+            "'{text}' is neither a time like 2026-03-18T10:30:00Z or 2026-03-18 nor a duration like 90s, 1h or 2d"
+        )
+    };
+    if let Some(time) = time::parse(text).or_else(|| time::parse(&format!("{text}T00:00:00Z"))) {
+        return Ok(time);
+    }
+    let ago = duration::parse(text).map_err(|_| wrong())?;
+    Ok(Utc::now() - ago)
+}
+
+fn pattern(text: &str) -> std::result::Result<String, String> {
+    match text.len() {
+        ..=MAX_PATTERN => Ok(text.to_owned()),
+        _ => Err(format!("a pattern has at most {MAX_PATTERN} bytes")),
+    }
 }
 
 impl Peek {
     pub fn run(self, globals: &Globals) -> Result<()> {
-        if self.last_event_id.is_none() && self.tail.is_none() && !self.reading.follow {
-            return Err(Failure::usage(
-                "no starting point given",
-                "give --last-event-id <id> (0 for all), --tail <n>, or --follow for new events",
-            ));
-        }
         let mut queue = globals.open()?;
-        let text = self.filter.unwrap_or_default();
-        let filter = Filter::new(&text, Scope::Reading).map_err(Error::from)?;
-        let after = match (self.last_event_id, self.tail) {
+        let filter = self.whole_filter()?;
+        let begins = self.last_event_id.is_some() || self.since.is_some();
+        let waits = self.reading.follow || self.reading.wait.is_some();
+        // Without a beginning, --limit says how many of the last.
+        let tail = self.tail.or_else(|| (!begins && !waits).then(|| self.reading.limit.unwrap_or(TAIL)));
+        let after = match (self.beginning(&mut queue)?, tail) {
             (after, Some(count)) => queue.start_of_tail(filter.as_ref(), after.unwrap_or(0), count)?,
             (Some(after), None) => after,
             (None, None) => queue.store().newest()?,
         };
-        // What was asked for by number is not cut short by a limit that nobody gave.
-        let limit = self.reading.limit_or(self.tail);
-        self.reading.print(&mut queue, Selection { after, limit, filter })
+        // What was asked for by number or by time is not cut short by a limit that nobody gave.
+        let limit = match tail {
+            _ if self.since.is_some() => self.reading.limit,
+            Some(_) if !self.reading.follow => self.reading.limit.or(tail),
+            _ => self.reading.limit_or_default(),
+        };
+        let form = match (self.parse, self.pretty) {
+            (_, true) => Form::Pretty,
+            (true, _) => Form::Parsed,
+            _ => Form::Line,
+        };
+        self.reading.print(&mut queue, Selection { after, limit, filter }, form)
+    }
+
+    /// After which event what is wanted begins, where anything says so.
+    fn beginning(&self, queue: &mut Queue) -> Result<Option<i64>> {
+        let Some(since) = self.since else { return Ok(self.last_event_id) };
+        let store = queue.store();
+        let after = match store.first_since(&time::format(since))? {
+            Some(first) => first - 1,
+            None => store.newest()?,
+        };
+        Ok(Some(after.max(self.last_event_id.unwrap_or(0))))
+    }
+
+    /// The filter that was given, and what further options ask for.
+    fn whole_filter(&self) -> Result<Option<Filter>> {
+        let text = self.filter.as_deref().unwrap_or_default();
+        // On its own, so that a mistake in it is told in its own words.
+        let given = Filter::new(text, Scope::Reading).map_err(Error::from)?;
+        let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
+        let conditions = [
+            self.since.map(|time| format!("created_at >= '{}'", time::format(time))),
+            self.until.map(|time| format!("created_at <= '{}'", time::format(time))),
+            self.kind.as_deref().map(|kind| format!("type = '{kind}'")),
+            self.source.as_deref().map(|pattern| format!("source GLOB {}", quoted(pattern))),
+            given.map(|filter| format!("(\n{}\n)", filter.text())),
+        ];
+        let conditions: Vec<String> = conditions.into_iter().flatten().collect();
+        Ok(Filter::new(&conditions.join(" AND "), Scope::Reading).map_err(Error::from)?)
     }
 }

@@ -3,6 +3,7 @@
 use clap::Args;
 
 use super::error::{Failure, Result};
+use super::form::Form;
 use super::reading::ReadingArgs;
 use super::{ConsumerArg, Globals, event_id, warn_if_clamped};
 use crate::pending::checked_filter;
@@ -59,6 +60,7 @@ impl Pop {
             subscription = queue.subscription(&consumer)?;
         }
         let after = subscription.scanned_upto(subscription.last_acked_id);
-        self.reading.print(&mut queue, Selection { after, limit: self.reading.limit_or(None), filter })
+        let limit = self.reading.limit_or_default();
+        self.reading.print(&mut queue, Selection { after, limit, filter }, Form::Line)
     }
 }

@@ -1,12 +1,14 @@
 //! What `pop` and `peek` share: printing events as NDJSON, once, after a wait, or as they come.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use rustix::event::{PollFd, PollFlags};
 
-use super::error::Result;
+use super::error::{Failure, Result};
+use super::form::Form;
 use super::limit;
 use super::output::{self, Reader};
 use super::progress::Progress;
@@ -18,17 +20,30 @@ use crate::queue::{Queue, Remaining, Selection};
 /// How many events are printed by default.
 const LIMIT: u64 = 100;
 
+/// About so many bytes are read before they are printed.
+const PAGE_BYTES: usize = 256 * 1024;
+
 #[derive(Args)]
 pub struct ReadingArgs {
     /// The most events to print [default: 100; with --follow, no limit]
     #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true)]
-    limit: Option<u64>,
+    pub limit: Option<u64>,
     /// When there are none, wait so long for one, e.g. 30s or 5m; with --follow, end after so long without
     #[arg(long, value_name = "D", value_parser = duration::parse)]
-    wait: Option<Duration>,
+    pub wait: Option<Duration>,
     /// Go on printing events as they come
     #[arg(short = 'f', long)]
     pub follow: bool,
+    /// Exit 3 when there is nothing to print
+    #[arg(long)]
+    fail_if_none: bool,
+}
+
+/// Whether anything was printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Printed {
+    None,
+    Some,
 }
 
 /// Why a wait ended.
@@ -40,41 +55,61 @@ pub enum Woken {
 }
 
 impl ReadingArgs {
-    /// The most events to print; `None` is no limit. `number` is how many were asked for otherwise.
-    pub fn limit_or(&self, number: Option<u64>) -> Option<u64> {
-        self.limit.or((!self.follow).then(|| number.unwrap_or(LIMIT)))
+    /// The most events to print; `None` is no limit.
+    pub fn limit_or_default(&self) -> Option<u64> {
+        self.limit.or((!self.follow).then_some(LIMIT))
     }
 
     /// Prints the events of `selection`, page by page, with no read transaction open while the reader
     /// takes his time; then waits for more, if that was requested.
-    pub fn print(&self, queue: &mut Queue, mut selection: Selection) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// With exit code 3 if there was none and that is to be one.
+    pub fn print(&self, queue: &mut Queue, selection: Selection, form: Form) -> Result<()> {
+        match self.print_all(queue, selection, form)? {
+            Printed::None if self.fail_if_none => Err(match self.wait {
+                Some(_) => Failure::timed_out("no event came in time", "give it longer with --wait"),
+                None => Failure::timed_out("there is no such event", "wait for one with --wait <duration>"),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn print_all(&self, queue: &mut Queue, mut selection: Selection, form: Form) -> Result<Printed> {
         let patient = self.follow || self.wait.is_some();
-        let limit = selection.limit;
         // Begun before the first look, so that nothing falls between the two.
         let watcher = patient.then(|| queue.watcher());
         let mut progress = if patient { Progress::none() } else { progress_of(queue, &selection)? };
         let mut last_event = Instant::now();
         let mut page = Vec::new();
+        let mut printed = Printed::None;
         loop {
             page.clear();
             let before = selection.after;
-            let remaining = queue.read_lines(&mut selection, &mut page)?;
+            let remaining = queue.read_page(&mut selection, &mut |row| {
+                form.write(&row, &mut page);
+                if page.len() < PAGE_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
             progress.advance(selection.after.abs_diff(before));
             if !page.is_empty() {
+                printed = Printed::Some;
                 last_event = Instant::now();
                 if output::bytes(&page)? == Reader::Gone {
-                    return Ok(());
+                    return Ok(printed);
                 }
             }
             if remaining == Remaining::Some {
                 continue;
             }
-            let enough = selection.limit == Some(0) || (!self.follow && selection.limit != limit);
-            let Some(watcher) = watcher.as_ref().filter(|_| !enough) else { return Ok(()) };
+            let enough = selection.limit == Some(0) || (!self.follow && printed == Printed::Some);
+            let Some(watcher) = watcher.as_ref().filter(|_| !enough) else { return Ok(printed) };
             let deadline = self.wait.map(|wait| last_event + wait);
             match wait(queue, watcher, selection.after, deadline)? {
                 Woken::Changed => {}
-                Woken::TimedOut | Woken::ReaderGone => return Ok(()),
+                Woken::TimedOut => return Ok(printed),
+                // Nobody is left to whom it would matter.
+                Woken::ReaderGone => return Ok(Printed::Some),
             }
         }
     }

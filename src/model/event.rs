@@ -301,6 +301,13 @@ fn explain_json(error: &serde_json::Error) -> String {
     }
 }
 
+/// The compact JSON that a content is, if it is an object, an array, a number or a boolean.
+pub fn parsed(content: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(content).ok()?;
+    let may_be = text.trim_start().starts_with(|c: char| "{[-tf".contains(c) || c.is_ascii_digit());
+    (may_be && serde_json::from_str::<IgnoredAny>(text).is_ok()).then(|| without_blanks(text))
+}
+
 /// Checks the structured forms `external:…` (five segments) and `internal:…` (three).
 ///
 /// A source that does not fit its form is stored all the same; returns the form to use.
@@ -350,6 +357,11 @@ pub struct Row<'a> {
 impl Row<'_> {
     /// Appends the event as one compact JSON object, keys in the order of the columns, no newline.
     pub fn write_json(&self, out: &mut Vec<u8>) {
+        self.write_with(None, out);
+    }
+
+    /// `json` is the content where it is not to be a string.
+    fn write_with(&self, json: Option<&str>, out: &mut Vec<u8>) {
         out.reserve(self.content.len() + self.source.len() + 192);
         out.extend_from_slice(b"{\"id\":");
         out.extend_from_slice(itoa::Buffer::new().format(self.id).as_bytes());
@@ -363,12 +375,18 @@ impl Row<'_> {
             Some(subtype) => {
                 out.extend_from_slice(b"\",\"subtype\":\"");
                 write_escaped(out, subtype);
-                out.extend_from_slice(b"\",\"content\":\"");
+                out.extend_from_slice(b"\",\"content\":");
             }
-            None => out.extend_from_slice(b"\",\"subtype\":null,\"content\":\""),
+            None => out.extend_from_slice(b"\",\"subtype\":null,\"content\":"),
         }
-        write_escaped(out, self.content);
-        out.push(b'"');
+        match json {
+            Some(json) => out.extend_from_slice(json.as_bytes()),
+            None => {
+                out.push(b'"');
+                write_escaped(out, self.content);
+                out.push(b'"');
+            }
+        }
         if let Some(metadata) = self.metadata {
             out.extend_from_slice(b",\"metadata\":");
             write_object(out, metadata);
@@ -379,6 +397,13 @@ impl Row<'_> {
     /// Appends the event as one line of NDJSON.
     pub fn write_line(&self, out: &mut Vec<u8>) {
         self.write_json(out);
+        out.push(b'\n');
+    }
+
+    /// The same, with a content that is a JSON object, array, number or boolean as that: what a line of a
+    /// batch may have been.
+    pub fn write_parsed_line(&self, out: &mut Vec<u8>) {
+        self.write_with(parsed(self.content).as_deref(), out);
         out.push(b'\n');
     }
 

@@ -1,4 +1,4 @@
-use crate::harness::{World, ids, snapshot};
+use crate::harness::{World, ids, snapshot, wait_until};
 
 fn world() -> World {
     let world = World::with_thread();
@@ -144,4 +144,152 @@ fn text_of_other_programs_that_is_no_text_is_still_one_json_line() {
         line["content"].as_str().unwrap().to_owned()
     };
     assert_eq!([content(0), content(1), content(2)], ["\u{fffd}\0\u{fffd}", "a\u{fffd}", "7.5"]);
+}
+
+fn peek(world: &World, words: &[&str]) -> Vec<i64> {
+    ids(&world.thread(["peek"].iter().chain(words)).quiet())
+}
+
+/// A thread with a dozen events, ten minutes apart, the last of them now.
+fn a_dozen() -> World {
+    let world = World::with_thread();
+    let lines: String = (1..=12).map(|n| format!("line {n}\n")).collect();
+    world.thread(["push", "--lines", "--source", "internal:dm:default:ada"]).stdin(lines).quiet();
+    let change = "UPDATE events SET source = CASE id % 2 WHEN 0 THEN source ELSE 'self' END,
+        type = CASE id % 3 WHEN 0 THEN 'record' ELSE type END,
+        created_at = strftime('%Y-%m-%dT%H:%M:%fZ', created_at, ((id - 12) * 10) || ' minutes')";
+    world.db().execute(change, []).unwrap();
+    world
+}
+
+#[test]
+fn peek_alone_prints_the_last_ten() {
+    let world = a_dozen();
+    assert!(peek(&world, &[]).into_iter().eq(3..=12));
+    assert_eq!(peek(&world, &["-n", "2"]), [11, 12]);
+    assert_eq!(peek(&world, &["--limit", "2"]), [11, 12]);
+    assert_eq!(peek(&world, &["--type", "record"]), [3, 6, 9, 12]);
+    assert_eq!(peek(&world, &["-n", "2", "--type", "record"]), [9, 12]);
+    assert!(peek(&world, &["-n", "11", "--limit", "3"]).into_iter().eq(2..=4));
+    assert_eq!(World::with_thread().thread(["peek"]).quiet(), "");
+}
+
+#[test]
+fn times_types_and_sources_choose_events_without_sql() {
+    let world = a_dozen();
+    let at = |id: i64| -> String {
+        world.db().query_row("SELECT created_at FROM events WHERE id = ?1", [id], |row| row.get(0)).unwrap()
+    };
+    assert_eq!(peek(&world, &["--since", "25m"]), [10, 11, 12]);
+    assert_eq!(peek(&world, &["--since", "2h", "--until", "85m"]), [1, 2, 3]);
+    assert_eq!(peek(&world, &["--until", "95m"]), [1, 2]);
+    assert_eq!(peek(&world, &["--since", &at(10), "--until", &at(11)]), [10, 11]);
+    assert_eq!(peek(&world, &["--since", &at(10), "--last-event-id", "11"]), [12]);
+    assert_eq!(peek(&world, &["--since", "2000-01-01"]).len(), 12);
+    assert_eq!(peek(&world, &["--since", "2000-01-01", "--limit", "2"]), [1, 2]);
+    assert_eq!(peek(&world, &["--since", "2000-01-01", "-n", "2"]), [11, 12]);
+    assert_eq!(peek(&world, &["--since", "2999-01-01"]), [0; 0]);
+    assert_eq!(peek(&world, &["--source", "internal:*", "--type", "message"]), [2, 4, 8, 10]);
+    assert_eq!(peek(&world, &["--source", "self", "--filter", "id > 8 OR id = 1 -- so"]), [1, 9, 11]);
+    assert_eq!(peek(&world, &["--source", "it's*"]), [0; 0]);
+    for wrong in [
+        &["--since", "yesterday"][..],
+        &["--since", ""],
+        &["--type", "log"],
+        &["--until", "1h", "--follow"],
+        &["--source", &"x".repeat(257)],
+        &["--source", "self", "--filter", "1) OR (1"],
+        &["--pretty", "--parse"],
+    ] {
+        world.thread(["peek"].iter().chain(wrong)).fails(2);
+    }
+}
+
+#[test]
+fn since_is_not_cut_short_at_a_hundred() {
+    let world = World::with_thread();
+    world.thread(["push", "--lines"]).stdin("x\n".repeat(150)).quiet();
+    assert_eq!(peek(&world, &["--since", "1h"]).len(), 150);
+}
+
+#[test]
+fn waiting_without_a_beginning_waits_for_what_is_new() {
+    let world = a_dozen();
+    assert_eq!(peek(&world, &["--wait", "50ms"]), [0; 0]);
+    let waiting = world.thread(["peek", "--wait", "1h"]).spawn();
+    // The push may come before the wait begins; a further one is then what ends it.
+    let mut pushed = Vec::new();
+    let mut waiting = Some(waiting);
+    wait_until("the wait to end", || {
+        pushed.push(world.push("new"));
+        waiting.as_mut().unwrap().try_wait().unwrap().is_some()
+    });
+    let output = waiting.take().unwrap().wait_with_output().unwrap();
+    let printed = ids(&String::from_utf8(output.stdout).unwrap());
+    assert!(!printed.is_empty() && printed.iter().all(|id| pushed.contains(id)), "{printed:?}");
+}
+
+#[test]
+fn nothing_to_print_is_exit_3_where_that_is_asked_for() {
+    let world = a_dozen();
+    world.idle_consumer("bot", "type = 'record'");
+    for words in [
+        &["peek", "--filter", "0"][..],
+        &["peek", "--filter", "0", "--wait", "20ms"],
+        &["peek", "--follow", "--wait", "20ms"],
+        &["pop", "bot", "--last-event-id", "12"],
+        &["pop", "bot", "--resume", "--wait", "20ms"],
+    ] {
+        let waits = words.contains(&"--wait");
+        assert_eq!(world.thread(words).quiet(), "");
+        let error = world.thread(words).arg("--fail-if-none").fails(3);
+        let what = if waits { "no event came in time" } else { "there is no such event" };
+        assert!(error.starts_with(&format!("Error: {what} - ")), "{error}");
+    }
+    assert_eq!(peek(&world, &["--fail-if-none", "-n", "1"]), [12]);
+    assert_eq!(peek(&world, &["--fail-if-none", "-n", "1", "--wait", "5"]), [12]);
+}
+
+#[test]
+fn content_that_is_json_can_be_printed_as_json() {
+    let world = World::with_thread();
+    for content in ["{\"n\": [1,\n 2.50]}", "true", "-7", "plain", "{broken", "\"text\"", "null", "01", ""] {
+        world.thread(["push", "--source", "self", "--content", content]).quiet();
+    }
+    let parsed = world.thread(["peek", "--parse"]).quiet();
+    let contents: Vec<&str> = parsed
+        .lines()
+        .map(|line| line.split_once("\"content\":").unwrap().1.strip_suffix('}').unwrap())
+        .collect();
+    let texts = ["\"plain\"", "\"{broken\"", "\"\\\"text\\\"\"", "\"null\"", "\"01\"", "\"\""];
+    assert_eq!(contents[..3], ["{\"n\":[1,2.50]}", "true", "-7"]);
+    assert_eq!(contents[3..], texts);
+    // It is what a batch may have been.
+    world.thread(["init", "copy"]).quiet();
+    world.thread(["push", "-t", "copy", "--batch"]).stdin(parsed.clone()).quiet();
+    assert_eq!(world.thread(["peek", "-t", "copy", "--parse"]).quiet().lines().count(), 9);
+}
+
+#[test]
+fn pretty_is_for_people() {
+    let world = World::with_thread();
+    world
+        .thread(["push", "--source", "self", "--type", "record", "--subtype", "toolcall", "-"])
+        .arg("--meta")
+        .arg("run_id=7")
+        .stdin("{\"tool\":\"sh\",\"exit\":[0]}")
+        .quiet();
+    world.thread(["push", "--source", "external:x\u{202e}", "-"]).stdin("one\n\ttwo \x1b[2J\n").ok();
+    let times: Vec<String> = {
+        let events = world.thread(["peek"]).quiet();
+        events.lines().map(|line| line.split('"').nth(5).unwrap().to_owned()).collect()
+    };
+    let expected = format!(
+        "1  {}  self  record/toolcall\n    {{\n      \"tool\": \"sh\",\n      \"exit\": [\n        0\n      ]\n    }}\n    \
+         metadata: {{\"run_id\":\"7\"}}\n\n2  {}  external:x\\u{{202e}}  message\n    one\n    \ttwo \\x1b[2J\n\n",
+        times[0], times[1]
+    );
+    assert_eq!(world.thread(["peek", "--pretty"]).quiet(), expected);
+    let coloured = world.thread(["peek", "--pretty", "-n", "1"]).env("CLICOLOR_FORCE", "1").quiet();
+    assert!(coloured.starts_with("\x1b[1m2  "), "{coloured:?}");
 }
