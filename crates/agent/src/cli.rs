@@ -1,6 +1,7 @@
 //! The command line: its options, and how failures are told.
 
 mod install;
+mod serve;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -11,20 +12,39 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use serde_json::json;
 use thread::Queue;
+use thread::run::Launcher;
+use thread_agent::launcher;
 
 /// Stand between a thread and any agent program
 ///
 /// A conversation with an agent is a thread: whatever anybody says in it, and whatever the agent does in
-/// answer, are its events.
+/// answer, are its events. `thread agent install` subscribes an agent; then each message that is pushed is
+/// given to PROGRAM, and what PROGRAM says is pushed, as it comes.
+///
+/// Without a command, this is the handler that `install` subscribes. It takes the consumer's messages one
+/// after another, drives PROGRAM, and ends when there is nothing to do for a while.
 #[derive(Parser)]
 #[command(name = "thread agent", bin_name = "thread agent", version, max_term_width = 100)]
-#[command(arg_required_else_help = true)]
+#[command(arg_required_else_help = true, args_conflicts_with_subcommands = true)]
+#[command(subcommand_negates_reqs = true, after_help = EXAMPLE)]
 struct Cli {
     #[command(flatten)]
     globals: Globals,
+    #[command(flatten)]
+    settings: serve::Settings,
+    /// The agent program and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
+    program: Vec<String>,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
+
+const EXAMPLE: &str = "\
+Example:
+  thread init talk
+  thread agent install --thread talk -- sh -c 'tr a-z A-Z'
+  thread push --thread talk --source external:cli:here:dm:me:me --type message --content hello
+  thread peek --thread talk --last-event-id 0 --follow";
 
 #[derive(Args)]
 pub struct Globals {
@@ -90,6 +110,12 @@ impl Globals {
     }
 }
 
+/// What starts handlers after a push of this program.
+pub fn find_launcher() -> Result<Launcher> {
+    let hint = "install it beside thread-agent, or put it on PATH";
+    launcher::launcher().map_err(|what| Failure::failed(what, hint))
+}
+
 /// A variable of the environment; an empty one counts as unset.
 pub fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
@@ -112,7 +138,8 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
         }
     };
     let done = match cli.command {
-        Command::Install(command) => command.run(&cli.globals),
+        Some(Command::Install(command)) => command.run(&cli.globals),
+        None => serve::run(cli.settings, cli.program, &cli.globals),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -32,6 +32,9 @@ pub use parse::Entry;
 /// The source of everything that the agent's side writes.
 pub const SELF: &str = "self";
 
+/// The longest run id, in bytes. One that is longer, empty or has control characters counts as not given.
+pub const MAX_RUN_ID: usize = 256;
+
 /// The run that a message without a run id begins: `run_<event id>`.
 pub fn run_id_of(event_id: i64) -> String {
     format!("run_{event_id}")

@@ -21,8 +21,16 @@
 //! # }
 //! ```
 
+pub mod adapter;
+pub mod agenda;
 pub mod conversation;
 pub mod install;
 pub mod launcher;
+pub mod marked;
+pub mod program;
+pub mod protocol;
+pub mod store;
+pub mod transcript;
+mod utf8;
 
 pub use install::install;

@@ -6,9 +6,9 @@ use clap::{Args, ValueHint};
 use serde_json::json;
 use thread::model::subscription::ConsumerId;
 use thread_agent::install::{self, CONSUMER, Install};
-use thread_agent::launcher;
 
-use super::{Failure, Globals, Result, print};
+use super::serve::Settings;
+use super::{Failure, Globals, Result, find_launcher, print};
 
 /// Make an agent answer what is said in a thread
 ///
@@ -24,9 +24,8 @@ pub struct Command {
     /// The name to subscribe
     #[arg(long, value_name = "NAME", default_value = CONSUMER)]
     consumer: String,
-    /// A file of NAME=value lines (API keys), read whenever the agent is started
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    env_file: Option<PathBuf>,
+    #[command(flatten)]
+    settings: Settings,
     /// The agent program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
     program: Vec<String>,
@@ -47,10 +46,10 @@ impl Command {
                 "change to one that exists",
             )
         })?;
-        let env_file = self.env_file.map(|file| readable(&cwd.join(file))).transpose()?;
-        let install = Install { consumer, env_file, ..Install::new(self.program, cwd) };
-        let launcher = launcher::launcher()
-            .map_err(|what| Failure::failed(what, "install it beside thread-agent, or put it on PATH"))?;
+        let env_file = self.settings.env_file.as_ref().map(|file| readable(&cwd.join(file))).transpose()?;
+        let options = self.settings.words();
+        let install = Install { consumer, options, env_file, ..Install::new(self.program, cwd) };
+        let launcher = find_launcher()?;
         install::install(&mut queue, &launcher, &install)?;
         match globals.json {
             true => {

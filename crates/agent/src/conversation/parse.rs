@@ -4,7 +4,8 @@ use serde_json::{Map, Value};
 use thread::Event;
 
 use super::{
-    Answer, Choice, Message, Permission, Priority, SELF, Status, SubAgent, ToolCall, ToolResult, run_id_of,
+    Answer, Choice, MAX_RUN_ID, Message, Permission, Priority, SELF, Status, SubAgent, ToolCall, ToolResult,
+    run_id_of,
 };
 
 /// What an event means to a conversation.
@@ -71,7 +72,7 @@ impl Entry {
     pub fn of(event: &Event) -> (Option<String>, Entry) {
         let metadata = Metadata::of(event);
         let entry = entry(event, &metadata).unwrap_or(Entry::Other);
-        let run_id = metadata.text("run_id");
+        let run_id = metadata.text("run_id").filter(|id| is_run_id(id));
         let run_id = match entry {
             Entry::Message(_) => Some(run_id.unwrap_or_else(|| run_id_of(event.id))),
             _ => run_id,
@@ -88,6 +89,11 @@ impl Entry {
             _ => None,
         }
     }
+}
+
+/// A run's id is given to programs in their environment, so not every text will do.
+fn is_run_id(text: &str) -> bool {
+    text.len() <= MAX_RUN_ID && !text.chars().any(char::is_control)
 }
 
 struct Metadata(Map<String, Value>);
@@ -185,7 +191,7 @@ fn message(event: &Event, metadata: &Metadata) -> Message {
     }
     Message {
         content: event.content.clone(),
-        run_id: metadata.text("run_id"),
+        run_id: metadata.text("run_id").filter(|id| is_run_id(id)),
         message_id: metadata.text("message_id"),
         priority: metadata.text("priority").map_or(Priority::Next, |word| Priority::of(&word)),
         client: metadata.text("client"),

@@ -1,0 +1,362 @@
+//! Taking turns: what to do next, beginning an attempt, and ending it.
+
+use std::io::{Seek, Write};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+use thread::Result;
+
+use super::attempt::{Attempt, Ending, LAST_WORDS, Rung, Why};
+use super::said::{LONGEST_ANSWER, show, too_long};
+use super::{AGENT, Adapter, End, Happened, Kept, Step};
+use crate::agenda::{Next, Turn, Verdict};
+use crate::conversation::{Answer, Run, Status, ToolResult};
+use crate::marked::Mark;
+use crate::program::{Input, Program};
+use crate::protocol::{Done, Ended, Prompt};
+use crate::transcript::transcript;
+
+/// The waits between attempts; the last repeats.
+const WAITS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(15)];
+
+/// Why an attempt did not end by itself, when its adapter has left nothing but the open attempt.
+const KILLED: &str = "the adapter was killed";
+
+impl Adapter {
+    /// Does what is due now, and says what to wait for.
+    pub(super) fn act(&mut self) -> Result<Step> {
+        self.reject_overdue();
+        if self.attempt.is_some() {
+            return self.attend();
+        }
+        self.forget_ended();
+        if self.stopped() {
+            return Ok(Step::End(End::Stopped));
+        }
+        let next = self.agenda.next(self.options.attempts);
+        if next != Next::Nothing {
+            self.idle_since = Instant::now();
+            if !self.may_go_on()? {
+                return Ok(Step::End(End::Idle));
+            }
+        }
+        match next {
+            Next::Nothing => {
+                let until = self.idle_since + self.options.idle;
+                return Ok(if Instant::now() >= until { Step::End(End::Idle) } else { Step::Wait(until) });
+            }
+            Next::Run(id) => {
+                if let Some((_, at)) = self.retry.filter(|&(of, at)| of == id && Instant::now() < at) {
+                    return Ok(Step::Wait(at));
+                }
+                self.retry = None;
+                self.begin(id)?;
+            }
+            Next::End(id, verdict) => {
+                self.clean_up_before(id);
+                self.close(id, Why::Verdict(verdict));
+            }
+            Next::GiveUp(id) => {
+                self.clean_up_before(id);
+                let attempts = self.options.attempts;
+                let error = format!("{KILLED} or the agent program failed in each of {attempts} attempts");
+                self.close(id, Why::Failed { error, retryable: false });
+            }
+        }
+        Ok(Step::Again)
+    }
+
+    /// Whether the consumer is still subscribed as it was, and not paused.
+    fn may_go_on(&mut self) -> Result<bool> {
+        let now = self.queue.store().subscription(&self.options.consumer)?;
+        Ok(now.is_some_and(|now| now.is_same(&self.subscription) && !now.state.paused))
+    }
+
+    /// Looks after the attempt under way.
+    fn attend(&mut self) -> Result<Step> {
+        let Some(attempt) = &self.attempt else { return Ok(Step::Again) };
+        let id = attempt.run.reply_to;
+        let quiet_at = attempt.last_output + self.options.quiet;
+        if attempt.ending.is_none() && attempt.done.is_none() {
+            let why = if self.stopped() {
+                Some(Why::Stopped)
+            } else if self.agenda.turn(id).is_none() {
+                Some(Why::Ended)
+            } else if let Some(verdict) = self.agenda.verdict(id) {
+                Some(Why::Verdict(verdict))
+            } else if attempt.asked.is_empty() && Instant::now() >= quiet_at {
+                let quiet = thread::model::duration::format(self.options.quiet);
+                let error = format!("the agent program printed nothing for {quiet}");
+                Some(Why::Failed { error, retryable: true })
+            } else {
+                None
+            };
+            if let Some(why) = why {
+                self.end(why);
+            }
+        }
+        self.climb();
+        if self.program_is_done() {
+            self.finish()?;
+            return Ok(Step::Again);
+        }
+        let Some(attempt) = &self.attempt else { return Ok(Step::Again) };
+        let exited = self.kept.as_ref().and_then(|kept| kept.exited);
+        let moments = [
+            exited.map(|(_, at)| at + LAST_WORDS),
+            attempt.ending.as_ref().and_then(Ending::next_rung),
+            (attempt.ending.is_none() && attempt.asked.is_empty()).then_some(quiet_at),
+            attempt.asked.iter().map(|asked| asked.until).min(),
+        ];
+        let far = Instant::now() + Duration::from_secs(3600);
+        Ok(Step::Wait(moments.into_iter().flatten().min().unwrap_or(far)))
+    }
+
+    /// Begins to end the attempt: tells the program.
+    pub(super) fn end(&mut self, why: Why) {
+        let Some(attempt) = &mut self.attempt else { return };
+        attempt.ending = Some(Ending::new(why.clone()));
+        attempt.asked.clear();
+        let Some(kept) = &self.kept else { return };
+        let mut out = Vec::new();
+        // One that talks nonsense is not talked to.
+        let broken = matches!(why, Why::Failed { .. });
+        if !broken && self.options.protocol.cancel(&mut out) {
+            kept.program.send(out);
+        } else {
+            kept.program.signal(Signal::INT);
+        }
+    }
+
+    /// Is less patient with a program that does not stop.
+    fn climb(&mut self) {
+        let Some(ending) = self.attempt.as_mut().and_then(|attempt| attempt.ending.as_mut()) else { return };
+        let Some(kept) = &self.kept else { return };
+        match ending.climb() {
+            Some(Rung::Terminated) => kept.program.signal(Signal::TERM),
+            Some(Rung::Killed) => kept.program.signal(Signal::KILL),
+            Some(Rung::Asked) | None => {}
+        }
+    }
+
+    /// Whether nothing more is to be expected of the program in this attempt.
+    fn program_is_done(&mut self) -> bool {
+        let Some(attempt) = &self.attempt else { return false };
+        let failed = matches!(attempt.ending, Some(Ending { why: Why::Failed { .. }, .. }));
+        // One that failed by what it did or did not say is ended in any case.
+        if attempt.done.is_some() && !failed && self.options.protocol.keeps_process() {
+            return true;
+        }
+        let Some(kept) = &mut self.kept else { return true };
+        let Some((code, at)) = kept.exited else { return false };
+        if !kept.closed && at.elapsed() < LAST_WORDS {
+            return false;
+        }
+        let ended = Ended { code, stderr: kept.program.stderr() };
+        if attempt.done.is_none() {
+            for said in self.options.protocol.ended(&ended) {
+                self.said(said);
+            }
+        }
+        true
+    }
+
+    /// Ends the attempt, now that the program is done with it.
+    fn finish(&mut self) -> Result<()> {
+        // The calls that are open are known when all that was said has been read back.
+        self.settle()?;
+        let program = self.kept.as_ref().map(|kept| kept.program.pid());
+        self.forget_ended();
+        let Some(mut attempt) = self.attempt.take() else { return Ok(()) };
+        let id = attempt.run.reply_to;
+        let why = match (attempt.ending.take(), attempt.done.take()) {
+            (Some(ending), _) => ending.why,
+            (None, Some(Done::Answered { content, about })) => {
+                let content = content.unwrap_or_else(|| std::mem::take(&mut attempt.text));
+                if content.len() <= LONGEST_ANSWER {
+                    self.answer(&mut attempt, content, about);
+                    return Ok(());
+                }
+                Why::Failed { error: too_long(), retryable: false }
+            }
+            (None, Some(Done::Failed { error, retryable })) => Why::Failed { error, retryable },
+            (None, Some(Done::Cancelled)) => {
+                Why::Verdict(Verdict::Cancelled("cancelled by the agent program".into()))
+            }
+            (None, Some(Done::Broken(error))) => Why::Failed { error, retryable: true },
+            (None, None) => Why::Failed { error: "the agent program is gone".into(), retryable: true },
+        };
+        self.end_run_processes(&attempt.run, program);
+        self.close(id, why);
+        Ok(())
+    }
+
+    fn answer(&mut self, attempt: &mut Attempt, content: String, about: Answer) {
+        self.close_calls(attempt.run.reply_to, "the answer came without it");
+        show(attempt, &mut self.unsaid, Status::Done);
+        let latency = attempt.began.elapsed().as_millis();
+        self.unsaid.event(attempt.run.answer(&Answer {
+            content,
+            message_id: Some(attempt.message_id.clone()),
+            latency_ms: u64::try_from(latency).ok(),
+            ..about
+        }));
+    }
+
+    /// Says how an attempt ended that brought no answer, or a turn that is to have none.
+    fn close(&mut self, id: i64, why: Why) {
+        let Some(turn) = self.agenda.turn(id).cloned() else { return };
+        let run = &turn.run;
+        let (reason, event) = match why {
+            Why::Ended => return,
+            Why::Verdict(Verdict::Cancelled(why)) => (why.clone(), run.cancelled(&why)),
+            Why::Verdict(Verdict::Interrupted { by, source, resume }) => {
+                let why = format!("interrupted by event {by} from {source}");
+                let event = match resume {
+                    true => run.attempt_failed(&why, Some(by)),
+                    false => run.cancelled(&why),
+                };
+                (why, event)
+            }
+            Why::Stopped => {
+                let why = "the agent was stopped".to_owned();
+                (why.clone(), run.attempt_failed(&why, None))
+            }
+            Why::Failed { error, retryable } => {
+                let event = match retryable && turn.attempts < self.options.attempts {
+                    true => {
+                        self.retry = Some((id, Instant::now() + wait_after(turn.attempts)));
+                        run.attempt_failed(&error, None)
+                    }
+                    false => run.failed(&error),
+                };
+                (error, event)
+            }
+        };
+        self.close_calls(id, &reason);
+        self.unsaid.event(event);
+    }
+
+    /// Gives each open call of a turn an error for a result.
+    fn close_calls(&mut self, id: i64, why: &str) {
+        let Some(turn) = self.agenda.turn(id) else { return };
+        let (run, calls) = (turn.run.clone(), turn.open_calls.clone());
+        for (call_id, name) in calls {
+            self.result(&run, &ToolResult { call_id, name, outcome: Err(why.to_owned()) });
+        }
+    }
+
+    /// Begins the next attempt of a turn.
+    fn begin(&mut self, id: i64) -> Result<()> {
+        self.clean_up_before(id);
+        let Some(turn) = self.agenda.turn(id).cloned() else { return Ok(()) };
+        if turn.open {
+            self.close_calls(id, KILLED);
+            self.unsaid.event(turn.run.attempt_failed(KILLED, None));
+        }
+        let number = turn.begun + 1;
+        self.unsaid.event(turn.run.started(number));
+        let mut attempt = Attempt::new(turn.run.clone(), number);
+        show(&mut attempt, &mut self.unsaid, Status::Thinking);
+        // Counted before it begins, so that no crash forgets it.
+        self.settle()?;
+        let prompt = self.prompt(&turn)?;
+        let started = self.start(&attempt, prompt);
+        self.attempt = Some(attempt);
+        if let Err(e) = started {
+            let program = self.options.program[0].to_string_lossy().into_owned();
+            let error = format!("the agent program '{program}' cannot be run: {e}");
+            if let Some(attempt) = &mut self.attempt {
+                attempt.done = Some(Done::Failed { error, retryable: false });
+            }
+        }
+        Ok(())
+    }
+
+    fn prompt(&mut self, turn: &Turn) -> Result<Prompt> {
+        let mut event = Vec::new();
+        let id = turn.id();
+        self.queue.store().read(id - 1, id, 1, &mut |row| {
+            row.write_json(&mut event);
+            std::ops::ControlFlow::Continue(())
+        })?;
+        let fresh = self.options.protocol.keeps_process() && self.kept.is_none();
+        let said = match fresh {
+            true => {
+                let agenda = &self.agenda;
+                transcript(&mut self.queue, |id| agenda.turn(id).is_some())?
+            }
+            false => Vec::new(),
+        };
+        Ok(Prompt {
+            run: turn.run.clone(),
+            event: String::from_utf8_lossy(&event).into_owned(),
+            content: turn.message.content.clone(),
+            transcript: said,
+            session: self.session.clone().filter(|_| fresh),
+        })
+    }
+
+    /// Gives the prompt to the program, which is started if it does not run yet.
+    fn start(&mut self, attempt: &Attempt, prompt: Prompt) -> std::io::Result<()> {
+        let mut bytes = Vec::new();
+        if let Some(kept) = &self.kept {
+            self.options.protocol.prompt(prompt, &mut bytes);
+            kept.program.send(bytes);
+            return Ok(());
+        }
+        self.options.protocol.started();
+        self.options.protocol.prompt(prompt, &mut bytes);
+        let keeps = self.options.protocol.keeps_process();
+        let input = if keeps {
+            Input::Pipe
+        } else {
+            let mut file = tempfile::tempfile_in(self.queue.files().path_of("run"))?;
+            file.write_all(&bytes)?;
+            file.rewind()?;
+            Input::File(file)
+        };
+        self.started += 1;
+        let command = self.command(attempt);
+        let program = Program::start(command, input, self.started, self.send.clone(), Happened::Program)?;
+        if keeps {
+            program.send(bytes);
+        }
+        self.kept = Some(Kept { program, exited: None, closed: false });
+        Ok(())
+    }
+
+    /// Forgets a program that has ended, and ends what it started.
+    fn forget_ended(&mut self) {
+        let Some(kept) = self.kept.take_if(|kept| kept.exited.is_some()) else { return };
+        if self.options.protocol.keeps_process() {
+            let mark = self.mark().with(AGENT, self.options.protocol.name());
+            self.kill(mark.session(kept.program.pid()));
+        }
+    }
+
+    /// Ends what earlier attempts of a turn left running.
+    fn clean_up_before(&self, id: i64) {
+        if let Some(turn) = self.agenda.turn(id).filter(|turn| turn.last_begun > 0) {
+            self.end_run_processes(&turn.run, None);
+        }
+    }
+
+    fn end_run_processes(&self, run: &Run, program: Option<Pid>) {
+        // A program that is kept has the mark of the run it was started for, and may be at work for another.
+        if !self.options.protocol.keeps_process() {
+            let mark = self.mark().with("THREAD_RUN_ID", &run.run_id);
+            self.kill(program.into_iter().fold(mark, Mark::session));
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+/// The wait after that many attempts.
+fn wait_after(attempts: u64) -> Duration {
+    let step = usize::try_from(attempts.max(1) - 1).unwrap_or(usize::MAX);
+    WAITS[step.min(WAITS.len() - 1)]
+}

@@ -1,0 +1,154 @@
+//! `thread agent -- PROGRAM`: the adapter itself, as the handler of a consumer.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum, ValueHint};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use thread::model::duration;
+use thread::model::subscription::ConsumerId;
+use thread_agent::adapter::{Adapter, Options, Permit};
+use thread_agent::protocol::{Exec, Ndjson, Protocol};
+
+use super::{Failure, Globals, Result, variable};
+
+/// How the agent is run.
+#[derive(Args, Clone)]
+pub struct Settings {
+    /// What PROGRAM is
+    #[arg(long, value_enum, value_name = "P", default_value_t = Way::Exec)]
+    protocol: Way,
+    /// How many attempts a message has
+    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u64).range(1..))]
+    attempts: u64,
+    /// End after so long with nothing to do; the next message starts it again
+    #[arg(long, value_name = "D", default_value = "10m", value_parser = duration::parse)]
+    idle: Duration,
+    /// End a program that owes an answer and prints nothing for so long
+    #[arg(long, value_name = "D", default_value = "10m", value_parser = duration::parse_positive)]
+    quiet: Duration,
+    /// How to answer when the program asks for permission (acp)
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = PermitArg::Ask)]
+    permit: PermitArg,
+    /// A file of NAME=value lines for the program's environment (API keys), read at every start
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub env_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Way {
+    /// Run once for each message: text on stdin, text on stdout
+    Exec,
+    /// Kept: a line of JSON in for each message, lines of JSON out
+    Ndjson,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PermitArg {
+    /// By an event that somebody answers within 5 minutes
+    Ask,
+    Allow,
+    Reject,
+}
+
+impl Settings {
+    /// The same as words of a command line, without the file.
+    pub fn words(&self) -> Vec<String> {
+        let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
+            value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+        };
+        let pairs = [
+            ("--protocol", name(&|| self.protocol.to_possible_value())),
+            ("--attempts", self.attempts.to_string()),
+            ("--idle", duration::format(self.idle)),
+            ("--quiet", duration::format(self.quiet)),
+            ("--permit", name(&|| self.permit.to_possible_value())),
+        ];
+        pairs.into_iter().flat_map(|(option, value)| [option.to_owned(), value]).collect()
+    }
+}
+
+/// Takes the consumer's turns until there are none for long enough.
+pub fn run(settings: Settings, program: Vec<String>, globals: &Globals) -> Result<()> {
+    // The consumer's lock is ours to hold, and not for what the agent leaves behind.
+    close_fds::set_fds_cloexec(3, &[]);
+    let consumer = variable("THREAD_CONSUMER").and_then(|name| name.into_string().ok()).ok_or_else(|| {
+        Failure::usage(
+            "this is not the handler of a consumer (THREAD_CONSUMER is not set)",
+            "subscribe the agent by `thread agent install`",
+        )
+    })?;
+    let queue = globals.open()?;
+    let launcher = super::find_launcher()?;
+    let environment = settings.env_file.as_deref().map(read_env_file).transpose()?.unwrap_or_default();
+    let protocol: Box<dyn Protocol> = match settings.protocol {
+        Way::Exec => Box::<Exec>::default(),
+        Way::Ndjson => Box::<Ndjson>::default(),
+    };
+    let options = Options {
+        consumer: ConsumerId::stored(consumer),
+        program: program.into_iter().map(Into::into).collect(),
+        environment,
+        protocol,
+        attempts: settings.attempts,
+        idle: settings.idle,
+        quiet: settings.quiet,
+        permit: match settings.permit {
+            PermitArg::Ask => Permit::Ask,
+            PermitArg::Allow => Permit::Allow,
+            PermitArg::Reject => Permit::Reject,
+        },
+    };
+    let adapter = Adapter::new(queue, launcher, options)?;
+    let stop = adapter.stopper();
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])
+        .map_err(|e| Failure::failed(format_args!("cannot listen to signals: {e}"), "try again"))?;
+    std::thread::spawn(move || signals.forever().for_each(|_| stop.stop()));
+    adapter.run()?;
+    Ok(())
+}
+
+/// The variables in a file of `NAME=value` lines. Blank lines and those that begin with `#` say nothing;
+/// `export` may stand before a name, and quotes around a value.
+fn read_env_file(file: &Path) -> Result<Vec<(String, String)>> {
+    let text = std::fs::read_to_string(file).map_err(|e| {
+        Failure::failed(format_args!("cannot read {}: {e}", file.display()), "check the file of --env-file")
+    })?;
+    let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
+    let said = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    said.map(|(number, line)| {
+        variable_of(line).ok_or_else(|| {
+            Failure::usage(
+                format_args!("line {number} of {} is not NAME=value", file.display()),
+                "write one variable a line",
+            )
+        })
+    })
+    .collect()
+}
+
+fn variable_of(line: &str) -> Option<(String, String)> {
+    let (name, value) = line.strip_prefix("export ").unwrap_or(line).split_once('=')?;
+    let (name, value) = (name.trim(), value.trim());
+    let named = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    let quoted = value.starts_with(['"', '\'']).then(|| shlex::split(value)).flatten();
+    let value = quoted.map_or_else(|| value.to_owned(), |words| words.join(" "));
+    (named && !value.contains('\0')).then(|| (name.to_owned(), value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_variable() {
+        let variable = |line| variable_of(line).map(|(name, value)| format!("{name}|{value}"));
+        assert_eq!(variable("KEY=a b#c").as_deref(), Some("KEY|a b#c"));
+        assert_eq!(variable("export KEY='a b'").as_deref(), Some("KEY|a b"));
+        assert_eq!(variable("KEY=").as_deref(), Some("KEY|"));
+        for bad in ["KEY", "=x", "A B=c"] {
+            assert_eq!(variable(bad), None, "{bad}");
+        }
+    }
+}

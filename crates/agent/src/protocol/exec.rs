@@ -1,0 +1,49 @@
+//! A program that is run once for each message: text in on stdin, text out on stdout.
+
+use super::{Done, Ended, Prompt, Protocol, Said};
+use crate::conversation::{Answer, text_of};
+use crate::utf8::Utf8Stream;
+
+#[derive(Debug, Default)]
+pub struct Exec {
+    stdout: Utf8Stream,
+}
+
+impl Protocol for Exec {
+    fn name(&self) -> &'static str {
+        "exec"
+    }
+
+    fn keeps_process(&self) -> bool {
+        false
+    }
+
+    fn started(&mut self) {
+        self.stdout = Utf8Stream::default();
+    }
+
+    fn prompt(&mut self, prompt: Prompt, out: &mut Vec<u8>) {
+        out.extend(text_of(&prompt.content).into_bytes());
+    }
+
+    fn read(&mut self, bytes: &[u8], _: &mut Vec<u8>) -> Vec<Said> {
+        let text = self.stdout.push(bytes);
+        if text.is_empty() { Vec::new() } else { vec![Said::Token(text)] }
+    }
+
+    fn ended(&mut self, ended: &Ended) -> Vec<Said> {
+        let rest = self.stdout.finish();
+        let mut said = if rest.is_empty() { Vec::new() } else { vec![Said::Token(rest)] };
+        said.push(Said::Done(match ended.code {
+            0 => Done::Answered { content: None, about: Answer::default() },
+            _ => Done::Failed { error: ended.to_string(), retryable: true },
+        }));
+        said
+    }
+
+    fn cancel(&mut self, _: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    fn permit(&mut self, _: &str, _: Option<&str>, _: &mut Vec<u8>) {}
+}

@@ -1,0 +1,165 @@
+//! A program that is kept: one line of JSON in for each message, lines of JSON out.
+//!
+//! In goes the message's event as `thread peek` prints it; a process that was not there for what was said
+//! before finds that under `transcript`. Out come `{"event":"token","content":…}` and the like, with the
+//! keys that the events in the thread have.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Done, Ended, Prompt, Protocol, Said};
+use crate::conversation::{Answer, Status, ToolCall, ToolResult};
+
+/// A line longer than this cannot be an answer that may be stored.
+const LONGEST_LINE: usize = 64 * 1024 * 1024;
+
+#[derive(Debug, Default)]
+pub struct Ndjson {
+    /// The beginning of a line.
+    line: Vec<u8>,
+}
+
+/// A line that the program prints. Keys that an event does not have are ignored.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Line {
+    Token {
+        content: String,
+    },
+    Thinking {
+        content: String,
+    },
+    ToolCall {
+        call_id: String,
+        #[serde(default)]
+        name: String,
+        #[serde(default)]
+        arguments: Value,
+    },
+    ToolResult {
+        call_id: String,
+        #[serde(default)]
+        name: String,
+        result: Option<Value>,
+        error: Option<Value>,
+    },
+    Status {
+        content: String,
+    },
+    Final {
+        content: Option<String>,
+        total_tokens: Option<u64>,
+        stage: Option<String>,
+    },
+    Error {
+        error: String,
+        #[serde(default)]
+        retryable: bool,
+    },
+}
+
+impl Protocol for Ndjson {
+    fn name(&self) -> &'static str {
+        "ndjson"
+    }
+
+    fn keeps_process(&self) -> bool {
+        true
+    }
+
+    fn started(&mut self) {
+        self.line.clear();
+    }
+
+    fn prompt(&mut self, prompt: Prompt, out: &mut Vec<u8>) {
+        let mut event: Value = serde_json::from_str(&prompt.event).unwrap_or_default();
+        event["run_id"] = prompt.run.run_id.into();
+        if !prompt.transcript.is_empty() {
+            let said = prompt.transcript.iter();
+            event["transcript"] =
+                said.map(|one| json!({ "role": one.role.as_str(), "content": one.content })).collect();
+        }
+        out.extend(event.to_string().into_bytes());
+        out.push(b'\n');
+    }
+
+    fn read(&mut self, bytes: &[u8], _: &mut Vec<u8>) -> Vec<Said> {
+        let mut said = Vec::new();
+        for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
+            self.line.extend_from_slice(piece);
+            if self.line.len() > LONGEST_LINE {
+                self.line.clear();
+                said.push(Said::Done(Done::Broken("the agent program printed a line without an end".into())));
+            }
+            if !self.line.ends_with(b"\n") {
+                continue;
+            }
+            let line = std::mem::take(&mut self.line);
+            if !line.trim_ascii().is_empty() {
+                said.push(read_line(&line).unwrap_or_else(|why| Said::Done(Done::Broken(why))));
+            }
+        }
+        said
+    }
+
+    fn ended(&mut self, ended: &Ended) -> Vec<Said> {
+        vec![Said::Done(Done::Failed { error: ended.to_string(), retryable: true })]
+    }
+
+    fn cancel(&mut self, _: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    fn permit(&mut self, _: &str, _: Option<&str>, _: &mut Vec<u8>) {}
+}
+
+fn read_line(line: &[u8]) -> Result<Said, String> {
+    let line: Line = serde_json::from_slice(line).map_err(|e| {
+        let shown: String = String::from_utf8_lossy(line).trim().chars().take(80).collect();
+        format!("the agent program printed a line that is none of the protocol ({e}): {shown}")
+    })?;
+    Ok(match line {
+        Line::Token { content } => Said::Token(content),
+        Line::Thinking { content } => Said::Thinking(content),
+        Line::ToolCall { call_id, name, arguments } => Said::Call(ToolCall { call_id, name, arguments }),
+        Line::ToolResult { call_id, name, result, error } => {
+            let outcome = match error {
+                Some(Value::String(error)) => Err(error),
+                Some(error) => Err(error.to_string()),
+                None => Ok(result.unwrap_or_default()),
+            };
+            Said::Result(ToolResult { call_id, name, outcome })
+        }
+        Line::Status { content } => {
+            Said::Status(Status::of(&content).ok_or_else(|| format!("'{content}' is no status"))?)
+        }
+        Line::Final { content, total_tokens, stage } => {
+            let about = Answer { total_tokens, stage, ..Answer::default() };
+            Said::Done(Done::Answered { content, about })
+        }
+        Line::Error { error, retryable } => Said::Done(Done::Failed { error, retryable }),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_may_come_in_pieces() {
+        let mut program = Ndjson::default();
+        let mut read = |bytes: &str| program.read(bytes.as_bytes(), &mut Vec::new());
+        assert_eq!(read("{\"event\":\"token\",\"con"), []);
+        let said = read("tent\":\"a\"}\n\n{\"event\":\"final\"}\n{");
+        let done = Done::Answered { content: None, about: Answer::default() };
+        assert_eq!(said, [Said::Token("a".into()), Said::Done(done)]);
+    }
+
+    #[test]
+    fn what_is_no_line_of_the_protocol_says_so() {
+        for line in ["hello", "[]", "{}", r#"{"event":"dance"}"#, r#"{"event":"token"}"#, "\u{0}\u{1}"] {
+            let said = Ndjson::default().read(format!("{line}\n").as_bytes(), &mut Vec::new());
+            assert!(matches!(&said[..], [Said::Done(Done::Broken(_))]), "{line}: {said:?}");
+        }
+    }
+}

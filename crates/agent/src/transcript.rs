@@ -1,0 +1,136 @@
+//! What was said so far, for a process of the agent that was not there.
+
+use std::ops::ControlFlow;
+
+use thread::model::filter::Scope;
+use thread::queue::{Remaining, Selection};
+use thread::{Filter, Queue, Result};
+
+use crate::conversation::{Entry, text_of};
+
+/// How much of a conversation is told: so many messages,
+const MESSAGES: usize = 50;
+/// and so many bytes of them, the newest first.
+const BYTES: usize = 32 * 1024;
+
+/// How many ids are looked through at a time: messages are few among tokens.
+const STEP: i64 = 4096;
+
+/// Who said it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    User,
+    Assistant,
+}
+
+impl Role {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::User => "user",
+            Role::Assistant => "assistant",
+        }
+    }
+}
+
+/// A message of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spoken {
+    pub role: Role,
+    pub content: String,
+}
+
+/// The last messages of a thread, oldest first, without those that are `unanswered` yet.
+pub fn transcript(queue: &mut Queue, unanswered: impl Fn(i64) -> bool) -> Result<Vec<Spoken>> {
+    let filter = Filter::new("type = 'message'", Scope::Reading)?;
+    let (mut upto, mut bytes) = (queue.newest()?.0, 0);
+    let mut said: Vec<Spoken> = Vec::new();
+    while upto > 0 && said.len() < MESSAGES && bytes < BYTES {
+        let after = (upto - STEP).max(0);
+        let mut page = Vec::new();
+        let mut selection = Selection { after, limit: None, filter: filter.clone() };
+        let mut take = |row: thread::model::event::Row<'_>| {
+            if row.id <= upto {
+                page.push(row.to_event());
+            }
+            if row.id < upto { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        while queue.read_page(&mut selection, &mut take)? == Remaining::Some && selection.after < upto {}
+        for event in page.into_iter().rev().filter(|event| !unanswered(event.id)) {
+            if said.len() == MESSAGES || bytes >= BYTES {
+                break;
+            }
+            let role = match Entry::of(&event).1 {
+                Entry::Message(_) => Role::User,
+                _ => Role::Assistant,
+            };
+            let text = text_of(&event.content);
+            let content = end_of(&text, BYTES - bytes).to_owned();
+            // What had to be cut was the last that fits.
+            bytes = if content.len() < text.len() { BYTES } else { bytes + content.len() };
+            said.push(Spoken { role, content });
+        }
+        upto = after;
+    }
+    said.reverse();
+    Ok(said)
+}
+
+/// At most so many bytes of the end of a text.
+fn end_of(text: &str, most: usize) -> &str {
+    &text[text.ceil_char_boundary(text.len().saturating_sub(most))..]
+}
+
+/// The transcript as text, for a program whose prompts have no other place for it.
+pub fn as_text(said: &[Spoken]) -> String {
+    let mut text = String::from("What was said so far, in a session that is gone:\n");
+    for one in said {
+        text.push_str(&format!("\n[{}]\n{}\n", one.role.as_str(), one.content.trim_end()));
+    }
+    text.push_str("\nThe next message follows.");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use thread::NewEvent;
+
+    use super::*;
+
+    fn talk(events: &[NewEvent<'_>]) -> (tempfile::TempDir, Queue) {
+        let root = tempfile::tempdir().unwrap();
+        let path = Queue::init(root.path().join("talk")).unwrap();
+        let mut queue = Queue::open(path).unwrap();
+        queue.push_all(&mut |put| events.iter().try_for_each(|event| put(event).map(drop))).unwrap();
+        (root, queue)
+    }
+
+    #[test]
+    fn the_last_fifty_messages_are_told_and_nothing_between_them() {
+        let mut events = Vec::new();
+        for n in 0..60 {
+            let source = if n % 2 == 0 { "external:a" } else { "self" };
+            events.push(NewEvent::message(source, n.to_string()).unwrap());
+            let token = NewEvent::new("self", "record", Some("token".into()), "x").unwrap();
+            events.extend(std::iter::repeat_n(token, 200));
+        }
+        let (_root, mut queue) = talk(&events);
+        let said = transcript(&mut queue, |_| false).unwrap();
+        let contents: Vec<String> = said.iter().map(|one| one.content.clone()).collect();
+        assert_eq!(contents, (10..60).map(|n| n.to_string()).collect::<Vec<_>>());
+        assert_eq!((said[0].role, said[1].role), (Role::User, Role::Assistant));
+        let last = 59 * 201 + 1;
+        assert_eq!(transcript(&mut queue, |id| id == last).unwrap().last().unwrap().content, "58");
+    }
+
+    #[test]
+    fn no_more_than_32_kib_are_told_and_no_character_is_cut() {
+        let long = "é".repeat(40_000);
+        let events = ["old", &long, "new"].map(|text| NewEvent::message("x", text).unwrap());
+        let (_root, mut queue) = talk(&events);
+        let said = transcript(&mut queue, |_| false).unwrap();
+        assert_eq!(said.len(), 2);
+        let bytes: usize = said.iter().map(|one| one.content.len()).sum();
+        assert!(bytes > BYTES - 4 && bytes <= BYTES, "{bytes}");
+        assert_eq!(said[1].content, "new");
+    }
+}

@@ -1,0 +1,74 @@
+//! Text from bytes that come in pieces.
+
+/// Turns bytes into text piece by piece. A character that is cut waits for its rest; what is no UTF-8
+/// becomes replacement characters, so that all pieces together are what the whole would have become.
+#[derive(Debug, Default)]
+pub struct Utf8Stream {
+    /// The beginning of a character, at most three bytes.
+    cut: Vec<u8>,
+}
+
+impl Utf8Stream {
+    /// The text that is complete with these bytes.
+    pub fn push(&mut self, bytes: &[u8]) -> String {
+        let mut all = std::mem::take(&mut self.cut);
+        all.extend_from_slice(bytes);
+        let mut text = String::with_capacity(all.len());
+        let mut chunks = all.utf8_chunks().peekable();
+        while let Some(chunk) = chunks.next() {
+            text.push_str(chunk.valid());
+            let invalid = chunk.invalid();
+            // Only at the very end may more bytes still make it a character.
+            if chunks.peek().is_none() && is_cut(invalid) {
+                self.cut = invalid.to_vec();
+            } else if !invalid.is_empty() {
+                text.push(char::REPLACEMENT_CHARACTER);
+            }
+        }
+        text
+    }
+
+    /// What is left when no more bytes come.
+    pub fn finish(&mut self) -> String {
+        String::from_utf8_lossy(&std::mem::take(&mut self.cut)).into_owned()
+    }
+}
+
+/// Whether these bytes are the beginning of a character.
+fn is_cut(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && std::str::from_utf8(bytes).is_err_and(|e| e.error_len().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_character_that_is_cut_waits_for_its_rest() {
+        let mut stream = Utf8Stream::default();
+        assert_eq!(stream.push(b"a\xe2\x82"), "a");
+        assert_eq!(stream.push(b"\xac!"), "€!");
+        assert_eq!(stream.push(b"\xf0\x9f"), "");
+        assert_eq!(stream.finish(), "\u{fffd}");
+    }
+
+    proptest! {
+        #[test]
+        fn the_pieces_are_the_whole(
+            bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(0xe2), Just(0x82), Just(0xac)], 0..64),
+            cuts in prop::collection::vec(0..8usize, 0..32),
+        ) {
+            let (mut stream, mut text, mut rest) = (Utf8Stream::default(), String::new(), &bytes[..]);
+            for cut in cuts {
+                let (piece, after) = rest.split_at(cut.min(rest.len()));
+                text += &stream.push(piece);
+                rest = after;
+            }
+            text += &stream.push(rest);
+            text += &stream.finish();
+            prop_assert_eq!(text, String::from_utf8_lossy(&bytes));
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Programs that are run once for each message.
+
+use thread_agent::conversation::Entry;
+
+use crate::harness::{Talk, lacks};
+
+#[test]
+fn what_a_shell_pipeline_prints_is_the_answer() {
+    let talk = Talk::with(&["--idle", "0s"], &["sh", "-c", "tr a-z A-Z | sed 's/^/> /'"]);
+    let first = talk.say("hello");
+    let second = talk.say(r#"[{"type":"text","text":"in"},{"type":"text","text":"parts"}]"#);
+    assert_eq!(talk.answer(first), "> HELLO");
+    assert_eq!(talk.answer(second), "> IN\n> PARTS");
+    talk.until_idle();
+    assert_eq!(talk.is_settled(), Ok(()));
+    assert_eq!(talk.cursor(), second);
+}
+
+#[test]
+fn python_and_node_are_streamed_as_they_print() {
+    let python = "import os,sys,time\nprint(sys.stdin.read(), flush=True)\n\
+                  while not os.path.exists('go'): time.sleep(0.01)\nprint('gone')";
+    let node = "process.stdin.on('data',d=>console.log(''+d));const look=()=>\
+                require('fs').existsSync('go')?console.log('gone'):setTimeout(look,10);look()";
+    for (program, option, script) in [("python3", "-c", python), ("node", "-e", node)] {
+        if lacks(program) {
+            continue;
+        }
+        let talk = Talk::with(&[], &[program, option, script]);
+        let id = talk.say("hello");
+        let run = format!("run_{id}");
+        talk.until("nothing is streamed", |_| (talk.tokens(&run).concat() == "hello\n").then_some(()));
+        talk.write("go", "");
+        assert_eq!(talk.answer(id), "hello\ngone\n");
+        assert_eq!(talk.tokens(&run).concat(), "hello\ngone\n");
+    }
+}
+
+#[test]
+fn a_character_that_comes_in_two_reads_is_whole() {
+    let talk = Talk::with(
+        &[],
+        &["sh", "-c", r"printf 'a\342\202'; until [ -e go ]; do sleep 0.01; done; printf '\254b\377'"],
+    );
+    let id = talk.say("x");
+    let run = format!("run_{id}");
+    talk.until("nothing is streamed", |_| (!talk.tokens(&run).is_empty()).then_some(()));
+    talk.write("go", "");
+    assert_eq!(talk.answer(id), "a€b\u{fffd}");
+    assert_eq!(talk.tokens(&run), ["a", "€b\u{fffd}"]);
+}
+
+#[test]
+fn the_program_is_told_whom_it_works_for_and_no_secret_of_ours() {
+    let talk = Talk::new();
+    let keys = talk.write("keys.env", "# for the agent\nexport API_KEY='a b'\n");
+    let script = "echo $THREAD_DIR $THREAD_RUN_ID $THREAD_EVENT_ID $API_KEY $THREAD_TOKEN; ls -l /proc/self/fd | \
+                  grep -c run/agent.lock";
+    let program = ["sh", "-c", script];
+    talk.install(&["--env-file", &keys], &program);
+    assert!(!talk.thread(&["info"]).ok().contains("a b"), "secrets are not written into the thread");
+    std::fs::write(&keys, "API_KEY=new").unwrap();
+    let words = ["push", "--source", "x", "--type", "message", "--content", "hi", "--meta", "run_id=mine"];
+    talk.run_with_token(&words);
+    let dir = talk.queue().path().display().to_string();
+    // The consumer's lock is not among its descriptors, so grep counts none and fails the pipeline.
+    let error = talk.until("no error", |entries| {
+        entries.iter().find_map(|(_, run, entry)| match entry {
+            Entry::Error { error, .. } => Some((run.clone(), error.clone())),
+            _ => None,
+        })
+    });
+    assert_eq!(error, (Some("mine".into()), "the agent program ended with exit code 1".into()));
+    assert_eq!(talk.tokens("mine")[0].lines().next(), Some(format!("{dir} mine 1 new").as_str()));
+}
+
+#[test]
+fn a_failure_is_tried_again_and_then_final_with_the_end_of_stderr() {
+    let talk = Talk::with(&["--attempts", "2"], &["sh", "-c", "echo part; echo broken >&2; exit 3"]);
+    let id = talk.say("x");
+    let Entry::Error { error, retryable, .. } = talk.ending(id) else { panic!() };
+    assert_eq!((error.as_str(), retryable), ("the agent program ended with exit code 3: broken", false));
+    let attempts: Vec<u64> = talk
+        .entries()
+        .iter()
+        .filter_map(|(.., entry)| match entry {
+            Entry::RunStarted { attempt, .. } => Some(*attempt),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(attempts, [1, 2]);
+    assert_eq!(talk.is_settled(), Ok(()));
+}
+
+#[test]
+fn a_program_that_is_missing_is_a_final_error_at_once() {
+    let talk = Talk::with(&[], &["/nowhere/agent"]);
+    let (first, second) = (talk.say("x"), talk.say("y"));
+    for id in [first, second] {
+        let Entry::Error { error, retryable: false, .. } = talk.ending(id) else { panic!() };
+        assert!(error.starts_with("the agent program '/nowhere/agent' cannot be run: "), "{error}");
+    }
+    let begun = talk.entries().iter().filter(|(.., e)| matches!(e, Entry::RunStarted { .. })).count();
+    assert_eq!(begun, 2);
+}
+
+#[test]
+fn an_answer_of_more_than_16_mib_is_an_error_and_a_gigabyte_is_not_waited_for() {
+    let talk = Talk::with(&[], &["sh", "-c", "head -c 1073741824 /dev/zero | tr '\\0' x; sleep 1000"]);
+    let id = talk.say("x");
+    let Entry::Error { error, retryable: false, .. } = talk.ending(id) else { panic!() };
+    assert_eq!(error, "the answer is longer than 16 MiB");
+    assert!(talk.processes().is_empty());
+}
+
+#[test]
+fn binary_output_is_kept_as_far_as_it_is_text() {
+    let talk = Talk::with(&[], &["sh", "-c", r"printf 'a\000\377\376z'"]);
+    let id = talk.say("x");
+    assert_eq!(talk.answer(id), "a\0\u{fffd}\u{fffd}z");
+}
+
+#[test]
+fn a_program_that_never_answers_is_ended_and_tried_again() {
+    let talk = Talk::with(&["--quiet", "300ms", "--attempts", "1"], &["sleep", "1000"]);
+    let id = talk.say("x");
+    let Entry::Error { error, .. } = talk.ending(id) else { panic!() };
+    assert_eq!(error, "the agent program printed nothing for 300ms");
+    assert!(talk.processes().is_empty());
+}
+
+#[test]
+fn a_flood_of_stderr_fills_neither_log_nor_memory() {
+    let flood = "head -c 100000000 /dev/zero | tr '\\0' e >&2; echo done";
+    let talk = Talk::with(&[], &["sh", "-c", flood]);
+    let id = talk.say("x");
+    assert_eq!(talk.answer(id), "done\n");
+    let log = std::fs::metadata(talk.path("talk/logs/handlers/agent.log")).unwrap().len();
+    assert!(log < 1_000_000, "{log}");
+}
+
+#[test]
+fn what_a_program_leaves_in_the_background_keeps_nobody_waiting() {
+    let talk = Talk::with(&["--idle", "0s"], &["sh", "-c", "sleep 1000 & echo started"]);
+    let id = talk.say("x");
+    assert_eq!(talk.answer(id), "started\n");
+    let next = talk.say("y");
+    assert_eq!(talk.answer(next), "started\n");
+    talk.until_idle();
+}
+
+#[test]
+fn a_message_that_has_its_ending_is_not_answered_again() {
+    let talk = Talk::with(&["--idle", "0s"], &["cat"]);
+    let ids: Vec<i64> = (0..3).map(|n| talk.say(&n.to_string())).collect();
+    ids.iter().for_each(|id| drop(talk.answer(*id)));
+    talk.until_idle();
+    let before = talk.events().len();
+    talk.thread(&["seek", "--consumer", "agent", "--to", "earliest"]).ok();
+    let last = talk.say("last");
+    assert_eq!(talk.answer(last), "last");
+    talk.until_idle();
+    assert_eq!(talk.is_settled(), Ok(()));
+    let more: Vec<_> = talk.entries().split_off(before);
+    assert!(more.iter().all(|(_, run, _)| run.as_ref() == Some(&format!("run_{last}"))), "{more:?}");
+}
+
+#[test]
+fn other_consumers_are_woken_by_what_the_agent_says() {
+    let talk = Talk::with(&[], &["cat"]);
+    let filter = "type = 'message' AND source = 'self'";
+    let words =
+        ["subscribe", "--consumer", "out", "--deliver", "stdin", "--handler", "cat >>out", "--filter"];
+    talk.thread(&[&words[..], &[filter]].concat()).ok();
+    let id = talk.say("hello");
+    talk.answer(id);
+    let end = std::time::Instant::now() + crate::harness::PATIENCE;
+    while !talk.read("out").contains("\"content\":\"hello\"") {
+        assert!(std::time::Instant::now() < end, "{}", talk.log());
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,312 @@
+//! What every test stands on: a folder with a thread in it, the real programs, and ways to wait for what
+//! the conversation says. Set-up lives here; facts live in the tests.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use thread::{After, Event, Queue};
+use thread_agent::conversation::{Entry, Message};
+use thread_agent::marked::Mark;
+
+/// How long anything may take before a test gives up on it. Generous: machines are busy.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Who speaks, unless a test says otherwise.
+pub const ADA: &str = "external:web:main:dm:default:ada";
+
+/// A conversation in a folder of its own.
+pub struct Talk {
+    root: TempDir,
+}
+
+/// What a command printed, and how it ended.
+#[derive(Debug)]
+pub struct Ran {
+    pub stdout: String,
+    pub stderr: String,
+    pub code: i32,
+}
+
+/// The programs stand beside one another.
+fn programs() -> PathBuf {
+    let dir = Path::new(env!("CARGO_BIN_EXE_thread-agent")).parent().unwrap().to_owned();
+    assert!(dir.join("thread").exists(), "build the whole workspace first: cargo build --workspace");
+    dir
+}
+
+impl Talk {
+    /// A thread without an agent.
+    pub fn new() -> Talk {
+        let root = tempfile::Builder::new().prefix("talk").tempdir().unwrap();
+        Queue::init(root.path().join("talk")).unwrap();
+        Talk { root }
+    }
+
+    /// A thread with this agent, which ends soon after it has nothing to do.
+    pub fn with(options: &[&str], program: &[&str]) -> Talk {
+        let talk = Talk::new();
+        talk.install(options, program);
+        talk
+    }
+
+    pub fn install(&self, options: &[&str], program: &[&str]) {
+        let mut words = vec!["agent", "install"];
+        words.extend(options);
+        words.push("--");
+        words.extend(program);
+        self.thread(&words).ok();
+    }
+
+    pub fn dir(&self) -> PathBuf {
+        self.root.path().join("talk")
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    pub fn write(&self, name: &str, text: &str) -> String {
+        let path = self.path(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// Runs `thread` with these words, in the folder, for this thread.
+    pub fn thread(&self, words: &[&str]) -> Ran {
+        self.run(self.command("thread").args(words))
+    }
+
+    pub fn sh(&self, script: &str) -> Ran {
+        self.run(self.command("sh").arg("-c").arg(script))
+    }
+
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        let path = std::env::var("PATH").unwrap();
+        command.env("PATH", format!("{}:{path}", programs().display()));
+        for (name, _) in std::env::vars_os() {
+            if name.as_encoded_bytes().starts_with(b"THREAD_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .env("THREAD_DIR", self.dir())
+            .env("THREAD_NOTIFIER", "embedded")
+            .current_dir(self.root.path());
+        command
+    }
+
+    /// Runs `thread` with a variable in its environment that no agent may see.
+    pub fn run_with_token(&self, words: &[&str]) {
+        self.run(self.command("thread").env("THREAD_TOKEN", "secret").args(words)).ok();
+    }
+
+    fn run(&self, command: &mut Command) -> Ran {
+        let Output { status, stdout, stderr } = command.output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ran { stdout: text(stdout), stderr: text(stderr), code: status.code().unwrap_or(-1) }
+    }
+
+    /// Somebody speaks; the event's id.
+    pub fn say(&self, text: &str) -> i64 {
+        self.say_with(text, "{}")
+    }
+
+    /// The same with metadata.
+    pub fn say_with(&self, text: &str, metadata: &str) -> i64 {
+        let words = ["push", "--source", ADA, "--type", "message", "--content", text, "--metadata", metadata];
+        self.thread(&words).ok().trim().parse().unwrap()
+    }
+
+    pub fn cancel(&self, run_id: &str) -> i64 {
+        let run = format!("run_id={run_id}");
+        let words =
+            ["push", "--source", ADA, "--type", "record", "--subtype", "cancel", "--content", "enough"];
+        self.thread(&[&words[..], &["--meta", &run]].concat()).ok().trim().parse().unwrap()
+    }
+
+    pub fn queue(&self) -> Queue {
+        Queue::open(self.dir()).unwrap()
+    }
+
+    pub fn events(&self) -> Vec<Event> {
+        self.queue().read(After(0), None).unwrap()
+    }
+
+    /// All events as a conversation, with their ids and runs.
+    pub fn entries(&self) -> Vec<(i64, Option<String>, Entry)> {
+        let entry = |event: &Event| {
+            let (run_id, entry) = Entry::of(event);
+            (event.id, run_id, entry)
+        };
+        self.events().iter().map(entry).collect()
+    }
+
+    /// Waits until the conversation is so.
+    pub fn until<T>(
+        &self,
+        what: &str,
+        mut is_so: impl FnMut(&[(i64, Option<String>, Entry)]) -> Option<T>,
+    ) -> T {
+        let mut queue = self.queue();
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let newest = queue.newest().unwrap();
+            if let Some(found) = is_so(&self.entries()) {
+                return found;
+            }
+            if Instant::now() > end {
+                panic!("{what}: {:#?}\n{}", self.entries(), self.log());
+            }
+            queue.wait(newest, Duration::from_secs(1)).unwrap();
+        }
+    }
+
+    /// Waits for the ending of what was said with that id.
+    pub fn ending(&self, of: i64) -> Entry {
+        self.until(&format!("event {of} has no ending"), |entries| {
+            entries.iter().find(|(.., entry)| entry.ends() == Some(of)).map(|(.., entry)| entry.clone())
+        })
+    }
+
+    /// Waits for the answer to what was said with that id.
+    pub fn answer(&self, to: i64) -> String {
+        match self.ending(to) {
+            Entry::Answer { answer, .. } => answer.content,
+            other => panic!("event {to} got no answer but {other:?}\n{}", self.log()),
+        }
+    }
+
+    /// Waits for an attempt to answer it to begin.
+    pub fn begun(&self, to: i64) -> i64 {
+        self.until(&format!("no run of event {to} began"), |entries| {
+            let begins =
+                |entry: &Entry| matches!(entry, Entry::RunStarted { reply_to, .. } if *reply_to == to);
+            entries.iter().find(|(.., entry)| begins(entry)).map(|(id, ..)| *id)
+        })
+    }
+
+    /// What the tokens of a run say together.
+    pub fn tokens(&self, run_id: &str) -> Vec<String> {
+        let of_run = |(_, run, entry): (i64, Option<String>, Entry)| match entry {
+            Entry::Token { text, .. } if run.as_deref() == Some(run_id) => Some(text),
+            _ => None,
+        };
+        self.entries().into_iter().filter_map(of_run).collect()
+    }
+
+    /// Waits until the agent's handler has ended.
+    pub fn until_idle(&self) {
+        let end = Instant::now() + PATIENCE;
+        while !self.thread(&["info"]).ok().contains("    state: idle") {
+            assert!(Instant::now() < end, "the agent stays: {}", self.thread(&["info"]).ok());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub fn cursor(&self) -> i64 {
+        let consumer = thread::model::subscription::ConsumerId::stored("agent");
+        self.queue().subscription(&consumer).unwrap().last_acked_id
+    }
+
+    /// The processes of the agent program.
+    pub fn processes(&self) -> Vec<u32> {
+        Mark::thread(self.queue().path()).processes()
+    }
+
+    /// What may explain a failure.
+    pub fn log(&self) -> String {
+        format!("{}\n{}", self.read("talk/logs/thread.log"), self.read("talk/logs/handlers/agent.log"))
+    }
+
+    /// Every message has one ending and no call is open.
+    pub fn is_settled(&self) -> Result<(), String> {
+        let entries = self.entries();
+        for (id, _, entry) in &entries {
+            if let Entry::Message(Message { .. }) = entry {
+                let endings = entries.iter().filter(|(.., entry)| entry.ends() == Some(*id)).count();
+                if endings != 1 {
+                    return Err(format!("event {id} has {endings} endings"));
+                }
+            }
+        }
+        let mut open: Vec<(Option<String>, String)> = Vec::new();
+        for (_, run_id, entry) in entries {
+            match entry {
+                Entry::ToolCall(call) => open.push((run_id, call.call_id)),
+                Entry::ToolResult(result) => {
+                    let call = (run_id, result.call_id);
+                    let at = open.iter().position(|one| *one == call).ok_or("a result without its call")?;
+                    open.remove(at);
+                }
+                _ => {}
+            }
+        }
+        if open.is_empty() { Ok(()) } else { Err(format!("calls are open: {open:?}")) }
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        if !self.dir().join("events.db").exists() {
+            return;
+        }
+        // No process may outlive its test.
+        self.thread(&["unsubscribe", "--consumer", "agent"]);
+        let mark = Mark::thread(&self.dir());
+        let adapters = || -> Vec<i32> {
+            let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+            let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+            let dir = format!("THREAD_DIR={}", self.dir().display()).into_bytes();
+            pids.filter(|pid| {
+                let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+                environment.split(|&byte| byte == 0).any(|given| given == dir)
+            })
+            .collect()
+        };
+        let end = Instant::now() + PATIENCE;
+        loop {
+            drop(mark.kill(Duration::from_secs(10)));
+            let left = adapters();
+            if left.is_empty() || Instant::now() > end {
+                return;
+            }
+            for pid in left.into_iter().filter_map(rustix::process::Pid::from_raw) {
+                rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Ran {
+    /// What it printed; it must have succeeded.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, 0, "{self:?}");
+        self.stdout
+    }
+
+    /// What it said on stderr; it must have ended so.
+    #[track_caller]
+    pub fn fails(self, code: i32) -> String {
+        assert_eq!(self.code, code, "{self:?}");
+        assert!(self.stderr.starts_with("Error: ") && self.stderr.contains(" - "), "{self:?}");
+        self.stderr
+    }
+}
+
+/// Says that a test is skipped because the machine lacks something; whether it does.
+pub fn lacks(program: &str) -> bool {
+    let missing = thread_agent::launcher::on_path(program).is_none();
+    if missing {
+        eprintln!("skipped: there is no {program} here");
+    }
+    missing
+}
