@@ -34,6 +34,7 @@ mod reading;
 mod reply;
 mod resume;
 mod seek;
+mod service;
 mod signals;
 mod stop;
 mod subscribe;
@@ -46,7 +47,7 @@ use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
+use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 use serde_json::json;
 
 use self::consumer::ConsumerArg;
@@ -79,8 +80,9 @@ pub struct Globals {
     #[arg(short = 'C', value_name = "DIR", value_hint = ValueHint::DirPath)]
     directories: Vec<PathBuf>,
     /// The thread's directory [default: $THREAD_DIR, or the one you are in]
-    #[arg(short, long, global = true, display_order = 900, value_name = "PATH", value_hint = ValueHint::DirPath)]
-    pub thread: Option<PathBuf>,
+    #[arg(short, long, global = true, display_order = 900, value_name = "PATH", value_hint = ValueHint::DirPath,
+        action = ArgAction::Append)]
+    pub thread: Vec<PathBuf>,
     /// Print JSON; errors too
     #[arg(long, global = true, display_order = 901)]
     pub json: bool,
@@ -321,7 +323,14 @@ impl Globals {
     /// The thread's directory: `--thread`, else `THREAD_DIR`, else, as git does it, the current
     /// directory or the nearest parent that is a thread of the caller's own on the same file system.
     pub fn path(&self) -> Result<PathBuf> {
-        let named = self.thread.clone().or_else(|| environment::variable("THREAD_DIR").map(PathBuf::from));
+        if self.thread.len() > 1 {
+            return Err(Failure::usage(
+                "more than one --thread given",
+                "give one; only `thread dispatch --follow` takes several",
+            ));
+        }
+        let named = self.thread.first().cloned();
+        let named = named.or_else(|| environment::variable("THREAD_DIR").map(PathBuf::from));
         named.or_else(environment::surrounding_thread).ok_or_else(|| {
             Failure::usage(
                 "no thread given, and the current directory is not inside one",

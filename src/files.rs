@@ -12,6 +12,7 @@ mod database;
 pub mod lock;
 pub mod log;
 pub mod rotation;
+pub mod stamp;
 pub mod watch;
 
 use std::ffi::{OsStr, OsString};

@@ -11,11 +11,14 @@ pub mod control;
 pub mod dispatch;
 mod handler;
 pub mod notifier;
+mod outcome;
 pub mod process;
+pub mod shutdown;
 pub mod spawn;
 pub mod stop;
 pub mod supervisor;
 pub mod wake;
+pub mod worker;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -59,6 +62,8 @@ impl Launcher {
         for name in spawn::thread_variables() {
             command.env_remove(name);
         }
+        // What a service manager hears of a worker comes from the worker alone.
+        command.env_remove("NOTIFY_SOCKET");
         command
     }
 }

@@ -94,6 +94,11 @@ impl Sqlite {
         }
     }
 
+    /// From now on waits for other writers for so long at most, in place of a minute.
+    pub fn wait_at_most(&mut self, limit: Duration) -> Result<()> {
+        wait_for_others(&mut self.conn, limit).doing("opening the database")
+    }
+
     fn connect(path: &Path) -> Result<Sqlite> {
         let doing = "opening the database";
         // The directory may be reached through links; the database itself may not be one.
@@ -282,7 +287,7 @@ fn text_of(value: ValueRef<'_>) -> Option<String> {
 }
 
 fn configure(conn: &mut Connection) -> rusqlite::Result<()> {
-    wait_for_others(conn)?;
+    wait_for_others(conn, BUSY_LIMIT)?;
     filter::install_functions(conn)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
@@ -297,14 +302,14 @@ fn configure(conn: &mut Connection) -> rusqlite::Result<()> {
 
 /// Waits for other writers in short, even steps. SQLite's own back-off grows to a tenth of a
 /// second, so that whoever waited longest is the last to notice a free database.
-fn wait_for_others(conn: &mut Connection) -> rusqlite::Result<()> {
+fn wait_for_others(conn: &mut Connection, limit: Duration) -> rusqlite::Result<()> {
     let mut began = Instant::now();
     conn.busy_handler(Some(move |times| {
         if times == 0 {
             began = Instant::now();
         }
         std::thread::sleep(if times < 200 { SHORT_WAIT } else { 10 * SHORT_WAIT });
-        began.elapsed() < BUSY_LIMIT
+        began.elapsed() < limit
     }))
 }
 

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
+use signal_hook::consts::SIGTERM;
 
-use super::environment;
 use super::error::{Failure, Result, usage_error};
+use super::{environment, signals};
 use crate::files::Files;
 use crate::files::log::Level;
 use crate::model::subscription::ConsumerId;
@@ -46,8 +47,9 @@ pub fn run(args: Vec<OsString>) -> Result<()> {
     let (files, done) = match Background::try_parse_from(&args).map_err(|e| usage_error(&e, "thread"))? {
         Background::Supervise { thread, consumer, lock_fd } => {
             let consumer = ConsumerId::stored(consumer);
+            let shutdown = signals::as_requests(&[SIGTERM])?;
             // SAFETY: this process owns what was passed on to it.
-            let work = || unsafe { supervisor::supervise(&thread, &consumer, lock_fd) };
+            let work = || unsafe { supervisor::supervise(&thread, &consumer, lock_fd, &shutdown) };
             (Files::open(&thread).ok(), super::caught(|| work().map_err(Failure::from)))
         }
         Background::Wake { thread, delay_ms, lock_fd } => {

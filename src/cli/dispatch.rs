@@ -1,23 +1,54 @@
-//! `thread dispatch`: starting whoever has something pending.
+//! `thread dispatch`: starting whoever has something pending, once or from now on.
 
-use clap::Args;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueHint};
 use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::error::Result;
-use super::{Globals, environment, output, signals};
+use super::error::{Failure, Result};
+use super::{Globals, environment, output, service, signals};
+use crate::error::Error;
+use crate::files::DB;
+use crate::model::duration;
 use crate::run::dispatch::{Dispatched, Effort, dispatch};
+use crate::run::worker::{News, Scope, follow};
 
 /// Start the handlers of all consumers that have something pending
 ///
 /// Starts whoever has matching events past its cursor and is not running. Returns at once and
 /// prints nothing, so that cron can run it. Pushes do this by themselves; it is for notifiers, for
 /// THREAD_NOTIFIER=off, and after a crash. With --json it prints what became of each consumer.
+///
+/// With --follow it is a worker: it stays, and starts whatever is pushed from then on, for pushers
+/// with THREAD_NOTIFIER=off and for those whose container ends with their push. TERM, INT or HUP end
+/// it: it starts nothing more, lets the handlers it has started end for --grace, then stops them; a
+/// second signal stops them at once. A run that was stopped so costs no attempt. It tells systemd
+/// when it is ready, and may be process 1 of a container.
 #[derive(Args)]
-#[command(after_help = "Example:\n  * * * * * thread dispatch --thread ~/agents/inbox")]
-pub struct Dispatch {}
+#[command(after_help = "\
+Examples:
+  * * * * * thread dispatch --thread ~/agents/inbox
+  thread dispatch --follow --thread inbox --thread outbox
+  thread dispatch --follow --root ~/agents --grace 30s")]
+pub struct Dispatch {
+    /// Stay, and start what is pushed from now on; --thread may be given several times
+    #[arg(long)]
+    follow: bool,
+    /// Work for all threads in this directory, new ones included
+    #[arg(long, value_name = "DIR", requires = "follow", value_hint = ValueHint::DirPath)]
+    root: Vec<PathBuf>,
+    /// How long handlers may take to end by themselves when the worker is to end
+    #[arg(long, value_name = "D", requires = "follow", default_value = "8s", value_parser = duration::parse)]
+    grace: Duration,
+}
 
 impl Dispatch {
     pub fn run(self, globals: &Globals) -> Result<()> {
+        if self.follow {
+            return self.stay(globals);
+        }
         let mut queue = globals.open()?;
         signals::defer();
         let all = dispatch(&mut queue, &environment::launcher(), Effort::Quick)?;
@@ -34,6 +65,38 @@ impl Dispatch {
             .map(|(consumer, done)| json!({ "consumer_id": consumer.as_str(), "outcome": word(done) }))
             .collect();
         output::json(&json!({ "consumers": consumers }))
+    }
+
+    /// The life of a worker.
+    fn stay(self, globals: &Globals) -> Result<()> {
+        let mut scope = Scope { threads: globals.thread.clone(), roots: self.root };
+        if scope.threads.is_empty() && scope.roots.is_empty() {
+            scope.threads.push(globals.path()?);
+        }
+        if let Some(thread) = scope.roots.iter().find(|root| root.join(DB).exists()) {
+            return Err(Failure::usage(
+                format_args!("{} is a thread itself", thread.display()),
+                "name it by --thread, or give --root the directory that it is in",
+            ));
+        }
+        let shutdown = signals::as_requests(&[SIGTERM, SIGINT, SIGHUP])?;
+        follow(&scope, &environment::launcher(), &shutdown, self.grace, &mut |news| match news {
+            News::Ready => notify("READY=1"),
+            News::Stopping => notify("STOPPING=1"),
+            News::Trouble { path, error: error @ Error::NotAThread(_) } => {
+                output::warn(format_args!("{error}; waiting for it to come to {}", path.display()));
+            }
+            News::Trouble { path, error } => {
+                output::warn(format_args!("nothing is started in {} for now: {error}", path.display()));
+            }
+        })?;
+        Ok(())
+    }
+}
+
+fn notify(state: &str) {
+    if let Err(e) = service::notify(state) {
+        output::warn(format_args!("the service manager at {} cannot be told: {e}", service::SOCKET));
     }
 }
 

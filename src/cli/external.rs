@@ -29,7 +29,7 @@ pub fn run(args: &[OsString]) -> Result<()> {
     let Some(program) = find(&name) else { return Ok(()) };
     globals.enter()?;
     let mut command = Command::new(&program);
-    if let Some(thread) = &globals.thread {
+    if let Some(thread) = globals.thread.last() {
         let hint = "name the thread by its absolute path";
         command.env("THREAD_DIR", absolute(thread).with_hint("cannot find the thread", hint)?);
     }

@@ -25,7 +25,7 @@ pub struct Init {
 
 impl Init {
     pub fn run(self, globals: &Globals) -> Result<()> {
-        if globals.thread.is_some() {
+        if !globals.thread.is_empty() {
             return Err(Failure::usage(
                 "init takes no --thread",
                 "give the path alone: `thread init <path>`",

@@ -8,6 +8,7 @@ use signal_hook::low_level;
 
 use super::error::{Failure, Result, WithHint};
 use super::{output, progress};
+use crate::run::shutdown::Shutdown;
 
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
@@ -106,6 +107,19 @@ pub fn allow() {
         }
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
     }
+}
+
+/// From now on these signals end nothing, but are requests to end. Those that this process was started
+/// to ignore are ignored.
+pub fn as_requests(signals: &[i32]) -> Result<Shutdown> {
+    let listening = || -> std::io::Result<Shutdown> {
+        let (shutdown, sender) = Shutdown::new()?;
+        for &signal in signals.iter().filter(|&&signal| !is_ignored(signal)) {
+            low_level::pipe::register(signal, sender.try_clone()?)?;
+        }
+        Ok(shutdown)
+    };
+    listening().with_hint("cannot listen to signals", "check the limits on this process")
 }
 
 fn write_stderr(text: &str) {

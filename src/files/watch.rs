@@ -15,11 +15,11 @@ pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How often to look where there are no notices: the system has none, or its limit is reached.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
-const WITHOUT_NOTICES: Duration = Duration::from_millis(50);
+pub const WITHOUT_NOTICES: Duration = Duration::from_millis(50);
 
 /// How long to let the process that gave a notice finish first: a hundred waiters would take the
 /// processors from it.
-const PAUSE: Duration = Duration::from_millis(3);
+pub const PAUSE: Duration = Duration::from_millis(3);
 
 /// Watches one file of a thread.
 #[derive(Debug)]
@@ -52,11 +52,11 @@ impl Watcher {
     }
 
     /// Waits for a notice, for `timeout`, or for the time after which to look without one, whichever
-    /// is first, or until something happens to `other`. Returns whether there was a notice, or may
-    /// have been.
-    pub fn wait(&self, timeout: Duration, other: Option<PollFd<'_>>) -> bool {
+    /// is first, or until something happens to one of `others`. Returns whether there was a notice, or
+    /// may have been.
+    pub fn wait<'fd>(&self, timeout: Duration, others: impl IntoIterator<Item = PollFd<'fd>>) -> bool {
         let longest = if self.notices.is_some() { LOOK_EVERY } else { WITHOUT_NOTICES };
-        let mut polled: Vec<PollFd<'_>> = other.into_iter().collect();
+        let mut polled: Vec<PollFd<'_>> = others.into_iter().collect();
         if let Some(notices) = &self.notices {
             polled.push(PollFd::new(notices, PollFlags::IN));
         }
@@ -71,21 +71,106 @@ impl Watcher {
     }
 }
 
-#[cfg(target_os = "linux")]
+/// Watches files of many threads with one descriptor.
+#[derive(Debug)]
+pub struct SharedWatcher {
+    notices: Option<OwnedFd>,
+}
+
+/// What a [`SharedWatcher`] tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice {
+    /// The file of this watch was touched.
+    Touched(i32),
+    /// It is there no longer, and neither is the watch.
+    Gone(i32),
+    /// There were more than the system keeps: any file may have been touched.
+    Overflow,
+}
+
+impl SharedWatcher {
+    pub fn open() -> SharedWatcher {
+        SharedWatcher { notices: queue() }
+    }
+
+    /// As [`Watcher::notices`].
+    pub fn notices(&self) -> Option<BorrowedFd<'_>> {
+        self.notices.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Watches a file from now on, making it first if need be, and returns the watch; `None` where
+    /// there are no notices. Keeps no descriptor of the file.
+    pub fn add(&self, files: &Files, name: &str) -> Option<i32> {
+        add_to(self.notices.as_ref()?, files, name)
+    }
+
+    #[cfg(target_os = "linux")]
+    pub fn remove(&self, watch: i32) {
+        if let Some(notices) = &self.notices {
+            // A file that is gone is not watched any more.
+            rustix::fs::inotify::remove_watch(notices, watch).ok();
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub fn remove(&self, _: i32) {}
+
+    /// Takes the notices that are there.
+    #[cfg(target_os = "linux")]
+    pub fn take(&self) -> Vec<Notice> {
+        use rustix::fs::inotify::{ReadFlags, Reader};
+
+        let mut taken = Vec::new();
+        let Some(notices) = &self.notices else { return taken };
+        let mut room = [std::mem::MaybeUninit::<u8>::uninit(); 4096];
+        let mut reader = Reader::new(notices, &mut room);
+        while let Ok(event) = reader.next() {
+            taken.push(match event.events() {
+                events if events.contains(ReadFlags::QUEUE_OVERFLOW) => Notice::Overflow,
+                events if events.contains(ReadFlags::IGNORED) => Notice::Gone(event.wd()),
+                _ => Notice::Touched(event.wd()),
+            });
+        }
+        taken
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub fn take(&self) -> Vec<Notice> {
+        Vec::new()
+    }
+}
+
 fn notices_of(files: &Files, name: &str) -> Option<OwnedFd> {
-    use std::os::fd::AsRawFd;
-
-    use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
-
-    let file = files.open_lock(name).ok()?;
-    let queue = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
-    // By its descriptor: by its name, somebody could put another file in its place.
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    add_watch(&queue, path, WatchFlags::ATTRIB | WatchFlags::MODIFY).ok()?;
+    let queue = queue()?;
+    add_to(&queue, files, name)?;
     Some(queue)
 }
 
+#[cfg(target_os = "linux")]
+fn queue() -> Option<OwnedFd> {
+    use rustix::fs::inotify::{CreateFlags, init};
+
+    init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()
+}
+
+#[cfg(target_os = "linux")]
+fn add_to(queue: &OwnedFd, files: &Files, name: &str) -> Option<i32> {
+    use std::os::fd::AsRawFd;
+
+    use rustix::fs::inotify::{WatchFlags, add_watch};
+
+    let file = files.open_lock(name).ok()?;
+    // By its descriptor: by its name, somebody could put another file in its place.
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    add_watch(queue, path, WatchFlags::ATTRIB | WatchFlags::MODIFY).ok()
+}
+
 #[cfg(not(target_os = "linux"))]
-fn notices_of(_: &Files, _: &str) -> Option<OwnedFd> {
+fn queue() -> Option<OwnedFd> {
+    None
+}
+
+#[cfg(not(target_os = "linux"))]
+fn add_to(_: &OwnedFd, _: &Files, _: &str) -> Option<i32> {
     None
 }

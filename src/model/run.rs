@@ -273,6 +273,8 @@ pub struct Ended {
     pub exit: Exit,
     /// Somebody asked for the end.
     pub stopped: bool,
+    /// Its supervisor was told to end, and ended it: it is due again.
+    pub interrupted: bool,
     /// The cursor, with the acknowledgement that the exit code stands for.
     pub cursor: i64,
     /// Whether the cursor was moved back during the run.
@@ -285,7 +287,7 @@ pub struct Ended {
 impl Ended {
     /// Whether the run did what it was given.
     pub fn succeeded(&self) -> bool {
-        self.exit == Exit::Code(0) && !self.stopped
+        self.exit == Exit::Code(0) && !self.stopped && !self.interrupted
     }
 }
 
@@ -306,22 +308,23 @@ impl From<RunState> for Outcome {
 /// Applies the rule to a run that has ended.
 pub fn apply_outcome(before: &RunState, options: &Options, ended: &Ended) -> Outcome {
     let succeeded = ended.succeeded();
+    let cut_short = ended.stopped || ended.interrupted;
     let mut state = RunState {
         began: before.since,
         ended: Some(ended.now),
         last_exit: Some(ended.exit),
         succeeded: before.succeeded + u64::from(succeeded),
-        failed: before.failed + u64::from(!succeeded && !ended.stopped),
+        failed: before.failed + u64::from(!succeeded && !cut_short),
         ..before.idle()
     };
     if succeeded && !matches!(ended.task, Task::Wake) && !ended.rewound {
         state.dead_streak = false;
     }
-    if ended.stopped {
+    if cut_short {
         if !matches!(ended.task, Task::DeadLetter(_)) {
             state.attempts = before.attempts.saturating_sub(1);
         }
-        return state.stalled(STOPPED).into();
+        return if ended.stopped { state.stalled(STOPPED).into() } else { state.into() };
     }
     if let (Task::Batch(last), false) = (ended.task, succeeded) {
         state.single_upto = last;
@@ -414,7 +417,8 @@ mod tests {
     }
 
     fn ended(task: Task, exit: Exit, cursor: i64, pending: bool) -> Ended {
-        Ended { task, exit, stopped: false, cursor, rewound: cursor < 10, pending, now: now() }
+        let (stopped, interrupted) = (false, false);
+        Ended { task, exit, stopped, interrupted, cursor, rewound: cursor < 10, pending, now: now() }
     }
 
     fn stdin() -> Options {
@@ -503,6 +507,15 @@ mod tests {
         let outcome =
             apply_outcome(&running(6), &Options::default(), &ended(Task::Wake, Exit::Code(1), 10, true));
         assert_eq!(outcome.state.phase, Phase::Stalled);
+    }
+
+    #[test]
+    fn an_interrupted_run_costs_no_attempt_and_is_due_again() {
+        let interrupted = Ended { interrupted: true, ..ended(Task::Batch(12), Exit::Signal(15), 10, true) };
+        let state = apply_outcome(&running(5), &stdin(), &interrupted).state;
+        assert_eq!((state.phase, state.attempts, state.single_upto), (Phase::Idle, 4, 0));
+        assert_eq!((state.succeeded, state.failed), (0, 0));
+        assert_eq!(decide(&state, &stdin(), false, now()), Action::Start);
     }
 
     #[test]

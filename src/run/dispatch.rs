@@ -90,6 +90,23 @@ pub fn dispatch(
     if !queue.files.is_owner() {
         return Err(Error::NotOwner(queue.path().to_owned()));
     }
+    let all = start_all(queue, launcher, effort)?;
+    for (consumer, _) in all.iter().filter(|(_, done)| matches!(done, Dispatched::LockHeld)) {
+        log_lock_held(queue, consumer);
+    }
+    Ok(all)
+}
+
+pub(super) fn log_lock_held(queue: &Queue, consumer: &ConsumerId) {
+    queue.log(Level::Info, format_args!("dispatch: consumer={consumer} skipped (lock held)"));
+}
+
+/// Does what [`dispatch`] does, without logging who is at work already.
+pub(super) fn start_all(
+    queue: &mut Queue,
+    launcher: &Launcher,
+    effort: Effort,
+) -> Result<Vec<(ConsumerId, Dispatched)>> {
     let until = (effort == Effort::Quick).then(|| Instant::now() + OWN_TIME);
     let mut all = Vec::new();
     for subscription in queue.store.subscriptions()? {
@@ -125,7 +142,6 @@ pub fn start_if_due(
         }
         let consumer = &subscription.consumer;
         let Some(lock) = try_lock(&queue.files, consumer)? else {
-            queue.log(Level::Info, format_args!("dispatch: consumer={consumer} skipped (lock held)"));
             return Ok(Dispatched::LockHeld);
         };
         if let Some(current) = queue.store.subscription(consumer)?

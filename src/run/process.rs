@@ -5,6 +5,7 @@
 //! there nothing can be known here. Where the start time cannot be read (outside Linux), a pid that
 //! exists counts as the process.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -127,6 +128,26 @@ pub fn holders_of(files: &Files, name: &Path) -> impl Iterator<Item = ProcessId>
 pub fn was_given(pid: u32, variables: &[Vec<u8>]) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     variables.iter().all(|wanted| environment.split(|&b| b == 0).any(|given| given == wanted))
+}
+
+/// The descendants of this process that run as one of these subcommands of ours. Empty where the system
+/// does not tell.
+pub fn background_below(commands: &[&str]) -> Vec<ProcessId> {
+    let own = std::process::id();
+    let parents: HashMap<u32, u32> = all().filter_map(|pid| Some((pid, stat_field(pid, 4)?))).collect();
+    let is_below = |&pid: &u32| {
+        // As many steps as there are processes: what was read at different moments may be a circle.
+        let mut line = std::iter::successors(Some(pid), |pid| parents.get(pid).copied()).skip(1);
+        line.by_ref().take(parents.len()).any(|parent| parent == own)
+    };
+    let runs_as_one = |pid: u32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let second = line.split(|&b| b == 0).nth(1).unwrap_or_default();
+        commands.iter().any(|command| command.as_bytes() == second)
+    };
+    // Identified before it is looked at, so that it is the one that was looked at.
+    let background = |pid: u32| ProcessId::of(pid).filter(|_| runs_as_one(pid));
+    parents.keys().copied().filter(is_below).filter_map(background).collect()
 }
 
 fn all() -> impl Iterator<Item = u32> {

@@ -130,6 +130,7 @@ pub(super) fn stopped_update(current: &Subscription, newest: i64, now: Time) -> 
         task: current.state.task.unwrap_or(Task::Wake),
         exit: Exit::Unknown,
         stopped: true,
+        interrupted: false,
         cursor: current.last_acked_id,
         rewound: false,
         pending: true,

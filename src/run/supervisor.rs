@@ -16,8 +16,10 @@ use std::time::{Duration, Instant};
 
 use chrono::Utc;
 
-use super::dispatch::{self, Step, is_pending, next_step};
+use super::dispatch::{self, Step, next_step};
 use super::handler::{self, Running};
+use super::outcome::{End, log_outcome, record_end};
+use super::shutdown::Shutdown;
 use super::stop::stopped_update;
 use super::{Launcher, spawn as processes};
 use crate::error::{DatabaseErrorKind, Error, Result};
@@ -25,11 +27,11 @@ use crate::files::lock::Lock;
 use crate::files::log::{Level, Quoted};
 use crate::files::watch::Watcher;
 use crate::files::{CONTROL, Files};
-use crate::model::run::{Ended, Exit, Outcome, Phase, ProcessId, RunState, StopRequest, Task, apply_outcome};
+use crate::model::run::{Exit, Phase, ProcessId, RunState, StopRequest, Task};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time::{self, Time};
 use crate::queue::Queue;
-use crate::store::{DeadLetterUpdate, RunUpdate, Store};
+use crate::store::{RunUpdate, Store};
 
 /// The subcommand that a supervisor runs as.
 pub const COMMAND: &str = "_supervise";
@@ -40,6 +42,9 @@ const TIMEOUT_GRACE: Duration = Duration::from_secs(10);
 /// The longest pause between two tries to record something on a disk that is full.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
+/// How long processes have between TERM and KILL when the supervisor was told to end the run.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
+
 /// Starts a supervisor for a consumer and passes `lock` on to it.
 pub fn spawn(files: &Files, launcher: &Launcher, consumer: &ConsumerId, lock: &Lock) -> Result<()> {
     let mut command = launcher.background(COMMAND, files);
@@ -48,7 +53,9 @@ pub fn spawn(files: &Files, launcher: &Launcher, consumer: &ConsumerId, lock: &L
     started.map(drop).map_err(|source| Error::Spawn { what: "a supervisor", source })
 }
 
-/// The life of a supervisor. `lock_fd` is the lock its starter passed on.
+/// The life of a supervisor. `lock_fd` is the lock its starter passed on. On a first request of
+/// `shutdown` it lets the run under way end, and starts no other; on a second it ends the run. A run
+/// that was ended so costs no attempt and is due again.
 ///
 /// # Errors
 ///
@@ -57,7 +64,12 @@ pub fn spawn(files: &Files, launcher: &Launcher, consumer: &ConsumerId, lock: &L
 /// # Safety
 ///
 /// Nothing else in this process may own the descriptor `lock_fd`.
-pub unsafe fn supervise(dir: &Path, consumer: &ConsumerId, lock_fd: RawFd) -> Result<()> {
+pub unsafe fn supervise(
+    dir: &Path,
+    consumer: &ConsumerId,
+    lock_fd: RawFd,
+    shutdown: &Shutdown,
+) -> Result<()> {
     let files = Files::open(dir)?;
     // SAFETY: the caller's promise.
     let lock = unsafe { Lock::adopt(lock_fd, &files, Files::consumer_lock(consumer)) };
@@ -68,7 +80,7 @@ pub unsafe fn supervise(dir: &Path, consumer: &ConsumerId, lock_fd: RawFd) -> Re
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).ok();
     let watcher = Watcher::new(&files, CONTROL);
-    let supervisor = Supervisor { files: &files, consumer, watcher };
+    let supervisor = Supervisor { files: &files, consumer, watcher, shutdown };
     loop {
         let done = supervisor.act(&lock);
         lock.release();
@@ -86,6 +98,7 @@ struct Supervisor<'a> {
     consumer: &'a ConsumerId,
     /// Of requests to look at the consumer's row.
     watcher: Watcher,
+    shutdown: &'a Shutdown,
 }
 
 /// What to do after a step.
@@ -102,7 +115,7 @@ impl Supervisor<'_> {
     fn act(&self, lock: &Lock) -> Result<()> {
         // A wait that is over by this process's own clock is over, whatever the time of day is.
         let mut waited = false;
-        loop {
+        while self.shutdown.requests() == 0 {
             let mut queue = self.open()?;
             let Some(mut subscription) = self.patiently(|| queue.store.subscription(self.consumer))? else {
                 return Ok(());
@@ -131,6 +144,7 @@ impl Supervisor<'_> {
                 return Ok(());
             }
         }
+        Ok(())
     }
 
     /// Records the end of a run whose supervisor was killed. How it ended is unknown, so the wait after
@@ -145,7 +159,8 @@ impl Supervisor<'_> {
             format_args!("dispatch: consumer={} abandoned by its supervisor", self.consumer),
         );
         let began = subscription.state.since.unwrap_or_else(Utc::now).min(Utc::now());
-        self.record_end(queue, subscription, Exit::Unknown, "", began)
+        let end = End { exit: Exit::Unknown, interrupted: false, output: "", at: began };
+        record_end(queue, subscription, &end)
     }
 
     /// Waits until `time`, a request that changes something, or the end of the thread.
@@ -180,9 +195,9 @@ impl Supervisor<'_> {
             if left.is_zero() || time <= Utc::now() {
                 return Ok(Next::Again);
             }
-            let requested = self.watcher.wait(left, None);
+            let requested = self.watcher.wait(left, self.shutdown.poll_fd());
             handler::reap();
-            if !self.files.still_there() {
+            if !self.files.still_there() || self.shutdown.requests() > 0 {
                 return Ok(Next::Unlock);
             }
             if !requested {
@@ -238,20 +253,24 @@ impl Supervisor<'_> {
         queue.log(Level::Info, format_args!("dispatch: consumer={consumer} spawned handler_cmd={command}"));
         drop(queue);
 
-        let exit = self.attend(&mut running, &subscription);
+        let (exit, interrupted) = self.attend(&mut running, &subscription);
         let output = running.finish(exit);
         let after = began.elapsed().as_secs_f64();
 
         self.patiently(|| {
             let mut queue = self.open()?;
-            let settled = self.record_end(&mut queue, &subscription, exit, &output, Utc::now())?;
+            let end = End { exit, interrupted, output: &output, at: Utc::now() };
+            let settled = record_end(&mut queue, &subscription, &end)?;
             let acked = settled.as_ref().unwrap_or(&subscription).last_acked_id;
             queue.log(
                 Level::Info,
-                format_args!("dispatch: consumer={consumer} ended {exit} after={after:.1}s acked={acked}"),
+                format_args!(
+                    "dispatch: consumer={consumer} ended {exit} after={after:.1}s acked={acked}{}",
+                    if interrupted { " interrupted" } else { "" }
+                ),
             );
             if let Some(settled) = settled {
-                self.log_outcome(&queue, &subscription, &settled, task);
+                log_outcome(&queue, &subscription, &settled, task);
             }
             Ok(())
         })?;
@@ -280,14 +299,23 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Waits for the run's end, and brings it about when its time is up or somebody says `stop`.
-    fn attend(&self, running: &mut Running, subscription: &Subscription) -> Exit {
+    /// Waits for the run's end, and brings it about when its time is up, somebody says `stop`, or this
+    /// process is to end now. Returns how it ended, and whether it was cut short by the last.
+    fn attend(&self, running: &mut Running, subscription: &Subscription) -> (Exit, bool) {
         let mut deadline = subscription.options.timeout.map(|timeout| Instant::now() + timeout);
         let mut timed_out = false;
         let mut followed = None;
+        let mut interrupted = false;
         loop {
             if let Some(exit) = running.poll() {
-                return if timed_out { Exit::TimedOut } else { exit };
+                let exit = if timed_out { Exit::TimedOut } else { exit };
+                // When a machine goes down, the handler is told to end along with this process.
+                let told = self.shutdown.requests() > 0 && exit == Exit::Signal(libc::SIGTERM);
+                return (exit, interrupted || told);
+            }
+            if !interrupted && self.shutdown.requests() > 1 {
+                interrupted = true;
+                running.end(libc::SIGTERM, SHUTDOWN_GRACE);
             }
             if deadline.is_some_and(|at| at <= Instant::now()) {
                 (deadline, timed_out) = (None, true);
@@ -295,7 +323,8 @@ impl Supervisor<'_> {
             }
             let (notice, longest) = running.wait_for();
             let left = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
-            let requested = self.watcher.wait(longest.min(left), notice);
+            let requested =
+                self.watcher.wait(longest.min(left), notice.into_iter().chain(self.shutdown.poll_fd()));
             if requested
                 && let Some(stop) = self.stop_request(subscription)
                 && followed != Some(stop)
@@ -314,61 +343,9 @@ impl Supervisor<'_> {
         if current.is_same(subscription) { current.state.stop } else { None }
     }
 
-    /// Applies the rule to a run that has ended, and records what follows. Returns the subscription as
-    /// it then is; `None` when it is gone or was made anew.
-    fn record_end(
-        &self,
-        queue: &mut Queue,
-        subscription: &Subscription,
-        exit: Exit,
-        output: &str,
-        now: Time,
-    ) -> Result<Option<Subscription>> {
-        loop {
-            let current = queue.store.subscription(self.consumer)?.filter(|now| now.is_same(subscription));
-            let Some(current) = current else { return Ok(None) };
-            let state = &current.state;
-            if state.phase != Phase::Running {
-                // A try that seemed to fail had succeeded.
-                return Ok(Some(current));
-            }
-            let task = state.task.unwrap_or(Task::Wake);
-            let rewound = current.rewinds != state.start_rewinds;
-            let acknowledge = match (task, exit) {
-                (Task::Batch(last) | Task::Single(last), Exit::Code(0)) if !rewound => Some(last),
-                _ => None,
-            };
-            let cursor = acknowledge.unwrap_or(0).max(current.last_acked_id);
-            let pending = is_pending(queue, &current, cursor)?;
-            let ended = Ended { task, exit, stopped: state.stop.is_some(), cursor, rewound, pending, now };
-            let newest = queue.store.newest()?;
-            let update = end_update(&current, &ended, acknowledge, output, newest);
-            if let Some(updated) = queue.store.update_run(&current, &update)? {
-                return Ok(Some(updated));
-            }
-        }
-    }
-
-    fn log_outcome(&self, queue: &Queue, before: &Subscription, after: &Subscription, task: Task) {
-        let consumer = self.consumer;
-        if after.state.dead_lettered > before.state.dead_lettered
-            && let Task::Single(id) = task
-        {
-            let attempts = before.state.attempts;
-            queue.log(
-                Level::Warn,
-                format_args!("dispatch: consumer={consumer} id={id} is a dead letter attempts={attempts}"),
-            );
-        }
-        if after.state.phase == Phase::Stalled {
-            let reason = Quoted(after.state.reason.as_deref().unwrap_or_default());
-            queue.log(Level::Warn, format_args!("dispatch: consumer={consumer} stalled reason={reason}"));
-        }
-    }
-
     /// Looks, now that the lock is free, whether more is to be done, and takes it again for that.
     fn look_again(&self) -> Result<Option<Lock>> {
-        if !self.files.still_there() {
+        if !self.files.still_there() || self.shutdown.requests() > 0 {
             return Ok(None);
         }
         self.patiently(|| {
@@ -408,42 +385,6 @@ impl Supervisor<'_> {
                 done => return done,
             }
         }
-    }
-}
-
-/// What to record of a run that has ended.
-fn end_update(
-    current: &Subscription,
-    ended: &Ended,
-    acknowledge: Option<i64>,
-    output: &str,
-    newest: i64,
-) -> RunUpdate {
-    let Outcome { mut state, dead_letter } = apply_outcome(&current.state, &current.options, ended);
-    if ended.stopped {
-        state.start_newest = state.start_newest.max(newest);
-    }
-    let (exit, error, at) = (ended.exit, output.to_owned(), ended.now);
-    let change = match (ended.task, dead_letter) {
-        (Task::DeadLetter(event_id), _) if exit == Exit::Code(0) => {
-            Some(DeadLetterUpdate::Remove { event_id })
-        }
-        (Task::DeadLetter(event_id), _) if !ended.stopped => {
-            Some(DeadLetterUpdate::FailedAgain { event_id, exit, error, at })
-        }
-        (_, Some((event_id, attempts))) => {
-            Some(DeadLetterUpdate::Insert { event_id, attempts, exit, error, at })
-        }
-        _ => None,
-    };
-    RunUpdate {
-        state,
-        acknowledge: acknowledge.or(dead_letter.map(|(id, _)| id)),
-        cancel_retries: ended.stopped,
-        // An acknowledgement or a dead letter may not be forgotten; a lost wait is found again by
-        // looking.
-        durable: acknowledge.is_some() || change.is_some() || ended.stopped,
-        dead_letter: change,
     }
 }
 

@@ -10,13 +10,13 @@ use std::os::fd::RawFd;
 use std::path::Path;
 use std::time::Duration;
 
-use super::dispatch::{Dispatched, Effort, dispatch, next_step, start_if_due};
+use super::dispatch::{Dispatched, Effort, dispatch, log_lock_held, next_step, start_if_due};
 use super::notifier::{self, Answer};
 use super::{Launcher, WakeBy, process, spawn};
 use crate::error::{Error, Result};
-use crate::files::Files;
 use crate::files::lock::Lock;
 use crate::files::log::Level;
+use crate::files::{COMMIT, Files};
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
 use crate::store::Store;
@@ -85,12 +85,18 @@ pub fn wake_consumer(queue: &mut Queue, launcher: &Launcher, consumer: &Consumer
     match next_step(queue, &subscription, until)? {
         super::dispatch::Step::None { .. } => return Ok(()),
         _ if launcher.waking != WakeBy::Dispatch || !queue.files.is_owner() => {
+            // A worker may be following; where it is not told, it looks within a second.
+            queue.files.touch(COMMIT).ok();
             return wake(queue, launcher, "self").map(drop);
         }
         _ => {}
     }
     match start_if_due(queue, launcher, subscription, until)? {
         Dispatched::LeftToBackground => start_background(queue, launcher, Duration::ZERO),
+        Dispatched::LockHeld => {
+            log_lock_held(queue, consumer);
+            Ok(())
+        }
         _ => Ok(()),
     }
 }

@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
 use super::error::Doing;
-use super::{Sqlite, wait_for_others};
+use super::{BUSY_LIMIT, Sqlite, wait_for_others};
 use crate::error::Result;
 
 /// A WAL longer than this is checkpointed by whoever notices. Whoever opens the database alone reads
@@ -57,7 +57,7 @@ impl Sqlite {
             // The first does the work and lets others write; the second only truncates.
             drop(self.conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())));
             if self.truncate_wal().unwrap_or(false) || began.elapsed() >= PATIENCE {
-                return wait_for_others(&mut self.conn).doing(doing);
+                return wait_for_others(&mut self.conn, BUSY_LIMIT).doing(doing);
             }
             std::thread::sleep(Duration::from_millis(20));
         }

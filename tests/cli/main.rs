@@ -56,3 +56,5 @@ mod usage;
 mod users;
 mod wakeups;
 mod words;
+mod worker;
+mod worker_docs;

@@ -1,0 +1,38 @@
+//! What can be told of a thread's database without opening anything.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::{DB, WAL, identity};
+
+/// A clock that stamps files may move in steps as long as this.
+const CLOCK_STEP: Duration = Duration::from_millis(50);
+
+/// What a database and its write-ahead log look like from outside. A commit changes it, whoever
+/// commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// Identifies the thread: see [`Files::home`](super::Files::home).
+    pub home: (u64, u64),
+    /// Inode, size and modification time of the log.
+    wal: Option<(u64, i64, Duration)>,
+}
+
+impl Stamp {
+    /// `None` when no thread is at that path.
+    pub fn of(path: &Path) -> Option<Stamp> {
+        let db = rustix::fs::lstat(path.join(DB)).ok()?;
+        let wal = rustix::fs::lstat(path.join(WAL)).ok().map(|wal| {
+            let seconds = u64::try_from(wal.st_mtime).unwrap_or(0);
+            let modified = Duration::new(seconds, u32::try_from(wal.st_mtime_nsec).unwrap_or(0));
+            (wal.st_ino, wal.st_size, modified)
+        });
+        Some(Stamp { home: identity(&db), wal })
+    }
+
+    /// Whether the last change is so recent that another one may have left no trace.
+    pub fn is_fresh(&self) -> bool {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.wal.is_some_and(|(_, _, modified)| modified + CLOCK_STEP > now)
+    }
+}

@@ -1,0 +1,111 @@
+//! Recording the end of a run: what the rule for runs makes of it, in one transaction.
+
+use super::dispatch::is_pending;
+use crate::error::Result;
+use crate::files::log::{Level, Quoted};
+use crate::model::run::{Ended, Exit, Outcome, Phase, Task, apply_outcome};
+use crate::model::subscription::Subscription;
+use crate::model::time::Time;
+use crate::queue::Queue;
+use crate::store::{DeadLetterUpdate, RunUpdate, Store};
+
+/// How a run ended.
+pub struct End<'a> {
+    pub exit: Exit,
+    /// The supervisor was told to end, and so the run was cut short.
+    pub interrupted: bool,
+    /// The end of its output.
+    pub output: &'a str,
+    pub at: Time,
+}
+
+/// Applies the rule to a run that has ended, and records what follows. Returns the subscription as
+/// it then is; `None` when it is gone or was made anew.
+pub fn record_end(
+    queue: &mut Queue,
+    subscription: &Subscription,
+    end: &End<'_>,
+) -> Result<Option<Subscription>> {
+    let End { exit, interrupted, output, at: now } = *end;
+    loop {
+        let current =
+            queue.store.subscription(&subscription.consumer)?.filter(|now| now.is_same(subscription));
+        let Some(current) = current else { return Ok(None) };
+        let state = &current.state;
+        if state.phase != Phase::Running {
+            // A try that seemed to fail had succeeded.
+            return Ok(Some(current));
+        }
+        let task = state.task.unwrap_or(Task::Wake);
+        let rewound = current.rewinds != state.start_rewinds;
+        let acknowledge = match (task, exit) {
+            (Task::Batch(last) | Task::Single(last), Exit::Code(0)) if !rewound => Some(last),
+            _ => None,
+        };
+        let cursor = acknowledge.unwrap_or(0).max(current.last_acked_id);
+        let pending = is_pending(queue, &current, cursor)?;
+        // One that has taken its events all the same has done what it was given.
+        let interrupted = interrupted && acknowledge.is_none();
+        let stopped = state.stop.is_some();
+        let ended = Ended { task, exit, stopped, interrupted, cursor, rewound, pending, now };
+        let newest = queue.store.newest()?;
+        let update = end_update(&current, &ended, acknowledge, output, newest);
+        if let Some(updated) = queue.store.update_run(&current, &update)? {
+            return Ok(Some(updated));
+        }
+    }
+}
+
+/// Logs what became of a consumer by the end of a run.
+pub fn log_outcome(queue: &Queue, before: &Subscription, after: &Subscription, task: Task) {
+    let consumer = &after.consumer;
+    if after.state.dead_lettered > before.state.dead_lettered
+        && let Task::Single(id) = task
+    {
+        let attempts = before.state.attempts;
+        queue.log(
+            Level::Warn,
+            format_args!("dispatch: consumer={consumer} id={id} is a dead letter attempts={attempts}"),
+        );
+    }
+    if after.state.phase == Phase::Stalled {
+        let reason = Quoted(after.state.reason.as_deref().unwrap_or_default());
+        queue.log(Level::Warn, format_args!("dispatch: consumer={consumer} stalled reason={reason}"));
+    }
+}
+
+/// What to record of a run that has ended.
+fn end_update(
+    current: &Subscription,
+    ended: &Ended,
+    acknowledge: Option<i64>,
+    output: &str,
+    newest: i64,
+) -> RunUpdate {
+    let Outcome { mut state, dead_letter } = apply_outcome(&current.state, &current.options, ended);
+    if ended.stopped {
+        state.start_newest = state.start_newest.max(newest);
+    }
+    let (exit, error, at) = (ended.exit, output.to_owned(), ended.now);
+    let change = match (ended.task, dead_letter) {
+        (Task::DeadLetter(event_id), _) if exit == Exit::Code(0) => {
+            Some(DeadLetterUpdate::Remove { event_id })
+        }
+        (Task::DeadLetter(event_id), _) if !ended.stopped && !ended.interrupted => {
+            Some(DeadLetterUpdate::FailedAgain { event_id, exit, error, at })
+        }
+        (_, Some((event_id, attempts))) => {
+            Some(DeadLetterUpdate::Insert { event_id, attempts, exit, error, at })
+        }
+        _ => None,
+    };
+    RunUpdate {
+        state,
+        acknowledge: acknowledge.or(dead_letter.map(|(id, _)| id)),
+        cancel_retries: ended.stopped,
+        // An acknowledgement or a dead letter may not be forgotten; a lost wait is found again by
+        // looking.
+        durable: acknowledge.is_some() || change.is_some() || ended.stopped,
+        dead_letter: change,
+    }
+}

@@ -1,0 +1,50 @@
+//! Being told to end, in two steps: to finish what is under way, and then to end it.
+//!
+//! The library sets no signal handlers. Whoever runs a supervisor or a worker passes on what it is
+//! told: each byte on a socket is one request.
+
+use std::cell::Cell;
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+
+use rustix::event::{PollFd, PollFlags};
+
+/// The requests to end that have come so far.
+#[derive(Debug)]
+pub struct Shutdown {
+    requests: Cell<u32>,
+    /// The other end is there, so that more may come.
+    open: Cell<bool>,
+    socket: UnixStream,
+}
+
+impl Shutdown {
+    /// Returns the other end of the socket as well: each byte that is written to it is a request.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub fn new() -> io::Result<(Shutdown, UnixStream)> {
+        let (socket, other) = UnixStream::pair()?;
+        socket.set_nonblocking(true)?;
+        Ok((Shutdown { requests: Cell::new(0), open: Cell::new(true), socket }, other))
+    }
+
+    /// How many requests there have been.
+    pub fn requests(&self) -> u32 {
+        let mut bytes = [0; 16];
+        while let Ok(read) = (&self.socket).read(&mut bytes) {
+            if read == 0 {
+                self.open.set(false);
+                break;
+            }
+            self.requests.set(self.requests.get().saturating_add(read as u32));
+        }
+        self.requests.get()
+    }
+
+    /// What becomes readable with the next request; `None` once nobody can make one.
+    pub fn poll_fd(&self) -> Option<PollFd<'_>> {
+        self.open.get().then(|| PollFd::new(&self.socket, PollFlags::IN))
+    }
+}

@@ -1,0 +1,453 @@
+//! `thread dispatch --follow`: a worker that stays in the foreground and starts what others push.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr};
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::json;
+
+use crate::harness::{PATIENCE, World, is_running, kill_and_wait, skipped, take_all_script, wait_until};
+
+const NOBODY: [u32; 0] = [];
+
+/// A worker at work. It must not outlive its world.
+struct Worker {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    /// The service manager's end.
+    socket: Option<UnixDatagram>,
+}
+
+impl Worker {
+    fn of(mut child: Child) -> Worker {
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        Worker { child, stderr, socket: None }
+    }
+
+    /// Starts one with these words after `dispatch --follow`, and waits until it is ready.
+    fn start(world: &World, words: &[&str]) -> Worker {
+        // The one before may have been killed.
+        fs::remove_file(world.path("manager")).ok();
+        let socket = UnixDatagram::bind(world.path("manager")).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let words = ["dispatch", "--follow"].into_iter().chain(words.iter().copied());
+        let child = world.thread(words).env("NOTIFY_SOCKET", world.path("manager")).spawn();
+        assert_eq!(heard(&socket), "READY=1");
+        Worker { socket: Some(socket), ..Worker::of(child) }
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits for its end, which must be one in order, and returns what it said on stderr.
+    #[track_caller]
+    fn ends(mut self) -> String {
+        let (mut stdout, mut stderr) = (String::new(), String::new());
+        self.child.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
+        self.stderr.read_to_string(&mut stderr).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{stderr}");
+        assert_eq!(stdout, "");
+        drop(self.socket);
+        stderr
+    }
+
+    /// The next line on stderr.
+    fn says(&mut self) -> String {
+        let mut line = String::new();
+        self.stderr.read_line(&mut line).unwrap();
+        line
+    }
+
+    #[track_caller]
+    fn ends_on(self, signal: Signal) -> String {
+        self.signal(signal);
+        self.ends()
+    }
+}
+
+fn heard(socket: &UnixDatagram) -> String {
+    let mut message = [0; 100];
+    let length = socket.recv(&mut message).expect("the service manager hears something");
+    String::from_utf8_lossy(&message[..length]).into_owned()
+}
+
+fn push(world: &World, thread: &Path) {
+    world
+        .off(["push", "--source", "self", "--type", "message", "--content", "x"])
+        .env("THREAD_DIR", thread)
+        .quiet();
+}
+
+/// Makes a thread whose consumer `worker` appends what it gets to `<name>.got`.
+fn thread_with_consumer(world: &World, name: &str) -> PathBuf {
+    let path = world.path(name);
+    world.thread(["init"]).arg(&path).quiet();
+    let handler = format!("cat >>{}.got", name.replace('/', "-"));
+    let words = ["subscribe", "--consumer", "worker", "--deliver", "stdin", "--handler", &handler];
+    world.off(words).env("THREAD_DIR", &path).quiet();
+    path
+}
+
+/// A consumer in the inbox that runs this script, with events on stdin.
+fn subscribe(world: &World, script: &str) {
+    let words = ["subscribe", "--consumer", "worker", "--deliver", "stdin", "--handler", script];
+    world.off(words).quiet();
+}
+
+fn wait_for_lines(world: &World, name: &str, count: usize) {
+    wait_until(&format!("{count} lines in {name}"), || world.lines(name).len() >= count);
+}
+
+#[test]
+fn what_is_pushed_by_those_who_wake_nobody_is_started_at_once() {
+    let world = World::with_thread();
+    subscribe(&world, "cat >>got");
+    push(&world, &world.inbox());
+    let worker = Worker::start(&world, &[]);
+    wait_for_lines(&world, "got", 1);
+    let mut took = Vec::new();
+    for count in 2..=16 {
+        push(&world, &world.inbox());
+        let pushed = Instant::now();
+        wait_for_lines(&world, "got", count);
+        took.push(pushed.elapsed());
+    }
+    took.sort();
+    eprintln!("from the end of a push to the handler's output: {took:?}");
+    // Without notices it would be half a second.
+    assert!(took[took.len() / 2] < Duration::from_millis(300), "{took:?}");
+    assert_eq!(worker.ends_on(Signal::TERM), "");
+    assert_eq!(world.processes(), NOBODY);
+}
+
+#[test]
+fn changes_that_make_a_consumer_due_are_heard_too() {
+    let world = World::with_thread();
+    push(&world, &world.inbox());
+    let worker = Worker::start(&world, &[]);
+    subscribe(&world, "cat >>got");
+    wait_until("the first to be taken", || world.consumer("worker")["last_acked_id"] == 1);
+    world.off(["seek", "--consumer", "worker", "--to", "earliest"]).quiet();
+    wait_for_lines(&world, "got", 2);
+    world.off(["pause", "--consumer", "worker"]).quiet();
+    push(&world, &world.inbox());
+    world.off(["resume", "--consumer", "worker"]).quiet();
+    wait_for_lines(&world, "got", 3);
+    // One that touches nothing.
+    world
+        .db()
+        .execute("INSERT INTO events (source, type, content) VALUES ('self', 'message', 'x')", [])
+        .unwrap();
+    wait_for_lines(&world, "got", 4);
+    worker.ends_on(Signal::INT);
+}
+
+#[test]
+fn whoever_was_killed_with_all_that_would_look_again_is_taken_over() {
+    let world = World::with_thread();
+    take_all_script(&world);
+    world.script("bin/once", "[ -e killed ] || { touch runs; exec sleep 1000; }\ntake");
+    world.off(["subscribe", "--consumer", "worker", "--handler", "once", "--backoff", "10ms"]).quiet();
+    // Started by a push elsewhere, as in a container of its own.
+    world.push("x");
+    world.wait_for_file("runs");
+    let worker = Worker::start(&world, &[]);
+    wait_until("the handler's record", || !world.run_state("worker", "$.handler").is_null());
+    let pid = |who: &str| world.run_state("worker", &format!("$.{who}.pid")).as_u64().unwrap() as u32;
+    let (supervisor, handler) = (pid("supervisor"), pid("handler"));
+    world.write("killed", "");
+    kill_and_wait(supervisor);
+    kill_process_group(Pid::from_raw(handler as i32).unwrap(), Signal::KILL).unwrap();
+    // Nobody pushes, and nothing is written.
+    wait_for_lines(&world, "seen.worker", 1);
+    worker.ends_on(Signal::TERM);
+}
+
+#[test]
+fn on_term_runs_end_by_themselves_and_no_others_begin() {
+    let world = World::with_thread();
+    subscribe(&world, "cat >>got; echo $$ >>began; until [ -e go ]; do sleep 0.01; done");
+    let worker = Worker::start(&world, &["--grace", "5m"]);
+    push(&world, &world.inbox());
+    wait_for_lines(&world, "began", 1);
+    worker.signal(Signal::TERM);
+    // Pushed too late.
+    push(&world, &world.inbox());
+    world.write("go", "");
+    assert_eq!(worker.ends(), "");
+    assert_eq!(world.processes(), NOBODY);
+    let consumer = world.consumer("worker");
+    assert_eq!((&consumer["state"], &consumer["last_acked_id"]), (&json!("idle"), &json!(1)));
+    assert_eq!(consumer["last_exit"], json!("exit=0"));
+    assert_eq!(world.lines("got").len(), 1);
+    // The next one goes on.
+    let worker = Worker::start(&world, &[]);
+    wait_for_lines(&world, "got", 2);
+    worker.ends_on(Signal::HUP);
+}
+
+#[test]
+fn runs_that_do_not_end_in_time_are_stopped_cost_no_attempt_and_are_due_again() {
+    let world = World::with_thread();
+    let stubborn = "cat >>got; trap '' TERM; echo $$ >>began; while [ ! -e go ]; do sleep 0.05; done";
+    subscribe(&world, stubborn);
+    world.off(["subscribe", "--consumer", "sleeper", "--handler", "sleep 1000"]).quiet();
+    push(&world, &world.inbox());
+    let worker = Worker::start(&world, &["--grace", "100ms"]);
+    wait_for_lines(&world, "began", 1);
+    world.wait_for_state("sleeper", "running");
+    assert_eq!(worker.ends_on(Signal::TERM), "");
+    assert_eq!(world.processes(), NOBODY);
+    for (name, exit) in [("worker", "exit=137 signal=9"), ("sleeper", "exit=143 signal=15")] {
+        let consumer = world.consumer(name);
+        let facts = (&consumer["state"], &consumer["pending"], &consumer["last_exit"]);
+        assert_eq!(facts, (&json!("idle"), &json!(1), &json!(exit)));
+        assert_eq!(world.run_state(name, "$.attempts"), json!(0));
+        assert_eq!(world.run_state(name, "$.failed"), json!(0));
+    }
+    assert!(world.log().iter().any(|line| line.ends_with(" interrupted")), "{:?}", world.log());
+    world.write("go", "");
+    let worker = Worker::start(&world, &["--grace", "0"]);
+    wait_until("the event to be taken", || world.consumer("worker")["last_acked_id"] == 1);
+    worker.ends_on(Signal::TERM);
+}
+
+#[test]
+fn a_second_signal_stops_runs_at_once_and_waits_end_with_the_first() {
+    let world = World::with_thread();
+    subscribe(&world, "touch began; sleep 1000");
+    let words = ["--handler", "false", "--backoff", "1h"];
+    world.off(["subscribe", "--consumer", "waiter"].iter().chain(&words)).quiet();
+    push(&world, &world.inbox());
+    let worker = Worker::start(&world, &["--grace", "1h"]);
+    world.wait_for_file("began");
+    world.wait_for_state("waiter", "waiting");
+    worker.signal(Signal::INT);
+    wait_until("the wait to end", || world.consumer("waiter")["reason"] == "interrupted");
+    assert_eq!(world.state("worker"), "running");
+    assert_eq!(worker.ends_on(Signal::INT), "");
+    assert_eq!(world.processes(), NOBODY);
+}
+
+#[test]
+fn a_worker_that_was_killed_and_started_again_goes_on() {
+    let world = World::with_thread();
+    subscribe(&world, "cat >>got; mkdir alone || echo twice >>overlaps; sleep 0.3; rmdir alone");
+    for _ in 0..3 {
+        let worker = Worker::start(&world, &[]);
+        push(&world, &world.inbox());
+        wait_until("a run", || world.path("alone").exists());
+        kill_and_wait(worker.pid());
+    }
+    let worker = Worker::start(&world, &[]);
+    wait_until("all to be taken", || world.consumer("worker")["last_acked_id"] == 3);
+    worker.ends_on(Signal::TERM);
+    assert_eq!(world.read("overlaps"), "");
+}
+
+#[test]
+fn several_threads_and_all_in_a_directory_have_one_worker() {
+    let world = World::with_thread();
+    fs::create_dir(world.path("root")).unwrap();
+    let [a, b, early] = ["a", "b", "root/early"].map(|name| thread_with_consumer(&world, name));
+    fs::create_dir(world.path("root/no-thread")).unwrap();
+    let mut worker = Worker::start(&world, &["--thread", "a", "-t", "b", "--root", "root"]);
+    for (thread, got) in [(&a, "a.got"), (&b, "b.got"), (&early, "root-early.got")] {
+        push(&world, thread);
+        wait_for_lines(&world, got, 1);
+    }
+    // One that comes later, one that is moved, one that goes.
+    let late = thread_with_consumer(&world, "root/late");
+    push(&world, &late);
+    wait_for_lines(&world, "root-late.got", 1);
+    let moved = world.path("root/moved");
+    fs::rename(&early, &moved).unwrap();
+    push(&world, &moved);
+    wait_for_lines(&world, "root-early.got", 2);
+    world.sh("until rm -r root/late; do sleep 0.1; done").ends_with(0);
+    // One that was named is waited for.
+    fs::rename(&b, world.path("elsewhere")).unwrap();
+    let expected = format!(
+        "Warning: {0} is not a thread (it has no events.db); waiting for it to come to {0}\n",
+        b.display()
+    );
+    assert_eq!(worker.says(), expected);
+    assert_eq!(watches(worker.pid()), 2);
+    fs::rename(world.path("elsewhere"), &b).unwrap();
+    push(&world, &b);
+    wait_for_lines(&world, "b.got", 2);
+    assert_eq!(worker.ends_on(Signal::TERM), "");
+}
+
+/// How many files a process watches, and how many descriptors it watches them by.
+fn watches(pid: u32) -> usize {
+    let infos = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten();
+    let texts = infos.filter_map(|info| fs::read_to_string(info.path()).ok());
+    texts.map(|text| text.matches("inotify wd:").count()).sum()
+}
+
+#[test]
+fn quiet_threads_cost_neither_descriptors_nor_processor_time() {
+    const THREADS: usize = 120;
+    let world = World::with_thread();
+    fs::create_dir(world.path("root")).unwrap();
+    let made = "for i in $(seq 120); do thread init root/$i && THREAD_NOTIFIER=off thread subscribe -t root/$i \
+                --consumer worker --handler true || exit 1; done";
+    world.sh(made).ends_with(0);
+    let worker = Worker::start(&world, &["--root", "root"]);
+    push(&world, &world.path("root/7"));
+    wait_until("a run", || world.read("root/7/logs/thread.log").contains("ended exit=0"));
+    let pid = worker.pid();
+    assert_eq!(watches(pid), THREADS);
+    let open = || -> Vec<PathBuf> {
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+        descriptors.filter_map(|fd| fs::read_link(fd.path()).ok()).collect()
+    };
+    wait_until("all databases to be closed", || !open().iter().any(|path| path.starts_with(world.root())));
+    assert!(open().len() < 16, "{:?}", open());
+    let status = |name: &str| -> u64 {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    assert!(status("VmRSS:") < 50_000, "{} kB", status("VmRSS:"));
+    // It looks around about once a second, and sleeps in between.
+    wait_until("it to sleep", || {
+        let before = status("voluntary_ctxt_switches:");
+        std::thread::sleep(Duration::from_secs(2));
+        status("voluntary_ctxt_switches:") - before <= 6
+    });
+    worker.ends_on(Signal::TERM);
+}
+
+#[test]
+fn without_notices_it_looks_by_itself() {
+    let world = World::with_thread();
+    subscribe(&world, "cat >>got");
+    let script = "echo 0 >/proc/sys/user/max_inotify_watches || exit 77; exec thread dispatch --follow";
+    let run = world.sh("exec unshare -Ur /bin/sh -c \"$0\"").arg(script).env("PATH", path_with(&world));
+    let mut child = run.spawn();
+    push(&world, &world.inbox());
+    wait_until("a run, or the end", || world.lines("got").len() == 1 || child.try_wait().unwrap().is_some());
+    if child.try_wait().unwrap().is_some() {
+        return skipped("the number of watches cannot be lowered here");
+    }
+    assert_eq!(watches(child.id()), 0);
+    push(&world, &world.inbox());
+    wait_for_lines(&world, "got", 2);
+    assert_eq!(Worker::of(child).ends_on(Signal::TERM), "");
+}
+
+/// The world's programs, and the system's after them.
+fn path_with(world: &World) -> String {
+    format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", world.bin().display())
+}
+
+#[test]
+fn as_process_1_it_reaps_and_leaves_nothing_behind() {
+    let world = World::with_thread();
+    world.script("bin/leaver", "cat >>got\n(sleep 0.1; echo left >>left) &\nsetsid sleep 1000 &");
+    subscribe(&world, "leaver");
+    let run = world.sh("exec unshare --pid --fork --mount-proc thread dispatch --follow");
+    let mut child = run.env("PATH", path_with(&world)).spawn();
+    let first = || children_of(child.id()).first().copied();
+    wait_until("the worker, or the end of unshare", || first().is_some() || !is_running(child.id()));
+    let Some(first) = first().filter(|_| child.try_wait().unwrap().is_none()) else {
+        child.wait().unwrap();
+        return skipped("a PID namespace needs `unshare` and the right to make one");
+    };
+    push(&world, &world.inbox());
+    wait_for_lines(&world, "left", 1);
+    push(&world, &world.inbox());
+    wait_for_lines(&world, "left", 2);
+    // What handlers left behind has no other parent there.
+    wait_until("what has ended to be reaped", || {
+        let children = children_of(first);
+        !children.is_empty() && children.iter().all(|&pid| is_running(pid))
+    });
+    kill_process(Pid::from_raw(first as i32).unwrap(), Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(world.processes(), NOBODY);
+    assert_eq!(world.consumer("worker")["last_acked_id"], 2);
+}
+
+/// The children of a process, zombies too.
+fn children_of(parent: u32) -> Vec<u32> {
+    let pids = fs::read_dir("/proc").unwrap().flatten();
+    pids.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok())
+        .filter(|pid| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let fields = stat.rsplit(") ").next().map(|rest| rest.split(' ').collect::<Vec<_>>());
+            fields.and_then(|fields| fields.get(1)?.parse::<u32>().ok()) == Some(parent)
+        })
+        .collect()
+}
+
+#[test]
+fn a_service_manager_hears_of_its_beginning_and_its_end() {
+    let world = World::with_thread();
+    subscribe(&world, "env >environment; touch began");
+    let socket = UnixDatagram::bind(world.path("manager")).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    push(&world, &world.inbox());
+    let worker = world.thread(["dispatch", "--follow"]).env("NOTIFY_SOCKET", world.path("manager")).spawn();
+    assert_eq!(heard(&socket), "READY=1");
+    let worker = Worker::of(worker);
+    world.wait_for_file("began");
+    worker.signal(Signal::TERM);
+    assert_eq!(heard(&socket), "STOPPING=1");
+    assert_eq!(worker.ends(), "");
+    assert!(!world.read("environment").contains("NOTIFY_SOCKET"));
+    // One that is not there is no reason not to work.
+    let worker = world.thread(["dispatch", "--follow"]).env("NOTIFY_SOCKET", "/nowhere").spawn();
+    push(&world, &world.inbox());
+    wait_until("a run", || world.consumer("worker")["last_acked_id"] == 2);
+    let said = Worker::of(worker).ends_on(Signal::TERM);
+    assert!(said.starts_with("Warning: the service manager at NOTIFY_SOCKET cannot be told: "), "{said}");
+}
+
+#[test]
+fn a_thread_that_cannot_be_worked_for_is_told_once_and_holds_up_no_other() {
+    let world = World::with_thread();
+    fs::create_dir(world.path("root")).unwrap();
+    let [bad, good] = ["root/bad", "root/good"].map(|name| thread_with_consumer(&world, name));
+    Connection::open(bad.join("events.db")).unwrap().execute_batch("PRAGMA user_version = 9").unwrap();
+    let worker = Worker::start(&world, &["--root", "root"]);
+    for count in 1..=2 {
+        push(&world, &good);
+        wait_for_lines(&world, "root-good.got", count);
+    }
+    // One whose database somebody keeps locked is come back to.
+    Connection::open(bad.join("events.db")).unwrap().execute_batch("PRAGMA user_version = 0").unwrap();
+    push(&world, &bad);
+    wait_for_lines(&world, "root-bad.got", 1);
+    let said = worker.ends_on(Signal::TERM);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("nothing is started in") && said.contains("schema version 9"), "{said}");
+}
+
+#[test]
+fn what_it_cannot_do_it_says_at_once() {
+    let world = World::with_thread();
+    let fails = |code: i32, words: &[&str], said: &str| {
+        let error = world.thread(["dispatch"].iter().chain(words)).fails(code);
+        assert!(error.contains(said), "{error}");
+    };
+    fails(1, &["--follow", "--thread", "nowhere"], "is not a thread");
+    fails(1, &["--follow", "--root", "nowhere"], "nowhere");
+    fails(2, &["--follow", "--root", "inbox"], "is a thread itself");
+    fails(2, &["--root", "."], "--follow");
+    fails(2, &["--grace", "1s"], "--follow");
+    fails(2, &["--thread", "inbox", "--thread", "inbox"], "more than one --thread");
+    world.thread(["info", "-t", "inbox", "-t", "inbox"]).fails(2);
+}
