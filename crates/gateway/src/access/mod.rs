@@ -1,0 +1,5 @@
+//! Who may come in: by token, by origin, by host, and how often one may be wrong.
+
+pub mod origin;
+pub mod throttle;
+pub mod token;

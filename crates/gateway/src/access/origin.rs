@@ -1,0 +1,149 @@
+//! Which pages may talk to the gateway, and under which names it may be reached.
+//!
+//! A browser sends the origin of the page with what its scripts ask for, and lets any page ask. So a
+//! page of another origin is refused; and since a foreign page can have its own host name resolve to
+//! this machine (DNS rebinding), and then is of "the same origin", the host name is checked, too: an
+//! IP address and `localhost` cannot be rebound.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use axum::http::{HeaderMap, header};
+
+use crate::error::StartError;
+
+/// The origins beside the gateway's own: `scheme://host[:port]`, in lower case.
+pub struct Origins(Vec<String>);
+
+/// Why a request is refused before anything else is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    Host,
+    Origin,
+}
+
+impl Refused {
+    pub fn message(self) -> &'static str {
+        match self {
+            Refused::Host => "this host name is not the gateway's; --origin admits it",
+            Refused::Origin => "pages of this origin may not use the gateway; --origin admits them",
+        }
+    }
+}
+
+impl Origins {
+    /// # Errors
+    ///
+    /// One of them is no `scheme://host[:port]`.
+    pub fn new(named: &[String]) -> Result<Origins, StartError> {
+        let origins = named.iter().map(|origin| {
+            let origin = origin.trim_end_matches('/').to_ascii_lowercase();
+            let valid = origin.split_once("://").is_some_and(|(scheme, host)| {
+                ["http", "https"].contains(&scheme)
+                    && !host.is_empty()
+                    && !host.contains(['/', '?', '#', '@', ' '])
+            });
+            if valid {
+                Ok(origin)
+            } else {
+                Err(StartError::usage(
+                    format!("'{origin}' is no origin"),
+                    "give --origin a scheme, a host and perhaps a port: https://chat.example.org",
+                ))
+            }
+        });
+        Ok(Origins(origins.collect::<Result<_, _>>()?))
+    }
+
+    /// Checks the names by which a request comes.
+    ///
+    /// # Errors
+    ///
+    /// Which one is not admitted.
+    pub fn check(&self, headers: &HeaderMap) -> Result<(), Refused> {
+        let text = |name| {
+            let mut values = headers.get_all(name).iter();
+            let first = values.next().map(|value| value.to_str().unwrap_or_default().to_ascii_lowercase());
+            // Two of them mean that somebody wants two readers to see different ones.
+            if values.next().is_some() { Some(String::new()) } else { first }
+        };
+        let host = text(header::HOST).ok_or(Refused::Host)?;
+        let named = |host: &str| self.0.iter().any(|origin| host_of(origin) == host);
+        if !(is_unambiguous(&host) || named(&host)) {
+            return Err(Refused::Host);
+        }
+        let Some(origin) = text(header::ORIGIN) else { return Ok(()) };
+        let own = origin.split_once("://").is_some_and(|(scheme, rest)| scheme == "http" && rest == host);
+        if own || self.0.contains(&origin) { Ok(()) } else { Err(Refused::Origin) }
+    }
+}
+
+fn host_of(origin: &str) -> &str {
+    origin.split_once("://").map_or(origin, |(_, host)| host)
+}
+
+/// Whether a host (with or without a port) is an address or a name of this machine, whatever the
+/// name servers say.
+fn is_unambiguous(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => match rest.split_once(']') {
+            Some((address, port)) if port.is_empty() || port.starts_with(':') => {
+                return address.parse::<Ipv6Addr>().is_ok();
+            }
+            _ => return false,
+        },
+        None => host.split_once(':').map_or(host, |(name, _)| name),
+    };
+    name == "localhost" || name.parse::<Ipv4Addr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(named: &[&str], host: &str, origin: Option<&str>) -> Result<(), Refused> {
+        let named: Vec<String> = named.iter().map(|name| (*name).to_owned()).collect();
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, host.parse().unwrap());
+        if let Some(origin) = origin {
+            headers.insert(header::ORIGIN, origin.parse().unwrap());
+        }
+        Origins::new(&named).unwrap().check(&headers)
+    }
+
+    #[test]
+    fn only_the_gateways_own_origin_and_named_ones_come_in() {
+        for host in ["127.0.0.1:3336", "localhost:3336", "[::1]:3336", "192.168.1.5", "LOCALHOST"] {
+            assert_eq!(check(&[], host, None), Ok(()), "{host}");
+            assert_eq!(check(&[], host, Some(&format!("http://{host}"))), Ok(()), "{host}");
+            for foreign in ["http://evil.example", "null", "http://localhost:1", "https://127.0.0.1:3336", ""]
+            {
+                assert_eq!(check(&[], host, Some(foreign)), Err(Refused::Origin), "{host} {foreign}");
+            }
+        }
+        let named = ["https://Chat.example.org/"];
+        assert_eq!(check(&named, "chat.example.org", Some("https://chat.example.org")), Ok(()));
+        assert_eq!(check(&named, "127.0.0.1:1", Some("https://chat.example.org")), Ok(()));
+        assert_eq!(
+            check(&named, "chat.example.org", Some("https://other.example.org")),
+            Err(Refused::Origin)
+        );
+    }
+
+    #[test]
+    fn a_name_that_could_be_rebound_is_refused() {
+        for host in
+            ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:3336", "[::1", "", "a:b"]
+        {
+            assert_eq!(check(&[], host, None), Err(Refused::Host), "{host}");
+            assert_eq!(check(&[], host, Some(&format!("http://{host}"))), Err(Refused::Host), "{host}");
+        }
+        assert_eq!(Origins::new(&[]).unwrap().check(&HeaderMap::new()), Err(Refused::Host));
+    }
+
+    #[test]
+    fn what_is_no_origin_is_a_usage_error() {
+        for bad in ["chat.example.org", "https://", "ftp://a", "https://a/b", "https://a@b"] {
+            assert!(Origins::new(&[bad.to_owned()]).is_err(), "{bad}");
+        }
+    }
+}

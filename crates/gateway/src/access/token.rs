@@ -1,0 +1,150 @@
+//! The token that lets a client in, and where a request may carry it.
+//!
+//! It is made once for a root, so that all gateways on it have the same, and lies in a file that only
+//! its owner may read. A token is compared in constant time: how long a wrong one takes tells nothing.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use axum::http::{HeaderMap, header};
+use subtle::ConstantTimeEq;
+
+use crate::error::StartError;
+
+/// The file below the root.
+pub const FILE: &str = "token";
+
+pub struct Token(String);
+
+impl Token {
+    /// The token of a root, made if there is none.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read or made; others may read it; it holds no token.
+    pub fn of(root: &Path) -> Result<Token, StartError> {
+        let path = root.join(FILE);
+        let told = |e: io::Error| {
+            StartError::failed(
+                format!("the token in {} cannot be used: {e}", path.display()),
+                "look at the file",
+            )
+        };
+        if !path.exists() {
+            make(root, &path).map_err(told)?;
+        }
+        let mode = fs::metadata(&path).map_err(told)?.mode();
+        if mode & 0o077 != 0 {
+            return Err(StartError::failed(
+                format!("{} may be read by others", path.display()),
+                format!("run chmod 600 {0}, or remove it to get another token", path.display()),
+            ));
+        }
+        let text = fs::read_to_string(&path).map_err(told)?;
+        let text = text.trim();
+        if text.len() < 16 || !text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)) {
+            return Err(StartError::failed(
+                format!("{} holds no token", path.display()),
+                "remove it to get another, or put at least 16 letters and digits there",
+            ));
+        }
+        Ok(Token(text.to_owned()))
+    }
+
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
+    pub fn is(&self, offered: &str) -> bool {
+        self.0.as_bytes().ct_eq(offered.as_bytes()).into()
+    }
+}
+
+/// 32 random bytes in hexadecimal, moved into place whole: of two gateways that start at once, one
+/// makes the token and both use it.
+fn make(root: &Path, path: &Path) -> io::Result<()> {
+    let draft = root.join(format!(".token-{}", std::process::id()));
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    file.write_all(random_hex(32)?.as_bytes())?;
+    file.write_all(b"\n")?;
+    file.sync_all()?;
+    let placed = fs::hard_link(&draft, path);
+    fs::remove_file(&draft)?;
+    match placed {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
+        _ => Ok(()),
+    }
+}
+
+/// Random bytes from the system, in hexadecimal.
+pub fn random_hex(bytes: usize) -> io::Result<String> {
+    let mut random = vec![0; bytes];
+    let mut filled = 0;
+    while filled < bytes {
+        filled += rustix::rand::getrandom(&mut random[filled..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// What a request offers as a token.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Offered<'r> {
+    Nothing,
+    /// In `Authorization: Bearer`.
+    Bearer(&'r str),
+    /// In the cookie that the link sets.
+    Cookie(&'r str),
+}
+
+/// The name of the cookie. Cookies of all ports of a host are sent to each: the port tells them apart.
+pub fn cookie_name(port: u16) -> String {
+    format!("thread_{port}")
+}
+
+/// The token that a request carries. A header that is no bearer token offers an empty one.
+pub fn offered<'r>(headers: &'r HeaderMap, cookie: &str) -> Offered<'r> {
+    if let Some(value) = headers.get(header::AUTHORIZATION) {
+        let bearer = value.to_str().ok().and_then(|text| text.split_once(' '));
+        let token = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, t)| t.trim());
+        return Offered::Bearer(token.unwrap_or_default());
+    }
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = cookies.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    match pairs.find(|(name, _)| *name == cookie) {
+        Some((_, value)) => Offered::Cookie(value),
+        None => Offered::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bearer_token_goes_before_a_cookie() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(offered(&headers, "thread_1"), Offered::Nothing);
+        headers.insert(header::COOKIE, "a=b; thread_12=x; thread_1=y".parse().unwrap());
+        assert_eq!(offered(&headers, "thread_1"), Offered::Cookie("y"));
+        headers.insert(header::AUTHORIZATION, "bearer z".parse().unwrap());
+        assert_eq!(offered(&headers, "thread_1"), Offered::Bearer("z"));
+        headers.insert(header::AUTHORIZATION, "Basic z".parse().unwrap());
+        assert_eq!(offered(&headers, "thread_1"), Offered::Bearer(""));
+    }
+
+    #[test]
+    fn a_token_is_made_once_and_nobody_else_may_read_it() {
+        let root = tempfile::tempdir().unwrap();
+        let first = Token::of(root.path()).unwrap();
+        assert_eq!(first.text().len(), 64);
+        assert!(Token::of(root.path()).unwrap().is(first.text()));
+        assert!(!first.is(""));
+        let file = root.path().join(FILE);
+        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
+        fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
+        assert!(Token::of(root.path()).is_err());
+    }
+}

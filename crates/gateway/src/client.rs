@@ -1,0 +1,280 @@
+//! A connected client: the session it is in, and what it asked.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+use thread::queue::{Remaining, Selection};
+use thread::{After, Queue};
+use tokio::sync::mpsc;
+
+use crate::error::{RequestError, Result};
+use crate::follow::feed::{Live, Order, Told};
+use crate::follow::follower::Membership;
+use crate::gateway::Gateway;
+use crate::methods::{self, Reply};
+use crate::outbox::Outbox;
+use crate::protocol::event::notice;
+use crate::protocol::frame::{self, Request};
+use crate::session::blocking;
+use crate::session::id::SessionId;
+use crate::session::speak::{Accepted, Speaker};
+
+pub struct Client {
+    pub gateway: Arc<Gateway>,
+    pub speaker: Speaker,
+    outbox: Outbox,
+    current: Option<Membership>,
+    /// The client has been told up to this event of the current session.
+    told: i64,
+    /// Its messages whose runs have not begun, by their events.
+    asked: HashMap<i64, Asked>,
+    /// The last list that a command made.
+    pub listed: Vec<SessionId>,
+}
+
+/// A message that waits for its turn.
+struct Asked {
+    request: String,
+    run_id: String,
+    position: usize,
+}
+
+impl Client {
+    pub fn new(gateway: Arc<Gateway>, outbox: Outbox, speaker: Speaker) -> Client {
+        Client { gateway, speaker, outbox, current: None, told: 0, asked: HashMap::new(), listed: Vec::new() }
+    }
+
+    /// Carries out requests and passes on what comes, to the end of the connection.
+    pub async fn run(mut self, mut requests: mpsc::UnboundedReceiver<Request>, unanswered: Arc<AtomicUsize>) {
+        loop {
+            tokio::select! {
+                request = requests.recv() => {
+                    let Some(request) = request else { return };
+                    self.answer(request).await;
+                    unanswered.fetch_sub(1, Ordering::Relaxed);
+                }
+                live = next(&mut self.current) => match live {
+                    Some(live) => self.pass_on(live),
+                    // The follower ended because its thread is gone.
+                    None => self.leave(),
+                },
+            }
+        }
+    }
+
+    async fn answer(&mut self, request: Request) {
+        let Request { id, method, params } = request;
+        match methods::call(self, &id, &method, params).await {
+            Ok(Reply { payload, then }) => {
+                self.outbox.send(frame::response(&id, Ok(payload)));
+                for frame in then {
+                    self.outbox.send(frame);
+                }
+            }
+            Err(e) => self.outbox.send(frame::response(&id, Err(&e))),
+        }
+    }
+
+    fn pass_on(&mut self, live: Live) {
+        match live {
+            Live::Event(told) => self.tell(&told),
+            Live::Order(order) => self.reorder(&order),
+            Live::Deleted => {
+                if let Some(session) = self.session() {
+                    let payload = json!({ "message": "the session was removed", "errorCode": "session_deleted", "retryable": false });
+                    self.outbox.send(notice("error", payload, session, None));
+                }
+                self.leave();
+            }
+        }
+    }
+
+    fn tell(&mut self, told: &Told) {
+        // What it has read from disk itself comes by the feed, too, if the follower was behind.
+        if told.event.id <= self.told {
+            return;
+        }
+        self.told = told.event.id;
+        if let Some(frame) = told.frame_for(&self.speaker.client) {
+            self.outbox.send(frame);
+        }
+    }
+
+    /// The session it is in.
+    pub fn session(&self) -> Option<SessionId> {
+        self.current.as_ref().map(|membership| membership.session)
+    }
+
+    pub fn membership(&self) -> Option<&Membership> {
+        self.current.as_ref()
+    }
+
+    /// The session that a request names, or else the one it is in.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::NoSession`], [`RequestError::UnknownSession`].
+    pub fn session_or_current(&self, named: Option<&str>) -> Result<SessionId> {
+        match named {
+            Some(text) => parse_session(text),
+            None => self.session().ok_or(RequestError::NoSession),
+        }
+    }
+
+    fn leave(&mut self) {
+        self.current = None;
+        self.asked.clear();
+    }
+
+    /// Enters a session, unless it is there. Whatever is stored from now on is passed on.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::UnknownSession`], and the client stays where it is; those of the thread.
+    pub async fn enter(&mut self, session: SessionId) -> Result<()> {
+        if self.session() == Some(session) {
+            return Ok(());
+        }
+        let membership = self.join(session).await?;
+        self.leave();
+        self.told = membership.upto;
+        self.current = Some(membership);
+        Ok(())
+    }
+
+    /// Enters a session, also the one it is in, and sends it every event after an id.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::enter`].
+    pub async fn enter_after(&mut self, session: SessionId, after: i64) -> Result<()> {
+        let gateway = self.gateway.clone();
+        let mut queue = blocking(move || gateway.root.queue(session)).await?;
+        // Nothing of the session it was in comes in between.
+        self.leave();
+        self.told = after;
+        // Most of it without a feed: while much is sent, nothing has to wait for it in memory.
+        loop {
+            let remaining;
+            (queue, remaining) = self.replay(session, queue, i64::MAX).await?;
+            if remaining == Remaining::None {
+                break;
+            }
+            self.outbox.drained().await;
+        }
+        let membership = self.join(session).await?;
+        let upto = membership.upto;
+        // What was stored in the meantime. If the follower is behind, its feed repeats what was sent.
+        while self.told < upto {
+            let remaining;
+            (queue, remaining) = self.replay(session, queue, upto).await?;
+            if remaining == Remaining::None {
+                break;
+            }
+        }
+        self.told = self.told.max(upto);
+        self.current = Some(membership);
+        Ok(())
+    }
+
+    /// Sends the next page of what is stored up to an id.
+    async fn replay(
+        &mut self,
+        session: SessionId,
+        mut queue: Queue,
+        upto: i64,
+    ) -> Result<(Queue, Remaining)> {
+        let after = self.told;
+        let (queue, page, remaining) = blocking(move || {
+            let mut selection = Selection::from(After(after));
+            let (mut page, mut size, mut past) = (Vec::new(), 0, false);
+            let mut remaining = queue.read_page(&mut selection, &mut |row| {
+                past = row.id > upto;
+                if past {
+                    return ControlFlow::Break(());
+                }
+                size += row.content.len();
+                page.push(Told::new(session, row.to_event()));
+                if size < 256 * 1024 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+            if past {
+                remaining = Remaining::None;
+            }
+            Ok((queue, page, remaining))
+        })
+        .await?;
+        for told in page {
+            self.tell(&told);
+        }
+        Ok((queue, remaining))
+    }
+
+    async fn join(&self, session: SessionId) -> Result<Membership> {
+        self.gateway.hub.join(&self.gateway, session, self.outbox.backlog.clone()).await
+    }
+
+    /// The last event that the client was told of.
+    pub fn last_seq(&self) -> i64 {
+        self.told
+    }
+
+    /// Remembers a message of the client that waits for its turn. Returns what to tell it.
+    pub fn queued(&mut self, request: &str, accepted: &Accepted) -> Option<String> {
+        let position = accepted.position.filter(|position| *position > 0)?;
+        let asked = Asked { request: request.to_owned(), run_id: accepted.run_id.clone(), position };
+        let frame = self.session().map(|session| asked.frame(session));
+        self.asked.insert(accepted.event, asked);
+        frame
+    }
+
+    fn reorder(&mut self, order: &Order) {
+        let Some(session) = self.session() else { return };
+        let outbox = &self.outbox;
+        self.asked.retain(|event, asked| {
+            // It was stored after the order was made.
+            if *event > order.upto {
+                return true;
+            }
+            match order.ids.iter().position(|id| id == event) {
+                None | Some(0) => false,
+                Some(position) => {
+                    if position != asked.position {
+                        asked.position = position;
+                        outbox.send(asked.frame(session));
+                    }
+                    true
+                }
+            }
+        });
+    }
+}
+
+impl Asked {
+    fn frame(&self, session: SessionId) -> String {
+        let others = if self.position == 1 { "run is" } else { "runs are" };
+        let payload: Value = json!({
+            "requestId": self.request,
+            "position": self.position,
+            "message": format!("{} {others} before this one", self.position),
+        });
+        notice("queued", payload, session, Some(&self.run_id))
+    }
+}
+
+/// What comes next in the session a client is in; never, if it is in none.
+async fn next(current: &mut Option<Membership>) -> Option<Live> {
+    match current {
+        Some(membership) => membership.feed.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// # Errors
+///
+/// [`RequestError::UnknownSession`]: it is no session's id.
+pub fn parse_session(text: &str) -> Result<SessionId> {
+    SessionId::parse(text).ok_or_else(|| RequestError::UnknownSession(text.to_owned()))
+}

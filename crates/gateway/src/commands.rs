@@ -1,0 +1,200 @@
+//! Commands: messages that the gateway itself answers, to the client alone. Nothing of them is stored.
+
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::error::Result;
+use crate::methods::{self, Reply};
+use crate::protocol::event::in_session;
+use crate::protocol::frame;
+use crate::session::id::SessionId;
+use crate::session::{blocking, history};
+
+const HELP: &str = "\
+/new [title]           begins a session
+/sessions              lists the last sessions
+/session <n or id>     goes to one of the last list, or to the one with that id
+/history [n]           shows the last messages
+/status                tells how the gateway and the session are
+/cancel                ends the run under way
+/help                  shows this
+//text                 sends /text to the agent";
+
+const LISTED: usize = 10;
+
+/// A text that a client sent as a message.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Said<'t> {
+    Command(Command<'t>),
+    /// To be sent on.
+    Text(&'t str),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Command<'t> {
+    New(Option<&'t str>),
+    Sessions,
+    Session(&'t str),
+    History(&'t str),
+    Status,
+    Cancel,
+    Help,
+    Unknown(&'t str),
+}
+
+pub fn parse(text: &str) -> Said<'_> {
+    let Some(rest) = text.strip_prefix('/') else { return Said::Text(text) };
+    if rest.starts_with('/') {
+        return Said::Text(rest);
+    }
+    let (word, argument) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+    let argument = argument.trim();
+    Said::Command(match word.trim() {
+        "new" => Command::New(Some(argument).filter(|title| !title.is_empty())),
+        "sessions" => Command::Sessions,
+        "session" => Command::Session(argument),
+        "history" => Command::History(argument),
+        "status" => Command::Status,
+        "cancel" => Command::Cancel,
+        "help" => Command::Help,
+        word => Command::Unknown(word),
+    })
+}
+
+/// Carries out a command. What it has to say comes behind the response.
+///
+/// # Errors
+///
+/// Those of threads; a command that cannot be carried out says so in its answer.
+pub async fn carry_out(client: &mut Client, command: Command<'_>) -> Result<Reply> {
+    let text = match answer(client, command).await {
+        Ok(text) => text,
+        Err(e) => format!("Error: {e}"),
+    };
+    let session = client.session().map(|session| session.to_string());
+    let payload = json!({
+        "role": "system",
+        "content": text,
+        "messageId": format!("msg_{}", uuid::Uuid::new_v4()),
+        "timestamp": thread::model::time::now(),
+        "fromSelf": false,
+    });
+    let Value::Object(mut payload) = payload else { return Ok(Value::Null.into()) };
+    match client.session() {
+        Some(session) => payload = in_session(payload, session, None),
+        None => payload.extend([("sessionId".to_owned(), Value::Null), ("runId".to_owned(), Value::Null)]),
+    }
+    let reply = json!({ "runId": null, "sessionId": session, "status": "accepted" });
+    Ok(Reply { payload: reply, then: vec![frame::event("message", payload, None)] })
+}
+
+async fn answer(client: &mut Client, command: Command<'_>) -> Result<String> {
+    Ok(match command {
+        Command::Help => HELP.to_owned(),
+        Command::Unknown(word) => format!("There is no command /{word}.\n{HELP}"),
+        Command::New(title) => {
+            let title = title.map(|title| crate::protocol::content::beginning(title, 200));
+            let session = methods::create(client, title).await?;
+            client.enter(session).await?;
+            format!("This is the new session {session}.")
+        }
+        Command::Sessions => sessions(client).await?,
+        Command::Session(which) => match found(client, which) {
+            None => "Name a session by its number in the last list of /sessions, or by its id.".to_owned(),
+            Some(session) => {
+                let switched = methods::switch(client, session, None).await?;
+                let title =
+                    switched["title"].as_str().filter(|title| !title.is_empty()).unwrap_or("(no title)");
+                format!("This is {title} ({session}).")
+            }
+        },
+        Command::History(count) => recent(client, count).await?,
+        Command::Status => {
+            let params = serde_json::Map::new();
+            let status = Box::pin(methods::call(client, "", "status", params)).await?.payload;
+            let (gateway, session) = (&status["gateway"], &status["session"]);
+            let mut text = format!(
+                "Gateway {}, up {} s, {} connections, {} sessions in use.",
+                gateway["version"].as_str().unwrap_or_default(),
+                gateway["uptime"],
+                gateway["activeConnections"],
+                gateway["activeSessions"]
+            );
+            if session.is_object() {
+                text += &format!(
+                    "\nSession {}: {} messages, {} queued, run under way: {}, {} clients.",
+                    session["id"].as_str().unwrap_or_default(),
+                    session["messageCount"],
+                    session["queuedRequests"],
+                    session["activeRun"].as_str().unwrap_or("none"),
+                    session["clients"]
+                );
+            }
+            text
+        }
+        Command::Cancel => {
+            let session = client.session_or_current(None)?;
+            match methods::cancel(client, session, None).await? {
+                Some(run) => format!("The end of {run} was requested."),
+                None => "No run is under way.".to_owned(),
+            }
+        }
+    })
+}
+
+async fn sessions(client: &mut Client) -> Result<String> {
+    let gateway = client.gateway.clone();
+    let page = blocking(move || gateway.catalogue.page(&gateway.root, 0, LISTED)).await?;
+    let sessions = page["sessions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let id = |session: &Value| session["id"].as_str().and_then(SessionId::parse);
+    client.listed = sessions.iter().filter_map(id).collect();
+    if sessions.is_empty() {
+        return Ok("There are no sessions yet.".to_owned());
+    }
+    let line = |(n, session): (usize, &Value)| {
+        let title = session["title"].as_str().filter(|title| !title.is_empty()).unwrap_or("(no title)");
+        let (messages, at) = (&session["messageCount"], session["lastActivity"].as_str().unwrap_or_default());
+        format!("{}. {title} - {messages} messages, {at}", n + 1)
+    };
+    Ok(sessions.iter().enumerate().map(line).collect::<Vec<_>>().join("\n"))
+}
+
+fn found(client: &Client, which: &str) -> Option<SessionId> {
+    let number = which.parse::<usize>().ok().and_then(|n| client.listed.get(n.checked_sub(1)?).copied());
+    number.or_else(|| SessionId::parse(which))
+}
+
+async fn recent(client: &mut Client, count: &str) -> Result<String> {
+    let count = match count {
+        "" => Some(LISTED),
+        count => count.parse().ok().filter(|count| (1..=200).contains(count)),
+    };
+    let Some(count) = count else { return Ok("Say how many: /history 1 to 200.".to_owned()) };
+    let session = client.session_or_current(None)?;
+    let gateway = client.gateway.clone();
+    let page = blocking(move || history::before(&mut gateway.root.queue(session)?, i64::MAX, count)).await?;
+    let line = |event: &thread::Event| {
+        let shown = history::shown(event);
+        let text = crate::protocol::content::text(&event.content);
+        format!("[{}] {}: {text}", event.created_at, shown["role"].as_str().unwrap_or_default())
+    };
+    Ok(match page.messages.is_empty() {
+        true => "Nothing was said yet.".to_owned(),
+        false => page.messages.iter().map(line).collect::<Vec<_>>().join("\n"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_slashes_make_a_text_of_a_command() {
+        assert_eq!(parse("hello /new"), Said::Text("hello /new"));
+        assert_eq!(parse("//new x"), Said::Text("/new x"));
+        assert_eq!(parse("/new  a b "), Said::Command(Command::New(Some("a b"))));
+        assert_eq!(parse("/new"), Said::Command(Command::New(None)));
+        assert_eq!(parse("/session 3"), Said::Command(Command::Session("3")));
+        assert_eq!(parse("/nonsense 3"), Said::Command(Command::Unknown("nonsense")));
+    }
+}

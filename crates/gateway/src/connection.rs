@@ -1,0 +1,268 @@
+//! One WebSocket: a reader, a writer, and in between the client that carries out its requests.
+//!
+//! The reader never waits for the others, so that it sees when somebody asks too much; the writer
+//! never waits for the reader. Requests of one client are carried out one after the other.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::Error as WsError;
+use axum::extract::ws::{CloseFrame, Message, WebSocket};
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt};
+use tokio::sync::mpsc;
+use tokio::time::{interval, sleep_until, timeout};
+
+use crate::client::Client;
+use crate::gateway::Gateway;
+use crate::outbox::{Out, Outbox};
+use crate::protocol::frame::{self, Request};
+use crate::protocol::{Close, MAX_UNANSWERED, VERSION};
+use crate::session::speak::Speaker;
+
+const PING_EVERY: Duration = Duration::from_secs(20);
+const SILENCE: Duration = Duration::from_secs(60);
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long a client has to take the last frames before it is cut off.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// Serves a connection to its end.
+pub async fn serve(gateway: Arc<Gateway>, socket: WebSocket, address: IpAddr, admitted: bool) {
+    let (sink, stream) = socket.split();
+    let (outbox, waiting) = Outbox::new();
+    let writer = tokio::spawn(write(gateway.clone(), sink, waiting, outbox.clone()));
+    let mut reader = Reader { stream, heard: Instant::now() };
+    let (requests, asked) = mpsc::unbounded_channel();
+    let unanswered = Arc::new(AtomicUsize::new(0));
+    let why = match greet(&gateway, &mut reader, &outbox, address, admitted).await {
+        Ok(speaker) => {
+            let client = Client::new(gateway.clone(), outbox.clone(), speaker);
+            let worker = tokio::spawn(client.run(asked, unanswered.clone()));
+            let why = tokio::select! {
+                why = read(&mut reader, &requests, &unanswered, &outbox) => why,
+                // The writer ends first when the client reads too slowly, or the gateway ends.
+                () = outbox.closed() => None,
+            };
+            worker.abort();
+            why
+        }
+        Err(why) => why,
+    };
+    if let Some(why) = why {
+        outbox.close(why);
+    }
+    drop(outbox);
+    // A client that answers the close, and one that never does, both end here.
+    let done = async {
+        let rest = async { while let Ok(Some(Ok(_))) = timeout(LAST_WORDS, reader.stream.next()).await {} };
+        tokio::join!(writer, rest)
+    };
+    timeout(2 * LAST_WORDS, done).await.ok();
+}
+
+struct Reader {
+    stream: SplitStream<WebSocket>,
+    heard: Instant,
+}
+
+/// What a client sent.
+enum Heard {
+    Text(axum::extract::ws::Utf8Bytes),
+    Close(Close),
+    /// It is gone.
+    Gone,
+}
+
+impl Reader {
+    /// The next frame with text.
+    async fn next(&mut self) -> Heard {
+        loop {
+            let next = tokio::select! {
+                next = self.stream.next() => next,
+                () = sleep_until((self.heard + SILENCE).into()) => return Heard::Close(Close::Silent),
+            };
+            self.heard = Instant::now();
+            match next {
+                Some(Ok(Message::Text(text))) => return Heard::Text(text),
+                Some(Ok(Message::Binary(_))) => return Heard::Close(Close::NotText),
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                Some(Ok(Message::Close(_))) | None => return Heard::Gone,
+                Some(Err(e)) => return too_big(e).map_or(Heard::Gone, Heard::Close),
+            }
+        }
+    }
+}
+
+/// Why a frame could not be read, where the client can still be told.
+fn too_big(error: WsError) -> Option<Close> {
+    let error = error.into_inner();
+    match error.downcast_ref::<tungstenite::Error>()? {
+        tungstenite::Error::Capacity(_) => Some(Close::FrameTooBig),
+        tungstenite::Error::Utf8(_) | tungstenite::Error::Protocol(_) => Some(Close::Malformed),
+        _ => None,
+    }
+}
+
+/// Waits for `connect`. Returns who it is.
+///
+/// # Errors
+///
+/// Why the connection ends, if anybody is left to be told.
+async fn greet(
+    gateway: &Gateway,
+    reader: &mut Reader,
+    outbox: &Outbox,
+    address: IpAddr,
+    admitted: bool,
+) -> Result<Speaker, Option<Close>> {
+    let text = match timeout(CONNECT_WITHIN, reader.next()).await {
+        Err(_) => return Err(Some(Close::NotConnected)),
+        Ok(Heard::Close(why)) => return Err(Some(why)),
+        Ok(Heard::Gone) => return Err(None),
+        Ok(Heard::Text(text)) => text,
+    };
+    let request = parse(&text, outbox).map_err(Some)?;
+    let refuse = |message: &str, why| {
+        outbox.send(frame::refused(&request.id, message));
+        Err(Some(why))
+    };
+    if request.method != "connect" {
+        return refuse("the first request has to be connect", Close::NotConnected);
+    }
+    let text = |key: &str| request.params.get(key).and_then(|value| value.as_str());
+    if text("version") != Some(VERSION) {
+        return refuse("the gateway speaks version \"1\"", Close::Version);
+    }
+    if !text("token").map_or(admitted, |token| gateway.admits(token)) {
+        gateway.wrong_token(address).await;
+        return refuse("wrong or missing token", Close::Unauthorized);
+    }
+    let Some(client_type) = text("clientType").filter(|name| is_name(name)) else {
+        return refuse(
+            "bad params: 'clientType' has to be a text of 1 to 64 characters",
+            Close::NotConnected,
+        );
+    };
+    let client = match text("clientId") {
+        None => uuid::Uuid::new_v4().to_string(),
+        Some(client) if is_name(client) => client.to_owned(),
+        Some(_) => {
+            return refuse(
+                "bad params: 'clientId' has to be a text of 1 to 64 characters",
+                Close::NotConnected,
+            );
+        }
+    };
+    let payload = serde_json::json!({
+        "gatewayVersion": env!("CARGO_PKG_VERSION"),
+        "supportedMethods": crate::methods::NAMES,
+        "clientId": client,
+    });
+    outbox.send(frame::done(&request.id, payload));
+    Ok(Speaker { client, client_type: client_type.to_owned() })
+}
+
+fn is_name(text: &str) -> bool {
+    (1..=64).contains(&text.chars().count()) && !text.chars().any(char::is_control)
+}
+
+/// Reads a request; what is none gets a response if it can have one.
+fn parse(text: &str, outbox: &Outbox) -> Result<Request, Close> {
+    Request::parse(text).map_err(|malformed| {
+        if let Some(id) = malformed.id {
+            outbox.send(frame::refused(&id, malformed.why));
+        }
+        Close::Malformed
+    })
+}
+
+/// Reads requests to the end of the connection. Returns why it ends, if anybody is left to be told.
+async fn read(
+    reader: &mut Reader,
+    requests: &mpsc::UnboundedSender<Request>,
+    unanswered: &AtomicUsize,
+    outbox: &Outbox,
+) -> Option<Close> {
+    loop {
+        let text = match reader.next().await {
+            Heard::Text(text) => text,
+            Heard::Close(why) => return Some(why),
+            Heard::Gone => return None,
+        };
+        match parse(&text, outbox) {
+            Ok(request) => {
+                if unanswered.fetch_add(1, Ordering::Relaxed) >= MAX_UNANSWERED {
+                    return Some(Close::TooManyRequests);
+                }
+                requests.send(request).ok()?;
+            }
+            Err(why) => return Some(why),
+        }
+    }
+}
+
+/// Writes what is queued, and pings, to the end of the connection.
+async fn write(
+    gateway: Arc<Gateway>,
+    mut sink: SplitSink<WebSocket, Message>,
+    mut waiting: mpsc::UnboundedReceiver<Out>,
+    outbox: Outbox,
+) {
+    let backlog = outbox.backlog.clone();
+    // The last other end that goes away ends the loop.
+    drop(outbox);
+    let mut pings = interval(PING_EVERY);
+    pings.tick().await;
+    let why = loop {
+        let done = tokio::select! {
+            biased;
+            () = gateway.ended() => break Close::GoingAway,
+            () = backlog.overflow.notified() => break Close::SlowReader,
+            out = waiting.recv() => match out {
+                Some(Out::Frame(first)) => tokio::select! {
+                    done = write_some(&mut sink, first, &mut waiting, &backlog) => done,
+                    () = backlog.overflow.notified() => break Close::SlowReader,
+                    () = gateway.ended() => break Close::GoingAway,
+                },
+                Some(Out::Close(why)) => break why,
+                None => return,
+            },
+            _ = pings.tick() => sink.send(Message::Ping(Default::default())).await.map(|()| None),
+        };
+        match done {
+            Ok(None) => {}
+            Ok(Some(why)) => break why,
+            // The client is gone.
+            Err(_) => return,
+        }
+    };
+    // Nothing that is queued from here on is written.
+    waiting.close();
+    let frame = CloseFrame { code: why.code(), reason: why.reason().into() };
+    timeout(LAST_WORDS, sink.send(Message::Close(Some(frame)))).await.ok();
+}
+
+/// Writes a frame and those queued behind it. Returns why to end, if that is among them.
+async fn write_some(
+    sink: &mut SplitSink<WebSocket, Message>,
+    first: axum::extract::ws::Utf8Bytes,
+    waiting: &mut mpsc::UnboundedReceiver<Out>,
+    backlog: &crate::follow::feed::Backlog,
+) -> Result<Option<Close>, WsError> {
+    let mut next = Some(Out::Frame(first));
+    while let Some(out) = next {
+        match out {
+            Out::Frame(frame) => {
+                let size = frame.len();
+                sink.feed(Message::Text(frame)).await?;
+                backlog.remove(size);
+            }
+            Out::Close(why) => return Ok(Some(why)),
+        }
+        next = waiting.try_recv().ok();
+    }
+    sink.flush().await.map(|()| None)
+}

@@ -1,0 +1,70 @@
+//! What can go wrong, for the two who are told: whoever starts the gateway, and a client.
+
+use std::fmt;
+
+/// Why the gateway cannot start: what, and how to fix it.
+#[derive(Debug)]
+pub struct StartError {
+    pub what: String,
+    pub fix: String,
+    /// Whether it is the command line that is wrong.
+    pub usage: bool,
+}
+
+impl StartError {
+    pub fn usage(what: impl Into<String>, fix: impl Into<String>) -> StartError {
+        StartError { what: what.into(), fix: fix.into(), usage: true }
+    }
+
+    pub fn failed(what: impl Into<String>, fix: impl Into<String>) -> StartError {
+        StartError { what: what.into(), fix: fix.into(), usage: false }
+    }
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Error: {} - {}", self.what, self.fix)
+    }
+}
+
+/// Why a request was refused. The connection stays.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    #[error("unknown method '{0}'")]
+    UnknownMethod(String),
+    #[error("bad params: {0}")]
+    BadParams(String),
+    #[error("unknown session '{0}'")]
+    UnknownSession(String),
+    #[error("no session is open: name one, or send a message first")]
+    NoSession,
+    #[error("no run '{0}' is under way or queued in this session")]
+    UnknownRun(String),
+    #[error("no permission '{0}' is asked for in this session")]
+    UnknownPermission(String),
+    /// A resend that is not the same message.
+    #[error("the idempotencyKey '{0}' belongs to a different message of this session")]
+    KeyConflict(String),
+    #[error("the client is connected already")]
+    Connected,
+    /// Whether anything was stored, the text says.
+    #[error("{0}")]
+    Thread(thread::Error),
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<thread::Error> for RequestError {
+    fn from(error: thread::Error) -> RequestError {
+        match error {
+            // A session that was deleted while somebody was in it.
+            thread::Error::NotAThread(path) | thread::Error::Moved(path) => RequestError::UnknownSession(
+                path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            ),
+            thread::Error::InvalidEvent(e) => RequestError::BadParams(format!("the message {e}")),
+            error => RequestError::Thread(error),
+        }
+    }
+}
+
+pub type Result<T, E = RequestError> = std::result::Result<T, E>;

@@ -1,0 +1,247 @@
+//! The follower of one session.
+
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use thread::queue::{Remaining, Selection};
+use thread::{After, Event, Queue};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::feed::{Backlog, Feed, Live, Order, Sink, Told};
+use super::notices::Bell;
+use crate::error::{RequestError, Result};
+use crate::gateway::Gateway;
+use crate::session::id::SessionId;
+use crate::session::runs::{self, Change, Runs};
+use crate::session::{blocking, speak};
+
+/// How long a database stays open after the last event.
+const LINGER: Duration = Duration::from_secs(3);
+
+/// A page of reading ends at about so many bytes.
+const PAGE: usize = 256 * 1024;
+
+/// How long to wait after a failed read.
+const PAUSE: Duration = Duration::from_secs(1);
+
+pub struct Follower {
+    pub session: SessionId,
+    bell: Arc<Bell>,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    /// Everybody has been told up to this id.
+    upto: i64,
+    runs: Runs,
+    members: Vec<Member>,
+    next_key: u64,
+    /// Nobody may enter any more.
+    ended: bool,
+}
+
+struct Member {
+    key: u64,
+    sink: Sink,
+}
+
+/// Being in a session; dropping it leaves.
+pub struct Membership {
+    pub session: SessionId,
+    /// What comes after this id comes by the feed.
+    pub upto: i64,
+    pub feed: Feed,
+    follower: Arc<Follower>,
+    key: u64,
+}
+
+impl Membership {
+    pub fn follower(&self) -> &Arc<Follower> {
+        &self.follower
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        let mut inner = self.follower.inner();
+        inner.members.retain(|member| member.key != self.key);
+        if inner.members.is_empty() {
+            self.follower.bell.rings.notify_one();
+        }
+    }
+}
+
+impl Follower {
+    /// Begins to follow a session, and wakes its agent: where a gateway was killed between storing a
+    /// message and starting whoever waits for it, coming back makes up for it.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::UnknownSession`]; those of the thread.
+    pub async fn start(gateway: &Arc<Gateway>, session: SessionId) -> Result<Arc<Follower>> {
+        let own = gateway.clone();
+        let (follower, queue) = blocking(move || {
+            let mut queue = own.root.queue(session)?;
+            // Watched before it is read: what comes in between rings.
+            let bell = own.notices.watch(&queue);
+            let (runs, upto) = Runs::of(&mut queue)?;
+            speak::wake(&mut queue, &own.launcher, "self");
+            let inner = Inner { upto, runs, members: Vec::new(), next_key: 0, ended: false };
+            Ok((Arc::new(Follower { session, bell, inner: Mutex::new(inner) }), queue))
+        })
+        .await?;
+        tokio::spawn(follow(gateway.clone(), follower.clone(), queue));
+        Ok(follower)
+    }
+
+    /// Enters; `None` if the follower has ended.
+    pub fn enter(self: &Arc<Follower>, backlog: Arc<Backlog>) -> Option<Membership> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let mut inner = self.inner();
+        if inner.ended {
+            return None;
+        }
+        let key = inner.next_key;
+        inner.next_key += 1;
+        let sink = Sink { sender, backlog: backlog.clone() };
+        inner.members.push(Member { key, sink });
+        let upto = inner.upto;
+        drop(inner);
+        let feed = Feed { receiver, backlog };
+        Some(Membership { session: self.session, upto, feed, follower: self.clone(), key })
+    }
+
+    /// How many clients are in the session; one that is there twice counts twice.
+    pub fn clients(&self) -> usize {
+        self.inner().members.len()
+    }
+
+    /// What is known of its runs.
+    pub fn with_runs<T>(&self, look: impl FnOnce(&Runs) -> T) -> T {
+        look(&self.inner().runs)
+    }
+
+    /// The session is gone: everybody is told, and nobody follows any more.
+    pub fn deleted(&self) {
+        let mut inner = self.inner();
+        inner.tell(&Live::Deleted);
+        inner.ended = true;
+        inner.members.clear();
+        self.bell.rings.notify_one();
+    }
+
+    fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the follower has nobody left, or has ended: then it ends.
+    fn is_over(&self) -> bool {
+        let mut inner = self.inner();
+        inner.ended |= inner.members.is_empty();
+        inner.ended
+    }
+
+    /// Hands a page to everybody. Returns what it changed about runs.
+    fn tell(&self, page: Page) -> Vec<Change> {
+        let told: Vec<Arc<Told>> =
+            page.events.into_iter().map(|event| Arc::new(Told::new(self.session, event))).collect();
+        let mut inner = self.inner();
+        let mut changes = Vec::new();
+        for told in told {
+            changes.extend(inner.runs.apply_entry(&told.event, told.run_id.as_deref(), &told.entry));
+            inner.tell(&Live::Event(told));
+        }
+        inner.upto = inner.upto.max(page.upto);
+        if let Some(cursor) = page.cursor {
+            inner.runs.acknowledged(cursor);
+        }
+        if !changes.is_empty() {
+            let order = Order { upto: inner.upto, ids: inner.runs.in_order() };
+            inner.tell(&Live::Order(Arc::new(order)));
+        }
+        changes
+    }
+}
+
+impl Inner {
+    fn tell(&mut self, live: &Live) {
+        self.members.retain(|member| member.sink.send(live.clone()));
+    }
+}
+
+/// What is new in a thread.
+struct Page {
+    events: Vec<Event>,
+    upto: i64,
+    /// The agent's cursor, if it is worth a look.
+    cursor: Option<i64>,
+    remaining: Remaining,
+}
+
+fn read(queue: &mut Queue, after: i64) -> Result<Page> {
+    let mut selection = Selection::from(After(after));
+    let (mut events, mut size) = (Vec::new(), 0);
+    let mut remaining = queue.read_page(&mut selection, &mut |row| {
+        size += row.content.len();
+        events.push(row.to_event());
+        if size < PAGE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    if size >= PAGE {
+        remaining = Remaining::Some;
+    }
+    let ended = |event: &Event| {
+        event.kind == "message" || matches!(event.subtype.as_deref(), Some("error" | "cancelled"))
+    };
+    let cursor = if events.iter().any(ended) { runs::cursor(queue)? } else { None };
+    Ok(Page { events, upto: selection.after, cursor, remaining })
+}
+
+/// Reads and tells what is new, for as long as somebody is there.
+async fn follow(gateway: Arc<Gateway>, follower: Arc<Follower>, queue: Queue) {
+    let session = follower.session;
+    let mut queue = Some(queue);
+    // Whoever asked for it is about to come in.
+    timeout(LINGER, follower.bell.rings.notified()).await.ok();
+    while !follower.is_over() {
+        let after = follower.inner().upto;
+        let (own, taken) = (gateway.clone(), queue.take());
+        let read = blocking(move || {
+            let mut queue = match taken {
+                Some(queue) => queue,
+                None => own.root.queue(session)?,
+            };
+            if !queue.files().still_there() {
+                return Err(RequestError::UnknownSession(session.to_string()));
+            }
+            let page = read(&mut queue, after)?;
+            Ok((queue, page))
+        });
+        let remaining = match read.await {
+            Ok((open, page)) => {
+                queue = Some(open);
+                let remaining = page.remaining;
+                gateway.counters.runs(&follower.tell(page));
+                remaining
+            }
+            Err(RequestError::UnknownSession(_)) => {
+                follower.deleted();
+                break;
+            }
+            Err(e) => {
+                gateway.log(format_args!("session {session}: cannot be read: {e}"));
+                tokio::time::sleep(PAUSE).await;
+                Remaining::Some
+            }
+        };
+        if remaining == Remaining::None && timeout(LINGER, follower.bell.rings.notified()).await.is_err() {
+            // Nothing was said for a while: the next event finds the database closed.
+            queue = None;
+            follower.bell.rings.notified().await;
+        }
+    }
+    gateway.hub.forget(&follower);
+    // Closing may write to the disk, too.
+    drop(tokio::task::spawn_blocking(move || drop(queue)).await);
+}

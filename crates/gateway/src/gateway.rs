@@ -1,0 +1,73 @@
+//! What all connections share. None of it has to outlast the process.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use thread::run::Launcher;
+use tokio::sync::watch;
+
+use crate::access::origin::Origins;
+use crate::access::throttle::Throttle;
+use crate::access::token::Token;
+use crate::agent::Agent;
+use crate::counters::Counters;
+use crate::follow::Hub;
+use crate::follow::notices::Notices;
+use crate::session::catalogue::Catalogue;
+use crate::session::root::Root;
+
+pub struct Gateway {
+    pub root: Root,
+    /// None lets everybody in.
+    pub token: Option<Token>,
+    pub origins: Origins,
+    pub throttle: Throttle,
+    /// The port it listens on, which is in the name of its cookie.
+    pub port: u16,
+    pub agent: Option<Agent>,
+    pub agent_for_all: bool,
+    pub launcher: Launcher,
+    pub notices: Arc<Notices>,
+    pub hub: Hub,
+    pub catalogue: Catalogue,
+    pub counters: Counters,
+    pub started: Instant,
+    /// True once the gateway ends.
+    pub ends: watch::Receiver<bool>,
+}
+
+impl Gateway {
+    /// Whether a token lets its bearer in.
+    pub fn admits(&self, offered: &str) -> bool {
+        self.token.as_ref().is_none_or(|token| token.is(offered))
+    }
+
+    /// Notes a wrong token, and waits if there were many from that address.
+    pub async fn wrong_token(&self, address: IpAddr) {
+        self.counters.wrong_token();
+        tokio::time::sleep(self.throttle.failed(address, Instant::now())).await;
+    }
+
+    /// Waits until the gateway ends.
+    pub async fn ended(&self) {
+        // Whoever says so lives as long as the gateway; without it, the gateway has ended.
+        drop(self.ends.clone().wait_for(|ends| *ends).await.map(|ends| *ends));
+    }
+
+    /// The agent of new sessions.
+    pub fn agent(&self) -> Option<&Agent> {
+        self.agent.as_ref()
+    }
+
+    /// The agent that older sessions are to have, too.
+    pub fn agent_for_all(&self) -> Option<&Agent> {
+        self.agent.as_ref().filter(|_| self.agent_for_all)
+    }
+
+    /// Writes a line for whoever runs the gateway. No token and no signed address may be in it.
+    pub fn log(&self, text: impl fmt::Display) {
+        eprintln!("[{}] {text}", thread::model::time::now());
+    }
+}

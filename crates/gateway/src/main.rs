@@ -1,0 +1,243 @@
+//! `thread serve`: conversations with agents for many clients at once.
+//!
+//! A conversation is a thread, and everything said in it is an event on disk. The gateway is a way of
+//! looking at it, and of speaking in it; it keeps nothing but connections.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `server`, `page` | accepting connections; what is asked for over HTTP |
+//! | `access` | tokens, origins, host names, slowing down |
+//! | `connection`, `outbox` | one WebSocket: reading, writing, pings, closing |
+//! | `client`, `methods`, `commands` | what one client asks for, and what it is told |
+//! | `protocol` | the frames, and what stored events look like in them |
+//! | `follow` | one reader per session for all who are in it |
+//! | `session` | sessions on disk: making, speaking, listing, reading, searching |
+
+mod access;
+mod agent;
+mod client;
+mod commands;
+mod connection;
+mod counters;
+mod error;
+mod follow;
+mod gateway;
+mod methods;
+mod options;
+mod outbox;
+mod page;
+mod protocol;
+mod server;
+mod session;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::access::origin::Origins;
+use crate::access::token::Token;
+use crate::agent::Agent;
+use crate::error::StartError;
+use crate::follow::notices::Notices;
+use crate::gateway::Gateway;
+use crate::options::Options;
+use crate::session::root::Root;
+
+/// Threads that wait for the disk. A push holds one for a few milliseconds.
+const BLOCKING: usize = 32;
+
+fn main() -> ExitCode {
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(e) if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            // A closed pipe has been told all it wanted.
+            e.print().ok();
+            return ExitCode::SUCCESS;
+        }
+        Err(e) => {
+            let text = e.to_string();
+            let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            return end(&StartError::usage(what, "run `thread serve --help`"));
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(BLOCKING)
+        .thread_stack_size(1024 * 1024)
+        .enable_all()
+        .build();
+    let done = runtime
+        .map_err(|e| {
+            StartError::failed(format!("the runtime cannot be started: {e}"), "see the limits on threads")
+        })
+        .and_then(|runtime| {
+            let done = runtime.block_on(run(options));
+            // What still waits for the disk does so in vain: nobody is left to be told.
+            runtime.shutdown_timeout(Duration::from_millis(300));
+            done
+        });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => end(&e),
+    }
+}
+
+fn end(error: &StartError) -> ExitCode {
+    eprintln!("{error}");
+    ExitCode::from(if error.usage { 2 } else { 1 })
+}
+
+async fn run(options: Options) -> Result<(), StartError> {
+    let dir = options.root.clone().map_or_else(default_root, Ok)?;
+    if options.no_auth && !options.listen.ip().is_loopback() {
+        return Err(StartError::usage(
+            format!("--no-auth lets everybody in who can reach {}", options.listen),
+            "listen on a loopback address, such as 127.0.0.1:3336, or leave out --no-auth",
+        ));
+    }
+    let origins = Origins::new(&options.origin)?;
+    let launcher = agent::launcher()?;
+    let agent = match &options.agent {
+        Some(command) => {
+            let cwd = std::env::current_dir().map_err(|e| {
+                StartError::failed(format!("the current directory is gone: {e}"), "go elsewhere")
+            })?;
+            Some(Agent::new(command, &options.protocol, cwd, &launcher)?)
+        }
+        None => None,
+    };
+    let root = Root::open(&dir).map_err(|e| {
+        StartError::failed(
+            format!("{} cannot be used: {e}", dir.display()),
+            "choose another directory with --root",
+        )
+    })?;
+    let token = if options.no_auth { None } else { Some(Token::of(root.dir())?) };
+    raise_limit();
+    let cannot_listen = |e| {
+        StartError::failed(
+            format!("cannot listen on {}: {e}", options.listen),
+            "choose another address with --listen",
+        )
+    };
+    let listener = TcpListener::bind(options.listen).await.map_err(cannot_listen)?;
+    let address = listener.local_addr().map_err(cannot_listen)?;
+    let told =
+        |e| StartError::failed(format!("the system refuses what the gateway needs: {e}"), "see its limits");
+    let notices = Notices::new().map_err(told)?;
+    let (ending, ends) = watch::channel(false);
+    let signals = Signals::new().map_err(told)?;
+
+    let url = format!("http://{address}");
+    let published = Published::new(root.dir(), &url).map_err(|e| {
+        StartError::failed(format!("cannot write to {}: {e}", root.dir().display()), "make room there")
+    })?;
+    match &token {
+        Some(token) => println!("{url}/?token={}", token.text()),
+        None => println!("{url}/"),
+    }
+    let gateway = Arc::new(Gateway {
+        root,
+        token,
+        origins,
+        throttle: Default::default(),
+        port: address.port(),
+        agent,
+        agent_for_all: options.agent_for_all,
+        launcher,
+        notices,
+        hub: Default::default(),
+        catalogue: Default::default(),
+        counters: Default::default(),
+        started: Instant::now(),
+        ends,
+    });
+    tokio::spawn(signals.until_told(ending));
+    server::serve(gateway, listener, options.max_connections).await;
+    published.withdraw();
+    Ok(())
+}
+
+/// `$XDG_DATA_HOME/thread/sessions`.
+fn default_root() -> Result<PathBuf, StartError> {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    variable("XDG_DATA_HOME")
+        .or_else(|| variable("HOME").map(|home| home.join(".local/share")))
+        .map(|data| data.join("thread/sessions"))
+        .ok_or_else(|| {
+            StartError::usage("there is no home directory to keep sessions in", "name one with --root")
+        })
+}
+
+/// A thousand connections and as many databases need more descriptors than a shell gives.
+fn raise_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.unwrap_or(u64::MAX).min(16 * 1024);
+    if limit.current.is_some_and(|current| current < wanted) {
+        limit.current = Some(wanted);
+        // With fewer, the gateway serves fewer.
+        setrlimit(Resource::Nofile, limit).ok();
+    }
+}
+
+/// The file below the root in which clients of this machine find the gateway.
+struct Published {
+    path: PathBuf,
+    url: String,
+}
+
+impl Published {
+    fn new(root: &std::path::Path, url: &str) -> std::io::Result<Published> {
+        let path = root.join("address");
+        let draft = root.join(format!(".address-{}", std::process::id()));
+        std::fs::write(&draft, format!("{url}\n"))?;
+        std::fs::rename(&draft, &path)?;
+        Ok(Published { path, url: url.to_owned() })
+    }
+
+    /// Removes it, unless another gateway has put its own there.
+    fn withdraw(&self) {
+        if std::fs::read_to_string(&self.path).is_ok_and(|text| text.trim() == self.url) {
+            std::fs::remove_file(&self.path).ok();
+        }
+    }
+}
+
+/// The signals that matter here.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+    children: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            children: signal(SignalKind::child())?,
+        })
+    }
+
+    /// Reaps supervisors, for which nobody waits, until the gateway is told to end.
+    async fn until_told(mut self, ending: watch::Sender<bool>) {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => break,
+                _ = self.interrupt.recv() => break,
+                _ = self.children.recv() => {
+                    while let Ok(Some(_)) = rustix::process::wait(rustix::process::WaitOptions::NOHANG) {}
+                }
+            }
+        }
+        ending.send_replace(true);
+    }
+}

@@ -1,0 +1,156 @@
+//! Speaking, ending a run, answering a question of the agent.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use thread_agent::conversation::Priority;
+
+use super::Reply;
+use crate::client::{Client, parse_session};
+use crate::commands::{self, Said};
+use crate::error::{RequestError, Result};
+use crate::protocol::content::is_part;
+use crate::session::id::SessionId;
+use crate::session::speak::{self as disk, Accepted, MAX_KEY, Spoken};
+use crate::session::{blocking, runs};
+
+/// Keys of metadata that the gateway gives itself.
+const RESERVED: &[&str] = &["run_id", "message_id", "client", "priority", "reply_to"];
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentParams {
+    session_id: Option<String>,
+    message: Value,
+    priority: Option<String>,
+    metadata: Option<Map<String, Value>>,
+    idempotency_key: Option<String>,
+}
+
+/// `agent`: somebody speaks.
+pub async fn agent(client: &mut Client, id: &str, params: AgentParams) -> Result<Reply> {
+    let mut content = content_of(&params.message)?;
+    if params.message.is_string() {
+        match commands::parse(&content) {
+            Said::Command(command) => return commands::carry_out(client, command).await,
+            Said::Text(text) => content = text.to_owned(),
+        }
+    }
+    let session = params.session_id.as_deref().map(parse_session).transpose()?;
+    let key = key_of(params.idempotency_key, session)?;
+    let mut metadata = params.metadata.unwrap_or_default();
+    for reserved in RESERVED {
+        metadata.shift_remove(*reserved);
+    }
+    let priority = params.priority.as_deref().map_or(Priority::Next, Priority::of);
+    let spoken = Spoken { content, priority, metadata, key, run_id: None, message_id: None };
+    let session = match session.or(client.session()) {
+        Some(session) => session,
+        None => super::create(client, None).await?,
+    };
+    // It is in the session before the message is: it misses nothing of its run.
+    client.enter(session).await?;
+    let accepted = speak(client, session, spoken).await?;
+    let queued = client.queued(id, &accepted);
+    let status = if queued.is_some() { "queued" } else { "accepted" };
+    let payload = json!({ "runId": accepted.run_id, "sessionId": session.to_string(), "status": status });
+    Ok(Reply { payload, then: queued.into_iter().collect() })
+}
+
+/// Stores a message of a client.
+///
+/// # Errors
+///
+/// As [`disk::message`].
+pub async fn speak(client: &Client, session: SessionId, spoken: Spoken) -> Result<Accepted> {
+    let (gateway, speaker) = (client.gateway.clone(), client.speaker.clone());
+    blocking(move || {
+        let mut queue = gateway.root.queue(session)?;
+        if let Some(agent) = gateway.agent_for_all() {
+            agent.replace(&mut queue)?;
+        }
+        disk::message(&mut queue, &gateway.launcher, session, &speaker, spoken)
+    })
+    .await
+}
+
+/// The text that is stored for a message.
+fn content_of(message: &Value) -> Result<String> {
+    let bad = |what: &str| Err(RequestError::BadParams(format!("'message' {what}")));
+    match message {
+        Value::String(text) if text.trim().is_empty() => bad("is empty"),
+        Value::String(text) => Ok(text.clone()),
+        Value::Array(parts) if parts.is_empty() => bad("has no parts"),
+        Value::Array(parts) if parts.iter().all(is_part) => Ok(message.to_string()),
+        Value::Array(_) => bad("has a part without a 'type'"),
+        _ => bad("is neither a text nor an array of parts"),
+    }
+}
+
+fn key_of(key: Option<String>, session: Option<SessionId>) -> Result<Option<String>> {
+    let bad = |what: &str| Err(RequestError::BadParams(format!("'idempotencyKey' {what}")));
+    match key {
+        None => Ok(None),
+        Some(_) if session.is_none() => bad("needs a 'sessionId'"),
+        Some(key) if key.is_empty() || key.len() > MAX_KEY => bad("has to be 1 to 512 bytes"),
+        Some(key) => Ok(Some(key)),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CancelParams {
+    run_id: String,
+    session_id: Option<String>,
+}
+
+/// `agent.cancel`.
+pub async fn agent_cancel(client: &mut Client, params: CancelParams) -> Result<Value> {
+    let session = client.session_or_current(params.session_id.as_deref())?;
+    cancel(client, session, Some(params.run_id)).await?;
+    Ok(json!({ "message": "Cancellation requested" }))
+}
+
+/// Asks for the end of a run, or of the one under way. Returns which.
+///
+/// # Errors
+///
+/// [`RequestError::UnknownRun`]; those of the thread.
+pub async fn cancel(client: &Client, session: SessionId, run_id: Option<String>) -> Result<Option<String>> {
+    let (gateway, source) = (client.gateway.clone(), client.speaker.source(session));
+    blocking(move || {
+        let mut queue = gateway.root.queue(session)?;
+        let run_id = match run_id {
+            Some(run_id) => run_id,
+            None => {
+                let (runs, _) = runs::Runs::of(&mut queue)?;
+                match runs.active() {
+                    Some((_, run)) => run.run_id.clone(),
+                    None => return Ok(None),
+                }
+            }
+        };
+        disk::cancel(&mut queue, &gateway.launcher, &source, &run_id)?;
+        Ok(Some(run_id))
+    })
+    .await
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PermissionParams {
+    session_id: String,
+    request_id: String,
+    choice: String,
+}
+
+/// `permission.answer`.
+pub async fn permission_answer(client: &mut Client, params: PermissionParams) -> Result<Value> {
+    let session = parse_session(&params.session_id)?;
+    let (gateway, source) = (client.gateway.clone(), client.speaker.source(session));
+    blocking(move || {
+        let mut queue = gateway.root.queue(session)?;
+        disk::permission(&mut queue, &gateway.launcher, &source, &params.request_id, &params.choice)
+    })
+    .await?;
+    Ok(json!({}))
+}

@@ -1,0 +1,79 @@
+//! The methods of the protocol: one function each, from params to payload.
+
+mod agent;
+mod sessions;
+mod status;
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::client::Client;
+use crate::error::{RequestError, Result};
+
+pub use agent::cancel;
+pub use sessions::{create, switch};
+
+/// All of them.
+pub const NAMES: &[&str] = &[
+    "connect",
+    "agent",
+    "agent.cancel",
+    "sessions.list",
+    "sessions.new",
+    "sessions.switch",
+    "sessions.history",
+    "sessions.rename",
+    "sessions.search",
+    "sessions.delete",
+    "permission.answer",
+    "status",
+];
+
+/// What a request gets.
+pub struct Reply {
+    pub payload: Value,
+    /// Events for this client alone, behind the response.
+    pub then: Vec<String>,
+}
+
+impl From<Value> for Reply {
+    fn from(payload: Value) -> Reply {
+        Reply { payload, then: Vec::new() }
+    }
+}
+
+/// Carries out a request.
+///
+/// # Errors
+///
+/// [`RequestError::UnknownMethod`], [`RequestError::BadParams`]; those of the method.
+pub async fn call(client: &mut Client, id: &str, method: &str, params: Map<String, Value>) -> Result<Reply> {
+    match method {
+        "connect" => Err(RequestError::Connected),
+        "agent" => agent::agent(client, id, read(params)?).await,
+        "agent.cancel" => agent::agent_cancel(client, read(params)?).await.map(Reply::from),
+        "permission.answer" => agent::permission_answer(client, read(params)?).await.map(Reply::from),
+        "sessions.list" => sessions::list(client, read(params)?).await.map(Reply::from),
+        "sessions.new" => sessions::new(client, read(params)?).await.map(Reply::from),
+        "sessions.switch" => sessions::switch_to(client, read(params)?).await.map(Reply::from),
+        "sessions.history" => sessions::history(client, read(params)?).await.map(Reply::from),
+        "sessions.rename" => sessions::rename(client, read(params)?).await.map(Reply::from),
+        "sessions.search" => sessions::search(client, read(params)?).await.map(Reply::from),
+        "sessions.delete" => sessions::delete(client, read(params)?).await.map(Reply::from),
+        "status" => status::status(client, read(params)?).await.map(Reply::from),
+        _ => Err(RequestError::UnknownMethod(method.chars().take(100).collect())),
+    }
+}
+
+fn read<T: DeserializeOwned>(params: Map<String, Value>) -> Result<T> {
+    serde_json::from_value(Value::Object(params)).map_err(|e| RequestError::BadParams(e.to_string()))
+}
+
+/// A number within its range, or what stands in for it.
+fn within(name: &str, value: Option<u64>, default: usize, most: usize) -> Result<usize> {
+    match value.map(usize::try_from) {
+        None => Ok(default),
+        Some(Ok(value)) if (1..=most).contains(&value) => Ok(value),
+        Some(_) => Err(RequestError::BadParams(format!("'{name}' has to be 1 to {most}"))),
+    }
+}

@@ -1,0 +1,171 @@
+//! Accepting connections, and what each may ask for.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tower::ServiceExt;
+
+use crate::access::token::{Offered, cookie_name, offered};
+use crate::connection;
+use crate::counters::Counted;
+use crate::gateway::Gateway;
+use crate::page;
+use crate::protocol::MAX_FRAME;
+
+/// How long a client may take to send the head of a request.
+const HEAD_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long connections have to end when the gateway does.
+const GRACE: Duration = Duration::from_millis(1500);
+
+/// Who a request comes from.
+#[derive(Clone, Copy)]
+pub struct Peer(pub SocketAddr);
+
+/// Whether a request has shown a token that lets it in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    Right,
+    Wrong,
+    /// None; also where none is needed.
+    None,
+}
+
+/// Serves until the gateway ends.
+pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, most: usize) {
+    let routes = Router::new()
+        .route("/", get(page::page))
+        .route("/ws", get(websocket))
+        .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing here\n") })
+        .layer(middleware::from_fn_with_state(gateway.clone(), admit))
+        .with_state(gateway.clone());
+    let places = Arc::new(Semaphore::new(most));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = gateway.ended() => break,
+            Some(_) = connections.join_next() => continue,
+        };
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
+            Err(e) => {
+                // No descriptors left, as a rule: they come back when somebody leaves.
+                gateway.log(format_args!("a connection cannot be accepted: {e}"));
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        match places.clone().try_acquire_owned() {
+            Ok(place) => {
+                let (gateway, routes) = (gateway.clone(), routes.clone());
+                connections.spawn(async move {
+                    talk(gateway, routes, stream, address).await;
+                    drop(place);
+                });
+            }
+            Err(_) => {
+                gateway.counters.refused();
+                refuse(&stream);
+            }
+        }
+    }
+    drop(listener);
+    let all = async { while connections.join_next().await.is_some() {} };
+    tokio::time::timeout(GRACE, all).await.ok();
+}
+
+/// Tells somebody for whom there is no place, without spending a task on it.
+fn refuse(stream: &TcpStream) {
+    const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    // Into an empty buffer this fits; whoever is gone already need not be told.
+    stream.try_write(FULL).ok();
+}
+
+/// Serves one connection.
+async fn talk(gateway: Arc<Gateway>, routes: Router, stream: TcpStream, address: SocketAddr) {
+    // Tokens are small, and people wait for them.
+    stream.set_nodelay(true).ok();
+    let service = hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(Peer(address));
+        let routes = routes.clone();
+        async move { Ok::<_, Infallible>(routes.oneshot(request).await.unwrap_or_else(|never| match never {})) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_WITHIN)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    tokio::pin!(connection);
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        () = gateway.ended() => connection.as_mut().graceful_shutdown(),
+    }
+    // A client that went away in between has been served.
+    connection.await.ok();
+}
+
+/// Checks the names by which a request comes, and its token.
+async fn admit(State(gateway): State<Arc<Gateway>>, mut request: Request, next: Next) -> Response {
+    if let Err(refused) = gateway.origins.check(request.headers()) {
+        return (StatusCode::FORBIDDEN, format!("{}\n", refused.message())).into_response();
+    }
+    let cookie = cookie_name(gateway.port);
+    let shown = match offered(request.headers(), &cookie) {
+        Offered::Nothing if gateway.token.is_none() => Shown::Right,
+        Offered::Nothing => Shown::None,
+        Offered::Bearer(token) | Offered::Cookie(token) if gateway.admits(token) => Shown::Right,
+        Offered::Bearer(_) | Offered::Cookie(_) => Shown::Wrong,
+    };
+    request.extensions_mut().insert(shown);
+    // A WebSocket may show its token in its first frame; the page asks for it itself.
+    let open = ["/", "/ws", "/healthz"].contains(&request.uri().path());
+    if shown != Shown::Right && !open {
+        if let Some(Peer(address)) = request.extensions().get().copied() {
+            gateway.wrong_token(address.ip()).await;
+        }
+        return unauthorized();
+    }
+    next.run(request).await
+}
+
+fn unauthorized() -> Response {
+    let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
+    (StatusCode::UNAUTHORIZED, challenge, "wrong or missing token\n").into_response()
+}
+
+/// `/ws`.
+async fn websocket(
+    State(gateway): State<Arc<Gateway>>,
+    axum::Extension(Peer(address)): axum::Extension<Peer>,
+    axum::Extension(shown): axum::Extension<Shown>,
+    upgrade: WebSocketUpgrade,
+) -> Response {
+    let counted = Counted::new(&gateway);
+    upgrade
+        .max_message_size(MAX_FRAME)
+        .max_frame_size(MAX_FRAME)
+        // Kept for as long as a connection lasts: a thousand of them are quiet most of the time.
+        .read_buffer_size(4 * 1024)
+        .write_buffer_size(8 * 1024)
+        .on_upgrade(move |socket| async move {
+            connection::serve(gateway, socket, address.ip(), shown == Shown::Right).await;
+            drop(counted);
+        })
+}

@@ -1,0 +1,139 @@
+//! The list of sessions: title, last message, number of messages.
+//!
+//! A list is sorted by the times of files alone; only the sessions of the page that is asked for are
+//! opened. What was found in one is remembered together with the state of its log, and read on from
+//! there when that has changed. Nothing is lost with what is remembered here.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+use thread::model::filter::Scope;
+use thread::queue::{Remaining, Selection};
+use thread::{Filter, Queue};
+use thread_agent::conversation::Entry;
+
+use super::id::SessionId;
+use super::root::{Entry as Listed, Root};
+use crate::error::Result;
+use crate::protocol::content;
+
+/// Longest title made from a message, in characters; and longest piece of a last message.
+const TITLE: usize = 60;
+const LAST: usize = 200;
+
+/// So many sessions are remembered.
+const MOST: usize = 20_000;
+
+#[derive(Default)]
+pub struct Catalogue(Mutex<HashMap<SessionId, (Stamp, Summary)>>);
+
+/// What a log looked like when its session was read.
+type Stamp = (SystemTime, u64);
+
+/// What a list says of a session.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// What was read.
+    upto: i64,
+    given: Option<String>,
+    first: Option<String>,
+    pub last: Option<String>,
+    pub messages: u64,
+}
+
+impl Summary {
+    /// What somebody called it, or the beginning of its first message.
+    pub fn title(&self) -> String {
+        self.given.clone().or_else(|| self.first.clone()).unwrap_or_default()
+    }
+
+    /// Reads on in the session's thread.
+    ///
+    /// # Errors
+    ///
+    /// Those of the thread.
+    pub fn read_on(&mut self, queue: &mut Queue) -> Result<()> {
+        let filter = Filter::new("type = 'message' OR subtype = 'title'", Scope::Reading);
+        let filter = filter.map_err(thread::Error::from)?;
+        let mut selection = Selection { after: self.upto, limit: None, filter };
+        while queue.read_page(&mut selection, &mut |row| {
+            let event = row.to_event();
+            match Entry::of(&event).1 {
+                Entry::Title(title) => {
+                    self.given = Some(content::beginning(&title, 200)).filter(|t| !t.is_empty())
+                }
+                Entry::Message(_) | Entry::Answer { .. } => {
+                    self.messages += 1;
+                    let text = content::text(&event.content);
+                    self.first.get_or_insert_with(|| content::beginning(&text, TITLE));
+                    self.last = Some(content::beginning(&text, LAST));
+                }
+                _ => {}
+            }
+            ControlFlow::Continue(())
+        })? == Remaining::Some
+        {}
+        self.upto = selection.after;
+        Ok(())
+    }
+}
+
+impl Catalogue {
+    /// What a list says of a session.
+    ///
+    /// # Errors
+    ///
+    /// Those of the thread.
+    pub fn summary(&self, root: &Root, listed: &Listed) -> Result<Summary> {
+        let stamp = (listed.active, listed.size);
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&listed.id).cloned();
+        let mut summary = match known {
+            Some((then, summary)) if then == stamp => return Ok(summary),
+            Some((_, summary)) => summary,
+            None => Summary::default(),
+        };
+        summary.read_on(&mut root.queue(listed.id)?)?;
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= MOST {
+            all.clear();
+        }
+        all.insert(listed.id, (stamp, summary.clone()));
+        Ok(summary)
+    }
+
+    pub fn forget(&self, id: SessionId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    /// A page of the list, as `sessions.list` has it.
+    ///
+    /// # Errors
+    ///
+    /// The root cannot be read. A session that cannot be read is in the list without its contents.
+    pub fn page(&self, root: &Root, offset: usize, limit: usize) -> Result<Value> {
+        let entries = entries(root)?;
+        let shown = entries.iter().skip(offset).take(limit);
+        let sessions: Vec<Value> =
+            shown.map(|listed| shown_as(listed, &self.summary(root, listed).unwrap_or_default())).collect();
+        Ok(json!({ "sessions": sessions, "total": entries.len() }))
+    }
+}
+
+/// All sessions, the last active first.
+pub fn entries(root: &Root) -> Result<Vec<Listed>> {
+    root.entries()
+        .map_err(|e| crate::error::RequestError::Failed(format!("the sessions cannot be listed: {e}")))
+}
+
+pub fn shown_as(listed: &Listed, summary: &Summary) -> Value {
+    json!({
+        "id": listed.id.to_string(),
+        "title": summary.title(),
+        "lastMessage": summary.last,
+        "lastActivity": thread::model::time::format(listed.active.into()),
+        "messageCount": summary.messages,
+    })
+}

@@ -1,0 +1,110 @@
+//! What was said in a session, read from its end.
+
+use serde_json::{Value, json};
+use thread::model::filter::Scope;
+use thread::store::ScanRange;
+use thread::{After, Event, Filter, Queue};
+use thread_agent::conversation::Entry;
+
+use crate::error::{RequestError, Result};
+use crate::protocol::content;
+
+/// How many ids one step covers.
+const STEP: i64 = 4096;
+
+/// Messages of a session, and whether there are older ones.
+pub struct Page {
+    /// Oldest first.
+    pub messages: Vec<Event>,
+    pub has_more: bool,
+}
+
+/// The last `limit` messages before an event.
+///
+/// # Errors
+///
+/// Those of the thread.
+pub fn before(queue: &mut Queue, before: i64, limit: usize) -> Result<Page> {
+    let wanted = limit + 1;
+    let mut ids = newest_matching(queue, "type = 'message'", before - 1, wanted)?;
+    let has_more = ids.len() == wanted;
+    ids.truncate(limit);
+    let mut messages = Vec::with_capacity(ids.len());
+    for id in ids.into_iter().rev() {
+        messages.extend(event(queue, id)?);
+    }
+    Ok(Page { messages, has_more })
+}
+
+/// One event.
+pub fn event(queue: &mut Queue, id: i64) -> Result<Option<Event>> {
+    let mut found = None;
+    queue.store().read(id - 1, id, 1, &mut |row| {
+        found = Some(row.to_event());
+        std::ops::ControlFlow::Break(())
+    })?;
+    Ok(found)
+}
+
+/// The ids of the newest events up to `upto` that match, newest first. Reads backwards, so its cost
+/// follows how far back they are.
+pub fn newest_matching(queue: &mut Queue, condition: &str, upto: i64, most: usize) -> Result<Vec<i64>> {
+    let filter = Filter::new(condition, Scope::Reading).map_err(thread::Error::from)?;
+    let filter = filter.ok_or_else(|| RequestError::Failed("an empty condition".into()))?;
+    let After(newest) = queue.newest()?;
+    let (mut upto, mut ids) = (upto.min(newest), Vec::new());
+    while upto > 0 && ids.len() < most {
+        let after = (upto - STEP).max(0);
+        let range = ScanRange { after, upto, most: usize::MAX, until: None };
+        ids.extend(queue.store().scan(&filter, range)?.ids.into_iter().rev());
+        // Pruned events leave gaps of any width.
+        upto = queue.store().last_upto(after)?.unwrap_or(0);
+    }
+    ids.truncate(most);
+    Ok(ids)
+}
+
+/// The id of the event that a client means by a number or by a message's id.
+///
+/// # Errors
+///
+/// It is neither.
+pub fn place(queue: &mut Queue, value: &Value) -> Result<i64> {
+    let unknown = || RequestError::BadParams(format!("there is no message {value}"));
+    if let Some(seq) = value.as_i64().filter(|seq| *seq > 0) {
+        return Ok(seq);
+    }
+    let id = value.as_str().ok_or_else(unknown)?;
+    if let Some(seq) = id.strip_prefix("event_").and_then(|seq| seq.parse().ok()) {
+        return Ok(seq);
+    }
+    let quoted = id.replace('\'', "''");
+    let condition = format!("type = 'message' AND metadata ->> 'message_id' = '{quoted}'");
+    newest_matching(queue, &condition, i64::MAX, 1)?.first().copied().ok_or_else(unknown)
+}
+
+/// A message as `sessions.history` has it.
+pub fn shown(event: &Event) -> Value {
+    let (_, entry) = Entry::of(event);
+    json!({
+        "id": message_id(event, &entry),
+        "seq": event.id,
+        "role": role(&entry),
+        "content": content::shown(&event.content),
+        "timestamp": event.created_at,
+    })
+}
+
+/// The id under which clients know a message: its own, or one made from the event's.
+pub fn message_id(event: &Event, entry: &Entry) -> String {
+    let own = match entry {
+        Entry::Message(message) => message.message_id.clone(),
+        Entry::Answer { answer, .. } => answer.message_id.clone(),
+        _ => None,
+    };
+    own.unwrap_or_else(|| format!("event_{}", event.id))
+}
+
+pub fn role(entry: &Entry) -> &'static str {
+    if matches!(entry, Entry::Answer { .. }) { "assistant" } else { "user" }
+}

@@ -1,0 +1,168 @@
+//! The directory that holds the sessions, and making and removing one.
+//!
+//! A session appears in one step, with its agent subscribed: it is made under a name that is no
+//! session's and renamed. It goes in one step, too. What a crash leaves half made or half removed is
+//! cleared away by a later start.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use thread::model::run::StopRequest;
+use thread::model::subscription::ConsumerId;
+use thread::{Error, Queue};
+
+use super::id::SessionId;
+use crate::agent::Agent;
+use crate::error::{RequestError, Result};
+
+/// What is on its way in or out has a name that begins so.
+const HALF: &str = ".half-";
+
+/// How old something half made has to be before it counts as left by a crash.
+const STALE: Duration = Duration::from_secs(3600);
+
+/// How what runs in a session that is removed is ended.
+const STOP: StopRequest =
+    StopRequest { signal: rustix::process::Signal::TERM.as_raw(), kill_after_ms: 5_000 };
+
+pub struct Root {
+    dir: PathBuf,
+}
+
+/// A session's directory, and when something was last said in it.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    pub id: SessionId,
+    /// When its JSONL log was last written.
+    pub active: SystemTime,
+    pub size: u64,
+}
+
+impl Root {
+    /// # Errors
+    ///
+    /// The directory cannot be made or read.
+    pub fn open(dir: &Path) -> io::Result<Root> {
+        fs::create_dir_all(dir)?;
+        let root = Root { dir: dir.canonicalize()? };
+        for entry in fs::read_dir(&root.dir)?.flatten() {
+            let half = entry.file_name().to_string_lossy().starts_with(HALF);
+            let age = entry.metadata().and_then(|about| about.modified()).map(|at| at.elapsed());
+            if half && matches!(age, Ok(Ok(age)) if age > STALE) {
+                drop(fs::remove_dir_all(entry.path()));
+            }
+        }
+        Ok(root)
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub fn path_of(&self, id: SessionId) -> PathBuf {
+        self.dir.join(id.to_string())
+    }
+
+    /// Opens a session's thread.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::UnknownSession`]; those of the thread.
+    pub fn queue(&self, id: SessionId) -> Result<Queue> {
+        Queue::open(self.path_of(id)).map_err(|e| match e {
+            Error::NotAThread(_) => RequestError::UnknownSession(id.to_string()),
+            e => e.into(),
+        })
+    }
+
+    /// Makes a session, unless it is there.
+    ///
+    /// # Errors
+    ///
+    /// Those of making a thread, and of subscribing the agent. There is no session then.
+    pub fn make(&self, id: SessionId, agent: Option<&Agent>) -> Result<()> {
+        let failed =
+            |what: &str, e: io::Error| RequestError::Failed(format!("the session cannot be {what}: {e}"));
+        let half = self.dir.join(format!("{HALF}{}", SessionId::random()));
+        let made = Queue::init(&half).map_err(RequestError::from).and_then(|_| match agent {
+            Some(agent) => agent.install(&mut Queue::open(&half)?),
+            None => Ok(()),
+        });
+        let placed = made.and_then(|()| match fs::rename(&half, self.path_of(id)) {
+            Ok(()) => {
+                fs::File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(|e| failed("synced", e))
+            }
+            // Another gateway was quicker.
+            Err(_) if self.queue(id).is_ok() => {
+                drop(fs::remove_dir_all(&half));
+                Ok(())
+            }
+            Err(e) => Err(failed("made", e)),
+        });
+        if placed.is_err() {
+            drop(fs::remove_dir_all(&half));
+        }
+        placed
+    }
+
+    /// Ends what runs in a session, then removes it.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::UnknownSession`]; what runs cannot be ended: then the session stays.
+    pub fn delete(&self, id: SessionId) -> Result<()> {
+        let mut queue = self.queue(id)?;
+        for subscription in queue.store().subscriptions()? {
+            let consumer: &ConsumerId = &subscription.consumer;
+            thread::run::control::pause(&mut queue, consumer)?;
+            thread::run::stop::stop(&mut queue, consumer, STOP)?;
+        }
+        drop(queue);
+        let half = self.dir.join(format!("{HALF}{}", SessionId::random()));
+        fs::rename(self.path_of(id), &half)
+            .and_then(|()| fs::remove_dir_all(&half))
+            .map_err(|e| RequestError::Failed(format!("the session cannot be removed: {e}")))
+    }
+
+    /// One session, for what depends on when something was last said in it.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::UnknownSession`]; the root cannot be read.
+    pub fn entry(&self, id: SessionId) -> Result<Entry> {
+        let dir = fs::File::open(&self.dir)
+            .map_err(|e| RequestError::Failed(format!("the sessions cannot be looked at: {e}")))?;
+        look(&dir, id).ok_or_else(|| RequestError::UnknownSession(id.to_string()))
+    }
+
+    /// All sessions, the last active first.
+    pub fn entries(&self) -> io::Result<Vec<Entry>> {
+        let dir = fs::File::open(&self.dir)?;
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(&self.dir)?.flatten() {
+            let Some(id) = entry.file_name().to_str().and_then(SessionId::parse) else { continue };
+            entries.extend(look(&dir, id));
+        }
+        entries.sort_by(|a, b| b.active.cmp(&a.active).then(a.id.cmp(&b.id)));
+        Ok(entries)
+    }
+}
+
+/// One call for each of perhaps ten thousand.
+fn look(root: &fs::File, id: SessionId) -> Option<Entry> {
+    let about = rustix::fs::statat(
+        root,
+        format!("{id}/{}", thread::files::JSONL),
+        rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
+    );
+    // Between two sealed files there is none for a moment.
+    let about = about.or_else(|_| {
+        rustix::fs::statat(root, format!("{id}/{}", thread::files::DB), rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+    });
+    let about = about.ok()?;
+    let seconds = Duration::from_secs(u64::try_from(about.st_mtime).unwrap_or_default());
+    let active = SystemTime::UNIX_EPOCH + seconds + Duration::from_nanos(about.st_mtime_nsec);
+    Some(Entry { id, active, size: u64::try_from(about.st_size).unwrap_or_default() })
+}

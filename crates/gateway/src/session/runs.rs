@@ -1,0 +1,195 @@
+//! Which runs of a session are not over, and in which order they get their turn.
+//!
+//! A run is over with its ending. The agent's cursor stands before the first message whose run is not
+//! over, so what is read of a thread to learn this begins there.
+
+use std::collections::BTreeMap;
+
+use std::ops::ControlFlow;
+
+use thread::model::filter::Scope;
+use thread::queue::{Remaining, Selection};
+use thread::{Event, Filter, Queue};
+use thread_agent::conversation::{Entry, Priority};
+
+use crate::agent;
+use crate::error::Result;
+
+/// What of a thread tells about its runs: all but the pieces.
+const TELLING: &str = "type = 'message' OR subtype IN ('run', 'error', 'cancelled')";
+
+/// A message whose run is not over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Open {
+    pub run_id: String,
+    pub priority: Priority,
+    /// It has begun.
+    pub begun: bool,
+}
+
+/// How a run ended, and its attempts began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    Spoken,
+    Begun,
+    Answered,
+    Failed,
+    Cancelled,
+}
+
+/// The runs that are not over, by the ids of their messages.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Runs(BTreeMap<i64, Open>);
+
+impl Runs {
+    /// The runs of a thread, as far as it has been read, and up to which id that is.
+    ///
+    /// # Errors
+    ///
+    /// Those of the thread.
+    pub fn of(queue: &mut Queue) -> Result<(Runs, i64)> {
+        let mut runs = Runs::default();
+        // Without an agent nobody takes a message, and none stands in the way of another.
+        let Some(cursor) = cursor(queue)? else { return Ok((runs, queue.newest()?.0)) };
+        let filter = Filter::new(TELLING, Scope::Reading).map_err(thread::Error::from)?;
+        let mut selection = Selection { after: cursor, limit: None, filter };
+        while queue.read_page(&mut selection, &mut |row| {
+            runs.apply(&row.to_event());
+            ControlFlow::Continue(())
+        })? == Remaining::Some
+        {}
+        Ok((runs, selection.after))
+    }
+
+    /// Takes note of an event. Returns what it changed.
+    pub fn apply(&mut self, event: &Event) -> Option<Change> {
+        let (run_id, entry) = Entry::of(event);
+        self.apply_entry(event, run_id.as_deref(), &entry)
+    }
+
+    /// As [`Runs::apply`], for an event that has been read already.
+    pub fn apply_entry(&mut self, event: &Event, run_id: Option<&str>, entry: &Entry) -> Option<Change> {
+        match entry {
+            Entry::Message(message) => {
+                let open = Open {
+                    run_id: run_id.unwrap_or_default().to_owned(),
+                    priority: message.priority,
+                    begun: false,
+                };
+                self.0.insert(event.id, open);
+                return Some(Change::Spoken);
+            }
+            Entry::RunStarted { reply_to, .. } => {
+                let run = self.0.get_mut(reply_to)?;
+                let changed = !run.begun;
+                run.begun = true;
+                return changed.then_some(Change::Begun);
+            }
+            // It waits for its next turn.
+            Entry::Error { retryable: true, interrupted_by: Some(_), reply_to: Some(id), .. } => {
+                self.0.get_mut(id)?.begun = false;
+                return Some(Change::Spoken);
+            }
+            _ => {}
+        }
+        self.0.remove(&entry.ends()?)?;
+        Some(match entry {
+            Entry::Answer { .. } => Change::Answered,
+            Entry::Cancelled { .. } => Change::Cancelled,
+            _ => Change::Failed,
+        })
+    }
+
+    /// Forgets what the agent has acknowledged: a cursor that somebody set forward.
+    pub fn acknowledged(&mut self, cursor: i64) {
+        self.0 = self.0.split_off(&(cursor + 1));
+    }
+
+    /// The run under way.
+    pub fn active(&self) -> Option<(i64, &Open)> {
+        self.0.iter().find(|(_, run)| run.begun).map(|(id, run)| (*id, run))
+    }
+
+    /// The messages in the order in which they get their turn, the one under way first.
+    pub fn in_order(&self) -> Vec<i64> {
+        let mut order: Vec<_> = self.0.iter().map(|(id, run)| (!run.begun, run.priority, *id)).collect();
+        order.sort_unstable();
+        order.into_iter().map(|(.., id)| id).collect()
+    }
+
+    /// How many stand before a message; `None` if its run is over.
+    pub fn position(&self, id: i64) -> Option<usize> {
+        self.in_order().iter().position(|other| *other == id)
+    }
+
+    /// The messages of the runs that are called so.
+    pub fn named<'r>(&'r self, run_id: &'r str) -> impl Iterator<Item = i64> + 'r {
+        self.0.iter().filter(move |(_, run)| run.run_id == run_id).map(|(id, _)| *id)
+    }
+
+    /// How many have not begun.
+    pub fn queued(&self) -> usize {
+        self.0.values().filter(|run| !run.begun).count()
+    }
+}
+
+/// The cursor of the session's agent; `None` if it has none.
+pub fn cursor(queue: &mut Queue) -> Result<Option<i64>> {
+    Ok(queue.store().subscription(&agent::consumer())?.map(|subscription| subscription.last_acked_id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thread_agent::conversation::{Answer, Message, Run};
+
+    fn stored(id: i64, event: &thread::NewEvent<'_>) -> Event {
+        event.row(id, "2026-03-18T10:30:00.123Z").to_event()
+    }
+
+    fn spoken(id: i64, priority: Priority) -> Event {
+        let message = Message { priority, ..Message::text("x") };
+        stored(id, &message.event("external:web:main:dm:default:ada").unwrap())
+    }
+
+    fn run(reply_to: i64) -> Run {
+        Run { run_id: format!("run_{reply_to}"), reply_to }
+    }
+
+    #[test]
+    fn the_run_under_way_is_first_then_priorities_then_ids() {
+        let mut runs = Runs::default();
+        for (id, priority) in
+            [(1, Priority::Next), (2, Priority::Later), (3, Priority::Next), (4, Priority::Now)]
+        {
+            assert_eq!(runs.apply(&spoken(id, priority)), Some(Change::Spoken));
+        }
+        assert_eq!(runs.apply(&stored(5, &run(1).started(1))), Some(Change::Begun));
+        assert_eq!(runs.apply(&stored(6, &run(1).started(2))), None);
+        assert_eq!(runs.in_order(), [1, 4, 3, 2]);
+        assert_eq!(runs.position(3), Some(2));
+        assert_eq!(runs.active().map(|(id, _)| id), Some(1));
+        assert_eq!(runs.queued(), 3);
+        assert_eq!(runs.named("run_3").collect::<Vec<_>>(), [3]);
+
+        assert_eq!(runs.apply(&stored(7, &run(1).attempt_failed("no", None))), None);
+        assert_eq!(runs.apply(&stored(8, &run(1).answer(&Answer::default()))), Some(Change::Answered));
+        assert_eq!(runs.apply(&stored(9, &run(4).failed("no"))), Some(Change::Failed));
+        assert_eq!(runs.apply(&stored(10, &run(3).cancelled("no"))), Some(Change::Cancelled));
+        assert_eq!(runs.apply(&stored(11, &run(3).cancelled("no"))), None);
+        assert_eq!((runs.in_order(), runs.active()), (vec![2], None));
+        runs.acknowledged(2);
+        assert_eq!(runs, Runs::default());
+    }
+
+    #[test]
+    fn one_that_was_interrupted_waits_again() {
+        let mut runs = Runs::default();
+        runs.apply(&spoken(1, Priority::Next));
+        runs.apply(&stored(2, &run(1).started(1)));
+        runs.apply(&spoken(3, Priority::Now));
+        assert_eq!(runs.in_order(), [1, 3]);
+        runs.apply(&stored(4, &run(1).attempt_failed("interrupted", Some(3))));
+        assert_eq!(runs.in_order(), [3, 1]);
+    }
+}

@@ -1,0 +1,204 @@
+//! What a client puts into a session: messages, requests for an end, titles, answers to questions.
+//!
+//! A message is stored, and whoever waits for it started, before its client hears that it was
+//! accepted. A gateway that is killed before that leaves a client without an answer, which sends the
+//! message again under the same key and finds it stored.
+
+use serde_json::{Map, Value};
+use thread::run::Launcher;
+use thread::{Error, Event, NewEvent, Queue};
+use thread_agent::conversation::{self, Entry, Message, Priority};
+use uuid::Uuid;
+
+use super::history;
+use super::id::SessionId;
+use super::runs::Runs;
+use crate::error::{RequestError, Result};
+
+/// Longest key that a client may give, in bytes.
+pub const MAX_KEY: usize = 512;
+
+/// Who speaks.
+#[derive(Debug, Clone)]
+pub struct Speaker {
+    /// Chosen by the client, or for it.
+    pub client: String,
+    pub client_type: String,
+}
+
+/// A message of a client.
+#[derive(Debug, Clone)]
+pub struct Spoken {
+    /// Text, or the JSON text of content parts.
+    pub content: String,
+    pub priority: Priority,
+    /// Free keys, kept and handed on.
+    pub metadata: Map<String, Value>,
+    /// A second message with the same key is the same message, sent again.
+    pub key: Option<String>,
+    /// A name of the run that its client has chosen.
+    pub run_id: Option<String>,
+    pub message_id: Option<String>,
+}
+
+/// A message that is stored.
+#[derive(Debug, Clone)]
+pub struct Accepted {
+    pub event: i64,
+    pub run_id: String,
+    /// How many runs stand before it; `None` if it is over already.
+    pub position: Option<usize>,
+}
+
+impl Speaker {
+    /// The source of what it says in a session.
+    pub fn source(&self, session: SessionId) -> String {
+        format!("external:gateway:{}:dm:{session}:{}", segment(&self.client_type), segment(&self.client))
+    }
+}
+
+/// A text as a segment of a source: lower case, without colons.
+fn segment(text: &str) -> String {
+    let plain =
+        |c: char| if c.is_ascii_alphanumeric() || "-_.@/".contains(c) { c.to_ascii_lowercase() } else { '-' };
+    let segment: String = text.chars().take(64).map(plain).collect();
+    if segment.is_empty() { "default".to_owned() } else { segment }
+}
+
+/// Stores a message and wakes the agent.
+///
+/// # Errors
+///
+/// [`RequestError::KeyConflict`]; those of the thread.
+pub fn message(
+    queue: &mut Queue,
+    launcher: &Launcher,
+    session: SessionId,
+    speaker: &Speaker,
+    spoken: Spoken,
+) -> Result<Accepted> {
+    let made = |what: &str| match &spoken.key {
+        Some(key) => format!("{what}_{}", session.made_from(key)),
+        None => format!("{what}_{}", Uuid::new_v4()),
+    };
+    let run_id = spoken.run_id.clone().unwrap_or_else(|| made("run"));
+    let message = Message {
+        run_id: Some(run_id.clone()),
+        message_id: Some(spoken.message_id.clone().unwrap_or_else(|| made("msg"))),
+        priority: spoken.priority,
+        client: Some(speaker.client.clone()),
+        resume: spoken.metadata.get("resume").and_then(Value::as_bool).unwrap_or_default(),
+        other: spoken.metadata,
+        content: spoken.content,
+    };
+    let mut event = message.event(&speaker.source(session)).map_err(Error::from)?;
+    if let Some(key) = &spoken.key {
+        event = event.with_key(format!("message:{key}")).map_err(Error::from)?;
+    }
+    let pushed = match queue.push(&event) {
+        Ok(pushed) => pushed.id,
+        // Another client under another name, or the same with another: what counts is what was said.
+        Err(Error::KeyConflict { id, .. }) => match history::event(queue, id)? {
+            Some(stored) if is_resend(&stored, &message) => id,
+            _ => return Err(RequestError::KeyConflict(spoken.key.unwrap_or_default())),
+        },
+        Err(e) => return Err(e.into()),
+    };
+    wake(queue, launcher, &event.source);
+    let (runs, _) = Runs::of(queue)?;
+    Ok(Accepted { event: pushed, run_id, position: runs.position(pushed) })
+}
+
+fn is_resend(stored: &Event, message: &Message) -> bool {
+    let (run_id, Entry::Message(said)) = Entry::of(stored) else { return false };
+    said.content == message.content && said.priority == message.priority && run_id == message.run_id
+}
+
+/// Asks for the end of a run.
+///
+/// # Errors
+///
+/// [`RequestError::UnknownRun`]; those of the thread.
+pub fn cancel(queue: &mut Queue, launcher: &Launcher, source: &str, run_id: &str) -> Result<()> {
+    let (runs, _) = Runs::of(queue)?;
+    if runs.named(run_id).next().is_none() {
+        return Err(RequestError::UnknownRun(run_id.to_owned()));
+    }
+    let event = conversation::cancel(source, run_id, "requested by a client").map_err(Error::from)?;
+    push(queue, launcher, &event)
+}
+
+/// Gives a session a title.
+///
+/// # Errors
+///
+/// Those of the thread.
+pub fn title(queue: &mut Queue, launcher: &Launcher, source: &str, title: &str) -> Result<()> {
+    let event = conversation::title(source, title).map_err(Error::from)?;
+    push(queue, launcher, &event)
+}
+
+/// Answers a question of the agent.
+///
+/// # Errors
+///
+/// [`RequestError::UnknownPermission`], a choice that is none; those of the thread.
+pub fn permission(
+    queue: &mut Queue,
+    launcher: &Launcher,
+    source: &str,
+    request_id: &str,
+    choice: &str,
+) -> Result<()> {
+    let unknown = || RequestError::UnknownPermission(request_id.to_owned());
+    let ids =
+        history::newest_matching(queue, "subtype IN ('permission', 'permission_answer')", i64::MAX, 1000)?;
+    let mut asked = None;
+    for id in ids {
+        match history::event(queue, id)?.map(|event| Entry::of(&event).1) {
+            Some(Entry::PermissionAnswer { request_id: answered, .. }) if answered == request_id => {
+                return Err(unknown());
+            }
+            Some(Entry::Permission(permission)) if permission.request_id == request_id => {
+                asked = Some(permission);
+                break;
+            }
+            _ => {}
+        }
+    }
+    let asked = asked.ok_or_else(unknown)?;
+    if !asked.choices.iter().any(|offered| offered.id == choice) {
+        let offered: Vec<&str> = asked.choices.iter().map(|offered| &*offered.id).collect();
+        return Err(RequestError::BadParams(format!("the choices are {}", offered.join(", "))));
+    }
+    let event = conversation::permission_answer(source, request_id, choice).map_err(Error::from)?;
+    push(queue, launcher, &event)
+}
+
+fn push(queue: &mut Queue, launcher: &Launcher, event: &NewEvent<'_>) -> Result<()> {
+    queue.push(event)?;
+    wake(queue, launcher, &event.source);
+    Ok(())
+}
+
+/// Starts whoever has something pending. Trouble is logged in the thread; the next push tries again.
+pub fn wake(queue: &mut Queue, launcher: &Launcher, source: &str) {
+    if let Err(e) = thread::run::wake(queue, launcher, source) {
+        queue.log(thread::files::log::Level::Warn, format_args!("wake: {e}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_client_makes_a_source_of_the_right_form() {
+        for (client, client_type) in [("Ada:1", "Web UI"), ("", ""), ("ß\n", "x"), (&*"a".repeat(500), "cli")]
+        {
+            let speaker = Speaker { client: client.into(), client_type: client_type.into() };
+            let source = speaker.source(SessionId::random());
+            assert_eq!(thread::model::event::source_warning(&source), None, "{source}");
+        }
+    }
+}

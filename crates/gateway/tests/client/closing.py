@@ -1,0 +1,165 @@
+"""How connections end: by whom, with which code, and who does not notice."""
+
+import asyncio
+import json
+import os
+import time
+
+from harness import Gateway, PATIENCE, run
+
+
+async def raw(gateway, *frames, **more):
+    client = await gateway.client(connect=False, **more)
+    for frame in frames:
+        await client.socket.send(frame)
+    return client
+
+
+def connect(**params):
+    return json.dumps({"type": "req", "id": "1", "method": "connect", "params": params})
+
+
+async def a_bad_beginning_is_answered_where_it_can_be_and_closed():
+    with Gateway() as gateway:
+        good = {"version": "1", "clientType": "t", "token": gateway.token}
+        for frame, code, answered in [
+            ("nonsense", 1002, False),
+            ("[]", 1002, False),
+            (json.dumps({"type": "req", "method": "connect"}), 1002, False),
+            (json.dumps({"type": "what", "id": "1", "method": "connect"}), 1002, True),
+            (json.dumps({"type": "req", "id": "1", "method": "status", "params": {}}), 1008, True),
+            (connect(**{**good, "version": "2"}), 1008, True),
+            (connect(clientType="t", token=gateway.token), 1008, True),
+            (connect(version="1", token=gateway.token), 1008, True),
+            (connect(**{**good, "clientId": ""}), 1008, True),
+            (connect(**{**good, "token": "wrong"}), 1008, True),
+            (connect(version="1", clientType="t"), 1008, True),
+            (b"bytes", 1003, False),
+        ]:
+            client = await gateway.client(connect=False)
+            answer = asyncio.get_running_loop().create_future()
+            client.answers["1"] = answer
+            await client.socket.send(frame)
+            assert await client.ends() == code, (frame, client.closed)
+            if answered:
+                assert answer.result()["ok"] is False, frame
+            else:
+                assert isinstance(answer.exception(), ConnectionError), frame
+
+
+async def a_frame_that_is_no_request_ends_a_connection_at_any_time():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        await client.request("status")
+        await client.socket.send("{")
+        assert await client.ends() == 1002
+
+
+async def a_frame_over_a_mebibyte_is_1009_and_one_below_is_not():
+    with Gateway() as gateway:
+        good, bad = await gateway.client(), await gateway.client()
+        await good.request("agent", message="x" * (1024 * 1024 - 200))
+        await bad.socket.send(json.dumps({"type": "req", "id": "x" * 1024 * 1024, "method": "status"}))
+        assert await bad.ends() == 1009
+        await good.request("status")
+
+
+async def more_than_64_unanswered_requests_are_1008():
+    with Gateway() as gateway:
+        good, bad = await gateway.client(), await gateway.client()
+        # Sessions take a moment to make.
+        for _ in range(400):
+            bad.send("sessions.new", {})
+        assert await bad.ends() == 1008
+        for answer in bad.answers.values():
+            answer.done() and answer.exception()
+        await good.request("status")
+
+
+async def a_slow_reader_is_closed_with_1013_and_nobody_else_notices():
+    with Gateway() as gateway:
+        good = await gateway.client()
+        session = (await good.request("sessions.new"))["sessionId"]
+        reader, writer = await slow_websocket(gateway)
+        await send_text(writer, connect(version="1", clientType="t", token=gateway.token))
+        await send_text(writer, json.dumps(
+            {"type": "req", "id": "2", "method": "sessions.switch", "params": {"sessionId": session}}))
+        while (await good.request("status"))["session"]["clients"] < 2:
+            await asyncio.sleep(0.01)
+        for n in range(60):
+            await asyncio.to_thread(gateway.push, session, "x" * 1000_000, "token")
+        last = gateway.push(session, "end", "token")
+        await good.seq(last)
+        # It was not told for the good one's sake that it is closed; once it reads, it is.
+        assert await close_code(reader) == 1013
+        while (await good.request("status"))["session"]["clients"] > 1:
+            await asyncio.sleep(0.01)
+        writer.close()
+
+
+async def slow_websocket(gateway):
+    """A WebSocket by hand, which reads nothing until it is told to."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port, limit=2**16)
+    writer.write(
+        f"GET /ws HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+    )
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert b"101" in head, head
+    return reader, writer
+
+
+async def send_text(writer, text):
+    data = text.encode()
+    head = bytes([0x81, 0x80 | 126]) + len(data).to_bytes(2, "big") + bytes(4)
+    writer.write(head + data)
+    await writer.drain()
+
+
+async def close_code(reader):
+    async def frames():
+        while True:
+            head = await reader.readexactly(2)
+            length = head[1] & 0x7F
+            if length >= 126:
+                length = int.from_bytes(await reader.readexactly(2 if length == 126 else 8), "big")
+            data = await reader.readexactly(length)
+            if head[0] & 0x0F == 8:
+                return int.from_bytes(data[:2], "big")
+    return await asyncio.wait_for(frames(), PATIENCE)
+
+
+async def term_closes_with_1001_and_ends_within_two_seconds():
+    with Gateway() as gateway:
+        clients = [await gateway.client() for _ in range(20)]
+        session = (await clients[0].request("sessions.new"))["sessionId"]
+        # One that never reads its close.
+        reader, writer = await slow_websocket(gateway)
+        await send_text(writer, connect(version="1", clientType="t", token=gateway.token))
+        await clients[0].request("agent", message="still said", sessionId=session)
+        code, took = await asyncio.to_thread(gateway.stop)
+        assert code == 0 and took < 2, (code, took)
+        for client in clients:
+            assert await client.ends() == 1001
+        assert not (gateway.root / "address").exists()
+        writer.close()
+
+
+async def a_quiet_connection_is_pinged_and_one_that_never_answers_is_closed():
+    if os.environ.get("THREAD_FAULTS") != "long":
+        print("the silence of a minute is waited for with THREAD_FAULTS=long")
+        return
+    with Gateway() as gateway:
+        good = await gateway.client()
+        reader, writer = await slow_websocket(gateway)
+        await send_text(writer, connect(version="1", clientType="t", token=gateway.token))
+        began = time.monotonic()
+        # It answers no ping.
+        assert await asyncio.wait_for(close_code(reader), 100) == 1008
+        assert time.monotonic() - began > 55
+        await good.request("status")
+        writer.close()
+
+
+if __name__ == "__main__":
+    run(globals())

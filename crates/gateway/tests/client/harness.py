@@ -1,0 +1,274 @@
+"""What the scenarios drive a gateway with: real processes, real sockets, and every frame checked.
+
+Nothing of the gateway is used here: the client is `websockets`, the schemas are those of docs/schema.
+The programs are named by THREAD_SERVE, THREAD_PROGRAM and DOCS.
+"""
+
+import asyncio
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import jsonschema
+import websockets
+
+SERVE = os.environ["THREAD_SERVE"]
+THREAD = os.environ["THREAD_PROGRAM"]
+SCHEMAS = pathlib.Path(os.environ["DOCS"]) / "schema"
+# A machine may be slow; nothing here waits for so long unless something is wrong.
+PATIENCE = 60
+
+
+def validator(name, part=None):
+    schema = json.loads((SCHEMAS / f"{name}.json").read_text())
+    if part:
+        schema = {"$schema": schema["$schema"], "$defs": schema["$defs"], "$ref": f"#/$defs/{part}"}
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+REQUEST, RESPONSE, EVENT = validator("request"), validator("response"), validator("event")
+PAYLOADS = {}
+
+
+def check_payload(method, payload):
+    if method not in PAYLOADS:
+        PAYLOADS[method] = validator("response", method)
+    PAYLOADS[method].validate(payload)
+
+
+class Refused(Exception):
+    """An error response."""
+
+
+class Gateway:
+    """A gateway process on a root of its own, or on one that is given."""
+
+    def __init__(self, *options, root=None, cwd=None, env=None, listen="127.0.0.1:0"):
+        self.scratch = None if root else tempfile.TemporaryDirectory(prefix="thread-gateway-")
+        self.root = pathlib.Path(root or self.scratch.name)
+        self.options, self.cwd, self.env, self.listen = options, cwd, env, listen
+        self.log = tempfile.TemporaryFile()
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(
+            [SERVE, "--root", self.root, "--listen", self.listen, *self.options],
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            cwd=self.cwd or self.root,
+            env={**{k: v for k, v in os.environ.items() if not k.startswith("THREAD_")}, **(self.env or {})},
+            text=True,
+        )
+        self.link = self.process.stdout.readline().strip()
+        assert self.link, self.output()
+        self.url, _, self.token = self.link.partition("/?token=")
+        self.url = self.url.rstrip("/")
+        self.ws = self.url.replace("http", "ws", 1) + "/ws"
+        self.port = int(self.url.rsplit(":", 1)[1])
+
+    def output(self):
+        self.log.seek(0)
+        return self.log.read().decode()
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def restart(self):
+        """Begins again on the same port, after a kill."""
+        self.listen = f"127.0.0.1:{self.port}"
+        self.start()
+
+    def stop(self):
+        """Ends it the orderly way. Returns the exit code and how long that took."""
+        began = time.monotonic()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(PATIENCE)
+        return code, time.monotonic() - began
+
+    def thread(self, *args, session=None, stdin=None):
+        """Runs the program `thread` in a session."""
+        env = {k: v for k, v in os.environ.items() if not k.startswith("THREAD_")}
+        if session:
+            args = [*args, "--thread", self.root / session]
+        done = subprocess.run([THREAD, *args], input=stdin, capture_output=True, text=True, env=env)
+        assert done.returncode == 0, (args, done)
+        return done.stdout
+
+    def push(self, session, content, subtype=None, kind="record", source="self", **metadata):
+        args = ["push", "--source", source, "--type", kind, "--content-file", "-"]
+        if subtype:
+            args += ["--subtype", subtype]
+        if metadata:
+            args += ["--metadata", json.dumps(metadata)]
+        content = content if isinstance(content, str) else json.dumps(content)
+        return int(self.thread(*args, session=session, stdin=content))
+
+    def events(self, session, after=0):
+        lines = self.thread("peek", "--last-event-id", str(after), "--limit", "100000", session=session)
+        return [json.loads(line) for line in lines.splitlines()]
+
+    def fake_agent(self, session):
+        """Subscribes an agent that does nothing by itself: the scenario plays it."""
+        self.thread(
+            "subscribe", "--consumer", "agent", "--handler", "sleep 3600",
+            "--filter", "type = 'message' AND source <> 'self' OR subtype = 'cancel'", session=session,
+        )
+        self.thread("pause", "--consumer", "agent", session=session)
+
+    async def client(self, **params):
+        return await Client.connect(self, **params)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, failed, *_):
+        self.stop()
+        for session in self.root.iterdir():
+            if (session / "events.db").exists():
+                consumers = json.loads(self.thread("info", "--json", session=session.name)).get("subscriptions", [])
+                for consumer in consumers:
+                    name = consumer["consumer_id"]
+                    subprocess.run([THREAD, "pause", "--consumer", name, "--thread", session], capture_output=True)
+                    subprocess.run(
+                        [THREAD, "stop", "--consumer", name, "--kill-after", "1s", "--thread", session],
+                        capture_output=True,
+                    )
+        if failed:
+            print(self.output(), file=sys.stderr)
+        elif self.token:
+            assert self.token not in self.output(), "a token in the log"
+        if self.scratch:
+            self.scratch.cleanup()
+
+
+class Client:
+    """One connection, which keeps all events it has seen, in their order."""
+
+    @classmethod
+    async def connect(cls, gateway, connect=True, token=True, headers=None, **params):
+        self = cls()
+        self.gateway = gateway
+        self.socket = await websockets.connect(
+            gateway.ws, max_size=None, additional_headers=headers, open_timeout=PATIENCE, proxy=None
+        )
+        self.count, self.answers, self.events = 0, {}, []
+        self.news = asyncio.Condition()
+        self.closed = asyncio.get_running_loop().create_future()
+        self.reading = asyncio.create_task(self.read())
+        if connect:
+            if token and gateway.token:
+                params = {"token": gateway.token, **params}
+            params = {"version": "1", "clientType": "test", **params}
+            self.hello = await self.request("connect", **params)
+            self.id = self.hello["clientId"]
+        return self
+
+    async def read(self):
+        try:
+            async for text in self.socket:
+                frame = json.loads(text)
+                if frame["type"] == "res":
+                    RESPONSE.validate(frame)
+                    self.answers.pop(frame["id"]).set_result(frame)
+                else:
+                    EVENT.validate(frame)
+                    async with self.news:
+                        self.events.append(frame)
+                        self.news.notify_all()
+        except websockets.ConnectionClosed:
+            pass
+        except Exception as e:  # A frame that is not as the schema says fails whoever waits.
+            print("bad frame:", e, file=sys.stderr)
+            if not self.closed.done():
+                self.closed.set_exception(e)
+        if not self.closed.done():
+            self.closed.set_result((self.socket.close_code, self.socket.close_reason))
+        for answer in self.answers.values():
+            if not answer.done():
+                answer.set_exception(ConnectionError("closed"))
+        async with self.news:
+            self.news.notify_all()
+
+    def send(self, method, params, checked=True):
+        """Sends a request. Returns the future of its response."""
+        self.count += 1
+        frame = {"type": "req", "id": str(self.count), "method": method, "params": params}
+        if checked:
+            REQUEST.validate(frame)
+        answer = asyncio.get_running_loop().create_future()
+        self.answers[frame["id"]] = answer
+        sending = asyncio.ensure_future(self.socket.send(json.dumps(frame)))
+        sending.add_done_callback(lambda sent: sent.exception())
+        return answer
+
+    async def request(self, method, **params):
+        return await self.call(method, params)
+
+    async def call(self, method, params, checked=True):
+        answer = await asyncio.wait_for(self.send(method, params, checked), PATIENCE)
+        if not answer["ok"]:
+            raise Refused(answer["error"])
+        check_payload(method, answer["payload"])
+        return answer["payload"]
+
+    async def refused(self, method, **params):
+        """A request that has to be refused. Returns why."""
+        try:
+            answer = await self.call(method, params, checked=False)
+        except Refused as e:
+            return str(e)
+        raise AssertionError(f"{method} {params} was carried out: {answer}")
+
+    async def wait(self, wanted, after=0):
+        """The first event at or behind a place in the list that is wanted: by name, or by a function."""
+        is_wanted = wanted if callable(wanted) else lambda event: event["event"] == wanted
+        async def look():
+            at = after
+            async with self.news:
+                while True:
+                    while at < len(self.events):
+                        if is_wanted(self.events[at]):
+                            return self.events[at]
+                        at += 1
+                    if self.closed.done():
+                        raise ConnectionError(f"closed: {self.closed.result()}, saw {self.seen()}")
+                    await self.news.wait()
+        try:
+            return await asyncio.wait_for(look(), PATIENCE)
+        except TimeoutError:
+            raise AssertionError(f"did not come: {wanted}; saw {self.seen()}") from None
+
+    async def seq(self, seq):
+        return await self.wait(lambda event: event.get("seq") == seq)
+
+    async def ends(self):
+        """Waits for the end of the connection. Returns its code."""
+        return (await asyncio.wait_for(asyncio.shield(self.closed), PATIENCE))[0]
+
+    async def close(self):
+        await self.socket.close()
+        await self.reading
+
+    def seen(self):
+        """The last events, for whoever asks why another did not come."""
+        return [json.dumps(event)[:300] for event in self.events[-10:]]
+
+    def named(self, *names):
+        return [event for event in self.events if event["event"] in names]
+
+    def seqs(self):
+        return [event["seq"] for event in self.events if "seq" in event]
+
+
+def run(module):
+    """Runs the scenario that the command line names."""
+    scenario = module[sys.argv[1]]
+    asyncio.run(scenario())

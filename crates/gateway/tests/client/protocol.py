@@ -1,0 +1,410 @@
+"""Every method, event and command, one after the other."""
+
+import asyncio
+import json
+import uuid
+
+from harness import Gateway, Refused, run
+
+
+async def a_client_connects_and_learns_the_methods():
+    with Gateway() as gateway:
+        client = await gateway.client(clientId="ada")
+        assert client.hello["clientId"] == "ada"
+        assert set(client.hello["supportedMethods"]) == {
+            "connect", "agent", "agent.cancel", "sessions.list", "sessions.new", "sessions.switch",
+            "sessions.history", "sessions.rename", "sessions.search", "sessions.delete",
+            "permission.answer", "status",
+        }
+        assert "already" in await client.refused("connect", version="1", clientType="test")
+        other = await gateway.client()
+        assert uuid.UUID(other.hello["clientId"]).version == 4
+
+
+async def every_event_of_a_run_reaches_every_client():
+    with Gateway() as gateway:
+        one, two = await gateway.client(), await gateway.client()
+        accepted = await one.request("agent", message="hello", metadata={"tool_name": "x"})
+        session, run_id = accepted["sessionId"], accepted["runId"]
+        assert accepted["status"] == "accepted" and uuid.UUID(session).version == 4
+        assert (gateway.root / session / "events.db").exists()
+        await two.request("sessions.switch", sessionId=session, after=0)
+        [spoken] = [event for event in gateway.events(session) if event["type"] == "message"]
+        assert spoken["metadata"]["run_id"] == run_id and spoken["metadata"]["tool_name"] == "x"
+        assert spoken["metadata"]["client"] == one.id and spoken["content"] == "hello"
+        about = {"run_id": run_id, "reply_to": spoken["id"]}
+        for content, subtype, metadata in [
+            ({"status": "started", "attempt": 1}, "run", about),
+            ("thinking", "status", {"run_id": run_id}),
+            ("hm", "thinking", {"run_id": run_id, "message_id": "m1"}),
+            ({"call_id": "c1", "name": "ls", "arguments": {"path": "/"}}, "toolcall", {"run_id": run_id}),
+            ({"call_id": "c1", "name": "ls", "result": ["a"]}, "toolresult", {"run_id": run_id}),
+            ({"call_id": "c2", "name": "rm", "arguments": None}, "toolcall", {"run_id": run_id}),
+            ({"call_id": "c2", "name": "rm", "error": "no"}, "toolresult", {"run_id": run_id}),
+            ({"error": "again", "retryable": True}, "error", about),
+            ({"status": "started", "attempt": 2}, "run", about),
+            ("streaming", "status", {"run_id": run_id}),
+            ("Hel", "token", {"run_id": run_id, "message_id": "m1"}),
+            ({"event": "status", "payload": {"status": "done"}}, "sub_agent",
+             {"parent_call_id": "c1", "sub_agent": "s1", "sub_event_id": 3}),
+            ({"request_id": "p1", "title": "rm", "call_id": "c2",
+              "choices": [{"id": "yes", "name": "Yes", "kind": "allow_once"}]}, "permission", {"run_id": run_id}),
+            ("what nobody knows", "future", {}),
+        ]:
+            gateway.push(session, content, subtype, **metadata)
+        last = gateway.push(session, "Hello", kind="message", **about, message_id="m1", total_tokens=7)
+        for client in one, two:
+            await client.seq(last)
+            events = {(event["event"], event["seq"]): event["payload"] for event in client.events}
+            names = [event["event"] for event in client.events]
+            assert names == [
+                "message", "status", "status", "thinking", "tool_call", "tool_result", "tool_call", "tool_result",
+                "error", "status", "status", "token", "sub_agent", "permission", "final",
+            ], names
+            assert client.seqs() == sorted(set(client.seqs()))
+            payloads = [event["payload"] for event in client.events]
+            assert all(payload["sessionId"] == session for payload in payloads)
+            assert payloads[0]["fromSelf"] == (client is one) and payloads[0]["role"] == "user"
+            assert payloads[0]["metadata"] == {"tool_name": "x"}
+            assert payloads[1] == {"status": "started", "attempt": 1, "sessionId": session, "runId": run_id}
+            assert payloads[5]["result"] == ["a"] and payloads[7]["error"] == "no"
+            assert payloads[8]["retryable"] is True
+            assert payloads[11]["content"] == "Hel" and payloads[11]["delta"] is True
+            assert payloads[12]["parentCallId"] == "c1" and payloads[12]["payload"] == {"status": "done"}
+            assert payloads[13]["choices"][0]["id"] == "yes"
+            final = payloads[14]
+            assert (final["messageId"], final["content"], final["totalTokens"]) == ("m1", "Hello", 7)
+            assert final["runId"] == run_id and events
+
+
+async def what_other_programs_say_is_seen_like_anything_else():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        seq = gateway.push(session, "from outside", kind="message", source="external:mail:main:dm:x:bob")
+        event = await client.seq(seq)
+        assert event["payload"]["fromSelf"] is False and event["payload"]["runId"] == f"run_{seq}"
+        own = gateway.push(session, "of my own accord", kind="message")
+        event = await client.seq(own)
+        assert (event["event"], event["payload"]["role"]) == ("message", "assistant")
+
+
+async def parts_go_through_as_parts():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        parts = [{"type": "text", "text": "look"}, {"type": "custom", "any": 1}]
+        session = (await client.request("agent", message=parts))["sessionId"]
+        event = await client.wait("message")
+        assert event["payload"]["content"] == parts
+        history = await client.request("sessions.history")
+        assert history["messages"][0]["content"] == parts
+        listed = await client.request("sessions.list")
+        assert listed["sessions"][0]["title"] == "look" and listed["sessions"][0]["id"] == session
+
+
+async def a_resend_is_the_same_event():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        first = await client.request("agent", sessionId=session, message="once", idempotencyKey="k1")
+        again = await client.request("agent", sessionId=session, message="once", idempotencyKey="k1")
+        assert first == again
+        # Another connection, under another name.
+        other = await gateway.client()
+        assert await other.request("agent", sessionId=session, message="once", idempotencyKey="k1") == first
+        assert "different" in await other.refused("agent", sessionId=session, message="twice", idempotencyKey="k1")
+        assert len([event for event in gateway.events(session) if event["type"] == "message"]) == 1
+        assert "sessionId" in await client.refused("agent", message="x", idempotencyKey="k")
+        elsewhere = (await client.request("sessions.new"))["sessionId"]
+        moved = await client.request("agent", sessionId=elsewhere, message="once", idempotencyKey="k1")
+        assert moved["runId"] != first["runId"]
+
+
+async def queued_messages_are_told_their_position_whenever_it_changes():
+    with Gateway() as gateway:
+        client, other = await gateway.client(), await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        gateway.fake_agent(session)
+        await other.request("sessions.switch", sessionId=session)
+        first = await client.request("agent", message="1")
+        assert first["status"] == "accepted"
+        seq = (await client.wait("message"))["seq"]
+        gateway.push(session, {"status": "started", "attempt": 1}, "run", run_id=first["runId"], reply_to=seq)
+        second = await client.request("agent", message="2")
+        third = await client.request("agent", message="3", priority="later")
+        assert (second["status"], third["status"]) == ("queued", "queued")
+        positions = lambda run: [e["payload"]["position"] for e in client.named("queued") if e["payload"]["runId"] == run]
+        await client.wait(lambda event: event["event"] == "queued" and event["payload"]["position"] == 2)
+        # Whoever comes with `next` goes before `later`.
+        urgent = await other.request("agent", message="4")
+        await client.wait(lambda event: event["event"] == "queued" and event["payload"]["position"] == 3)
+        status = (await client.request("status"))["session"]
+        assert status["activeRun"] == first["runId"] and status["queuedRequests"] == 3 and status["clients"] == 2
+        gateway.push(session, "done", kind="message", run_id=first["runId"], reply_to=seq)
+        await client.wait(lambda e: e["event"] == "queued" and e["payload"]["runId"] == third["runId"]
+                          and e["payload"]["position"] == 2, after=len(client.events) - 1)
+        assert positions(second["runId"]) == [1] and positions(third["runId"]) == [2, 3, 2], client.named("queued")
+        assert [e["payload"]["runId"] for e in other.named("queued")][0] == urgent["runId"]
+        assert all("seq" not in event for event in client.named("queued"))
+        assert client.named("queued")[0]["payload"]["requestId"] == "4"
+
+
+async def a_run_is_cancelled_by_its_name():
+    with Gateway() as gateway:
+        client, other = await gateway.client(), await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        gateway.fake_agent(session)
+        run_id = (await client.request("agent", message="1"))["runId"]
+        seq = (await client.wait("message"))["seq"]
+        payload = await other.request("agent.cancel", runId=run_id, sessionId=session)
+        assert payload == {"message": "Cancellation requested"}
+        [cancel] = [event for event in gateway.events(session) if event["subtype"] == "cancel"]
+        assert cancel["metadata"]["run_id"] == run_id and cancel["source"].startswith("external:gateway:")
+        gateway.push(session, "somebody asked", "cancelled", run_id=run_id, reply_to=seq)
+        event = await client.wait("cancelled")
+        assert event["payload"]["message"] == "somebody asked" and event["payload"]["runId"] == run_id
+        assert "no run" in await client.refused("agent.cancel", runId=run_id)
+        assert "no run" in await client.refused("agent.cancel", runId="run_none")
+        fresh = await gateway.client()
+        assert "no session" in await fresh.refused("agent.cancel", runId=run_id)
+
+
+async def a_permission_is_answered_once():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        choices = [{"id": "a", "name": "Allow", "kind": "allow_once"}, {"id": "r", "name": "Reject", "kind": "reject_once"}]
+        gateway.push(session, {"request_id": "p1", "title": "rm", "call_id": "c", "choices": choices}, "permission")
+        event = await client.wait("permission")
+        assert event["payload"]["choices"] == choices
+        ask = {"sessionId": session, "requestId": "p1"}
+        assert "choices" in await client.refused("permission.answer", **ask, choice="x")
+        assert await client.request("permission.answer", **ask, choice="a") == {}
+        answered = await client.wait(lambda e: e["event"] == "permission" and "choice" in e["payload"])
+        assert answered["payload"]["choice"] == "a"
+        assert "no permission" in await client.refused("permission.answer", **ask, choice="r")
+        assert "no permission" in await client.refused("permission.answer", sessionId=session, requestId="p2", choice="a")
+        [stored] = [event for event in gateway.events(session) if event["subtype"] == "permission_answer"]
+        assert json.loads(stored["content"]) == {"request_id": "p1", "choice": "a"}
+
+
+async def sessions_are_made_listed_named_searched_and_removed():
+    with Gateway() as gateway:
+        client, other = await gateway.client(), await gateway.client()
+        made = [await client.request("sessions.new", title=title) for title in ("One", "Two", "Three")]
+        ids = [session["sessionId"] for session in made]
+        assert [session["title"] for session in made] == ["One", "Two", "Three"]
+        await client.request("agent", sessionId=ids[0], message="The needle is here", priority="later")
+        untitled = (await client.request("sessions.new"))["sessionId"]
+        text = "A first message that is rather long, longer than sixty characters in any case"
+        await client.request("agent", message=text)
+        page = await client.request("sessions.list")
+        assert page["total"] == 4
+        assert [session["id"] for session in page["sessions"]] == [untitled, ids[0], ids[2], ids[1]]
+        assert page["sessions"][0]["title"] == text[:60].strip()
+        first = page["sessions"][1]
+        assert (first["title"], first["lastMessage"], first["messageCount"]) == ("One", "The needle is here", 1)
+        page = await client.request("sessions.list", limit=1, offset=2)
+        assert [session["title"] for session in page["sessions"]] == ["Three"] and page["total"] == 4
+        assert (await client.request("sessions.list", offset=10**9))["sessions"] == []
+
+        await other.request("sessions.switch", sessionId=ids[1])
+        renamed = await client.request("sessions.rename", sessionId=ids[1], title="Deux")
+        assert renamed == {"sessionId": ids[1], "title": "Deux"}
+        event = await other.wait("title")
+        assert event["payload"]["title"] == "Deux" and event["seq"]
+        assert (await client.request("sessions.list", limit=1))["sessions"][0]["title"] == "Deux"
+
+        found = await client.request("sessions.search", query="NEEDLE")
+        assert [session["id"] for session in found["sessions"]] == [ids[0]]
+        assert "needle" in found["sessions"][0]["match"]
+        assert [s["id"] for s in (await client.request("sessions.search", query="deux"))["sessions"]] == [ids[1]]
+        assert (await client.request("sessions.search", query="nowhere"))["sessions"] == []
+        assert len((await client.request("sessions.search", date_filter="today"))["sessions"]) == 4
+        assert (await client.request("sessions.search", date_filter="last_week"))["total"] == 0
+        assert len((await client.request("sessions.search", date_filter="this_week", limit=2))["sessions"]) == 2
+
+        gateway.fake_agent(ids[1])
+        assert await client.request("sessions.delete", sessionId=ids[1]) == {"sessionId": ids[1]}
+        assert not (gateway.root / ids[1]).exists()
+        event = await other.wait("error")
+        assert event["payload"]["errorCode"] == "session_deleted"
+        assert (await other.request("status"))["session"] is None
+        assert "unknown session" in await client.refused("sessions.switch", sessionId=ids[1])
+        assert (await client.request("sessions.list"))["total"] == 3
+
+
+async def history_is_read_page_by_page():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        batch = []
+        for n in range(1, 26):
+            batch.append({"source": "external:a:b:c:d:e", "type": "message", "content": f"q{n}"})
+            batch += [{"source": "self", "type": "record", "subtype": "token", "content": "t"}] * 200
+            batch.append({"source": "self", "type": "message", "content": f"a{n}", "metadata": {"message_id": f"m{n}"}})
+        gateway.thread("push", "--batch", session=session, stdin="\n".join(map(json.dumps, batch)))
+        page = await client.request("sessions.history")
+        assert len(page["messages"]) == 20 and page["hasMore"]
+        assert [m["content"] for m in page["messages"]][-2:] == ["q25", "a25"]
+        assert [m["role"] for m in page["messages"]][-2:] == ["user", "assistant"]
+        collected, before = [], None
+        while True:
+            more = {} if before is None else {"before": before}
+            page = await client.request("sessions.history", sessionId=session, limit=7, **more)
+            collected = [m["content"] for m in page["messages"]] + collected
+            # By id where the message has one of its own, by seq else.
+            before = page["messages"][0]["id"] if len(collected) % 2 else page["messages"][0]["seq"]
+            if not page["hasMore"]:
+                break
+        assert collected == [text for n in range(1, 26) for text in (f"q{n}", f"a{n}")]
+        assert "no message" in await client.refused("sessions.history", before="nonsense")
+        switched = await client.request("sessions.switch", sessionId=session)
+        assert switched["lastSeq"] == len(batch) and len(switched["recentMessages"]) == 20
+        assert switched["activeRun"] is None and switched["title"] == "q1"
+
+
+async def a_switch_with_after_leaves_no_gap_and_no_double():
+    with Gateway() as gateway:
+        writer, reader = await gateway.client(), await gateway.client()
+        session = (await writer.request("sessions.new"))["sessionId"]
+        stop = asyncio.Event()
+
+        async def write():
+            n = 0
+            while not stop.is_set():
+                lines = [json.dumps({"source": "self", "type": "record", "subtype": "token", "content": f"t{n + i}"})
+                         for i in range(50)]
+                await asyncio.to_thread(gateway.thread, "push", "--batch", session=session, stdin="\n".join(lines))
+                n += 50
+
+        writing = asyncio.create_task(write())
+        await reader.request("sessions.switch", sessionId=session)
+        for _ in range(20):
+            await reader.wait("token", after=len(reader.events))
+            if len(reader.events) % 3:
+                await reader.close()
+                events, seen = reader.events, reader.events[-1]["seq"]
+                reader = await gateway.client()
+                # Every second time it looks elsewhere first.
+                if len(events) % 2:
+                    await reader.request("sessions.new")
+                # What comes is behind what was there, so the list goes on.
+                switched = await reader.request("sessions.switch", sessionId=session, after=seen)
+                assert reader.events == [] or reader.events[0]["seq"] == seen + 1
+                assert switched["lastSeq"] >= seen
+                reader.events = events + reader.events
+            else:
+                # To the session it is in: nothing is missed, nothing repeated.
+                await reader.request("sessions.switch", sessionId=session)
+        stop.set()
+        await writing
+        last = gateway.push(session, "end", "token")
+        await reader.seq(last)
+        seqs = reader.seqs()
+        wrong = [(a, b) for a, b in zip(seqs, seqs[1:]) if b != a + 1]
+        assert not wrong and seqs[-1] == last, wrong
+        # One that was never given counts as the newest.
+        await reader.request("sessions.switch", sessionId=session, after=10**12)
+        last = gateway.push(session, "end", "token")
+        await reader.seq(last)
+
+
+async def a_client_sees_only_the_session_it_is_in():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        one = (await client.request("sessions.new"))["sessionId"]
+        two = (await client.request("sessions.new"))["sessionId"]
+        gateway.push(one, "unseen", "token")
+        seq = gateway.push(two, "seen", "token")
+        await client.wait(lambda event: event["event"] == "token")
+        assert [event["payload"]["content"] for event in client.named("token")] == ["seen"] and seq
+        # Speaking in another session is going there.
+        await client.request("agent", sessionId=one, message="here")
+        gateway.push(two, "unseen", "token")
+        gateway.push(one, "seen too", "token")
+        await client.wait(lambda event: event["payload"].get("content") == "seen too")
+        assert [event["payload"]["content"] for event in client.named("token")] == ["seen", "seen too"]
+
+
+async def commands_are_answered_to_their_sender_alone_and_not_stored():
+    with Gateway() as gateway:
+        client, other = await gateway.client(), await gateway.client()
+
+        async def say(text):
+            at = len(client.events)
+            payload = await client.request("agent", message=text)
+            assert payload["status"] == "accepted" and payload["runId"] is None
+            event = await client.wait(lambda e: e["event"] == "message" and e["payload"]["role"] == "system", after=at)
+            assert "seq" not in event
+            return event["payload"]["content"]
+
+        assert "/new [title]" in await say("/help")
+        assert "no sessions" in await say("/sessions")
+        assert "no session" in await say("/history")
+        assert "new session" in await say("/new First one")
+        [one] = [s["id"] for s in (await client.request("sessions.list"))["sessions"]]
+        await other.request("sessions.switch", sessionId=one)
+        assert await say("/history") == "Nothing was said yet."
+        gateway.fake_agent(one)
+        run_id = (await client.request("agent", message="hello"))["runId"]
+        await client.wait(lambda e: e["payload"].get("content") == "hello")
+        assert "user: hello" in await say("/history 5")
+        assert "1 to 200" in await say("/history many")
+        assert "No run" in await say("/cancel")
+        seq = [e["seq"] for e in client.events if e["payload"].get("content") == "hello"][0]
+        gateway.push(one, {"status": "started", "attempt": 1}, "run", run_id=run_id, reply_to=seq)
+        assert run_id in await say("/cancel")
+        assert run_id in await say("/status")
+        assert "new session" in await say("/new")
+        listed = await say("/sessions")
+        assert listed.splitlines()[1].startswith("2. First one") or listed.splitlines()[0].startswith("1. First one")
+        number = [line for line in listed.splitlines() if "First one" in line][0][0]
+        assert "First one" in await say(f"/session {number}")
+        assert (await client.request("status"))["session"]["id"] == one
+        assert "First one" in await say(f"/session {one}")
+        assert "Name a session" in await say("/session 99")
+        assert "no command /nonsense" in await say("/nonsense")
+        await client.request("agent", message="//literally")
+        await client.wait(lambda e: e["payload"].get("content") == "/literally")
+        said = [event["content"] for event in gateway.events(one) if event["type"] == "message"]
+        assert said == ["hello", "/literally"], said
+        await other.wait(lambda e: e["payload"].get("content") == "/literally")
+        assert not [e for e in other.events if e["payload"].get("role") == "system"]
+
+
+async def later_errors_are_responses_and_the_connection_stays():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        nowhere = str(uuid.uuid4())
+        assert "unknown method 'nonsense'" in await client.refused("nonsense")
+        for method in "sessions.switch", "sessions.delete", "sessions.rename", "sessions.history", "status":
+            assert "unknown session" in await client.refused(method, sessionId=nowhere, title="x"), method
+            assert "unknown session" in await client.refused(method, sessionId="../..", title="x"), method
+        assert "unknown session" in await client.refused("agent", sessionId=nowhere, message="x")
+        for method, params in [
+            ("agent", {}), ("agent", {"message": 1}), ("agent", {"message": ""}), ("agent", {"message": []}),
+            ("agent", {"message": [{"text": "x"}]}), ("agent", {"message": "x", "metadata": 1}),
+            ("agent.cancel", {}), ("sessions.list", {"limit": 0}), ("sessions.list", {"limit": 101}),
+            ("sessions.list", {"limit": "x"}), ("sessions.new", {"title": " "}), ("sessions.switch", {}),
+            ("sessions.search", {"date_filter": "never"}), ("sessions.rename", {"sessionId": nowhere, "title": ""}),
+        ]:
+            assert "bad params" in await client.refused(method, **params), (method, params)
+        assert (await client.request("sessions.list"))["total"] == 0
+        assert (await client.request("status"))["gateway"]["activeConnections"] == 1
+
+
+async def from_self_survives_a_reconnect():
+    with Gateway() as gateway:
+        client = await gateway.client(clientId="Ada's phone")
+        session = (await client.request("agent", message="mine"))["sessionId"]
+        await client.wait("message")
+        await client.close()
+        client, other = await gateway.client(clientId="Ada's phone"), await gateway.client(clientId="ada")
+        for who, own in (client, True), (other, False):
+            await who.request("sessions.switch", sessionId=session, after=0)
+            assert [e["payload"]["fromSelf"] for e in who.named("message")] == [own]
+
+
+if __name__ == "__main__":
+    run(globals())

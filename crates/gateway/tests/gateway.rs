@@ -1,0 +1,108 @@
+//! The gateway through real sockets, by clients that share no code with it.
+//!
+//! Each test is a scenario of a Python program in `tests/client`, which checks every frame it sees
+//! against the schemas of `docs/schema`. They take Python's `websockets` and `jsonschema`:
+//! `GATEWAY_PYTHON` names a Python that has them, else it is `python3`. Where these are missing, the
+//! tests say so on stderr and are skipped.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The Python that has what the scenarios import.
+fn python() -> Option<&'static str> {
+    static FOUND: OnceLock<Option<String>> = OnceLock::new();
+    let look = || {
+        let name = std::env::var("GATEWAY_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+        let tried = Command::new(&name).args(["-c", "import websockets.asyncio.client, jsonschema"]).output();
+        tried.is_ok_and(|output| output.status.success()).then_some(name)
+    };
+    FOUND.get_or_init(look).as_deref()
+}
+
+/// Where the programs of the workspace are; those of other packages are built if need be.
+fn programs() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| {
+        let dir = Path::new(env!("CARGO_BIN_EXE_thread-serve")).parent().unwrap();
+        if !["thread", "thread-agent"].iter().all(|name| dir.join(name).is_file()) {
+            let mut build = Command::new(env!("CARGO"));
+            build.args(["build", "--quiet", "--locked", "-p", "thread", "-p", "thread-agent"]);
+            let built = build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap();
+            assert!(built.success());
+        }
+        dir.to_owned()
+    })
+}
+
+fn scenario(module: &str, name: &str) {
+    let Some(python) = python() else {
+        eprintln!("SKIPPED {name}: needs a Python with websockets and jsonschema (GATEWAY_PYTHON names it)");
+        return;
+    };
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let dir = programs();
+    let output = Command::new(python)
+        .arg(here.join("tests/client").join(module).with_extension("py"))
+        .arg(name)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("THREAD_SERVE", env!("CARGO_BIN_EXE_thread-serve"))
+        .env("THREAD_PROGRAM", dir.join("thread"))
+        .env("DOCS", here.join("../../docs"))
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
+    // What a scenario has to say: that it was skipped, or a figure.
+    eprint!("{}", text(&output.stdout));
+}
+
+/// The scenarios that a module defines.
+fn defined(module: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/client").join(module).with_extension("py");
+    let text = std::fs::read_to_string(path).unwrap();
+    let names = text.lines().filter_map(|line| line.strip_prefix("async def ")?.strip_suffix("():"));
+    names.map(str::to_owned).collect()
+}
+
+macro_rules! scenarios {
+    ($($module:ident { $($name:ident)* })*) => {
+        $(mod $module {
+            $(#[test] fn $name() { super::scenario(stringify!($module), stringify!($name)); })*
+        })*
+
+        #[test]
+        fn every_scenario_is_run() {
+            $(assert_eq!(defined(stringify!($module)), [$(stringify!($name)),*]);)*
+        }
+    };
+}
+
+scenarios! {
+    protocol {
+        a_client_connects_and_learns_the_methods
+        every_event_of_a_run_reaches_every_client
+        what_other_programs_say_is_seen_like_anything_else
+        parts_go_through_as_parts
+        a_resend_is_the_same_event
+        queued_messages_are_told_their_position_whenever_it_changes
+        a_run_is_cancelled_by_its_name
+        a_permission_is_answered_once
+        sessions_are_made_listed_named_searched_and_removed
+        history_is_read_page_by_page
+        a_switch_with_after_leaves_no_gap_and_no_double
+        a_client_sees_only_the_session_it_is_in
+        commands_are_answered_to_their_sender_alone_and_not_stored
+        later_errors_are_responses_and_the_connection_stays
+        from_self_survives_a_reconnect
+    }
+    closing {
+        a_bad_beginning_is_answered_where_it_can_be_and_closed
+        a_frame_that_is_no_request_ends_a_connection_at_any_time
+        a_frame_over_a_mebibyte_is_1009_and_one_below_is_not
+        more_than_64_unanswered_requests_are_1008
+        a_slow_reader_is_closed_with_1013_and_nobody_else_notices
+        term_closes_with_1001_and_ends_within_two_seconds
+        a_quiet_connection_is_pinged_and_one_that_never_answers_is_closed
+    }
+}
