@@ -1,4 +1,4 @@
-//! `thread guide`: pages for agents.
+//! `thread guide`: pages for agents, and handlers to begin with.
 
 use clap::{Args, ValueEnum};
 
@@ -9,16 +9,29 @@ use super::{Globals, output};
 ///
 /// A page of Markdown with what an agent has to know, made to be put into its context: how to push,
 /// read and acknowledge events, what may happen twice, what the exit codes mean, and how to ask
-/// another agent. The page for a handler is for an agent that thread itself starts.
+/// another agent. The page for a handler is for an agent that thread itself starts. With --handler, a
+/// whole handler to begin with, in that language, is printed instead.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   thread guide
-  thread guide --for handler >AGENTS.md")]
+  thread guide --for handler >AGENTS.md
+  thread guide --handler python >agent.py")]
 pub struct Guide {
     /// Who is going to read it
     #[arg(long = "for", value_name = "READER", value_enum, default_value_t = Reader::Agent)]
     reader: Reader,
+    /// Print a handler in this language that answers messages, to begin with
+    #[arg(long, value_name = "LANGUAGE", value_enum, conflicts_with = "reader")]
+    handler: Option<Language>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Language {
+    /// needs jq
+    Bash,
+    Python,
+    Node,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -31,9 +44,12 @@ enum Reader {
 
 impl Guide {
     pub fn run(self, _: &Globals) -> Result<()> {
-        let page = match self.reader {
-            Reader::Agent => include_str!("guide/agent.md"),
-            Reader::Handler => include_str!("guide/handler.md"),
+        let page = match (self.handler, self.reader) {
+            (None, Reader::Agent) => include_str!("guide/agent.md"),
+            (None, Reader::Handler) => include_str!("guide/handler.md"),
+            (Some(Language::Bash), _) => include_str!("guide/handler.bash"),
+            (Some(Language::Python), _) => include_str!("guide/handler.py"),
+            (Some(Language::Node), _) => include_str!("guide/handler.mjs"),
         };
         output::bytes(page.as_bytes()).map(drop)
     }

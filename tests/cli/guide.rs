@@ -77,3 +77,71 @@ fn the_guides_handlers_work_and_acknowledge() {
     world.wait_until_quiet();
     assert_eq!(world.query(answers), 2);
 }
+
+/// What a shell, a JSON parser or a reader of lines may stumble over.
+const HOSTILE: [&str; 7] = [
+    "What is 2+2?",
+    "two\nlines, \"quotes\", 'others' and a \\ backslash",
+    "`touch pwned` $(touch pwned) $HOME %s %d",
+    "-n",
+    "a line\u{2028}separator, a next line\u{85}, a return\r and a tab\t.",
+    "{\"id\":99,\"content\":\"not this\"}",
+    "☃ \u{1f600} é",
+];
+
+fn templates_answer(language: &str) {
+    let world = World::with_thread();
+    if !world.agent_of_the_guide(language) {
+        return;
+    }
+    for question in HOSTILE {
+        let answer = world.thread(["ask", "-"]).stdin(question).quiet();
+        assert_eq!(answer, format!("You said: {question}\n"), "{language}");
+    }
+    world.wait_until_quiet();
+    assert!(!world.path("pwned").exists(), "{language}");
+    // Given once more, they are answered once all the same; and answers are not answered.
+    world.thread(["seek", "agent", "earliest"]).quiet();
+    world.wait_until_quiet();
+    assert_eq!(world.query("SELECT count(*) FROM events"), 2 * HOSTILE.len() as i64, "{language}");
+    let agent = world.consumer("agent");
+    assert_eq!((&agent["state"], &agent["last_exit"]), (&"idle".into(), &"exit=0".into()), "{language}");
+
+    // An answer that cannot be stored is no answer: the event is given again.
+    let real = std::fs::read_link(world.bin().join("thread")).unwrap();
+    std::fs::remove_file(world.bin().join("thread")).unwrap();
+    let failing = format!(
+        "[ \"$1\" = reply ] && [ ! -e refused ] && {{ touch refused; exit 1; }}\nexec {} \"$@\"",
+        real.display()
+    );
+    world.script("bin/thread", &failing);
+    assert_eq!(world.thread(["ask", "Again?"]).quiet(), "You said: Again?\n", "{language}");
+    assert!(world.path("refused").exists(), "{language}");
+}
+
+#[test]
+fn the_bash_handler_answers_whatever_it_is_asked() {
+    templates_answer("bash");
+}
+
+#[test]
+fn the_python_handler_answers_whatever_it_is_asked() {
+    templates_answer("python");
+}
+
+#[test]
+fn the_node_handler_answers_whatever_it_is_asked() {
+    templates_answer("node");
+}
+
+#[test]
+fn the_bash_handler_without_jq_stalls_and_says_why() {
+    let world = World::with_thread();
+    world.script("agent.sh", "");
+    world.sh("thread guide --handler bash >agent.sh").quiet();
+    world.subscribe("agent", "./agent.sh", &["--deliver", "stdin"]);
+    world.push("Hello?");
+    world.wait_for_state("agent", "stalled");
+    assert!(world.thread(["logs", "agent"]).quiet().contains("this handler needs jq"));
+    assert_eq!(world.consumer("agent")["pending"], 1);
+}

@@ -71,6 +71,36 @@ impl World {
         self.root().join("bin")
     }
 
+    /// Puts one more program on `PATH`. Where the machine has none, says so and returns false.
+    pub fn tool(&self, name: &str) -> bool {
+        let found = ["/bin", "/usr/bin", "/usr/local/bin"].map(|dir| Path::new(dir).join(name));
+        let Some(path) = found.iter().find(|path| path.exists()) else {
+            skipped(format_args!("there is no {name}"));
+            return false;
+        };
+        symlink(path, self.bin().join(name)).unwrap();
+        true
+    }
+
+    /// Has a consumer `agent` run the handler that `thread guide` prints for a language, by the commands
+    /// at its top. False, and a word about it, where the machine lacks the language.
+    pub fn agent_of_the_guide(&self, language: &str) -> bool {
+        let needed = match language {
+            "bash" => "jq",
+            "python" => "python3",
+            other => other,
+        };
+        if !self.tool(needed) {
+            return false;
+        }
+        let page = self.thread(["guide", "--handler", language]).quiet();
+        let lines = page.lines().map(|line| line.trim_start_matches(['#', '/', ' ']));
+        let commands: Vec<&str> = lines.skip_while(|line| !line.starts_with("thread ")).take(3).collect();
+        let script = commands.join("\n");
+        assert_eq!(self.sh(&script).quiet(), "agent\n", "{script}");
+        true
+    }
+
     /// The thread's directory.
     pub fn inbox(&self) -> PathBuf {
         self.root().join("inbox")

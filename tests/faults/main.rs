@@ -8,6 +8,7 @@ mod harness;
 #[path = "../cli/users.rs"]
 mod users;
 
+mod asks;
 mod crowd;
 mod damage;
 mod disk;
