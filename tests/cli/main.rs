@@ -46,6 +46,7 @@ mod progress;
 mod prune;
 mod push;
 mod repeats;
+mod schema;
 mod seek;
 mod subscribe;
 mod subscribe_options;
