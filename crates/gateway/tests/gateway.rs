@@ -3,7 +3,7 @@
 //! Each test is a scenario of a Python program in `tests/client`, which checks every frame it sees
 //! against the schemas of `docs/schema`. They take Python's `websockets` and `jsonschema`:
 //! `GATEWAY_PYTHON` names a Python that has them, else it is `python3`. Where these are missing, the
-//! tests say so on stderr and are skipped.
+//! tests say so on stderr and are skipped. `THREAD_FAULTS=long` has some of them go on for longer.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -104,5 +104,11 @@ scenarios! {
         a_slow_reader_is_closed_with_1013_and_nobody_else_notices
         term_closes_with_1001_and_ends_within_two_seconds
         a_quiet_connection_is_pinged_and_one_that_never_answers_is_closed
+    }
+    crowd {
+        an_answer_streams_from_an_agent_program
+        a_now_message_interrupts_and_a_cancel_ends
+        twelve_clients_of_two_gateways_see_the_same
+        a_gateway_that_is_killed_loses_nothing_and_doubles_nothing
     }
 }

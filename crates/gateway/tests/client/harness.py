@@ -205,8 +205,12 @@ class Client:
             REQUEST.validate(frame)
         answer = asyncio.get_running_loop().create_future()
         self.answers[frame["id"]] = answer
-        sending = asyncio.ensure_future(self.socket.send(json.dumps(frame)))
-        sending.add_done_callback(lambda sent: sent.exception())
+
+        def sent(sending):
+            if sending.exception() and not answer.done():
+                answer.set_exception(ConnectionError("closed"))
+
+        asyncio.ensure_future(self.socket.send(json.dumps(frame))).add_done_callback(sent)
         return answer
 
     async def request(self, method, **params):

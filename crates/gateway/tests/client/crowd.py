@@ -1,0 +1,237 @@
+"""Many clients, gateways that are killed, and gateways beside one another: what everybody saw is compared
+with what is on disk."""
+
+import asyncio
+import os
+import pathlib
+import random
+import shlex
+import sys
+import time
+
+import websockets
+
+from agent import answer
+from harness import PATIENCE, Client, Gateway, Refused, run
+
+AGENT = f"{shlex.quote(sys.executable)} {shlex.quote(str(pathlib.Path(__file__).with_name('agent.py')))}"
+LONG = os.environ.get("THREAD_FAULTS") == "long"
+BROKEN = (ConnectionError, OSError, websockets.WebSocketException, TimeoutError)
+
+
+class Person:
+    """Somebody who stays in one session, over as many connections as it takes."""
+
+    def __init__(self, name, gateways, session, after):
+        self.name, self.gateways, self.session, self.after = name, gateways, session, after
+        self.seen, self.client, self.said = [], None, {}
+
+    async def here(self):
+        """A connection that works, as far as can be known."""
+        while self.client is None or self.client.closed.done():
+            await self.leave()
+            try:
+                gateway = random.choice(self.gateways)
+                client = await asyncio.wait_for(Client.connect(gateway, clientId=self.name), 10)
+                self.client = client
+                last = self.seen[-1]["seq"] if self.seen else self.after
+                await client.request("sessions.switch", sessionId=self.session, after=last)
+            except BROKEN:
+                await asyncio.sleep(0.02)
+        return self.client
+
+    async def leave(self):
+        if self.client:
+            await self.client.close()
+            self.seen += [event for event in self.client.events if "seq" in event]
+            self.client = None
+
+    async def say(self, text):
+        """Says something, again and again until it is accepted, and waits for its answer."""
+        key = f"{self.name}-{len(self.said)}"
+        began = time.monotonic()
+        while True:
+            client = await self.here()
+            try:
+                accepted = await client.request("agent", sessionId=self.session, message=text, idempotencyKey=key)
+                break
+            except BROKEN:
+                continue
+            except Refused as e:
+                raise AssertionError(f"{text} was refused: {e}") from None
+        self.said[text] = accepted["runId"]
+        while True:
+            client = await self.here()
+            events = self.seen + [event for event in client.events if "seq" in event]
+            if any(e["event"] == "final" and e["payload"]["runId"] == accepted["runId"] for e in events):
+                return
+            assert time.monotonic() - began < 4 * PATIENCE, (text, client.seen())
+            await asyncio.sleep(0.02)
+
+    async def listen(self, until):
+        """Stays until it has seen an event."""
+        while not (self.seen and self.seen[-1]["seq"] >= until):
+            client = await self.here()
+            seqs = client.seqs()
+            if seqs and seqs[-1] >= until:
+                return await self.leave()
+            await asyncio.sleep(0.02)
+
+    def check(self, stored, sayings):
+        """Whether it saw what is stored, no more and no less."""
+        seqs = [event["seq"] for event in self.seen]
+        assert seqs == [event["id"] for event in stored if event["id"] > self.after], self.name
+        assert all(event["payload"]["sessionId"] == self.session for event in self.seen)
+        for event in self.seen:
+            if event["event"] == "message":
+                text = event["payload"]["content"]
+                assert event["payload"]["fromSelf"] == (sayings[text] == self.name), (self.name, text)
+
+
+def check_transcript(stored, sayings):
+    """Whether each saying is there once, answered once, with a whole stream."""
+    said = {event["content"]: event for event in stored if event["type"] == "message" and event["source"] != "self"}
+    assert sorted(said) == sorted(sayings) and len(said) == len(sayings)
+    spoken = [event["content"] for event in stored if event["type"] == "message" and event["source"] != "self"]
+    assert len(spoken) == len(said)
+    for text, event in said.items():
+        about = lambda other: other.get("metadata", {}).get("reply_to") == event["id"]
+        [final] = [other for other in stored if other["type"] == "message" and about(other)]
+        assert final["content"] == answer(text)
+        run_id = event["metadata"]["run_id"]
+        tokens = [e["content"] for e in stored if e["subtype"] == "token" and e["metadata"]["run_id"] == run_id]
+        assert "".join(tokens) == answer(text)
+
+
+async def talk(person, stop, sayings):
+    n = 0
+    while not stop.is_set():
+        text = f"{person.name} says number {n}"
+        sayings[text] = person.name
+        await person.say(text)
+        n += 1
+
+
+async def an_answer_streams_from_an_agent_program():
+    with Gateway("--agent", "sh -c 'tr a-z A-Z; echo done'") as gateway:
+        client = await gateway.client()
+        accepted = await client.request("agent", message="hello\n")
+        final = await client.wait("final")
+        assert final["payload"]["content"] == "HELLO\ndone\n" and final["payload"]["runId"] == accepted["runId"]
+        names = [event["event"] for event in client.events]
+        assert names[0] == "message" and names[-1] == "final" and "token" in names, names
+        # A session that was made before keeps what it has: nothing.
+        gateway.stop()
+        gateway.options = ()
+        gateway.start()
+        client = await gateway.client()
+        older = (await client.request("sessions.new"))["sessionId"]
+        assert (await client.request("agent", message="one"))["status"] == "accepted"
+        gateway.stop()
+        gateway.options = ("--agent", "cat", "--agent-for-all")
+        gateway.start()
+        client = await gateway.client()
+        await client.request("agent", sessionId=older, message="two")
+        await client.wait(lambda event: event["event"] == "final" and event["payload"]["content"] == "two")
+        assert "one" in [event["payload"]["content"] for event in client.named("final")]
+
+
+async def a_now_message_interrupts_and_a_cancel_ends():
+    with Gateway("--agent", f"{AGENT} 0.5", "--protocol", "ndjson") as gateway:
+        client = await gateway.client()
+        first = await client.request("agent", message="slow")
+        await client.wait("token")
+        urgent = await client.request("agent", message="urgent", priority="now")
+        assert urgent["status"] == "queued"
+        event = await client.wait("cancelled")
+        assert event["payload"]["runId"] == first["runId"] and "interrupted by" in event["payload"]["message"]
+        await client.wait(lambda e: e["event"] == "token" and e["payload"]["runId"] == urgent["runId"])
+        waiting = await client.request("agent", message="never begun")
+        await client.request("agent.cancel", runId=waiting["runId"])
+        await client.request("agent.cancel", runId=urgent["runId"])
+        for run_id in urgent["runId"], waiting["runId"]:
+            await client.wait(lambda e: e["event"] == "cancelled" and e["payload"]["runId"] == run_id)
+        begun = [e["payload"]["runId"] for e in client.named("status") if e["payload"]["status"] == "started"]
+        assert waiting["runId"] not in begun
+
+
+async def twelve_clients_of_two_gateways_see_the_same():
+    with Gateway("--agent", AGENT, "--protocol", "ndjson") as one:
+        with Gateway("--agent", AGENT, "--protocol", "ndjson", root=one.root) as two:
+            assert one.token == two.token
+            first = await one.client()
+            session = (await first.request("sessions.new"))["sessionId"]
+            elsewhere = (await first.request("sessions.new"))["sessionId"]
+            people = [Person(f"person{n}", [one, two], session, 0) for n in range(12)]
+            stop, sayings = asyncio.Event(), {}
+            talking = [asyncio.create_task(talk(person, stop, sayings)) for person in people[:3]]
+            end = time.monotonic() + (60 if LONG else 6)
+            while time.monotonic() < end:
+                person = random.choice(people[3:])
+                if person.client and random.random() < 0.5:
+                    if random.random() < 0.5:
+                        # Not the polite way.
+                        person.client.socket.transport.abort()
+                    await person.leave()
+                else:
+                    await person.here()
+                if random.random() < 0.2:
+                    await first.request("agent", sessionId=elsewhere, message="in another session")
+                await asyncio.sleep(0.02)
+            stop.set()
+            await asyncio.gather(*talking)
+            await settle(one, session)
+            stored = one.events(session)
+            await asyncio.gather(*(person.listen(stored[-1]["id"]) for person in people))
+            check_transcript(stored, sayings)
+            for person in people:
+                await person.leave()
+                person.check(stored, sayings)
+            print(f"{len(sayings)} messages, {len(stored)} events, twelve clients")
+
+
+async def settle(gateway, session):
+    """Waits until nothing more is written."""
+    last = -1
+    while True:
+        events = await asyncio.to_thread(gateway.events, session)
+        if events[-1]["id"] == last:
+            return
+        last = events[-1]["id"]
+        await asyncio.sleep(0.5)
+
+
+async def a_gateway_that_is_killed_loses_nothing_and_doubles_nothing():
+    rounds = 200 if LONG else 10
+    with Gateway("--agent", AGENT, "--protocol", "ndjson") as gateway:
+        first = await gateway.client()
+        session = (await first.request("sessions.new"))["sessionId"]
+        people = [Person(f"person{n}", [gateway], session, 0) for n in range(5)]
+        stop, sayings = asyncio.Event(), {}
+        talking = [asyncio.create_task(talk(person, stop, sayings)) for person in people[:3]]
+        listening = asyncio.create_task(keep(people[3:], stop))
+        for _ in range(rounds):
+            await asyncio.sleep(random.random() ** 2 * 0.6)
+            gateway.kill()
+            gateway.restart()
+        stop.set()
+        await asyncio.gather(*talking, listening)
+        await settle(gateway, session)
+        stored = gateway.events(session)
+        await asyncio.gather(*(person.listen(stored[-1]["id"]) for person in people))
+        check_transcript(stored, sayings)
+        for person in people:
+            await person.leave()
+            person.check(stored, sayings)
+        print(f"{rounds} kills, {len(sayings)} messages, {len(stored)} events, five clients")
+
+
+async def keep(people, stop):
+    while not stop.is_set():
+        for person in people:
+            await person.here()
+        await asyncio.sleep(0.05)
+
+
+if __name__ == "__main__":
+    run(globals())
