@@ -79,7 +79,9 @@ pub fn hint(error: &Error) -> String {
         Error::Moved(_) => "start again at its new place",
         Error::NotOwner(_) => "run this as that user, who alone may start and stop its handlers",
         Error::UnknownConsumer(_) => "see `thread info` for those that are, or `thread subscribe` it",
-        Error::AlreadySubscribed(_) => "`thread unsubscribe` it first; its cursor stays",
+        Error::AlreadySubscribed(_) => {
+            "`thread unsubscribe` it first, or change it with --replace; its cursor stays"
+        }
         Error::InvalidEvent(_) => "see `thread push --help`; nothing was stored",
         Error::InvalidLine { .. } => "fix that line and push the whole batch again; nothing was stored",
         Error::InvalidFilter(_) => {

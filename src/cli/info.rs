@@ -305,7 +305,7 @@ impl Consumer {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             state.push_str(&format!(" {name}={value}"));
         }
-        line("handler:", &s.handler_cmd);
+        line("handler:", if s.has_handler() { &s.handler_cmd } else { "(none)" });
         line("filter: ", s.filter_text().unwrap_or("(none)"));
         line("last_acked_id:", &s.last_acked_id.to_string());
         line("updated_at:", s.updated_at.as_deref().unwrap_or("(never)"));

@@ -7,13 +7,14 @@ use serde_json::json;
 
 use super::error::{Failure, Result};
 use super::{Globals, output};
+use crate::error::Error;
 use crate::queue::Queue;
 
 /// Make a thread in a directory
 ///
 /// Makes the directory and its parents if need be; inside an existing one it adds itself beside
 /// what is there. Prints the thread's absolute path. A directory that is a thread already is
-/// refused and left as it is. Nothing is registered anywhere: `rm -r` removes a thread, `mv`
+/// refused and left as it is, unless --if-missing says that this is fine. Nothing is registered anywhere: `rm -r` removes a thread, `mv`
 /// moves it.
 #[derive(Args)]
 #[command(after_help = "Example:\n  thread init ~/agents/inbox")]
@@ -21,6 +22,9 @@ pub struct Init {
     /// Where to make it
     #[arg(value_hint = ValueHint::DirPath)]
     path: PathBuf,
+    /// If it is a thread already, say so by exit 0 and leave it as it is
+    #[arg(long)]
+    if_missing: bool,
 }
 
 impl Init {
@@ -31,7 +35,11 @@ impl Init {
                 "give the path alone: `thread init <path>`",
             ));
         }
-        let dir = Queue::init(&self.path)?;
+        let dir = match Queue::init(&self.path) {
+            // One that can be used, too.
+            Err(Error::AlreadyAThread(dir)) if self.if_missing => Queue::open(dir)?.path().to_owned(),
+            made => made?,
+        };
         if globals.json {
             return output::json(&json!({ "thread": dir.to_string_lossy() }));
         }

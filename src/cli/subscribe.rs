@@ -15,7 +15,8 @@ use crate::files::log::{Level, Quoted};
 use crate::model::duration;
 use crate::model::filter::{Filter, Scope};
 use crate::model::run::{Deliver, Options};
-use crate::model::subscription::{ConsumerId, NewSubscription};
+use crate::model::subscription::{ConsumerId, NO_HANDLER, NewSubscription};
+use crate::run::control::notify_supervisors;
 
 /// Register a consumer: which command to start, and for which events
 ///
@@ -24,7 +25,9 @@ use crate::model::subscription::{ConsumerId, NewSubscription};
 /// filter; never twice at a time. With --deliver wake it takes events with `thread pop` and
 /// acknowledges them; with --deliver stdin it gets them as NDJSON on stdin, and exit 0
 /// acknowledges them all. A backlog wakes it at once. A consumer that was subscribed before goes
-/// on from its cursor.
+/// on from its cursor. With --no-handler nobody starts it: it is somebody who pops by themselves.
+/// With --replace a script can be run twice: what is subscribed otherwise is changed, and what is
+/// subscribed just so is left alone.
 ///
 /// A run that leaves the cursor where it was has failed, and is tried again after the waits of
 /// --backoff. After --max-attempts such runs the consumer stalls until something new comes; with
@@ -45,6 +48,9 @@ pub struct Subscribe {
     /// The same, as an option
     #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString, allow_hyphen_values = true)]
     handler: Option<String>,
+    /// It reads for itself: nobody starts it
+    #[arg(long, conflicts_with_all = ["command", "handler"])]
+    no_handler: bool,
     /// An SQL condition over id, created_at, source, type, subtype, content and metadata [default: every event]
     #[arg(long, value_name = "SQL", allow_hyphen_values = true)]
     filter: Option<String>,
@@ -66,6 +72,9 @@ pub struct Subscribe {
     /// Where to begin: all, new, or after this event id [default: the stored cursor, or all]
     #[arg(long, value_name = "all|new|ID", value_parser = from, allow_negative_numbers = true)]
     from: Option<From>,
+    /// Change a subscription that is there: cursor, dead letters and a pause stay
+    #[arg(long)]
+    replace: bool,
     /// Where the handler runs [default: the current directory]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     cwd: Option<PathBuf>,
@@ -106,7 +115,13 @@ fn from(text: &str) -> std::result::Result<From, String> {
 
 impl Subscribe {
     pub fn run(mut self, globals: &Globals) -> Result<()> {
-        let handler = self.handler()?;
+        let handler = if self.no_handler { NO_HANDLER.to_owned() } else { self.handler()? };
+        if self.no_handler && self.deliver == Deliver::Stdin {
+            return Err(Failure::usage(
+                "--deliver stdin needs a handler",
+                "leave out one of --no-handler and --deliver stdin",
+            ));
+        }
         let name = self.consumer.required()?;
         let consumer = ConsumerId::new(&name).map_err(|why| {
             Failure::usage(
@@ -137,6 +152,7 @@ impl Subscribe {
                 timeout: self.timeout,
             },
             from,
+            replace: self.replace,
         };
         let moved = queue.subscribe(&new)?;
         if let Some((moved, id)) = moved.zip(from) {
@@ -150,6 +166,10 @@ impl Subscribe {
                 Quoted(new.filter.as_deref().unwrap_or_default())
             ),
         );
+        if self.replace {
+            // A wait of the former subscription ends at once.
+            notify_supervisors(queue.files());
+        }
         wake_consumer(&mut queue, &consumer);
         if globals.json { print_json(&new) } else { output::line(&consumer) }
     }
@@ -168,8 +188,12 @@ impl Subscribe {
             }
             (word, option) => word.or(option),
         };
-        let missing =
-            || Failure::usage("no handler given", "give the command to start after the consumer's name");
+        let missing = || {
+            Failure::usage(
+                "no handler given",
+                "give the command to start after the consumer's name, or --no-handler",
+            )
+        };
         let handler = handler.ok_or_else(missing)?;
         if handler.trim().is_empty() {
             return Err(Failure::usage("the handler is empty", "give the command to start"));

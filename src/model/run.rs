@@ -190,6 +190,17 @@ impl RunState {
         }
     }
 
+    /// What a subscription that replaces this one begins with: a pause stays, and counters only rise.
+    pub fn replaced(&self) -> RunState {
+        RunState {
+            paused: self.paused,
+            succeeded: self.succeeded,
+            failed: self.failed,
+            dead_lettered: self.dead_lettered,
+            ..RunState::default()
+        }
+    }
+
     fn stalled(self, reason: &str) -> RunState {
         RunState { phase: Phase::Stalled, reason: Some(reason.to_owned()), ..self }
     }

@@ -97,6 +97,23 @@ pub struct NewSubscription {
     pub options: Options,
     /// Where to set the cursor; `None` keeps what is stored.
     pub from: Option<i64>,
+    /// A subscription of that name is replaced. It keeps its cursor, its dead letters and a pause; one
+    /// that says the same is left as it is.
+    pub replace: bool,
+}
+
+/// The handler of a consumer that nobody starts, because it reads for itself. To a shell, and to other
+/// programs that start handlers, it is a command that does nothing.
+pub const NO_HANDLER: &str = ":";
+
+impl NewSubscription {
+    /// Whether that subscription says the same.
+    pub fn is_like(&self, other: &Subscription) -> bool {
+        self.handler_cmd == other.handler_cmd
+            && self.filter.as_deref() == other.filter_text()
+            && self.cwd == other.cwd
+            && self.options == other.options
+    }
 }
 
 /// A subscription, with the cursor and the state of runs that belong to it.
@@ -145,6 +162,11 @@ impl Subscription {
     /// The filter, unless it is blank.
     pub fn filter_text(&self) -> Option<&str> {
         self.filter.as_deref().filter(|text| !text.trim().is_empty())
+    }
+
+    /// Whether it has a command to start.
+    pub fn has_handler(&self) -> bool {
+        self.handler_cmd.trim() != NO_HANDLER
     }
 
     /// The id after which a match is still possible for a reader at `cursor`.

@@ -171,6 +171,9 @@ pub fn try_lock(files: &Files, consumer: &ConsumerId) -> Result<Option<Lock>> {
 ///
 /// [`Error::BrokenFilter`], [`Error::BrokenSubscription`]; those of the database.
 pub fn next_step(queue: &mut Queue, subscription: &Subscription, until: Option<Instant>) -> Result<Step> {
+    if !subscription.has_handler() {
+        return Ok(Step::None { pending: false });
+    }
     let look = queue.look(subscription, until)?;
     if look.first.is_none() && !subscription.has_retry() {
         return Ok(if look.cut_short { Step::Unknown } else { Step::None { pending: false } });

@@ -88,22 +88,32 @@ pub fn subscribe(store: &mut Sqlite, new: &NewSubscription) -> Result<Option<Mov
     let doing = "subscribing";
     let consumer = new.consumer.as_str();
     let transaction = store.write(doing)?;
+    let before = if new.replace { one(&transaction, &new.consumer).doing(doing)? } else { None };
+    let kept = before.as_ref().is_some_and(|before| new.is_like(before));
+    if before.is_some() && !kept {
+        let sql = "DELETE FROM subscriptions WHERE consumer_id = ?";
+        transaction.execute(sql, [consumer]).doing(doing)?;
+    }
     let added = transaction
         .execute(
             "INSERT INTO subscriptions (consumer_id, handler_cmd, filter) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
             params![consumer, new.handler_cmd, new.filter],
         )
         .doing(doing)?;
-    if added == 0 {
+    if added == 0 && !kept {
         return Err(Error::AlreadySubscribed(new.consumer.clone()));
     }
-    // The row was made by a trigger.
-    transaction
-        .execute(
-            "UPDATE consumers SET cwd = ?2, options = ?3 WHERE consumer_id = ?1",
-            params![consumer, new.cwd.as_deref().map(path_value), to_json(&new.options)],
-        )
-        .doing(doing)?;
+    if added > 0 {
+        // The row was made by a trigger.
+        let cwd = new.cwd.as_deref().map(path_value);
+        let run = before.map(|before| to_json(&before.state.replaced()));
+        transaction
+            .execute(
+                "UPDATE consumers SET cwd = ?2, options = ?3, run = ?4 WHERE consumer_id = ?1",
+                params![consumer, cwd, to_json(&new.options), run],
+            )
+            .doing(doing)?;
+    }
     let moved = match new.from {
         Some(id) => Some(move_in(&transaction, &new.consumer, id, Move::Seek).doing(doing)?),
         None => None,

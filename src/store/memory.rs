@@ -176,10 +176,15 @@ impl Store for MemoryStore {
     }
 
     fn subscribe(&mut self, new: &NewSubscription) -> Result<Option<Moved>> {
-        let NewSubscription { consumer, handler_cmd, filter, cwd, options, from } = new.clone();
-        if self.subscriptions.contains_key(&consumer) {
-            return Err(Error::AlreadySubscribed(consumer));
-        }
+        let NewSubscription { consumer, handler_cmd, filter, cwd, options, from, replace } = new.clone();
+        let state = match self.subscriptions.get(&consumer) {
+            None => RunState::default(),
+            Some(before) if replace && new.is_like(before) => {
+                return from.map(|id| self.move_cursor(&consumer, id, Move::Seek)).transpose();
+            }
+            Some(before) if replace => before.state.replaced(),
+            Some(_) => return Err(Error::AlreadySubscribed(consumer)),
+        };
         self.tokens += 1;
         let subscription = Subscription {
             consumer: consumer.clone(),
@@ -192,7 +197,7 @@ impl Store for MemoryStore {
             filter_errors: 0,
             filter_error_id: 0,
             options,
-            state: RunState::default(),
+            state,
             dead: 0,
             dead_to_retry: 0,
             last_acked_id: 0,

@@ -149,3 +149,21 @@ fn init_goes_through_a_symlink_and_keeps_its_name() {
     assert!(world.path("real/events.db").exists());
     assert!(world.inbox().is_symlink());
 }
+
+#[test]
+fn an_init_if_missing_may_be_repeated() {
+    let world = World::new();
+    let path = format!("{}\n", world.inbox().display());
+    let init = || world.thread(["init", "--if-missing", "./inbox"]);
+    assert_eq!(init().quiet(), path);
+    world.push("kept");
+    assert_eq!(init().quiet(), path);
+    let json: serde_json::Value = serde_json::from_str(&init().arg("--json").quiet()).unwrap();
+    assert_eq!(json["thread"], path.trim());
+    assert_eq!(world.lines("inbox/events.jsonl").len(), 1);
+    // What only looks like one is none.
+    world.sh("mkdir other; echo text >other/events.db").quiet();
+    world.thread(["init", "--if-missing", "other"]).fails(1);
+    world.sh("mkdir remains; echo line >remains/events.jsonl").quiet();
+    world.thread(["init", "--if-missing", "remains"]).fails(1);
+}

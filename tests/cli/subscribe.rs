@@ -1,6 +1,6 @@
 use serde_json::Value;
 
-use crate::harness::{World, ids, wait_until};
+use crate::harness::{World, ids, take_all_script, wait_until};
 
 fn subscribe<'a>(world: &World, name: &'a str, handler: &'a str) -> crate::harness::Run {
     world.off(["subscribe", "--consumer", name, "--handler", handler])
@@ -77,7 +77,10 @@ fn a_consumer_that_exists_is_refused_and_left_as_it_is() {
     subscribe(&world, "bot", "first").quiet();
     let error = subscribe(&world, "bot", "second").fails(1);
     assert!(error.contains("subscribed already"), "{error}");
-    assert!(error.ends_with(" - `thread unsubscribe` it first; its cursor stays"), "{error}");
+    assert!(
+        error.ends_with(" - `thread unsubscribe` it first, or change it with --replace; its cursor stays"),
+        "{error}"
+    );
     assert_eq!(world.consumer("bot")["handler_cmd"], "first");
 }
 
@@ -193,4 +196,77 @@ fn without_a_matching_backlog_nobody_is_started_or_asked() {
     world.thread(args).env("THREAD_NOTIFIER", notifier).quiet();
     assert!(!world.path("was-asked").exists());
     assert!(!world.path("inbox/run/bot.lock").exists());
+}
+
+#[test]
+fn a_consumer_without_a_handler_reads_for_itself() {
+    let world = World::with_thread();
+    world.push("before");
+    let subscribed = world.thread(["subscribe", "reader", "--no-handler", "--json"]).quiet();
+    assert!(subscribed.contains("\"handler_cmd\":\":\""), "{subscribed}");
+    let pushed: Value = serde_json::from_str(&world.thread(["push", "x", "--json"]).quiet()).unwrap();
+    assert_eq!(pushed["dispatch"], "embedded");
+    let dispatched = world.thread(["dispatch", "--json"]).quiet();
+    assert!(dispatched.contains("\"outcome\":\"idle\""), "{dispatched}");
+    world.wait_until_quiet();
+    let info = world.thread(["info"]).quiet();
+    assert!(info.contains("    handler: (none)\n") && info.contains("    pending: 2\n"), "{info}");
+    assert_eq!(world.consumer("reader")["state"], "idle");
+    assert!(!world.inbox().join("logs/handlers").exists());
+    assert_eq!(world.thread(["doctor"]).quiet(), "healthy\n");
+    assert_eq!(ids(&world.thread(["pop", "reader", "--last-event-id", "1"]).quiet()), [2]);
+    world.thread(["subscribe", "other", "--no-handler", "--deliver", "stdin"]).fails(2);
+    world.thread(["subscribe", "other", "true", "--no-handler"]).fails(2);
+}
+
+#[test]
+fn a_subscription_is_replaced_where_it_stands() {
+    let world = World::with_thread();
+    for content in ["one", "two"] {
+        world.push(content);
+    }
+    world.subscribe("bot", "exit 3", &["--deliver", "stdin", "--max-attempts", "1"]);
+    world.wait_for_state("bot", "stalled");
+    world.wait_until_quiet();
+    assert_eq!(world.consumer("bot")["last_acked_id"], 1);
+    let error = world.thread(["subscribe", "bot", "cat"]).fails(1);
+    assert!(error.contains("or change it with --replace"), "{error}");
+    world.thread(["subscribe", "bot", "cat >>taken", "--deliver", "stdin", "--replace"]).quiet();
+    world.wait_until_quiet();
+    let bot = world.consumer("bot");
+    assert_eq!((&bot["handler_cmd"], &bot["last_acked_id"]), (&"cat >>taken".into(), &2.into()));
+    assert_eq!((&bot["dead"], &bot["state"]), (&1.into(), &"idle".into()));
+    assert_eq!(ids(&world.read("taken")), [2]);
+    // To a reader without a handler, and paused, too.
+    world.thread(["pause", "bot"]).quiet();
+    world.thread(["subscribe", "bot", "--no-handler", "--replace"]).quiet();
+    assert_eq!(world.consumer("bot")["state"], "paused");
+    assert_eq!(subscriptions(&world), 1);
+}
+
+#[test]
+fn replacing_ends_a_wait_of_the_former_subscription() {
+    let world = World::with_thread();
+    world.subscribe("bot", "exit 3", &["--backoff", "1h"]);
+    world.push("x");
+    world.wait_for_state("bot", "waiting");
+    take_all_script(&world);
+    world.thread(["subscribe", "bot", "take", "--replace"]).quiet();
+    wait_until("the new handler", || world.lines("seen.bot") == ["1"]);
+    world.wait_until_quiet();
+}
+
+#[test]
+fn a_run_under_way_survives_a_replacement_by_the_same() {
+    let world = World::with_thread();
+    let handler = "touch began; until [ -e go ]; do sleep 0.01; done; cat >>taken";
+    let subscribe = || world.thread(["subscribe", "bot", handler, "--deliver", "stdin", "--replace"]);
+    subscribe().quiet();
+    world.push("x");
+    world.wait_for_file("began");
+    subscribe().quiet();
+    world.write("go", "");
+    world.wait_until_quiet();
+    assert_eq!(ids(&world.read("taken")), [1]);
+    assert_eq!(world.consumer("bot")["last_acked_id"], 1);
 }

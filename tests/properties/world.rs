@@ -64,6 +64,7 @@ impl Place {
             cwd: None,
             options: Options::default(),
             from,
+            replace: false,
         })
     }
 

@@ -35,6 +35,8 @@ macro_rules! conformance {
             going_back_is_counted
             a_subscription_comes_back_as_it_went_in
             a_name_is_subscribed_once
+            replacing_keeps_cursor_dead_letters_pause_and_counts
+            replacing_by_the_same_changes_nothing
             unsubscribing_keeps_cursor_and_dead_letters_but_nothing_else
             subscriptions_are_listed_by_name
             a_scan_agrees_with_the_filter_event_by_event
@@ -125,6 +127,7 @@ pub fn new_subscription(consumer: &str) -> NewSubscription {
         cwd: None,
         options: Options::default(),
         from: None,
+        replace: false,
     }
 }
 
@@ -485,6 +488,7 @@ pub fn a_subscription_comes_back_as_it_went_in(store: &mut dyn Store) {
         cwd: Some(not_text.to_owned()),
         options,
         from: Some(2),
+        replace: false,
     };
     assert_eq!(store.subscribe(&new).unwrap(), Some(Moved::To(2)));
     let stored = get(store, "c");
@@ -516,6 +520,67 @@ pub fn a_name_is_subscribed_once(store: &mut dyn Store) {
     let unknown = store.unsubscribe(&name("d"));
     assert!(matches!(unknown, Err(Error::UnknownConsumer(d)) if d == name("d")));
     assert_eq!(everything(store), before);
+}
+
+pub fn replacing_keeps_cursor_dead_letters_pause_and_counts(store: &mut dyn Store) {
+    fill(store, 6);
+    subscribe_with_filter(store, "c", "id > 5");
+    seek(store, "c", 5);
+    seek(store, "c", 3);
+    make_dead(store, "c", 2);
+    let seen = get(store, "c");
+    let state = RunState { paused: true, succeeded: 4, failed: 2, dead_lettered: 1, ..running(2) };
+    store.update_run(&seen, &RunUpdate::state(state)).unwrap().unwrap();
+    let seen = get(store, "c");
+    store.remember_scan(&seen, 4, &[FilterFailure { id: 4, message: "no".into() }]).unwrap();
+    let last = get(store, "c");
+    let other = Options { deliver: Deliver::Stdin, ..Options::default() };
+    let new = NewSubscription {
+        handler_cmd: "false".into(),
+        options: other.clone(),
+        replace: true,
+        ..new_subscription("c")
+    };
+    assert_eq!(store.subscribe(&new).unwrap(), None);
+    let anew = get(store, "c");
+    assert!(!anew.is_same(&last) && anew.token != last.token);
+    let fresh = Subscription {
+        handler_cmd: "false".into(),
+        filter: None,
+        options: other,
+        token: anew.token.clone(),
+        revision: 0,
+        rewinds: 0,
+        watermark: None,
+        filter_errors: 0,
+        filter_error_id: 0,
+        state: RunState { paused: true, succeeded: 4, failed: 2, dead_lettered: 1, ..RunState::default() },
+        ..last.clone()
+    };
+    assert_eq!(anew, fresh);
+    assert_eq!((anew.last_acked_id, anew.dead), (3, 1));
+    assert_eq!(store.update_run(&last, &RunUpdate::state(RunState::default())).unwrap(), None);
+    // Without one of that name it subscribes.
+    let new = NewSubscription { from: Some(5), replace: true, ..new_subscription("d") };
+    assert_eq!(store.subscribe(&new).unwrap(), Some(Moved::To(5)));
+    assert_eq!(get(store, "d").handler_cmd, "true");
+}
+
+pub fn replacing_by_the_same_changes_nothing(store: &mut dyn Store) {
+    fill(store, 6);
+    subscribe_with_filter(store, "c", " ");
+    seek(store, "c", 5);
+    let seen = get(store, "c");
+    store.update_run(&seen, &RunUpdate::state(running(2))).unwrap().unwrap();
+    let before = everything(store);
+    let same = NewSubscription { replace: true, ..new_subscription("c") };
+    assert_eq!(store.subscribe(&same).unwrap(), None);
+    assert_eq!(everything(store), before);
+    // But for the cursor, where that is given.
+    let back = NewSubscription { from: Some(1), ..same };
+    assert_eq!(store.subscribe(&back).unwrap(), Some(Moved::To(1)));
+    let now = get(store, "c");
+    assert_eq!((now.last_acked_id, now.token, now.state), (1, seen.token, running(2)));
 }
 
 pub fn unsubscribing_keeps_cursor_and_dead_letters_but_nothing_else(store: &mut dyn Store) {

@@ -54,6 +54,7 @@ enum Op {
         filter: Option<usize>,
         deliver: Deliver,
         from: Option<i64>,
+        replace: bool,
     },
     Unsubscribe(&'static str),
     Move(&'static str, i64, Move),
@@ -170,8 +171,10 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (some_filter.clone(), id(), id(), most)
             .prop_map(|(filter, after, upto, most)| Op::Scan { filter, after, upto, most }),
         3 => consumer().prop_map(Op::Look),
-        3 => (consumer(), prop::option::of(some_filter), deliver, prop::option::of(id()))
-            .prop_map(|(consumer, filter, deliver, from)| Op::Subscribe { consumer, filter, deliver, from }),
+        3 => (consumer(), prop::option::of(some_filter), deliver, prop::option::of(id()), flag)
+            .prop_map(|(consumer, filter, deliver, from, replace)| {
+                Op::Subscribe { consumer, filter, deliver, from, replace }
+            }),
         1 => consumer().prop_map(Op::Unsubscribe),
         4 => (consumer(), id(), how).prop_map(|(consumer, id, how)| Op::Move(consumer, id, how)),
         5 => (consumer(), ago.clone(), run_update())
@@ -213,7 +216,7 @@ fn beginning() -> Vec<Op> {
     };
     let subscribe = |consumer, filter| {
         let (deliver, from) = (Deliver::Stdin, Some(2));
-        Op::Subscribe { consumer, filter, deliver, from }
+        Op::Subscribe { consumer, filter, deliver, from, replace: false }
     };
     vec![
         Op::Append(["5", "no JSON", r#"{"n":2}"#, "self", "", "☃é"].map(parts).to_vec(), usize::MAX),
@@ -311,11 +314,12 @@ impl World {
                 }
                 None => String::new(),
             },
-            Op::Subscribe { consumer, filter, deliver, from } => {
+            Op::Subscribe { consumer, filter, deliver, from, replace } => {
                 let new = NewSubscription {
                     filter: filter.map(|filter| FILTERS[filter].to_owned()),
                     options: Options { deliver, ..Options::default() },
                     from,
+                    replace,
                     ..new_subscription(consumer)
                 };
                 format!("{:?}", store.subscribe(&new)?)

@@ -90,6 +90,7 @@ pub fn install(queue: &mut Queue, launcher: &Launcher, install: &Install) -> Res
         cwd: Some(install.cwd.clone()),
         options: Options { backoff: BACKOFF.to_vec(), max_attempts: MAX_ATTEMPTS, ..Options::default() },
         from: install.from,
+        replace: false,
     };
     queue.subscribe(&new)?;
     queue.log(

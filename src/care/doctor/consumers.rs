@@ -72,6 +72,9 @@ fn look(queue: &mut Queue) -> Result<BTreeSet<ConsumerId>> {
 /// Whether its handler is to be started, now or when a wait is over. Unlike a dispatch this writes
 /// nothing, neither to the log nor about how far it looked.
 fn is_due(store: &mut dyn Store, subscription: &Subscription) -> Result<bool> {
+    if !subscription.has_handler() {
+        return Ok(false);
+    }
     if pending::checked_filter(subscription).is_err() || dispatch::check(subscription).is_err() {
         return Ok(false);
     }
