@@ -45,7 +45,7 @@ pub enum Error {
     #[error("line {line} of the batch {problem}")]
     InvalidLine { line: u64, problem: InvalidEvent },
     #[error("the filter {0}")]
-    InvalidFilter(#[from] FilterError),
+    InvalidFilter(FilterError),
     /// The filter stored with a subscription is not valid.
     #[error("the filter of '{consumer}' {problem}")]
     BrokenFilter { consumer: ConsumerId, problem: FilterError },
@@ -78,6 +78,20 @@ pub enum Error {
     /// Whatever fits none of the others; a whole sentence.
     #[error("{0}")]
     Other(String),
+}
+
+impl From<FilterError> for Error {
+    fn from(problem: FilterError) -> Error {
+        match problem {
+            FilterError::OutOfMemory => DatabaseError {
+                kind: DatabaseErrorKind::OutOfMemory,
+                doing: "checking a filter",
+                message: String::new(),
+            }
+            .into(),
+            problem => Error::InvalidFilter(problem),
+        }
+    }
 }
 
 /// How a database failed, told by what can be done about it.

@@ -121,7 +121,11 @@ pub enum Scope {
 
 /// Why a text is not a filter; completes "the filter …".
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FilterError(pub String);
+pub enum FilterError {
+    Refused(String),
+    /// It could not be checked, and may well be one.
+    OutOfMemory,
+}
 
 /// Why a filter could not be evaluated on an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,7 +133,10 @@ pub struct EvalError(pub String);
 
 impl fmt::Display for FilterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        match self {
+            FilterError::Refused(why) => f.write_str(why),
+            FilterError::OutOfMemory => f.write_str("could not be checked: memory ran out"),
+        }
     }
 }
 
@@ -160,10 +167,13 @@ impl Filter {
             return Ok(None);
         }
         if text.len() > MAX_TEXT {
-            return Err(FilterError(format!("is {} bytes long; the limit is {MAX_TEXT}", text.len())));
+            return Err(FilterError::Refused(format!(
+                "is {} bytes long; the limit is {MAX_TEXT}",
+                text.len()
+            )));
         }
         if text.contains('\0') {
-            return Err(FilterError("contains a NUL character".into()));
+            return Err(FilterError::Refused("contains a NUL character".into()));
         }
         let filter = Filter { text: text.to_owned() };
         with_scratch(|scratch| scratch.check(&filter, scope)).map_err(does_not_compile)??;
@@ -235,7 +245,10 @@ pub(crate) fn message(error: &Error) -> String {
 }
 
 fn does_not_compile(error: Error) -> FilterError {
-    FilterError(format!("does not compile: {}", message(&error)))
+    if is_out_of_memory(&error) {
+        return FilterError::OutOfMemory;
+    }
+    FilterError::Refused(format!("does not compile: {}", message(&error)))
 }
 
 /// `instr(X, Y)`: the position of Y in X, from 1, or 0. In bytes for two BLOBs, else in characters.
@@ -319,12 +332,16 @@ impl Scratch {
         let mut judge = Judge { scope, selects: 0, found: Arc::clone(&found) };
         let authorizer = move |context: AuthContext<'_>| judge.decide(&context.action);
         self.0.authorizer(Some(authorizer)).map_err(does_not_compile)?;
-        let bare = compile_bare(&self.0, &filter.text);
+        // Outside of any bracket: one too many has nothing to close.
+        let sql = format!("SELECT CASE WHEN\n{}\nTHEN 1 END FROM events", filter.text);
+        let parameters = self.0.prepare(&sql).map(|bare| bare.parameter_count());
         self.0.authorizer(None::<fn(AuthContext<'_>) -> Authorization>).map_err(does_not_compile)?;
         if let Some(reason) = found.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            return Err(FilterError(reason));
+            return Err(FilterError::Refused(reason));
         }
-        bare?;
+        if parameters.map_err(|e| not_compiled(&self.0, &sql, e))? > 0 {
+            return Err(FilterError::Refused("contains a parameter (?, :name, @name or $name)".into()));
+        }
         compile_check(&self.0, &filter.text)?;
         self.try_out(filter)
     }
@@ -332,12 +349,12 @@ impl Scratch {
     /// Asks about the row that is there, for what would fail on every other too.
     fn try_out(&self, filter: &Filter) -> Result<(), FilterError> {
         let sql = format!("SELECT {} FROM events", filter.condition());
-        let answer = self.0.prepare(&sql).and_then(|mut statement| statement.exists([]));
-        match answer {
-            Err(e) if message(&e).contains("pattern too complex") => {
-                Err(FilterError(format!("has a LIKE or GLOB pattern of more than {MAX_PATTERN} bytes")))
-            }
-            Err(e) if is_too_complex(&e) => Err(too_complex()),
+        let mut statement = self.0.prepare(&sql).map_err(|e| not_compiled(&self.0, &sql, e))?;
+        match statement.exists([]) {
+            Err(e) if message(&e).contains("pattern too complex") => Err(FilterError::Refused(format!(
+                "has a LIKE or GLOB pattern of more than {MAX_PATTERN} bytes"
+            ))),
+            Err(e) if is_out_of_memory(&e) => Err(FilterError::OutOfMemory),
             _ => Ok(()),
         }
     }
@@ -374,35 +391,36 @@ impl Scratch {
     }
 }
 
-/// The text outside of any bracket: one too many has nothing to close.
-fn compile_bare(conn: &Connection, text: &str) -> Result<(), FilterError> {
-    let statement = match conn.prepare(&format!("SELECT CASE WHEN\n{text}\nTHEN 1 END FROM events")) {
-        Err(e) if is_too_complex(&e) => return Err(too_complex()),
-        compiled => compiled.map_err(does_not_compile)?,
-    };
-    if statement.parameter_count() > 0 {
-        return Err(FilterError("contains a parameter (?, :name, @name or $name)".into()));
-    }
-    Ok(())
-}
-
 /// The text in the brackets of a CHECK constraint, where SQLite itself allows one expression over
 /// the columns and neither subqueries nor parameters. The statement is never run.
 fn compile_check(conn: &Connection, text: &str) -> Result<(), FilterError> {
     let sql = format!("CREATE TEMP TABLE events ({SHAPE}, CHECK (\n{text}\n))");
     conn.prepare(&sql).map(drop).map_err(|e| match message(&e) {
-        said if said.contains("subqueries prohibited") => FilterError("contains a subquery".into()),
+        said if said.contains("subqueries prohibited") => FilterError::Refused("contains a subquery".into()),
         _ => does_not_compile(e),
     })
 }
 
-/// Whether SQLite refused to compile more instructions: it calls that running out of memory.
-fn is_too_complex(error: &Error) -> bool {
-    error.sqlite_error_code() == Some(ErrorCode::OutOfMemory)
+/// Why a statement did not compile. SQLite calls a statement of too many instructions one for which
+/// memory ran out: that is what compiles without the limit, and with it fails again.
+fn not_compiled(conn: &Connection, sql: &str, error: Error) -> FilterError {
+    if !is_out_of_memory(&error) {
+        return does_not_compile(error);
+    }
+    let compile = |limit| {
+        conn.set_limit(Limit::SQLITE_LIMIT_VDBE_OP, limit)?;
+        conn.prepare(sql).map(drop)
+    };
+    match (compile(i32::MAX), compile(MAX_INSTRUCTIONS)) {
+        (Ok(()), Err(_)) => FilterError::Refused(format!(
+            "is too complex: it compiles to more than {MAX_INSTRUCTIONS} instructions"
+        )),
+        _ => FilterError::OutOfMemory,
+    }
 }
 
-fn too_complex() -> FilterError {
-    FilterError(format!("is too complex: it compiles to more than {MAX_INSTRUCTIONS} instructions"))
+fn is_out_of_memory(error: &Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::OutOfMemory)
 }
 
 /// Decides what a filter may reach for, and remembers the first thing that it may not.
@@ -459,7 +477,7 @@ mod tests {
     use crate::model::event::Event;
 
     fn refusal(text: &str) -> String {
-        Filter::new(text, Scope::Subscription).unwrap_err().0
+        Filter::new(text, Scope::Subscription).unwrap_err().to_string()
     }
 
     fn event(content: &str) -> Event {

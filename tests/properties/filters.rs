@@ -78,7 +78,7 @@ fn condition() -> impl Strategy<Value = String> {
 /// A filter that is not too complex.
 pub fn filter() -> impl Strategy<Value = Filter> {
     any_filter().prop_filter_map("too complex", |text| match Filter::new(&text, Scope::Subscription) {
-        Err(refusal) if refusal.0.contains("too complex") => None,
+        Err(refusal) if refusal.to_string().contains("too complex") => None,
         checked => Some(checked.unwrap_or_else(|e| panic!("{text}: the filter {e}")).unwrap()),
     })
 }
