@@ -196,8 +196,15 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     match caught(|| run(args, as_json)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            output::failure(&failure, as_json);
-            ExitCode::from(failure.code)
+            let code = match signals::code_once_stored() {
+                Some(code) if failure.code == 1 => code,
+                _ => failure.code,
+            };
+            match code {
+                0 => output::warn(format_args!("{failure}; what was pushed is stored")),
+                _ => output::failure(&failure, as_json),
+            }
+            ExitCode::from(code)
         }
     }
 }

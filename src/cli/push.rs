@@ -18,7 +18,7 @@ use crate::queue::Queue;
 use crate::queue::delivery::Delivery;
 use crate::run::dispatch::Dispatched;
 use crate::run::wake::{self, Waking};
-use crate::store::Stored;
+use crate::store::{Appended, Stored};
 
 /// Store an event, or a batch of them, and wake its consumers
 ///
@@ -71,7 +71,7 @@ impl Push {
         let event = self.event.into_event(self.reply_to)?;
         let mut queue = Queue::open(path)?;
         check_answered(&mut queue, self.reply_to)?;
-        let stored = store(&mut queue, &event)?;
+        let stored = store(&mut queue, &event, |id| lay_aside(id, globals))?;
         stored.print(&event, globals);
         wait_for_delivery(&mut queue, self.sync, stored.id, stored.id)
     }
@@ -91,6 +91,17 @@ impl Push {
             signals::defer();
             Ok(())
         })?;
+        let Appended { count, first_id, last_id, .. } = appended;
+        match (globals.json, first_id.zip(last_id)) {
+            (true, Some((first, last))) => signals::stored(
+                0,
+                format_args!("{{\"count\":{count},\"first_id\":{first},\"last_id\":{last}}}\n"),
+            ),
+            (true, None) => {
+                signals::stored(0, format_args!("{{\"count\":0,\"first_id\":null,\"last_id\":null}}\n"))
+            }
+            (false, _) => signals::stored(0, format_args!("{count}\n")),
+        }
         if let Some((count, line, form)) = batch.odd_sources {
             output::warn(match count {
                 1 => format!("the source on line {line} does not fit the form {form}; stored as it is"),
@@ -106,13 +117,13 @@ impl Push {
         }
         confirm(match globals.json {
             true => output::json(&json!({
-                "count": appended.count,
-                "first_id": appended.first_id,
-                "last_id": appended.last_id,
+                "count": count,
+                "first_id": first_id,
+                "last_id": last_id,
             })),
-            false => output::line(appended.count),
+            false => output::line(count),
         });
-        match (appended.first_id, appended.last_id) {
+        match (first_id, last_id) {
             (Some(first), Some(last)) => wait_for_delivery(&mut queue, self.sync, first, last),
             _ => Ok(()),
         }
@@ -161,9 +172,17 @@ pub fn check_answered(queue: &mut Queue, id: Option<i64>) -> Result<()> {
     ))
 }
 
+/// Lays aside what to print should memory run out.
+pub fn lay_aside(id: i64, globals: &Globals) {
+    match globals.json {
+        true => signals::stored(0, format_args!("{{\"id\":{id},\"dispatch\":\"failed\"}}\n")),
+        false => signals::stored(0, format_args!("{id}\n")),
+    }
+}
+
 /// Stores one event, brings the JSONL log up to date and wakes consumers. From the commit on, signals
-/// wait.
-pub fn store(queue: &mut Queue, event: &NewEvent<'_>) -> Result<StoredEvent> {
+/// wait, and nothing may fail: `committed` is told the id.
+pub fn store(queue: &mut Queue, event: &NewEvent<'_>, committed: impl FnOnce(i64)) -> Result<StoredEvent> {
     if let Some(form) = event.source_warning() {
         output::warn(format_args!(
             "the source '{}' does not fit the form {form}; stored as it is",
@@ -180,6 +199,7 @@ pub fn store(queue: &mut Queue, event: &NewEvent<'_>) -> Result<StoredEvent> {
         Some(Stored::Repeated { id, created_at }) => (id, created_at, true),
         _ => (appended.last_id.unwrap_or_default(), appended.created_at, false),
     };
+    committed(id);
     queue.log_push(event, id, repeated);
     let dispatch = finish(queue, &event.source, &mut |_| {});
     Ok(StoredEvent { id, created_at, repeated, dispatch })
@@ -188,6 +208,7 @@ pub fn store(queue: &mut Queue, event: &NewEvent<'_>) -> Result<StoredEvent> {
 /// Waits, if that was requested, until what was stored is acknowledged.
 fn wait_for_delivery(queue: &mut Queue, sync: Option<Duration>, first: i64, last: i64) -> Result<()> {
     let Some(timeout) = sync else { return Ok(()) };
+    signals::answered(3);
     signals::allow();
     let recipients = queue.recipients(first, last);
     let what = match recipients.and_then(|all| queue.wait_for_delivery(all, timeout)) {
@@ -242,6 +263,7 @@ fn finish(queue: &mut Queue, source: &str, progress: &mut dyn FnMut(u64)) -> &'s
 
 /// An answer that cannot be printed must not make the caller push again.
 fn confirm(printed: Result<()>) {
+    signals::answered(0);
     if let Err(failure) = printed {
         output::warn(format_args!("{failure}; what was pushed is stored"));
     }

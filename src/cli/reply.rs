@@ -30,7 +30,7 @@ impl Reply {
         let answer = self.event.into_event(Some(to))?;
         let mut queue = Queue::open(path)?;
         push::check_answered(&mut queue, Some(to))?;
-        push::store(&mut queue, &answer)?.print(&answer, globals);
+        push::store(&mut queue, &answer, |id| push::lay_aside(id, globals))?.print(&answer, globals);
         Ok(())
     }
 }

@@ -1,7 +1,9 @@
 //! What signals do to a command.
 
-use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::fmt;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Once, OnceLock};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level;
@@ -11,6 +13,25 @@ use super::{output, progress};
 use crate::run::shutdown::Shutdown;
 
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+
+/// What is heard even by a process that must not end now.
+const HEARD: [i32; 12] = [
+    libc::SIGABRT,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGSEGV,
+    libc::SIGSYS,
+    libc::SIGTRAP,
+    libc::SIGCHLD,
+    libc::SIGCONT,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+];
+
+/// What was blocked before signals were deferred.
+static BEFORE: OnceLock<libc::sigset_t> = OnceLock::new();
 
 /// Whether it is too late to interrupt this command, or it has been.
 static DECIDED: AtomicBool = AtomicBool::new(false);
@@ -68,9 +89,9 @@ pub fn on_interrupt(failure: Option<&Failure>, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// From now on INT, TERM and HUP wait until the process ends: whoever has stored something, or holds a
-/// lock at which others are turned away, carries through what follows. Only the first call does
-/// anything.
+/// From now on signals wait until the process ends: whoever has stored something, or holds a lock at which
+/// others are turned away, carries through what follows. Job control still works, and so do the signals
+/// that say that this process is broken. Only the first call does anything.
 pub fn defer() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -83,29 +104,28 @@ pub fn defer() {
         // SAFETY: these calls take a set that lives on this stack.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&mut set);
-            for signal in SIGNALS {
-                libc::sigaddset(&mut set, signal);
+            libc::sigfillset(&mut set);
+            for signal in HEARD {
+                libc::sigdelset(&mut set, signal);
             }
-            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+            let mut before = set;
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, &mut before);
+            BEFORE.set(before).ok();
         }
     });
 }
 
-/// Ends what [`defer`] began: from now on INT, TERM and HUP end this process at once and silently, and
-/// so does one that came meanwhile. For whoever only waits now.
+/// Ends what [`defer`] began: signals are what they were, but that INT, TERM and HUP end this process at
+/// once and silently, and so does one that came meanwhile. For whoever only waits now.
 pub fn allow() {
-    // SAFETY: these calls take plain values, or a set that lives on this stack.
+    // SAFETY: these calls take plain values, or a set that was made by the system.
     unsafe {
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut set);
-        for signal in SIGNALS {
-            libc::sigaddset(&mut set, signal);
-            if !is_ignored(signal) {
-                libc::signal(signal, libc::SIG_DFL);
-            }
+        for signal in SIGNALS.into_iter().filter(|&signal| !is_ignored(signal)) {
+            libc::signal(signal, libc::SIG_DFL);
         }
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+        if let Some(before) = BEFORE.get() {
+            libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut());
+        }
     }
 }
 
@@ -120,6 +140,59 @@ pub fn as_requests(signals: &[i32]) -> Result<Shutdown> {
         Ok(shutdown)
     };
     listening().with_hint("cannot listen to signals", "check the limits on this process")
+}
+
+/// What to print instead of the answer if memory runs out: a line, and its length.
+static SHORT_ANSWER: OnceLock<([u8; 160], usize)> = OnceLock::new();
+
+/// Whether the answer was printed, as far as it could be.
+static ANSWERED: AtomicBool = AtomicBool::new(false);
+
+/// The exit code of a process that has stored something and cannot go on.
+static CODE: AtomicU8 = AtomicU8::new(0);
+
+/// From now on this process does not fail, whatever becomes of it: what it was asked to store is stored,
+/// and whoever pushes again when a push has failed would store it twice. Where memory runs out, which
+/// aborts the process, it prints `short_answer` and a warning, and ends with `code`. Needs no memory
+/// itself.
+pub fn stored(code: u8, short_answer: fmt::Arguments<'_>) {
+    CODE.store(code, Ordering::SeqCst);
+    let mut line = [0; 160];
+    let mut rest = &mut line[..];
+    let length = match rest.write_fmt(short_answer) {
+        Ok(()) => 160 - rest.len(),
+        Err(_) => 0,
+    };
+    if SHORT_ANSWER.set((line, length)).is_ok() {
+        // SAFETY: the handler does only what a signal handler may: it reads what was set before and what
+        // is atomic, writes, and ends the process.
+        unsafe { libc::signal(libc::SIGABRT, end_as_stored as *const () as libc::sighandler_t) };
+    }
+}
+
+/// The exit code in place of that of a failure, once what this process was asked to store is stored.
+pub fn code_once_stored() -> Option<u8> {
+    SHORT_ANSWER.get().map(|_| CODE.load(Ordering::SeqCst))
+}
+
+/// The answer was printed, or cannot be. The code is `code` from now on.
+pub fn answered(code: u8) {
+    ANSWERED.store(true, Ordering::SeqCst);
+    CODE.store(code, Ordering::SeqCst);
+}
+
+extern "C" fn end_as_stored(_: libc::c_int) {
+    if let Some((line, length)) = SHORT_ANSWER.get()
+        && !ANSWERED.load(Ordering::SeqCst)
+    {
+        // The warning follows in any case.
+        rustix::io::write(rustix::stdio::stdout(), &line[..*length]).ok();
+    }
+    write_stderr(
+        "Warning: this push was cut short, for lack of memory most likely; what was pushed is stored; \
+         the next push or `thread dispatch` does the rest\n",
+    );
+    low_level::exit(CODE.load(Ordering::SeqCst).into());
 }
 
 fn write_stderr(text: &str) {

@@ -131,6 +131,21 @@ impl Target {
     pub fn fail_from_now_on(&self, error: &str) -> Vec<String> {
         self.next.iter().map(|(name, number)| format!("{name}:error={error}:when={number}+")).collect()
     }
+
+    /// Something else happens at this call: in strace's words, without `when`.
+    pub fn strike(&self, what: &str) -> Vec<String> {
+        vec![format!("{}:{what}:when={}", self.name, self.number)]
+    }
+
+    /// And something at this call and all later ones of these names.
+    pub fn strike_from_now_on(&self, what: &str, names: &[&str]) -> Vec<String> {
+        let struck = self.next.iter().filter(|(name, _)| names.contains(&name.as_str()));
+        struck.map(|(name, number)| format!("{name}:{what}:when={number}+")).collect()
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 /// The system call that a line of strace tells of.
@@ -248,8 +263,13 @@ impl Scene {
     }
 
     /// Consumers are woken by the push itself.
-    pub fn embedded(mut self) -> Scene {
-        self.notifier = "embedded";
+    pub fn embedded(self) -> Scene {
+        self.through("embedded")
+    }
+
+    /// What `THREAD_NOTIFIER` says.
+    pub fn through(mut self, notifier: &'static str) -> Scene {
+        self.notifier = notifier;
         self
     }
 

@@ -9,6 +9,7 @@ mod harness;
 mod users;
 
 mod asks;
+mod after_commit;
 mod crowd;
 mod damage;
 mod disk;
@@ -16,6 +17,7 @@ mod fuzz;
 mod inject;
 mod kill;
 mod power;
+mod preload;
 mod rights;
 mod shared;
 

@@ -1,0 +1,55 @@
+//! A library to put under a program: a clock that can be stepped, and memory that runs out. See
+//! `preload.c`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::harness::World;
+use crate::skipped;
+
+/// Where it is; made with the C compiler. Says loudly when there is none.
+pub fn library() -> Option<&'static Path> {
+    static MADE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let made = MADE.get_or_init(|| {
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let (draft, library) =
+            (place.join(format!("preload-{}.so", std::process::id())), place.join("preload.so"));
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/faults/preload.c");
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&draft).args([source, "-ldl"]);
+        if !cc.output().is_ok_and(|output| output.status.success()) {
+            return None;
+        }
+        // Another process of the tests may be at this, too.
+        fs::rename(draft, &library).ok()?;
+        Some(library)
+    });
+    if made.is_none() {
+        skipped("there is no C compiler; no clock was stepped, and memory did not run out");
+    }
+    made.as_deref()
+}
+
+/// A clock file in a world.
+pub struct Clock(PathBuf);
+
+impl Clock {
+    pub fn new(world: &World) -> Clock {
+        let clock = Clock(world.path("clock"));
+        clock.step(0);
+        clock
+    }
+
+    /// From now on the time of day is so many seconds off, to those who have `STEPPED_CLOCK`.
+    pub fn step(&self, seconds: i64) {
+        // In place: processes have it mapped.
+        let mut file = fs::OpenOptions::new().create(true).truncate(false).write(true).open(&self.0).unwrap();
+        std::io::Write::write_all(&mut file, &seconds.to_ne_bytes()).unwrap();
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
