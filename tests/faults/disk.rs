@@ -217,7 +217,7 @@ fn a_commit_that_fails_after_its_sync_is_of_unknown_outcome() {
 
 /// Runs a script in a mount namespace of its own, with a file system of 1 MiB as `inbox`. What it
 /// leaves there is copied to `after` for the test to look at. False when that is not allowed here.
-fn on_a_small_disk(world: &World, script: &str) -> bool {
+pub fn on_a_small_disk(world: &World, script: &str) -> bool {
     let unshare = ["/usr/bin/unshare", "/bin/unshare"].into_iter().find(|path| {
         let trial = Command::new(path).args(["-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]).output();
         trial.is_ok_and(|output| output.status.success())
@@ -237,7 +237,7 @@ fn on_a_small_disk(world: &World, script: &str) -> bool {
     true
 }
 
-const FILL: &str = "dd if=/dev/zero of=inbox/filler bs=1k 2>/dev/null\n\
+pub const FILL: &str = "dd if=/dev/zero of=inbox/filler bs=1k 2>/dev/null\n\
                     dd if=/dev/zero of=inbox/filler2 bs=1 count=4096 2>/dev/null";
 const PUSH: &str = "thread push --source self --type message --content";
 

@@ -8,8 +8,8 @@ mod harness;
 #[path = "../cli/users.rs"]
 mod users;
 
-mod asks;
 mod after_commit;
+mod asks;
 mod crowd;
 mod damage;
 mod disk;
@@ -20,6 +20,7 @@ mod power;
 mod preload;
 mod rights;
 mod shared;
+mod supervise;
 
 /// Whether the long form was asked for.
 fn long() -> bool {

@@ -1,0 +1,241 @@
+//! What befalls a dispatcher or a supervisor at an awkward moment: a subscription that goes, a disk that
+//! is full, a database that is locked, a clock that is set back, a process that is held up.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::disk::{FILL, on_a_small_disk};
+use crate::harness::{Run, World, is_running, wait_until};
+use crate::inject::strace;
+use crate::preload::{self, Clock};
+use crate::{long, skipped};
+
+const PUSH: &[&str] = &["push", "--source", "self", "--type", "message", "--content", "x"];
+
+/// How long a disk is full or a database locked.
+fn outage() -> Duration {
+    Duration::from_secs(if long() { 65 } else { 3 })
+}
+
+/// Starts a command under strace, to which something happens at its calls on that file.
+fn held_up(world: &World, args: &[&str], inject: &str, file: &str) -> Option<Child> {
+    let strace = strace()?;
+    let mut run = world.sh("exec \"$0\" \"$@\"");
+    run.command().arg(strace).args(["-qq", "-o", "/dev/null", "-e"]).arg(format!("inject={inject}"));
+    run.command().arg("-P").arg(file).arg(env!("CARGO_BIN_EXE_thread")).args(args);
+    Some(run.spawn())
+}
+
+/// Whether somebody holds the lock at `file`.
+fn is_held(world: &World, file: &str) -> bool {
+    let inode = fs::metadata(world.path(file)).unwrap().ino();
+    fs::read_to_string("/proc/locks").unwrap().contains(&format!(":{inode} "))
+}
+
+fn pid_in(world: &World, file: &str) -> Pid {
+    wait_until(file, || world.read(file).ends_with('\n'));
+    Pid::from_raw(world.read(file).trim().parse().unwrap()).unwrap()
+}
+
+fn raw(pid: Pid) -> u32 {
+    pid.as_raw_nonzero().get() as u32
+}
+
+/// A dispatcher has the lock and finds that the subscription is gone. Whoever subscribes anew before it
+/// lets go is turned away, and nobody else comes.
+#[test]
+fn a_dispatcher_that_finds_its_subscription_gone_looks_again_after_letting_go() {
+    let world = World::with_thread();
+    world.off(PUSH).quiet();
+    let subscribe = || {
+        world
+            .thread(["subscribe", "--consumer", "bot", "--handler", "cat >>got", "--deliver", "stdin"])
+            .quiet();
+    };
+    subscribe();
+    wait_until("the first to be handled", || world.consumer("bot")["last_acked_id"] == 1);
+    world.wait_until_quiet();
+    let lock = world.path("inbox/run/bot.lock");
+    let mut turned_away = 0;
+    for round in 0..if long() { 10 } else { 2 } {
+        // Before it locks and after, before it unlocks and after.
+        let inject = "flock:delay_enter=700000:delay_exit=700000";
+        let Some(push) = held_up(&world, PUSH, inject, lock.to_str().unwrap()) else { return };
+        wait_until("the dispatcher to have the lock", || is_held(&world, "inbox/run/bot.lock"));
+        world.off(["unsubscribe", "--consumer", "bot"]).quiet();
+        // By then it has looked, and does not unlock yet. Earlier or later, there is nothing to be seen.
+        std::thread::sleep(Duration::from_millis(1000));
+        subscribe();
+        assert!(push.wait_with_output().unwrap().status.success());
+        let log = world.read("inbox/logs/thread.log");
+        turned_away += usize::from(log.matches("skipped (lock held)").count() > turned_away);
+        wait_until("the new subscription to be served", || world.consumer("bot")["pending"] == 0);
+        world.wait_until_quiet();
+        assert_eq!(world.lines("got").len(), round + 2);
+    }
+    eprintln!("a subscription made anew under a dispatcher's lock: {turned_away} were turned away");
+}
+
+#[test]
+fn a_run_that_ends_on_a_full_disk_is_recorded_when_there_is_space_again() {
+    let world = World::new();
+    let seconds = outage().as_secs();
+    let script = format!(
+        "export THREAD_DIR=$PWD/inbox THREAD_NOTIFIER=embedded\n\
+         thread init inbox >/dev/null\n\
+         thread subscribe --consumer bot --deliver stdin --max-attempts 1 --handler \
+             'cat >>got; echo $PPID >supervisor; while [ ! -e go ]; do sleep 0.05; done'\n\
+         thread push --source s --type message --content one >/dev/null\n\
+         while [ ! -s supervisor ]; do sleep 0.05; done\n\
+         {FILL}\n\
+         touch go; sleep {seconds}\n\
+         kill -0 $(cat supervisor) && echo yes >alive\n\
+         rm inbox/filler inbox/filler2\n\
+         n=0; while [ $n -lt 600 ] && kill -0 $(cat supervisor) 2>/dev/null; do n=$((n+1)); sleep 0.1; done\n\
+         thread info --json >informed; thread dispatch; sleep 0.5"
+    );
+    if !on_a_small_disk(&world, &script) {
+        return;
+    }
+    assert_eq!(world.read("alive"), "yes\n", "the supervisor gave up");
+    assert_eq!(world.lines("got").len(), 1, "it was run once");
+    let info: serde_json::Value = serde_json::from_str(&world.read("informed")).unwrap();
+    let bot = &info["subscriptions"][0];
+    assert_eq!((&bot["state"], &bot["last_acked_id"], &bot["dead"]), (&"idle".into(), &1.into(), &0.into()));
+    assert_eq!(bot["last_exit_code"], 0, "{bot}");
+}
+
+#[test]
+fn a_run_that_ends_while_the_database_is_locked_is_recorded_afterwards() {
+    let world = World::with_thread();
+    let handler = "cat >>got; echo $PPID >supervisor; while [ ! -e go ]; do sleep 0.05; done";
+    world.subscribe("bot", handler, &["--deliver", "stdin", "--max-attempts", "1"]);
+    world.push("one");
+    let supervisor = pid_in(&world, "supervisor");
+    let conn = world.db();
+    // Nobody can even read.
+    conn.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; DELETE FROM events WHERE 0")
+        .unwrap();
+    world.write("go", "");
+    std::thread::sleep(outage());
+    assert!(is_running(raw(supervisor)), "the supervisor gave up");
+    conn.execute_batch("COMMIT").unwrap();
+    drop(conn);
+    wait_until("the supervisor to end", || !is_running(raw(supervisor)));
+    let bot = world.consumer("bot");
+    assert_eq!((&bot["state"], &bot["last_acked_id"]), (&"idle".into(), &1.into()), "{bot}");
+    world.wait_until_quiet();
+    assert_eq!((world.lines("got").len(), &bot["dead"]), (1, &0.into()));
+}
+
+#[test]
+fn a_supervisor_that_cannot_be_started_is_told_and_the_next_push_makes_up_for_it() {
+    let Some(strace) = strace() else { return };
+    let world = World::with_thread();
+    world.off(["subscribe", "--consumer", "bot", "--handler", "cat >>got", "--deliver", "stdin"]).quiet();
+    for (id, call) in [(1, "?clone,?clone3,?fork,?vfork:error=EAGAIN"), (2, "socketpair,?pipe2:error=EMFILE")]
+    {
+        let mut run: Run = world.sh("exec \"$0\" \"$@\"");
+        run.command().arg(strace).args(["-qq", "-o", "/dev/null", "-e"]).arg(format!("inject={call}"));
+        run.command().arg(env!("CARGO_BIN_EXE_thread")).args(PUSH).arg("--json");
+        let (stdout, stderr) = run.ends_with(0);
+        let answer: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+        assert_eq!((&answer["id"], &answer["dispatch"]), (&id.into(), &"failed".into()), "{call}");
+        assert!(stderr.starts_with("Warning: 'bot' was not woken: cannot start a supervisor: "), "{stderr}");
+        assert!(stderr.ends_with("; the event is stored\n"), "{stderr}");
+        let log = world.log();
+        let said = |line: &String| line.starts_with("[ERROR] dispatch: consumer=bot not started: ");
+        assert_eq!(log.iter().filter(|line| said(line)).count(), id, "{log:?}");
+    }
+    world.wait_until_quiet();
+    assert!(!world.path("got").exists());
+    world.push("y");
+    wait_until("all three to be handled", || world.lines("got").len() == 3);
+}
+
+/// The time limit passes while the supervisor is stopped; the run had ended in time.
+#[test]
+fn a_success_is_none_the_less_one_because_its_supervisor_was_held_up_past_the_time_limit() {
+    let world = World::with_thread();
+    let handler = "echo $$ >handler; echo $PPID >supervisor; while [ ! -e go ]; do sleep 0.02; done";
+    let limit = Duration::from_secs(3);
+    world.subscribe("bot", handler, &["--deliver", "stdin", "--max-attempts", "1", "--timeout", "3s"]);
+    let began = Instant::now();
+    world.push("x");
+    let (supervisor, handler) = (pid_in(&world, "supervisor"), pid_in(&world, "handler"));
+    kill_process(supervisor, Signal::STOP).unwrap();
+    world.write("go", "");
+    // A zombie: nobody can reap it yet.
+    wait_until("the handler to end", || !is_running(raw(handler)));
+    let in_time = began.elapsed() < limit;
+    std::thread::sleep(limit.saturating_sub(began.elapsed()) + Duration::from_millis(300));
+    kill_process(supervisor, Signal::CONT).unwrap();
+    world.wait_until_quiet();
+    if !in_time {
+        return skipped("the machine was too busy for a run to end within three seconds");
+    }
+    let bot = world.consumer("bot");
+    assert_eq!((&bot["last_acked_id"], &bot["dead"], &bot["state"]), (&1.into(), &0.into(), &"idle".into()));
+}
+
+#[test]
+fn a_clock_that_is_set_back_does_not_prolong_a_wait() {
+    let Some(preload) = preload::library() else { return };
+    let world = World::with_thread();
+    let clock = Clock::new(&world);
+    let stepped = |run: Run| run.env("LD_PRELOAD", preload).env("STEPPED_CLOCK", clock.path());
+    let handler = "echo >>runs; exit 1";
+    world.subscribe("bot", handler, &["--backoff", "3s", "--max-attempts", "9"]);
+    stepped(world.thread(PUSH)).quiet();
+    wait_until("the first run", || world.lines("runs").len() == 1);
+    world.wait_for_state("bot", "waiting");
+    let waits = || world.log().iter().filter(|line| line.contains(" waiting until=")).count();
+    for (round, step) in [-3_600, -7 * 86_400, -20].into_iter().enumerate() {
+        let runs = world.lines("runs").len();
+        wait_until("a wait", || waits() == round + 1);
+        clock.step(step);
+        let began = Instant::now();
+        wait_until("the next run", || world.lines("runs").len() > runs);
+        let took = began.elapsed();
+        assert!(
+            took < Duration::from_secs(15),
+            "a wait of 3 s took {took:?} when the clock was set by {step} s"
+        );
+        wait_until("the next wait", || waits() > round + 1);
+    }
+    world.thread(["unsubscribe", "--consumer", "bot"]).quiet();
+    world.wait_until_quiet();
+}
+
+/// `info` reads a row that says "running" and then looks at the process, which has ended meanwhile.
+#[test]
+fn info_does_not_call_a_run_interrupted_that_ends_while_it_looks() {
+    let world = World::with_thread();
+    let handler = "echo $$ >handler; while [ ! -e go ]; do sleep 0.02; done; cat >>got";
+    world.subscribe("bot", handler, &["--deliver", "stdin"]);
+    for round in 1..=if long() { 10 } else { 2 } {
+        for file in ["go", "handler"] {
+            fs::remove_file(world.path(file)).ok();
+        }
+        world.push("x");
+        let handler = pid_in(&world, "handler");
+        wait_until("the run to be recorded", || world.consumer("bot")["state"] == "running");
+        let stat = format!("/proc/{}/stat", raw(handler));
+        let inject = "openat:delay_enter=1500000";
+        let Some(info) = held_up(&world, &["info", "--json"], inject, &stat) else { return };
+        // By then it has read the row. If not, it sees the end of the run and is right as well.
+        std::thread::sleep(Duration::from_millis(500));
+        world.write("go", "");
+        wait_until("the run to end", || !is_running(raw(handler)) && world.consumer("bot")["pending"] == 0);
+        let output = info.wait_with_output().unwrap();
+        let info: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let bot = &info["subscriptions"][0];
+        assert_eq!(bot.get("reason"), None, "{round}: {bot}");
+        assert!(["idle", "running"].contains(&bot["state"].as_str().unwrap()), "{round}: {bot}");
+        world.wait_until_quiet();
+    }
+}
