@@ -26,6 +26,14 @@ const ENVIRONMENT: &str = "env::var env::args env::set_var env::remove_var env::
 /// `std::{` would hide what comes after it from this list.
 const PROCESSES: &str = "std::env env:: std::process std::{ kill_process libc::kill libc::fork";
 
+/// What makes, renames, removes or changes files by their paths. Below a thread only `files` does that,
+/// by descriptors; SQLite opens its own.
+const CHANGES: &str = "File::create File::options OpenOptions DirBuilder fs::write fs::copy fs::rename fs::create_dir \
+                       fs::remove fs::set_permissions fs::hard_link fs::symlink( chown chmod tempfile:: openat \
+                       renameat unlinkat mkdirat mknodat linkat symlinkat utimensat inotify";
+/// What reads them. Commands may read what their callers name.
+const READS: &str = "File::open fs::read";
+
 /// Where each may be mentioned after all, and why.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     (
@@ -34,6 +42,14 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
         "a handler gets the environment of whoever dispatches, without THREAD_* of its own",
     ),
     ("care/doctor", "std::process", "a shell is asked whether the program that a handler names exists"),
+    ("queue/init", "DirBuilder", "the directory itself is made with its parents, before it is a thread"),
+    ("care/backup", "fs::rename", "a backup is made outside of the thread and put in its place"),
+    ("care/backup", "fs::read_dir", "its place must be empty"),
+    ("care/backup", "fs::create_dir", "its place is made with its parents"),
+    ("care/backup", "tempfile::", "it is made beside its place"),
+    ("run/process", "fs::read", "of /proc"),
+    ("run/worker", "fs::read", "the directory in which threads are looked for"),
+    ("cli/batch", "tempfile::", "a spool without a name, in a directory given by its descriptor"),
 ];
 
 /// A file's path below `src`, without `.rs`, and its code: no comments, no text, no unit tests.
@@ -231,8 +247,9 @@ fn no_modules_use_each_other_in_a_circle() {
     assert!(left.is_empty(), "a circle: {:?}", arrows.keys().filter(within).collect::<Vec<_>>());
 }
 
-/// Fails where a file mentions one of the `refused` words and no exception allows it.
-fn refuse(modules: &[&str], refused: &[&str]) {
+/// Fails where a file mentions one of the `refused` words, which belong in `home`, and no exception
+/// allows it.
+fn refuse(modules: &[&str], home: &str, refused: &[&str]) {
     for (file, code) in sources().iter().filter(|(file, _)| modules.contains(&top(file))) {
         for word in refused.iter().flat_map(|words| words.split_whitespace()) {
             let allowed: Vec<&str> = EXCEPTIONS
@@ -248,7 +265,7 @@ fn refuse(modules: &[&str], refused: &[&str]) {
             if let Some((at, _)) = found {
                 let line = code[..at].rsplit('\n').next().unwrap_or_default();
                 let rest = code[at..].split('\n').next().unwrap_or_default();
-                panic!("{file}.rs mentions `{word}`, which belongs in `cli`: {line}{rest}");
+                panic!("{file}.rs mentions `{word}`, which belongs in `{home}`: {line}{rest}");
             }
         }
     }
@@ -261,12 +278,21 @@ fn the_library_knows_nothing_of_terminals_environment_and_processes() {
         .flat_map(|layer| layer.iter().copied())
         .filter(|m| !["run", "cli"].contains(m))
         .collect();
-    refuse(&below, &[TERMINAL, ENVIRONMENT, PROCESSES]);
+    refuse(&below, "cli", &[TERMINAL, ENVIRONMENT, PROCESSES]);
 }
 
 #[test]
 fn running_handlers_knows_processes_but_neither_terminals_nor_settings() {
-    refuse(&["run"], &[TERMINAL, ENVIRONMENT]);
+    refuse(&["run"], "cli", &[TERMINAL, ENVIRONMENT]);
+}
+
+#[test]
+fn the_files_of_a_thread_are_opened_and_changed_in_one_place() {
+    let others: Vec<&str> =
+        LAYERS.iter().flat_map(|layer| layer.iter().copied()).filter(|m| *m != "files").collect();
+    refuse(&others, "files", &[CHANGES]);
+    let library: Vec<&str> = others.into_iter().filter(|m| *m != "cli").collect();
+    refuse(&library, "files", &[READS]);
 }
 
 #[test]

@@ -17,8 +17,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// One of them is not a regular file with one name. For anybody but the owner: a rollback journal is
-    /// there. It would be played back, and can name any file to be removed.
+    /// One of them is not a regular file with one name.
     pub(crate) fn prepare_database(&self) -> Result<()> {
         for name in [DB, WAL, SHM, JOURNAL] {
             let path = self.path_of(name);
@@ -26,10 +25,6 @@ impl Files {
                 Ok(found) => refuse_odd(&found).at("use", &path)?,
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                 Err(e) => return Err(e).at("look at", &path),
-            }
-            if name == JOURNAL && !self.is_owner() {
-                let why = "only the owner of the thread may play back a rollback journal";
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, why)).at("use", &path);
             }
         }
         self.share_wal();

@@ -14,6 +14,7 @@ mod crowd;
 mod damage;
 mod disk;
 mod fuzz;
+mod hostile;
 mod inject;
 mod kill;
 mod power;

@@ -73,8 +73,12 @@ fn is_dir(found: &Stat) -> bool {
 /// Whether it is what it should be. What is not is opened by no command, because something of somebody
 /// else's may be behind it.
 fn kind(name: &Path, found: &Stat) -> io::Result<()> {
-    // In run/ and logs/, a directory of somebody's is in nobody's way.
-    let may_be_dir = is_own_dir(name) || name.parent() != Some(Path::new(""));
+    // In run/ and logs/, a directory of somebody's is in nobody's way, unless its name is the program's.
+    let is_ours = || {
+        let begins = name.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"_"));
+        begins || name.extension().is_some_and(|extension| extension == "lock" || extension == "log")
+    };
+    let may_be_dir = is_own_dir(name) || (name.parent() != Some(Path::new("")) && !is_ours());
     match is_dir(found) {
         true if may_be_dir => Ok(()),
         false if is_own_dir(name) => Err(io::Error::other("it is not a directory")),
