@@ -21,6 +21,7 @@ use crate::queue::Queue;
 use crate::run::dispatch;
 use crate::run::process::{Liveness, handler_of, holders_of, supervisor_of};
 
+mod check;
 mod prometheus;
 mod table;
 
@@ -34,7 +35,8 @@ mod table;
 Examples:
   thread info --thread inbox
   thread info --thread inbox --json | jq '.subscriptions[].pending'
-  thread info --thread inbox --format prometheus >inbox.prom")]
+  thread info --thread inbox --format prometheus >inbox.prom
+  thread info --thread inbox --check --max-pending 1000 --max-age 10m")]
 pub struct Info {
     /// How to print it [default: table on a terminal, text elsewhere; --json is --format json]
     #[arg(long, value_name = "FORMAT", value_enum)]
@@ -45,6 +47,8 @@ pub struct Info {
     /// CLICOLOR_FORCE says yes.
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = When::Auto)]
     color: When,
+    #[command(flatten)]
+    check: check::CheckArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -123,7 +127,17 @@ impl Info {
             When::Always => ColorChoice::Always.write_global(),
             When::Never => ColorChoice::Never.write_global(),
         }
-        let report = Report::of(&mut globals.open()?)?;
+        let mut queue = globals.open()?;
+        let report = Report::of(&mut queue)?;
+        if self.check.is_given() {
+            if matches!(self.format, Some(Format::Table | Format::Prometheus)) {
+                return Err(Failure::usage(
+                    "--check prints text or JSON",
+                    "leave out --format, or give --json instead",
+                ));
+            }
+            return self.check.run(&mut queue, &report, format == Format::Json);
+        }
         let text = match format {
             Format::Json => return output::json(&report.to_json()),
             Format::Text => report.to_text(),
@@ -164,6 +178,7 @@ impl Report {
     fn to_json(&self) -> Value {
         json!({
             "event_count": self.events,
+            "events_pushed": self.last_event_id,
             "subscriptions": self.consumers.iter().map(Consumer::to_json).collect::<Vec<_>>(),
             "thread": self.thread,
             "last_event_id": self.last_event_id,
@@ -218,6 +233,9 @@ impl Consumer {
                 // Looking first remembers where nothing matches, so that counting need not go there.
                 let look = queue.look(&subscription, None)?;
                 subscription.filter_errors += look.failures.len() as i64;
+                if let Some(last) = look.failures.last() {
+                    subscription.filter_error_id = last.id;
+                }
                 if let Some(first) = look.first {
                     pending = pending::count(queue.store(), &subscription, first, gapless)?;
                     oldest = Some((first, queue.store().stored_at(first)?));
@@ -287,6 +305,10 @@ impl Consumer {
             ("oldest_pending_at", json!(oldest_at.flatten())),
             ("dead", json!(s.dead)),
             ("filter_errors", json!(s.filter_errors)),
+            ("last_filter_error_id", json!((s.filter_errors > 0).then_some(s.filter_error_id))),
+            ("runs_succeeded", json!(s.state.succeeded)),
+            ("runs_failed", json!(s.state.failed)),
+            ("dead_letters_made", json!(s.state.dead_lettered)),
             ("last_run_started_at", json!(s.state.began.map(time::format))),
             ("last_run_ended_at", json!(s.state.ended.map(time::format))),
             ("last_exit", json!(s.state.last_exit.map(|exit| exit.to_string()))),
@@ -321,7 +343,7 @@ impl Consumer {
             line("dead:", &s.dead.to_string());
         }
         if s.filter_errors > 0 {
-            line("filter_errors:", &s.filter_errors.to_string());
+            line("filter_errors:", &format!("{} last_id={}", s.filter_errors, s.filter_error_id));
         }
     }
 }

@@ -62,6 +62,10 @@ fn parse(text: &str) -> Page {
             assert!(["gauge", "counter"].contains(&kind), "{kind}");
             assert_eq!(kind == "counter", name.ends_with("_total"), "{name}");
             assert!(page.types.insert(name.to_owned(), kind.to_owned()).is_none(), "{name} twice");
+            // In OpenMetrics a counter's family bears its name without the ending.
+            let family = |name: &str| name.strip_suffix("_total").unwrap_or(name).to_owned();
+            let families: BTreeSet<String> = page.types.keys().map(|name| family(name)).collect();
+            assert_eq!(families.len(), page.types.len(), "{name} and another are one family");
             assert!(lines.peek().is_some_and(|next| next.starts_with(&format!("{name}{{"))), "{name}");
             current = name.to_owned();
             continue;
@@ -125,6 +129,7 @@ fn an_empty_thread_has_figures_of_its_own_alone() {
     let page = Page::of(&world);
     assert_eq!(page.value("thread_events", None), Some(0.0));
     assert_eq!(page.value("thread_last_event_id", None), Some(0.0));
+    assert_eq!(page.value("thread_events_pushed_total", None), Some(0.0));
     let size = std::fs::metadata(world.inbox().join("events.db")).unwrap().len();
     assert_eq!(page.value("thread_database_bytes", None), Some(size as f64));
     assert!(!page.types.keys().any(|name| name.starts_with("thread_consumer_")), "{page:?}");
@@ -150,6 +155,7 @@ fn each_consumer_has_its_figures() {
         ("last_acked_id", Some(0.0), Some(0.0)),
         ("attempts", Some(1.0), Some(0.0)),
         ("dead_letters", Some(0.0), Some(0.0)),
+        ("dead_letters_made_total", Some(0.0), Some(0.0)),
         ("filter_errors_total", Some(0.0), Some(0.0)),
         ("paused", Some(0.0), Some(1.0)),
         ("last_run_exit_code", Some(3.0), None),

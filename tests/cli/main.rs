@@ -28,6 +28,7 @@ mod handlers_stdin;
 mod handlers_stop;
 mod help;
 mod info;
+mod info_check;
 mod info_prometheus;
 mod info_table;
 mod init;

@@ -20,7 +20,7 @@ pub fn render(report: &Report) -> String {
     let newest = report.last_event_id as f64;
     let figures = [
         ("events", "gauge", "Events that are stored.", report.events as f64),
-        ("events_total", "counter", "Events that were ever stored, as ids count them.", newest),
+        ("events_pushed_total", "counter", "Events that were ever stored, as ids count them.", newest),
         ("last_event_id", "gauge", "The newest event id ever given.", newest),
         ("subscriptions", "gauge", "Consumers that are subscribed.", report.consumers.len() as f64),
         ("database_bytes", "gauge", "Size of events.db.", report.database_bytes as f64),
@@ -100,7 +100,7 @@ impl Page {
                 Some(c.subscription.state.attempts.into())
             }),
             ("dead_letters", "gauge", "Dead letters there are.", |c, _| Some(c.subscription.dead as f64)),
-            ("dead_letters_total", "counter", "Dead letters that were ever made.", |c, _| {
+            ("dead_letters_made_total", "counter", "Dead letters that were ever made.", |c, _| {
                 Some(c.subscription.state.dead_lettered as f64)
             }),
             ("filter_errors_total", "counter", "Events the filter failed on.", |c, _| {

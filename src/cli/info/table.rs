@@ -91,10 +91,11 @@ fn note(consumer: &Consumer, now: Time) -> Option<String> {
             (at - now).to_std().map_or("due".to_owned(), |left| format!("next try in {}", rough(left))),
         );
     }
+    let last = consumer.subscription.filter_error_id;
     match consumer.subscription.filter_errors {
         ..=0 => {}
-        1 => parts.push("its filter failed on 1 event".to_owned()),
-        n => parts.push(format!("its filter failed on {n} events")),
+        1 => parts.push(format!("its filter failed on event {last}")),
+        n => parts.push(format!("its filter failed on {n} events, the last of them {last}")),
     }
     let name = consumer.subscription.consumer.as_str();
     (!parts.is_empty()).then(|| format!("{name}: {}", parts.join(", ")))

@@ -1,0 +1,195 @@
+//! `thread info --check`: which consumers need somebody's attention, and why.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::{Consumer, Report};
+use crate::cli::error::{Failure, Result};
+use crate::cli::limit;
+use crate::cli::output::{self, plain};
+use crate::model::duration;
+use crate::model::time::{self, Time};
+use crate::pending;
+use crate::queue::Queue;
+use crate::store::{ScanRange, Store};
+
+/// How long something may be pending with nobody at work before somebody should know, where --max-age
+/// does not say so.
+const UNATTENDED: Duration = Duration::from_secs(60);
+
+#[derive(Args)]
+pub struct CheckArgs {
+    /// Print one line for each consumer that needs attention, and nothing else; exit 1 if there is one
+    ///
+    /// That is one that is stalled or paused, has dead letters, whose filter failed on events, or that
+    /// has had something pending for a minute with nobody at work; and what the limits below say.
+    #[arg(long)]
+    check: bool,
+    /// With --check: the most events that may be pending for a consumer
+    #[arg(long, value_name = "N", value_parser = limit, requires = "check", allow_negative_numbers = true)]
+    max_pending: Option<u64>,
+    /// With --check: how long an event may be pending
+    #[arg(long, value_name = "D", value_parser = duration::parse, requires = "check")]
+    max_age: Option<Duration>,
+    /// With --check: the most events that may come for a consumer: 90/s, 600/m, 1000/h or 5/10s
+    #[arg(long, value_name = "N/D", value_parser = rate, requires = "check")]
+    max_rate: Option<Rate>,
+}
+
+/// At most so many events in that time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Rate {
+    events: u64,
+    during: Duration,
+}
+
+fn rate(text: &str) -> std::result::Result<Rate, String> {
+    let wrong = || format!("'{text}' is not a rate such as 90/s, 600/m, 1000/h or 5/10s");
+    let (events, during) = text.split_once('/').ok_or_else(wrong)?;
+    let during = match during.starts_with(|c: char| c.is_ascii_digit()) {
+        true => duration::parse_positive(during),
+        false if during.is_empty() => return Err(wrong()),
+        false => duration::parse_positive(&format!("1{during}")),
+    };
+    Ok(Rate { events: limit(events).map_err(|_| wrong())?, during: during.map_err(|_| wrong())? })
+}
+
+/// Why a consumer needs attention: a word for programs, and what it is about.
+struct Problem {
+    word: &'static str,
+    about: String,
+}
+
+impl CheckArgs {
+    pub fn is_given(&self) -> bool {
+        self.check
+    }
+
+    /// Prints what needs attention, and fails if anything does.
+    pub fn run(&self, queue: &mut Queue, report: &Report, as_json: bool) -> Result<()> {
+        let mut found = Vec::new();
+        for consumer in &report.consumers {
+            let problems = self.problems(queue, consumer, report.now)?;
+            if !problems.is_empty() {
+                found.push((consumer.subscription.consumer.as_str(), problems));
+            }
+        }
+        if as_json {
+            let problems: Vec<Value> =
+                found.iter().map(|(name, problems)| as_value(name, problems)).collect();
+            output::json(&json!({ "healthy": found.is_empty(), "consumers": problems }))?;
+        } else {
+            let text: String = found.iter().map(|(name, problems)| line(name, problems)).collect();
+            output::bytes(text.as_bytes())?;
+        }
+        let what = match found.len() {
+            0 => return Ok(()),
+            1 => "1 consumer needs attention".to_owned(),
+            n => format!("{n} consumers need attention"),
+        };
+        Err(Failure::failed(what, "see `thread info` and `thread logs`"))
+    }
+
+    fn problems(&self, queue: &mut Queue, consumer: &Consumer, now: Time) -> Result<Vec<Problem>> {
+        let s = &consumer.subscription;
+        let mut problems = Vec::new();
+        let mut tell = |word, about: String| problems.push(Problem { word, about });
+        let fact = |name: &str| consumer.facts.iter().find(|(n, _)| *n == name)?.1.as_str();
+        if consumer.state == "stalled" {
+            tell("stalled", fact("reason").unwrap_or_default().to_owned());
+        }
+        if s.state.paused {
+            tell("paused", String::new());
+        }
+        let age = consumer.oldest_age(now).unwrap_or_default();
+        if let Some(most) = self.max_pending.filter(|&most| consumer.pending > most) {
+            tell("behind", format!("{} pending, more than {most}", events(consumer.pending)));
+        }
+        if let Some(most) = self.max_age.filter(|&most| age > most) {
+            let most = duration::format(most);
+            tell(
+                "old",
+                format!("the oldest pending event is {} old, more than {most}", duration::rough(age)),
+            );
+        }
+        let nobody = consumer.state == "idle" || fact("reason") == Some("interrupted");
+        if nobody && self.max_age.is_none() && age > UNATTENDED {
+            let age = duration::rough(age);
+            let pending = events(consumer.pending);
+            tell("unattended", format!("{pending} pending for {age}, and nobody at work"));
+        }
+        if s.dead > 0 {
+            tell("dead", format!("{}, see `thread dead list`", events(s.dead.unsigned_abs())));
+        }
+        if s.filter_errors > 0 {
+            let (failed, last) = (events(s.filter_errors.unsigned_abs()), s.filter_error_id);
+            tell("filter", format!("it failed on {failed}, the last of them {last}"));
+        }
+        if let Some(rate) = self.max_rate
+            && has_more(queue, consumer, rate, now)?
+        {
+            let during = duration::format(rate.during);
+            tell("rate", format!("more than {} came in the last {during}", events(rate.events)));
+        }
+        Ok(problems)
+    }
+}
+
+fn events(count: u64) -> String {
+    if count == 1 { "1 event".to_owned() } else { format!("{count} events") }
+}
+
+/// Whether more events than that have come for a consumer.
+fn has_more(queue: &mut Queue, consumer: &Consumer, rate: Rate, now: Time) -> Result<bool> {
+    let Ok(filter) = pending::checked_filter(&consumer.subscription) else { return Ok(false) };
+    let store = queue.store();
+    let after = last_before(store, &time::format(now - rate.during))?;
+    let Some(filter) = filter else { return Ok(store.count_after(after)? > rate.events) };
+    let most = usize::try_from(rate.events).unwrap_or(usize::MAX).saturating_add(1);
+    let range = ScanRange { after, upto: store.newest()?, most, until: None };
+    Ok(store.scan(&filter, range)?.ids.len() == most)
+}
+
+/// The id up to which events were stored before `time`. Times rise with ids, but for clocks that were
+/// set back.
+fn last_before(store: &mut dyn Store, time: &str) -> Result<i64> {
+    let (mut before, mut end) = (0, store.newest()?);
+    while before < end {
+        let middle = before + (end - before + 1) / 2;
+        match store.last_upto(middle)?.filter(|&id| id > before) {
+            Some(id) if store.stored_at(id)?.is_some_and(|at| at.as_str() >= time) => end = id - 1,
+            _ => before = middle,
+        }
+    }
+    Ok(before)
+}
+
+fn as_value(name: &str, problems: &[Problem]) -> Value {
+    let problems = problems.iter().map(|problem| json!({ "check": problem.word, "problem": problem.about }));
+    json!({ "consumer_id": name, "problems": problems.collect::<Vec<_>>() })
+}
+
+fn line(name: &str, problems: &[Problem]) -> String {
+    let one = |problem: &Problem| match problem.about.as_str() {
+        "" => problem.word.to_owned(),
+        about => format!("{} ({about})", problem.word),
+    };
+    let problems: Vec<String> = problems.iter().map(one).collect();
+    format!("{}: {}\n", plain(name), plain(&problems.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_a_number_and_a_time() {
+        let of = |events, seconds| Ok(Rate { events, during: Duration::from_secs(seconds) });
+        assert_eq!((rate("90/s"), rate("600/m"), rate("5/10s")), (of(90, 1), of(600, 60), of(5, 10)));
+        for bad in ["", "90", "/s", "0/s", "90/", "9/0s", "9/x", "-1/s", "1/s/s"] {
+            assert!(rate(bad).is_err(), "{bad}");
+        }
+    }
+}
