@@ -1,24 +1,21 @@
 //! A connected client: the session it is in, and what it asked.
 
 use std::collections::HashMap;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
-use thread::queue::{Remaining, Selection};
-use thread::{After, Queue};
 use tokio::sync::mpsc;
 
 use crate::error::{RequestError, Result};
 use crate::follow::feed::{Live, Order, Told};
 use crate::follow::follower::Membership;
+use crate::follow::tail::Tail;
 use crate::gateway::Gateway;
 use crate::methods::{self, Reply};
 use crate::outbox::Outbox;
 use crate::protocol::event::notice;
 use crate::protocol::frame::{self, Request};
-use crate::session::blocking;
 use crate::session::id::SessionId;
 use crate::session::speak::{Accepted, Speaker};
 
@@ -149,67 +146,21 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As [`Client::enter`].
+    /// As [`Client::enter`]. Where it fails, the client is in no session.
     pub async fn enter_after(&mut self, session: SessionId, after: i64) -> Result<()> {
-        let gateway = self.gateway.clone();
-        let mut queue = blocking(move || gateway.root.queue(session)).await?;
         // Nothing of the session it was in comes in between.
         self.leave();
         self.told = after;
-        // Most of it without a feed: while much is sent, nothing has to wait for it in memory.
-        loop {
-            let remaining;
-            (queue, remaining) = self.replay(session, queue, i64::MAX).await?;
-            if remaining == Remaining::None {
-                break;
-            }
-            self.outbox.drained().await;
-        }
-        let membership = self.join(session).await?;
-        let upto = membership.upto;
-        // What was stored in the meantime. If the follower is behind, its feed repeats what was sent.
-        while self.told < upto {
-            let remaining;
-            (queue, remaining) = self.replay(session, queue, upto).await?;
-            if remaining == Remaining::None {
-                break;
-            }
-        }
-        self.told = self.told.max(upto);
-        self.current = Some(membership);
-        Ok(())
-    }
-
-    /// Sends the next page of what is stored up to an id.
-    async fn replay(
-        &mut self,
-        session: SessionId,
-        mut queue: Queue,
-        upto: i64,
-    ) -> Result<(Queue, Remaining)> {
-        let after = self.told;
-        let (queue, page, remaining) = blocking(move || {
-            let mut selection = Selection::from(After(after));
-            let (mut page, mut size, mut past) = (Vec::new(), 0, false);
-            let mut remaining = queue.read_page(&mut selection, &mut |row| {
-                past = row.id > upto;
-                if past {
-                    return ControlFlow::Break(());
-                }
-                size += row.content.len();
-                page.push(Told::new(session, row.to_event()));
-                if size < 256 * 1024 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-            })?;
-            if past {
-                remaining = Remaining::None;
-            }
-            Ok((queue, page, remaining))
-        })
-        .await?;
-        for told in page {
+        let mut tail = Tail::new(self.gateway.clone(), session, after, self.outbox.backlog.clone());
+        while let Some(told) = tail.stored().await? {
             self.tell(&told);
+            if !tail.has_entered() {
+                self.outbox.drained().await;
+            }
         }
-        Ok((queue, remaining))
+        // If the follower is behind what was sent, its feed repeats it.
+        (self.current, self.told) = tail.into_membership();
+        Ok(())
     }
 
     async fn join(&self, session: SessionId) -> Result<Membership> {

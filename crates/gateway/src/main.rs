@@ -10,11 +10,13 @@
 //! | `connection`, `outbox` | one WebSocket: reading, writing, pings, closing |
 //! | `client`, `methods`, `commands` | what one client asks for, and what it is told |
 //! | `protocol` | the frames, and what stored events look like in them |
+//! | `agui` | the same conversations for clients of AG-UI |
 //! | `follow` | one reader per session for all who are in it |
 //! | `session` | sessions on disk: making, speaking, listing, reading, searching |
 
 mod access;
 mod agent;
+mod agui;
 mod client;
 mod commands;
 mod connection;

@@ -8,11 +8,11 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ws::WebSocketUpgrade;
-use axum::extract::{Request, State};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 use tower::ServiceExt;
 
 use crate::access::token::{Offered, cookie_name, offered};
+use crate::agui;
 use crate::connection;
 use crate::counters::Counted;
 use crate::gateway::Gateway;
@@ -32,6 +33,10 @@ const HEAD_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long connections have to end when the gateway does.
 const GRACE: Duration = Duration::from_millis(1500);
+
+/// The largest `RunAgentInput`, in bytes: it holds the whole conversation, of which only the last
+/// message is taken.
+const MAX_INPUT: usize = 8 * 1024 * 1024;
 
 /// Who a request comes from.
 #[derive(Clone, Copy)]
@@ -51,6 +56,9 @@ pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, most: usize) {
     let routes = Router::new()
         .route("/", get(page::page))
         .route("/ws", get(websocket))
+        .route("/api/v1/agent/run", post(agui::run).layer(DefaultBodyLimit::max(MAX_INPUT)))
+        .route("/api/v1/agent/events", get(agui::events))
+        .route("/api/v1/agent/history", get(agui::past))
         .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing here\n") })
         .layer(middleware::from_fn_with_state(gateway.clone(), admit))
         .with_state(gateway.clone());

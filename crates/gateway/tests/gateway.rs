@@ -3,7 +3,8 @@
 //! Each test is a scenario of a Python program in `tests/client`, which checks every frame it sees
 //! against the schemas of `docs/schema`. They take Python's `websockets` and `jsonschema`:
 //! `GATEWAY_PYTHON` names a Python that has them, else it is `python3`. Where these are missing, the
-//! tests say so on stderr and are skipped. `THREAD_FAULTS=long` has some of them go on for longer.
+//! tests say so on stderr and are skipped. `GATEWAY_AGUI_1` and `GATEWAY_AGUI_0` name folders in which npm has
+//! installed `@ag-ui/client` 1.0 and 0.x. `THREAD_FAULTS=long` has some of them go on for longer.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -110,5 +111,13 @@ scenarios! {
         a_now_message_interrupts_and_a_cancel_ends
         twelve_clients_of_two_gateways_see_the_same
         a_gateway_that_is_killed_loses_nothing_and_doubles_nothing
+    }
+    agui {
+        a_run_with_reasoning_and_tools_streams_to_both_versions
+        a_stream_that_was_cut_is_picked_up_at_its_last_event
+        a_killed_adapter_is_a_pause_and_a_final_error_is_an_error
+        a_run_that_is_cancelled_is_finished_as_such
+        the_same_run_is_one_run_and_bad_input_is_refused
+        a_stream_whose_run_is_not_over_never_ends_well
     }
 }

@@ -8,6 +8,7 @@
 pub mod feed;
 pub mod follower;
 pub mod notices;
+pub mod tail;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

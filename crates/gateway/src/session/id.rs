@@ -17,6 +17,14 @@ impl SessionId {
         (text.len() == 36).then(|| Uuid::try_parse(text).ok().map(SessionId)).flatten()
     }
 
+    /// The session of a name that a client has chosen: the name itself if it is a UUID, else one made
+    /// from it.
+    pub fn named(name: &str) -> SessionId {
+        SessionId::parse(name).unwrap_or_else(|| {
+            SessionId(Uuid::new_v5(&Uuid::NAMESPACE_URL, format!("thread:session:{name}").as_bytes()))
+        })
+    }
+
     /// An id made from a key that a client has chosen, the same each time.
     pub fn made_from(self, key: &str) -> Uuid {
         Uuid::new_v5(&self.0, key.as_bytes())

@@ -77,6 +77,15 @@ impl Root {
         })
     }
 
+    /// Makes a session of a name that a client has chosen.
+    ///
+    /// # Errors
+    ///
+    /// As [`Root::make`].
+    pub fn make_unless_there(&self, id: SessionId, agent: Option<&Agent>) -> Result<()> {
+        if self.path_of(id).join(thread::files::DB).exists() { Ok(()) } else { self.make(id, agent) }
+    }
+
     /// Makes a session, unless it is there.
     ///
     /// # Errors

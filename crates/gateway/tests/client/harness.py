@@ -131,7 +131,7 @@ class Gateway:
 
     def __exit__(self, failed, *_):
         self.stop()
-        for session in self.root.iterdir():
+        for session in self.root.glob("[0-9a-f]*"):
             if (session / "events.db").exists():
                 consumers = json.loads(self.thread("info", "--json", session=session.name)).get("subscriptions", [])
                 for consumer in consumers:

@@ -1,0 +1,86 @@
+//! What an AG-UI client sends, and a stored message as it gets it back.
+
+use serde_json::{Value, json};
+use thread::Event;
+use thread_agent::conversation::Entry;
+
+use super::translate::Version;
+use crate::protocol::content;
+use crate::session::history;
+
+/// A `RunAgentInput`, as far as the gateway cares: what is said, and in which conversation.
+#[derive(Debug)]
+pub struct Input {
+    pub version: Version,
+    pub thread_id: String,
+    pub run_id: String,
+    pub message_id: String,
+    /// The last message of the user: text, or the JSON text of content parts.
+    pub content: String,
+}
+
+/// Why a body is no `RunAgentInput`.
+#[derive(Debug)]
+pub struct InputError(pub String);
+
+/// Longest ids that a client may choose.
+const MAX_ID: usize = 200;
+
+impl Input {
+    /// # Errors
+    ///
+    /// It lacks what is needed.
+    pub fn read(body: Value) -> Result<Input, InputError> {
+        let bad = |what: &str| InputError(format!("the RunAgentInput {what}"));
+        let id = |value: &Value, name: &str| {
+            let id = value.get(name).and_then(Value::as_str).unwrap_or_default();
+            let fits = !id.is_empty() && id.len() <= MAX_ID && !id.chars().any(char::is_control);
+            if fits {
+                Ok(id.to_owned())
+            } else {
+                Err(bad(&format!("needs a '{name}' of 1 to {MAX_ID} bytes")))
+            }
+        };
+        let messages =
+            body.get("messages").and_then(Value::as_array).ok_or_else(|| bad("has no 'messages'"))?;
+        let last = messages.iter().rev().find(|message| message["role"] == "user");
+        let last = last.ok_or_else(|| bad("has no message of the user"))?;
+        let content = match &last["content"] {
+            Value::String(text) if !text.trim().is_empty() => text.clone(),
+            Value::Array(parts) if !parts.is_empty() && parts.iter().all(content::is_part) => {
+                last["content"].to_string()
+            }
+            _ => return Err(bad("has a last message of the user without content")),
+        };
+        Ok(Input {
+            version: body.get("protocolVersion").and_then(Value::as_str).map_or(Version::Zero, version),
+            thread_id: id(&body, "threadId")?,
+            run_id: id(&body, "runId")?,
+            message_id: id(last, "id")?,
+            content,
+        })
+    }
+}
+
+/// The version that a client names. One that names none speaks 0.x.
+pub fn version(text: &str) -> Version {
+    if text == "0" || text.starts_with("0.") { Version::Zero } else { Version::One }
+}
+
+/// A stored message with its metadata, in the keys that were given.
+pub fn message(event: &Event) -> Value {
+    let (_, entry) = Entry::of(event);
+    let metadata: Value = event
+        .metadata
+        .as_deref()
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_else(|| json!({}));
+    json!({
+        "id": history::message_id(event, &entry),
+        "seq": event.id,
+        "role": history::role(&entry),
+        "content": content::shown(&event.content),
+        "timestamp": event.created_at,
+        "metadata": metadata,
+    })
+}

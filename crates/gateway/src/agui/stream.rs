@@ -1,0 +1,179 @@
+//! A run as a stream of server-sent events.
+//!
+//! What one stored event becomes is written together, and its last part bears the event's id as `id:`.
+//! So whoever was cut off names the last id it got, and has missed nothing of it and gets nothing
+//! twice. A stream whose run is not over never ends in an orderly way: it would be taken for success.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use serde_json::Value;
+use thread::Queue;
+use thread_agent::conversation::Entry;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::translate::{Run, Translator, Version};
+use crate::error::Result;
+use crate::follow::feed::{Backlog, Told};
+use crate::follow::tail::Tail;
+use crate::gateway::Gateway;
+use crate::session::history;
+use crate::session::id::SessionId;
+use crate::session::runs::Runs;
+
+/// How often a line is written when nothing happens, so that nobody in between takes it for dead.
+const ALIVE_EVERY: Duration = Duration::from_secs(15);
+
+/// So many pieces wait for a reader before the stream waits for it.
+const WAITING: usize = 64;
+
+/// Where a stream begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    /// The message whose run is streamed; 0 for the next one that comes.
+    pub message: i64,
+    /// Its client has got everything up to this event.
+    pub after: i64,
+}
+
+/// Where to begin for a client that has got everything up to an event: in the run that was open then,
+/// else with the next message. Without an event, with the run that is open now.
+///
+/// # Errors
+///
+/// Those of the thread.
+pub fn cut_at(queue: &mut Queue, after: Option<i64>) -> Result<Cut> {
+    let Some(after) = after else {
+        let (runs, newest) = Runs::of(queue)?;
+        let first = runs.in_order().first().copied();
+        return Ok(
+            first.map_or(Cut { message: 0, after: newest }, |message| Cut { message, after: message - 1 })
+        );
+    };
+    let after = after.clamp(0, queue.newest()?.0);
+    let next = Cut { message: 0, after };
+    let condition = "type = 'message' OR subtype IN ('run', 'error', 'cancelled')";
+    for id in history::newest_matching(queue, condition, after, 64)? {
+        let Some(event) = history::event(queue, id)? else { continue };
+        let (_, entry) = Entry::of(&event);
+        match entry {
+            // It had got the message and nothing of its run.
+            Entry::Message(_) if id == after => return Ok(Cut { message: id, after }),
+            Entry::RunStarted { reply_to, .. } => return Ok(Cut { message: reply_to, after }),
+            _ if entry.ends().is_some() => return Ok(next),
+            _ => {}
+        }
+    }
+    Ok(next)
+}
+
+pub struct Stream {
+    pieces: mpsc::Receiver<io::Result<Bytes>>,
+}
+
+impl Stream {
+    /// Begins to stream a run. `run_id` is what the client calls it, `None` what the message says.
+    pub fn new(
+        gateway: Arc<Gateway>,
+        session: SessionId,
+        version: Version,
+        thread_id: String,
+        run_id: Option<String>,
+        cut: Cut,
+    ) -> Stream {
+        let (sender, pieces) = mpsc::channel(WAITING);
+        tokio::spawn(async move {
+            let ended = gateway.clone();
+            let done = tokio::select! {
+                done = feed(gateway, session, version, thread_id, run_id, cut, &sender) => done,
+                () = ended.ended() => Done::Cut,
+                () = sender.closed() => return,
+            };
+            if done == Done::Cut {
+                // The connection is broken off, so that its client knows.
+                drop(sender.send(Err(io::ErrorKind::ConnectionAborted.into())).await);
+            }
+        });
+        Stream { pieces }
+    }
+}
+
+impl IntoResponse for Stream {
+    fn into_response(self) -> Response {
+        let pieces =
+            stream::unfold(self.pieces, |mut pieces| async move { Some((pieces.recv().await?, pieces)) });
+        let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+        (headers, Body::from_stream(pieces)).into_response()
+    }
+}
+
+/// Why a stream has no more.
+#[derive(Debug, PartialEq, Eq)]
+enum Done {
+    Ended,
+    /// Its run is not over.
+    Cut,
+}
+
+async fn feed(
+    gateway: Arc<Gateway>,
+    session: SessionId,
+    version: Version,
+    thread_id: String,
+    run_id: Option<String>,
+    cut: Cut,
+    pieces: &mpsc::Sender<io::Result<Bytes>>,
+) -> Done {
+    // What came before the cut is read again, to know what is open in the stream.
+    let from = if cut.message > 0 { cut.message - 1 } else { cut.after };
+    let mut tail = Tail::new(gateway, session, from, Arc::<Backlog>::default());
+    let mut translator = None;
+    loop {
+        let next = match timeout(ALIVE_EVERY, tail.next()).await {
+            Ok(Ok(Some(next))) => next,
+            Ok(Ok(None) | Err(_)) => return Done::Cut,
+            Err(_) => {
+                if pieces.send(Ok(Bytes::from_static(b": alive\n\n"))).await.is_err() {
+                    return Done::Cut;
+                }
+                continue;
+            }
+        };
+        let translator = match &mut translator {
+            Some(translator) => translator,
+            None if !matches!(next.entry, Entry::Message(_)) => continue,
+            None => {
+                let run_id = run_id.clone().or_else(|| next.run_id.clone()).unwrap_or_default();
+                translator.insert(Translator::new(version, thread_id.clone(), run_id, next.event.id))
+            }
+        };
+        let (told, run) = translator.feed(&next.event, next.run_id.as_deref(), &next.entry);
+        if next.event.id > cut.after
+            && !told.is_empty()
+            && pieces.send(Ok(written(&next, &told))).await.is_err()
+        {
+            return Done::Cut;
+        }
+        if run == Run::Ended {
+            return Done::Ended;
+        }
+    }
+}
+
+/// What one stored event became, as it is written.
+fn written(next: &Told, told: &[Value]) -> Bytes {
+    let mut text = String::new();
+    for (n, event) in told.iter().enumerate() {
+        if n + 1 == told.len() {
+            text += &format!("id: {}\n", next.event.id);
+        }
+        text += &format!("data: {event}\n\n");
+    }
+    text.into()
+}

@@ -1,0 +1,344 @@
+//! The events of one run as events of AG-UI.
+//!
+//! Fed with the session's events from the message on, it says for each what an AG-UI client is told.
+//! What it says follows from the events alone, ids included, so a stream that is picked up again goes
+//! on exactly where it was cut.
+
+use std::hash::{DefaultHasher, Hasher};
+
+use serde_json::{Value, json};
+use thread::Event;
+use thread_agent::conversation::Entry;
+
+/// The protocol that is spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// 0.x, which has no word for reasoning and for how a run ended.
+    Zero,
+    One,
+}
+
+/// What is open in the stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Open {
+    Nothing,
+    Text(String),
+    Reasoning(String),
+}
+
+/// Whether the run goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Run {
+    GoesOn,
+    Ended,
+}
+
+pub struct Translator {
+    version: Version,
+    thread_id: String,
+    run_id: String,
+    /// The message that the run answers.
+    message: i64,
+    /// It has begun and, of runs with the same id, it is this one's turn.
+    begun: bool,
+    open: Open,
+    /// The message id that the agent gave, once it is used.
+    named: bool,
+    streamed: Streamed,
+}
+
+/// What was streamed of the answer in this attempt, by its length and a hash.
+#[derive(Default)]
+struct Streamed {
+    bytes: usize,
+    hash: DefaultHasher,
+}
+
+impl Streamed {
+    fn add(&mut self, text: &str) {
+        self.bytes += text.len();
+        self.hash.write(text.as_bytes());
+    }
+
+    fn is(&self, whole: &str) -> bool {
+        let mut other = Streamed::default();
+        other.add(whole);
+        self.bytes == other.bytes && self.hash.finish() == other.hash.finish()
+    }
+}
+
+impl Translator {
+    /// For the run that answers a message. `thread_id` and `run_id` are those its client knows.
+    pub fn new(version: Version, thread_id: String, run_id: String, message: i64) -> Translator {
+        let (open, streamed) = (Open::Nothing, Streamed::default());
+        Translator { version, thread_id, run_id, message, begun: false, open, named: false, streamed }
+    }
+
+    /// What to tell of the next event.
+    pub fn feed(&mut self, event: &Event, run_id: Option<&str>, entry: &Entry) -> (Vec<Value>, Run) {
+        let mut told = Vec::new();
+        if event.id == self.message {
+            let mut started =
+                json!({ "type": "RUN_STARTED", "threadId": self.thread_id, "runId": self.run_id });
+            if self.version == Version::One {
+                started["protocolVersion"] = "1.0".into();
+            }
+            return (vec![started], Run::GoesOn);
+        }
+        if let Entry::RunStarted { attempt, reply_to } = entry {
+            if *reply_to == self.message {
+                self.begun = true;
+                self.streamed = Streamed::default();
+                if *attempt > 1 {
+                    told.push(custom("attempt", json!({ "attempt": attempt })));
+                }
+            }
+            return (told, Run::GoesOn);
+        }
+        if entry.ends() == Some(self.message) {
+            self.end(event, entry, &mut told);
+            return (told, Run::Ended);
+        }
+        if !self.begun || run_id != Some(&*self.run_id) {
+            return (told, Run::GoesOn);
+        }
+        self.piece(event, entry, &mut told);
+        (told, Run::GoesOn)
+    }
+
+    fn piece(&mut self, event: &Event, entry: &Entry, told: &mut Vec<Value>) {
+        match entry {
+            Entry::Token { text, .. } | Entry::Thinking { text, .. } if text.is_empty() => {}
+            Entry::Token { text, message_id } => {
+                self.streamed.add(text);
+                self.text(event, message_id.as_deref(), text, told);
+            }
+            Entry::Thinking { text, .. } => self.reasoning(event, text, told),
+            Entry::ToolCall(call) => {
+                self.close(told);
+                let id = &call.call_id;
+                told.push(json!({ "type": "TOOL_CALL_START", "toolCallId": id, "toolCallName": call.name }));
+                told.push(json!({ "type": "TOOL_CALL_ARGS", "toolCallId": id, "delta": call.arguments.to_string() }));
+                told.push(json!({ "type": "TOOL_CALL_END", "toolCallId": id }));
+            }
+            Entry::ToolResult(result) => {
+                self.close(told);
+                let content = match &result.outcome {
+                    Ok(Value::String(text)) | Err(text) => text.clone(),
+                    Ok(value) => value.to_string(),
+                };
+                told.push(json!({
+                    "type": "TOOL_CALL_RESULT",
+                    "messageId": format!("result_{}", event.id),
+                    "toolCallId": result.call_id,
+                    "content": content,
+                    "role": "tool",
+                }));
+            }
+            Entry::Status(status) => told.push(custom("status", json!({ "status": status.as_str() }))),
+            Entry::Error { error, .. } => {
+                self.close(told);
+                told.push(custom("attempt_failed", json!({ "message": error })));
+            }
+            Entry::SubAgent(sub) => told.push(custom(
+                "sub_agent",
+                json!({
+                    "parentCallId": sub.parent_call_id,
+                    "subAgent": sub.sub_agent,
+                    "event": sub.event,
+                    "payload": sub.payload,
+                }),
+            )),
+            Entry::Permission(asked) => {
+                let choices: Vec<Value> = asked
+                    .choices
+                    .iter()
+                    .map(|c| json!({ "id": c.id, "name": c.name, "kind": c.kind }))
+                    .collect();
+                let value =
+                    json!({ "requestId": asked.request_id, "title": asked.title, "choices": choices });
+                told.push(custom("permission", value));
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, event: &Event, entry: &Entry, told: &mut Vec<Value>) {
+        if let Entry::Answer { answer, .. } = entry
+            && !answer.content.is_empty()
+            && !self.streamed.is(&answer.content)
+        {
+            self.close(told);
+            // It did not come in pieces, or not in these.
+            self.text(event, answer.message_id.as_deref(), &answer.content, told);
+        }
+        self.close(told);
+        let (thread_id, run_id) = (&self.thread_id, &self.run_id);
+        let mut finished = json!({ "type": "RUN_FINISHED", "threadId": thread_id, "runId": run_id });
+        let outcome = match entry {
+            Entry::Error { error, .. } => {
+                told.push(json!({ "type": "RUN_ERROR", "message": error, "code": "run_failed" }));
+                return;
+            }
+            Entry::Cancelled { why, .. } => {
+                told.push(custom("cancelled", json!({ "message": why })));
+                "cancelled"
+            }
+            _ => "success",
+        };
+        if self.version == Version::One {
+            finished["outcome"] = json!({ "type": outcome });
+        }
+        told.push(finished);
+    }
+
+    fn text(&mut self, event: &Event, given: Option<&str>, text: &str, told: &mut Vec<Value>) {
+        if !matches!(self.open, Open::Text(_)) {
+            self.close(told);
+            let id = match given.filter(|_| !self.named) {
+                Some(id) => id.to_owned(),
+                None => format!("text_{}", event.id),
+            };
+            self.named = true;
+            told.push(json!({ "type": "TEXT_MESSAGE_START", "messageId": id, "role": "assistant" }));
+            self.open = Open::Text(id);
+        }
+        if let Open::Text(id) = &self.open {
+            told.push(json!({ "type": "TEXT_MESSAGE_CONTENT", "messageId": id, "delta": text }));
+        }
+    }
+
+    fn reasoning(&mut self, event: &Event, text: &str, told: &mut Vec<Value>) {
+        let zero = self.version == Version::Zero;
+        if !matches!(self.open, Open::Reasoning(_)) {
+            self.close(told);
+            let id = format!("reasoning_{}", event.id);
+            if zero {
+                told.push(json!({ "type": "THINKING_START" }));
+                told.push(json!({ "type": "THINKING_TEXT_MESSAGE_START" }));
+            } else {
+                told.push(json!({ "type": "REASONING_START", "messageId": id }));
+                told.push(json!({ "type": "REASONING_MESSAGE_START", "messageId": id, "role": "reasoning" }));
+            }
+            self.open = Open::Reasoning(id);
+        }
+        if let Open::Reasoning(id) = &self.open {
+            told.push(match zero {
+                true => json!({ "type": "THINKING_TEXT_MESSAGE_CONTENT", "delta": text }),
+                false => json!({ "type": "REASONING_MESSAGE_CONTENT", "messageId": id, "delta": text }),
+            });
+        }
+    }
+
+    /// Ends the message that is being streamed.
+    fn close(&mut self, told: &mut Vec<Value>) {
+        match std::mem::replace(&mut self.open, Open::Nothing) {
+            Open::Nothing => {}
+            Open::Text(id) => told.push(json!({ "type": "TEXT_MESSAGE_END", "messageId": id })),
+            Open::Reasoning(_) if self.version == Version::Zero => {
+                told.push(json!({ "type": "THINKING_TEXT_MESSAGE_END" }));
+                told.push(json!({ "type": "THINKING_END" }));
+            }
+            Open::Reasoning(id) => {
+                told.push(json!({ "type": "REASONING_MESSAGE_END", "messageId": id }));
+                told.push(json!({ "type": "REASONING_END", "messageId": id }));
+            }
+        }
+    }
+}
+
+fn custom(name: &str, value: Value) -> Value {
+    json!({ "type": "CUSTOM", "name": name, "value": value })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thread_agent::conversation::{Answer, Message, ToolCall, ToolResult};
+
+    fn types(version: Version, events: &[thread::NewEvent<'_>]) -> (Vec<String>, Run) {
+        let mut translator = Translator::new(version, "t".into(), "r".into(), 1);
+        let (mut types, mut last) = (Vec::new(), Run::GoesOn);
+        for (id, event) in (1..).zip(events) {
+            let event = event.row(id, "2026-03-18T10:30:00.123Z").to_event();
+            let (run_id, entry) = Entry::of(&event);
+            let (told, run) = translator.feed(&event, run_id.as_deref(), &entry);
+            types.extend(told.iter().map(|event| event["type"].as_str().unwrap().to_owned()));
+            last = run;
+        }
+        (types, last)
+    }
+
+    fn run() -> thread_agent::conversation::Run {
+        thread_agent::conversation::Run { run_id: "r".into(), reply_to: 1 }
+    }
+
+    fn message() -> thread::NewEvent<'static> {
+        let message = Message { run_id: Some("r".into()), ..Message::text("hello") };
+        message.event("external:web:main:dm:default:ada").unwrap()
+    }
+
+    #[test]
+    fn each_message_is_begun_and_ended_around_what_comes_between() {
+        let call = ToolCall { call_id: "c".into(), name: "ls".into(), arguments: Value::Null };
+        let result = ToolResult { call_id: "c".into(), name: "ls".into(), outcome: Ok("a".into()) };
+        let answer = Answer { content: "abc".into(), ..Answer::default() };
+        let events = [
+            message(),
+            run().started(1),
+            run().thinking("m", "hm"),
+            run().token("m", "a"),
+            run().token("m", "b"),
+            run().tool_call(&call),
+            run().tool_result(&result),
+            run().token("m", "c"),
+            run().answer(&answer),
+        ];
+        let (told, last) = types(Version::One, &events);
+        let expected = "RUN_STARTED REASONING_START REASONING_MESSAGE_START REASONING_MESSAGE_CONTENT \
+            REASONING_MESSAGE_END REASONING_END TEXT_MESSAGE_START TEXT_MESSAGE_CONTENT TEXT_MESSAGE_CONTENT \
+            TEXT_MESSAGE_END TOOL_CALL_START TOOL_CALL_ARGS TOOL_CALL_END TOOL_CALL_RESULT TEXT_MESSAGE_START \
+            TEXT_MESSAGE_CONTENT TEXT_MESSAGE_END RUN_FINISHED";
+        assert_eq!(
+            (told.join(" "), last),
+            (expected.split_whitespace().collect::<Vec<_>>().join(" "), Run::Ended)
+        );
+        let (told, _) = types(Version::Zero, &events);
+        assert!(
+            told.join(" ").contains("THINKING_TEXT_MESSAGE_END THINKING_END") && told.len() == 18,
+            "{told:?}"
+        );
+    }
+
+    #[test]
+    fn an_answer_that_did_not_stream_is_told_whole() {
+        let answer = Answer { content: "other".into(), ..Answer::default() };
+        let (told, _) =
+            types(Version::One, &[message(), run().started(1), run().token("m", "a"), run().answer(&answer)]);
+        assert_eq!(
+            told[1..].join(" "),
+            "TEXT_MESSAGE_START TEXT_MESSAGE_CONTENT TEXT_MESSAGE_END TEXT_MESSAGE_START TEXT_MESSAGE_CONTENT \
+             TEXT_MESSAGE_END RUN_FINISHED"
+        );
+    }
+
+    #[test]
+    fn a_failed_attempt_goes_on_and_a_failed_run_is_an_error() {
+        let events = [
+            message(),
+            run().started(1),
+            run().token("m", "a"),
+            run().attempt_failed("killed", None),
+            run().started(2),
+            run().token("m2", "b"),
+            run().failed("no"),
+        ];
+        let (told, last) = types(Version::One, &events);
+        assert_eq!(
+            told.join(" "),
+            "RUN_STARTED TEXT_MESSAGE_START TEXT_MESSAGE_CONTENT TEXT_MESSAGE_END CUSTOM CUSTOM TEXT_MESSAGE_START \
+             TEXT_MESSAGE_CONTENT TEXT_MESSAGE_END RUN_ERROR"
+        );
+        assert_eq!(last, Run::Ended);
+    }
+}

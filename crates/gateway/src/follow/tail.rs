@@ -1,0 +1,144 @@
+//! A session's events after one of them: first from disk, then as they come.
+//!
+//! What is stored already is read page by page, at its reader's pace, without a feed: while much is
+//! sent, nothing has to wait for it in memory. Then the reader enters the session. What was stored
+//! between the two it reads from disk, too, and what its feed repeats is left out.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use thread::queue::{Remaining, Selection};
+use thread::{After, Queue};
+
+use super::feed::{Backlog, Live, Told};
+use super::follower::Membership;
+use crate::error::Result;
+use crate::gateway::Gateway;
+use crate::session::blocking;
+use crate::session::id::SessionId;
+
+const PAGE: usize = 256 * 1024;
+
+pub struct Tail {
+    gateway: Arc<Gateway>,
+    session: SessionId,
+    backlog: Arc<Backlog>,
+    /// The last event that was handed out.
+    at: i64,
+    page: VecDeque<Arc<Told>>,
+    queue: Option<Queue>,
+    remaining: Remaining,
+    membership: Option<Membership>,
+}
+
+impl Tail {
+    pub fn new(gateway: Arc<Gateway>, session: SessionId, after: i64, backlog: Arc<Backlog>) -> Tail {
+        Tail {
+            gateway,
+            session,
+            backlog,
+            at: after,
+            page: VecDeque::new(),
+            queue: None,
+            remaining: Remaining::Some,
+            membership: None,
+        }
+    }
+
+    /// The next event that is stored already; `None` once the reader has entered the session and has
+    /// got all that does not come by the feed.
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownSession`](crate::error::RequestError::UnknownSession); those of the thread.
+    pub async fn stored(&mut self) -> Result<Option<Arc<Told>>> {
+        loop {
+            if let Some(told) = self.page.pop_front() {
+                self.at = told.event.id;
+                return Ok(Some(told));
+            }
+            match &self.membership {
+                None if self.remaining == Remaining::Some => self.read(i64::MAX).await?,
+                None => {
+                    let hub = &self.gateway.hub;
+                    let membership = hub.join(&self.gateway, self.session, self.backlog.clone()).await?;
+                    self.membership = Some(membership);
+                    self.remaining = Remaining::Some;
+                }
+                Some(membership) if self.at < membership.upto && self.remaining == Remaining::Some => {
+                    let upto = membership.upto;
+                    self.read(upto).await?;
+                }
+                Some(membership) => {
+                    self.at = self.at.max(membership.upto);
+                    self.queue = None;
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// The next event, whether it is stored already or not; `None` when the session is gone or its
+    /// reader too slow.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tail::stored`].
+    pub async fn next(&mut self) -> Result<Option<Arc<Told>>> {
+        if let Some(told) = self.stored().await? {
+            return Ok(Some(told));
+        }
+        while let Some(membership) = &mut self.membership {
+            match membership.feed.next().await {
+                Some(Live::Event(told)) if told.event.id > self.at => {
+                    self.at = told.event.id;
+                    return Ok(Some(told));
+                }
+                Some(Live::Event(_) | Live::Order(_)) => {}
+                Some(Live::Deleted) | None => break,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the reader has entered the session: what comes waits for it in memory.
+    pub fn has_entered(&self) -> bool {
+        self.membership.is_some()
+    }
+
+    /// What the reader goes on with once [`Tail::stored`] has no more, and the last event it has got.
+    pub fn into_membership(self) -> (Option<Membership>, i64) {
+        (self.membership, self.at)
+    }
+
+    /// Reads a page of what is stored up to an id.
+    async fn read(&mut self, upto: i64) -> Result<()> {
+        let (gateway, session, after, queue) =
+            (self.gateway.clone(), self.session, self.at, self.queue.take());
+        let (queue, page, remaining) = blocking(move || {
+            let mut queue = match queue {
+                Some(queue) => queue,
+                None => gateway.root.queue(session)?,
+            };
+            let mut selection = Selection::from(After(after));
+            let (mut page, mut size, mut past) = (VecDeque::new(), 0, false);
+            let mut remaining = queue.read_page(&mut selection, &mut |row| {
+                past = row.id > upto;
+                if past {
+                    return ControlFlow::Break(());
+                }
+                size += row.content.len();
+                page.push_back(Arc::new(Told::new(session, row.to_event())));
+                if size < PAGE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+            if past {
+                remaining = Remaining::None;
+            }
+            Ok((queue, page, remaining))
+        })
+        .await?;
+        (self.queue, self.page, self.remaining) = (Some(queue), page, remaining);
+        Ok(())
+    }
+}
