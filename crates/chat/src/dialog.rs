@@ -1,0 +1,98 @@
+//! A conversation at the terminal, with line editing and history.
+
+use rustyline::error::ReadlineError;
+use rustyline::history::FileHistory;
+use rustyline::{Editor, ExternalPrinter};
+
+use crate::client::Event;
+use crate::error::{Failure, Result};
+use crate::screen::{Screen, content, visible};
+use crate::session::Session;
+use crate::turn::{self, Outcome};
+
+type Lines = Editor<(), FileHistory>;
+
+/// Talks until Ctrl-D, or Ctrl-C on an empty line.
+pub async fn talk(session: &mut Session, screen: &mut Screen) -> Result<Outcome> {
+    let cannot = |e: ReadlineError| {
+        Failure::new(format_args!("cannot read lines from here: {e}"), "give the message as an argument")
+    };
+    let mut lines = Lines::new().map_err(cannot)?;
+    let history = session.place.history();
+    if let Some(history) = &history {
+        // The first time there is none.
+        let _ = lines.load_history(history);
+    }
+    screen.note(format_args!("session {}; /help lists the commands, Ctrl-D ends", session.id()));
+    let outcome = loop {
+        let mut printer = lines.create_external_printer().map_err(cannot)?;
+        let reading = tokio::task::spawn_blocking(move || {
+            let line = lines.readline("> ");
+            (lines, line)
+        });
+        let (back, line) = listen(session, screen, &mut printer, reading).await?;
+        lines = back;
+        let line = match line {
+            Ok(line) => line,
+            Err(ReadlineError::Eof) => break Outcome::Final,
+            Err(ReadlineError::Interrupted) => break Outcome::Interrupted,
+            Err(e) => return Err(cannot(e)),
+        };
+        match line.trim() {
+            "" => continue,
+            "/quit" | "/exit" => break Outcome::Final,
+            text => {
+                let _ = lines.add_history_entry(text);
+                if let Some(history) = &history {
+                    let _ = lines.append_history(history);
+                }
+                if let Err(failure) = turn::say(session, screen, text).await {
+                    // The conversation is not over because one message was refused.
+                    screen.failure(&failure);
+                }
+            }
+        }
+    };
+    Ok(outcome)
+}
+
+/// Waits for a line, and shows meanwhile what others say.
+async fn listen<T>(
+    session: &mut Session,
+    screen: &mut Screen,
+    printer: &mut impl ExternalPrinter,
+    mut reading: tokio::task::JoinHandle<T>,
+) -> Result<T> {
+    let gone = |_| Failure::new("the terminal cannot be read", "give the message as an argument");
+    loop {
+        tokio::select! {
+            line = &mut reading => return line.map_err(gone),
+            event = session.event() => match event {
+                Ok(event) => {
+                    screen.event(&event);
+                    if let Some(text) = of_others(&event) {
+                        let _ = printer.print(format!("{}\n", visible(&text)));
+                    }
+                }
+                Err(failure) => {
+                    let _ = printer.print(format!("Error: {} - {}\n", failure.what, failure.fix));
+                    // Not by leaving: the terminal is in the editor's hands until the line ends.
+                    return reading.await.map_err(gone);
+                }
+            }
+        }
+    }
+}
+
+/// What somebody else said here, or was answered.
+fn of_others(event: &Event) -> Option<String> {
+    match event.event.as_str() {
+        "message" if event.payload["fromSelf"] != true => {
+            Some(format!("[{}] {}", event.text("role"), content(&event.payload["content"])))
+        }
+        "final" => Some(format!("[agent] {}", content(&event.payload["content"]))),
+        "error" if event.payload["retryable"] != true => Some(format!("[error] {}", event.text("message"))),
+        "title" => Some(format!("[title] {}", event.text("title"))),
+        _ => None,
+    }
+}

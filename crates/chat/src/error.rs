@@ -1,0 +1,24 @@
+//! What is told when something fails: what, how to fix it, and the exit code.
+
+use std::fmt::Display;
+
+pub type Result<T> = std::result::Result<T, Failure>;
+
+#[derive(Debug)]
+pub struct Failure {
+    pub what: String,
+    pub fix: String,
+    pub code: u8,
+}
+
+impl Failure {
+    /// An operation that failed: exit 1.
+    pub fn new(what: impl Display, fix: impl Display) -> Failure {
+        Failure { what: what.to_string(), fix: fix.to_string(), code: 1 }
+    }
+
+    /// A usage error: exit 2.
+    pub fn usage(what: impl Display, fix: impl Display) -> Failure {
+        Failure { code: 2, ..Failure::new(what, fix) }
+    }
+}

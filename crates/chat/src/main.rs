@@ -1,0 +1,88 @@
+//! `thread chat`: a terminal client of the gateway `thread serve`.
+//!
+//! Everything that is said is an event on the gateway's disk, and this program keeps nothing but the
+//! number of the last event it has shown: when the connection is lost, it comes back and asks for
+//! what followed.
+
+mod client;
+mod dialog;
+mod error;
+mod options;
+mod place;
+mod screen;
+mod session;
+mod turn;
+
+use std::io::{self, IsTerminal, Read};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::error::{Failure, Result};
+use crate::options::Options;
+use crate::screen::Screen;
+use crate::session::{Session, Start};
+use crate::turn::Outcome;
+
+/// After Ctrl-C, as shells have it.
+const INTERRUPTED: u8 = 130;
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let mut screen = Screen::new(options.json);
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(e) => {
+            screen.failure(&Failure::new(format_args!("cannot start: {e}"), "close other programs"));
+            return ExitCode::FAILURE;
+        }
+    };
+    let done = runtime.block_on(run(options, &mut screen));
+    // A thread that still waits for a line of the terminal must not hold up the end.
+    runtime.shutdown_background();
+    match done {
+        Ok(Outcome::Final) => ExitCode::SUCCESS,
+        Ok(Outcome::Failed | Outcome::Cancelled) => ExitCode::FAILURE,
+        Ok(Outcome::Interrupted) => ExitCode::from(INTERRUPTED),
+        Err(failure) => {
+            screen.failure(&failure);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+async fn run(options: Options, screen: &mut Screen) -> Result<Outcome> {
+    let message = match options.message.as_deref() {
+        Some("-") => Some(read_stdin()?),
+        Some(text) => Some(text.to_owned()),
+        None if options.looks() || io::stdin().is_terminal() => None,
+        None => Some(read_stdin()?),
+    };
+    if message.as_deref().is_some_and(|text| text.trim().is_empty()) {
+        return Err(Failure::usage("the message is empty", "say something: thread chat 'hello'"));
+    }
+    let place = place::find(&options)?;
+    let mut session = Session::open(place, Start::from(&options)).await?;
+    if options.sessions {
+        screen.sessions(&session.list().await?);
+        return Ok(Outcome::Final);
+    }
+    if let Some(count) = options.history {
+        screen.history(&session.history(count).await?);
+        if message.is_none() && !io::stdin().is_terminal() {
+            return Ok(Outcome::Final);
+        }
+    }
+    match message {
+        Some(text) => turn::say(&mut session, screen, &text).await,
+        None => dialog::talk(&mut session, screen).await,
+    }
+}
+
+fn read_stdin() -> Result<String> {
+    let mut text = String::new();
+    io::stdin()
+        .read_to_string(&mut text)
+        .map_err(|e| Failure::new(format_args!("cannot read the message: {e}"), "give it as UTF-8 text"))?;
+    Ok(text)
+}

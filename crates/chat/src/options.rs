@@ -1,0 +1,64 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use uuid::Uuid;
+
+/// Talk to an agent through the gateway `thread serve`
+///
+/// With a message, says it and prints the answer as it comes. Without one, on a terminal, it is a
+/// conversation; through a pipe, stdin is the message. The last session is gone on with, unless
+/// --session or --new say otherwise.
+///
+/// The answer goes to stdout; tool calls, the place in the queue and errors go to stderr. Ctrl-C
+/// cancels the run, a second one leaves. Exit 0 after an answer, 1 after an error, 2 for a usage
+/// error, 130 after Ctrl-C.
+#[derive(Debug, Parser)]
+#[command(name = "thread chat", version)]
+#[command(after_help = "\
+Examples:
+  thread chat 'What changed since yesterday?'
+  git diff | thread chat -
+  thread chat --new
+  thread chat --sessions
+  thread chat --session 6e0a5f9e-0d2b-4f43-9a53-5c9f6c0f6d0a --history 20")]
+pub struct Options {
+    /// What to say; "-" reads it from stdin
+    pub message: Option<String>,
+
+    /// Go on with this session
+    #[arg(long, value_name = "ID", conflicts_with = "new")]
+    pub session: Option<Uuid>,
+
+    /// Begin a new session
+    #[arg(long)]
+    pub new: bool,
+
+    /// List the sessions, the latest first, and end
+    #[arg(long, conflicts_with_all = ["message", "history", "new", "session"])]
+    pub sessions: bool,
+
+    /// Print the last N messages first; alone and not on a terminal, end after them
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=200))]
+    pub history: Option<u64>,
+
+    /// Print every event as a line of JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// The gateway's address [default: where `thread serve` says it listens]
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+
+    /// Where the gateway keeps its sessions [default: $XDG_DATA_HOME/thread/sessions]
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+}
+
+impl Options {
+    /// Whether there is something to do without a message.
+    pub fn looks(&self) -> bool {
+        self.sessions || self.history.is_some()
+    }
+}

@@ -1,0 +1,120 @@
+//! Where the gateway is, how to prove oneself to it, and which session was the last.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use uuid::Uuid;
+
+use crate::error::{Failure, Result};
+use crate::options::Options;
+
+/// Where `thread serve` leaves the address it listens on, below its root.
+const ADDRESS: &str = "address";
+
+/// Where it keeps its token.
+const TOKEN: &str = "token";
+
+#[derive(Debug)]
+pub struct Place {
+    /// `ws://host:port/ws`
+    pub url: String,
+    pub token: Option<String>,
+    /// Where this program remembers what it did last; `None` where there is no home for it.
+    pub state: Option<PathBuf>,
+}
+
+pub fn find(options: &Options) -> Result<Place> {
+    let root =
+        options.root.clone().or_else(|| Some(dir_of("XDG_DATA_HOME", ".local/share")?.join("sessions")));
+    let url = match &options.url {
+        Some(url) => websocket(url)?,
+        None => websocket(&read(root.as_deref(), ADDRESS).ok_or_else(no_gateway)?)?,
+    };
+    let token = env::var("THREAD_TOKEN").ok().filter(|token| !token.is_empty());
+    // A token of this machine's gateway is nobody else's business.
+    let token = token.or_else(|| {
+        if options.url.is_none() || is_loopback(&url) { read(root.as_deref(), TOKEN) } else { None }
+    });
+    Ok(Place { url, token, state: dir_of("XDG_STATE_HOME", ".local/state") })
+}
+
+fn no_gateway() -> Failure {
+    Failure::new("no gateway has been started here", "start one with `thread serve`, or name one with --url")
+}
+
+/// The directory `thread` below one of XDG's.
+fn dir_of(variable: &str, default: &str) -> Option<PathBuf> {
+    let given = env::var_os(variable).map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let dir = given.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(default)))?;
+    Some(dir.join("thread"))
+}
+
+fn read(root: Option<&Path>, name: &str) -> Option<String> {
+    let text = fs::read_to_string(root?.join(name)).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+/// The address of the gateway's socket: `host:port`, `http://…` and `ws://…` are understood.
+fn websocket(address: &str) -> Result<String> {
+    let (scheme, rest) = address.split_once("://").unwrap_or(("ws", address));
+    let scheme = match scheme {
+        "http" | "ws" => "ws",
+        _ => {
+            let fix = "give http://HOST:PORT; for TLS, let a tunnel or proxy stand in between";
+            return Err(Failure::usage(format_args!("'{address}' is no address of a gateway"), fix));
+        }
+    };
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if host.is_empty() {
+        return Err(Failure::usage(format_args!("'{address}' names no host"), "give http://HOST:PORT"));
+    }
+    Ok(format!("{scheme}://{host}/ws"))
+}
+
+fn is_loopback(url: &str) -> bool {
+    let host = url.trim_start_matches("ws://");
+    ["localhost:", "127.", "[::1]"].iter().any(|own| host.starts_with(own))
+}
+
+impl Place {
+    /// The session that was the last one here.
+    pub fn last_session(&self) -> Option<Uuid> {
+        let text = fs::read_to_string(self.state.as_ref()?.join("chat-session")).ok()?;
+        let (url, session) = text.trim().split_once(' ')?;
+        if url == self.url { session.parse().ok() } else { None }
+    }
+
+    /// Remembers the session. Where it cannot, the next call begins a new one.
+    pub fn remember(&self, session: &str) {
+        if let Some(state) = &self.state {
+            let _ = fs::create_dir_all(state);
+            let _ = fs::write(state.join("chat-session"), format!("{} {session}\n", self.url));
+        }
+    }
+
+    /// Where the lines typed in conversations are kept.
+    pub fn history(&self) -> Option<PathBuf> {
+        Some(self.state.as_ref()?.join("chat-history"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_understood_as_people_write_them() {
+        for address in ["127.0.0.1:3336", "http://127.0.0.1:3336/", "ws://127.0.0.1:3336/ws?x=1"] {
+            assert_eq!(websocket(address).unwrap(), "ws://127.0.0.1:3336/ws");
+        }
+        assert_eq!(websocket("https://example.org").unwrap_err().code, 2);
+        assert_eq!(websocket("http://").unwrap_err().code, 2);
+    }
+
+    #[test]
+    fn the_token_goes_to_this_machine_only() {
+        assert!(is_loopback("ws://127.0.0.1:3336/ws") && is_loopback("ws://localhost:1/ws"));
+        assert!(!is_loopback("ws://localhost.example.org:1/ws") && !is_loopback("ws://10.0.0.1:3336/ws"));
+    }
+}

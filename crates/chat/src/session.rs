@@ -1,0 +1,214 @@
+//! A session, over as many connections as it takes.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::client::{Client, Error, Event, TOO_LARGE};
+use crate::error::{Failure, Result};
+use crate::options::Options;
+use crate::place::Place;
+
+/// How long a gateway may be gone before this program gives up.
+const GIVE_UP: Duration = Duration::from_secs(60);
+
+/// Waits between two tries.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// Which session to begin with.
+pub enum Start {
+    /// None: the list is looked at.
+    None,
+    New,
+    This(Uuid),
+    Last,
+}
+
+impl From<&Options> for Start {
+    fn from(options: &Options) -> Start {
+        match options.session {
+            _ if options.sessions => Start::None,
+            Some(id) => Start::This(id),
+            None if options.new => Start::New,
+            None => Start::Last,
+        }
+    }
+}
+
+pub struct Session {
+    pub place: Place,
+    client: Client,
+    client_id: String,
+    /// The current session; empty before there is one.
+    id: String,
+    /// The last event that was seen.
+    seq: i64,
+}
+
+impl Session {
+    pub async fn open(place: Place, start: Start) -> Result<Session> {
+        let client_id = Uuid::new_v4().to_string();
+        let client = Client::connect(&place.url, place.token.as_deref(), &client_id).await;
+        let client = client.map_err(|e| explain(&place, &e))?;
+        let mut session = Session { place, client, client_id, id: String::new(), seq: 0 };
+        match start {
+            Start::None => {}
+            Start::New => session.begin().await?,
+            Start::This(id) => session.switch(&id.to_string()).await?,
+            Start::Last => match session.place.last_session() {
+                // It may have been deleted meanwhile.
+                Some(id) => {
+                    match session.ask("sessions.switch", json!({ "sessionId": id.to_string() })).await {
+                        Ok(switched) => session.entered(&switched),
+                        Err(Error::Refused(_)) => session.begin().await?,
+                        Err(e) => return Err(explain(&session.place, &e)),
+                    }
+                }
+                None => session.begin().await?,
+            },
+        }
+        Ok(session)
+    }
+
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    async fn begin(&mut self) -> Result<()> {
+        let made = self.get("sessions.new", json!({})).await?;
+        self.entered(&made);
+        Ok(())
+    }
+
+    async fn switch(&mut self, id: &str) -> Result<()> {
+        let switched = self.get("sessions.switch", json!({ "sessionId": id })).await?;
+        self.entered(&switched);
+        Ok(())
+    }
+
+    fn entered(&mut self, payload: &Value) {
+        self.id = payload["sessionId"].as_str().unwrap_or_default().to_owned();
+        self.seq = payload["lastSeq"].as_i64().unwrap_or(0);
+        self.place.remember(&self.id);
+    }
+
+    /// A command of the gateway may have made another session the current one.
+    pub fn moved_to(&mut self, id: &str) {
+        if !id.is_empty() && id != self.id {
+            self.id = id.to_owned();
+            self.seq = 0;
+            self.place.remember(id);
+        }
+    }
+
+    /// The latest sessions, as the gateway lists them.
+    pub async fn list(&mut self) -> Result<Vec<Value>> {
+        let mut list = self.get("sessions.list", json!({ "limit": 100 })).await?;
+        Ok(std::mem::take(&mut list["sessions"]).as_array().cloned().unwrap_or_default())
+    }
+
+    /// The last messages, oldest first.
+    pub async fn history(&mut self, count: u64) -> Result<Vec<Value>> {
+        let params = json!({ "sessionId": self.id, "limit": count });
+        let mut history = self.get("sessions.history", params).await?;
+        Ok(std::mem::take(&mut history["messages"]).as_array().cloned().unwrap_or_default())
+    }
+
+    /// Says something. It is stored once, also when the answer was lost and it is said again.
+    pub async fn say(&mut self, text: &str) -> Result<Value> {
+        let key = Uuid::new_v4().to_string();
+        self.get("agent", json!({ "sessionId": self.id, "message": text, "idempotencyKey": key })).await
+    }
+
+    pub async fn cancel(&mut self, run: &str) -> Result<()> {
+        self.get("agent.cancel", json!({ "sessionId": self.id, "runId": run })).await.map(drop)
+    }
+
+    pub async fn permit(&mut self, request: &str, choice: &str) -> Result<()> {
+        let params = json!({ "sessionId": self.id, "requestId": request, "choice": choice });
+        self.get("permission.answer", params).await.map(drop)
+    }
+
+    /// The next event of the session; over a lost connection it goes on where it was.
+    pub async fn event(&mut self) -> Result<Event> {
+        loop {
+            match self.client.event().await {
+                Ok(event) => {
+                    self.moved_to(event.text("sessionId"));
+                    if event.seq.is_some_and(|seq| seq <= self.seq) {
+                        continue;
+                    }
+                    self.seq = event.seq.unwrap_or(self.seq);
+                    return Ok(event);
+                }
+                Err(Error::Lost(_)) => self.come_back().await?,
+                Err(e) => return Err(explain(&self.place, &e)),
+            }
+        }
+    }
+
+    /// Asks until there is an answer. Every request here may be made twice.
+    async fn get(&mut self, method: &str, params: Value) -> Result<Value> {
+        self.ask(method, params).await.map_err(|e| explain(&self.place, &e))
+    }
+
+    async fn ask(&mut self, method: &str, params: Value) -> std::result::Result<Value, Error> {
+        loop {
+            match self.client.request(method, params.clone()).await {
+                Err(Error::Lost(_)) => self.reconnect().await?,
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn come_back(&mut self) -> Result<()> {
+        self.reconnect().await.map_err(|e| explain(&self.place, &e))
+    }
+
+    /// Connects again, and asks for what came after the last event that was seen.
+    async fn reconnect(&mut self) -> std::result::Result<(), Error> {
+        let began = Instant::now();
+        let mut wait = FIRST_WAIT;
+        loop {
+            tokio::time::sleep(wait).await;
+            match self.connect_once().await {
+                Err(Error::Lost(_)) if began.elapsed() < GIVE_UP => wait = (wait * 2).min(LONGEST_WAIT),
+                done => return done,
+            }
+        }
+    }
+
+    async fn connect_once(&mut self) -> std::result::Result<(), Error> {
+        let token = self.place.token.as_deref();
+        self.client = Client::connect(&self.place.url, token, &self.client_id).await?;
+        if !self.id.is_empty() {
+            let params = json!({ "sessionId": self.id, "after": self.seq });
+            self.client.request("sessions.switch", params).await?;
+        }
+        Ok(())
+    }
+}
+
+/// What failed, and what to do about it.
+fn explain(place: &Place, error: &Error) -> Failure {
+    let url = &place.url;
+    match error {
+        Error::Lost(why) => {
+            let fix = "start it with `thread serve`, or name another with --url";
+            Failure::new(format_args!("cannot reach the gateway at {url}: {why}"), fix)
+        }
+        Error::Closed { code: TOO_LARGE, .. } => Failure::new(
+            "the message is larger than 1 MiB, more than the gateway takes",
+            "say less, or push it with `thread push` in the session's directory",
+        ),
+        Error::Closed { .. } => {
+            Failure::new(error, "set THREAD_TOKEN to the content of the file `token` in the gateway's root")
+        }
+        Error::Refused(why) => Failure::new(
+            format_args!("the gateway refused: {why}"),
+            "`thread chat --sessions` lists what there is",
+        ),
+    }
+}

@@ -1,0 +1,216 @@
+//! The real program against a real gateway, an agent that is a line of shell, and real terminals.
+
+mod harness;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use harness::{Gateway, Terminal, eventually};
+
+#[test]
+fn one_message_prints_the_answer_and_nothing_else() {
+    let gateway = Gateway::start("sed 's/^/you said: /'");
+    let said = gateway.chat(["hello"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "you said: hello\n");
+    assert_eq!(said.status.code(), Some(0));
+}
+
+#[test]
+fn the_answer_is_printed_as_it_comes() {
+    let gate = tempfile::tempdir().unwrap();
+    let pass = gate.path().join("pass");
+    let wait =
+        format!("printf first; until test -e '{}'; do sleep 0.05; done; printf ' second'", pass.display());
+    let gateway = Gateway::start(&wait);
+    let mut chat = gateway.chat(["go"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = chat.stdout.take().unwrap();
+    let mut first = [0; 5];
+    out.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"first");
+    fs::write(&pass, "").unwrap();
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, " second\n");
+    assert!(chat.wait().unwrap().success());
+}
+
+#[test]
+fn stdin_is_the_message_and_stdout_goes_into_a_pipe() {
+    let gateway = Gateway::start("tr a-z A-Z");
+    for message in [None, Some("-")] {
+        let mut chat = gateway.chat(message);
+        let mut chat = chat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        chat.stdin.take().unwrap().write_all(b"two\nlines\n").unwrap();
+        let said = chat.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&said.stdout), "TWO\nLINES\n");
+    }
+}
+
+#[test]
+fn a_reader_that_closes_the_pipe_is_no_error() {
+    let gateway = Gateway::start("yes | head -n 100000");
+    let chat = format!("{} go | head -n 1", gateway.command_line());
+    let said = Command::new("bash").args(["-c", &format!("set -o pipefail; {chat}")]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "y\n");
+    assert_eq!((said.status.code(), String::from_utf8_lossy(&said.stderr).as_ref()), (Some(0), ""));
+}
+
+#[test]
+fn an_agent_that_fails_is_exit_1_with_its_reason() {
+    let gateway = Gateway::start("echo out of order >&2; exit 3");
+    let said = gateway.chat(["hello"]).output().unwrap();
+    let errors = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert_eq!(said.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("Error: ") && errors.contains("out of order"), "{errors}");
+}
+
+#[test]
+fn the_last_session_is_gone_on_with_and_new_begins_another() {
+    let gateway = Gateway::start("cat");
+    let session_of = |args: &[&str]| {
+        let said = gateway.chat(args.iter().copied().chain(["--json"])).output().unwrap();
+        let lines = String::from_utf8(said.stdout).unwrap();
+        let last =
+            lines.lines().last().unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&said.stderr)));
+        let event: serde_json::Value = serde_json::from_str(last).unwrap();
+        assert_eq!(event["event"], "final", "{lines}");
+        event["payload"]["sessionId"].as_str().unwrap().to_owned()
+    };
+    let first = session_of(&["one"]);
+    assert_eq!(session_of(&["two"]), first);
+    let second = session_of(&["three", "--new"]);
+    assert_ne!(second, first);
+    assert_eq!(session_of(&["four"]), second);
+    assert_eq!(session_of(&["five", "--session", &first]), first);
+
+    let listed = gateway.chat(["--sessions"]).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let lines: Vec<&str> = listed.lines().collect();
+    assert_eq!(lines.len(), 2, "{listed}");
+    assert!(lines[0].starts_with(&first) && lines[0].ends_with("one"), "{listed}");
+    assert!(lines[1].starts_with(&second) && lines[1].ends_with("three"), "{listed}");
+
+    let history = gateway.chat(["--history", "2"]).stdin(Stdio::null()).output().unwrap();
+    let history = String::from_utf8(history.stdout).unwrap();
+    assert_eq!(history, "user: five\nassistant: five\n");
+}
+
+#[test]
+fn a_gateway_that_is_killed_and_comes_back_loses_nothing() {
+    let gate = tempfile::tempdir().unwrap();
+    let pass = gate.path().join("pass");
+    let wait = format!("printf 'one '; until test -e '{}'; do sleep 0.05; done; printf two", pass.display());
+    let mut gateway = Gateway::start(&wait);
+    let mut chat = gateway.chat(["go"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = chat.stdout.take().unwrap();
+    let mut first = [0; 4];
+    out.read_exact(&mut first).unwrap();
+    gateway.kill();
+    fs::write(&pass, "").unwrap();
+    gateway.restart();
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert_eq!((first.as_slice(), rest.as_str()), (b"one ".as_slice(), "two\n"));
+    assert!(chat.wait().unwrap().success());
+}
+
+#[test]
+fn ctrl_c_cancels_the_run_and_is_exit_130() {
+    let gateway = Gateway::start("printf working; exec sleep 1000");
+    let mut chat = gateway.chat(["go"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut seen = [0; 7];
+    chat.stdout.as_mut().unwrap().read_exact(&mut seen).unwrap();
+    harness::interrupt(&chat);
+    let said = chat.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert_eq!(said.status.code(), Some(130), "{errors}");
+    assert!(errors.contains("cancelled"), "{errors}");
+}
+
+#[test]
+fn what_fails_before_anything_is_said_tells_what_to_do() {
+    let home = tempfile::tempdir().unwrap();
+    let nobody = harness::chat_in(home.path(), ["hello"]).output().unwrap();
+    assert_eq!(
+        (nobody.status.code(), String::from_utf8_lossy(&nobody.stderr).as_ref()),
+        (
+            Some(1),
+            "Error: no gateway has been started here - start one with `thread serve`, or name one with --url\n"
+        )
+    );
+    let gateway = Gateway::start("cat");
+    for (args, code, error) in [
+        (vec!["hello", "--url", "https://example.org"], 2, "is no address of a gateway"),
+        (vec!["  "], 2, "the message is empty"),
+        (vec!["hello", "--session", "6e0a5f9e-0d2b-4f43-9a53-5c9f6c0f6d0a"], 1, "the gateway refused"),
+        (vec!["hello", "--session", "x"], 2, "invalid value"),
+        (vec!["hello", "--url", "127.0.0.1:1"], 1, "cannot reach the gateway"),
+    ] {
+        let said = gateway.chat(args.clone()).output().unwrap();
+        let errors = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert_eq!(said.status.code(), Some(code), "{args:?}: {errors}");
+        assert!(errors.contains(error), "{args:?}: {errors}");
+    }
+    let mut chat = gateway.chat(["-"]);
+    let mut chat = chat.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // It may give up while it still reads.
+    let _ = chat.stdin.take().unwrap().write_all(&[b'x'; 2 * 1024 * 1024]);
+    let said = chat.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.status.code() == Some(1) && errors.contains("larger than 1 MiB"), "{errors}");
+
+    let wrong = gateway.chat(["hello"]).env("THREAD_TOKEN", "wrong").output().unwrap();
+    let errors = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(wrong.status.code() == Some(1) && errors.contains("token"), "{errors}");
+}
+
+#[test]
+fn a_conversation_in_a_terminal_wide_and_narrow() {
+    let gateway = Gateway::start("sed 's/^/echo: /'");
+    for columns in [40, 160] {
+        let Some(terminal) = Terminal::start(&gateway, columns) else { return };
+        terminal.types("hello there", &["Enter"]);
+        terminal.shows("echo: hello there");
+        terminal.prompts();
+        terminal.types("/help", &["Enter"]);
+        terminal.shows("/history");
+        terminal.prompts();
+        // The line before, brought back by the history of lines.
+        terminal.types("", &["Up", "Up", "Enter"]);
+        eventually("the answer comes twice", Duration::from_secs(60), || {
+            terminal.screen().matches("echo: hello there").count() >= 2
+        });
+        terminal.prompts();
+        terminal.types("", &["C-d"]);
+        terminal.shows("exit=0");
+    }
+}
+
+#[test]
+fn in_a_terminal_ctrl_c_cancels_a_run_and_the_conversation_goes_on() {
+    let gateway = Gateway::start("read line; echo \"got $line\"; test \"$line\" = quick || exec sleep 1000");
+    let Some(terminal) = Terminal::start(&gateway, 100) else { return };
+    terminal.types("slow", &["Enter"]);
+    terminal.shows("got slow");
+    terminal.types("", &["C-c"]);
+    terminal.shows("cancelled");
+    terminal.prompts();
+    terminal.types("quick", &["Enter"]);
+    terminal.shows("got quick");
+    terminal.prompts();
+    terminal.types("", &["C-d"]);
+    terminal.shows("exit=0");
+}
+
+#[test]
+fn an_agent_cannot_steer_the_terminal() {
+    let gateway = Gateway::start(r"printf 'before\033[2J\033]0;owned\007after'");
+    let Some(terminal) = Terminal::start(&gateway, 100) else { return };
+    terminal.types("x", &["Enter"]);
+    terminal.shows(r"before\u{1b}[2J\u{1b}]0;owned\u{7}after");
+    terminal.prompts();
+    terminal.types("", &["C-d"]);
+    terminal.shows("exit=0");
+}

@@ -1,0 +1,216 @@
+//! A gateway of the test's own, the program in a home of its own, and a terminal made by tmux.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// A generous limit: the machine may be busy.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A program of this workspace. Testing this package alone does not build the others.
+fn program(name: &str) -> PathBuf {
+    static BUILT: Once = Once::new();
+    let chat = PathBuf::from(env!("CARGO_BIN_EXE_thread-chat"));
+    BUILT.call_once(|| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--workspace", "--bins", "--locked", "--quiet"]);
+        let profile = chat.parent().and_then(Path::file_name).and_then(OsStr::to_str).unwrap();
+        if profile != "debug" {
+            cargo.args(["--profile", profile]);
+        }
+        cargo.arg("--target-dir").arg(chat.ancestors().nth(2).unwrap());
+        cargo.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"));
+        assert!(cargo.status().unwrap().success(), "the other programs cannot be built");
+    });
+    chat.with_file_name(name)
+}
+
+pub fn eventually(what: &str, limit: Duration, mut check: impl FnMut() -> bool) {
+    let end = Instant::now() + limit;
+    while !check() {
+        assert!(Instant::now() < end, "not within {limit:?}: {what}");
+        std::thread::sleep(Duration::from_millis(30));
+    }
+}
+
+/// The program, in a home of its own, with nothing of ours in its environment.
+pub fn chat_in<A: AsRef<OsStr>>(home: &Path, args: impl IntoIterator<Item = A>) -> Command {
+    let mut chat = Command::new(env!("CARGO_BIN_EXE_thread-chat"));
+    chat.args(args).env("HOME", home).stdin(Stdio::null());
+    for variable in ["XDG_DATA_HOME", "XDG_STATE_HOME", "THREAD_TOKEN", "THREAD_DIR", "THREAD_NOTIFIER"] {
+        chat.env_remove(variable);
+    }
+    chat
+}
+
+pub fn interrupt(child: &Child) {
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+pub struct Gateway {
+    home: TempDir,
+    agent: String,
+    /// So that it can come back where it was.
+    listen: String,
+    process: Child,
+}
+
+impl Gateway {
+    /// With an agent that is a line of shell.
+    pub fn start(line: &str) -> Gateway {
+        let agent = &format!("sh -c '{}'", line.replace('\'', r"'\''"));
+        let home = tempfile::tempdir().unwrap();
+        let process = Gateway::spawn(home.path(), agent, "127.0.0.1:0");
+        let mut gateway = Gateway { home, agent: agent.to_owned(), listen: String::new(), process };
+        gateway.listens();
+        gateway.listen = gateway.address().trim_start_matches("http://").to_owned();
+        gateway
+    }
+
+    fn spawn(home: &Path, agent: &str, listen: &str) -> Child {
+        Command::new(program("thread-serve"))
+            .args(["--listen", listen, "--agent", agent])
+            .env("HOME", home)
+            .env("THREAD_NOTIFIER", "embedded")
+            .env_remove("XDG_DATA_HOME")
+            .env_remove("THREAD_DIR")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
+    fn root(&self) -> PathBuf {
+        self.home.path().join(".local/share/thread/sessions")
+    }
+
+    fn address(&self) -> String {
+        std::fs::read_to_string(self.root().join("address")).unwrap_or_default().trim().to_owned()
+    }
+
+    fn listens(&self) {
+        eventually("the gateway listens", LIMIT, || {
+            let address = self.address();
+            std::net::TcpStream::connect(address.trim_start_matches("http://").trim_end_matches('/')).is_ok()
+        });
+    }
+
+    pub fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    pub fn restart(&mut self) {
+        self.process = Gateway::spawn(self.home.path(), &self.agent, &self.listen);
+        self.listens();
+    }
+
+    pub fn chat<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Command {
+        chat_in(self.home.path(), args)
+    }
+
+    /// The program for a shell.
+    pub fn command_line(&self) -> String {
+        let home = self.home.path().display();
+        format!(
+            "env -u XDG_DATA_HOME -u XDG_STATE_HOME HOME='{home}' '{}'",
+            env!("CARGO_BIN_EXE_thread-chat")
+        )
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        // The agents of its sessions outlive it on purpose.
+        for session in std::fs::read_dir(self.root()).into_iter().flatten().flatten() {
+            if session.path().join("events.db").exists() {
+                let stop = Command::new(program("thread-agent"))
+                    .arg("stop")
+                    .arg("--thread")
+                    .arg(session.path())
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .status();
+                let _ = stop;
+            }
+        }
+    }
+}
+
+/// The program in a terminal of so many columns.
+pub struct Terminal {
+    socket: PathBuf,
+    _dir: TempDir,
+}
+
+impl Terminal {
+    /// `None`, said aloud, where there is no tmux.
+    pub fn start(gateway: &Gateway, columns: u16) -> Option<Terminal> {
+        if Command::new("tmux").arg("-V").output().is_err() {
+            eprintln!("SKIPPED: there is no tmux");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let terminal = Terminal { socket: dir.path().join("tmux"), _dir: dir };
+        // The shell around it hears Ctrl-C, too.
+        let run = format!("trap : INT; {}; echo exit=$?; exec sleep 1000", gateway.command_line());
+        let columns = columns.to_string();
+        let started = terminal
+            .tmux(["-f", "/dev/null", "new-session", "-d", "-x", &columns, "-y", "40", "sh", "-c", &run])
+            .output()
+            .unwrap();
+        assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
+        terminal.prompts();
+        Some(terminal)
+    }
+
+    fn tmux<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Command {
+        let mut tmux = Command::new("tmux");
+        tmux.arg("-u").arg("-S").arg(&self.socket).args(args).env("LC_ALL", "C.UTF-8").env_remove("TMUX");
+        tmux
+    }
+
+    pub fn screen(&self) -> String {
+        let shown = self.tmux(["capture-pane", "-p", "-J", "-S", "-1000"]).output().unwrap();
+        String::from_utf8_lossy(&shown.stdout).into_owned()
+    }
+
+    pub fn shows(&self, text: &str) {
+        let end = Instant::now() + LIMIT;
+        while !self.screen().contains(text) {
+            assert!(Instant::now() < end, "'{text}' is not shown:\n{}", self.screen());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits for the prompt on an empty line: what is typed earlier may be thrown away by the editor.
+    pub fn prompts(&self) {
+        eventually("the prompt comes back", LIMIT, || {
+            self.screen().lines().rev().find(|line| !line.trim().is_empty()).map(str::trim) == Some(">")
+        });
+    }
+
+    /// Types text, then presses keys by their names.
+    pub fn types(&self, text: &str, keys: &[&str]) {
+        if !text.is_empty() {
+            assert!(self.tmux(["send-keys", "-l", text]).status().unwrap().success());
+        }
+        for key in keys {
+            assert!(self.tmux(["send-keys", key]).status().unwrap().success());
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.tmux(["kill-server"]).output();
+    }
+}
