@@ -14,7 +14,7 @@ use super::reading::{self, Woken};
 use super::{Globals, output, push, signals};
 use crate::error::Error;
 use crate::model::duration;
-use crate::model::event::Event;
+use crate::model::event::{Event, Type};
 use crate::model::filter::{Filter, Scope};
 use crate::queue::{Queue, Remaining, Selection};
 
@@ -23,7 +23,8 @@ use crate::queue::{Queue, Remaining, Selection};
 /// Pushes an event like `thread push`, waits for the event that answers it, and prints the answer's
 /// content; with --json, the answer. An answer is the first event that names the question's id in its
 /// metadata as reply_to, as `thread reply` does; records with a subtype, the trace of somebody's work,
-/// are none. When no answer came in time, exit 3; the question stays stored.
+/// are none. When no answer came in time, exit 3; when an agent gave up on it or it was cancelled,
+/// exit 1; the question stays stored.
 ///
 /// Asked again under the same --idempotency-key, it is not pushed again: an answer that has come
 /// meanwhile is printed at once.
@@ -49,6 +50,14 @@ impl Ask {
         signals::allow();
         let deadline = Instant::now() + self.timeout;
         let Some(answer) = wait_for_answer(&mut queue, id, deadline)? else { return Ok(()) };
+        if answer.kind == Type::Record.as_str()
+            && let Some(ending) = &answer.subtype
+        {
+            return Err(Failure::failed(
+                format_args!("event {id} was not answered ({ending}): {}", output::plain(&answer.content)),
+                "the question stays stored; ask anew under another key",
+            ));
+        }
         if globals.json {
             let mut line = Vec::new();
             answer.row().write_line(&mut line);
@@ -59,10 +68,14 @@ impl Ask {
     }
 }
 
-/// The answer to the event `id`; `None` if nobody reads it any more.
+/// The answer to the event `id`, or the record that there will be none; `None` if nobody reads it any more.
 fn wait_for_answer(queue: &mut Queue, id: i64, deadline: Instant) -> Result<Option<Event>> {
     let about_it = format!("metadata ->> 'reply_to' IN ({id}, '{id}')");
-    let filter = format!("(type = 'message' OR subtype IS NULL) AND {about_it}");
+    // What an agent records when it gives up for good, or was told to stop.
+    let given_up = "subtype = 'error' AND json_valid(content) AND content ->> 'retryable' = 0";
+    let filter = format!(
+        "(type = 'message' OR subtype IS NULL OR subtype = 'cancelled' OR {given_up}) AND {about_it}"
+    );
     let filter = Filter::new(&filter, Scope::Reading).map_err(Error::from)?;
     // Begun before the first look, so that nothing falls between the two.
     let watcher = queue.watcher();

@@ -94,6 +94,31 @@ fn without_an_answer_it_ends_in_time_and_the_question_stays() {
 }
 
 #[test]
+fn an_agent_that_gives_up_ends_the_ask() {
+    let endings = [
+        ("error", r#"{"error":"no model","retryable":false}"#, true),
+        ("cancelled", "by ada", true),
+        ("error", r#"{"error":"no model","retryable":true}"#, false),
+        ("error", "plain text", false),
+    ];
+    for (subtype, content, ends) in endings {
+        let world = World::with_thread();
+        ask(&world, "?", "0").arg("--idempotency-key").arg("q").fails(3);
+        let record = ["push", "--type", "record", "--subtype", subtype, "--reply-to", "1", content];
+        world.thread(record).quiet();
+        let again = ask(&world, "?", "0").arg("--idempotency-key").arg("q");
+        match ends {
+            true => {
+                let error = again.fails(1);
+                let told = format!("Error: event 1 was not answered ({subtype}): {content} - ");
+                assert!(error.starts_with(&told), "{error}");
+            }
+            false => drop(again.fails(3)),
+        }
+    }
+}
+
+#[test]
 fn an_answer_that_comes_before_the_wait_begins_is_found() {
     let world = World::with_thread();
     // A notifier runs while the question is being pushed.
