@@ -33,6 +33,9 @@ use crate::run::control::notify_supervisors;
 /// --backoff. After --max-attempts such runs the consumer stalls until something new comes; with
 /// --deliver stdin, the one event that failed becomes a dead letter instead (see `thread dead`), so
 /// that it does not hold up the others.
+///
+/// A handler whose own events match its filter starts itself again and again. Leave them out:
+/// --filter "type = 'message' AND metadata ->> 'reply_to' IS NULL" takes messages and no answers.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -34,12 +34,12 @@ pub enum Delivery {
 }
 
 impl Queue {
-    /// The consumers that some of the events from `first` to `last` are for: those whose filter they
-    /// match, unless they are paused.
+    /// The consumers that are woken for some of the events from `first` to `last`: those whose filter they
+    /// match, unless they are paused or have no handler.
     pub fn recipients(&mut self, first: i64, last: i64) -> Result<Vec<Recipient>> {
         let mut recipients = Vec::new();
         for subscription in self.store.subscriptions()? {
-            if subscription.state.paused {
+            if subscription.state.paused || !subscription.has_handler() {
                 continue;
             }
             let range = ScanRange { after: first - 1, upto: last, most: usize::MAX, until: None };

@@ -26,6 +26,7 @@ fn a_synced_push_returns_when_all_whom_it_is_for_have_acknowledged() {
         &["--deliver", "stdin", "--backoff", "100ms"],
     );
     world.subscribe("woken", "thread pop --resume >>woken; thread ack --event-id 1", &[]);
+    world.thread(["subscribe", "reader", "--no-handler"]).quiet();
     world.idle_consumer("else", "content = 'nobody says this'");
     world.idle_consumer("paused", "1");
     world.thread(["pause", "--consumer", "paused"]).quiet();
