@@ -23,8 +23,8 @@ use crate::queue::{Queue, Remaining, Selection};
 /// Pushes an event like `thread push`, waits for the event that answers it, and prints the answer's
 /// content; with --json, the answer. An answer is the first event that names the question's id in its
 /// metadata as reply_to, as `thread reply` does; records with a subtype, the trace of somebody's work,
-/// are none. When no answer came in time, exit 3; when an agent gave up on it or it was cancelled,
-/// exit 1; the question stays stored.
+/// are none. When no answer came in time, or there will be none because an agent gave up or was
+/// cancelled, exit 3; the question stays stored.
 ///
 /// Asked again under the same --idempotency-key, it is not pushed again: an answer that has come
 /// meanwhile is printed at once.
@@ -53,7 +53,8 @@ impl Ask {
         if answer.kind == Type::Record.as_str()
             && let Some(ending) = &answer.subtype
         {
-            return Err(Failure::failed(
+            // Not exit 1: that would say that the question is not stored.
+            return Err(Failure::timed_out(
                 format_args!("event {id} was not answered ({ending}): {}", output::plain(&answer.content)),
                 "the question stays stored; ask anew under another key",
             ));
