@@ -110,6 +110,13 @@ impl Globals {
     }
 }
 
+/// Where this program was started.
+pub fn current_directory() -> Result<PathBuf> {
+    std::env::current_dir().map_err(|e| {
+        Failure::failed(format_args!("cannot find the current directory: {e}"), "change to one that exists")
+    })
+}
+
 /// What starts handlers after a push of this program.
 pub fn find_launcher() -> Result<Launcher> {
     let hint = "install it beside thread-agent, or put it on PATH";

@@ -3,12 +3,14 @@
 //! A protocol turns prompts into bytes for the program and its bytes into [`Said`]. It starts nothing,
 //! stores nothing and knows no time; the adapter does that, the same for all.
 
+mod acp;
 mod exec;
 mod ndjson;
 
-use crate::conversation::{Answer, Permission, Run, Status, ToolCall, ToolResult};
+use crate::conversation::{Permission, Run, Status, ToolCall, ToolResult};
 use crate::transcript::Spoken;
 
+pub use acp::Acp;
 pub use exec::Exec;
 pub use ndjson::Ndjson;
 
@@ -33,7 +35,7 @@ pub enum Said {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Done {
     /// It has answered. Without a content of its own, all tokens together are the answer.
-    Answered { content: Option<String>, about: Answer },
+    Answered { content: Option<String>, total_tokens: Option<u64>, stage: Option<String> },
     /// This attempt failed; another may be made if it is `retryable`.
     Failed { error: String, retryable: bool },
     /// It has stopped because it was told to.

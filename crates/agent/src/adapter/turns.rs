@@ -171,10 +171,10 @@ impl Adapter {
         let id = attempt.run.reply_to;
         let why = match (attempt.ending.take(), attempt.done.take()) {
             (Some(ending), _) => ending.why,
-            (None, Some(Done::Answered { content, about })) => {
+            (None, Some(Done::Answered { content, total_tokens, stage })) => {
                 let content = content.unwrap_or_else(|| std::mem::take(&mut attempt.text));
                 if content.len() <= LONGEST_ANSWER {
-                    self.answer(&mut attempt, content, about);
+                    self.answer(&mut attempt, Answer { content, total_tokens, stage, ..Answer::default() });
                     return Ok(());
                 }
                 Why::Failed { error: too_long(), retryable: false }
@@ -191,15 +191,14 @@ impl Adapter {
         Ok(())
     }
 
-    fn answer(&mut self, attempt: &mut Attempt, content: String, about: Answer) {
+    fn answer(&mut self, attempt: &mut Attempt, answer: Answer) {
         self.close_calls(attempt.run.reply_to, "the answer came without it");
         show(attempt, &mut self.unsaid, Status::Done);
         let latency = attempt.began.elapsed().as_millis();
         self.unsaid.event(attempt.run.answer(&Answer {
-            content,
             message_id: Some(attempt.message_id.clone()),
             latency_ms: u64::try_from(latency).ok(),
-            ..about
+            ..answer
         }));
     }
 

@@ -8,7 +8,7 @@ use thread::model::subscription::ConsumerId;
 use thread_agent::install::{self, CONSUMER, Install};
 
 use super::serve::Settings;
-use super::{Failure, Globals, Result, find_launcher, print};
+use super::{Failure, Globals, Result, current_directory, find_launcher, print};
 
 /// Make an agent answer what is said in a thread
 ///
@@ -40,12 +40,7 @@ impl Command {
             )
         })?;
         let mut queue = globals.open()?;
-        let cwd = std::env::current_dir().map_err(|e| {
-            Failure::failed(
-                format_args!("cannot find the current directory: {e}"),
-                "change to one that exists",
-            )
-        })?;
+        let cwd = current_directory()?;
         let env_file = self.settings.env_file.as_ref().map(|file| readable(&cwd.join(file))).transpose()?;
         let options = self.settings.words();
         let install = Install { consumer, options, env_file, ..Install::new(self.program, cwd) };

@@ -9,9 +9,9 @@ use signal_hook::iterator::Signals;
 use thread::model::duration;
 use thread::model::subscription::ConsumerId;
 use thread_agent::adapter::{Adapter, Options, Permit};
-use thread_agent::protocol::{Exec, Ndjson, Protocol};
+use thread_agent::protocol::{Acp, Exec, Ndjson, Protocol};
 
-use super::{Failure, Globals, Result, variable};
+use super::{Failure, Globals, Result, current_directory, variable};
 
 /// How the agent is run.
 #[derive(Args, Clone)]
@@ -42,6 +42,8 @@ enum Way {
     Exec,
     /// Kept: a line of JSON in for each message, lines of JSON out
     Ndjson,
+    /// Kept: an agent of the Agent Client Protocol (Claude Code, Gemini CLI, Codex, Goose, …)
+    Acp,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -85,6 +87,7 @@ pub fn run(settings: Settings, program: Vec<String>, globals: &Globals) -> Resul
     let protocol: Box<dyn Protocol> = match settings.protocol {
         Way::Exec => Box::<Exec>::default(),
         Way::Ndjson => Box::<Ndjson>::default(),
+        Way::Acp => Box::new(Acp::new(current_directory()?)),
     };
     let options = Options {
         consumer: ConsumerId::stored(consumer),

@@ -1,7 +1,7 @@
 //! A program that is run once for each message: text in on stdin, text out on stdout.
 
 use super::{Done, Ended, Prompt, Protocol, Said};
-use crate::conversation::{Answer, text_of};
+use crate::conversation::text_of;
 use crate::utf8::Utf8Stream;
 
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl Protocol for Exec {
         let rest = self.stdout.finish();
         let mut said = if rest.is_empty() { Vec::new() } else { vec![Said::Token(rest)] };
         said.push(Said::Done(match ended.code {
-            0 => Done::Answered { content: None, about: Answer::default() },
+            0 => Done::Answered { content: None, total_tokens: None, stage: None },
             _ => Done::Failed { error: ended.to_string(), retryable: true },
         }));
         said

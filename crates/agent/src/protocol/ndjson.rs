@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Done, Ended, Prompt, Protocol, Said};
-use crate::conversation::{Answer, Status, ToolCall, ToolResult};
+use crate::conversation::{Status, ToolCall, ToolResult};
 
 /// A line longer than this cannot be an answer that may be stored.
 const LONGEST_LINE: usize = 64 * 1024 * 1024;
@@ -134,8 +134,7 @@ fn read_line(line: &[u8]) -> Result<Said, String> {
             Said::Status(Status::of(&content).ok_or_else(|| format!("'{content}' is no status"))?)
         }
         Line::Final { content, total_tokens, stage } => {
-            let about = Answer { total_tokens, stage, ..Answer::default() };
-            Said::Done(Done::Answered { content, about })
+            Said::Done(Done::Answered { content, total_tokens, stage })
         }
         Line::Error { error, retryable } => Said::Done(Done::Failed { error, retryable }),
     })
@@ -151,7 +150,7 @@ mod tests {
         let mut read = |bytes: &str| program.read(bytes.as_bytes(), &mut Vec::new());
         assert_eq!(read("{\"event\":\"token\",\"con"), []);
         let said = read("tent\":\"a\"}\n\n{\"event\":\"final\"}\n{");
-        let done = Done::Answered { content: None, about: Answer::default() };
+        let done = Done::Answered { content: None, total_tokens: None, stage: None };
         assert_eq!(said, [Said::Token("a".into()), Said::Done(done)]);
     }
 

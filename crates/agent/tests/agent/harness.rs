@@ -36,6 +36,13 @@ fn programs() -> PathBuf {
     dir
 }
 
+/// The small agent in `fixtures`, which cargo builds with the tests.
+pub fn fixture() -> String {
+    let path = programs().join("examples/agent");
+    assert!(path.exists(), "build it first: cargo build -p thread-agent --example agent");
+    path.to_str().unwrap().to_owned()
+}
+
 impl Talk {
     /// A thread without an agent.
     pub fn new() -> Talk {

@@ -1,0 +1,425 @@
+//! An agent of the Agent Client Protocol, version 1, on stdio: JSON-RPC, one message a line.
+//!
+//! A process is greeted, and given a session: the one that the thread remembers, where the agent can load
+//! it, else a new one, whose first prompt then tells what was said before. After that each message is a
+//! prompt. What the agent asks of an editor (files, terminals) it is told not to expect.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use agent_client_protocol_schema::ProtocolVersion;
+use agent_client_protocol_schema::v1::{
+    AGENT_METHOD_NAMES, CLIENT_METHOD_NAMES, CancelNotification, ContentBlock, Implementation,
+    InitializeRequest, InitializeResponse, LoadSessionRequest, NewSessionRequest, NewSessionResponse,
+    PermissionOptionKind, PromptRequest, PromptResponse, RequestPermissionOutcome, RequestPermissionRequest,
+    RequestPermissionResponse, ResourceLink, SelectedPermissionOutcome, SessionNotification, SessionUpdate,
+    StopReason, TextContent, ToolCallContent, ToolCallStatus, ToolCallUpdate,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::{Done, Ended, Prompt, Protocol, Said};
+use crate::conversation::{Choice, Permission, ToolCall, ToolResult, parts_of};
+use crate::transcript::as_text;
+
+/// How much an agent may print that is no message: notices of whatever started it.
+const NOISE: usize = 64 * 1024;
+
+/// A message longer than this is not waited for.
+const LONGEST_LINE: usize = 64 * 1024 * 1024;
+
+/// What a request of ours was for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Greeting,
+    NewSession,
+    OldSession,
+    Prompt,
+}
+
+#[derive(Debug)]
+pub struct Acp {
+    /// Where the agent works; absolute.
+    cwd: PathBuf,
+    line: Vec<u8>,
+    noise: usize,
+    last_id: u64,
+    asked: BTreeMap<u64, Asked>,
+    /// The session of this process.
+    session: Option<String>,
+    /// The prompt that waits for the session.
+    waiting: Option<Prompt>,
+    can_load: bool,
+    /// Calls of this prompt that were told, by their ids: their names; and those with a result.
+    calls: BTreeMap<String, String>,
+    finished: BTreeSet<String>,
+    /// Requests of the agent for permission that wait for an answer: their ids as the agent gave them.
+    permissions: BTreeMap<String, Value>,
+}
+
+impl Acp {
+    /// An agent that works in this directory.
+    pub fn new(cwd: PathBuf) -> Acp {
+        Acp {
+            cwd,
+            line: Vec::new(),
+            noise: 0,
+            last_id: 0,
+            asked: BTreeMap::new(),
+            session: None,
+            waiting: None,
+            can_load: false,
+            calls: BTreeMap::new(),
+            finished: BTreeSet::new(),
+            permissions: BTreeMap::new(),
+        }
+    }
+
+    fn request(&mut self, asked: Asked, method: &str, params: impl Serialize, out: &mut Vec<u8>) {
+        self.last_id += 1;
+        self.asked.insert(self.last_id, asked);
+        send(out, json!({ "jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params }));
+    }
+
+    fn is_asked(&self, what: Asked) -> bool {
+        self.asked.values().any(|asked| *asked == what)
+    }
+
+    fn send_prompt(&mut self, prompt: &Prompt, with_transcript: bool, out: &mut Vec<u8>) {
+        self.calls.clear();
+        self.finished.clear();
+        let mut blocks = blocks_of(&prompt.content);
+        if with_transcript && !prompt.transcript.is_empty() {
+            blocks.insert(0, ContentBlock::Text(TextContent::new(as_text(&prompt.transcript))));
+        }
+        let session = self.session.clone().unwrap_or_default();
+        self.request(
+            Asked::Prompt,
+            AGENT_METHOD_NAMES.session_prompt,
+            PromptRequest::new(session, blocks),
+            out,
+        );
+    }
+
+    fn new_session(&mut self, out: &mut Vec<u8>) {
+        let params = NewSessionRequest::new(self.cwd.clone());
+        self.request(Asked::NewSession, AGENT_METHOD_NAMES.session_new, params, out);
+    }
+
+    fn message(&mut self, message: &Value, out: &mut Vec<u8>) -> Result<Vec<Said>, Done> {
+        let id = message.get("id").filter(|id| !id.is_null());
+        match (message.get("method").and_then(Value::as_str), id) {
+            (Some(method), Some(id)) => Ok(self.asked_of_us(method, id, message, out)),
+            (Some(method), None) => Ok(self.told(method, message)),
+            (None, Some(id)) => {
+                let asked = id.as_u64().and_then(|id| self.asked.remove(&id));
+                asked.map_or(Ok(Vec::new()), |asked| self.answered(asked, message, out))
+            }
+            (None, None) => Ok(Vec::new()),
+        }
+    }
+
+    /// The agent has answered a request of ours.
+    fn answered(&mut self, asked: Asked, message: &Value, out: &mut Vec<u8>) -> Result<Vec<Said>, Done> {
+        if let Some(error) = message.get("error") {
+            // What it cannot load it may have forgotten, too.
+            if asked == Asked::OldSession {
+                self.new_session(out);
+                return Ok(Vec::new());
+            }
+            let error = format!("the agent answered with an error: {}", error_text(error));
+            // One that does not let us in, for want of a login for one, will not do so in a second either.
+            return Err(Done::Failed { error, retryable: asked == Asked::Prompt });
+        }
+        let result = &message["result"];
+        match asked {
+            Asked::Greeting => {
+                let greeting: InitializeResponse = parsed(result)?;
+                if greeting.protocol_version != ProtocolVersion::V1 {
+                    let version = greeting.protocol_version.as_u16();
+                    let error = format!(
+                        "the agent speaks version {version} of the Agent Client Protocol; this is version 1"
+                    );
+                    return Err(Done::Failed { error, retryable: false });
+                }
+                self.can_load = greeting.agent_capabilities.load_session;
+                let old = self.waiting.as_ref().and_then(|prompt| prompt.session.clone());
+                match old.filter(|_| self.can_load) {
+                    Some(session) => {
+                        let params = LoadSessionRequest::new(session, self.cwd.clone());
+                        self.request(Asked::OldSession, AGENT_METHOD_NAMES.session_load, params, out);
+                    }
+                    None => self.new_session(out),
+                }
+                Ok(Vec::new())
+            }
+            Asked::NewSession => {
+                let session: NewSessionResponse = parsed(result)?;
+                let id = session.session_id.to_string();
+                self.session = Some(id.clone());
+                if let Some(prompt) = self.waiting.take() {
+                    self.send_prompt(&prompt, true, out);
+                }
+                // Only one that can be loaded is worth remembering.
+                Ok(if self.can_load { vec![Said::Session(id)] } else { Vec::new() })
+            }
+            Asked::OldSession => {
+                if let Some(prompt) = self.waiting.take() {
+                    self.session = prompt.session.clone();
+                    self.send_prompt(&prompt, false, out);
+                }
+                Ok(Vec::new())
+            }
+            Asked::Prompt => Ok(vec![Said::Done(self.prompt_done(result)?)]),
+        }
+    }
+
+    fn prompt_done(&self, result: &Value) -> Result<Done, Done> {
+        let response: PromptResponse = parsed(result)?;
+        Ok(match response.stop_reason {
+            StopReason::Cancelled => Done::Cancelled,
+            StopReason::Refusal => {
+                Done::Failed { error: "the agent refused to go on".into(), retryable: false }
+            }
+            _ => {
+                let total_tokens = result["usage"]["totalTokens"].as_u64();
+                Done::Answered { content: None, total_tokens, stage: None }
+            }
+        })
+    }
+
+    /// The agent tells something.
+    fn told(&mut self, method: &str, message: &Value) -> Vec<Said> {
+        // While an old session is loaded, the agent tells what was said in it.
+        if method != CLIENT_METHOD_NAMES.session_update || !self.is_asked(Asked::Prompt) {
+            return Vec::new();
+        }
+        // Kinds of updates that are not known here are none of ours.
+        let Ok(update) = serde_json::from_value::<SessionNotification>(message["params"].clone()) else {
+            return Vec::new();
+        };
+        match update.update {
+            SessionUpdate::AgentMessageChunk(chunk) => {
+                text_in(&chunk.content).map(Said::Token).into_iter().collect()
+            }
+            SessionUpdate::AgentThoughtChunk(chunk) => {
+                text_in(&chunk.content).map(Said::Thinking).into_iter().collect()
+            }
+            SessionUpdate::ToolCall(call) => self.call(ToolCallUpdate::from(call)),
+            SessionUpdate::ToolCallUpdate(call) => self.call(call),
+            _ => Vec::new(),
+        }
+    }
+
+    /// A call begins, goes on or ends. Each is told once, and has one result.
+    fn call(&mut self, call: ToolCallUpdate) -> Vec<Said> {
+        let call_id = call.tool_call_id.to_string();
+        let fields = call.fields;
+        let mut said = Vec::new();
+        let name = match self.calls.get(&call_id) {
+            Some(name) => name.clone(),
+            None => {
+                let name = fields.title.or(fields.name).unwrap_or_default();
+                self.calls.insert(call_id.clone(), name.clone());
+                let arguments = fields.raw_input.unwrap_or_default();
+                said.push(Said::Call(ToolCall { call_id: call_id.clone(), name: name.clone(), arguments }));
+                name
+            }
+        };
+        let content = || fields.content.as_deref().map(content_text).filter(|text| !text.is_empty());
+        let outcome = match fields.status {
+            Some(ToolCallStatus::Completed) => {
+                Ok(fields.raw_output.clone().or_else(|| content().map(Value::from)).unwrap_or_default())
+            }
+            Some(ToolCallStatus::Failed) => {
+                let output = fields.raw_output.as_ref().map(Value::to_string);
+                Err(content().or(output).unwrap_or_else(|| "it failed".to_owned()))
+            }
+            _ => return said,
+        };
+        if self.finished.insert(call_id.clone()) {
+            said.push(Said::Result(ToolResult { call_id, name, outcome }));
+        }
+        said
+    }
+
+    /// The agent asks for something.
+    fn asked_of_us(&mut self, method: &str, id: &Value, message: &Value, out: &mut Vec<u8>) -> Vec<Said> {
+        if method != CLIENT_METHOD_NAMES.session_request_permission {
+            let error = json!({ "code": -32601, "message": format!("this client has no {method}") });
+            send(out, json!({ "jsonrpc": "2.0", "id": id, "error": error }));
+            return Vec::new();
+        }
+        let Ok(asked) = serde_json::from_value::<RequestPermissionRequest>(message["params"].clone()) else {
+            let error = json!({ "code": -32602, "message": "these are no parameters of a request" });
+            send(out, json!({ "jsonrpc": "2.0", "id": id, "error": error }));
+            return Vec::new();
+        };
+        let request_id = id.to_string();
+        self.permissions.insert(request_id.clone(), id.clone());
+        let call_id = asked.tool_call.tool_call_id.to_string();
+        let mut said = self.call(asked.tool_call);
+        let title = self.calls.get(&call_id).cloned().unwrap_or_default();
+        let choices = asked.options.iter().map(|option| Choice {
+            id: option.option_id.to_string(),
+            name: option.name.clone(),
+            kind: kind_of(option.kind).to_owned(),
+        });
+        said.push(Said::Asks(Permission {
+            request_id,
+            title,
+            call_id: Some(call_id),
+            choices: choices.collect(),
+        }));
+        said
+    }
+
+    fn answer_permission(&mut self, request_id: &str, outcome: RequestPermissionOutcome, out: &mut Vec<u8>) {
+        if let Some(id) = self.permissions.remove(request_id) {
+            let result = RequestPermissionResponse::new(outcome);
+            send(out, json!({ "jsonrpc": "2.0", "id": id, "result": result }));
+        }
+    }
+
+    fn read_line(&mut self, line: &[u8], out: &mut Vec<u8>) -> Vec<Said> {
+        let message = serde_json::from_slice::<Value>(line).ok().filter(Value::is_object);
+        let Some(message) = message else {
+            self.noise += line.len();
+            if self.noise <= NOISE {
+                return Vec::new();
+            }
+            let shown: String = String::from_utf8_lossy(line).trim().chars().take(80).collect();
+            let error = format!("the agent program does not speak the Agent Client Protocol: {shown}");
+            return vec![Said::Done(Done::Broken(error))];
+        };
+        self.message(&message, out).unwrap_or_else(|done| vec![Said::Done(done)])
+    }
+}
+
+impl Protocol for Acp {
+    fn name(&self) -> &'static str {
+        "acp"
+    }
+
+    fn keeps_process(&self) -> bool {
+        true
+    }
+
+    fn started(&mut self) {
+        *self = Acp::new(std::mem::take(&mut self.cwd));
+    }
+
+    fn prompt(&mut self, prompt: Prompt, out: &mut Vec<u8>) {
+        if self.session.is_some() {
+            return self.send_prompt(&prompt, false, out);
+        }
+        // An attempt that ended before there was a session leaves its greeting under way.
+        if self.asked.is_empty() {
+            let us = Implementation::new("thread-agent", env!("CARGO_PKG_VERSION"));
+            let params = InitializeRequest::new(ProtocolVersion::V1).client_info(us);
+            self.request(Asked::Greeting, AGENT_METHOD_NAMES.initialize, params, out);
+        }
+        self.waiting = Some(prompt);
+    }
+
+    fn read(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Vec<Said> {
+        let mut said = Vec::new();
+        for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
+            self.line.extend_from_slice(piece);
+            let whole = self.line.ends_with(b"\n");
+            if whole || self.line.len() > LONGEST_LINE {
+                let line = std::mem::take(&mut self.line);
+                said.extend(self.read_line(&line, out));
+            }
+        }
+        said
+    }
+
+    fn ended(&mut self, ended: &Ended) -> Vec<Said> {
+        vec![Said::Done(Done::Failed { error: ended.to_string(), retryable: true })]
+    }
+
+    fn cancel(&mut self, out: &mut Vec<u8>) -> bool {
+        let (Some(session), true) = (self.session.clone(), self.is_asked(Asked::Prompt)) else {
+            return false;
+        };
+        let params = CancelNotification::new(session);
+        send(out, json!({ "jsonrpc": "2.0", "method": AGENT_METHOD_NAMES.session_cancel, "params": params }));
+        let open: Vec<String> = self.permissions.keys().cloned().collect();
+        for request_id in open {
+            self.answer_permission(&request_id, RequestPermissionOutcome::Cancelled, out);
+        }
+        true
+    }
+
+    fn permit(&mut self, request_id: &str, choice: Option<&str>, out: &mut Vec<u8>) {
+        let outcome = match choice {
+            Some(choice) => {
+                RequestPermissionOutcome::Selected(SelectedPermissionOutcome::new(choice.to_owned()))
+            }
+            None => RequestPermissionOutcome::Cancelled,
+        };
+        self.answer_permission(request_id, outcome, out);
+    }
+}
+
+fn send(out: &mut Vec<u8>, message: Value) {
+    out.extend(message.to_string().into_bytes());
+    out.push(b'\n');
+}
+
+fn parsed<T: DeserializeOwned>(result: &Value) -> Result<T, Done> {
+    serde_json::from_value(result.clone())
+        .map_err(|e| Done::Broken(format!("the agent's answer is none of the Agent Client Protocol: {e}")))
+}
+
+fn error_text(error: &Value) -> String {
+    let message = error["message"].as_str().unwrap_or("no message");
+    match error.get("data").filter(|data| !data.is_null()) {
+        Some(Value::String(data)) => format!("{message}: {data}"),
+        Some(data) => format!("{message}: {data}"),
+        None => message.to_owned(),
+    }
+}
+
+/// A message's content as blocks: text as it is, and what is given by a URL as a link to it.
+fn blocks_of(content: &str) -> Vec<ContentBlock> {
+    let text = |text: &str| ContentBlock::Text(TextContent::new(text));
+    let Some(parts) = parts_of(content) else { return vec![text(content)] };
+    let block = |part: &Value| {
+        if let Some(said) = part["text"].as_str() {
+            return Some(text(said));
+        }
+        let url = part["url"].as_str().or_else(|| part["source"]["url"].as_str())?;
+        let name = url.split(['?', '#']).next().and_then(|path| path.rsplit('/').next()).unwrap_or(url);
+        Some(ContentBlock::ResourceLink(ResourceLink::new(name, url)))
+    };
+    parts.iter().filter_map(block).collect()
+}
+
+fn text_in(content: &ContentBlock) -> Option<String> {
+    match content {
+        ContentBlock::Text(text) => Some(text.text.clone()),
+        ContentBlock::ResourceLink(link) => Some(format!("[{}]({})", link.name, link.uri)),
+        _ => None,
+    }
+}
+
+fn content_text(content: &[ToolCallContent]) -> String {
+    let text = |one: &ToolCallContent| match one {
+        ToolCallContent::Content(content) => text_in(&content.content),
+        _ => serde_json::to_string(one).ok(),
+    };
+    content.iter().filter_map(text).collect::<Vec<_>>().join("\n")
+}
+
+fn kind_of(kind: PermissionOptionKind) -> &'static str {
+    match kind {
+        PermissionOptionKind::AllowOnce => "allow_once",
+        PermissionOptionKind::AllowAlways => "allow_always",
+        PermissionOptionKind::RejectOnce => "reject_once",
+        PermissionOptionKind::RejectAlways => "reject_always",
+        _ => "other",
+    }
+}
