@@ -134,6 +134,19 @@ impl Files {
         self.path.join(name)
     }
 
+    /// A path that is absolute or relative to the thread's directory, as an absolute one.
+    pub fn resolve(&self, path: &Path) -> PathBuf {
+        normalised(&self.path.join(path))
+    }
+
+    /// An absolute path as one relative to the thread's directory.
+    pub fn relative(&self, path: &Path) -> PathBuf {
+        let common = self.path.components().zip(path.components()).take_while(|(a, b)| a == b).count();
+        let up = self.path.components().skip(common).map(|_| Component::ParentDir);
+        let relative: PathBuf = up.chain(path.components().skip(common)).collect();
+        if relative.as_os_str().is_empty() { PathBuf::from(".") } else { relative }
+    }
+
     /// Identifies this thread among copies of it: device and inode of its database.
     pub fn home(&self) -> (u64, u64) {
         self.home
@@ -485,8 +498,12 @@ pub(crate) fn parents_to_sync(path: &Path) -> Vec<PathBuf> {
 
 /// The absolute, lexically normalised form of a path: `.` and `..` resolved, links not followed.
 pub fn absolute(path: &Path) -> io::Result<PathBuf> {
+    Ok(normalised(&std::path::absolute(path)?))
+}
+
+fn normalised(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
-    for part in std::path::absolute(path)?.components() {
+    for part in path.components() {
         match part {
             Component::ParentDir => {
                 normal.pop();
@@ -495,7 +512,7 @@ pub fn absolute(path: &Path) -> io::Result<PathBuf> {
             other => normal.push(other),
         }
     }
-    Ok(normal)
+    normal
 }
 
 /// Permission bits that new files of this process do not get.

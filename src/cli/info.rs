@@ -240,7 +240,7 @@ impl Consumer {
                     pending = pending::count(queue.store(), &subscription, first, gapless)?;
                     oldest = Some((first, queue.store().stored_at(first)?));
                 }
-                dispatch::check(&subscription).err()
+                dispatch::check(queue.files(), &subscription).err()
             }
         };
         let state = &subscription.state;

@@ -1,5 +1,6 @@
 //! `thread subscribe`: registering a consumer.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use serde_json::json;
 use super::error::{Failure, Result, WithHint};
 use super::{ConsumerArg, Globals, event_id, limit, output, wake_consumer, warn_if_clamped};
 use crate::error::Error;
-use crate::files;
 use crate::files::log::{Level, Quoted};
+use crate::files::{self, Files};
 use crate::model::duration;
 use crate::model::filter::{Filter, Scope};
 use crate::model::run::{Deliver, Options};
@@ -78,9 +79,15 @@ pub struct Subscribe {
     /// Change a subscription that is there: cursor, dead letters and a pause stay
     #[arg(long)]
     replace: bool,
-    /// Where the handler runs [default: the current directory]
+    /// Where the handler runs; a relative one moves along with the thread [default: the current directory]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     cwd: Option<PathBuf>,
+    /// A variable for the handler; may be given several times. Whoever can read the thread can read it
+    #[arg(long, value_name = "KEY=VALUE", value_parser = variable)]
+    env: Vec<(String, String)>,
+    /// Give it no others of whoever dispatches but HOME, LANG, LC_*, LOGNAME, PATH, TMPDIR, TZ and USER
+    #[arg(long)]
+    clear_env: bool,
 }
 
 /// The waits between attempts: a type of its own, because the parser takes a list for repetition.
@@ -116,6 +123,20 @@ fn from(text: &str) -> std::result::Result<From, String> {
     }
 }
 
+/// A variable of a handler's environment.
+fn variable(text: &str) -> std::result::Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("it must be KEY=VALUE")?;
+    let is_name = !name.starts_with(|c: char| c.is_ascii_digit())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    if name.is_empty() || !is_name {
+        return Err("a name is made of A-Z a-z 0-9 _, and does not begin with a digit".to_owned());
+    }
+    if name.starts_with("THREAD_") && name != "THREAD_NOTIFIER" {
+        return Err("the names that begin with THREAD_ are thread's own".to_owned());
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
 impl Subscribe {
     pub fn run(mut self, globals: &Globals) -> Result<()> {
         let handler = if self.no_handler { NO_HANDLER.to_owned() } else { self.handler()? };
@@ -132,8 +153,16 @@ impl Subscribe {
                 "use 1 to 128 of A-Z a-z 0-9 . _ - : @, beginning with a letter or digit",
             )
         })?;
-        let cwd = directory(self.cwd.as_deref())?;
+        let dir = directory(self.cwd.as_deref())?;
+        let env: BTreeMap<String, String> = self.env.iter().cloned().collect();
+        if env.len() < self.env.len() {
+            return Err(Failure::usage("a variable is given twice by --env", "give each once"));
+        }
         let mut queue = globals.open()?;
+        let cwd = match self.cwd {
+            Some(given) if given.is_relative() => queue.files().relative(&dir),
+            _ => dir,
+        };
         let filter = self.filter.filter(|text| !text.trim().is_empty());
         Filter::new(filter.as_deref().unwrap_or_default(), Scope::Subscription).map_err(Error::from)?;
         let from = match self.from {
@@ -153,6 +182,8 @@ impl Subscribe {
                 max_attempts: self.max_attempts,
                 backoff: self.backoff.0,
                 timeout: self.timeout,
+                env,
+                clear_env: self.clear_env,
             },
             from,
             replace: self.replace,
@@ -174,7 +205,7 @@ impl Subscribe {
             notify_supervisors(queue.files());
         }
         wake_consumer(&mut queue, &consumer);
-        if globals.json { print_json(&new) } else { output::line(&consumer) }
+        if globals.json { print_json(queue.files(), &new) } else { output::line(&consumer) }
     }
 }
 
@@ -205,18 +236,20 @@ impl Subscribe {
     }
 }
 
-fn print_json(new: &NewSubscription) -> Result<()> {
+fn print_json(files: &Files, new: &NewSubscription) -> Result<()> {
     let options = &new.options;
     output::json(&json!({
         "consumer_id": new.consumer.as_str(),
         "handler_cmd": new.handler_cmd,
         "filter": new.filter,
-        "cwd": new.cwd.as_ref().map(|cwd| cwd.to_string_lossy()),
+        "cwd": new.cwd.as_ref().map(|cwd| files.resolve(cwd).to_string_lossy().into_owned()),
         "deliver": options.deliver.as_str(),
         "batch_size": options.batch_size,
         "max_attempts": options.max_attempts,
         "backoff": duration::format_list(&options.backoff),
         "timeout": options.timeout.map(duration::format),
+        "env": options.env,
+        "clear_env": options.clear_env,
     }))
 }
 

@@ -6,6 +6,7 @@
 //! consumer stalls, or, when events are delivered on stdin, the one event at fault becomes a dead
 //! letter. `run` carries out what is decided here; a store remembers it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,10 @@ pub struct Options {
     /// How long a run may take.
     #[serde(with = "millis")]
     pub timeout: Option<Duration>,
+    /// Variables that the handler gets, whoever dispatches.
+    pub env: BTreeMap<String, String>,
+    /// Of the dispatcher's environment the handler gets only what no program can do without.
+    pub clear_env: bool,
 }
 
 impl Default for Options {
@@ -57,6 +62,8 @@ impl Default for Options {
             max_attempts: 5,
             backoff: [1, 5, 30, 120, 600].map(Duration::from_secs).to_vec(),
             timeout: None,
+            env: BTreeMap::new(),
+            clear_env: false,
         }
     }
 }

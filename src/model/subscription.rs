@@ -92,7 +92,7 @@ pub struct NewSubscription {
     pub handler_cmd: String,
     /// Already checked; `None` for no filter.
     pub filter: Option<String>,
-    /// Where the handler runs, absolute.
+    /// Where the handler runs: absolute, or relative to the thread's directory.
     pub cwd: Option<PathBuf>,
     pub options: Options,
     /// Where to set the cursor; `None` keeps what is stored.
@@ -123,7 +123,8 @@ pub struct Subscription {
     pub handler_cmd: String,
     /// As it was given; blank means none. It has not been checked on this connection.
     pub filter: Option<String>,
-    /// Where the handler runs; `None` means where the dispatcher runs.
+    /// Where the handler runs: absolute, or relative to the thread's directory. `None` means where the
+    /// dispatcher runs.
     pub cwd: Option<PathBuf>,
     /// Distinguishes this subscription from a later one of the same name.
     pub token: String,

@@ -178,7 +178,7 @@ pub fn next_step(queue: &mut Queue, subscription: &Subscription, until: Option<I
     if look.first.is_none() && !subscription.has_retry() {
         return Ok(if look.cut_short { Step::Unknown } else { Step::None { pending: false } });
     }
-    check(subscription)?;
+    check(&queue.files, subscription)?;
     let state = &subscription.state;
     let newer = match state.phase {
         Phase::Stalled if !state.paused => match has_newer(queue, subscription, until)? {
@@ -224,12 +224,12 @@ pub fn since_last_run(subscription: &Subscription) -> Subscription {
 /// # Errors
 ///
 /// [`Error::BrokenSubscription`].
-pub fn check(subscription: &Subscription) -> Result<()> {
+pub fn check(files: &Files, subscription: &Subscription) -> Result<()> {
     let consumer = &subscription.consumer;
     if subscription.handler_cmd.trim().is_empty() {
         return Err(Error::BrokenSubscription(format!("the handler of '{consumer}' is empty")));
     }
-    match &subscription.cwd {
+    match subscription.cwd.as_deref().map(|cwd| files.resolve(cwd)) {
         Some(cwd) if !cwd.is_dir() => Err(Error::BrokenSubscription(format!(
             "the working directory of '{consumer}', {}, is gone",
             cwd.display()

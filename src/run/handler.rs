@@ -143,18 +143,16 @@ pub fn start(
     })
 }
 
-/// The handler's command line, with nothing of ours in its environment but what it needs.
+/// The handler's command line, in its place and with its environment.
 fn command(queue: &Queue, subscription: &Subscription) -> Command {
     let mut command = Command::new("/bin/sh");
     command.arg("-c").arg(&subscription.handler_cmd);
-    for name in spawn::thread_variables() {
-        command.env_remove(name);
-    }
+    command.env_clear().envs(spawn::handler_environment(&subscription.options));
     command.env("THREAD_DIR", queue.path());
     command.env("THREAD_CONSUMER", subscription.consumer.as_str());
     command.env("THREAD_LAST_ACKED_ID", subscription.last_acked_id.to_string());
     if let Some(cwd) = &subscription.cwd {
-        command.current_dir(cwd);
+        command.current_dir(queue.files.resolve(cwd));
     }
     command
 }

@@ -6,13 +6,16 @@
 //! pusher's terminal would reach it, and handler B would inherit the lock of consumer A whenever
 //! A's handler pushes.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::RawFd;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::files::lock::Lock;
+use crate::model::run::Options;
 
 /// Makes `command` start detached, holding on to `lock` (and nothing else) if there is one.
 pub fn detached(command: &mut Command, lock: Option<RawFd>) -> &mut Command {
@@ -58,10 +61,38 @@ fn prepare_child(lock: Option<RawFd>) -> io::Result<()> {
     Ok(())
 }
 
+/// What a handler gets of this environment with [`Options::clear_env`].
+const KEPT: [&str; 9] =
+    ["HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "THREAD_NOTIFIER", "TMPDIR", "TZ", "USER"];
+
+/// Where programs are looked for if nobody says so.
+const USUAL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// The environment of a handler, but for what it is told of its thread. The folder of this program
+/// stands last on its `PATH`, so that a handler can call it whoever dispatched.
+pub fn handler_environment(options: &Options) -> BTreeMap<OsString, OsString> {
+    let is_kept =
+        |name: &OsString| KEPT.iter().any(|kept| name == kept) || name.as_encoded_bytes().starts_with(b"LC_");
+    let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os()
+        .filter(|(name, _)| !is_ours(name) && (!options.clear_env || is_kept(name)))
+        .chain(options.env.iter().map(|(name, value)| (name.into(), value.into())))
+        .collect();
+    let path = environment.entry("PATH".into()).or_insert_with(|| USUAL_PATH.into());
+    if let Some(folder) = std::env::current_exe().ok().as_deref().and_then(Path::parent)
+        && !std::env::split_paths(path).any(|dir| dir == folder)
+    {
+        path.push(":");
+        path.push(folder);
+    }
+    environment
+}
+
 /// The variables of this environment that a handler must not see: all of ours, except the choice of
 /// the notifier.
 pub fn thread_variables() -> impl Iterator<Item = OsString> {
-    std::env::vars_os()
-        .map(|(name, _)| name)
-        .filter(|name| name.as_encoded_bytes().starts_with(b"THREAD_") && name != "THREAD_NOTIFIER")
+    std::env::vars_os().map(|(name, _)| name).filter(is_ours)
+}
+
+fn is_ours(name: &OsString) -> bool {
+    name.as_encoded_bytes().starts_with(b"THREAD_") && name != "THREAD_NOTIFIER"
 }

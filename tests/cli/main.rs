@@ -21,6 +21,7 @@ mod exclusion;
 mod external;
 mod filters;
 mod guide;
+mod handlers_environment;
 mod handlers_hostile;
 mod handlers_logs;
 mod handlers_rule;

@@ -41,7 +41,7 @@ fn subscriptions(doctor: &mut Doctor<'_>, queue: &mut Queue) -> Result<()> {
         if let Err(e) = pending::checked_filter(&subscription) {
             doctor.tell(Finding::failed("filter", e));
         }
-        if let Err(e) = dispatch::check(&subscription) {
+        if let Err(e) = dispatch::check(&queue.files, &subscription) {
             doctor.tell(Finding::failed("handler", e));
         }
     }
@@ -62,7 +62,9 @@ fn left_alone(queue: &mut Queue) -> Result<BTreeSet<ConsumerId>> {
 fn look(queue: &mut Queue) -> Result<BTreeSet<ConsumerId>> {
     let mut left = BTreeSet::new();
     for subscription in queue.store.subscriptions()? {
-        if is_due(&mut queue.store, &subscription)? && !is_looked_after(&queue.files, &subscription) {
+        if is_due(&queue.files, &mut queue.store, &subscription)?
+            && !is_looked_after(&queue.files, &subscription)
+        {
             left.insert(subscription.consumer);
         }
     }
@@ -71,11 +73,11 @@ fn look(queue: &mut Queue) -> Result<BTreeSet<ConsumerId>> {
 
 /// Whether its handler is to be started, now or when a wait is over. Unlike a dispatch this writes
 /// nothing, neither to the log nor about how far it looked.
-fn is_due(store: &mut dyn Store, subscription: &Subscription) -> Result<bool> {
+fn is_due(files: &Files, store: &mut dyn Store, subscription: &Subscription) -> Result<bool> {
     if !subscription.has_handler() {
         return Ok(false);
     }
-    if pending::checked_filter(subscription).is_err() || dispatch::check(subscription).is_err() {
+    if pending::checked_filter(subscription).is_err() || dispatch::check(files, subscription).is_err() {
         return Ok(false);
     }
     let mut any = |subscription: &Subscription| -> Result<bool> {

@@ -1,13 +1,16 @@
 //! Programs that are to be run: those that handlers begin with, and the notifier.
 
-use std::ffi::OsStr;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::{Doctor, Finding};
 use crate::error::{Error, Result};
+use crate::files::Files;
 use crate::model::subscription::Subscription;
 use crate::queue::Queue;
+use crate::run::spawn::handler_environment;
 use crate::run::{WakeBy, dispatch};
 use crate::store::Store;
 
@@ -21,7 +24,7 @@ pub fn check(doctor: &mut Doctor<'_>, queue: &mut Queue) {
 
 fn notifier(doctor: &mut Doctor<'_>) -> Result<()> {
     if let WakeBy::Notifier { program, .. } = &doctor.launcher.waking
-        && !can_run(program.as_os_str(), None)?
+        && !can_run(program.as_os_str(), None, None)?
     {
         let problem = format!("the notifier {} cannot be run", program.display());
         let advice = "set THREAD_NOTIFIER to a program that can be run, to `embedded` or to `off`";
@@ -37,9 +40,9 @@ fn handlers(doctor: &mut Doctor<'_>, queue: &mut Queue) -> Result<()> {
     }
     for subscription in queue.store.subscriptions()? {
         // Where its directory is gone, that is told, and its program need not be missing.
-        if dispatch::check(&subscription).is_ok()
+        if dispatch::check(&queue.files, &subscription).is_ok()
             && let Some(word) = program_of(&subscription)
-            && !can_run(word.as_ref(), subscription.cwd.as_deref())?
+            && !runs_in(&queue.files, word, &subscription)?
         {
             let problem = format!(
                 "the handler of '{}' begins with '{word}', which the shell cannot run",
@@ -61,12 +64,26 @@ fn program_of(subscription: &Subscription) -> Option<&str> {
     (is_plain && has_place).then_some(word)
 }
 
+/// Whether the shell of a handler finds something to run by that name.
+fn runs_in(files: &Files, word: &str, subscription: &Subscription) -> Result<bool> {
+    let dir = subscription.cwd.as_deref().map(|cwd| files.resolve(cwd));
+    can_run(word.as_ref(), dir.as_deref(), Some(handler_environment(&subscription.options)))
+}
+
 /// Whether a shell finds something to run by that name: it alone knows its builtins.
-fn can_run(word: &OsStr, dir: Option<&Path>) -> Result<bool> {
+fn can_run(
+    word: &OsStr,
+    dir: Option<&Path>,
+    environment: Option<BTreeMap<OsString, OsString>>,
+) -> Result<bool> {
     // Some shells find a file by its path whether or not it may be executed.
     const ASK: &str = r#"command -v -- "$1" && case $1 in */*) [ -f "$1" ] && [ -x "$1" ];; esac"#;
     let mut command = Command::new("/bin/sh");
-    command.args(["-c", ASK, "sh"]).arg(word).current_dir(dir.unwrap_or(Path::new(".")));
+    command.args(["-c", ASK, "sh"]).arg(word);
+    command.current_dir(dir.unwrap_or(Path::new(".")));
+    if let Some(environment) = environment {
+        command.env_clear().envs(environment);
+    }
     let asked = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     Ok(asked.map_err(|source| Error::Spawn { what: "/bin/sh", source })?.success())
 }
@@ -91,7 +108,7 @@ mod tests {
             ("./gone", false),
             ("/", false),
         ] {
-            assert_eq!(can_run(word.as_ref(), Some(dir.path())).unwrap(), can, "{word}");
+            assert_eq!(can_run(word.as_ref(), Some(dir.path()), None).unwrap(), can, "{word}");
         }
     }
 }

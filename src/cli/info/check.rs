@@ -114,7 +114,7 @@ impl CheckArgs {
                 format!("the oldest pending event is {} old, more than {most}", duration::rough(age)),
             );
         }
-        let nobody = consumer.state == "idle" || fact("reason") == Some("interrupted");
+        let nobody = (s.has_handler() && consumer.state == "idle") || fact("reason") == Some("interrupted");
         if nobody && self.max_age.is_none() && age > UNATTENDED {
             let age = duration::rough(age);
             let pending = events(consumer.pending);
