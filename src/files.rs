@@ -63,6 +63,8 @@ pub struct Files {
     group: u32,
     /// Device and inode of `events.db`.
     home: (u64, u64),
+    /// Whether its file names are the same in capitals.
+    ignores_case: bool,
 }
 
 impl Files {
@@ -104,10 +106,13 @@ impl Files {
             owner: rustix::process::geteuid().as_raw(),
             group,
             home: (0, 0),
+            ignores_case: false,
         })
     }
 
     fn of(path: PathBuf, dir: OwnedFd, like: &Stat) -> Files {
+        let capitals = rustix::fs::statat(&dir, DB.to_ascii_uppercase(), AtFlags::SYMLINK_NOFOLLOW);
+        let ignores_case = capitals.is_ok_and(|found| identity(&found) == identity(like));
         Files {
             path,
             dir: Arc::new(dir),
@@ -115,6 +120,7 @@ impl Files {
             owner: like.st_uid,
             group: like.st_gid,
             home: identity(like),
+            ignores_case,
         }
     }
 
@@ -171,13 +177,18 @@ impl Files {
     }
 
     /// The lock that whoever runs a consumer's handler holds.
-    pub fn consumer_lock(consumer: &ConsumerId) -> PathBuf {
-        Path::new("run").join(format!("{}.lock", consumer.file_stem()))
+    pub fn consumer_lock(&self, consumer: &ConsumerId) -> PathBuf {
+        Path::new("run").join(format!("{}.lock", self.stem_of(consumer)))
     }
 
     /// The output of a consumer's handler.
-    pub fn handler_log(consumer: &ConsumerId) -> PathBuf {
-        Path::new("logs/handlers").join(format!("{}.log", consumer.file_stem()))
+    pub fn handler_log(&self, consumer: &ConsumerId) -> PathBuf {
+        Path::new("logs/handlers").join(format!("{}.log", self.stem_of(consumer)))
+    }
+
+    /// How the names of a consumer's files begin.
+    pub fn stem_of(&self, consumer: &ConsumerId) -> String {
+        consumer.file_stem(self.ignores_case)
     }
 
     /// Opens a file, making it (but no directory) if `access` says so.

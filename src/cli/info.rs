@@ -364,6 +364,6 @@ fn at_work(files: &Files, subscription: &Subscription) -> AtWork {
         return AtWork::Elsewhere;
     }
     // When both are gone or were never recorded, the run lasts as long as anything of it holds the lock.
-    let lock = Files::consumer_lock(&subscription.consumer);
+    let lock = files.consumer_lock(&subscription.consumer);
     holders_of(files, &lock).next().map_or(AtWork::Nobody, |holder| AtWork::Process(holder.pid))
 }

@@ -12,7 +12,7 @@ use super::error::Result;
 use super::output::{self, Foreign, Reader};
 use super::{ConsumerArg, Globals, limit};
 use crate::error::{Error, IoContext};
-use crate::files::{Access, Files};
+use crate::files::Access;
 
 /// How often a followed log is looked at.
 const STEP: Duration = Duration::from_millis(100);
@@ -39,7 +39,7 @@ impl Logs {
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
         let files = queue.files().clone();
-        let name = Files::handler_log(&consumer);
+        let name = files.handler_log(&consumer);
         // A log outlives its subscription.
         if queue.store().subscription(&consumer)?.is_none() && !files.exists(&name) {
             return Err(Error::UnknownConsumer(consumer).into());

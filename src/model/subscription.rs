@@ -50,10 +50,12 @@ impl ConsumerId {
     }
 
     /// The stem of this consumer's files: the id itself, or, for an id that `subscribe` would not
-    /// accept, its percent-encoded form (shortened with a digest when it would be too long).
-    /// Distinct ids have distinct stems, and none begins with `_` or `.`.
-    pub fn file_stem(&self) -> String {
-        if ConsumerId::new(&self.0).is_ok() {
+    /// accept, its percent-encoded form (shortened with a digest when it would be too long). Where file
+    /// names ignore case, capital letters are encoded as well. Distinct ids have distinct stems, and none
+    /// begins with `_` or `.`.
+    pub fn file_stem(&self, ignores_case: bool) -> String {
+        let is_plain = |byte: u8| is_plain(byte) && !(ignores_case && byte.is_ascii_uppercase());
+        if ConsumerId::new(&self.0).is_ok() && self.0.bytes().all(is_plain) {
             return self.0.clone();
         }
         let mut stem = String::from("%");
@@ -212,7 +214,7 @@ mod tests {
     #[test]
     fn ids_are_checked_once_and_name_files() {
         for fine in ["a", "worker-1", "A.b_c:d@e", "9"] {
-            assert_eq!(ConsumerId::new(fine).unwrap().file_stem(), fine);
+            assert_eq!(ConsumerId::new(fine).unwrap().file_stem(false), fine);
         }
         for bad in ["", ".a", "_a", "-a", "a/b", "a b", "é", "a\n", "..", &"x".repeat(129)] {
             assert!(ConsumerId::new(bad).is_err(), "{bad:?}");
@@ -223,11 +225,22 @@ mod tests {
     fn foreign_ids_get_distinct_harmless_file_names() {
         let ids =
             ["", "../x", "a b", "a%20b", "%a b", "_jsonl", ".", "é", &"x".repeat(500), &"x".repeat(501)];
-        let stems: Vec<String> = ids.iter().map(|id| ConsumerId::stored(*id).file_stem()).collect();
+        let stems: Vec<String> = ids.iter().map(|id| ConsumerId::stored(*id).file_stem(false)).collect();
         for (id, stem) in ids.iter().zip(&stems) {
             assert!(stem.starts_with('%') && !stem.contains('/') && stem.len() <= 180, "{id:?}: {stem}");
         }
         let distinct: std::collections::HashSet<_> = stems.iter().collect();
         assert_eq!(distinct.len(), stems.len());
+    }
+
+    #[test]
+    fn where_names_ignore_case_ids_that_differ_in_case_have_stems_that_differ_in_more() {
+        let long = |of: &str| of.repeat(150);
+        let ids = ["bot", "Bot", "BOT", "%bot", "%Bot", "b%6ft", "é", "É", "%c3%a9", "%C3%A9"];
+        let ids = ids.map(str::to_owned).into_iter().chain([long("a"), long("A"), long("aA")]);
+        let stems = ids.map(|id| ConsumerId::stored(id).file_stem(true)).collect::<Vec<_>>();
+        let distinct: std::collections::HashSet<_> = stems.iter().map(|s| s.to_lowercase()).collect();
+        assert_eq!(distinct.len(), stems.len(), "{stems:?}");
+        assert_eq!(stems[..2], ["bot", "%%42ot"]);
     }
 }

@@ -162,7 +162,7 @@ pub fn start_if_due(
 
 /// Tries the consumer's lock.
 pub fn try_lock(files: &Files, consumer: &ConsumerId) -> Result<Option<Lock>> {
-    Lock::try_take(files, Files::consumer_lock(consumer))
+    Lock::try_take(files, files.consumer_lock(consumer))
 }
 
 /// What to do for a consumer now.

@@ -257,11 +257,11 @@ struct Output {
 
 impl Output {
     fn open(files: &Files, subscription: &Subscription) -> std::io::Result<Output> {
-        let name = Files::handler_log(&subscription.consumer);
+        let name = files.handler_log(&subscription.consumer);
         files.make_dir("logs/handlers")?;
         if files.size(&name) > LOG_LIMIT {
             // The `~` keeps these names apart from every consumer's.
-            let stem = format!("{}~", subscription.consumer.file_stem());
+            let stem = format!("{}~", files.stem_of(&subscription.consumer));
             rotation::set_aside(files, &name.to_string_lossy(), &stem, "log")?;
         }
         Ok(Output { file: files.open_file(name, Access::Append)?, from: 0 })

@@ -17,7 +17,6 @@ use rustix::process::Signal;
 use super::control::{notify_supervisors, update};
 use super::process::{self, Liveness, handler_of, supervisor_of};
 use crate::error::{Error, Result};
-use crate::files::Files;
 use crate::model::run::{Ended, Exit, Phase, ProcessId, RunState, StopRequest, Task, apply_outcome};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time::Time;
@@ -68,7 +67,7 @@ pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> R
             if asked.is_some() {
                 return Ok(Stopped::Done);
             }
-            if !starting || process::holders_of(&queue.files, &lock_of(&current)).next().is_none() {
+            if !starting || process::holders_of(&queue.files, &lock_of(queue, &current)).next().is_none() {
                 return Ok(Stopped::NothingToStop);
             }
         } else if state.stop.is_none() && asked.is_some_and(|since| since != state.since) {
@@ -97,8 +96,8 @@ pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> R
     }
 }
 
-fn lock_of(subscription: &Subscription) -> std::path::PathBuf {
-    Files::consumer_lock(&subscription.consumer)
+fn lock_of(queue: &Queue, subscription: &Subscription) -> std::path::PathBuf {
+    queue.files.consumer_lock(&subscription.consumer)
 }
 
 /// Asks the supervisor of a run or a wait to end it. Returns false when there is none any more.
@@ -149,7 +148,7 @@ pub(super) fn stopped_update(current: &Subscription, newest: i64, now: Time) -> 
 
 /// Ends what a killed supervisor left running.
 fn end_orphans(queue: &Queue, subscription: &Subscription, request: StopRequest) {
-    let lock = lock_of(subscription);
+    let lock = lock_of(queue, subscription);
     let variable = |name: &str, value: &[u8]| [name.as_bytes(), b"=", value].concat();
     let told_who_it_is = [
         variable("THREAD_DIR", queue.path().as_os_str().as_bytes()),

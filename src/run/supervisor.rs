@@ -72,7 +72,7 @@ pub unsafe fn supervise(
 ) -> Result<()> {
     let files = Files::open(dir)?;
     // SAFETY: the caller's promise.
-    let lock = unsafe { Lock::adopt(lock_fd, &files, Files::consumer_lock(consumer)) };
+    let lock = unsafe { Lock::adopt(lock_fd, &files, files.consumer_lock(consumer)) };
     let Some(mut lock) = lock.filter(|_| files.is_owner()) else {
         return Err(Error::Other("a supervisor is started by a dispatcher, which passes it a lock".into()));
     };

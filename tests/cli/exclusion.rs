@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::harness::{World, kill_and_wait};
+use crate::harness::{World, kill_and_wait, skipped};
 
 /// Notes its pid while it works, in a file of its own consumer, and looks whether another one is
 /// at work. Only built-in commands touch that file, so no child can stand for a killed handler.
@@ -110,4 +110,54 @@ fn kills_at_any_moment_neither_double_a_run_nor_lose_an_event() {
     }
     assert!(kills > 0, "nothing was killed, so nothing was shown");
     world.assert_log_is_exact();
+}
+
+/// Two consumers whose names differ only in case, both with a handler that waits until the other one is at
+/// work, too.
+const TWO_CASES: &str = "\
+thread init inbox >/dev/null || exit
+for consumer in bot Bot; do
+    thread subscribe --consumer $consumer --timeout 60s --max-attempts 1 --deliver stdin --handler \
+        'cat; : >$THREAD_CONSUMER-began; until [ -e bot-began ] && [ -e Bot-began ]; do sleep 0.01; done' >/dev/null
+done
+thread push --source self --type message --content x >/dev/null
+until [ \"$(thread info | grep -c 'pending: 0')\" = 2 ]; do
+    thread info | grep -q stalled && break
+    sleep 0.05
+done
+thread logs --consumer bot >bot-log; thread logs --consumer Bot >Bot-log
+thread info";
+
+fn assert_both_ran(world: &World, info: &str) {
+    assert_eq!(info.matches("pending: 0").count(), 2, "{info}\n{:#?}", world.log());
+    for log in ["bot-log", "Bot-log"] {
+        assert_eq!(world.read(log).matches(" begins ").count(), 1, "{log}: {}", world.read(log));
+    }
+}
+
+#[test]
+fn consumers_whose_names_differ_in_case_run_at_the_same_time() {
+    let world = World::new();
+    let info = world.sh(TWO_CASES).quiet();
+    assert_both_ran(&world, &info);
+}
+
+#[test]
+fn so_they_do_where_file_names_ignore_case() {
+    let world = World::new();
+    // 77: no such file system is to be had.
+    let mount = "exec 2>refused; truncate -s 64m image && mkfs.ext4 -q -O casefold image && \
+                 mkdir disk && mount -o loop image disk && mkdir disk/inbox && chattr +F disk/inbox || exit 77\n\
+                 exec 2>&1; ln -s disk/inbox inbox; export THREAD_DIR=$PWD/disk/inbox\n";
+    let script = format!("{mount}{TWO_CASES}").replace("thread init inbox", "thread init \"$THREAD_DIR\"");
+    let run = world.sh("exec unshare -m /bin/sh -c \"$0\"").arg(script);
+    let path = format!("{}:/usr/sbin:/sbin:/usr/bin:/bin", world.bin().display());
+    let output = run.env("PATH", path).output();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    if !output.status.success() {
+        let why = world.lines("refused").join(" ") + &said;
+        skipped(format_args!("no file system that ignores case can be mounted here: {why}"));
+        return;
+    }
+    assert_both_ran(&world, &said);
 }

@@ -97,7 +97,7 @@ fn is_looked_after(files: &Files, subscription: &Subscription) -> bool {
     let state = &subscription.state;
     supervisor_of(files, state) != Liveness::Dead
         || handler_of(files, state) != Liveness::Dead
-        || holders_of(files, &Files::consumer_lock(&subscription.consumer)).next().is_some()
+        || holders_of(files, &files.consumer_lock(&subscription.consumer)).next().is_some()
 }
 
 fn tell(doctor: &mut Doctor<'_>, queue: &mut Queue, left: &BTreeSet<ConsumerId>) {
