@@ -37,6 +37,10 @@ pub enum Error {
     NotOwner(PathBuf),
     #[error("no consumer '{0}' is subscribed")]
     UnknownConsumer(ConsumerId),
+    /// The processes of a consumer are in another PID namespace, and no supervisor there followed a
+    /// request.
+    #[error("'{0}' runs in another PID namespace (a container), from where nothing was heard")]
+    NotHeard(ConsumerId),
     #[error("the consumer '{0}' is subscribed already; nothing was changed")]
     AlreadySubscribed(ConsumerId),
     #[error("the event {0}")]

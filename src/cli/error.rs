@@ -79,6 +79,9 @@ pub fn hint(error: &Error) -> String {
         Error::Moved(_) => "start again at its new place",
         Error::NotOwner(_) => "run this as that user, who alone may start and stop its handlers",
         Error::UnknownConsumer(_) => "see `thread info` for those that are, or `thread subscribe` it",
+        Error::NotHeard(_) => {
+            "stop it there; if that container is gone, the next push or `thread dispatch` takes over"
+        }
         Error::AlreadySubscribed(_) => {
             "`thread unsubscribe` it first, or change it with --replace; its cursor stays"
         }

@@ -87,9 +87,8 @@ pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> R
             notify_supervisors(&queue.files);
             let patience = Duration::from_millis(request.kill_after_ms).saturating_add(ELSEWHERE);
             if supervisor_of(&queue.files, state) == Liveness::Unknown && began.elapsed() > patience {
-                return Err(Error::Other(format!(
-                    "'{consumer}' runs in another PID namespace (a container), from where nothing was heard"
-                )));
+                withdraw_stop(queue, &current, request)?;
+                return Err(Error::NotHeard(consumer.clone()));
             }
         }
         std::thread::sleep(STEP);
@@ -108,6 +107,18 @@ fn request_stop(queue: &mut Queue, subscription: &Subscription, request: StopReq
         busy.then(|| RunUpdate { durable: true, ..RunUpdate::state(state) })
     })?;
     Ok(requested.is_some())
+}
+
+/// Takes a request back that nobody followed. Left there, it would stall the consumer later, when
+/// somebody takes over from a supervisor that is gone.
+fn withdraw_stop(queue: &mut Queue, subscription: &Subscription, request: StopRequest) -> Result<()> {
+    update(&mut queue.store, subscription, |current| {
+        let state = &current.state;
+        let ours = state.stop == Some(request) && state.since == subscription.state.since;
+        let state = RunState { stop: None, ..state.clone() };
+        ours.then(|| RunUpdate { durable: true, ..RunUpdate::state(state) })
+    })
+    .map(drop)
 }
 
 /// Records the end of a run whose supervisor is dead. Returns false when somebody else looks after the

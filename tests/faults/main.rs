@@ -17,6 +17,7 @@ mod fuzz;
 mod hostile;
 mod inject;
 mod kill;
+mod namespaces;
 mod power;
 mod preload;
 mod rights;
