@@ -1,7 +1,9 @@
 //! The command line: its options, and how failures are told.
 
 mod install;
+mod run;
 mod serve;
+mod stop;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -59,6 +61,11 @@ pub struct Globals {
 #[derive(Subcommand)]
 enum Command {
     Install(install::Command),
+    Run(run::Command),
+    Stop(stop::Command),
+    /// Copy what a sub-agent does to its parent
+    #[command(name = "_report", hide = true)]
+    Report,
 }
 
 /// A failed command: what went wrong, how to fix it, and the exit code.
@@ -72,6 +79,11 @@ impl Failure {
     /// The operation failed (exit 1).
     pub fn failed(what: impl fmt::Display, hint: impl fmt::Display) -> Failure {
         Failure { what: what.to_string(), hint: hint.to_string(), code: 1 }
+    }
+
+    /// A signal ended it.
+    pub fn ended(what: impl fmt::Display, code: u8) -> Failure {
+        Failure { what: what.to_string(), hint: "run it again if it is still wanted".to_owned(), code }
     }
 
     /// A usage error (exit 2).
@@ -146,6 +158,9 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     };
     let done = match cli.command {
         Some(Command::Install(command)) => command.run(&cli.globals),
+        Some(Command::Run(command)) => command.run(&cli.globals),
+        Some(Command::Stop(command)) => command.run(&cli.globals),
+        Some(Command::Report) => run::report(&cli.globals),
         None => serve::run(cli.settings, cli.program, &cli.globals),
     };
     match done {

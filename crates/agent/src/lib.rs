@@ -30,6 +30,7 @@ pub mod marked;
 pub mod program;
 pub mod protocol;
 pub mod store;
+pub mod sub_agent;
 pub mod transcript;
 mod utf8;
 

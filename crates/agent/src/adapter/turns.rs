@@ -14,6 +14,7 @@ use crate::conversation::{Answer, Run, Status, ToolResult};
 use crate::marked::Mark;
 use crate::program::{Input, Program};
 use crate::protocol::{Done, Ended, Prompt};
+use crate::sub_agent::cancel_those_of;
 use crate::transcript::transcript;
 
 /// The waits between attempts; the last repeats.
@@ -232,8 +233,19 @@ impl Adapter {
                 (error, event)
             }
         };
-        self.close_calls(id, &reason);
+        self.abandon(&turn, &reason);
         self.unsaid.event(event);
+    }
+
+    /// Ends what a turn has begun and nobody waits for any more: sub-agents, and calls without a result.
+    fn abandon(&mut self, turn: &Turn, why: &str) {
+        if turn.begun > 0 {
+            let dir = self.queue.path().to_owned();
+            if let Err(e) = cancel_those_of(&dir, &turn.run.run_id, &self.launcher, why) {
+                self.warn(format_args!("a sub-agent was not told to end: {e}"));
+            }
+        }
+        self.close_calls(turn.id(), why);
     }
 
     /// Gives each open call of a turn an error for a result.
@@ -250,7 +262,7 @@ impl Adapter {
         self.clean_up_before(id);
         let Some(turn) = self.agenda.turn(id).cloned() else { return Ok(()) };
         if turn.open {
-            self.close_calls(id, KILLED);
+            self.abandon(&turn, KILLED);
             self.unsaid.event(turn.run.attempt_failed(KILLED, None));
         }
         let number = turn.begun + 1;

@@ -55,6 +55,17 @@ enum PermitArg {
 }
 
 impl Settings {
+    /// The same for a sub-agent: one that dies is an error of its call, and whoever called decides.
+    pub fn for_sub_agent(&self) -> Vec<String> {
+        let settings = Settings { attempts: 1, ..self.clone() };
+        let file = self.env_file.as_ref().map(|file| file.to_string_lossy().into_owned());
+        settings
+            .words()
+            .into_iter()
+            .chain(file.into_iter().flat_map(|file| ["--env-file".into(), file]))
+            .collect()
+    }
+
     /// The same as words of a command line, without the file.
     pub fn words(&self) -> Vec<String> {
         let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {

@@ -227,6 +227,24 @@ impl Talk {
         Mark::thread(self.queue().path()).processes()
     }
 
+    /// Whatever runs for this thread or one below it: pids, and their words with a NUL after each.
+    pub fn everything(&self) -> Vec<(u32, String)> {
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let dir = self.dir().display().to_string();
+        let read = |pid: u32, what: &str| {
+            let bytes = std::fs::read(format!("/proc/{pid}/{what}")).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        pids.filter(|pid| *pid != std::process::id())
+            .map(|pid| (pid, read(pid, "cmdline")))
+            .filter(|(pid, line)| {
+                let told = format!("THREAD_DIR={dir}");
+                line.contains(&dir) || read(*pid, "environ").split('\0').any(|given| given.starts_with(&told))
+            })
+            .collect()
+    }
+
     /// What may explain a failure.
     pub fn log(&self) -> String {
         format!("{}\n{}", self.read("talk/logs/thread.log"), self.read("talk/logs/handlers/agent.log"))
@@ -267,24 +285,14 @@ impl Drop for Talk {
         // No process may outlive its test.
         self.thread(&["unsubscribe", "--consumer", "agent"]);
         let mark = Mark::thread(&self.dir());
-        let adapters = || -> Vec<i32> {
-            let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-            let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-            let dir = format!("THREAD_DIR={}", self.dir().display()).into_bytes();
-            pids.filter(|pid| {
-                let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-                environment.split(|&byte| byte == 0).any(|given| given == dir)
-            })
-            .collect()
-        };
         let end = Instant::now() + PATIENCE;
         loop {
             drop(mark.kill(Duration::from_secs(10)));
-            let left = adapters();
+            let left = self.everything();
             if left.is_empty() || Instant::now() > end {
                 return;
             }
-            for pid in left.into_iter().filter_map(rustix::process::Pid::from_raw) {
+            for pid in left.into_iter().filter_map(|(pid, _)| rustix::process::Pid::from_raw(pid as i32)) {
                 rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
             }
             std::thread::sleep(Duration::from_millis(10));

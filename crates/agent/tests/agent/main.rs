@@ -4,5 +4,7 @@ mod acp;
 mod exec;
 mod harness;
 mod install;
+mod kill;
 mod ndjson;
 mod priorities;
+mod sub_agents;

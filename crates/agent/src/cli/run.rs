@@ -1,0 +1,142 @@
+//! `thread agent run`: a sub-agent for a task, and `thread agent _report`, its reporter.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueHint};
+use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use thread::run::dispatch::Effort;
+use thread::{LOOK_EVERY, Queue};
+use thread_agent::sub_agent::{self, NewSubAgent, Sub};
+
+use super::serve::Settings;
+use super::{Failure, Globals, Result, current_directory, find_launcher, print, variable};
+
+/// How often a sub-agent whose processes were all killed is started again.
+const HEAL_EVERY: Duration = Duration::from_secs(5);
+
+/// Let a sub-agent do a task, and print its answer
+///
+/// The task is read from stdin. The sub-agent works on a thread of its own, in the folder `agents` of its
+/// parent's thread; what it does is told there, and its answer becomes the result of the call. Exit 0: it
+/// has answered. A sub-agent has no sub-agents of its own.
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  echo 'Summarise README.md' | thread agent run --name reader -- claude -p"
+)]
+pub struct Command {
+    /// The parent's thread [default: $THREAD_DIR]
+    #[arg(long, value_name = "THREAD", value_hint = ValueHint::DirPath)]
+    parent: Option<PathBuf>,
+    /// The call of a tool that it works for [default: a new one]
+    #[arg(long, value_name = "ID")]
+    call: Option<String>,
+    /// What to call it: a-z, 0-9 and -
+    #[arg(long, value_name = "NAME", default_value = "agent", value_parser = name)]
+    name: String,
+    /// Print its id at once; its answer is said to the parent, as a message with priority later
+    #[arg(long)]
+    background: bool,
+    #[command(flatten)]
+    settings: Settings,
+    /// The agent program and its arguments [default: the parent's]
+    #[arg(last = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
+    program: Vec<String>,
+}
+
+fn name(text: &str) -> std::result::Result<String, String> {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    match !text.is_empty() && text.len() <= 64 && text.chars().all(fits) {
+        true => Ok(text.to_owned()),
+        false => Err("it must be 1 to 64 of a-z, 0-9 and -".to_owned()),
+    }
+}
+
+impl Command {
+    pub fn run(self, globals: &Globals) -> Result<()> {
+        let mut task = String::new();
+        std::io::stdin().read_to_string(&mut task).map_err(|e| {
+            Failure::usage(format_args!("the task on stdin cannot be read: {e}"), "give it as UTF-8 text")
+        })?;
+        let mut parent = match self.parent {
+            Some(parent) => Queue::open(parent)?,
+            None => globals.open()?,
+        };
+        let launcher = find_launcher()?;
+        let run_id = variable("THREAD_RUN_ID").and_then(|id| id.into_string().ok());
+        let program = (!self.program.is_empty()).then(|| (self.settings.for_sub_agent(), self.program));
+        let new = NewSubAgent {
+            call_id: self.call,
+            name: self.name,
+            run_id: run_id.unwrap_or_else(|| "run_by_hand".to_owned()),
+            task,
+            background: self.background,
+            program,
+            cwd: current_directory()?,
+        };
+        let sub = sub_agent::start(&mut parent, &launcher, &new)?;
+        if sub.background {
+            return match globals.json {
+                true => print(json!({ "sub_agent": sub.id, "thread": sub.dir, "call_id": sub.call_id })),
+                false => print(&sub.id),
+            };
+        }
+        let mut queue = Queue::open(&sub.dir)?;
+        let outcome = wait(&sub, &mut queue, &launcher)?;
+        sub.deliver(&mut parent, &launcher, &outcome)?;
+        match outcome {
+            Ok(answer) => print(answer.strip_suffix('\n').unwrap_or(&answer)),
+            Err(error) => Err(Failure::failed(
+                format_args!("the sub-agent {} gave no answer: {error}", sub.id),
+                format_args!("see `thread peek --thread {}`", sub.dir.display()),
+            )),
+        }
+    }
+}
+
+/// Waits for its ending. A signal cancels it.
+fn wait(
+    sub: &Sub,
+    queue: &mut Queue,
+    launcher: &thread::run::Launcher,
+) -> Result<std::result::Result<String, String>> {
+    let signal = Arc::new(AtomicUsize::new(0));
+    for which in [SIGHUP, SIGINT, SIGTERM] {
+        let number = usize::try_from(which).unwrap_or_default();
+        signal_hook::flag::register_usize(which, Arc::clone(&signal), number)
+            .map_err(|e| Failure::failed(format_args!("cannot listen to signals: {e}"), "try again"))?;
+    }
+    let watcher = queue.watcher();
+    let mut healed = Instant::now();
+    loop {
+        if let Some(outcome) = sub.ending(queue)? {
+            return Ok(outcome);
+        }
+        let signal = signal.swap(0, Ordering::Relaxed);
+        if signal != 0 {
+            sub.cancel(queue, launcher, "whoever waited for it was ended")?;
+            let code = 128 + u8::try_from(signal).unwrap_or_default();
+            return Err(Failure::ended("the sub-agent was cancelled", code));
+        }
+        if healed.elapsed() >= HEAL_EVERY {
+            thread::run::dispatch(queue, launcher, Effort::Quick)?;
+            healed = Instant::now();
+        }
+        if !queue.files().still_there() {
+            return Err(thread::Error::Moved(queue.path().to_owned()).into());
+        }
+        watcher.wait(LOOK_EVERY, None);
+    }
+}
+
+/// The reporter of the sub-agent whose thread this is.
+pub fn report(globals: &Globals) -> Result<()> {
+    let mut queue = globals.open()?;
+    let launcher = find_launcher()?;
+    let sub = Sub::of(&mut queue)?;
+    Ok(sub.report(&mut queue, &launcher)?)
+}

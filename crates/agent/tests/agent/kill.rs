@@ -1,0 +1,148 @@
+//! Whatever is killed, and whenever: each message ends once, in order, and nothing lives on.
+
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use thread_agent::conversation::{Entry, Priority};
+
+use crate::harness::{ADA, PATIENCE, Talk, fixture};
+
+/// Short in the suite, long where there is time.
+fn rounds() -> u64 {
+    match std::env::var("THREAD_FAULTS").as_deref() {
+        Ok("long") => 300,
+        _ => 15,
+    }
+}
+
+/// Numbers that look random, and can be had again: the seed is printed.
+struct Dice(u64);
+
+impl Dice {
+    fn new() -> Dice {
+        let seed = std::env::var("THREAD_SEED").ok().and_then(|seed| seed.parse().ok());
+        let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+        let seed = seed.unwrap_or(now) | 1;
+        eprintln!("THREAD_SEED={seed}");
+        Dice(seed)
+    }
+
+    /// Less than `sides`.
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+}
+
+/// An agent whose supervisor does not wait long between attempts.
+fn impatient(talk: &Talk) {
+    talk.install(&["--protocol", "ndjson", "--idle", "300ms"], &[&fixture(), "README"]);
+    let info: serde_json::Value = serde_json::from_str(&talk.thread(&["info", "--json"]).ok()).unwrap();
+    let subscription = &info["subscriptions"][0];
+    let word = |key: &str| subscription[key].as_str().unwrap().to_owned();
+    talk.thread(&["unsubscribe", "--consumer", "agent"]).ok();
+    let (handler, filter) = (word("handler_cmd"), word("filter"));
+    let options =
+        ["--handler", &handler, "--filter", &filter, "--backoff", "50ms", "--max-attempts", "100000"];
+    talk.thread(&[&["subscribe", "--consumer", "agent"], &options[..]].concat()).ok();
+}
+
+fn push(talk: &Talk, dice: &mut Dice, number: u64) -> Child {
+    let text = ["find lock", "hello", "who", "slowly one two three"][dice.roll(4) as usize];
+    let priority = ["now", "next", "next", "later"][dice.roll(4) as usize];
+    let metadata =
+        format!(r#"{{"priority":"{priority}","run_id":"r{number}","resume":{}}}"#, dice.roll(4) == 0);
+    let key = format!("k{number}");
+    let words = ["push", "--source", ADA, "--type", "message", "--content", text, "--metadata", &metadata];
+    let mut command = talk.command("thread");
+    command.args(words).args(["--idempotency-key", &key]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().unwrap()
+}
+
+fn kill(pid: u32) {
+    if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
+    }
+}
+
+#[test]
+fn each_message_ends_once_whatever_is_killed() {
+    let talk = Talk::new();
+    talk.write("README", "a lock\n");
+    impatient(&talk);
+    let mut dice = Dice::new();
+    let (mut number, mut kills) = (0, [0; 4]);
+    for _ in 0..rounds() {
+        for _ in 0..=dice.roll(3) {
+            number += 1;
+            let mut pusher = push(&talk, &mut dice, number);
+            if dice.roll(4) == 0 {
+                std::thread::sleep(Duration::from_millis(dice.roll(12)));
+                drop(pusher.kill());
+                kills[0] += 1;
+            }
+            pusher.wait().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(dice.roll(150)));
+        match dice.roll(8) {
+            0 => drop(talk.cancel(&format!("r{}", 1 + dice.roll(number)))),
+            1 => drop(talk.thread(&["seek", "--consumer", "agent", "--to", "earliest"]).ok()),
+            _ => {}
+        }
+        let everything = talk.everything();
+        let victims: Vec<u32> = match dice.roll(3) {
+            0 => talk.processes(),
+            1 => everything
+                .iter()
+                .filter(|(_, line)| line.contains("/thread-agent\0"))
+                .map(|(pid, _)| *pid)
+                .collect(),
+            _ => everything
+                .iter()
+                .filter(|(_, line)| line.contains("\0_supervise\0"))
+                .map(|(pid, _)| *pid)
+                .collect(),
+        };
+        kills[1 + dice.0 as usize % 3] += victims.len();
+        victims.into_iter().for_each(kill);
+    }
+    eprintln!(
+        "{number} messages, {} of their pushers and {} other processes were killed",
+        kills[0],
+        kills[1..].iter().sum::<usize>()
+    );
+    let end = Instant::now() + PATIENCE + Duration::from_secs(rounds());
+    while let Err(why) = talk.is_settled() {
+        assert!(Instant::now() < end, "{why}\n{}", talk.log());
+        // What a killed supervisor or pusher left is settled by the next dispatch.
+        talk.thread(&["dispatch"]).ok();
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let mut begun: Vec<(Priority, i64)> = Vec::new();
+    let entries = talk.entries();
+    let priority_of = |of: i64| {
+        entries.iter().find_map(|(id, _, entry)| match entry {
+            Entry::Message(message) if *id == of => Some(message.priority),
+            _ => None,
+        })
+    };
+    for (.., entry) in &entries {
+        if let Entry::RunStarted { reply_to, .. } = entry
+            && !begun.iter().any(|(_, id)| id == reply_to)
+        {
+            begun.push((priority_of(*reply_to).unwrap(), *reply_to));
+        }
+    }
+    for priority in [Priority::Now, Priority::Next, Priority::Later] {
+        let order: Vec<i64> = begun.iter().filter(|(of, _)| *of == priority).map(|(_, id)| *id).collect();
+        assert!(order.is_sorted(), "{priority:?}: {order:?}");
+    }
+    talk.thread(&["dispatch"]).ok();
+    while !talk.everything().is_empty() {
+        assert!(Instant::now() < end, "these live on: {:?}", talk.everything());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(talk.is_settled(), Ok(()));
+}
