@@ -19,10 +19,11 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The programs a handler may use. Nothing else is on `PATH`, a notifier least of all.
 const TOOLS: &[&str] = &[
-    "awk", "basename", "bash", "cat", "chmod", "cp", "cut", "date", "dd", "echo", "env", "false", "flock",
-    "grep", "head", "kill", "ln", "ls", "mkdir", "mkfifo", "mv", "nohup", "paste", "printf", "ps",
-    "readlink", "rm", "rmdir", "script", "sed", "seq", "setpriv", "setsid", "sh", "sleep", "sort", "stat",
-    "stty", "tail", "tee", "test", "tmux", "touch", "tr", "true", "truncate", "uniq", "wc", "xargs",
+    "awk", "basename", "bash", "cat", "chmod", "cp", "cut", "date", "dd", "echo", "env", "false", "fish",
+    "flock", "grep", "head", "kill", "ln", "ls", "mkdir", "mkfifo", "mktemp", "mv", "nohup", "paste",
+    "printf", "ps", "readlink", "rm", "rmdir", "script", "sed", "seq", "setpriv", "setsid", "sh", "sleep",
+    "sort", "stat", "stty", "tail", "tee", "test", "tmux", "touch", "tr", "true", "truncate", "uniq", "wc",
+    "xargs", "zsh",
 ];
 
 /// A folder of its own with a `bin`, and one thread called `inbox` (made by [`World::with_thread`]).

@@ -20,6 +20,7 @@ mod errors;
 mod exclusion;
 mod external;
 mod filters;
+mod first_minute;
 mod guide;
 mod handlers_environment;
 mod handlers_hostile;

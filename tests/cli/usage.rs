@@ -16,13 +16,6 @@ fn every_example_of_the_usage_page_prints_what_the_page_says() {
 }
 
 #[test]
-fn the_tour_in_the_readme_prints_what_it_says() {
-    let readme = page("README.md");
-    let (_, tour) = readme.split_once("\n## A minute's tour\n").expect("the readme has a tour");
-    play(&World::new(), "README.md", tour.split("\n## ").next().unwrap());
-}
-
-#[test]
 fn the_readme_begins_with_the_demo_and_the_tests_one_line_each() {
     let readme = page("README.md");
     let commands: Vec<String> =
@@ -52,7 +45,7 @@ fn every_command_has_a_section_in_both_pages() {
     }
 }
 
-fn page(name: &str) -> String {
+pub fn page(name: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
 }
 
