@@ -371,7 +371,7 @@ fn usage_errors_delete_nothing() {
 #[test]
 fn nothing_goes_that_the_log_cannot_take() {
     for (odd, why) in [
-        ("mkdir inbox/events.jsonl", "Is a directory (os error 21)"),
+        ("mkdir inbox/events.jsonl", "it is a directory, not a file of the thread's own"),
         (": >far; ln -s ../far inbox/events.jsonl", "it is a symbolic link, not a file of the thread's own"),
     ] {
         let world = world_with(3);
