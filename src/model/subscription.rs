@@ -167,9 +167,9 @@ impl Subscription {
         self.filter.as_deref().filter(|text| !text.trim().is_empty())
     }
 
-    /// Whether it has a command to start.
+    /// Whether it has a command to start. One that is fed on stdin has: `:` acknowledges whatever it is given.
     pub fn has_handler(&self) -> bool {
-        self.handler_cmd.trim() != NO_HANDLER
+        self.options.deliver == Deliver::Stdin || self.handler_cmd.trim() != NO_HANDLER
     }
 
     /// The id after which a match is still possible for a reader at `cursor`.
