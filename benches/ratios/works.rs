@@ -21,6 +21,7 @@ pub const ALL: &[(&str, Work)] = &[
     ("consumers", consumers),
     ("growth", growth),
     ("wake", wake),
+    ("watchdog", watchdog),
     ("crowd", crowd),
     ("followers", followers),
     ("backlog", backlog),
@@ -247,6 +248,33 @@ fn wake(plan: &Plan, place: &Place) {
     }
     let pairs = Pairs::of(pairs.0, pairs.1);
     row("push to its handler's first act, push and sh -c", &pairs, Some(1.8));
+}
+
+/// What it costs a push to start the process that looks after a notifier: pushes through a notifier that
+/// says yes, before each of which there is none, and while there is one.
+fn watchdog(plan: &Plan, place: &Place) {
+    let notifier = place.path("yes-notifier");
+    fs::write(&notifier, "#!/bin/sh\nexit 0\n").expect("the notifier is written");
+    run(Command::new("chmod").arg("755").arg(&notifier));
+    let (thread, busy) = (place.new_thread(0), place.new_thread(0));
+    let through = |thread: &Path| {
+        let mut push = place.push(thread);
+        push.env("THREAD_NOTIFIER", &notifier);
+        push
+    };
+    // As the watchdog holds it.
+    let lock = OpenOptions::new().create(true).truncate(false).write(true).open(busy.join("run/_wake.lock"));
+    let lock = lock.expect("the lock opens");
+    lock.try_lock().expect("nobody holds it");
+    let (mut first, mut next) = (through(&thread), through(&busy));
+    // By then the one before has waited its second and is gone; and whoever has slept begins slowly.
+    let after_a_while = |push: &mut Command| {
+        std::thread::sleep(Duration::from_millis(650));
+        run(push).wall
+    };
+    let pairs = Pairs::measure(plan.pick(15, 60), || after_a_while(&mut first), || after_a_while(&mut next));
+    let (with, without) = pairs.medians();
+    figure("a push that starts the watchdog, longer by", crate::time((with - without).max(0.0)), "1 ms");
 }
 
 fn wait_until_idle(place: &Place, thread: &Path) {

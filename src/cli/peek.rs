@@ -134,9 +134,12 @@ impl Peek {
             self.until.map(|time| format!("created_at <= '{}'", time::format(time))),
             self.kind.as_deref().map(|kind| format!("type = '{kind}'")),
             self.source.as_deref().map(|pattern| format!("source GLOB {}", quoted(pattern))),
-            given.map(|filter| format!("(\n{}\n)", filter.text())),
         ];
-        let conditions: Vec<String> = conditions.into_iter().flatten().collect();
+        let mut conditions: Vec<String> = conditions.into_iter().flatten().collect();
+        if conditions.is_empty() {
+            return Ok(given);
+        }
+        conditions.extend(given.map(|filter| format!("(\n{}\n)", filter.text())));
         Ok(Filter::new(&conditions.join(" AND "), Scope::Reading).map_err(Error::from)?)
     }
 }

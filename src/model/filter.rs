@@ -36,8 +36,11 @@ pub const MAX_VALUE: i32 = 1024 * 1024;
 /// Longest LIKE or GLOB pattern, and longest text to search for with `instr`, in bytes.
 pub const MAX_PATTERN: i32 = 256;
 
-/// How deep an expression may be nested.
-pub const MAX_DEPTH: i32 = 100;
+/// How deep an expression may be nested. Each level may hold a value of its own.
+pub const MAX_DEPTH: i32 = 64;
+
+/// How many arguments a function may have: `concat` makes its result before its length is looked at.
+const MAX_ARGUMENTS: i32 = 64;
 
 /// How many instructions SQLite may compile a filter to. SQLite checks when it makes room for more
 /// instructions, so somewhat fewer may be refused too.
@@ -323,6 +326,7 @@ impl Scratch {
         ))?;
         conn.set_limit(Limit::SQLITE_LIMIT_VDBE_OP, MAX_INSTRUCTIONS)?;
         conn.set_limit(Limit::SQLITE_LIMIT_EXPR_DEPTH, MAX_DEPTH)?;
+        conn.set_limit(Limit::SQLITE_LIMIT_FUNCTION_ARG, MAX_ARGUMENTS)?;
         EvalLimits::begin(&conn)?;
         Ok(Scratch(conn))
     }
