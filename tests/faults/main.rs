@@ -10,6 +10,7 @@ mod users;
 
 mod after_commit;
 mod asks;
+mod chaos;
 mod crowd;
 mod damage;
 mod disk;

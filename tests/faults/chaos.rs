@@ -1,0 +1,321 @@
+//! All of it at once: pushes, re-subscriptions, rewinds, stops, prunes, repairs and backups, while processes
+//! are stopped, ended and killed, the notifier changes its mood and the clock its time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Output;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::harness::{Dice, Run, World};
+use crate::long;
+use crate::preload::{self, Clock};
+
+/// Notes its pid while it works, and looks whether another one is at work. Only built-in commands touch
+/// that file, so no child can stand for a killed handler.
+const GUARD: &str = "\
+me=$$; owner=owner-$THREAD_CONSUMER; old=\n\
+[ -e $owner ] && read old <$owner\n\
+if [ -n \"$old\" ] && [ -e /proc/$old/stat ] && read pid name state rest </proc/$old/stat && [ \"$state\" != Z ]\n\
+then echo \"$THREAD_CONSUMER: $me began while $old ran\" >>overlaps; fi\n\
+echo $me >$owner\n";
+
+const WORK: &str = "\
+sleep 0.0$(($$ % 5)); now=; read now <$owner\n\
+[ \"$now\" = $me ] || echo \"$THREAD_CONSUMER: $now began while $me ran\" >>overlaps\n";
+
+/// Consumers that lose nothing. One is subscribed and unsubscribed besides.
+const CONSUMERS: &[&str] = &["fed", "popping", "picky"];
+
+const FILTER: &str = "content LIKE '%7'";
+
+struct Chaos {
+    world: World,
+    clock: Clock,
+    end: Instant,
+    /// How often each thing was done.
+    done: Mutex<BTreeMap<&'static str, usize>>,
+    pushed: AtomicUsize,
+}
+
+impl Chaos {
+    fn begin(time: Duration) -> Chaos {
+        let world = World::with_thread();
+        symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/notifier"), world.bin().join("notifier"))
+            .unwrap();
+        fs::create_dir(world.path("tasks")).unwrap();
+        let fed = format!(
+            "{GUARD}cat >in-$THREAD_CONSUMER\n{WORK}echo >>got-$THREAD_CONSUMER\n\
+             cat in-$THREAD_CONSUMER >>got-$THREAD_CONSUMER\n: >$owner\n"
+        );
+        world.script("fed", &fed);
+        let popping = format!(
+            "{GUARD}thread pop --resume >in-popping\n{WORK}echo >>got-popping\ncat in-popping >>got-popping\n\
+             last=$(tail -n 1 in-popping | sed 's/^{{\"id\":\\([0-9]*\\),.*/\\1/')\n\
+             : >$owner\n[ -n \"$last\" ] && thread ack --event-id $last >/dev/null\n"
+        );
+        world.script("popping", &popping);
+        let patient = ["--backoff", "50ms", "--max-attempts", "1000000"];
+        let stdin = [&["--deliver", "stdin"][..], &patient].concat();
+        world.subscribe("fed", "exec ./fed", &stdin);
+        world.subscribe("picky", "exec ./fed", &[&stdin[..], &["--filter", FILTER]].concat());
+        world.subscribe("popping", "exec ./popping", &patient);
+        let clock = Clock::new(&world);
+        Chaos {
+            world,
+            clock,
+            end: Instant::now() + time,
+            done: Mutex::default(),
+            pushed: AtomicUsize::new(0),
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        Instant::now() < self.end
+    }
+
+    fn count(&self, what: &'static str) {
+        *self.done.lock().unwrap().entry(what).or_default() += 1;
+    }
+
+    /// A command in this world: with the stepped clock, and a notifier in some mood or none.
+    fn command(&self, args: &[&str], dice: &mut Dice) -> Run {
+        self.moody(self.world.thread(args), dice)
+    }
+
+    fn moody(&self, mut run: Run, dice: &mut Dice) -> Run {
+        let moods = ["works", "loses", "swallows"];
+        match dice.up_to(5) as usize {
+            mood if mood < moods.len() => run = run.env("NOTIFIER_MOOD", moods[mood]),
+            _ => run = run.env("THREAD_NOTIFIER", "embedded"),
+        }
+        if let Some(library) = preload::library() {
+            run = run.env("LD_PRELOAD", library).env("STEPPED_CLOCK", self.clock.path());
+        }
+        run.env("NOTIFIER_HOME", self.world.path("tasks"))
+    }
+
+    /// Runs it. It may be killed on the way, but it may not break.
+    fn run(&self, run: Run) -> Output {
+        let output = run.output();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!stderr.contains("a bug in thread"), "{stderr}");
+        assert!(matches!(output.status.code(), None | Some(0 | 1 | 129 | 130 | 143)), "{output:?}");
+        output
+    }
+
+    /// Pushes until time is up: what failed or was killed once more, under the same keys.
+    fn push(&self, name: usize) {
+        let mut dice = Dice::new();
+        while self.goes_on() {
+            let many = dice.up_to(9) == 0;
+            let first = self.pushed.fetch_add(if many { 5 } else { 1 }, Ordering::SeqCst);
+            loop {
+                let run = if many {
+                    let line = |n: usize| {
+                        format!(
+                            "{{\"source\":\"s{name}\",\"type\":\"record\",\"content\":\"{n}\",\"idempotency_key\":\"{n}\"}}\n"
+                        )
+                    };
+                    let lines: String = (first..first + 5).map(line).collect();
+                    self.command(&["push", "--batch"], &mut dice).stdin(lines)
+                } else {
+                    let content = first.to_string();
+                    let event = ["push", "--source", "self", "--type", "message", "--content", &content];
+                    self.command(&event, &mut dice).arg("--idempotency-key").arg(&content)
+                };
+                if self.run(run).status.success() {
+                    break;
+                }
+                self.count("pushes that were cut short");
+            }
+            self.count(if many { "batches" } else { "pushes" });
+            std::thread::sleep(Duration::from_millis(dice.up_to(40)));
+        }
+    }
+
+    /// What people do to a thread.
+    fn meddle(&self) {
+        let mut dice = Dice::new();
+        let mut backups = 0;
+        while self.goes_on() {
+            let consumer = CONSUMERS[dice.up_to(2) as usize];
+            match dice.up_to(9) {
+                0 => {
+                    self.run(
+                        self.command(&["stop", "--kill-after", "1s", "--consumer", consumer], &mut dice),
+                    );
+                    self.run(self.command(&["resume", "--consumer", consumer], &mut dice));
+                    self.count("stops");
+                }
+                1 => {
+                    self.run(self.command(&["pause", "--consumer", consumer], &mut dice));
+                    self.run(self.command(&["resume", "--consumer", consumer], &mut dice));
+                    self.count("pauses");
+                }
+                2 | 3 => {
+                    let newest = self.world.query("SELECT coalesce(max(id), 0) FROM events");
+                    let to = (newest - dice.up_to(30) as i64).max(0);
+                    // Back only: forward would skip what nobody has seen.
+                    let sql = "SELECT last_acked_id FROM consumer_progress WHERE consumer_id = ?";
+                    let cursor: i64 =
+                        self.world.db().query_row(sql, [consumer], |row| row.get(0)).unwrap_or(0);
+                    let to = to.min(cursor).to_string();
+                    self.run(self.command(&["seek", "--consumer", consumer, "--to", &to], &mut dice));
+                    self.count("rewinds");
+                }
+                4 => {
+                    self.run(self.command(&["prune", "--keep", "100"], &mut dice));
+                    self.count("prunes");
+                }
+                5 => {
+                    self.run(self.command(&["doctor", "--fix"], &mut dice));
+                    self.count("repairs");
+                }
+                6 => {
+                    backups += 1;
+                    let place = format!("backup-{backups}");
+                    if self.run(self.command(&["backup", &place], &mut dice)).status.success() {
+                        let found = self.world.thread(["doctor", "--thread", &place]).output();
+                        assert!(found.status.code() != Some(1), "a bad backup: {found:?}");
+                        self.count("backups");
+                    }
+                    fs::remove_dir_all(self.world.path(place)).ok();
+                }
+                7 => drop(self.run(self.command(&["dispatch"], &mut dice))),
+                _ => {
+                    let subscribe = ["subscribe", "--consumer", "fickle", "--handler", "true"];
+                    self.run(self.command(&subscribe, &mut dice));
+                    std::thread::sleep(Duration::from_millis(dice.up_to(50)));
+                    self.run(self.command(&["unsubscribe", "--consumer", "fickle"], &mut dice));
+                    self.count("re-subscriptions");
+                }
+            }
+            std::thread::sleep(Duration::from_millis(dice.up_to(60)));
+        }
+    }
+
+    /// Kills, ends, or stops for a while whatever lives in this world.
+    fn strike(&self) {
+        let mut dice = Dice::new();
+        while self.goes_on() {
+            std::thread::sleep(Duration::from_millis(10 + dice.up_to(60)));
+            let all = self.world.processes();
+            if all.is_empty() {
+                continue;
+            }
+            let pid = all[dice.up_to(all.len() as u64 - 1) as usize];
+            let Some(pid) = Pid::from_raw(pid as i32) else { continue };
+            match dice.up_to(9) {
+                0..=3 => {
+                    kill_process(pid, Signal::KILL).ok();
+                    self.count("KILL");
+                }
+                4..=5 => {
+                    kill_process(pid, Signal::TERM).ok();
+                    self.count("TERM");
+                }
+                _ => {
+                    kill_process(pid, Signal::STOP).ok();
+                    std::thread::sleep(Duration::from_millis(dice.up_to(300)));
+                    kill_process(pid, Signal::CONT).ok();
+                    self.count("STOP");
+                }
+            }
+        }
+    }
+
+    /// Sets the clock, and keeps the notifier's daemon running.
+    fn step(&self) {
+        let mut dice = Dice::new();
+        while self.goes_on() {
+            let daemon = self.world.sh("exec notifier daemon").env("NOTIFIER_HOME", self.world.path("tasks"));
+            let daemon = self.moody(daemon, &mut dice).env("NOTIFIER_MOOD", "works");
+            let mut daemon = daemon.spawn();
+            while self.goes_on() && daemon.try_wait().unwrap().is_none() {
+                std::thread::sleep(Duration::from_millis(100 + dice.up_to(400)));
+                self.clock.step(dice.up_to(7_200) as i64 - 3_600);
+                self.count("clock steps");
+            }
+            daemon.kill().ok();
+            daemon.wait().unwrap();
+        }
+    }
+
+    /// The ids that a consumer's handler has finished with. A torn line is one it was killed over.
+    fn got(&self, consumer: &str) -> BTreeSet<i64> {
+        let lines = self.world.lines(format!("got-{consumer}"));
+        let parsed = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        parsed.filter_map(|event| event["id"].as_i64()).collect()
+    }
+}
+
+#[test]
+fn in_all_of_it_at_once_nothing_is_lost_and_nothing_runs_twice() {
+    let time = Duration::from_secs(if long() { 600 } else { 12 });
+    let chaos = Chaos::begin(time);
+    let world = &chaos.world;
+    std::thread::scope(|scope| {
+        for name in 0..2 {
+            let chaos = &chaos;
+            scope.spawn(move || chaos.push(name));
+        }
+        scope.spawn(|| chaos.meddle());
+        scope.spawn(|| chaos.strike());
+        scope.spawn(|| chaos.step());
+    });
+    // The owner comes back, once: what was killed may need that.
+    let began = Instant::now();
+    for consumer in CONSUMERS {
+        world.thread(["resume", "--consumer", consumer]).quiet();
+    }
+    world.wait_until_quiet();
+    world.thread(["dispatch"]).quiet();
+    world.wait_until_quiet();
+    let settled = began.elapsed();
+
+    let overlaps = world.lines("overlaps");
+    let log: Vec<Value> = world.jsonl().iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let ids: Vec<i64> = log.iter().map(|event| event["id"].as_i64().unwrap()).collect();
+    let newest = world.query("SELECT seq FROM sqlite_sequence WHERE name = 'events'");
+    let mut contents: Vec<usize> =
+        log.iter().map(|event| event["content"].as_str().unwrap().parse().unwrap()).collect();
+    contents.sort_unstable();
+    let pushed = chaos.pushed.load(Ordering::SeqCst);
+    let mut lost = Vec::new();
+    for consumer in CONSUMERS {
+        let got = chaos.got(consumer);
+        let matches =
+            |event: &Value| *consumer != "picky" || event["content"].as_str().unwrap().ends_with('7');
+        let wanted = log.iter().filter(|event| matches(event)).map(|event| event["id"].as_i64().unwrap());
+        lost.extend(wanted.filter(|id| !got.contains(id)).map(|id| (*consumer, id)));
+    }
+    let done: Vec<String> =
+        chaos.done.lock().unwrap().iter().map(|(what, count)| format!("{count} {what}")).collect();
+    eprintln!(
+        "chaos for {} s: {pushed} events, {}; {} lost, {} runs doubled; at rest {:.1} s after",
+        time.as_secs(),
+        done.join(", "),
+        lost.len(),
+        overlaps.len(),
+        settled.as_secs_f64()
+    );
+    assert_eq!(overlaps, Vec::<String>::new());
+    assert_eq!(lost, []);
+    assert_eq!(ids, (1..=newest).collect::<Vec<_>>(), "the log has each event once, in order");
+    assert_eq!(contents, (0..pushed).collect::<Vec<_>>(), "each push was stored once");
+    // Of what was not pruned, the log is the table.
+    let (log, table) = (world.jsonl(), world.table_as_jsonl());
+    assert!(log.ends_with(&table), "the log is not the table");
+    for consumer in CONSUMERS {
+        let info = world.consumer(consumer);
+        assert_eq!((&info["state"], &info["pending"], &info["dead"]), (&"idle".into(), &0.into(), &0.into()));
+    }
+    world.thread(["doctor"]).ok();
+    assert_eq!(world.processes(), Vec::<u32>::new());
+}
