@@ -22,6 +22,8 @@ use crate::session::speak::{Accepted, Speaker};
 pub struct Client {
     pub gateway: Arc<Gateway>,
     pub speaker: Speaker,
+    /// The gateway's own origin, as this client knows it.
+    pub origins: Vec<String>,
     outbox: Outbox,
     current: Option<Membership>,
     /// The client has been told up to this event of the current session.
@@ -40,8 +42,18 @@ struct Asked {
 }
 
 impl Client {
-    pub fn new(gateway: Arc<Gateway>, outbox: Outbox, speaker: Speaker) -> Client {
-        Client { gateway, speaker, outbox, current: None, told: 0, asked: HashMap::new(), listed: Vec::new() }
+    pub fn new(gateway: Arc<Gateway>, outbox: Outbox, speaker: Speaker, origin: String) -> Client {
+        let origins = vec![origin];
+        Client {
+            gateway,
+            speaker,
+            origins,
+            outbox,
+            current: None,
+            told: 0,
+            asked: HashMap::new(),
+            listed: Vec::new(),
+        }
     }
 
     /// Carries out requests and passes on what comes, to the end of the connection.

@@ -174,9 +174,8 @@ async fn recent(client: &mut Client, count: &str) -> Result<String> {
     let gateway = client.gateway.clone();
     let page = blocking(move || history::before(&mut gateway.root.queue(session)?, i64::MAX, count)).await?;
     let line = |event: &thread::Event| {
-        let shown = history::shown(event);
-        let text = crate::protocol::content::text(&event.content);
-        format!("[{}] {}: {text}", event.created_at, shown["role"].as_str().unwrap_or_default())
+        let role = history::role(&thread_agent::conversation::Entry::of(event).1);
+        format!("[{}] {role}: {}", event.created_at, crate::protocol::content::text(&event.content))
     };
     Ok(match page.messages.is_empty() {
         true => "Nothing was said yet.".to_owned(),

@@ -30,7 +30,13 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Serves a connection to its end.
-pub async fn serve(gateway: Arc<Gateway>, socket: WebSocket, address: IpAddr, admitted: bool) {
+pub async fn serve(
+    gateway: Arc<Gateway>,
+    socket: WebSocket,
+    address: IpAddr,
+    origin: String,
+    admitted: bool,
+) {
     let (sink, stream) = socket.split();
     let (outbox, waiting) = Outbox::new();
     let writer = tokio::spawn(write(gateway.clone(), sink, waiting, outbox.clone()));
@@ -39,7 +45,7 @@ pub async fn serve(gateway: Arc<Gateway>, socket: WebSocket, address: IpAddr, ad
     let unanswered = Arc::new(AtomicUsize::new(0));
     let why = match greet(&gateway, &mut reader, &outbox, address, admitted).await {
         Ok(speaker) => {
-            let client = Client::new(gateway.clone(), outbox.clone(), speaker);
+            let client = Client::new(gateway.clone(), outbox.clone(), speaker, origin);
             let worker = tokio::spawn(client.run(asked, unanswered.clone()));
             let why = tokio::select! {
                 why = read(&mut reader, &requests, &unanswered, &outbox) => why,

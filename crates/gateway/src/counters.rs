@@ -2,17 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::session::runs::Change;
-
 #[derive(Default)]
 pub struct Counters {
     connections: AtomicUsize,
     accepted: AtomicU64,
     refused: AtomicU64,
     wrong_tokens: AtomicU64,
-    answered: AtomicU64,
-    failed: AtomicU64,
-    cancelled: AtomicU64,
 }
 
 /// A connection that is counted for as long as this lives.
@@ -46,15 +41,19 @@ impl Counters {
         self.wrong_tokens.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn runs(&self, changes: &[Change]) {
-        for change in changes {
-            let counter = match change {
-                Change::Answered => &self.answered,
-                Change::Failed => &self.failed,
-                Change::Cancelled => &self.cancelled,
-                Change::Spoken | Change::Begun => continue,
-            };
-            counter.fetch_add(1, Ordering::Relaxed);
+    pub fn all(&self) -> Counts {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counts {
+            accepted: read(&self.accepted),
+            refused: read(&self.refused),
+            wrong_tokens: read(&self.wrong_tokens),
         }
     }
+}
+
+/// What was counted.
+pub struct Counts {
+    pub accepted: u64,
+    pub refused: u64,
+    pub wrong_tokens: u64,
 }

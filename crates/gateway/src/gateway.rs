@@ -15,8 +15,10 @@ use crate::agent::Agent;
 use crate::counters::Counters;
 use crate::follow::Hub;
 use crate::follow::notices::Notices;
+use crate::metrics::Tallies;
 use crate::session::catalogue::Catalogue;
 use crate::session::root::Root;
+use crate::storage::Storage;
 
 pub struct Gateway {
     pub root: Root,
@@ -32,6 +34,8 @@ pub struct Gateway {
     pub notices: Arc<Notices>,
     pub hub: Hub,
     pub catalogue: Catalogue,
+    pub tallies: Tallies,
+    pub storage: Storage,
     pub counters: Counters,
     pub started: Instant,
     /// True once the gateway ends.

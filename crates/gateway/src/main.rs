@@ -6,12 +6,14 @@
 //! | module | owns |
 //! |---|---|
 //! | `server`, `page` | accepting connections; what is asked for over HTTP |
+//! | `metrics` | health, and figures for Prometheus |
 //! | `access` | tokens, origins, host names, slowing down |
 //! | `connection`, `outbox` | one WebSocket: reading, writing, pings, closing |
 //! | `client`, `methods`, `commands` | what one client asks for, and what it is told |
 //! | `protocol` | the frames, and what stored events look like in them |
 //! | `agui` | the same conversations for clients of AG-UI |
 //! | `follow` | one reader per session for all who are in it |
+//! | `storage` | attachments and their signed urls |
 //! | `session` | sessions on disk: making, speaking, listing, reading, searching |
 
 mod access;
@@ -25,12 +27,14 @@ mod error;
 mod follow;
 mod gateway;
 mod methods;
+mod metrics;
 mod options;
 mod outbox;
 mod page;
 mod protocol;
 mod server;
 mod session;
+mod storage;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -51,6 +55,7 @@ use crate::follow::notices::Notices;
 use crate::gateway::Gateway;
 use crate::options::Options;
 use crate::session::root::Root;
+use crate::storage::Storage;
 
 /// Threads that wait for the disk. A push holds one for a few milliseconds.
 const BLOCKING: usize = 32;
@@ -122,6 +127,8 @@ async fn run(options: Options) -> Result<(), StartError> {
         )
     })?;
     let token = if options.no_auth { None } else { Some(Token::of(root.dir())?) };
+    let others = Origins::new(&options.storage_origin)?.into_names();
+    let storage = Storage::open(&root, options.storage.as_deref(), others)?;
     raise_limit();
     let cannot_listen = |e| {
         StartError::failed(
@@ -157,7 +164,9 @@ async fn run(options: Options) -> Result<(), StartError> {
         notices,
         hub: Default::default(),
         catalogue: Default::default(),
+        tallies: Default::default(),
         counters: Default::default(),
+        storage,
         started: Instant::now(),
         ends,
     });

@@ -41,6 +41,14 @@ pub struct Options {
     #[arg(long, value_name = "ORIGIN")]
     pub origin: Vec<String>,
 
+    /// Keep attachments elsewhere: s3://bucket/prefix [default: the folder storage below the root]
+    #[arg(long, value_name = "URL")]
+    pub storage: Option<String>,
+
+    /// Take attachments of another store, too, by their urls: https://files.example.org
+    #[arg(long, value_name = "ORIGIN")]
+    pub storage_origin: Vec<String>,
+
     /// Most connections at a time; more are refused
     #[arg(long, value_name = "N", default_value_t = 4096)]
     pub max_connections: usize,

@@ -9,7 +9,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -20,13 +20,16 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
+use crate::access::origin;
 use crate::access::token::{Offered, cookie_name, offered};
 use crate::agui;
 use crate::connection;
 use crate::counters::Counted;
 use crate::gateway::Gateway;
+use crate::metrics;
 use crate::page;
 use crate::protocol::MAX_FRAME;
+use crate::storage::{http, sign};
 
 /// How long a client may take to send the head of a request.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
@@ -56,9 +59,16 @@ pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, most: usize) {
     let routes = Router::new()
         .route("/", get(page::page))
         .route("/ws", get(websocket))
+        .route("/healthz", get(metrics::health))
+        .route("/metrics", get(metrics::metrics))
         .route("/api/v1/agent/run", post(agui::run).layer(DefaultBodyLimit::max(MAX_INPUT)))
         .route("/api/v1/agent/events", get(agui::events))
         .route("/api/v1/agent/history", get(agui::past))
+        .route(
+            "/api/v1/agent/attachments",
+            post(http::upload).layer(DefaultBodyLimit::max(http::MAX + 64 * 1024)),
+        )
+        .route("/storage/v1/object/sign/{bucket}/{*path}", get(http::download))
         .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing here\n") })
         .layer(middleware::from_fn_with_state(gateway.clone(), admit))
         .with_state(gateway.clone());
@@ -143,7 +153,9 @@ async fn admit(State(gateway): State<Arc<Gateway>>, mut request: Request, next: 
     };
     request.extensions_mut().insert(shown);
     // A WebSocket may show its token in its first frame; the page asks for it itself.
-    let open = ["/", "/ws", "/healthz"].contains(&request.uri().path());
+    // A signed url is its own key.
+    let path = request.uri().path();
+    let open = ["/", "/ws", "/healthz"].contains(&path) || path.starts_with(sign::PREFIX);
     if shown != Shown::Right && !open {
         if let Some(Peer(address)) = request.extensions().get().copied() {
             gateway.wrong_token(address.ip()).await;
@@ -163,8 +175,10 @@ async fn websocket(
     State(gateway): State<Arc<Gateway>>,
     axum::Extension(Peer(address)): axum::Extension<Peer>,
     axum::Extension(shown): axum::Extension<Shown>,
+    headers: HeaderMap,
     upgrade: WebSocketUpgrade,
 ) -> Response {
+    let origin = origin::own(&headers);
     let counted = Counted::new(&gateway);
     upgrade
         .max_message_size(MAX_FRAME)
@@ -173,7 +187,7 @@ async fn websocket(
         .read_buffer_size(4 * 1024)
         .write_buffer_size(8 * 1024)
         .on_upgrade(move |socket| async move {
-            connection::serve(gateway, socket, address.ip(), shown == Shown::Right).await;
+            connection::serve(gateway, socket, address.ip(), origin, shown == Shown::Right).await;
             drop(counted);
         })
 }

@@ -120,4 +120,19 @@ scenarios! {
         the_same_run_is_one_run_and_bad_input_is_refused
         a_stream_whose_run_is_not_over_never_ends_well
     }
+    attachments {
+        an_image_goes_round
+        metadata_of_messages_is_kept_and_handed_on
+        a_url_that_is_not_ours_is_refused_wherever_it_is_shown
+        what_is_uploaded_is_what_its_bytes_say
+    }
+    security {
+        the_link_sets_a_cookie_and_the_cookie_lets_in
+        nobody_comes_in_without_the_token
+        other_origins_and_other_names_are_refused
+        without_a_token_only_on_a_loopback_address
+        many_connections_and_slow_ones_leave_a_good_client_alone
+        frames_that_make_no_sense_do_no_harm
+        figures_are_those_of_the_sessions
+    }
 }

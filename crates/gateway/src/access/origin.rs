@@ -54,6 +54,11 @@ impl Origins {
         Ok(Origins(origins.collect::<Result<_, _>>()?))
     }
 
+    /// The names themselves.
+    pub fn into_names(self) -> Vec<String> {
+        self.0
+    }
+
     /// Checks the names by which a request comes.
     ///
     /// # Errors
@@ -74,6 +79,17 @@ impl Origins {
         let Some(origin) = text(header::ORIGIN) else { return Ok(()) };
         let own = origin.split_once("://").is_some_and(|(scheme, rest)| scheme == "http" && rest == host);
         if own || self.0.contains(&origin) { Ok(()) } else { Err(Refused::Origin) }
+    }
+}
+
+/// The gateway's own origin, by the name it was reached under; it has been checked.
+pub fn own(headers: &HeaderMap) -> String {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    // Behind a proxy that ends TLS, the page's own origin says so.
+    let origin = headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
+    match origin.filter(|origin| host_of(origin) == host) {
+        Some(origin) => origin.to_ascii_lowercase(),
+        None => format!("http://{host}").to_ascii_lowercase(),
     }
 }
 

@@ -25,32 +25,7 @@ impl Token {
     ///
     /// The file cannot be read or made; others may read it; it holds no token.
     pub fn of(root: &Path) -> Result<Token, StartError> {
-        let path = root.join(FILE);
-        let told = |e: io::Error| {
-            StartError::failed(
-                format!("the token in {} cannot be used: {e}", path.display()),
-                "look at the file",
-            )
-        };
-        if !path.exists() {
-            make(root, &path).map_err(told)?;
-        }
-        let mode = fs::metadata(&path).map_err(told)?.mode();
-        if mode & 0o077 != 0 {
-            return Err(StartError::failed(
-                format!("{} may be read by others", path.display()),
-                format!("run chmod 600 {0}, or remove it to get another token", path.display()),
-            ));
-        }
-        let text = fs::read_to_string(&path).map_err(told)?;
-        let text = text.trim();
-        if text.len() < 16 || !text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)) {
-            return Err(StartError::failed(
-                format!("{} holds no token", path.display()),
-                "remove it to get another, or put at least 16 letters and digits there",
-            ));
-        }
-        Ok(Token(text.to_owned()))
+        secret_of(&root.join(FILE)).map(Token)
     }
 
     pub fn text(&self) -> &str {
@@ -62,10 +37,43 @@ impl Token {
     }
 }
 
+/// A secret in a file that only its owner may read, made if there is none.
+///
+/// # Errors
+///
+/// The file cannot be read or made; others may read it; it holds no secret.
+pub fn secret_of(path: &Path) -> Result<String, StartError> {
+    let told = |e: io::Error| {
+        StartError::failed(
+            format!("the secret in {} cannot be used: {e}", path.display()),
+            "look at the file",
+        )
+    };
+    if !path.exists() {
+        make(path).map_err(told)?;
+    }
+    let mode = fs::metadata(path).map_err(told)?.mode();
+    if mode & 0o077 != 0 {
+        return Err(StartError::failed(
+            format!("{} may be read by others", path.display()),
+            format!("run chmod 600 {0}, or remove it to get another", path.display()),
+        ));
+    }
+    let text = fs::read_to_string(path).map_err(told)?;
+    let text = text.trim();
+    if text.len() < 16 || !text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)) {
+        return Err(StartError::failed(
+            format!("{} holds no secret", path.display()),
+            "remove it to get another, or put at least 16 letters and digits there",
+        ));
+    }
+    Ok(text.to_owned())
+}
+
 /// 32 random bytes in hexadecimal, moved into place whole: of two gateways that start at once, one
-/// makes the token and both use it.
-fn make(root: &Path, path: &Path) -> io::Result<()> {
-    let draft = root.join(format!(".token-{}", std::process::id()));
+/// makes the secret and both use it.
+fn make(path: &Path) -> io::Result<()> {
+    let draft = path.with_extension(format!("draft-{}", std::process::id()));
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
     file.write_all(random_hex(32)?.as_bytes())?;
     file.write_all(b"\n")?;

@@ -7,6 +7,7 @@ use thread_agent::conversation::Entry;
 use super::translate::Version;
 use crate::protocol::content;
 use crate::session::history;
+use crate::storage::Storage;
 
 /// A `RunAgentInput`, as far as the gateway cares: what is said, and in which conversation.
 #[derive(Debug)]
@@ -68,7 +69,7 @@ pub fn version(text: &str) -> Version {
 }
 
 /// A stored message with its metadata, in the keys that were given.
-pub fn message(event: &Event) -> Value {
+pub fn message(storage: &Storage, event: &Event) -> Value {
     let (_, entry) = Entry::of(event);
     let metadata: Value = event
         .metadata
@@ -79,7 +80,7 @@ pub fn message(event: &Event) -> Value {
         "id": history::message_id(event, &entry),
         "seq": event.id,
         "role": history::role(&entry),
-        "content": content::shown(&event.content),
+        "content": content::shown(storage, &event.content),
         "timestamp": event.created_at,
         "metadata": metadata,
     })

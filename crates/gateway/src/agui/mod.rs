@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::access::origin;
 use crate::error::RequestError;
 use crate::gateway::Gateway;
 use crate::session::id::SessionId;
@@ -49,13 +50,19 @@ impl From<InputError> for Refused {
 }
 
 /// `POST /api/v1/agent/run`: speaks, and streams the run.
-pub async fn run(State(gateway): State<Arc<Gateway>>, Json(body): Json<Value>) -> Result<Response, Refused> {
-    let input = Input::read(body)?;
+pub async fn run(
+    State(gateway): State<Arc<Gateway>>,
+    headers: HeaderMap,
+    Json(body): Json<Value>,
+) -> Result<Response, Refused> {
+    let mut input = Input::read(body)?;
+    let mut metadata = serde_json::Map::new();
+    speak::take_attachments(&gateway, &[origin::own(&headers)], &mut input.content, &mut metadata)?;
     let session = SessionId::named(&input.thread_id);
     let spoken = Spoken {
         content: input.content,
         priority: Default::default(),
-        metadata: serde_json::Map::new(),
+        metadata,
         // Asking for the same run again is a resend, and gets the same run.
         key: Some(format!("agui:{}:{}", input.run_id, input.message_id)),
         run_id: Some(input.run_id.clone()),
@@ -118,7 +125,8 @@ pub async fn past(
     let page = blocking(move || {
         let mut queue = gateway.root.queue(session)?;
         let page = history::before(&mut queue, query.before.unwrap_or(i64::MAX), limit)?;
-        let messages: Vec<Value> = page.messages.iter().map(input::message).collect();
+        let messages: Vec<Value> =
+            page.messages.iter().map(|event| input::message(&gateway.storage, event)).collect();
         Ok(json!({ "threadId": query.thread_id, "messages": messages, "hasMore": page.has_more }))
     });
     Ok(Json(page.await?))

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::protocol::MAX_BACKLOG;
 use crate::protocol::event::Shown;
 use crate::session::id::SessionId;
+use crate::storage::Storage;
 
 /// A stored event that is on its way to clients.
 pub struct Told {
@@ -24,9 +25,9 @@ pub struct Told {
 }
 
 impl Told {
-    pub fn new(session: SessionId, event: Event) -> Told {
+    pub fn new(storage: &Storage, session: SessionId, event: Event) -> Told {
         let (run_id, entry) = Entry::of(&event);
-        let shown = Shown::of(&event, run_id.clone(), &entry);
+        let shown = Shown::of(storage, &event, run_id.clone(), &entry);
         let frames = shown.as_ref().map(|shown| {
             let own = shown.client.as_ref().map(|_| shown.frame(session, event.id, true).into());
             (shown.frame(session, event.id, false).into(), own)

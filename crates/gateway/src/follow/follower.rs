@@ -14,8 +14,9 @@ use super::notices::Bell;
 use crate::error::{RequestError, Result};
 use crate::gateway::Gateway;
 use crate::session::id::SessionId;
-use crate::session::runs::{self, Change, Runs};
+use crate::session::runs::{self, Runs};
 use crate::session::{blocking, speak};
+use crate::storage::Storage;
 
 /// How long a database stays open after the last event.
 const LINGER: Duration = Duration::from_secs(3);
@@ -143,25 +144,24 @@ impl Follower {
         inner.ended
     }
 
-    /// Hands a page to everybody. Returns what it changed about runs.
-    fn tell(&self, page: Page) -> Vec<Change> {
+    /// Hands a page to everybody.
+    fn tell(&self, storage: &Storage, page: Page) {
         let told: Vec<Arc<Told>> =
-            page.events.into_iter().map(|event| Arc::new(Told::new(self.session, event))).collect();
+            page.events.into_iter().map(|event| Arc::new(Told::new(storage, self.session, event))).collect();
         let mut inner = self.inner();
-        let mut changes = Vec::new();
+        let mut changed = false;
         for told in told {
-            changes.extend(inner.runs.apply_entry(&told.event, told.run_id.as_deref(), &told.entry));
+            changed |= inner.runs.apply_entry(&told.event, told.run_id.as_deref(), &told.entry).is_some();
             inner.tell(&Live::Event(told));
         }
         inner.upto = inner.upto.max(page.upto);
         if let Some(cursor) = page.cursor {
             inner.runs.acknowledged(cursor);
         }
-        if !changes.is_empty() {
+        if changed {
             let order = Order { upto: inner.upto, ids: inner.runs.in_order() };
             inner.tell(&Live::Order(Arc::new(order)));
         }
-        changes
     }
 }
 
@@ -222,7 +222,7 @@ async fn follow(gateway: Arc<Gateway>, follower: Arc<Follower>, queue: Queue) {
             Ok((open, page)) => {
                 queue = Some(open);
                 let remaining = page.remaining;
-                gateway.counters.runs(&follower.tell(page));
+                follower.tell(&gateway.storage, page);
                 remaining
             }
             Err(RequestError::UnknownSession(_)) => {

@@ -129,7 +129,7 @@ impl Tail {
                     return ControlFlow::Break(());
                 }
                 size += row.content.len();
-                page.push_back(Arc::new(Told::new(session, row.to_event())));
+                page.push_back(Arc::new(Told::new(&gateway.storage, session, row.to_event())));
                 if size < PAGE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })?;
             if past {

@@ -41,6 +41,7 @@ pub async fn agent(client: &mut Client, id: &str, params: AgentParams) -> Result
     for reserved in RESERVED {
         metadata.shift_remove(*reserved);
     }
+    disk::take_attachments(&client.gateway, &client.origins, &mut content, &mut metadata)?;
     let priority = params.priority.as_deref().map_or(Priority::Next, Priority::of);
     let spoken = Spoken { content, priority, metadata, key, run_id: None, message_id: None };
     let session = match session.or(client.session()) {

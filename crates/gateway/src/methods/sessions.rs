@@ -105,7 +105,7 @@ pub async fn switch(client: &mut Client, session: SessionId, after: Option<u64>)
         let listed = gateway.root.entry(session)?;
         let title = gateway.catalogue.summary(&gateway.root, &listed)?.title();
         let recent = history::before(&mut queue, last + 1, RECENT)?.messages;
-        Ok((title, recent.iter().map(history::shown).collect::<Vec<_>>()))
+        Ok((title, recent.iter().map(|event| history::shown(&gateway.storage, event)).collect::<Vec<_>>()))
     })
     .await?;
     let active = client.membership().and_then(|membership| {
@@ -140,7 +140,8 @@ pub async fn history(client: &mut Client, params: HistoryParams) -> Result<Value
             None => i64::MAX,
         };
         let page = history::before(&mut queue, before, limit)?;
-        let messages: Vec<Value> = page.messages.iter().map(history::shown).collect();
+        let messages: Vec<Value> =
+            page.messages.iter().map(|event| history::shown(&gateway.storage, event)).collect();
         Ok(json!({ "messages": messages, "hasMore": page.has_more }))
     })
     .await

@@ -2,9 +2,14 @@
 
 use serde_json::Value;
 
-/// The content of a message as clients get it: the array where it is one of parts, else the text.
-pub fn shown(content: &str) -> Value {
-    parts(content).map_or_else(|| Value::String(content.to_owned()), Value::Array)
+use crate::storage::{self, Storage};
+
+/// The content of a message as clients get it: the array where it is one of parts, with the urls of
+/// attachments signed, else the text.
+pub fn shown(storage: &Storage, content: &str) -> Value {
+    let mut shown = parts(content).map_or_else(|| Value::String(content.to_owned()), Value::Array);
+    storage::parts::sign(storage, &mut shown);
+    shown
 }
 
 /// The parts of a content that is an array of them: objects with a `type`.
@@ -56,7 +61,7 @@ mod tests {
             "a\nb"
         );
         for plain in ["[1, 2]", "[]", "[", "text", r#"[{"text":"a"}]"#] {
-            assert_eq!(shown(plain), Value::String(plain.into()));
+            assert_eq!(parts(plain), None);
         }
     }
 

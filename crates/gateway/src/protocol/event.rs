@@ -7,6 +7,7 @@ use thread_agent::conversation::Entry;
 use super::{content, frame};
 use crate::session::history::message_id;
 use crate::session::id::SessionId;
+use crate::storage::Storage;
 
 /// An event's name and payload; the payload lacks the session, the run and `fromSelf`.
 pub struct Shown {
@@ -19,8 +20,8 @@ pub struct Shown {
 
 impl Shown {
     /// `None` if clients are not told of it.
-    pub fn of(event: &Event, run_id: Option<String>, entry: &Entry) -> Option<Shown> {
-        let (name, payload) = translate(event, entry)?;
+    pub fn of(storage: &Storage, event: &Event, run_id: Option<String>, entry: &Entry) -> Option<Shown> {
+        let (name, payload) = translate(storage, event, entry)?;
         let Value::Object(payload) = payload else { return None };
         let client = match entry {
             Entry::Message(message) => message.client.clone(),
@@ -56,12 +57,12 @@ pub fn notice(name: &str, payload: Value, session: SessionId, run_id: Option<&st
     frame::event(name, in_session(payload, session, run_id), None)
 }
 
-fn translate(event: &Event, entry: &Entry) -> Option<(&'static str, Value)> {
+fn translate(storage: &Storage, event: &Event, entry: &Entry) -> Option<(&'static str, Value)> {
     Some(match entry {
         Entry::Message(message) => {
             let mut payload = json!({
                 "role": "user",
-                "content": content::shown(&message.content),
+                "content": content::shown(storage, &message.content),
                 "messageId": message_id(event, entry),
                 "timestamp": event.created_at,
             });
@@ -77,7 +78,7 @@ fn translate(event: &Event, entry: &Entry) -> Option<(&'static str, Value)> {
         Entry::Answer { answer, reply_to: None } => {
             let payload = json!({
                 "role": "assistant",
-                "content": content::shown(&answer.content),
+                "content": content::shown(storage, &answer.content),
                 "messageId": message_id(event, entry),
                 "timestamp": event.created_at,
             });
@@ -86,7 +87,7 @@ fn translate(event: &Event, entry: &Entry) -> Option<(&'static str, Value)> {
         Entry::Answer { answer, .. } => {
             let payload = json!({
                 "messageId": message_id(event, entry),
-                "content": content::shown(&answer.content),
+                "content": content::shown(storage, &answer.content),
                 "totalTokens": answer.total_tokens,
                 "latencyMs": answer.latency_ms,
                 "stage": answer.stage,

@@ -122,6 +122,16 @@ impl Catalogue {
     }
 }
 
+/// Whether the root can be read.
+///
+/// # Errors
+///
+/// It cannot.
+pub fn readable(root: &Root) -> Result<()> {
+    let found = std::fs::read_dir(root.dir()).map(drop);
+    found.map_err(|e| crate::error::RequestError::Failed(format!("the sessions cannot be listed: {e}")))
+}
+
 /// All sessions, the last active first.
 pub fn entries(root: &Root) -> Result<Vec<Listed>> {
     root.entries()

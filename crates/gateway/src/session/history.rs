@@ -8,6 +8,7 @@ use thread_agent::conversation::Entry;
 
 use crate::error::{RequestError, Result};
 use crate::protocol::content;
+use crate::storage::Storage;
 
 /// How many ids one step covers.
 const STEP: i64 = 4096;
@@ -84,13 +85,13 @@ pub fn place(queue: &mut Queue, value: &Value) -> Result<i64> {
 }
 
 /// A message as `sessions.history` has it.
-pub fn shown(event: &Event) -> Value {
+pub fn shown(storage: &Storage, event: &Event) -> Value {
     let (_, entry) = Entry::of(event);
     json!({
         "id": message_id(event, &entry),
         "seq": event.id,
         "role": role(&entry),
-        "content": content::shown(&event.content),
+        "content": content::shown(storage, &event.content),
         "timestamp": event.created_at,
     })
 }

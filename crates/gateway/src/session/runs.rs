@@ -23,6 +23,8 @@ const TELLING: &str = "type = 'message' OR subtype IN ('run', 'error', 'cancelle
 pub struct Open {
     pub run_id: String,
     pub priority: Priority,
+    /// When its message was stored.
+    pub since: String,
     /// It has begun.
     pub begun: bool,
 }
@@ -74,6 +76,7 @@ impl Runs {
                 let open = Open {
                     run_id: run_id.unwrap_or_default().to_owned(),
                     priority: message.priority,
+                    since: event.created_at.clone(),
                     begun: false,
                 };
                 self.0.insert(event.id, open);
@@ -130,6 +133,11 @@ impl Runs {
     /// How many have not begun.
     pub fn queued(&self) -> usize {
         self.0.values().filter(|run| !run.begun).count()
+    }
+
+    /// When the message of the oldest that has not begun was stored.
+    pub fn oldest_queued(&self) -> Option<&str> {
+        self.0.values().find(|run| !run.begun).map(|run| &*run.since)
     }
 }
 

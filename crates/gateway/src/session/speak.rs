@@ -14,6 +14,9 @@ use super::history;
 use super::id::SessionId;
 use super::runs::Runs;
 use crate::error::{RequestError, Result};
+use crate::gateway::Gateway;
+use crate::protocol::content;
+use crate::storage;
 
 /// Longest key that a client may give, in bytes.
 pub const MAX_KEY: usize = 512;
@@ -63,6 +66,25 @@ fn segment(text: &str) -> String {
         |c: char| if c.is_ascii_alphanumeric() || "-_.@/".contains(c) { c.to_ascii_lowercase() } else { '-' };
     let segment: String = text.chars().take(64).map(plain).collect();
     if segment.is_empty() { "default".to_owned() } else { segment }
+}
+
+/// Takes the urls of a message's attachments apart.
+///
+/// # Errors
+///
+/// One of them is refused.
+pub fn take_attachments(
+    gateway: &Gateway,
+    own: &[String],
+    content: &mut String,
+    metadata: &mut Map<String, Value>,
+) -> Result<()> {
+    let mut parts = content::parts(content).unwrap_or_default();
+    storage::parts::take_apart(&gateway.storage, own, &mut parts, metadata)?;
+    if !parts.is_empty() {
+        *content = Value::Array(parts).to_string();
+    }
+    Ok(())
 }
 
 /// Stores a message and wakes the agent.

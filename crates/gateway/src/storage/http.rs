@@ -1,0 +1,114 @@
+//! Uploading attachments, and handing them out.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Multipart, Path, Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{BUCKET, Object};
+use crate::access::origin;
+use crate::agui::Refused;
+use crate::gateway::Gateway;
+
+/// The largest attachment, in bytes.
+pub const MAX: usize = 25 * 1024 * 1024;
+
+/// Types that a browser may show in its place. All others are for downloading.
+const SHOWN: &[&str] = &["image/", "audio/", "video/", "application/pdf", "text/plain"];
+
+/// `POST /api/v1/agent/attachments`: stores the field `file`, or the first that is one.
+pub async fn upload(
+    State(gateway): State<Arc<Gateway>>,
+    headers: HeaderMap,
+    mut form: Multipart,
+) -> Result<Json<Value>, Refused> {
+    let bad = |e: axum::extract::multipart::MultipartError| Refused(e.status(), e.body_text());
+    while let Some(field) = form.next_field().await.map_err(bad)? {
+        let Some(name) = field.file_name().map(plain_name) else { continue };
+        let bytes = field.bytes().await.map_err(bad)?;
+        if bytes.len() > MAX {
+            return Err(Refused(StatusCode::PAYLOAD_TOO_LARGE, "an attachment has at most 25 MiB".into()));
+        }
+        let mime_type = type_of(&bytes);
+        let path = format!("{}/{name}", uuid::Uuid::new_v4());
+        let Some(object) = Object::new(BUCKET, &path) else {
+            return Err(Refused(StatusCode::BAD_REQUEST, "the file's name cannot be used".into()));
+        };
+        gateway.storage.put(&object, bytes).await.map_err(|e| {
+            gateway.log(format_args!("an attachment cannot be stored: {e}"));
+            Refused(StatusCode::INSUFFICIENT_STORAGE, "the attachment cannot be stored".into())
+        })?;
+        let url = format!("{}{}", origin::own(&headers), gateway.storage.signer.url(&object));
+        return Ok(Json(
+            json!({ "bucket": object.bucket, "path": object.path, "mime_type": mime_type, "url": url }),
+        ));
+    }
+    Err(Refused(StatusCode::BAD_REQUEST, "the form has no file".into()))
+}
+
+/// A file's name as the last segment of a path.
+fn plain_name(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let name: String =
+        name.rsplit(['/', '\\']).next().unwrap_or_default().chars().map(plain).take(100).collect();
+    let name = name.trim_start_matches('.');
+    if name.is_empty() { "file".to_owned() } else { name.to_owned() }
+}
+
+/// The type that the bytes themselves show.
+fn type_of(bytes: &[u8]) -> &'static str {
+    match infer::get(bytes).map(|kind| kind.mime_type()) {
+        // A page of somebody else's is not to run as one of ours.
+        Some(kind) if kind.starts_with("text/") || kind.contains("xml") => "text/plain",
+        Some(kind) => kind,
+        None => {
+            let beginning = &bytes[..bytes.len().min(4096)];
+            let text = match std::str::from_utf8(beginning) {
+                Ok(_) => true,
+                Err(e) => e.error_len().is_none() && bytes.len() > beginning.len(),
+            };
+            if text && !beginning.contains(&0) { "text/plain" } else { "application/octet-stream" }
+        }
+    }
+}
+
+#[derive(Deserialize)]
+pub struct Signed {
+    #[serde(default)]
+    token: String,
+}
+
+/// `GET /storage/v1/object/sign/{bucket}/{path}?token=…`: for whoever has a url that is signed.
+pub async fn download(
+    State(gateway): State<Arc<Gateway>>,
+    Path((bucket, path)): Path<(String, String)>,
+    Query(signed): Query<Signed>,
+) -> Result<Response, Refused> {
+    let missing = || Refused(StatusCode::NOT_FOUND, "there is no such object".into());
+    let object = Object::new(&bucket, &path).ok_or_else(missing)?;
+    let signature = gateway.storage.signer.check(&object, &signed.token);
+    signature.map_err(|e| Refused(StatusCode::FORBIDDEN, e.to_string()))?;
+    let found = gateway.storage.store.get(&object.location()).await.map_err(|_| missing())?;
+    let size = found.meta.size;
+    let mut stream = found.into_stream();
+    // The type is told from the first piece, which is long enough for that.
+    let first = stream.next().await.transpose().map_err(|_| missing())?.unwrap_or_default();
+    let mime_type = type_of(&first);
+    let shown = SHOWN.iter().any(|kind| mime_type.starts_with(kind)) && mime_type != "image/svg+xml";
+    let headers = [
+        (header::CONTENT_TYPE, mime_type.to_owned()),
+        (header::CONTENT_LENGTH, size.to_string()),
+        (header::CONTENT_DISPOSITION, if shown { "inline" } else { "attachment" }.to_owned()),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
+        (header::CONTENT_SECURITY_POLICY, "default-src 'none'; sandbox".to_owned()),
+        (header::CACHE_CONTROL, "private, max-age=3600".to_owned()),
+    ];
+    let first = futures_util::stream::once(async move { Ok(first) });
+    Ok((headers, Body::from_stream(first.chain(stream))).into_response())
+}

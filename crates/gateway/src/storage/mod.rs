@@ -1,0 +1,155 @@
+//! Attachments: files that clients upload, kept beside the sessions and handed out by signed urls.
+//!
+//! A url is signed for an hour and works for whoever has it. What is stored of one is bucket and path;
+//! whoever asks for a message later gets it with a new signature.
+
+pub mod http;
+pub mod parts;
+pub mod sign;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use object_store::local::LocalFileSystem;
+use object_store::path::Path as ObjectPath;
+use object_store::{ObjectStore, PutPayload};
+
+use crate::access::token::secret_of;
+use crate::error::StartError;
+use crate::session::root::Root;
+use sign::Signer;
+
+/// The bucket for what clients upload.
+pub const BUCKET: &str = "attachments";
+
+/// The directory below the root.
+const DIR: &str = "storage";
+
+/// The file below the root with the key that urls are signed with.
+const KEY: &str = "signing-key";
+
+pub struct Storage {
+    pub store: Arc<dyn ObjectStore>,
+    pub signer: Signer,
+    /// Origins of other stores, whose urls are taken apart in the same way and left to them.
+    pub others: Vec<String>,
+    /// Where objects lie as files, if they do.
+    local: Option<PathBuf>,
+}
+
+impl Storage {
+    /// # Errors
+    ///
+    /// The storage is none, or cannot be used.
+    pub fn open(root: &Root, url: Option<&str>, others: Vec<String>) -> Result<Storage, StartError> {
+        let signer = Signer::new(secret_of(&root.dir().join(KEY))?.as_bytes());
+        if let Some(url) = url {
+            return Ok(Storage { store: remote(url)?, signer, others, local: None });
+        }
+        let dir = root.dir().join(DIR);
+        let store = std::fs::create_dir_all(&dir).map_err(|e| e.to_string());
+        let store = store.and_then(|()| LocalFileSystem::new_with_prefix(&dir).map_err(|e| e.to_string()));
+        let store = store.map_err(|e| {
+            StartError::failed(format!("{} cannot be used: {e}", dir.display()), "look at its permissions")
+        })?;
+        Ok(Storage { store: Arc::new(store), signer, others, local: Some(dir) })
+    }
+
+    /// Stores an object. When this returns it survives a power cut, where it is a file.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn put(&self, object: &Object, bytes: axum::body::Bytes) -> Result<(), object_store::Error> {
+        self.store.put(&object.location(), PutPayload::from_bytes(bytes)).await?;
+        let Some(file) = self.file_of(object) else { return Ok(()) };
+        let synced = tokio::task::spawn_blocking(move || {
+            std::fs::File::open(&file)?.sync_all()?;
+            file.ancestors().skip(1).take(2).try_for_each(|dir| std::fs::File::open(dir)?.sync_all())
+        });
+        let failed = |source: Box<dyn std::error::Error + Send + Sync>| object_store::Error::Generic {
+            store: "local",
+            source,
+        };
+        synced.await.map_err(|e| failed(e.into()))?.map_err(|e| failed(e.into()))
+    }
+
+    /// The file of an object, where objects are files.
+    pub fn file_of(&self, object: &Object) -> Option<PathBuf> {
+        Some(self.local.as_ref()?.join(&object.bucket).join(&object.path))
+    }
+}
+
+#[cfg(feature = "s3")]
+fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, StartError> {
+    let built = object_store::aws::AmazonS3Builder::from_env().with_url(url).build();
+    let prefix =
+        url.strip_prefix("s3://").and_then(|rest| rest.split_once('/')).map_or("", |(_, prefix)| prefix);
+    let store = built
+        .map_err(|e| StartError::usage(e.to_string(), "give --storage an url like s3://bucket/prefix"))?;
+    Ok(Arc::new(object_store::prefix::PrefixStore::new(store, prefix)))
+}
+
+#[cfg(not(feature = "s3"))]
+fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, StartError> {
+    Err(StartError::usage(
+        format!("the storage '{url}' is not known to this program"),
+        "leave out --storage to keep attachments below the root, or build with --features s3",
+    ))
+}
+
+/// The name of a stored file. Neither part can lead out of the storage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Object {
+    pub bucket: String,
+    pub path: String,
+}
+
+impl Object {
+    /// `None` if one of them is empty, or has a segment that is, or that leads elsewhere.
+    pub fn new(bucket: &str, path: &str) -> Option<Object> {
+        let plain = |segment: &str| {
+            !segment.is_empty()
+                && !segment.starts_with('.')
+                && segment.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+        };
+        let fits = plain(bucket) && path.len() <= 1024 && path.split('/').all(plain);
+        fits.then(|| Object { bucket: bucket.to_owned(), path: path.to_owned() })
+    }
+
+    /// Bucket and path in one, as it stands in urls.
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.bucket, self.path)
+    }
+
+    pub fn location(&self) -> ObjectPath {
+        ObjectPath::from(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_object_lies_outside_of_its_bucket() {
+        assert_eq!(Object::new("a", "b/c.png").unwrap().name(), "a/b/c.png");
+        for (bucket, path) in [
+            ("", "a"),
+            ("a", ""),
+            ("..", "a"),
+            ("a", "../b"),
+            ("a", "b/../../c"),
+            ("a", "/etc/passwd"),
+            ("a", "b//c"),
+            ("a", "b/"),
+            ("a/b", "c"),
+            ("a", "b\\c"),
+            ("a", "%2e%2e/c"),
+            ("a", ".hidden"),
+            ("a", "b\0"),
+        ] {
+            assert_eq!(Object::new(bucket, path), None, "{bucket} {path}");
+        }
+    }
+}

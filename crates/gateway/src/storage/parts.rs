@@ -1,0 +1,103 @@
+//! Attachments in the content parts of a message: `{"type":"binary","mimeType","url"}`, or
+//! `{"type":"image","source":{"type":"url","value","mimeType"}}` and its like.
+
+use serde_json::{Map, Value, json};
+
+use super::sign::PREFIX;
+use super::{Object, Storage};
+use crate::error::{RequestError, Result};
+
+/// The key of metadata under which bucket, path and type of each attachment stand.
+pub const METADATA: &str = "user_message_attachments";
+
+/// The key under which the files of attachments stand, for agents on the same machine.
+pub const FILES: &str = "attachment_files";
+
+/// Takes the urls of a message's attachments apart: the parts keep them without their signatures, and
+/// `metadata` gets what they stand for.
+///
+/// # Errors
+///
+/// A url that is not signed by this gateway, has expired, or is of an origin that is neither its own
+/// nor named by `--storage-origin`.
+pub fn take_apart(
+    storage: &Storage,
+    own: &[String],
+    parts: &mut [Value],
+    metadata: &mut Map<String, Value>,
+) -> Result<()> {
+    let (mut taken, mut files) = (Vec::new(), Vec::new());
+    for part in parts {
+        let Some((url, mime_type)) = url_of(part) else { continue };
+        let refuse = |why: &str| RequestError::BadParams(format!("an attachment is refused: {why}"));
+        let (origin, object, token) = split(url).ok_or_else(|| refuse("its url is none of a store's"))?;
+        if origin.is_empty() || own.contains(&origin) {
+            storage.signer.check(&object, token).map_err(|e| refuse(&e.to_string()))?;
+            files.extend(storage.file_of(&object).map(|file| Value::from(file.to_string_lossy())));
+        } else if !storage.others.contains(&origin) {
+            return Err(refuse("its url is of another origin"));
+        }
+        taken.push(json!({ "bucket": object.bucket, "path": object.path, "mime_type": mime_type }));
+        *url = format!("{origin}{PREFIX}{}", object.name());
+    }
+    let one_or_all = |mut all: Vec<Value>| if all.len() == 1 { all.remove(0) } else { Value::Array(all) };
+    // What is not an attachment of this message is not to look like one.
+    metadata.shift_remove(METADATA);
+    metadata.shift_remove(FILES);
+    if !taken.is_empty() {
+        metadata.insert(METADATA.into(), one_or_all(taken));
+    }
+    if !files.is_empty() {
+        metadata.insert(FILES.into(), Value::Array(files));
+    }
+    Ok(())
+}
+
+/// Signs the urls of a stored message's attachments anew.
+pub fn sign(storage: &Storage, content: &mut Value) {
+    for part in content.as_array_mut().into_iter().flatten() {
+        let Some((url, _)) = url_of(part) else { continue };
+        let Some((origin, object, _)) = split(url) else { continue };
+        if !storage.others.contains(&origin) {
+            *url = format!("{origin}{}", storage.signer.url(&object));
+        }
+    }
+}
+
+/// The url of an attachment, and its type as far as its message says.
+fn url_of(part: &mut Value) -> Option<(&mut String, Value)> {
+    let kind = part.get("type")?.as_str()?.to_owned();
+    let (holder, keys) = match kind.as_str() {
+        "binary" => (part, ["url", "url"]),
+        "image" | "audio" | "video" | "document" | "file" => {
+            let source = part.get_mut("source")?;
+            if source.get("type")? != "url" {
+                return None;
+            }
+            (source, ["value", "url"])
+        }
+        _ => return None,
+    };
+    let mime_type = holder.get("mimeType").cloned().unwrap_or_default();
+    let key = keys.into_iter().find(|key| holder.get(*key).is_some_and(Value::is_string))?;
+    match holder.get_mut(key)? {
+        Value::String(url) => Some((url, mime_type)),
+        _ => None,
+    }
+}
+
+/// The origin (empty if there is none), object and token of a signed url.
+fn split(url: &str) -> Option<(String, Object, &str)> {
+    let (origin, rest) = match url.split_once("://") {
+        Some((scheme, rest)) => {
+            let (host, path) = rest.split_at(rest.find('/')?);
+            (format!("{scheme}://{host}").to_ascii_lowercase(), path)
+        }
+        None => (String::new(), url),
+    };
+    let rest = rest.strip_prefix(PREFIX)?;
+    let (name, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (bucket, path) = name.split_once('/')?;
+    let token = query.split('&').find_map(|pair| pair.strip_prefix("token="));
+    Some((origin, Object::new(bucket, path)?, token.unwrap_or_default()))
+}

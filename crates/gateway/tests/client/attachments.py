@@ -1,0 +1,174 @@
+"""Attachments: uploaded, sent, stored as what they are, handed out with a signature that works."""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+from agui import get, session_of
+from harness import Gateway, run
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+)
+
+
+def upload(gateway, data, name="photo one.png", field="file"):
+    boundary = "----boundary"
+    body = (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{field}"; filename="{name}"\r\n'
+        "Content-Type: text/html\r\n\r\n"
+    ).encode() + data + f"\r\n--{boundary}--\r\n".encode()
+    headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+    return json.loads(get(gateway, "/api/v1/agent/attachments", headers, body))
+
+
+def fetch(url):
+    """Fetches without a token. Returns the status, the body and the headers."""
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            return answer.status, answer.read(), answer.headers
+    except urllib.error.HTTPError as e:
+        return e.code, e.read(), e.headers
+
+
+def signed(gateway, name, secret=None, **claims):
+    """A url as somebody who has the key, or another, would sign it."""
+    secret = secret or (gateway.root / "signing-key").read_text().strip()
+    now = int(time.time())
+    encode = lambda data: base64.urlsafe_b64encode(data).rstrip(b"=")
+    claims = {"url": name, "iat": now, "exp": now + 60, **claims}
+    text = encode(b'{"alg":"HS256","typ":"JWT"}') + b"." + encode(json.dumps(claims).encode())
+    token = text + b"." + encode(hmac.new(secret.encode(), text, hashlib.sha256).digest())
+    return f"{gateway.url}/storage/v1/object/sign/{name}?token={token.decode()}"
+
+
+async def an_image_goes_round():
+    with Gateway("--agent", "cat") as gateway:
+        stored = upload(gateway, PNG)
+        assert stored["bucket"] == "attachments" and stored["mime_type"] == "image/png", stored
+        assert stored["path"].endswith("/photo_one.png")
+        assert stored["url"].startswith(f"{gateway.url}/storage/v1/object/sign/attachments/")
+        status, data, headers = fetch(stored["url"])
+        assert (status, data, headers["Content-Type"]) == (200, PNG, "image/png")
+        assert headers["X-Content-Type-Options"] == "nosniff" and "sandbox" in headers["Content-Security-Policy"]
+
+        ask = {
+            "threadId": "pictures", "runId": "r1", "tools": [], "context": [],
+            "messages": [{"id": "m1", "role": "user", "content": [
+                {"type": "text", "text": "what is this?"},
+                {"type": "binary", "mimeType": "image/png", "url": stored["url"]},
+            ]}],
+        }
+        get(gateway, "/api/v1/agent/run", {"Content-Type": "application/json"}, json.dumps(ask).encode())
+        [event] = [e for e in gateway.events(session_of(gateway)) if e["type"] == "message" and e["source"] != "self"]
+        kept = {key: stored[key] for key in ("bucket", "path", "mime_type")}
+        assert event["metadata"]["user_message_attachments"] == kept
+        assert event["metadata"]["run_id"] == "r1" and event["metadata"]["message_id"] == "m1"
+        plain = stored["url"].split("?")[0]
+        assert json.loads(event["content"])[1]["url"] == plain and "token" not in event["content"]
+        [file] = event["metadata"]["attachment_files"]
+        assert open(file, "rb").read() == PNG
+
+        # Later it is handed out anew, to clients of either kind.
+        await asyncio.sleep(1.1)
+        history = json.loads(get(gateway, "/api/v1/agent/history?threadId=pictures"))["messages"]
+        url = history[0]["content"][1]["url"]
+        assert url.startswith(plain + "?token=") and url != stored["url"] and fetch(url)[:2] == (200, PNG)
+        assert history[0]["metadata"]["user_message_attachments"] == kept
+        client = await gateway.client()
+        switched = await client.request("sessions.switch", sessionId=session_of(gateway), after=0)
+        for content in switched["recentMessages"][0]["content"], client.named("message")[0]["payload"]["content"]:
+            assert fetch(content[1]["url"])[:2] == (200, PNG)
+
+        # Two of them, by the words of AG-UI 1.0, over the WebSocket.
+        other = upload(gateway, b"plain words", "notes.txt")
+        assert other["mime_type"] == "text/plain"
+        parts = [
+            {"type": "image", "source": {"type": "url", "value": stored["url"], "mimeType": "image/png"}},
+            {"type": "document", "source": {"type": "url", "value": other["url"], "mimeType": "text/plain"}},
+        ]
+        await client.request("agent", message=parts)
+        [*_, event] = [e for e in gateway.events(session_of(gateway)) if e["type"] == "message" and e["source"] != "self"]
+        assert [a["mime_type"] for a in event["metadata"]["user_message_attachments"]] == ["image/png", "text/plain"]
+
+
+async def metadata_of_messages_is_kept_and_handed_on():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        given = {"stage": "final", "latency_ms": 1234, "tool_name": "search", "anything": {"deep": [1, 2.50]}}
+        accepted = await client.request("agent", message="hello", metadata={**given, "run_id": "mine", "client": "x"})
+        seq = gateway.push(session, "hi", kind="message", run_id=accepted["runId"], reply_to=1, message_id="m9", **given)
+        await client.seq(seq)
+        messages = json.loads(get(gateway, f"/api/v1/agent/history?threadId={session}"))["messages"]
+        for key, value in given.items():
+            assert messages[0]["metadata"][key] == value and messages[1]["metadata"][key] == value
+        assert messages[0]["metadata"]["run_id"] == accepted["runId"] != "mine"
+        assert messages[1]["metadata"]["message_id"] == messages[1]["id"] == "m9"
+        assert client.named("final")[0]["payload"]["latencyMs"] == 1234
+
+
+async def a_url_that_is_not_ours_is_refused_wherever_it_is_shown():
+    with Gateway("--storage-origin", "https://files.example.org") as gateway:
+        stored = upload(gateway, PNG)
+        name = f"attachments/{stored['path']}"
+        assert fetch(signed(gateway, name))[0] == 200
+        (gateway.root / "secret.txt").write_text("secret")
+        bad = {
+            "expired": signed(gateway, name, exp=int(time.time()) - 1),
+            "forged": signed(gateway, name, secret="another secret, as long as ours is"),
+            "for another": signed(gateway, name, url="attachments/else"),
+            "unsigned": f"{gateway.url}/storage/v1/object/sign/{name}",
+        }
+        for what, url in bad.items():
+            assert fetch(url)[0] == 403, what
+        for way_out in "../secret.txt", "attachments/../../secret.txt", "attachments/%2e%2e/%2e%2e/token", "..%2ftoken":
+            for url in signed(gateway, way_out), signed(gateway, urllib.parse.unquote(way_out)):
+                status, data, _ = fetch(url)
+                assert status in (400, 403, 404) and b"secret" not in data, (url, status)
+        assert fetch(signed(gateway, "attachments/nothing"))[0] == 404
+        client = await gateway.client()
+        part = lambda url: [{"type": "binary", "mimeType": "image/png", "url": url}]
+        bad["of another origin"] = stored["url"].replace(gateway.url, "https://evil.example")
+        bad["nowhere in a store"] = "https://evil.example/cat.png"
+        bad["out of its bucket"] = signed(gateway, "attachments/../token")
+        for what, url in bad.items():
+            assert "refused" in await client.refused("agent", message=part(url)), what
+        # Another store's are taken apart, and left to it.
+        theirs = "https://files.example.org/storage/v1/object/sign/photos/a/b.png"
+        await client.request("agent", message=part(theirs + "?token=theirs"))
+        [event] = gateway.events(session_of(gateway))
+        assert event["metadata"]["user_message_attachments"]["bucket"] == "photos"
+        event = await client.wait("message")
+        assert event["payload"]["content"][0]["url"] == theirs
+
+
+async def what_is_uploaded_is_what_its_bytes_say():
+    with Gateway() as gateway:
+        for data, name, kind in [
+            (PNG, "x.html", "image/png"), (b"<html><script>1</script>", "x.png", "text/plain"),
+            (b"\0\1\2", "x.txt", "application/octet-stream"), (b"%PDF-1.7\n", "../../x", "application/pdf"),
+            (b"", "..", "text/plain"), ("ä".encode() * 3000, "\"; x=\"", "text/plain"),
+        ]:
+            stored = upload(gateway, data, name)
+            assert stored["mime_type"] == kind and ".." not in stored["path"], stored
+            status, back, headers = fetch(stored["url"])
+            assert (status, back) == (200, data) and headers["Content-Type"] == kind
+        whole = bytes(25 * 1024 * 1024)
+        assert upload(gateway, whole)["mime_type"] == "application/octet-stream"
+        try:
+            upload(gateway, whole + b"x")
+            raise AssertionError("too large, and taken")
+        except urllib.error.HTTPError as e:
+            assert e.code == 413
+        assert "token=" not in gateway.output()
+
+
+if __name__ == "__main__":
+    run(globals())

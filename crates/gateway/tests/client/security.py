@@ -1,0 +1,264 @@
+"""Who is kept out, with which code, while somebody who may come in goes on talking."""
+
+import asyncio
+import http.client
+import json
+import os
+import random
+import re
+import resource
+import stat
+import subprocess
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+
+import websockets
+
+from agui import get
+from closing import close_code, connect, send_text, slow_websocket
+from harness import SERVE, Gateway, Refused, run
+
+LONG = os.environ.get("THREAD_FAULTS") == "long"
+
+
+def ask(gateway, path, method="GET", body=None, **headers):
+    """A request by hand. Returns the status, the headers and the body."""
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=60)
+    connection.putrequest(method, path, skip_host="Host" in headers)
+    for name, value in headers.items():
+        connection.putheader(name.replace("_", "-"), value)
+    if body is not None:
+        connection.putheader("Content-Length", str(len(body)))
+    connection.endheaders(body)
+    answer = connection.getresponse()
+    return answer.status, answer.headers, answer.read()
+
+
+async def upgrade(gateway, **headers):
+    """The status of a WebSocket handshake."""
+    try:
+        async with websockets.connect(gateway.ws, additional_headers=headers, proxy=None):
+            return 101
+    except websockets.InvalidStatus as e:
+        return e.response.status_code
+
+
+async def the_link_sets_a_cookie_and_the_cookie_lets_in():
+    with Gateway() as gateway:
+        assert stat.S_IMODE((gateway.root / "token").stat().st_mode) == 0o600
+        assert len(gateway.token) == 64 and (gateway.root / "address").read_text().strip() == gateway.url
+        assert ask(gateway, "/")[0] == 401 and ask(gateway, "/?token=wrong")[0] == 401
+        status, headers, _ = ask(gateway, "/?token=" + gateway.token)
+        cookie = headers["Set-Cookie"]
+        assert status == 303 and headers["Location"] == "/"
+        assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
+        cookie = cookie.split(";")[0]
+        status, headers, page = ask(gateway, "/", Cookie=cookie)
+        assert status == 200 and b"/ws" in page and "default-src 'none'" in headers["Content-Security-Policy"]
+        assert ask(gateway, "/", Cookie=cookie.split("=")[0] + "=wrong")[0] == 401
+        client = await gateway.client(token=False, headers={"Cookie": cookie})
+        await client.request("status")
+        client = await gateway.client(token=False, headers={"Authorization": "Bearer " + gateway.token})
+        await client.request("status")
+
+
+async def nobody_comes_in_without_the_token():
+    with Gateway() as gateway:
+        good = await gateway.client()
+        for path in "/metrics", "/api/v1/agent/history?threadId=x", "/api/v1/agent/events?threadId=x", "/nowhere":
+            assert ask(gateway, path)[0] == 401, path
+        assert ask(gateway, "/metrics", Authorization="Bearer wrong")[0] == 401
+        assert ask(gateway, "/metrics", Authorization="Basic " + gateway.token)[0] == 401
+        assert ask(gateway, "/api/v1/agent/run", "POST", b"{}")[0] == 401
+        assert ask(gateway, "/api/v1/agent/attachments", "POST", b"{}")[0] == 401
+        assert ask(gateway, "/healthz")[::2] == (200, b"ok\n")
+        for headers, params in [
+            ({}, {}), ({}, {"token": ""}), ({}, {"token": gateway.token[:-1]}), ({"Authorization": "Bearer x"}, {}),
+            ({"Authorization": "Bearer " + gateway.token}, {"token": "wrong"}),
+            ({"Cookie": f"thread_{gateway.port}=wrong"}, {}),
+        ]:
+            bad = await gateway.client(connect=False, headers=headers)
+            answer = bad.send("connect", {"version": "1", "clientType": "t", **params})
+            assert await bad.ends() == 1008, (headers, params)
+            assert "token" in answer.result()["error"]
+        # By now it was wrong more than ten times in a minute.
+        began = time.monotonic()
+        assert ask(gateway, "/metrics")[0] == 401
+        assert time.monotonic() - began >= 2
+        # That slows down nobody who has it.
+        began = time.monotonic()
+        await good.request("status")
+        await (await gateway.client()).request("status")
+        assert time.monotonic() - began < 1.5
+
+
+async def other_origins_and_other_names_are_refused():
+    with Gateway("--origin", "https://chat.example.org") as gateway:
+        good = await gateway.client()
+        auth = {"Authorization": "Bearer " + gateway.token}
+        own = f"http://127.0.0.1:{gateway.port}"
+        for origin, admitted in [
+            (own, True), ("https://chat.example.org", True), ("http://chat.example.org", False),
+            ("https://evil.example", False), ("null", False), (f"http://127.0.0.1:{gateway.port + 1}", False),
+            (own + ".evil.example", False),
+        ]:
+            assert await upgrade(gateway, Origin=origin) == (101 if admitted else 403), origin
+            assert ask(gateway, "/metrics", Origin=origin, **auth)[0] == (200 if admitted else 403), origin
+        # A page of somebody's own name that resolves to this machine.
+        rebound = {"Host": f"evil.example:{gateway.port}", "Origin": f"http://evil.example:{gateway.port}", **auth}
+        for path in "/", "/metrics", "/healthz", "/ws", "/storage/v1/object/sign/a/b":
+            assert ask(gateway, path, **rebound)[0] == 403, path
+            assert ask(gateway, path, Host=f"evil.example:{gateway.port}")[0] == 403, path
+        assert ask(gateway, "/metrics", Host="chat.example.org", **auth)[0] == 200
+        assert ask(gateway, "/metrics", Host=f"localhost:{gateway.port}", **auth)[0] == 200
+        await good.request("status")
+
+
+async def without_a_token_only_on_a_loopback_address():
+    refused = lambda *options: subprocess.run([SERVE, *options], capture_output=True, text=True, timeout=60)
+    with tempfile.TemporaryDirectory() as root:
+        done = refused("--root", root, "--no-auth", "--listen", "0.0.0.0:0")
+        assert done.returncode == 2 and done.stderr.startswith("Error: ") and " - " in done.stderr, done
+        for options in ["--nonsense"], ["--origin", "x"], ["--agent", ""], ["--listen", "x"], ["--storage", "s4://x"]:
+            done = refused("--root", root, *options)
+            assert done.returncode == 2 and done.stderr.startswith("Error: "), done
+            assert len(done.stderr.splitlines()) == 1, done
+    with Gateway("--no-auth") as gateway:
+        assert gateway.link.endswith("/") and not (gateway.root / "token").exists()
+        client = await gateway.client()
+        await client.request("status")
+        assert ask(gateway, "/metrics")[0] == 200
+        assert await upgrade(gateway, Origin="https://evil.example") == 403
+
+
+async def many_connections_and_slow_ones_leave_a_good_client_alone():
+    many, most = (10_000, 4096) if LONG else (1500, 500)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < many + 200:
+        print(f"SKIPPED: a process may have only {hard} files open")
+        return
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, many + 200), hard))
+    with Gateway("--max-connections", str(most)) as gateway:
+        good = await gateway.client()
+        await good.request("agent", message="before")
+        held, refused = [], 0
+        for n in range(many):
+            reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+            # Some say nothing, some begin and never end.
+            writer.write([b"", b"GET /ws HTTP/1.1\r\nHost: 127.0"][n % 2])
+            held.append((reader, writer))
+            if n % 500 == 0:
+                began = time.monotonic()
+                await good.request("agent", message=f"among {n}")
+                assert time.monotonic() - began < 10
+        for reader, writer in held[most:]:
+            try:
+                refused += b"503" in await asyncio.wait_for(reader.read(100), 60)
+            except ConnectionResetError:
+                # It was closed with something unread.
+                refused += 1
+        assert refused >= many - most - 10, refused
+        # Those that say nothing lose their places again.
+        for reader, writer in held[:20]:
+            await asyncio.wait_for(reader.read(), 60)
+        late = await gateway.client()
+        await late.request("status")
+        await good.request("agent", message="after")
+        for _, writer in held:
+            writer.close()
+        text = get(gateway, "/metrics").decode()
+        assert int(re.search(r"^thread_gateway_connections_refused_total (\d+)", text, re.M)[1]) >= refused
+
+
+def memory(gateway):
+    status = open(f"/proc/{gateway.process.pid}/status").read()
+    return int(re.search(r"VmRSS:\s+(\d+)", status)[1])
+
+
+async def frames_that_make_no_sense_do_no_harm():
+    end = time.monotonic() + (30 * 60 if LONG else 4)
+    dice = random.Random(int(os.environ.get("SEED", "1")))
+    methods = ["agent", "agent.cancel", "sessions.list", "sessions.new", "sessions.switch", "sessions.history",
+               "sessions.rename", "sessions.search", "sessions.delete", "permission.answer", "status", "connect", ""]
+    keys = ["sessionId", "message", "limit", "offset", "title", "query", "date_filter", "after", "before", "runId",
+            "requestId", "choice", "priority", "metadata", "idempotencyKey", "token", "version", "type", "id"]
+
+    def value(sessions, depth=0):
+        kinds = [None, True, 0, -1, 2**63, 1.5, "", "\0", "\u202e", "x" * dice.randrange(3000), "/" + "x" * 5, "//x",
+                 "/history 5", "../..", "' OR 1=1 --", dice.choice(sessions or ["none"]), dice.random() * 10**9]
+        if depth < 3 and dice.random() < 0.2:
+            return [value(sessions, depth + 1) for _ in range(dice.randrange(4))]
+        if depth < 3 and dice.random() < 0.2:
+            return {dice.choice(keys): value(sessions, depth + 1) for _ in range(dice.randrange(4))}
+        return dice.choice(kinds)
+
+    with Gateway() as gateway:
+        good = await gateway.client()
+        await good.request("agent", message="hello")
+        first, frames, closed = None, 0, 0
+        while time.monotonic() < end:
+            bad = await gateway.client(headers={})
+            sessions = [s["id"] for s in (await good.request("sessions.list", limit=100))["sessions"]]
+            # Not so many sessions that the disk is what is measured.
+            for session in sessions[20:]:
+                await good.request("sessions.delete", sessionId=session)
+            for _ in range(60):
+                params = {dice.choice(keys): value(sessions) for _ in range(dice.randrange(5))}
+                frame = json.dumps({"type": "req", "id": value(sessions) if dice.random() < 0.02 else "0",
+                                    "method": dice.choice(methods), "params": params})
+                if dice.random() < 0.02:
+                    at = dice.randrange(len(frame))
+                    frame = frame[:at] + chr(dice.randrange(0x2FF)) + frame[at + 1:]
+                try:
+                    bad.answers["0"] = asyncio.get_running_loop().create_future()
+                    await bad.socket.send(frame)
+                    await asyncio.wait_for(bad.answers["0"], 30)
+                except (websockets.ConnectionClosed, ConnectionError, KeyError):
+                    closed += 1
+                    break
+                frames += 1
+            await bad.close()
+            await good.request("status")
+            if first is None and frames > 500:
+                first = memory(gateway)
+        last = memory(gateway)
+        assert first is None or last < 2 * first + 20_000, (first, last)
+        assert gateway.process.poll() is None and "panicked" not in gateway.output()
+        print(f"{frames} frames, {closed} connections closed, {first} KiB then {last} KiB")
+
+
+async def figures_are_those_of_the_sessions():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        gateway.fake_agent(session)
+        runs = [(await client.request("agent", message=str(n)))["runId"] for n in range(4)]
+        seqs = [(await client.wait(lambda e: e["payload"].get("content") == str(n)))["seq"] for n in range(4)]
+        about = lambda n: {"run_id": runs[n], "reply_to": seqs[n]}
+        gateway.push(session, "answer", kind="message", **about(0))
+        gateway.push(session, {"error": "no", "retryable": True}, "error", **about(1))
+        gateway.push(session, {"error": "no", "retryable": False}, "error", **about(1))
+        gateway.push(session, {"status": "started", "attempt": 1}, "run", **about(2))
+
+        def figures():
+            text = get(gateway, "/metrics").decode()
+            found = re.findall(r"^thread_gateway_(\w+)(?:\{outcome=\"(\w+)\"\})? (\S+)$", text, re.M)
+            return {name + outcome: float(number) for name, outcome, number in found}
+
+        now = figures()
+        expected = {
+            "connections": 1, "sessions": 1, "sessions_active": 1, "sessions_unread": 0, "runs_totalanswered": 1,
+            "runs_totalfailed": 1, "runs_totalcancelled": 0, "runs_active": 1, "queue_length": 1,
+        }
+        assert {key: now[key] for key in expected} == expected, now
+        await asyncio.sleep(1.1)
+        gateway.push(session, "why", "cancelled", **about(2))
+        later = figures()
+        assert later["runs_totalcancelled"] == 1 and later["runs_active"] == 0
+        assert later["oldest_pending_seconds"] > now["oldest_pending_seconds"] + 1 > 1
+
+
+if __name__ == "__main__":
+    run(globals())
