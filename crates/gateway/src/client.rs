@@ -91,6 +91,7 @@ impl Client {
         match live {
             Live::Event(told) => self.tell(&told),
             Live::Order(order) => self.reorder(&order),
+            Live::Notice(frame) => self.outbox.send(frame),
             Live::Deleted => {
                 if let Some(session) = self.session() {
                     let payload = json!({ "message": "the session was removed", "errorCode": "session_deleted", "retryable": false });

@@ -109,6 +109,7 @@ scenarios! {
     crowd {
         an_answer_streams_from_an_agent_program
         a_now_message_interrupts_and_a_cancel_ends
+        sub_agents_are_watched_at_work
         twelve_clients_of_two_gateways_see_the_same
         a_gateway_that_is_killed_loses_nothing_and_doubles_nothing
     }

@@ -61,6 +61,8 @@ pub enum Live {
     Event(Arc<Told>),
     /// The order of turns has changed.
     Order(Arc<Order>),
+    /// Something that is no event of the session's thread.
+    Notice(Utf8Bytes),
     /// The session was removed.
     Deleted,
 }
@@ -118,6 +120,7 @@ pub fn size_of(live: &Live) -> usize {
     match live {
         Live::Event(told) => told.size(),
         Live::Order(order) => order.ids.len() * 8,
+        Live::Notice(frame) => frame.len(),
         Live::Deleted => 0,
     }
 }

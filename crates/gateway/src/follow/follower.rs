@@ -1,21 +1,25 @@
 //! The follower of one session.
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use axum::extract::ws::Utf8Bytes;
 use thread::queue::{Remaining, Selection};
 use thread::{After, Event, Queue};
+use thread_agent::conversation::Entry;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::feed::{Backlog, Feed, Live, Order, Sink, Told};
 use super::notices::Bell;
+use super::sub_agents;
 use crate::error::{RequestError, Result};
 use crate::gateway::Gateway;
 use crate::session::id::SessionId;
 use crate::session::runs::{self, Runs};
-use crate::session::{blocking, speak};
+use crate::session::{blocking, history, speak};
 use crate::storage::Storage;
 
 /// How long a database stays open after the last event.
@@ -39,6 +43,10 @@ struct Inner {
     runs: Runs,
     members: Vec<Member>,
     next_key: u64,
+    /// Calls of tools that have no result yet.
+    calls: HashSet<String>,
+    /// Somebody passes on what the sub-agents of these say.
+    passes_on: bool,
     /// Nobody may enter any more.
     ended: bool,
 }
@@ -89,7 +97,9 @@ impl Follower {
             let bell = own.notices.watch(&queue);
             let (runs, upto) = Runs::of(&mut queue)?;
             speak::wake(&mut queue, &own.launcher, "self");
-            let inner = Inner { upto, runs, members: Vec::new(), next_key: 0, ended: false };
+            let calls = open_calls(&mut queue, upto)?;
+            let inner =
+                Inner { upto, runs, members: Vec::new(), next_key: 0, calls, passes_on: false, ended: false };
             Ok((Arc::new(Follower { session, bell, inner: Mutex::new(inner) }), queue))
         })
         .await?;
@@ -124,6 +134,30 @@ impl Follower {
         look(&self.inner().runs)
     }
 
+    /// Hands frames that are no events of the thread to everybody.
+    pub fn notice(&self, frames: Vec<Utf8Bytes>) {
+        let mut inner = self.inner();
+        for frame in frames {
+            inner.tell(&Live::Notice(frame));
+        }
+    }
+
+    /// The calls that have no result yet; `None` if there are none, or nobody is left, and then nobody
+    /// passes on any more what sub-agents say.
+    pub fn open_calls(&self) -> Option<HashSet<String>> {
+        let mut inner = self.inner();
+        inner.passes_on = !inner.calls.is_empty() && !inner.members.is_empty() && !inner.ended;
+        inner.passes_on.then(|| inner.calls.clone())
+    }
+
+    /// Whether somebody has to begin to pass on what sub-agents say.
+    fn has_new_calls(&self) -> bool {
+        let mut inner = self.inner();
+        let new = !inner.passes_on && !inner.calls.is_empty() && !inner.members.is_empty();
+        inner.passes_on |= new;
+        new
+    }
+
     /// The session is gone: everybody is told, and nobody follows any more.
     pub fn deleted(&self) {
         let mut inner = self.inner();
@@ -152,6 +186,12 @@ impl Follower {
         let mut changed = false;
         for told in told {
             changed |= inner.runs.apply_entry(&told.event, told.run_id.as_deref(), &told.entry).is_some();
+            match &told.entry {
+                Entry::ToolCall(call) => drop(inner.calls.insert(call.call_id.clone())),
+                Entry::ToolResult(result) => drop(inner.calls.remove(&result.call_id)),
+                entry if entry.ends().is_some() => inner.calls.clear(),
+                _ => {}
+            }
             inner.tell(&Live::Event(told));
         }
         inner.upto = inner.upto.max(page.upto);
@@ -178,6 +218,21 @@ struct Page {
     /// The agent's cursor, if it is worth a look.
     cursor: Option<i64>,
     remaining: Remaining,
+}
+
+/// The calls that have no result yet, as far as the last events tell.
+fn open_calls(queue: &mut Queue, upto: i64) -> Result<HashSet<String>> {
+    const LOOKED_AT: usize = 50;
+    let mut calls = HashSet::new();
+    let ids = history::newest_matching(queue, "subtype IN ('toolcall', 'toolresult')", upto, LOOKED_AT)?;
+    for id in ids.into_iter().rev() {
+        match history::event(queue, id)?.map(|event| Entry::of(&event).1) {
+            Some(Entry::ToolCall(call)) => drop(calls.insert(call.call_id)),
+            Some(Entry::ToolResult(result)) => drop(calls.remove(&result.call_id)),
+            _ => {}
+        }
+    }
+    Ok(calls)
 }
 
 fn read(queue: &mut Queue, after: i64) -> Result<Page> {
@@ -223,6 +278,9 @@ async fn follow(gateway: Arc<Gateway>, follower: Arc<Follower>, queue: Queue) {
                 queue = Some(open);
                 let remaining = page.remaining;
                 follower.tell(&gateway.storage, page);
+                if follower.has_new_calls() {
+                    tokio::spawn(sub_agents::follow(gateway.clone(), follower.clone()));
+                }
                 remaining
             }
             Err(RequestError::UnknownSession(_)) => {

@@ -8,6 +8,7 @@
 pub mod feed;
 pub mod follower;
 pub mod notices;
+pub mod sub_agents;
 pub mod tail;
 
 use std::collections::HashMap;

@@ -95,7 +95,7 @@ impl Tail {
                     self.at = told.event.id;
                     return Ok(Some(told));
                 }
-                Some(Live::Event(_) | Live::Order(_)) => {}
+                Some(Live::Event(_) | Live::Order(_) | Live::Notice(_)) => {}
                 Some(Live::Deleted) | None => break,
             }
         }

@@ -12,7 +12,7 @@ import time
 import websockets
 
 from agent import answer
-from harness import PATIENCE, Client, Gateway, Refused, run
+from harness import PATIENCE, THREAD, Client, Gateway, Refused, run
 
 AGENT = f"{shlex.quote(sys.executable)} {shlex.quote(str(pathlib.Path(__file__).with_name('agent.py')))}"
 LONG = os.environ.get("THREAD_FAULTS") == "long"
@@ -153,6 +153,37 @@ async def a_now_message_interrupts_and_a_cancel_ends():
             await client.wait(lambda e: e["event"] == "cancelled" and e["payload"]["runId"] == run_id)
         begun = [e["payload"]["runId"] for e in client.named("status") if e["payload"]["status"] == "started"]
         assert waiting["runId"] not in begun
+
+
+async def sub_agents_are_watched_at_work():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        about = {"run_id": "r"}
+        gateway.push(session, {"call_id": "c1", "name": "helper", "arguments": {}}, "toolcall", **about)
+        env = {k: v for k, v in os.environ.items() if not k.startswith("THREAD_")}
+        os.mkfifo(gateway.root / "wait")
+        working = await asyncio.create_subprocess_exec(
+            THREAD, "agent", "run", "--parent", str(gateway.root / session), "--call", "c1", "--name", "helper",
+            "--", "sh", "-c", "echo first; read go <wait; echo second",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, cwd=gateway.root,
+            env={**env, "THREAD_RUN_ID": "r"},
+        )
+        working.stdin.write(b"do it")
+        working.stdin.close()
+        said = lambda text: lambda e: (e["event"] == "sub_agent" and "seq" not in e
+                                       and e["payload"]["payload"].get("content", "").startswith(text))
+        event = await client.wait(said("first"))
+        assert event["payload"]["parentCallId"] == "c1" and event["payload"]["event"] == "token"
+        assert event["payload"]["subAgent"].startswith("helper-") and event["payload"]["runId"] == "r"
+        assert not client.named("tool_result")
+        (gateway.root / "wait").write_text("go\n")
+        result = await client.wait("tool_result")
+        assert result["payload"]["result"] == "first\nsecond\n" and result["seq"], result
+        assert await working.wait() == 0
+        # Removing the session ends what is left of all of them.
+        await client.request("sessions.delete", sessionId=session)
+        assert not (gateway.root / session).exists()
 
 
 async def twelve_clients_of_two_gateways_see_the_same():

@@ -145,8 +145,13 @@ class Gateway:
             print(self.output(), file=sys.stderr)
         elif self.token:
             assert self.token not in self.output(), "a token in the log"
-        if self.scratch:
-            self.scratch.cleanup()
+        # What was stopped may be writing its last words.
+        while self.scratch:
+            try:
+                self.scratch.cleanup()
+                break
+            except OSError:
+                time.sleep(0.1)
 
 
 class Client:

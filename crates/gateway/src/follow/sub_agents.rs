@@ -1,0 +1,104 @@
+//! What sub-agents say while they work for an open call of the session's agent.
+//!
+//! Their threads lie below the session's. What they do is copied to it by their reporter; what they say
+//! word by word stays with them, and is passed on from here, so that people watch them work. None of it
+//! is an event of the session, so it has no `seq`, and who comes later does not get it.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::ws::Utf8Bytes;
+use serde_json::json;
+use thread::model::filter::Scope;
+use thread::queue::{Remaining, Selection};
+use thread::{Filter, Queue};
+use thread_agent::conversation::Entry;
+use thread_agent::sub_agent::{Sub, threads_in};
+
+use super::follower::Follower;
+use crate::error::Result;
+use crate::gateway::Gateway;
+use crate::protocol::event::notice;
+use crate::session::blocking;
+use crate::session::id::SessionId;
+
+/// How often their threads are looked at.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// A sub-agent's thread; `None` if it works for no open call.
+type Followed = HashMap<PathBuf, Option<Reader>>;
+
+struct Reader {
+    queue: Queue,
+    sub: Sub,
+    at: i64,
+}
+
+/// Passes on what the sub-agents of open calls say, for as long as there are such calls.
+pub async fn follow(gateway: Arc<Gateway>, follower: Arc<Follower>) {
+    let session = follower.session;
+    let mut followed = Followed::new();
+    while let Some(calls) = follower.open_calls() {
+        let dir = gateway.root.path_of(session);
+        let read = blocking(move || {
+            let mut frames = Vec::new();
+            for thread in threads_in(&dir) {
+                let reader = followed.entry(thread.clone()).or_insert_with(|| Reader::open(&thread).ok());
+                if reader.as_ref().is_some_and(|reader| !calls.contains(&reader.sub.call_id)) {
+                    *reader = None;
+                }
+                if let Some(reader) = reader {
+                    reader.read(session, &mut frames)?;
+                }
+            }
+            Ok((followed, frames))
+        });
+        match read.await {
+            Ok((read, frames)) => {
+                followed = read;
+                follower.notice(frames);
+            }
+            Err(e) => {
+                gateway.log(format_args!("session {session}: a sub-agent cannot be read: {e}"));
+                followed = Followed::new();
+            }
+        }
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+impl Reader {
+    fn open(thread: &std::path::Path) -> Result<Reader> {
+        let mut queue = Queue::open(thread)?;
+        let sub = Sub::of(&mut queue)?;
+        Ok(Reader { queue, sub, at: 0 })
+    }
+
+    fn read(&mut self, session: SessionId, frames: &mut Vec<Utf8Bytes>) -> Result<()> {
+        let filter = Filter::new("source = 'self' AND subtype IN ('token', 'thinking')", Scope::Reading);
+        let filter = filter.map_err(thread::Error::from)?;
+        let mut selection = Selection { after: self.at, limit: None, filter };
+        let sub = &self.sub;
+        while self.queue.read_page(&mut selection, &mut |row| {
+            let (event, content) = match Entry::of(&row.to_event()).1 {
+                Entry::Token { text, .. } => ("token", text),
+                Entry::Thinking { text, .. } => ("thinking", text),
+                _ => return ControlFlow::Continue(()),
+            };
+            let payload = json!({
+                "parentCallId": sub.call_id,
+                "subAgent": sub.id,
+                "event": event,
+                "payload": { "content": content, "delta": true },
+            });
+            frames.push(notice("sub_agent", payload, session, Some(&sub.run_id)).into());
+            ControlFlow::Continue(())
+        })? == Remaining::Some
+        {}
+        self.at = selection.after;
+        Ok(())
+    }
+}
