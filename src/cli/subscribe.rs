@@ -184,6 +184,7 @@ impl Subscribe {
                 timeout: self.timeout,
                 env,
                 clear_env: self.clear_env,
+                no_handler: self.no_handler,
             },
             from,
             replace: self.replace,

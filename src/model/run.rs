@@ -52,6 +52,8 @@ pub struct Options {
     pub env: BTreeMap<String, String>,
     /// Of the dispatcher's environment the handler gets only what no program can do without.
     pub clear_env: bool,
+    /// Nobody starts the consumer: it reads for itself.
+    pub no_handler: bool,
 }
 
 impl Default for Options {
@@ -64,6 +66,7 @@ impl Default for Options {
             timeout: None,
             env: BTreeMap::new(),
             clear_env: false,
+            no_handler: false,
         }
     }
 }

@@ -167,9 +167,10 @@ impl Subscription {
         self.filter.as_deref().filter(|text| !text.trim().is_empty())
     }
 
-    /// Whether it has a command to start. One that is fed on stdin has: `:` acknowledges whatever it is given.
+    /// Whether it has a command to start. Somebody may have given `:` as a real handler, or put one in
+    /// the row since.
     pub fn has_handler(&self) -> bool {
-        self.options.deliver == Deliver::Stdin || self.handler_cmd.trim() != NO_HANDLER
+        !self.options.no_handler || self.handler_cmd != NO_HANDLER
     }
 
     /// The id after which a match is still possible for a reader at `cursor`.

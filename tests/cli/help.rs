@@ -42,6 +42,9 @@ fn the_short_help_fits_a_screen() {
     let nested = ["list", "show", "retry", "discard"].map(|word| vec!["dead", word]);
     for words in [vec![]].into_iter().chain(NAMES.map(|name| vec![name])).chain(nested) {
         let help = world.thread(words.iter().chain(&["-h"])).env("COLUMNS", "80").quiet();
+        // However many programs there are beside this one.
+        let help: String =
+            help.lines().filter(|line| !line.contains("/thread-")).collect::<Vec<_>>().join("\n");
         assert!(help.lines().count() <= 44, "{words:?} has {} lines:\n{help}", help.lines().count());
     }
 }

@@ -481,6 +481,7 @@ pub fn a_subscription_comes_back_as_it_went_in(store: &mut dyn Store) {
         timeout: Some(Duration::from_millis(1500)),
         env: [("KEY".to_owned(), "=".to_owned())].into(),
         clear_env: true,
+        no_handler: true,
     };
     let not_text = std::path::Path::new(std::ffi::OsStr::from_bytes(b"/tmp/\xff"));
     let new = NewSubscription {
