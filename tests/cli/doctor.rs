@@ -165,6 +165,40 @@ fn files_that_others_may_write_are_closed_to_them() {
 }
 
 #[test]
+fn a_thread_in_a_directory_that_is_open_to_all_is_told_to_move() {
+    let world = with_events();
+    chmod(&world, "inbox", 0o1777);
+    let root = world.inbox().display().to_string();
+    found_and_told(
+        &world,
+        &format!(
+            "error: anybody on this machine may write {root}, and so have commands run as the thread's owner - \
+             move the thread to a directory of its own"
+        ),
+    );
+    // It may be /tmp.
+    assert_eq!(fs::metadata(world.inbox()).unwrap().permissions().mode() & 0o7777, 0o1777);
+}
+
+#[test]
+fn a_directory_above_that_is_open_to_all_is_a_warning() {
+    let world = with_events();
+    let root = fs::canonicalize(world.root()).unwrap().display().to_string();
+    chmod(&world, "", 0o777);
+    let warning = format!(
+        "warning: anybody on this machine may write {root}, and so replace the thread - \
+         move the thread to a directory that only its users may write"
+    );
+    for words in [&["doctor"][..], &["doctor", "--fix"]] {
+        assert_eq!(world.thread(words).ok(), format!("{warning}\n"));
+    }
+    // Like /tmp, it is nothing to worry about.
+    chmod(&world, "", 0o1777);
+    assert_healthy(&world);
+    chmod(&world, "", 0o700);
+}
+
+#[test]
 fn what_may_be_somebody_elses_is_told_and_left_alone() {
     let sealed = "events-20260318-103000.jsonl";
     for (name, make, odd) in [

@@ -45,6 +45,7 @@ pub fn check(doctor: &mut Doctor<'_>) -> bool {
         }
     }
     remains_of_init(doctor);
+    surroundings(doctor);
     // New files take the mode of the database, which may have been changed.
     if let Ok(files) = Files::open(doctor.files.path()) {
         doctor.files = files;
@@ -91,12 +92,17 @@ fn permissions(doctor: &mut Doctor<'_>, name: &Path, found: &Stat, db: &Stat) {
     let is_root = name.as_os_str().is_empty();
     let path = if is_root { files.path().to_owned() } else { files.path_of(name) };
     let shown = if is_root { path.display() } else { name.display() };
-    // In a directory like /tmp others may make files, but not replace those of the thread.
     let is_shared = is_dir(found) && found.st_mode & 0o1000 != 0;
-    if found.st_mode & 0o002 != 0 && !is_shared {
+    if found.st_mode & 0o002 != 0 {
         let problem = format!(
             "anybody on this machine may write {shown}, and so have commands run as the thread's owner"
         );
+        if is_shared && is_root {
+            // A directory like /tmp must stay open. Nobody else can replace the thread's files in it, but
+            // make an events.db-wal where there is none.
+            let advice = "move the thread to a directory of its own";
+            return doctor.tell(Finding::error(PERMISSIONS, problem).advise(advice));
+        }
         doctor.found(Finding::error(PERMISSIONS, problem), || {
             let closed = files.change(name, |found| (found.st_mode & 0o7775, None));
             closed.at("change the permissions of", &path)?;
@@ -123,6 +129,20 @@ fn permissions(doctor: &mut Doctor<'_>, name: &Path, found: &Stat, db: &Stat) {
         opened.at("change the permissions of", &path)?;
         Ok("the owner may do so now")
     });
+}
+
+/// Whoever may write a directory above the thread can put another one in its place. In one like /tmp
+/// nobody can who does not own the thread.
+fn surroundings(doctor: &mut Doctor<'_>) {
+    let Ok(path) = doctor.files.path().canonicalize() else { return };
+    for dir in path.ancestors().skip(1) {
+        if rustix::fs::stat(dir).is_ok_and(|found| found.st_mode & 0o1002 == 0o002) {
+            let problem =
+                format!("anybody on this machine may write {}, and so replace the thread", dir.display());
+            let advice = "move the thread to a directory that only its users may write";
+            doctor.tell(Finding::warning(PERMISSIONS, problem).advise(advice));
+        }
+    }
 }
 
 /// The bits an owner needs: as many as he has on the database itself, which may be for reading only.
