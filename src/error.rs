@@ -10,6 +10,9 @@ use crate::model::event::InvalidEvent;
 use crate::model::filter::FilterError;
 use crate::model::subscription::ConsumerId;
 
+/// The longest path of a thread, in bytes. SQLite takes 511 bytes with the names of its own files.
+pub const MAX_PATH: usize = 480;
+
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an operation on a thread failed. Unless the variant says otherwise, nothing was changed.
@@ -29,6 +32,9 @@ pub enum Error {
     NewerSchema { path: PathBuf, found: i64, known: i64 },
     #[error("{} cannot use write-ahead logging (it stays in mode '{mode}')", path.display())]
     NoWal { path: PathBuf, mode: String },
+    /// The absolute path of a thread, or where its links lead to, is longer than SQLite can open.
+    #[error("{} is {length} bytes long as a path, and SQLite takes no more than {MAX_PATH}", path.display())]
+    PathTooLong { path: PathBuf, length: usize },
     /// The directory no longer holds the thread that was opened.
     #[error("{} was moved or removed", .0.display())]
     Moved(PathBuf),

@@ -35,6 +35,9 @@ use crate::store::{
 /// How long an operation waits for other writers before it gives up.
 const BUSY_LIMIT: Duration = Duration::from_secs(60);
 
+/// The longest path of a database that SQLite opens, in bytes: it adds the names of its own files.
+const LONGEST_PATH: usize = 504;
+
 /// How long it waits between two tries at first.
 const SHORT_WAIT: Duration = Duration::from_micros(500);
 
@@ -107,6 +110,11 @@ impl Sqlite {
             (Some(dir), Some(name)) => dir.join(name),
             _ => path.to_owned(),
         };
+        let length = path.as_os_str().len();
+        if length > LONGEST_PATH {
+            let path = path.parent().unwrap_or(&path).to_owned();
+            return Err(Error::PathTooLong { length: path.as_os_str().len(), path });
+        }
         let wal = wal::path_of(&path);
         let new_wal = wal::length(&wal) == 0;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE

@@ -76,6 +76,7 @@ pub fn hint(error: &Error) -> String {
         Error::ForeignDatabase(_) => "name a directory made by `thread init <path>`; nothing was changed",
         Error::NewerSchema { .. } => "use a newer version of thread; nothing was changed",
         Error::NoWal { .. } => "keep the thread on a local file system",
+        Error::PathTooLong { .. } => "choose a shorter path; nothing was made or changed",
         Error::Moved(_) => "start again at its new place",
         Error::NotOwner(_) => "run this as that user, who alone may start and stop its handlers",
         Error::UnknownConsumer(_) => "see `thread info` for those that are, or `thread subscribe` it",

@@ -8,16 +8,13 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::error::{Error, IoContext, Result};
+use crate::error::{Error, IoContext, MAX_PATH, Result};
 use crate::files::lock::Lock;
 use crate::files::{self, Access, DB, Files, JOURNAL, JSONL, WAL};
 use crate::sqlite::Sqlite;
 
 /// How long an `init` waits for another of the same directory. Each takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// SQLite takes no path of more than 511 bytes, that of its own files included.
-const MAX_PATH: usize = 480;
 
 const LOCK: &str = "run/_init.lock";
 const DRAFT: &str = "run/_init.db";
@@ -26,9 +23,7 @@ pub fn init(path: &Path) -> Result<PathBuf> {
     let dir = files::absolute(path).at("find", path)?;
     let length = resolved(&dir).as_os_str().len().max(dir.as_os_str().len());
     if length > MAX_PATH {
-        return Err(Error::Other(format!(
-            "the path is {length} bytes long, and SQLite takes no more than {MAX_PATH}"
-        )));
+        return Err(Error::PathTooLong { path: dir, length });
     }
     if fs::symlink_metadata(dir.join(DB)).is_ok() {
         return Err(Error::AlreadyAThread(dir));
@@ -54,10 +49,9 @@ pub fn init(path: &Path) -> Result<PathBuf> {
 /// Where a path leads to, as far as it is there.
 fn resolved(path: &Path) -> PathBuf {
     let found = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
-    match found.and_then(|(above, real)| Some(real.join(path.strip_prefix(above).ok()?))) {
-        Some(real) => real,
-        None => path.to_owned(),
-    }
+    let Some((above, mut real)) = found else { return path.to_owned() };
+    real.extend(path.strip_prefix(above).unwrap_or(path));
+    real
 }
 
 /// Refuses a directory that is a thread, or holds the remains of one.

@@ -1,8 +1,9 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use crate::harness::{World, names, snapshot};
+use crate::harness::{World, names, snapshot, wait_until};
 
 #[test]
 fn init_makes_the_layout_and_prints_the_absolute_path() {
@@ -166,4 +167,53 @@ fn an_init_if_missing_may_be_repeated() {
     world.thread(["init", "--if-missing", "other"]).fails(1);
     world.sh("mkdir remains; echo line >remains/events.jsonl").quiet();
     world.thread(["init", "--if-missing", "remains"]).fails(1);
+}
+
+/// A path of exactly that many bytes in the world's folder.
+fn long_path(world: &World, length: usize) -> PathBuf {
+    let mut path = world.root().as_os_str().to_owned();
+    while path.len() + 101 < length {
+        path.push(format!("/{}", "d".repeat(99)));
+    }
+    let name = "n".repeat(length - path.len() - 1);
+    PathBuf::from(path).join(name)
+}
+
+#[test]
+fn a_path_that_is_too_long_is_refused_and_nothing_is_made() {
+    let world = World::new();
+    let told = |length: usize, path: &Path| {
+        let path = path.display();
+        format!(
+            "Error: {path} is {length} bytes long as a path, and SQLite takes no more than 480 - \
+             choose a shorter path; nothing was made or changed"
+        )
+    };
+    for length in [481, 499, 512, 800] {
+        let path = long_path(&world, length);
+        assert_eq!(world.thread(["init"]).arg(&path).fails(1), told(length, &path));
+        assert_eq!(names(world.root()), ["bin"], "{length}");
+    }
+    let path = long_path(&world, 480);
+    let there = |words: &[&str]| world.thread(words).env("THREAD_DIR", &path);
+    world.thread(["init"]).arg(&path).quiet();
+    there(&["subscribe", "--consumer", &"c".repeat(128), "--deliver", "stdin", "--handler", "cat >>got"])
+        .quiet();
+    there(&["push", "--source", "self", "--type", "message", "--content", "x"]).quiet();
+    wait_until("the event to be handled", || world.read("got").lines().count() == 1);
+    world.wait_until_quiet();
+    assert_eq!(there(&["doctor"]).quiet(), "healthy\n");
+
+    // A short name that leads to a long one does not help.
+    let longer = path.join("e".repeat(90));
+    fs::create_dir(&longer).unwrap();
+    symlink(&longer, world.path("short")).unwrap();
+    assert_eq!(world.thread(["init", "short"]).fails(1), told(571, &world.path("short")));
+    assert_eq!(names(&longer), [""; 0]);
+    // Nor does it help to move a thread there.
+    world.thread(["init", "inbox"]).quiet();
+    fs::rename(world.inbox(), longer.join("t")).unwrap();
+    let moved = fs::canonicalize(&longer).unwrap().join("t");
+    let peek = world.thread(["peek", "--last-event-id", "0"]).env("THREAD_DIR", world.path("short/t"));
+    assert_eq!(peek.fails(1), told(573, &moved));
 }
