@@ -289,3 +289,30 @@ fn a_pid_that_now_belongs_to_another_process_is_never_signalled() {
     innocent.wait().unwrap();
     assert_stopped(&world);
 }
+
+#[test]
+fn a_run_of_the_thread_that_a_directory_was_copied_from_is_none_of_its_own() {
+    let world = World::with_thread();
+    world.subscribe(
+        "bot",
+        "echo $$ >>pids; until [ -e go ]; do sleep 0.01; done; thread ack --event-id 1",
+        &[],
+    );
+    world.push("a");
+    wait_until("the run", || pids(&world).len() == 1 && world.state("bot") == "running");
+    world.sh("cp -r inbox copy").quiet();
+    let in_copy = |words: &[&str]| world.thread(words).env("THREAD_DIR", world.path("copy"));
+    let info = in_copy(&["info"]).quiet();
+    assert!(!info.contains("state: running"), "{info}");
+    // It ends what the copy has on record, and not the process.
+    assert_eq!(in_copy(&["stop", "--consumer", "bot"]).quiet(), "bot\n");
+    assert!(is_running(pids(&world)[0]) && world.state("bot") == "running");
+    // The copy's own run begins although the original's goes on.
+    in_copy(&["push", "--source", "self", "--type", "message", "--content", "b"]).quiet();
+    wait_until("the run of the copy", || pids(&world).len() == 2);
+    assert_eq!(in_copy(&["stop", "--consumer", "bot"]).quiet(), "bot\n");
+    assert!(is_running(pids(&world)[0]) && !is_running(pids(&world)[1]));
+    world.write("go", "");
+    wait_until("the end of the run", || world.consumer("bot")["last_acked_id"] == 1);
+    world.wait_until_quiet();
+}

@@ -89,6 +89,30 @@ fn names_sort_in_the_order_of_events_though_the_clock_went_back() {
 }
 
 #[test]
+fn a_name_at_the_end_of_time_leaves_the_next_ones_their_form() {
+    let world = World::with_thread();
+    world.write("inbox/events-99991231-235959.jsonl", "");
+    world.write("inbox/logs/thread-99991231-235959.log", "");
+    for _ in 0..2 {
+        push_many(&world, 10_001);
+        let mut log = world.read("inbox/logs/thread.log");
+        log.push_str(&"[2026-01-01T00:00:00.000Z] [INFO] a line like any other\n".repeat(10_001));
+        world.write("inbox/logs/thread.log", log);
+        push(&world).quiet();
+    }
+    for (dir, stem, extension) in [("inbox", "events", ".jsonl"), ("inbox/logs", "thread", ".log")] {
+        let names = rotated(&world, dir, stem);
+        assert_eq!(names.len(), 3, "{names:?}");
+        for name in names {
+            let stamp = name.strip_prefix(stem).and_then(|name| name.strip_suffix(extension)).unwrap();
+            assert!(stamp.len() == 16 && !stamp.contains('+'), "{name}");
+        }
+    }
+    world.assert_log_is_exact();
+    assert_eq!(world.thread(["doctor"]).quiet(), "healthy\n");
+}
+
+#[test]
 fn old_rotated_files_may_be_deleted() {
     let world = World::with_thread();
     for _ in 0..3 {

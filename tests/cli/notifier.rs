@@ -1,6 +1,7 @@
 //! Waking through an external notifier: what it is asked, and what happens when it misbehaves.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -239,6 +240,32 @@ fn threads_with_awkward_paths_work_through_the_daemon() {
         assert!(!world.path("pwned").exists(), "{name} was run");
         assert_eq!(world.read(dir.join("events.jsonl")).lines().count(), 1);
     }
+}
+
+#[test]
+fn a_path_that_is_not_utf8_is_dispatched_without_the_notifier() {
+    let world = World::new();
+    let dir = world.path(std::ffi::OsStr::from_bytes(b"not-\xff-text"));
+    let notifier = recorder(&world, "exit 0");
+    let there = |run: Run| run.env("THREAD_DIR", &dir).env("THREAD_NOTIFIER", &notifier);
+    world.thread(["init"]).arg(&dir).quiet();
+    there(world.thread([
+        "subscribe",
+        "--consumer",
+        "worker",
+        "--deliver",
+        "stdin",
+        "--handler",
+        "cat >>seen",
+    ]))
+    .quiet();
+    let pushed = there(push_run(&world, "self", "x").arg("--json")).ok();
+    assert!(pushed.contains("\"dispatch\":\"embedded\""), "{pushed}");
+    wait_until("the event to be handled", || world.lines("seen").len() == 1);
+    world.wait_until_quiet();
+    assert!(calls(&world).is_empty());
+    let log = world.read(dir.join("logs/thread.log"));
+    assert!(log.contains("[WARN] notifier: the thread's path is not UTF-8"), "{log}");
 }
 
 #[test]
