@@ -6,7 +6,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use crate::doctor::{assert_healthy, findings, found_and_repaired, found_and_told};
-use crate::harness::{Dice, World, ids, names, wait_until};
+use crate::harness::{Dice, World, ids, names, skipped, wait_until};
 
 const DONE: &str = "it was written again from the table";
 
@@ -98,6 +98,25 @@ fn a_missing_and_a_torn_end_are_found() {
     let world = with_ten();
     fs::remove_file(world.path("inbox/events.jsonl")).unwrap();
     repaired(&world, "lacks 10 events");
+}
+
+#[test]
+fn a_tail_of_three_gigabytes_of_nothing_costs_no_memory() {
+    for repair in ["thread doctor --fix", "thread push --source s --type record --content x"] {
+        let world = with_ten();
+        let (_, stderr) = world.sh("truncate -s 3G inbox/events.jsonl || echo no >&2").ends_with(0);
+        if !stderr.is_empty() {
+            return skipped("no file of three gigabytes can be made here");
+        }
+        let found = world.sh("ulimit -v 600000; thread doctor").ends_with(1);
+        assert!(
+            format!("{found:?}").contains("events.jsonl differs from the table from line 11 on"),
+            "{found:?}"
+        );
+        world.sh(&format!("ulimit -v 600000; {repair}")).quiet();
+        world.assert_log_is_exact();
+        assert_healthy(&world);
+    }
 }
 
 #[test]

@@ -99,6 +99,22 @@ fn a_run_rewound_from_outside_acknowledges_nothing() {
 }
 
 #[test]
+fn a_rewind_is_kept_though_the_run_has_acknowledged_meanwhile() {
+    let handler = "cat >>got; [ -e calm ] && exit 0; thread ack --event-id 3; touch up; \
+                   while [ ! -e go ]; do sleep 0.02; done";
+    let world = stdin_world(handler, &[]);
+    push_many(&world, 5, |n| n.to_string());
+    world.wait_for_file("up");
+    // The cursor was moved forward, and is now where it was when the run began.
+    world.thread(["seek", "--consumer", "bot", "--to", "earliest"]).quiet();
+    world.write("calm", "");
+    world.write("go", "");
+    wait_until("all to be delivered again", || ids(&world.read("got")) == [1, 2, 3, 4, 5, 1, 2, 3, 4, 5]);
+    wait_until("all to be acknowledged", || acked(&world) == 5);
+    world.wait_for_state("bot", "idle");
+}
+
+#[test]
 fn a_run_that_outlives_its_subscription_changes_nothing() {
     let world = stdin_world("touch up; while [ ! -e go ]; do sleep 0.02; done; cat >> got", &[]);
     push_many(&world, 2, |n| n.to_string());

@@ -58,6 +58,8 @@ fn metadata_is_a_json_object_kept_as_it_was_written() {
     let world = World::with_thread();
     for (given, kept) in [
         ("{}", "{}"),
+        // Further than any floating-point number goes, and JSON all the same.
+        ("{\"n\": 1e999, \"m\": -1E+400}", "{\"n\":1e999,\"m\":-1E+400}"),
         (
             "{ \"n\" : 1.50 , \"big\":12345678901234567890123 }",
             "{\"n\":1.50,\"big\":12345678901234567890123}",
