@@ -125,6 +125,14 @@ pub enum DatabaseErrorKind {
     Other,
 }
 
+impl DatabaseErrorKind {
+    /// Whether the trouble may pass by itself, so that it is worth trying again later.
+    pub fn may_pass(self) -> bool {
+        use DatabaseErrorKind::{Full, Locked, NoRoom, OutOfMemory, OutcomeUnknown, Write};
+        matches!(self, Full | Locked | NoRoom | OutOfMemory | OutcomeUnknown | Write)
+    }
+}
+
 /// A failure of the database.
 #[derive(Debug, Clone)]
 pub struct DatabaseError {

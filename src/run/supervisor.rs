@@ -22,7 +22,7 @@ use super::outcome::{End, log_outcome, record_end};
 use super::shutdown::Shutdown;
 use super::stop::stopped_update;
 use super::{Launcher, spawn as processes};
-use crate::error::{DatabaseErrorKind, Error, Result};
+use crate::error::{Error, Result};
 use crate::files::lock::Lock;
 use crate::files::log::{Level, Quoted};
 use crate::files::watch::Watcher;
@@ -374,7 +374,7 @@ impl Supervisor<'_> {
         let mut pause = Duration::from_millis(100);
         loop {
             match work() {
-                Err(Error::Database(e)) if may_pass(e.kind) && self.files.still_there() => {
+                Err(Error::Database(e)) if e.kind.may_pass() && self.files.still_there() => {
                     self.files.log(
                         Level::Warn,
                         format_args!("supervise: consumer={} tries again: {e}", self.consumer),
@@ -386,12 +386,6 @@ impl Supervisor<'_> {
             }
         }
     }
-}
-
-/// Whether a trouble of the database may pass by itself.
-fn may_pass(kind: DatabaseErrorKind) -> bool {
-    use DatabaseErrorKind::{Full, Locked, NoRoom, OutOfMemory, OutcomeUnknown, Write};
-    matches!(kind, Full | Locked | NoRoom | OutOfMemory | OutcomeUnknown | Write)
 }
 
 /// Records that this process has nothing more to do for the consumer.

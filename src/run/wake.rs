@@ -29,6 +29,10 @@ const LOCK: &str = "run/_wake.lock";
 /// How long a notifier has before its work is done for it.
 const WATCHDOG_DELAY: Duration = Duration::from_secs(1);
 
+/// Pauses between two tries where the database is locked, say, or no process can be started.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
 /// What became of the waking.
 #[derive(Debug)]
 pub enum Waking {
@@ -129,7 +133,7 @@ pub unsafe fn in_background(dir: &Path, launcher: &Launcher, delay: Duration, lo
     // SAFETY: the caller's promise.
     let lock = unsafe { Lock::adopt(lock_fd, &files, LOCK) };
     let mut lock = lock.ok_or_else(|| Error::Other("this process is started by a push".into()))?;
-    let mut delay = delay;
+    let (mut delay, mut pause) = (delay, FIRST_PAUSE);
     loop {
         std::thread::sleep(delay);
         let done = dispatch_all(&files, launcher);
@@ -137,11 +141,17 @@ pub unsafe fn in_background(dir: &Path, launcher: &Launcher, delay: Duration, lo
         if !files.still_there() {
             return Ok(());
         }
-        done?;
         // Whoever was turned away meanwhile had committed before the lock was free again.
-        if !somebody_is_due(&files)? {
-            return Ok(());
-        }
+        let due = done.and_then(|started| Ok((started, somebody_is_due(&files)?)));
+        let all_started = match due {
+            Ok((_, false)) => return Ok(()),
+            Ok((started, true)) => started,
+            Err(Error::Database(e)) if e.kind.may_pass() => {
+                files.log(Level::Warn, format_args!("wake: tries again: {e}"));
+                false
+            }
+            Err(e) => return Err(e),
+        };
         match Lock::try_take(&files, LOCK)? {
             Some(again) => lock = again,
             None => return Ok(()),
@@ -150,15 +160,23 @@ pub unsafe fn in_background(dir: &Path, launcher: &Launcher, delay: Duration, lo
             WakeBy::Notifier { .. } => WATCHDOG_DELAY,
             _ => Duration::ZERO,
         };
+        if all_started {
+            pause = FIRST_PAUSE;
+        } else {
+            delay = delay.max(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
     }
 }
 
-fn dispatch_all(files: &Files, launcher: &Launcher) -> Result<()> {
+/// Returns whether nobody was due who could not be started.
+fn dispatch_all(files: &Files, launcher: &Launcher) -> Result<bool> {
     if !files.still_there() {
-        return Ok(());
+        return Ok(true);
     }
     let mut queue = Queue::open(files.path())?;
-    dispatch(&mut queue, launcher, Effort::Thorough).map(drop)
+    let all = dispatch(&mut queue, launcher, Effort::Thorough)?;
+    Ok(!all.iter().any(|(_, done)| matches!(done, Dispatched::Failed(_))))
 }
 
 /// Whether some consumer is to be started, and nobody is recorded as taking care of it.
@@ -167,8 +185,11 @@ fn somebody_is_due(files: &Files) -> Result<bool> {
     for subscription in queue.store.subscriptions()? {
         let supervised = process::supervisor_of(files, &subscription.state) != process::Liveness::Dead;
         // A broken subscription waits for its owner, not for a dispatch.
-        if !supervised && next_step(&mut queue, &subscription, None).is_ok_and(|step| step.is_due()) {
-            return Ok(true);
+        match next_step(&mut queue, &subscription, None) {
+            _ if supervised => {}
+            Ok(step) if step.is_due() => return Ok(true),
+            Err(e @ Error::Database(_)) => return Err(e),
+            _ => {}
         }
     }
     Ok(false)

@@ -132,6 +132,23 @@ fn a_run_that_ends_while_the_database_is_locked_is_recorded_afterwards() {
     assert_eq!((world.lines("got").len(), &bot["dead"]), (1, &0.into()));
 }
 
+/// A second after a notifier said yes, nobody can read the database, or start a process.
+#[test]
+fn a_watchdog_rides_out_a_database_that_is_locked() {
+    let world = World::with_thread();
+    world.script("bin/notifier", "exit 0");
+    world.subscribe("bot", "cat >>got", &["--deliver", "stdin"]);
+    world.thread(PUSH).quiet();
+    let conn = world.db();
+    conn.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; DELETE FROM events WHERE 0")
+        .unwrap();
+    std::thread::sleep(outage());
+    conn.execute_batch("COMMIT").unwrap();
+    drop(conn);
+    wait_until("the event to be handled", || world.lines("got").len() == 1);
+    world.wait_until_quiet();
+}
+
 #[test]
 fn a_supervisor_that_cannot_be_started_is_told_and_the_next_push_makes_up_for_it() {
     let Some(strace) = strace() else { return };
