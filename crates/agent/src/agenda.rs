@@ -169,11 +169,26 @@ impl Agenda {
         if let Some(why) = &turn.cancel {
             return Some(Verdict::Cancelled(why.clone()));
         }
-        // One that was there when the attempt began is no interruption: it waits for its turn.
-        let since = |now: &&Turn| now.message.priority == Priority::Now && now.id() > turn.last_begun;
-        let now = self.turns.values().filter(|now| now.id() != id && turn.last_begun > 0).find(since)?;
+        if turn.last_begun == 0 {
+            return None;
+        }
+        // Nothing else begins while one with priority `now` is known, so one that is pending has come since:
+        // perhaps just before the attempt was stored. Of two with that priority, the second waits for its
+        // turn if both were there.
+        let interrupts = |now: &&Turn| {
+            now.id() != id
+                && now.message.priority == Priority::Now
+                && (turn.message.priority != Priority::Now || now.id() > turn.last_begun)
+        };
+        let now = self.turns.values().find(interrupts)?;
         let (by, source) = (now.id(), now.source.clone());
         Some(Verdict::Interrupted { by, source, resume: turn.message.resume })
+    }
+
+    /// A turn that somebody has cancelled, other than this one.
+    pub fn cancelled(&self, other_than: i64) -> Option<(i64, Verdict)> {
+        let cancelled = self.turns.values().find(|turn| turn.id() != other_than && turn.cancel.is_some())?;
+        Some((cancelled.id(), self.verdict(cancelled.id())?))
     }
 
     /// What to do, while no program is at work. A turn has `most` attempts.

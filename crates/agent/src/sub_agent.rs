@@ -66,6 +66,17 @@ pub struct Sub {
     pub background: bool,
 }
 
+/// The run under way in a thread, or the last one.
+///
+/// # Errors
+///
+/// Those of the thread.
+pub fn current_run(queue: &mut Queue) -> Result<Option<String>> {
+    let runs = Filter::new("source = 'self' AND subtype = 'run'", thread::model::filter::Scope::Reading)?;
+    let after = queue.start_of_tail(runs.as_ref(), 0, 1)?;
+    Ok(queue.read(After(after), runs.as_ref())?.last().and_then(|event| Entry::of(event).0))
+}
+
 /// Whether this thread is a sub-agent's: one in the folder `agents` of another thread.
 pub fn is_sub_agent(dir: &Path) -> bool {
     let folder = dir.parent().filter(|folder| folder.file_name().is_some_and(|name| name == "agents"));

@@ -43,6 +43,7 @@ impl Adapter {
         }
         match next {
             Next::Nothing => {
+                self.keep_cursor()?;
                 let until = self.idle_since + self.options.idle;
                 return Ok(if Instant::now() >= until { Step::End(End::Idle) } else { Step::Wait(until) });
             }
@@ -65,6 +66,16 @@ impl Adapter {
             }
         }
         Ok(Step::Again)
+    }
+
+    /// Moves the cursor forward again when somebody has moved it back: all of that has its endings.
+    fn keep_cursor(&mut self) -> Result<()> {
+        let consumer = &self.options.consumer;
+        let now = self.queue.store().subscription(consumer)?;
+        if now.is_some_and(|now| now.last_acked_id < self.acknowledged) {
+            self.queue.acknowledge(consumer, self.acknowledged)?;
+        }
+        Ok(())
     }
 
     /// Whether the consumer is still subscribed as it was, and not paused.
@@ -95,6 +106,11 @@ impl Adapter {
             if let Some(why) = why {
                 self.end(why);
             }
+        }
+        // One that waits need not wait for that.
+        if let Some((id, verdict)) = self.agenda.cancelled(id) {
+            self.close(id, Why::Verdict(verdict));
+            return Ok(Step::Again);
         }
         self.climb();
         if self.program_is_done() {

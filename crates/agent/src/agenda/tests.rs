@@ -81,6 +81,25 @@ fn now_interrupts_what_began_before_it() {
 }
 
 #[test]
+fn now_interrupts_what_began_before_it_was_known() {
+    let mut talk = Talk::default();
+    let first = talk.message(Priority::Next);
+    let now = talk.message(Priority::Now);
+    talk.begin(first);
+    assert!(matches!(talk.agenda.verdict(first), Some(Verdict::Interrupted { by, .. }) if by == now));
+}
+
+#[test]
+fn the_second_now_waits_if_it_was_there_and_interrupts_if_it_was_not() {
+    let mut talk = Talk::default();
+    let (first, _second) = (talk.message(Priority::Now), talk.message(Priority::Now));
+    talk.begin(first);
+    assert_eq!(talk.agenda.verdict(first), None);
+    let third = talk.message(Priority::Now);
+    assert!(matches!(talk.agenda.verdict(first), Some(Verdict::Interrupted { by, .. }) if by == third));
+}
+
+#[test]
 fn now_does_not_interrupt_what_has_not_begun() {
     let mut talk = Talk::default();
     let first = talk.message(Priority::Next);
@@ -119,6 +138,7 @@ fn a_cancel_ends_what_runs_and_what_waits_and_nothing_else() {
     }
     let why = || Verdict::Cancelled("cancelled by them: enough".into());
     assert_eq!(talk.agenda.verdict(running), Some(why()));
+    assert_eq!(talk.agenda.cancelled(running), Some((queued, why())));
     assert_eq!(talk.next(), Next::End(running, why()));
     let entry = Entry::Cancelled { why: "x".into(), reply_to: Some(running) };
     talk.note(None, entry, false);

@@ -67,7 +67,12 @@ impl Command {
             None => globals.open()?,
         };
         let launcher = find_launcher()?;
-        let run_id = variable("THREAD_RUN_ID").and_then(|id| id.into_string().ok());
+        // A program that is kept was told which run it was started for, and may be at another.
+        let kept = variable("THREAD_AGENT").is_some_and(|protocol| protocol != "exec");
+        let run_id = match variable("THREAD_RUN_ID").and_then(|id| id.into_string().ok()) {
+            Some(_) if kept => sub_agent::current_run(&mut parent)?,
+            told => told,
+        };
         let program = (!self.program.is_empty()).then(|| (self.settings.for_sub_agent(), self.program));
         let new = NewSubAgent {
             call_id: self.call,

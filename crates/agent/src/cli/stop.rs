@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::Args;
 use thread::Queue;
 use thread::model::run::StopRequest;
-use thread::run::Launcher;
 use thread::run::stop::stop;
+use thread::run::{Launcher, WakeBy};
 use thread_agent::marked::Mark;
 use thread_agent::sub_agent::{Sub, threads_in};
 
@@ -30,7 +30,8 @@ pub struct Command {}
 impl Command {
     pub fn run(self, globals: &Globals) -> Result<()> {
         let mut queue = globals.open()?;
-        let launcher = find_launcher()?;
+        // What is said about the end must start nobody.
+        let launcher = Launcher { waking: WakeBy::Nobody, ..find_launcher()? };
         // The agent first, so that it starts no more sub-agents.
         end(&mut queue)?;
         for dir in threads_in(queue.path()) {

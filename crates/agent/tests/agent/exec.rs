@@ -157,6 +157,9 @@ fn a_message_that_has_its_ending_is_not_answered_again() {
     talk.until_idle();
     let before = talk.events().len();
     talk.thread(&["seek", "--consumer", "agent", "--to", "earliest"]).ok();
+    talk.until_idle();
+    assert_eq!(talk.events().len(), before);
+    assert_eq!(talk.cursor(), ids[2]);
     let last = talk.say("last");
     assert_eq!(talk.answer(last), "last");
     talk.until_idle();

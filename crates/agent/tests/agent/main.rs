@@ -1,6 +1,7 @@
 //! The program `thread-agent`, driven as its users do: real threads, real handlers, real programs.
 
 mod acp;
+mod disk;
 mod exec;
 mod harness;
 mod install;
@@ -8,3 +9,4 @@ mod kill;
 mod ndjson;
 mod priorities;
 mod sub_agents;
+mod usage;

@@ -114,8 +114,8 @@ fn a_cancel_of_what_is_queued_keeps_it_from_running_and_of_what_is_over_does_not
     let queued = talk.say_with("queued", r#"{"run_id":"q"}"#);
     talk.cancel("q");
     let last = talk.cancel(&format!("run_{over}"));
-    talk.cancel(&format!("run_{long}"));
     assert!(cancelled(&talk, queued).starts_with("cancelled by "));
+    talk.cancel(&format!("run_{long}"));
     cancelled(&talk, long);
     talk.until_idle();
     assert_eq!(order(&talk), [over, long]);

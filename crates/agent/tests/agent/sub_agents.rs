@@ -33,13 +33,18 @@ fn subs(talk: &Talk) -> Vec<PathBuf> {
 
 /// Waits for a sub-agent at work; its thread.
 fn at_work(talk: &Talk) -> PathBuf {
+    at_work_beside(talk, 0)
+}
+
+/// The same, beside so many that have done something.
+fn at_work_beside(talk: &Talk, others: usize) -> PathBuf {
     let end = std::time::Instant::now() + PATIENCE;
     loop {
         let begun = |dir: &PathBuf| {
             let log = std::fs::read_to_string(dir.join("events.jsonl")).unwrap_or_default();
             log.contains("\"subtype\":\"token\"")
         };
-        if let Some(dir) = subs(talk).into_iter().find(begun) {
+        if let Some(dir) = subs(talk).into_iter().filter(begun).nth(others) {
             return dir;
         }
         assert!(std::time::Instant::now() < end, "no sub-agent works\n{}", talk.log());
@@ -266,6 +271,31 @@ fn cancelling_a_run_ends_its_sub_agents() {
         assert!(std::time::Instant::now() < end, "the sub-agent works on");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
+    assert_eq!(talk.is_settled(), Ok(()));
+    nothing_lives_on(&talk);
+}
+
+#[test]
+fn a_program_that_is_kept_has_sub_agents_of_the_run_it_works_on() {
+    let talk = Talk::new();
+    let sub = talk.write("sub.sh", "read x; case $x in *work*) echo begun; sleep 1000;; *) echo $x;; esac");
+    let script = format!(
+        "while IFS= read -r x; do echo \"$x\" | sed 's/.*content\":\"//; s/\".*//' | thread agent run -- sh {sub} >/dev/null; \
+         echo '{{\"event\":\"final\",\"content\":\"done\"}}'; done"
+    );
+    talk.install(&["--protocol", "ndjson"], &["sh", "-c", &script]);
+    let first = talk.say("hello");
+    assert_eq!(talk.answer(first), "done");
+    let second = talk.say("work");
+    at_work_beside(&talk, 1);
+    let run = format!("run_{second}");
+    let calls = talk.entries();
+    let of_second = |(_, of, entry): &&(i64, Option<String>, Entry)| {
+        matches!(entry, Entry::ToolCall(_)) && of.as_deref() == Some(&run)
+    };
+    assert_eq!(calls.iter().filter(of_second).count(), 1);
+    talk.cancel(&run);
+    assert!(matches!(talk.ending(second), Entry::Cancelled { .. }));
     assert_eq!(talk.is_settled(), Ok(()));
     nothing_lives_on(&talk);
 }

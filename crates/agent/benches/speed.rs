@@ -1,0 +1,164 @@
+//! How long it takes from what a program prints to the event, how much of it a second, and how soon a run
+//! is interrupted: `cargo bench -p thread-agent`. Prints figures of this machine; none is a promise.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime};
+
+use thread::{After, Queue};
+use thread_agent::conversation::{Entry, Message, Priority};
+use thread_agent::install::{Install, install};
+use thread_agent::launcher;
+
+fn main() {
+    match std::env::args().nth(1).as_deref() {
+        Some("tick") => tick(200, Duration::from_millis(20)),
+        Some("stream") => tick(10_000, Duration::from_micros(500)),
+        // What `cargo bench` and `cargo test` add means nothing here.
+        Some("--bench") => measure(),
+        _ => println!("run by `cargo bench -p thread-agent`"),
+    }
+}
+
+/// The program: says what time it is, so often, and so long apart.
+fn tick(times: u32, pause: Duration) {
+    let began = Instant::now();
+    for n in 1..=times {
+        println!("{}", nanos());
+        std::io::stdout().flush().expect("stdout");
+        std::thread::sleep((pause * n).saturating_sub(began.elapsed()));
+    }
+}
+
+fn nanos() -> u128 {
+    SystemTime::UNIX_EPOCH.elapsed().expect("a clock").as_nanos()
+}
+
+fn measure() {
+    let root = tempfile::tempdir_in(".").expect("a folder");
+    let sync = sync_time(root.path());
+    println!("one sync: {sync:?}");
+    let own = std::env::current_exe().expect("own file").display().to_string();
+
+    let talk = Talk::new(root.path().join("tick"), &[&own, "tick"]);
+    talk.say("x", Priority::Next);
+    let mut late = talk.delays();
+    late.sort();
+    let of = |share: f64| late[((late.len() - 1) as f64 * share) as usize];
+    println!("from print to event: median {:?}, 90 % {:?}, worst {:?}", of(0.5), of(0.9), of(1.0));
+    println!("two syncs and a millisecond: {:?}", 2 * sync + Duration::from_millis(1));
+
+    let talk = Talk::new(root.path().join("stream"), &[&own, "stream"]);
+    let began = Instant::now();
+    talk.say("x", Priority::Next);
+    let late = talk.delays();
+    let took = began.elapsed();
+    println!(
+        "10,000 tokens, 2,000 a second: all stored after {took:?}, in {} events, the last {:?} late",
+        late.len(),
+        late.last().copied().unwrap_or_default()
+    );
+
+    for (what, script) in [
+        ("listens", "read x; case $x in long) echo begun; sleep 1000 & wait;; esac"),
+        (
+            "ignores everything",
+            "trap '' INT TERM; read x; case $x in long) echo begun; while :; do sleep 1; done;; esac",
+        ),
+    ] {
+        let mut times: Vec<Duration> = (0..3)
+            .map(|n| talk_interrupted(&root.path().join(format!("{}{n}", what.len())), script))
+            .collect();
+        times.sort();
+        println!("`now` interrupts a program that {what}: median {:?}", times[1]);
+    }
+}
+
+fn sync_time(dir: &Path) -> Duration {
+    let mut file = File::create(dir.join("sync")).expect("a file");
+    let mut times: Vec<Duration> = (0..100)
+        .map(|_| {
+            file.write_all(&[0; 4096]).expect("a write");
+            let began = Instant::now();
+            file.sync_data().expect("a sync");
+            began.elapsed()
+        })
+        .collect();
+    times.sort();
+    times[50]
+}
+
+fn talk_interrupted(dir: &Path, script: &str) -> Duration {
+    let talk = Talk::new(dir.to_owned(), &["sh", "-c", script]);
+    let long = talk.say("long", Priority::Next);
+    talk.until(|entry| matches!(entry, Entry::Token { .. }));
+    let began = Instant::now();
+    talk.say("now", Priority::Now);
+    talk.until(|entry| entry.ends() == Some(long));
+    began.elapsed()
+}
+
+struct Talk(PathBuf);
+
+impl Talk {
+    fn new(dir: PathBuf, program: &[&str]) -> Talk {
+        Queue::init(&dir).expect("a thread");
+        let program = program.iter().map(|word| word.to_string()).collect();
+        let cwd = std::env::current_dir().expect("a folder");
+        let options = ["--idle", "0s"].map(str::to_owned).to_vec();
+        let agent = Install { options, ..Install::new(program, cwd) };
+        let mut queue = Queue::open(&dir).expect("a thread");
+        install(&mut queue, &launcher::launcher().expect("thread"), &agent).expect("an agent");
+        Talk(dir)
+    }
+
+    fn say(&self, text: &str, priority: Priority) -> i64 {
+        let mut queue = Queue::open(&self.0).expect("a thread");
+        let event = Message { priority, ..Message::text(text) }.event("bench").expect("an event");
+        launcher::push(&mut queue, &launcher::launcher().expect("thread"), &event).expect("a push").id
+    }
+
+    /// How late each token was, against the last time it tells, until there is an answer.
+    fn delays(&self) -> Vec<Duration> {
+        let mut late = Vec::new();
+        self.each(|entry| {
+            if let Entry::Token { text, .. } = entry {
+                let told: u128 = text.lines().last().and_then(|line| line.parse().ok()).expect("a time");
+                late.push(Duration::from_nanos(nanos().saturating_sub(told) as u64));
+            }
+            matches!(entry, Entry::Answer { .. })
+        });
+        late
+    }
+
+    fn until(&self, is_it: impl Fn(&Entry) -> bool) {
+        self.each(|entry| is_it(entry));
+    }
+
+    /// Looks all the time, so that what is measured is not how soon one hears of it.
+    fn each(&self, mut is_last: impl FnMut(&Entry) -> bool) {
+        let mut queue = Queue::open(&self.0).expect("a thread");
+        let mut after = After(0);
+        loop {
+            for event in queue.read(after, None).expect("events") {
+                after = After(event.id);
+                if is_last(&Entry::of(&event).1) {
+                    return;
+                }
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        let stop = Command::new(launcher::program("thread-agent").expect("thread-agent"))
+            .args(["stop", "--thread"])
+            .arg(&self.0)
+            .output();
+        drop(stop);
+    }
+}

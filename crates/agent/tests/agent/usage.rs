@@ -1,0 +1,79 @@
+//! The examples of README.md, run as they stand, with stand-ins for the agents that they name.
+
+use crate::harness::{Talk, lacks};
+
+/// An agent of the Agent Client Protocol in a few lines, whatever it is called with.
+const ACP: &str = r#"#!/bin/sh
+while IFS= read -r line; do
+    id=$(printf '%s' "$line" | sed -n 's/^[^,]*,"id":\([0-9]*\),.*/\1/p')
+    case $line in
+    *'"method":"initialize"'*) echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"result\":{\"protocolVersion\":1}}" ;;
+    *'"method":"session/new"'*) echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"result\":{\"sessionId\":\"s\"}}" ;;
+    *'"method":"session/prompt"'*)
+        chunk='{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"a stand-in"}}'
+        echo "{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{\"sessionId\":\"s\",\"update\":$chunk}}"
+        echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"result\":{\"stopReason\":\"end_turn\"}}"
+        ;;
+    esac
+done
+"#;
+
+/// An agent that is run for each message.
+const EXEC: &str = "#!/bin/sh\nprintf 'stand-in for %s: ' \"$0 $*\" | sed 's|/.*/||'\ncat\n";
+
+/// The blocks of a kind, in order.
+fn blocks(page: &str, kind: &str) -> Vec<String> {
+    let fence = format!("```{kind}\n");
+    page.split(&*fence).skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn the_examples_of_the_readme_run() {
+    if lacks("python3") {
+        return;
+    }
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let talk = Talk::new();
+    std::fs::create_dir(talk.path("bin")).unwrap();
+    std::fs::create_dir(talk.path("work")).unwrap();
+    for (name, script) in [("npx", ACP), ("claude", EXEC), ("ollama", EXEC)] {
+        let path = talk.write(&format!("bin/{name}"), script);
+        talk.sh(&format!("chmod 755 {path}")).ok();
+    }
+    // In one folder, one after another, as a reader would.
+    let run =
+        |script: &str| talk.sh(&format!("unset THREAD_DIR; PATH=$PWD/bin:$PATH\nset -e; cd work\n{script}"));
+    let printed: Vec<String> = blocks(&page, "sh").iter().map(|block| run(block).ok()).collect();
+    let last = |at: usize| printed[at].lines().last().unwrap_or_default().to_owned();
+    assert_eq!(last(0), "a stand-in");
+    assert_eq!(last(1), "stand-in for claude -p: Say hello");
+    assert_eq!(last(2), "stand-in for ollama run llama3.2: Why is the sky blue?");
+    assert_eq!(last(3), "stand-in for claude -p: Say hello");
+    assert!(last(4).ends_with("you said: Hello"), "{}", last(4));
+    assert_eq!(last(5), "Stop that");
+    assert!(last(6).contains("never mind"), "{}", last(6));
+    assert_eq!(last(7), "READ THIS");
+    assert_eq!(printed.len(), 9);
+    for thread in ["talk", "notes", "local", "keyed", "loop", "busy", "lead"] {
+        talk.sh(&format!("thread agent stop -t work/{thread}")).ok();
+    }
+}
+
+#[test]
+fn the_line_for_cron_pushes_a_pulse() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let line = blocks(&page, "text").into_iter().find(|block| block.starts_with("*/15")).unwrap();
+    let command = line.trim().splitn(6, char::is_whitespace).nth(5).unwrap().trim().to_owned();
+    let talk = Talk::with(&[], &["cat"]);
+    let thread = talk.sh("command -v thread").ok();
+    let path = format!("{}:/usr/bin:/bin", std::path::Path::new(thread.trim()).parent().unwrap().display());
+    // What cron gives to a command.
+    let cron = format!(
+        "cd {} && env -i HOME=/ SHELL=/bin/sh LOGNAME=me PATH={path} /bin/sh -c \"$0\"",
+        talk.path("").display()
+    );
+    let mut command_of_cron = talk.command("sh");
+    let pushed = command_of_cron.arg("-c").arg(cron).arg(command).output().unwrap();
+    let id: i64 = String::from_utf8_lossy(&pushed.stdout).trim().parse().unwrap();
+    assert_eq!(talk.answer(id), "<PULSE/>");
+}
