@@ -109,7 +109,9 @@ struct Kept {
     program: Program,
     /// Set when it has ended: its exit code, and when that was noticed.
     exited: Option<(i32, Instant)>,
+    /// Its stdout is closed, and its stderr has been read.
     closed: bool,
+    silent: bool,
 }
 
 pub struct Adapter {
@@ -309,6 +311,7 @@ impl Adapter {
                 }
             }
             Heard::Closed => kept.closed = true,
+            Heard::Silent => kept.silent = true,
             Heard::Exited => self.reap(),
         }
     }

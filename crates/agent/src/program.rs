@@ -29,6 +29,8 @@ pub enum Heard {
     Closed,
     /// It has ended and is to be reaped.
     Exited,
+    /// After its end: all of its stderr has been read, or what is left of it is not waited for.
+    Silent,
 }
 
 /// What it gets on stdin.
@@ -146,12 +148,13 @@ fn read(
         // Not reaped here: the adapter reaps all its children in one place.
         let exited = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         while let Err(rustix::io::Errno::INTR) = rustix::process::waitid(WaitId::Pid(pid), exited) {}
+        say(Heard::Exited);
         // Its last words belong to its end; another process that has its stderr may keep it open for ever.
         let until = Instant::now() + Duration::from_millis(200);
         while stderr.as_ref().is_some_and(|reader| !reader.is_finished()) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(2));
         }
-        say(Heard::Exited);
+        say(Heard::Silent);
     });
 }
 

@@ -166,7 +166,9 @@ impl Adapter {
         }
         let Some(kept) = &mut self.kept else { return true };
         let Some((code, at)) = kept.exited else { return false };
-        if !kept.closed && at.elapsed() < LAST_WORDS {
+        // Of one that was to end nobody waits for more, whoever still has its stdout.
+        let more = !kept.closed || !kept.silent;
+        if more && attempt.ending.is_none() && at.elapsed() < LAST_WORDS {
             return false;
         }
         let ended = Ended { code, stderr: kept.program.stderr() };
@@ -349,7 +351,7 @@ impl Adapter {
         if keeps {
             program.send(bytes);
         }
-        self.kept = Some(Kept { program, exited: None, closed: false });
+        self.kept = Some(Kept { program, exited: None, closed: false, silent: false });
         Ok(())
     }
 
