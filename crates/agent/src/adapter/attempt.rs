@@ -1,5 +1,6 @@
 //! One attempt to answer one message: what is known of it while it is under way.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::agenda::Verdict;
@@ -25,6 +26,8 @@ pub struct Attempt {
     /// The answer so far.
     pub text: String,
     pub status: Option<Status>,
+    /// Calls that were told and have no result yet, by their ids.
+    pub calls: BTreeSet<String>,
     /// What the program said at last.
     pub done: Option<Done>,
     /// It is being ended.
@@ -91,6 +94,7 @@ impl Attempt {
             last_output: now,
             text: String::new(),
             status: None,
+            calls: BTreeSet::new(),
             done: None,
             ending: None,
             asked: Vec::new(),

@@ -2,11 +2,12 @@
 
 use std::time::Instant;
 
+use serde_json::Value;
 use thread::NewEvent;
 
 use super::attempt::{Asked, Attempt, Why};
 use super::{Adapter, Permit};
-use crate::conversation::{Choice, Permission, Run, Status, ToolResult, result_key, session};
+use crate::conversation::{Choice, Permission, Run, Status, ToolCall, ToolResult, result_key, session};
 use crate::protocol::{Done, Said};
 
 /// The longest answer, in bytes.
@@ -84,10 +85,18 @@ impl Adapter {
                 self.unsaid.thinking(attempt, text);
             }
             Said::Call(call) => {
-                show(attempt, &mut self.unsaid, Status::ExecutingTool);
-                self.unsaid.event(attempt.run.tool_call(&call));
+                call_of(attempt, &mut self.unsaid, &call);
             }
             Said::Result(result) => {
+                if !attempt.calls.remove(&result.call_id) {
+                    // The call came when the attempt was being ended, and was not told.
+                    if attempt.ending.is_some() {
+                        return;
+                    }
+                    let ToolResult { call_id, name, .. } = result.clone();
+                    call_of(attempt, &mut self.unsaid, &ToolCall { call_id, name, arguments: Value::Null });
+                    attempt.calls.remove(&result.call_id);
+                }
                 let run = attempt.run.clone();
                 self.result(&run, &result);
             }
@@ -175,6 +184,13 @@ impl Adapter {
 
 pub fn too_long() -> String {
     format!("the answer is longer than {} MiB", LONGEST_ANSWER >> 20)
+}
+
+/// Tells a call.
+fn call_of(attempt: &mut Attempt, unsaid: &mut Unsaid, call: &ToolCall) {
+    attempt.calls.insert(call.call_id.clone());
+    show(attempt, unsaid, Status::ExecutingTool);
+    unsaid.event(attempt.run.tool_call(call));
 }
 
 /// Says what the agent is doing, if that has changed.

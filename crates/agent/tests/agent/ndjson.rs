@@ -74,6 +74,24 @@ fn calls_that_are_open_when_the_program_dies_get_an_error() {
 }
 
 #[test]
+fn no_result_comes_without_its_call() {
+    // The call comes after the interruption, and so is not told; nor is its result.
+    let script = r#"trap 'echo "{\"event\":\"tool_call\",\"call_id\":\"late\"}"
+        echo "{\"event\":\"tool_result\",\"call_id\":\"late\"}"; echo "{\"event\":\"error\",\"error\":\"x\"}"' INT
+        read x; echo '{"event":"tool_result","call_id":"alone","result":1}'
+        while :; do sleep 0.05; done"#;
+    let talk = Talk::with(&["--protocol", "ndjson"], &["sh", "-c", script]);
+    let id = talk.say("x");
+    let told =
+        |(.., entry): &(i64, Option<String>, Entry)| matches!(entry, Entry::ToolResult(_)).then_some(());
+    talk.until("no result", |entries| entries.iter().find_map(told));
+    talk.cancel(&format!("run_{id}"));
+    assert!(matches!(talk.ending(id), Entry::Cancelled { .. }));
+    assert_eq!(talk.is_settled(), Ok(()));
+    assert_eq!(talk.entries().iter().filter_map(told).count(), 1);
+}
+
+#[test]
 fn a_program_that_speaks_no_json_fails_its_attempts() {
     for script in ["echo hello; sleep 1000", r"printf '\377\000\n'; sleep 1000", "yes x"] {
         let talk = Talk::with(&["--protocol", "ndjson", "--attempts", "1"], &["sh", "-c", script]);
