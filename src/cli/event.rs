@@ -23,7 +23,7 @@ pub struct EventArgs {
     #[arg(value_name = "TEXT", conflicts_with_all = ["content", "content_file"])]
     text: Option<String>,
     /// Who sends it, e.g. external:telegram:tg-main:dm:alice:alice, internal:dm:default:bot or self
-    /// [default: self in a handler, else internal:dm:default:<your user>]
+    /// [default: self in a handler, else one with the name of your user]
     #[arg(long, allow_hyphen_values = true)]
     pub source: Option<String>,
     /// message (between actors) or record (an actor's own trace) [default: message]
