@@ -74,7 +74,7 @@ struct Cli {
 }
 
 /// What every command accepts, before or after its name.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub struct Globals {
     /// Work as if thread were started in DIR; several add up
     #[arg(short = 'C', value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -212,6 +212,9 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
 fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
     if background::is_internal(&args) {
         return background::run(args);
+    }
+    if completions::is_asked(&args) {
+        return completions::print_consumers(&args[2].to_string_lossy());
     }
     if let [_, only] = &args[..]
         && (only == "--version" || only == "-V")

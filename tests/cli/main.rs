@@ -8,6 +8,7 @@ mod ask;
 mod backup;
 mod batch;
 mod completions;
+mod completions_shells;
 mod concurrency;
 mod dead;
 mod discovery;

@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use crate::harness::{World, ids, kill_and_wait, wait_until};
+use crate::harness::{World, ids, kill_and_wait, skipped, wait_until};
 
 /// A shell in a terminal of its own. Its prompt tells the number of the next command and the exit
 /// code of the last one: `[2 0] `.
@@ -99,6 +99,47 @@ impl<'a> Terminal<'a> {
 
     fn wait_for(&self, text: &str) {
         wait_until(text, || self.screen().contains(text));
+    }
+}
+
+/// Any program in a terminal of its own.
+pub struct Screen<'a> {
+    world: &'a World,
+    server: u32,
+}
+
+impl Drop for Screen<'_> {
+    fn drop(&mut self) {
+        kill_and_wait(self.server);
+    }
+}
+
+impl<'a> Screen<'a> {
+    /// None, and a message, where there is no tmux.
+    pub fn open(world: &'a World, command: &str) -> Option<Screen<'a>> {
+        if !world.bin().join("tmux").exists() {
+            skipped("tmux is not installed");
+            return None;
+        }
+        let session = ["new-session", "-d", "-x", "200", "-y", "50", "-P", "-F", "#{pid}", command];
+        let server = tmux(world, &session).trim().parse().unwrap();
+        Some(Screen { world, server })
+    }
+
+    pub fn text(&self) -> String {
+        tmux(self.world, &["capture-pane", "-p"])
+    }
+
+    pub fn types(&self, text: &str) {
+        tmux(self.world, &["send-keys", "-l", "--", text]);
+    }
+
+    pub fn presses(&self, key: &str) {
+        tmux(self.world, &["send-keys", key]);
+    }
+
+    pub fn wait_for(&self, text: &str) {
+        wait_until(text, || self.text().contains(text));
     }
 }
 

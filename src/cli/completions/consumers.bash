@@ -1,0 +1,17 @@
+
+# Where a consumer is to be named, the consumers of the thread that the line names.
+_thread_line() {
+    local line=${COMP_LINE:0:COMP_POINT} found
+    if ! found=$(thread _consumers "$line" 2>/dev/null); then
+        _thread "$@"
+        return
+    fi
+    compopt +o default +o bashdefault 2>/dev/null
+    COMPREPLY=($found)
+    # bash takes a colon for the end of a word, and replaces only what comes after it.
+    local word=${line##*[[:space:]]}
+    if [[ $word == *:* && $COMP_WORDBREAKS == *:* ]]; then
+        COMPREPLY=("${COMPREPLY[@]#"${word%"${word##*:}"}"}")
+    fi
+}
+complete -F _thread_line -o bashdefault -o default thread
