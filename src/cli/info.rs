@@ -14,7 +14,7 @@ use super::output::{self, plain};
 use crate::files::{DB, Files, WAL};
 use crate::jsonl;
 use crate::model::run::{Exit, Phase};
-use crate::model::subscription::Subscription;
+use crate::model::subscription::{NOTHING_ACKNOWLEDGED, Subscription};
 use crate::model::time::{self, Time};
 use crate::pending;
 use crate::queue::Queue;
@@ -338,6 +338,9 @@ impl Consumer {
         }
         if let (Some(ended), Some(exit)) = (s.state.ended, s.state.last_exit) {
             line("last_run:", &format!("{} {exit}", time::format(ended)));
+        }
+        if s.acknowledged_nothing() {
+            line("note:", NOTHING_ACKNOWLEDGED);
         }
         if s.dead > 0 {
             line("dead:", &s.dead.to_string());

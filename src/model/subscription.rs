@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use sha1::{Digest, Sha1};
 
-use super::run::{Deliver, Options, RunState};
+use super::run::{Deliver, Exit, Options, Phase, RunState};
 
 /// Longest id `subscribe` accepts, in characters.
 pub const MAX_ID: usize = 128;
@@ -167,6 +167,17 @@ impl Subscription {
         self.filter.as_deref().filter(|text| !text.trim().is_empty())
     }
 
+    /// Whether its handler, which pops for itself, last ended with exit 0 and had acknowledged nothing, as
+    /// one does that takes exit 0 for an acknowledgement.
+    pub fn acknowledged_nothing(&self) -> bool {
+        let state = &self.state;
+        self.options.deliver == Deliver::Wake
+            && state.phase != Phase::Running
+            && state.attempts > 0
+            && state.last_exit == Some(Exit::Code(0))
+            && self.last_acked_id <= state.start_cursor
+    }
+
     /// Whether it has a command to start. Somebody may have given `:` as a real handler, or put one in
     /// the row since.
     pub fn has_handler(&self) -> bool {
@@ -191,6 +202,10 @@ impl Subscription {
         self.token == other.token && self.handler_cmd == other.handler_cmd
     }
 }
+
+/// What is said of a handler that [acknowledged nothing](Subscription::acknowledged_nothing).
+pub const NOTHING_ACKNOWLEDGED: &str = "exit 0, but nothing was acknowledged: `thread ack` what is done, or subscribe \
+     with --deliver stdin, where exit 0 acknowledges";
 
 /// A dead letter: an event that a consumer's handler failed on until it was out of attempts.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use super::dispatch::is_pending;
 use crate::error::Result;
 use crate::files::log::{Level, Quoted};
 use crate::model::run::{Ended, Exit, Outcome, Phase, Task, apply_outcome};
-use crate::model::subscription::Subscription;
+use crate::model::subscription::{NOTHING_ACKNOWLEDGED, Subscription};
 use crate::model::time::Time;
 use crate::queue::Queue;
 use crate::store::{DeadLetterUpdate, RunUpdate, Store};
@@ -67,6 +67,9 @@ pub fn log_outcome(queue: &Queue, before: &Subscription, after: &Subscription, t
             Level::Warn,
             format_args!("dispatch: consumer={consumer} id={id} is a dead letter attempts={attempts}"),
         );
+    }
+    if after.acknowledged_nothing() {
+        queue.log(Level::Warn, format_args!("dispatch: consumer={consumer} {NOTHING_ACKNOWLEDGED}"));
     }
     if after.state.phase == Phase::Stalled {
         let reason = Quoted(after.state.reason.as_deref().unwrap_or_default());

@@ -155,3 +155,49 @@ fn nothing_in_a_table_comes_from_others_unescaped() {
         assert_eq!(text.lines().filter(|line| line.starts_with("x\\n\\u{1b}")).count(), 2, "{text}");
     }
 }
+
+#[test]
+fn a_handler_of_many_lines_makes_nothing_wide_and_what_is_cut_bears_a_mark() {
+    let world = World::with_thread();
+    let handler = format!("for n in 1 2\ndo\n  {}\ndone", "echo a long command; ".repeat(20));
+    let name = "a-consumer-whose-name-is-so-long-that-it-does-not-fit-beside-all-the-other-columns";
+    for consumer in ["bot", name] {
+        world.off(["subscribe", consumer, &handler]).quiet();
+    }
+    let Some(run) = world.terminal(80, "thread info --color never") else { return };
+    let text = run.quiet();
+    let (_, table) = text.split_once("\n\n").unwrap();
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let cut = table.lines().find(|line| line.starts_with("a-consumer")).unwrap();
+    assert!(cut.contains('…') && cut.contains(" idle "), "{text}");
+    for title in ["CONSUMER", "STATE", "PENDING", "OLDEST", "DEAD", "LAST RUN"] {
+        assert!(table.lines().next().unwrap().contains(title), "{text}");
+    }
+}
+
+#[test]
+fn a_handler_that_acknowledges_nothing_is_told_plainly() {
+    let world = World::with_thread();
+    world.subscribe("bot", "true", &["--backoff", "1h"]);
+    world.subscribe("failing", "exit 3", &["--backoff", "1h"]);
+    world.subscribe("fed", "cat", &["--deliver", "stdin"]);
+    world.push("x");
+    world.wait_for_state("bot", "waiting");
+    world.wait_for_state("failing", "waiting");
+    world.wait_for_state("fed", "idle");
+    let why =
+        "exit 0, but nothing was acknowledged: `thread ack` what is done, or subscribe with --deliver stdin";
+    let info = world.thread(["info"]).quiet();
+    let notes: Vec<&str> = info.lines().filter(|line| line.starts_with("    note: ")).collect();
+    assert_eq!(notes.len(), 1, "{info}");
+    assert!(notes[0].contains(why), "{info}");
+    let table = world.thread(["info", "--format", "table"]).quiet();
+    assert!(table.lines().any(|line| line.starts_with("bot: next try in ") && line.contains(why)), "{table}");
+    let log = world.log();
+    let told: Vec<&String> = log.iter().filter(|line| line.contains(why)).collect();
+    assert_eq!(told.len(), 1, "{log:?}");
+    assert!(told[0].starts_with("[WARN] dispatch: consumer=bot exit 0, but"), "{told:?}");
+    for consumer in ["bot", "failing"] {
+        world.thread(["stop", consumer]).quiet();
+    }
+}

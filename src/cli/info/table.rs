@@ -8,6 +8,7 @@ use super::{Consumer, Report};
 use crate::cli::output::{plain, styled};
 use crate::model::duration::rough;
 use crate::model::run::Exit;
+use crate::model::subscription::NOTHING_ACKNOWLEDGED;
 use crate::model::time::{self, Time};
 
 const TITLES: [&str; 6] = ["CONSUMER", "STATE", "PENDING", "OLDEST", "DEAD", "LAST RUN"];
@@ -90,6 +91,9 @@ fn note(consumer: &Consumer, now: Time) -> Option<String> {
         parts.push(
             (at - now).to_std().map_or("due".to_owned(), |left| format!("next try in {}", rough(left))),
         );
+    }
+    if consumer.subscription.acknowledged_nothing() {
+        parts.push(NOTHING_ACKNOWLEDGED.to_owned());
     }
     let last = consumer.subscription.filter_error_id;
     match consumer.subscription.filter_errors {
