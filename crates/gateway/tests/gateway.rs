@@ -92,6 +92,7 @@ scenarios! {
         sessions_are_made_listed_named_searched_and_removed
         history_is_read_page_by_page
         a_switch_with_after_leaves_no_gap_and_no_double
+        all_who_enter_at_the_same_moment_hear_what_is_said
         a_client_sees_only_the_session_it_is_in
         commands_are_answered_to_their_sender_alone_and_not_stored
         later_errors_are_responses_and_the_connection_stays

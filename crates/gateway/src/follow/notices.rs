@@ -21,7 +21,8 @@ use tokio::sync::Notify;
 pub struct Notices {
     /// None where the system has no such notices left: all is found by looking.
     queue: Option<AsyncFd<OwnedFd>>,
-    bells: Mutex<HashMap<i32, Weak<Bell>>>,
+    /// By watch. Two that follow one session, for as long as one of them is to end again, share a watch.
+    bells: Mutex<HashMap<i32, Vec<Weak<Bell>>>>,
 }
 
 /// One session's bell.
@@ -33,6 +34,9 @@ pub struct Bell {
 }
 
 type Stamp = (i64, u64, i64);
+
+/// In place of a watch, for threads that could not be watched.
+const NO_WATCH: i32 = -1;
 
 impl Notices {
     pub fn new() -> io::Result<Arc<Notices>> {
@@ -49,11 +53,13 @@ impl Notices {
     pub fn watch(&self, queue: &Queue) -> Arc<Bell> {
         let bell =
             Arc::new(Bell { rings: Notify::new(), wal: queue.files().path_of(WAL), seen: Mutex::default() });
-        let watched = queue.files().open_lock(COMMIT).ok().and_then(|file| self.add(&file));
+        let file = queue.files().open_lock(COMMIT).ok();
+        // One that is forgotten meanwhile must not take the watch with it.
+        let mut bells = self.bells();
         // A thread without a watch is found by looking.
-        let key = watched
-            .unwrap_or_else(|| -1 - i32::try_from(Arc::as_ptr(&bell).addr() >> 4 & 0x7fff_ffff).unwrap_or(0));
-        self.bells().insert(key, Arc::downgrade(&bell));
+        let watch = file.and_then(|file| self.add(&file)).unwrap_or(NO_WATCH);
+        bells.entry(watch).or_default().push(Arc::downgrade(&bell));
+        drop(bells);
         bell
     }
 
@@ -64,25 +70,20 @@ impl Notices {
         inotify::add_watch(queue.get_ref(), path, WatchFlags::ATTRIB | WatchFlags::MODIFY).ok()
     }
 
-    fn bells(&self) -> std::sync::MutexGuard<'_, HashMap<i32, Weak<Bell>>> {
+    fn bells(&self) -> std::sync::MutexGuard<'_, HashMap<i32, Vec<Weak<Bell>>>> {
         self.bells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Forgets the bells that nobody keeps any more. Returns the others.
     fn kept(&self) -> Vec<Arc<Bell>> {
         let mut kept = Vec::new();
-        self.bells().retain(|watch, bell| match bell.upgrade() {
-            Some(bell) => {
-                kept.push(bell);
-                true
+        self.bells().retain(|watch, bells| {
+            bells.retain(|bell| bell.upgrade().map(|bell| kept.push(bell)).is_some());
+            if let Some(queue) = self.queue.as_ref().filter(|_| bells.is_empty() && *watch != NO_WATCH) {
+                // Fails where the file is gone, and the watch with it.
+                inotify::remove_watch(queue.get_ref(), *watch).ok();
             }
-            None => {
-                if let Some(queue) = self.queue.as_ref().filter(|_| *watch >= 0) {
-                    // Fails where the file is gone, and the watch with it.
-                    inotify::remove_watch(queue.get_ref(), *watch).ok();
-                }
-                false
-            }
+            !bells.is_empty()
         });
         kept
     }
@@ -111,7 +112,7 @@ async fn hear(notices: Arc<Notices>) {
         }
         ready.clear_ready();
         let bells = notices.bells();
-        for bell in rung.iter().filter_map(|watch| bells.get(watch)).filter_map(Weak::upgrade) {
+        for bell in rung.iter().filter_map(|watch| bells.get(watch)).flatten().filter_map(Weak::upgrade) {
             bell.rings.notify_one();
         }
     }

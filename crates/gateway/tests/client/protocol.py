@@ -310,6 +310,18 @@ async def a_switch_with_after_leaves_no_gap_and_no_double():
         await reader.seq(last)
 
 
+async def all_who_enter_at_the_same_moment_hear_what_is_said():
+    with Gateway() as gateway:
+        clients = [await gateway.client() for _ in range(20)]
+        for _ in range(5):
+            session = (await clients[0].request("sessions.new"))["sessionId"]
+            await clients[0].request("sessions.new")
+            await asyncio.gather(*(client.request("sessions.switch", sessionId=session) for client in clients))
+            seq = gateway.push(session, session, "token")
+            for client in clients:
+                await client.wait(lambda event: event["payload"].get("content") == session and event["seq"] == seq)
+
+
 async def a_client_sees_only_the_session_it_is_in():
     with Gateway() as gateway:
         client = await gateway.client()
