@@ -60,9 +60,9 @@ use crate::store::Moved;
 
 /// Durable event queues for agents, in a directory, with no daemon
 ///
-/// A thread is a directory made by `thread init`. Programs push events into it; consumers
-/// subscribe with a shell command and an SQL filter, and are started when there is something new
-/// for them. Delivery is at least once: a consumer moves on only when it acknowledges.
+/// A thread is a directory made by `thread init`. Programs push events into it; consumers subscribe with a
+/// shell command and an SQL filter, and their command is started when there is something new for them.
+/// Delivery is at least once: an event is offered to a consumer until the consumer acknowledges it.
 #[derive(Parser)]
 #[command(name = "thread", version, max_term_width = 100)]
 #[command(after_help = EXAMPLE, after_long_help = format!("{EXAMPLE}\n\n{REFERENCE}"))]
@@ -76,14 +76,14 @@ struct Cli {
 /// What every command accepts, before or after its name.
 #[derive(Args, Default)]
 pub struct Globals {
-    /// Work as if thread were started in DIR; several add up
+    /// Run as if started in DIR, relative to any earlier -C
     #[arg(short = 'C', value_name = "DIR", value_hint = ValueHint::DirPath)]
     directories: Vec<PathBuf>,
     /// The thread's directory [default: $THREAD_DIR, or the one you are in]
     #[arg(short, long, global = true, display_order = 900, value_name = "PATH", value_hint = ValueHint::DirPath,
         action = ArgAction::Append)]
     pub thread: Vec<PathBuf>,
-    /// Print JSON; errors too
+    /// Print JSON, for errors too
     #[arg(long, global = true, display_order = 901)]
     pub json: bool,
     /// Accepted with --help, for which it changes nothing
@@ -99,15 +99,15 @@ Example:
 
 const REFERENCE: &str = "\
 Environment:
-  THREAD_DIR       stands in for --thread
-  THREAD_CONSUMER  stands in for --consumer
-  THREAD_EVENT_ID  stands in for `thread reply --to`
-  THREAD_NOTIFIER  who starts handlers after a push:
+  THREAD_DIR       default for --thread
+  THREAD_CONSUMER  default for --consumer
+  THREAD_EVENT_ID  default for `thread reply --to`
+  THREAD_NOTIFIER  what starts handlers after a push:
                      embedded  the push itself
-                     off       nobody, until somebody runs `thread dispatch`
+                     off       nothing, until `thread dispatch` is run
                      <path>    this notifier program
-                     auto      `notifier` if PATH has it, else embedded
-                   When it is unset, as auto.
+                     auto      `notifier` if it is on PATH, else embedded
+                   The default is auto.
 
 Exit codes:
   0  done
@@ -115,7 +115,7 @@ Exit codes:
   2  usage error
   3  nothing came in time
 
-An agent that is new to this should read `thread guide`.";
+If you are an agent and new to this, read `thread guide`.";
 
 /// What somebody sees who types the name of the program alone.
 const ORIENTATION: &str = "\
@@ -128,7 +128,7 @@ The first minute:
   thread logs -t inbox bot
   thread info -t inbox
 
-Read on: `thread --help` has all commands, `thread guide` is for agents.
+Next: `thread --help` lists all commands; `thread guide` is for agents.
 ";
 
 /// Lists the commands, each by its type and its module, which bears its name.

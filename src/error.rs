@@ -24,7 +24,7 @@ pub enum Error {
     #[error("{} is a thread already", .0.display())]
     AlreadyAThread(PathBuf),
     /// Parts of a thread without its database: a new one would be mixed up with them.
-    #[error("{} is there but events.db is not", .0.display())]
+    #[error("{} exists but events.db does not", .0.display())]
     Leftovers(PathBuf),
     #[error("{} is not a thread's database", .0.display())]
     ForeignDatabase(PathBuf),
@@ -45,7 +45,7 @@ pub enum Error {
     UnknownConsumer(ConsumerId),
     /// The processes of a consumer are in another PID namespace, and no supervisor there followed a
     /// request.
-    #[error("'{0}' runs in another PID namespace (a container), from where nothing was heard")]
+    #[error("'{0}' runs in another PID namespace (a container), which did not respond")]
     NotHeard(ConsumerId),
     #[error("the consumer '{0}' is subscribed already; nothing was changed")]
     AlreadySubscribed(ConsumerId),
@@ -75,7 +75,7 @@ pub enum Error {
     )]
     LogAhead(i64),
     /// A backup is to be made where something is already.
-    #[error("{} is there already, and is not an empty directory", .0.display())]
+    #[error("{} exists and is not an empty directory", .0.display())]
     Occupied(PathBuf),
     /// A backup is to be made inside the thread itself.
     #[error("{} is inside the thread", .0.display())]

@@ -481,7 +481,7 @@ fn explained(e: Errno) -> io::Error {
         Errno::LOOP => io::Error::other("it is a symbolic link, not a file of the thread's own"),
         Errno::NXIO => io::Error::other("it is a FIFO or a device, not a file of the thread's own"),
         Errno::ISDIR => io::Error::other("it is a directory, not a file of the thread's own"),
-        Errno::NOTDIR => io::Error::other("one of its directories is none of the thread's own"),
+        Errno::NOTDIR => io::Error::other("one of its directories is not the thread's own"),
         e => e.into(),
     }
 }

@@ -10,14 +10,14 @@ use crate::store::Moved;
 
 /// Acknowledge events without reading them
 ///
-/// Moves the consumer's cursor forward to the event and prints its position. Never moves it
-/// backwards: an id before the cursor is a warning and changes nothing.
+/// Moves the consumer's cursor forward to the event and prints its position. Never moves it back: for an id
+/// before the cursor it warns and changes nothing.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  thread ack -t inbox bot 42\n  thread ack 42           # in a handler")]
 pub struct Ack {
     #[command(flatten)]
     consumer: ConsumerArg,
-    /// The last event that was finished
+    /// The last event the consumer has finished
     #[arg(value_name = "ID")]
     id: Option<String>,
     /// The same, as an option

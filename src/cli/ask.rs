@@ -20,14 +20,14 @@ use crate::queue::{Queue, Remaining, Selection};
 
 /// Push a question and print its answer
 ///
-/// Pushes an event like `thread push`, waits for the event that answers it, and prints the answer's
-/// content; with --json, the answer. An answer is the first event that names the question's id in its
-/// metadata as reply_to, as `thread reply` does; records with a subtype, the trace of somebody's work,
-/// are none. When no answer came in time, or there will be none because an agent gave up or was
-/// cancelled, exit 3; the question stays stored.
+/// Pushes an event like `thread push`, waits for its answer, and prints the answer's content or, with
+/// --json, the whole event. The answer is the first event with the question's id as reply_to in its
+/// metadata, which is what `thread reply` sets; records with a subtype are traces of work and do not count.
+/// Exits 3 if no answer came in time, or if there will be none because the agent gave up or was cancelled;
+/// the question stays stored.
 ///
-/// Asked again under the same --idempotency-key, it is not pushed again: an answer that has come
-/// meanwhile is printed at once.
+/// Run again with the same --idempotency-key, it does not push the question again, and prints at once an
+/// answer that has come meanwhile.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
@@ -35,7 +35,7 @@ Example:
 pub struct Ask {
     #[command(flatten)]
     event: EventArgs,
-    /// Wait at most so long for the answer
+    /// How long to wait for the answer
     #[arg(long, value_name = "D", default_value = "2m", value_parser = duration::parse)]
     timeout: Duration,
 }
@@ -56,7 +56,7 @@ impl Ask {
             // Not exit 1: that would say that the question is not stored.
             return Err(Failure::timed_out(
                 format_args!("event {id} was not answered ({ending}): {}", output::plain(&answer.content)),
-                "the question stays stored; ask anew under another key",
+                "the question stays stored; to ask again, use another key",
             ));
         }
         if globals.json {
@@ -100,7 +100,7 @@ fn wait_for_answer(queue: &mut Queue, id: i64, deadline: Instant) -> Result<Opti
                 return Err(Failure::timed_out(
                     format_args!("no answer to event {id} came in time; the question stays stored"),
                     format_args!(
-                        "see `thread info` for who should answer; an answer that comes later shows with \
+                        "see `thread info` for who should answer; a later answer will show with \
                          `thread peek --last-event-id {id} --filter \"{about_it}\"`"
                     ),
                 ));

@@ -12,16 +12,16 @@ use crate::care::backup;
 
 /// Copy a thread that is in use to a new directory
 ///
-/// Makes a consistent copy: every event that was acknowledged before, the subscriptions, cursors,
-/// dead letters and idempotency keys, and an exact JSONL log. Nobody who pushes or reads has to wait.
-/// Prints the absolute path of the backup, which is a thread itself.
+/// Makes a consistent copy: every event pushed before it began, the subscriptions, cursors, dead letters
+/// and idempotency keys, and an exact JSONL log. Pushing and reading go on meanwhile without waiting.
+/// Prints the absolute path of the backup, which is itself a thread.
 ///
-/// All consumers of the backup are paused, so that nothing done there starts a handler; `thread
-/// resume` lets one go. To restore a thread, end whatever pushes, move the old thread away, move the
-/// backup to its place, and resume its consumers.
+/// All consumers of the backup are paused, so nothing done there starts a handler; `thread resume` releases
+/// one. To restore a thread, stop whatever pushes and stop its running consumers, move the old thread away,
+/// move the backup into its place, and resume its consumers.
 ///
-/// The directory must be new or empty. It appears whole or not at all; what a backup that was killed
-/// leaves beside it ends in `.partial-` and six letters, and can be removed.
+/// The directory must be new or empty. The backup appears complete or not at all; one that was killed
+/// leaves a directory beside it whose name ends in `.partial-` and six letters, which can be removed.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -14,9 +14,9 @@ use crate::queue::Queue;
 
 /// Print a script that completes commands, options and consumers in a shell
 ///
-/// Put it where the shell looks for such scripts, as in the examples, and open a new shell. In bash, zsh
-/// and fish it asks thread for the consumers' names, of the thread that the line names or that you are
-/// in; all else is in the script. After an update of thread, print it again.
+/// Save it where the shell looks for such scripts, as in the examples, and open a new shell. In bash, zsh
+/// and fish the script asks thread for the names of consumers; everything else is in the script itself,
+/// so print it again after an update.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -13,11 +13,11 @@ use crate::model::run::Deliver;
 use crate::model::subscription::{ConsumerId, DeadLetter};
 use crate::queue::{Queue, Selection};
 
-/// See, retry or discard events that a handler could not take
+/// List, retry or discard events that a handler kept failing on
 ///
-/// A consumer with --deliver stdin that fails on one event --max-attempts times moves on, and the
-/// event becomes a dead letter. `retry` delivers it once more, alone, before new events; the
-/// handler's exit code decides what becomes of it. The cursor is not moved.
+/// When a consumer with --deliver stdin has failed on one event --max-attempts times, the event becomes a
+/// dead letter and the consumer moves on. `retry` delivers it once more, alone, before new events: exit 0
+/// removes the dead letter, anything else keeps it. The cursor is not moved.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -30,18 +30,18 @@ pub struct Dead {
 
 #[derive(Subcommand)]
 enum What {
-    /// List the dead letters, of all consumers if none is given
+    /// List the dead letters of a consumer, or of all consumers
     ///
     /// With --json it prints one JSON object per line.
     #[command(after_help = "Example:\n  thread dead list -t inbox bot --json")]
     List(Which),
-    /// Print the events of dead letters, as `thread peek` would
+    /// Print the events of dead letters, as `thread peek` does
     #[command(after_help = "Example:\n  thread dead show -t inbox bot 42")]
     Show(Which),
-    /// Deliver again
+    /// Deliver dead letters again
     #[command(after_help = "Example:\n  thread dead retry -t inbox bot --all")]
     Retry(Which),
-    /// Throw away; the events themselves stay stored
+    /// Forget dead letters; the events themselves stay stored
     #[command(after_help = "Example:\n  thread dead discard -t inbox bot 42")]
     Discard(Which),
 }
@@ -50,7 +50,7 @@ enum What {
 struct Which {
     #[command(flatten)]
     consumer: ConsumerArg,
-    /// The dead letter of this event
+    /// The event's id
     #[arg(value_name = "ID")]
     id: Option<String>,
     /// The same, as an option

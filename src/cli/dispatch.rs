@@ -17,14 +17,14 @@ use crate::run::worker::{News, Scope, follow};
 
 /// Start the handlers of all consumers that have something pending
 ///
-/// Starts whoever has matching events past its cursor and is not running. Returns at once and
-/// prints nothing, so that cron can run it. Pushes do this by themselves; it is for notifiers, for
-/// THREAD_NOTIFIER=off, and after a crash. With --json it prints what became of each consumer.
+/// Starts every consumer that has something pending and is not running. Returns at once and prints nothing,
+/// so it can run from cron. A push does this by itself; `dispatch` is for notifiers, for
+/// THREAD_NOTIFIER=off, and for after a crash. With --json it prints the outcome for each consumer.
 ///
-/// With --follow it is a worker: it stays, and starts whatever is pushed from then on, for pushers
-/// with THREAD_NOTIFIER=off and for those whose container ends with their push. TERM, INT or HUP end
-/// it: it starts nothing more, lets the handlers it has started end for --grace, then stops them; a
-/// second signal stops them at once. A run that was stopped so costs no attempt. It tells systemd
+/// With --follow it is a worker: it keeps running and starts handlers as events are pushed, for pushers
+/// that use THREAD_NOTIFIER=off and for those whose container ends with the push. On TERM, INT or HUP it
+/// starts nothing more, gives the handlers it has started --grace to finish, and then stops them; a second
+/// signal stops them at once. A run that is stopped this way costs no attempt. The worker tells systemd
 /// when it is ready, and may be process 1 of a container.
 #[derive(Args)]
 #[command(after_help = "\
@@ -33,13 +33,13 @@ Examples:
   thread dispatch --follow --thread inbox --thread outbox
   thread dispatch --follow --root ~/agents --grace 30s")]
 pub struct Dispatch {
-    /// Stay, and start what is pushed from now on; --thread may be given several times
+    /// Keep running, and start handlers as events come; --thread may be given several times
     #[arg(long)]
     follow: bool,
     /// Work for all threads in this directory, new ones included
     #[arg(long, value_name = "DIR", requires = "follow", value_hint = ValueHint::DirPath)]
     root: Vec<PathBuf>,
-    /// How long handlers may take to end by themselves when the worker is to end
+    /// How long handlers may take to finish when the worker is told to stop
     #[arg(long, value_name = "D", requires = "follow", default_value = "8s", value_parser = duration::parse)]
     grace: Duration,
 }
@@ -84,7 +84,7 @@ impl Dispatch {
             News::Ready => notify("READY=1"),
             News::Stopping => notify("STOPPING=1"),
             News::Trouble { path, error: error @ Error::NotAThread(_) } => {
-                output::warn(format_args!("{error}; waiting for it to come to {}", path.display()));
+                output::warn(format_args!("{error}; waiting for it to appear at {}", path.display()));
             }
             News::Trouble { path, error } => {
                 output::warn(format_args!("nothing is started in {} for now: {error}", path.display()));
@@ -96,7 +96,7 @@ impl Dispatch {
 
 fn notify(state: &str) {
     if let Err(e) = service::notify(state) {
-        output::warn(format_args!("the service manager at {} cannot be told: {e}", service::SOCKET));
+        output::warn(format_args!("cannot notify the service manager at {}: {e}", service::SOCKET));
     }
 }
 

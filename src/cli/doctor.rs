@@ -8,15 +8,14 @@ use super::output::{self, plain};
 use super::{Globals, environment};
 use crate::care::doctor::{self, Finding, Level, Remedy};
 
-/// Check whether a thread is whole, and repair it
+/// Check a thread for damage, and repair it
 ///
 /// Checks the files and their permissions, the database, the JSONL log against the table, and the
-/// consumers: filters that are no longer valid, programs that are gone, and events that nobody is
-/// handling. Each finding is one line that says what to do about it. Others may push and read
-/// meanwhile.
+/// consumers: filters that are no longer valid, programs that are gone, and pending events that nothing is
+/// working on. Each finding is one line that says how to fix it. Others may push and read meanwhile.
 ///
-/// Exit code 1 says that something is wrong; warnings alone do not count. --fix repairs what can be
-/// repaired without losing anything; a damaged database is never written to.
+/// Exits 1 if anything is wrong; warnings alone are exit 0. --fix repairs what can be repaired without
+/// losing anything; it never writes to a damaged database.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -48,7 +47,7 @@ impl Doctor {
             (1, true) => "1 thing wrong with the thread cannot be repaired by --fix".to_owned(),
             (n, true) => format!("{n} things wrong with the thread cannot be repaired by --fix"),
         };
-        Err(Failure::failed(what, "do what is said beside each finding"))
+        Err(Failure::failed(what, "follow the advice beside each finding"))
     }
 }
 

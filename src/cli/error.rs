@@ -69,7 +69,7 @@ pub fn hint(error: &Error) -> String {
     match error {
         Error::NotAThread(path) => {
             let path = crate::run::notifier::quoted(&path.to_string_lossy());
-            return format!("make one with `thread init {path}`, or name another with --thread");
+            return format!("make one with `thread init {path}`, or choose another with --thread");
         }
         Error::AlreadyAThread(_) => "use it as it is, or choose another path",
         Error::Leftovers(_) => "move the remains of the old thread away, or choose another path",
@@ -77,8 +77,8 @@ pub fn hint(error: &Error) -> String {
         Error::NewerSchema { .. } => "use a newer version of thread; nothing was changed",
         Error::NoWal { .. } => "keep the thread on a local file system",
         Error::PathTooLong { .. } => "choose a shorter path; nothing was made or changed",
-        Error::Moved(_) => "start again at its new place",
-        Error::NotOwner(_) => "run this as that user, who alone may start and stop its handlers",
+        Error::Moved(_) => "run the command again with its new path",
+        Error::NotOwner(_) => "run this as that user: only the owner may start and stop handlers",
         Error::UnknownConsumer(_) => "see `thread info` for those that are, or `thread subscribe` it",
         Error::NotHeard(_) => {
             "stop it there; if that container is gone, the next push or `thread dispatch` takes over"
@@ -94,14 +94,14 @@ pub fn hint(error: &Error) -> String {
         Error::BrokenFilter { .. } => {
             "`thread unsubscribe` it, then `thread subscribe` it with another filter"
         }
-        Error::BrokenSubscription(_) => "fix that, or `thread unsubscribe` it and subscribe it anew",
+        Error::BrokenSubscription(_) => "fix that, or `thread unsubscribe` it and subscribe it again",
         Error::KeyConflict { .. } => "use a new key for a new event; nothing was stored",
         Error::Database(e) => database_hint(e.kind),
         Error::Io { .. } => "check the path, its permissions and the space on the disk",
         Error::LogAhead(_) => "run `thread doctor --fix`",
         Error::Occupied(_) => "name a new directory",
         Error::InsideThread(_) => "name a directory elsewhere, best on another disk",
-        Error::LockTimeout(_) => "end the process that holds it, then try again",
+        Error::LockTimeout(_) => "stop the process that holds it, then try again",
         Error::Spawn { .. } => "check the limits on processes and memory, then run `thread dispatch`",
         Error::Other(_) => "see logs/thread.log",
     }

@@ -32,7 +32,7 @@ pub struct EventArgs {
     /// A finer kind, e.g. toolcall or decision
     #[arg(long, allow_hyphen_values = true)]
     pub subtype: Option<String>,
-    /// The payload as an option, taken literally
+    /// The payload as an option; - is not special
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     content: Option<String>,
     /// Read the payload from a file, or from stdin with -
@@ -45,7 +45,7 @@ pub struct EventArgs {
     /// Metadata as a JSON object
     #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
     metadata: Option<String>,
-    /// Store it only once, however often it is pushed with this key
+    /// Store it only once, however often it is pushed under this key
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     idempotency_key: Option<String>,
 }

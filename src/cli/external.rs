@@ -93,5 +93,5 @@ pub fn listed() -> String {
     let width = all.keys().map(|name| name.chars().count()).max().unwrap_or(0);
     let lines: Vec<String> =
         all.iter().map(|(name, path)| format!("  {name:width$}  {}", path.display())).collect();
-    format!("Programs beside thread, run by their name as a command:\n{}\n\n", lines.join("\n"))
+    format!("Further programs, which run as commands of thread:\n{}\n\n", lines.join("\n"))
 }

@@ -5,12 +5,12 @@ use clap::{Args, ValueEnum};
 use super::error::Result;
 use super::{Globals, output};
 
-/// Print a short guide for an agent that is given a thread
+/// Print a short guide for an agent that uses a thread
 ///
-/// A page of Markdown with what an agent has to know, made to be put into its context: how to push,
-/// read and acknowledge events, what may happen twice, what the exit codes mean, and how to ask
-/// another agent. The page for a handler is for an agent that thread itself starts. With --handler, a
-/// whole handler to begin with, in that language, is printed instead.
+/// Prints a page of Markdown to put into an agent's context: how to push, read and acknowledge events, what
+/// may happen twice, what the exit codes mean, and how to ask another agent. The page for a handler is for
+/// an agent that thread itself starts. With --handler, prints a complete handler in that language instead,
+/// as a starting point.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -18,10 +18,10 @@ Examples:
   thread guide --for handler >AGENTS.md
   thread guide --handler python >agent.py")]
 pub struct Guide {
-    /// Who is going to read it
+    /// Who the guide is for
     #[arg(long = "for", value_name = "READER", value_enum, default_value_t = Reader::Agent)]
     reader: Reader,
-    /// Print a handler in this language that answers messages, to begin with
+    /// Print a handler in this language that answers messages, as a starting point
     #[arg(long, value_name = "LANGUAGE", value_enum, conflicts_with = "reader")]
     handler: Option<Language>,
 }

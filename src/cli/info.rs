@@ -25,11 +25,11 @@ mod check;
 mod prometheus;
 mod table;
 
-/// Show what a thread holds and how far its consumers are
+/// Show what a thread holds and where its consumers stand
 ///
-/// For each consumer: its state (idle, running, waiting, stalled or paused), how many matching
-/// events are pending past its cursor and how long the oldest has been, when its last run ended and
-/// how, and its dead letters. A terminal gets a table, anything else the lines of --format text.
+/// For each consumer: its state (idle, running, waiting, stalled or paused), how many events are pending
+/// and how old the oldest is, when and how its last run ended, and its dead letters. Prints a table on a
+/// terminal, and --format text elsewhere.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -43,8 +43,7 @@ pub struct Info {
     format: Option<Format>,
     /// Whether to colour the table
     ///
-    /// auto: on a terminal, unless NO_COLOR, CLICOLOR=0 or TERM=dumb say no, or where
-    /// CLICOLOR_FORCE says yes.
+    /// auto: on a terminal, unless NO_COLOR, CLICOLOR=0 or TERM=dumb is set; anywhere with CLICOLOR_FORCE.
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = When::Auto)]
     color: When,
     #[command(flatten)]
@@ -59,7 +58,7 @@ enum Format {
     Table,
     /// One object
     Json,
-    /// Metrics, such as node_exporter collects from text files
+    /// Metrics, as node_exporter's textfile collector reads them
     Prometheus,
 }
 
@@ -113,7 +112,7 @@ impl Info {
         let format = match self.format {
             Some(format) if globals.json && format != Format::Json => {
                 return Err(Failure::usage(
-                    "--json and --format contradict each other",
+                    "--json and --format cannot be used together",
                     "give only one of them",
                 ));
             }

@@ -12,17 +12,16 @@ use crate::queue::Queue;
 
 /// Make a thread in a directory
 ///
-/// Makes the directory and its parents if need be; inside an existing one it adds itself beside
-/// what is there. Prints the thread's absolute path. A directory that is a thread already is
-/// refused and left as it is, unless --if-missing says that this is fine. Nothing is registered anywhere: `rm -r` removes a thread, `mv`
-/// moves it.
+/// Creates the directory and its parents if needed; in an existing directory it adds its files and touches
+/// nothing else. Prints the thread's absolute path. Fails if the directory is a thread already, unless
+/// --if-missing is given. Nothing is registered anywhere: `rm -r` removes a thread, `mv` moves it.
 #[derive(Args)]
 #[command(after_help = "Example:\n  thread init ~/agents/inbox")]
 pub struct Init {
-    /// Where to make it
+    /// The directory to make
     #[arg(value_hint = ValueHint::DirPath)]
     path: PathBuf,
-    /// If it is a thread already, say so by exit 0 and leave it as it is
+    /// If it is a thread already, leave it as it is and exit 0
     #[arg(long)]
     if_missing: bool,
 }

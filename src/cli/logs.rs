@@ -29,7 +29,7 @@ pub struct Logs {
     /// Only the last N lines
     #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true)]
     tail: Option<u64>,
-    /// Go on printing as more comes, until the reader goes away
+    /// Keep printing what the handler prints, until the reader goes away
     #[arg(short = 'f', long)]
     follow: bool,
 }

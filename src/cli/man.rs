@@ -10,14 +10,14 @@ use super::{Cli, Globals, output};
 
 /// Print the manual page of thread or of one command
 ///
-/// In the form that man reads: pipe it into `man -l -`, or keep it in a directory of manual pages.
+/// The output is roff: pipe it into `man -l -`, or save it in a directory of manual pages.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   thread man dead list >thread-dead-list.1
   thread man push | man -l -")]
 pub struct Man {
-    /// The command; none for thread as a whole
+    /// The command [default: thread as a whole]
     #[arg(value_name = "COMMAND")]
     words: Vec<String>,
 }
@@ -33,7 +33,7 @@ impl Man {
             command = found.ok_or_else(|| {
                 Failure::usage(
                     format_args!("there is no command 'thread {}'", self.words.join(" ")),
-                    "see `thread --help` for those there are",
+                    "see `thread --help` for all commands",
                 )
             })?;
             names.push(command.get_name().to_owned());

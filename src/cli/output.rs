@@ -30,7 +30,7 @@ pub fn bytes(data: &[u8]) -> Result<Reader> {
     match stdout.write_all(data).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(Reader::There),
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
-        Err(e) => Err(e).with_hint("cannot write to stdout", "check where the output goes"),
+        Err(e) => Err(e).with_hint("cannot write to stdout", "check where stdout goes"),
     }
 }
 

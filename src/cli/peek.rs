@@ -21,11 +21,10 @@ const MAX_PATTERN: usize = 256;
 
 /// Print events without consuming them
 ///
-/// Prints events oldest first, one JSON object per line: the last ten, the last N (-n), or those
-/// after an event or a time (--last-event-id, --since), and of these only what --type, --source,
-/// --until and --filter let through. Needs no consumer and changes nothing. With --follow, goes on
-/// printing as events come, by default from the end; with --wait, when there is nothing yet, waits
-/// for the first event, by default a new one.
+/// Prints events, oldest first, one JSON object per line: the last ten, the last N (-n), or those after an
+/// event or a time (--last-event-id, --since); --type, --source, --until and --filter narrow them down.
+/// Needs no consumer and changes nothing. With --follow, keeps printing events as they come, by default
+/// only new ones. With --wait, waits for an event if there is none yet, by default for a new one.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -33,10 +32,10 @@ Examples:
   thread peek -t inbox --since 1h --source 'internal:*' --pretty
   thread peek -t inbox --last-event-id 0 --parse | jq .content.exit")]
 pub struct Peek {
-    /// The last N events [default: 10, where nothing else says where to begin]
+    /// The last N events [default: 10, if no other starting point is given]
     #[arg(short = 'n', long, value_name = "N", value_parser = limit, allow_negative_numbers = true)]
     tail: Option<u64>,
-    /// The events after this one; 0 for all
+    /// The events after this id; 0 for all
     #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true)]
     last_event_id: Option<i64>,
     /// The events since then: 90s, 1h or 2d ago, or a time like 2026-03-18T10:30:00Z or 2026-03-18 (UTC)
@@ -45,10 +44,10 @@ pub struct Peek {
     /// The events until then
     #[arg(long, value_name = "WHEN", value_parser = when, conflicts_with = "follow")]
     until: Option<Time>,
-    /// Only messages or records
+    /// Only events of this type: message or record
     #[arg(long = "type", value_name = "TYPE", value_parser = ["message", "record"], hide_possible_values = true)]
     kind: Option<String>,
-    /// Only from sources that match this pattern, as a shell would: internal:*
+    /// Only from sources that match this shell pattern: internal:*
     #[arg(long, value_name = "GLOB", value_parser = pattern, allow_hyphen_values = true)]
     source: Option<String>,
     /// An SQL condition over id, created_at, source, type, subtype, content and metadata
@@ -56,10 +55,10 @@ pub struct Peek {
     filter: Option<String>,
     #[command(flatten)]
     reading: ReadingArgs,
-    /// Print content that is JSON as JSON, for jq '.content.x'
+    /// Print JSON content as JSON rather than as a string, for jq '.content.x'
     #[arg(long, conflicts_with = "pretty")]
     parse: bool,
-    /// Print for people
+    /// Print in a form for people
     #[arg(long)]
     pretty: bool,
 }

@@ -10,15 +10,15 @@ use crate::pending::checked_filter;
 use crate::queue::Selection;
 use crate::store::Move;
 
-/// Print a consumer's next events, and record which it has done
+/// Print a consumer's next events, and record which are done
 ///
-/// Records --last-event-id as the last event the consumer has finished, then prints the events
-/// after it that match the consumer's filter, oldest first, one JSON object per line; nothing when
-/// there are none. An event is given again until it is acknowledged. An id before the recorded one
-/// rewinds. With --resume nothing is recorded: printing goes on from the stored cursor.
+/// Records --last-event-id as the last event the consumer has finished, then prints the events after it
+/// that match the consumer's filter, oldest first, one JSON object per line; nothing if there are none. An
+/// event is printed again until it is acknowledged. An id before the recorded one rewinds. With --resume,
+/// prints the events after the stored cursor and records nothing.
 ///
-/// With --wait, when there is nothing yet, waits for the first event. With --follow, goes on
-/// printing as events come; the cursor stays, so `thread ack` what is done.
+/// With --wait, waits for an event if there is none yet. With --follow, keeps printing events as they come;
+/// it does not move the cursor, so acknowledge finished events with `thread ack`.
 #[derive(Args)]
 #[command(override_usage = "\
 thread pop [OPTIONS] <CONSUMER> --resume
@@ -31,11 +31,11 @@ Examples:
 pub struct Pop {
     #[command(flatten)]
     consumer: ConsumerArg,
-    /// The last event that was finished; 0 for none
+    /// The last event the consumer has finished; 0 for none
     #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true,
           conflicts_with = "resume")]
     last_event_id: Option<i64>,
-    /// Continue from the stored cursor and change nothing
+    /// Print what comes after the stored cursor, and change nothing
     #[arg(long)]
     resume: bool,
     #[command(flatten)]

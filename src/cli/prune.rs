@@ -12,11 +12,11 @@ use super::{Globals, event_id, limit, output};
 use crate::care::prune::{self, Held, Old, Report, Request};
 use crate::model::duration;
 
-/// Delete old events that nobody needs any more
+/// Delete old events that no consumer still needs
 ///
-/// Prints how many. Stops before the oldest event that is still pending for a subscribed consumer,
-/// and leaves out dead letters; --force deletes these too. The JSONL log keeps the lines of all of
-/// them. Others may push meanwhile.
+/// Prints how many were deleted. Stops before the oldest event that is still pending for a subscribed
+/// consumer, and leaves dead letters alone; --force deletes both. The sealed JSONL files keep the lines of
+/// deleted events. Others may push meanwhile.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -29,13 +29,13 @@ pub struct Prune {
     /// Only events of this subtype
     #[arg(long, value_name = "SUBTYPE")]
     subtype: Option<String>,
-    /// Delete nothing, only say what would be deleted
+    /// Delete nothing; print what would be deleted
     #[arg(long)]
     dry_run: bool,
-    /// Also what is pending, and dead letters
+    /// Also delete pending events and dead letters
     #[arg(long)]
     force: bool,
-    /// Afterwards give the free space in events.db back to the file system; others wait meanwhile
+    /// Then return the free space in events.db to the file system; others wait meanwhile
     #[arg(long)]
     compact: bool,
 }
@@ -47,7 +47,7 @@ struct OldArgs {
     /// Delete events with a smaller id
     #[arg(long, value_name = "ID", value_parser = first_to_stay, allow_negative_numbers = true)]
     before_id: Option<i64>,
-    /// Delete the events before the first one that is younger than this
+    /// Delete events before the first one that is younger than this
     #[arg(long, value_name = "D", value_parser = duration::parse, allow_hyphen_values = true)]
     older_than: Option<Duration>,
     /// Delete all but the newest N events

@@ -23,14 +23,14 @@ use crate::store::{Appended, Stored};
 /// Store an event, or a batch of them, and wake its consumers
 ///
 /// Stores one event and prints its id. On exit 0 the event survives power loss. The JSONL log is then
-/// brought up to date and consumers are woken; trouble with either is a warning, because the event is
+/// brought up to date and consumers are woken; a failure of either is only a warning, because the event is
 /// stored and pushing it again would store it twice.
 ///
-/// With --lines, each line of stdin is the content of an event; empty lines are skipped. With --batch,
-/// stdin is NDJSON: one JSON object per line with source, type, content and optionally subtype,
-/// metadata (an object) and idempotency_key; --source, --type and --subtype are defaults for lines
-/// without them. Other keys are ignored, so `thread peek` pipes into `thread push --batch`. Either is
-/// stored whole or not at all; the number stored is printed.
+/// With --lines, each line of stdin becomes an event with that line as its content; empty lines are
+/// skipped. With --batch, stdin is NDJSON: one JSON object per line with source, type, content and
+/// optionally subtype, metadata (an object) and idempotency_key; --source, --type and --subtype are
+/// defaults for lines without them. Other keys are ignored, so `thread peek` pipes into `thread push
+/// --batch`. Both store everything or nothing, and print the number of events stored.
 #[derive(Args)]
 #[command(override_usage = "\
 thread push [OPTIONS] <TEXT>
@@ -47,13 +47,13 @@ Examples:
 pub struct Push {
     #[command(flatten)]
     event: EventArgs,
-    /// Say that it answers this event, in its metadata
+    /// Mark it as the answer to this event, by reply_to in its metadata
     #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true)]
     reply_to: Option<i64>,
-    /// Then wait until the consumers that it is for have acknowledged it, at most so long
+    /// Then wait up to this long until every consumer whose filter matches has acknowledged it
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     sync: Option<Duration>,
-    /// Store an event for each line of stdin
+    /// Store each line of stdin as an event
     #[arg(long, conflicts_with_all = ["text", "content", "content_file", "idempotency_key", "reply_to", "batch"])]
     lines: bool,
     /// Store many events, read as NDJSON from stdin
@@ -221,7 +221,7 @@ fn wait_for_delivery(queue: &mut Queue, sync: Option<Duration>, first: i64, last
             format!("event {event_id} is a dead letter of '{consumer}'")
         }
         // Not exit 1: that would say that nothing is stored.
-        Err(e) => format!("it cannot be told whether it was acknowledged: {e}"),
+        Err(e) => format!("cannot tell whether it was acknowledged: {e}"),
     };
     Err(Failure::timed_out(
         format_args!("{what}; what was pushed is stored"),

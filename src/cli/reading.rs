@@ -28,13 +28,14 @@ pub struct ReadingArgs {
     /// The most events to print [default: 100; with --follow, no limit]
     #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true)]
     pub limit: Option<u64>,
-    /// When there are none, wait so long for one, e.g. 30s or 5m; with --follow, end after so long without
+    /// If there are none, wait up to this long for one, e.g. 30s or 5m; with --follow, end after this long
+    /// without one
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     pub wait: Option<Duration>,
-    /// Go on printing events as they come
+    /// Keep printing events as they come
     #[arg(short = 'f', long)]
     pub follow: bool,
-    /// Exit 3 when there is nothing to print
+    /// Exit 3 if nothing was printed
     #[arg(long)]
     fail_if_none: bool,
 }
@@ -69,7 +70,7 @@ impl ReadingArgs {
     pub fn print(&self, queue: &mut Queue, selection: Selection, form: Form) -> Result<()> {
         match self.print_all(queue, selection, form)? {
             Printed::None if self.fail_if_none => Err(match self.wait {
-                Some(_) => Failure::timed_out("no event came in time", "give it longer with --wait"),
+                Some(_) => Failure::timed_out("no event came in time", "wait longer with --wait"),
                 None => Failure::timed_out("there is no such event", "wait for one with --wait <duration>"),
             }),
             _ => Ok(()),

@@ -9,14 +9,14 @@ use crate::queue::Queue;
 
 /// Push the answer to an event
 ///
-/// Pushes an event like `thread push`, with the id of the event it answers in its metadata, as
-/// reply_to. So `thread ask` finds it. Prints the answer's own id.
+/// Pushes an event like `thread push`, with the id of the event it answers as reply_to in its metadata,
+/// where `thread ask` looks for it. Prints the answer's own id.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
   thread reply -t inbox --to 3 'Yes'")]
 pub struct Reply {
-    /// The event that is answered [default: $THREAD_EVENT_ID]
+    /// The event to answer [default: $THREAD_EVENT_ID]
     #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true)]
     to: Option<i64>,
     #[command(flatten)]
@@ -38,10 +38,13 @@ impl Reply {
 /// The event that this process was started for, where whoever started it says so.
 fn event_of_the_run() -> Result<i64> {
     let missing =
-        || Failure::usage("no event to answer is given", "give its id with --to; nothing was stored");
+        || Failure::usage("no event to answer was given", "give its id with --to; nothing was stored");
     let text = environment::variable("THREAD_EVENT_ID").ok_or_else(missing)?;
     let id = text.to_str().and_then(|text| event_id(text).ok());
     id.ok_or_else(|| {
-        Failure::usage("THREAD_EVENT_ID is not an event id", "set it anew, or give --to; nothing was stored")
+        Failure::usage(
+            "THREAD_EVENT_ID is not an event id",
+            "set it correctly, or give --to; nothing was stored",
+        )
     })
 }

@@ -9,8 +9,8 @@ use crate::run::control;
 
 /// Let a paused, stalled or waiting consumer start afresh
 ///
-/// Ends a pause, a stall or a wait between two attempts, forgets the attempts, and wakes the
-/// consumer when something is pending.
+/// Ends a pause, a stall or a wait between two attempts, resets the count of failed attempts, and wakes the
+/// consumer if something is pending.
 #[derive(Args)]
 #[command(after_help = "Example:\n  thread resume -t inbox bot")]
 pub struct Resume {

@@ -12,9 +12,9 @@ use crate::store::Move;
 
 /// Move a consumer's cursor
 ///
-/// To the beginning, to the end, to an event (the next one read is the one after it), or to a time
-/// (the next one read is the first stored then or later). Prints the cursor's position. If something
-/// is pending then, the consumer is woken.
+/// Moves it to the beginning, to the end, to an event (the next one read is the one after it), or to a time
+/// (the next one read is the first stored then or later). Prints the cursor's new position. If that leaves
+/// something pending, the consumer is woken.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

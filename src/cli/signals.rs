@@ -189,7 +189,7 @@ extern "C" fn end_as_stored(_: libc::c_int) {
         rustix::io::write(rustix::stdio::stdout(), &line[..*length]).ok();
     }
     write_stderr(
-        "Warning: this push was cut short, for lack of memory most likely; what was pushed is stored; \
+        "Warning: this push was cut short, probably for lack of memory; what was pushed is stored; \
          the next push or `thread dispatch` does the rest\n",
     );
     low_level::exit(CODE.load(Ordering::SeqCst).into());

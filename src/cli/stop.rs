@@ -14,9 +14,9 @@ use crate::run::stop::{Stopped, stop};
 
 /// End a consumer's run, or its wait between two attempts
 ///
-/// The whole process group of the run gets the signal, and KILL when it is not gone after
-/// --kill-after. Returns when it is gone. The consumer is then stalled: the next matching event or
-/// `thread resume` starts it again. No attempt is counted. When there is nothing to stop, exit 1.
+/// Sends the signal to the whole process group of the run, and KILL to what is left after --kill-after.
+/// Returns once all of it is gone. The consumer is then stalled: the next matching event or `thread resume`
+/// starts it again. This does not count as a failed attempt. Exits 1 if there is nothing to stop.
 #[derive(Args)]
 #[command(after_help = "Example:\n  thread stop -t inbox bot --kill-after 30s")]
 pub struct Stop {
@@ -25,7 +25,7 @@ pub struct Stop {
     /// The first signal, by name or number
     #[arg(long, value_name = "SIGNAL", default_value = "TERM", value_parser = signal)]
     signal: i32,
-    /// How long its processes have before they are killed
+    /// How long its processes have before they get KILL
     #[arg(long, value_name = "D", default_value = "10s", value_parser = duration::parse)]
     kill_after: Duration,
 }

@@ -22,21 +22,20 @@ use crate::run::control::notify_supervisors;
 /// Register a consumer: which command to start, and for which events
 ///
 /// The handler is run by `sh -c`, in this directory, with THREAD_DIR, THREAD_CONSUMER and
-/// THREAD_LAST_ACKED_ID set, whenever there are events past the consumer's cursor that match the
-/// filter; never twice at a time. With --deliver wake it takes events with `thread pop` and
-/// acknowledges them; with --deliver stdin it gets them as NDJSON on stdin, and exit 0
-/// acknowledges them all. A backlog wakes it at once. A consumer that was subscribed before goes
-/// on from its cursor. With --no-handler nobody starts it: it is somebody who pops by themselves.
-/// With --replace a script can be run twice: what is subscribed otherwise is changed, and what is
-/// subscribed just so is left alone.
+/// THREAD_LAST_ACKED_ID set, whenever there are events past the consumer's cursor that match the filter;
+/// there is never more than one run at a time. With --deliver wake it takes events with `thread pop` and
+/// acknowledges them; with --deliver stdin it gets them as NDJSON on stdin, and exit 0 acknowledges them
+/// all. If there is a backlog, it is started at once. A consumer that was subscribed before continues from
+/// its cursor. With --no-handler the consumer is never started, and pops for itself. With --replace an
+/// existing subscription is changed to this one, or left alone if it is the same, so a script that
+/// subscribes can be run twice.
 ///
-/// A run that leaves the cursor where it was has failed, and is tried again after the waits of
-/// --backoff. After --max-attempts such runs the consumer stalls until something new comes; with
-/// --deliver stdin, the one event that failed becomes a dead letter instead (see `thread dead`), so
-/// that it does not hold up the others.
+/// A run that does not move the cursor has failed, and is tried again after the waits of --backoff. After
+/// --max-attempts such runs the consumer stalls until a new event comes; with --deliver stdin, the event
+/// that failed becomes a dead letter instead (see `thread dead`), so that it does not hold up the others.
 ///
-/// A handler whose own events match its filter starts itself again and again. Leave them out:
-/// --filter "type = 'message' AND metadata ->> 'reply_to' IS NULL" takes messages and no answers.
+/// A handler whose own events match its filter starts itself again and again. Filter them out: --filter
+/// "type = 'message' AND metadata ->> 'reply_to' IS NULL" matches messages that are not answers.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -46,13 +45,13 @@ Examples:
 pub struct Subscribe {
     #[command(flatten)]
     consumer: ConsumerArg,
-    /// The handler: the command to start, in the language of sh
+    /// The handler: a command for sh
     #[arg(value_name = "COMMAND", value_hint = ValueHint::CommandString)]
     command: Option<String>,
     /// The same, as an option
     #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString, allow_hyphen_values = true)]
     handler: Option<String>,
-    /// It reads for itself: nobody starts it
+    /// The consumer is never started, and pops for itself
     #[arg(long, conflicts_with_all = ["command", "handler"])]
     no_handler: bool,
     /// An SQL condition over id, created_at, source, type, subtype, content and metadata [default: every event]
@@ -76,16 +75,18 @@ pub struct Subscribe {
     /// Where to begin: all, new, or after this event id [default: the stored cursor, or all]
     #[arg(long, value_name = "all|new|ID", value_parser = from, allow_negative_numbers = true)]
     from: Option<From>,
-    /// Change a subscription that is there: cursor, dead letters and a pause stay
+    /// Change an existing subscription; its cursor, dead letters and a pause stay
     #[arg(long)]
     replace: bool,
-    /// Where the handler runs; a relative one moves along with the thread [default: the current directory]
+    /// Where the handler runs; a relative path moves along with the thread [default: the current directory]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     cwd: Option<PathBuf>,
-    /// A variable for the handler; may be given several times. Whoever can read the thread can read it
+    /// A variable for the handler's environment, readable by whoever can read the thread; may be given
+    /// several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
-    /// Give it no others of whoever dispatches but HOME, LANG, LC_*, LOGNAME, PATH, TMPDIR, TZ and USER
+    /// Pass none of the dispatcher's variables to the handler but HOME, LANG, LANGUAGE, LC_*, LOGNAME,
+    /// PATH, TMPDIR, TZ, USER and THREAD_NOTIFIER
     #[arg(long)]
     clear_env: bool,
 }

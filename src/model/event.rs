@@ -157,7 +157,7 @@ impl<'a> NewEvent<'a> {
         let object = self.metadata.as_deref().unwrap_or("{}");
         let keys: HashMap<Cow<'_, str>, IgnoredAny> = serde_json::from_str(object).unwrap_or_default();
         if keys.contains_key("reply_to") {
-            return Err(InvalidEvent("says twice which event it answers".into()));
+            return Err(InvalidEvent("names the event that it answers twice".into()));
         }
         // As text, so that the numbers that are there keep their digits.
         let rest = object.strip_suffix('}').unwrap_or(object);

@@ -33,7 +33,7 @@ pub enum Answer {
 /// shell finds the program `thread`.
 pub fn ask(program: &Path, word: &str, dir: &Path, source: &str) -> Answer {
     let Some(path) = dir.to_str() else {
-        return Answer::Failed("the thread's path is not UTF-8, and a command is text".into());
+        return Answer::Failed("the thread's path is not UTF-8".into());
     };
     let mut command = Command::new(program);
     command.args(["task", "add", "--author", &author(source)]);

@@ -171,7 +171,7 @@ fn reply_says_which_event_it_answers() {
     let bare = || world.thread(["reply", "--source", "self", "--type", "message", "--content", "d"]);
     assert_eq!(
         bare().fails(2),
-        "Error: no event to answer is given - give its id with --to; nothing was stored"
+        "Error: no event to answer was given - give its id with --to; nothing was stored"
     );
     bare().env("THREAD_EVENT_ID", "x").fails(2);
     bare().env("THREAD_EVENT_ID", "").fails(2);

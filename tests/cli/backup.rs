@@ -382,9 +382,7 @@ fn of_two_to_the_same_place_one_succeeds() {
         assert_eq!(good, 1, "{ends:?}");
         let refused = ends.iter().find(|end| !end.status.success()).map(|end| end.stderr.clone()).unwrap();
         let refused = String::from_utf8(refused).unwrap();
-        assert!(
-            refused.ends_with("is there already, and is not an empty directory - name a new directory\n")
-        );
+        assert!(refused.ends_with("exists and is not an empty directory - name a new directory\n"));
         assert_eq!(checked_ids(&world, &place).len(), 3000);
         assert_eq!(leftovers(&world, &place), [""; 0]);
     }
@@ -406,7 +404,7 @@ fn what_is_in_the_way_is_refused_and_left_alone() {
         assert_eq!(told, format!("Error: {root}/{why}"));
     };
     for place in ["full", "inbox", "file", "link"] {
-        let why = "is there already, and is not an empty directory - name a new directory";
+        let why = "exists and is not an empty directory - name a new directory";
         refused(place, &format!("{place} {why}"));
     }
     for (place, path) in [("inbox/backups/one", "inbox/backups/one"), ("./x/../inbox/one", "inbox/one")] {

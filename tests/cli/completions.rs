@@ -91,7 +91,7 @@ fn bash_completes_commands_options_words_and_folders() {
 fn zsh_and_fish_complete_folders_for_a_path() {
     let world = World::new();
     let zsh = world.thread(["completions", "zsh"]).quiet();
-    assert!(zsh.contains(":path -- Where to make it:_files -/"), "{zsh}");
+    assert!(zsh.contains(":path -- The directory to make:_files -/"), "{zsh}");
     let fish = world.thread(["completions", "fish"]).quiet();
     let folders = |line: &str| line.contains("-l thread ") && line.contains("__fish_complete_directories");
     assert!(fish.lines().any(folders), "{fish}");

@@ -644,7 +644,7 @@ fn another_users_dispatch_is_refused() {
     share_with(&world.inbox(), NOBODY.id);
     let error = as_user(&world, NOBODY, "thread dispatch").fails(1);
     let expected = format!(
-        "Error: {} belongs to another user - run this as that user, who alone may start and stop its handlers",
+        "Error: {} belongs to another user - run this as that user: only the owner may start and stop handlers",
         world.inbox().display()
     );
     assert_eq!(error, expected);

@@ -24,7 +24,7 @@ fn examine(world: &World, args: &[&str]) -> Vec<String> {
     let lines: Vec<String> = stdout.lines().map(str::to_owned).collect();
     let errors = lines.iter().filter(|line| line.starts_with("error: ")).count();
     let code = i32::from(errors > 0);
-    let told = |what: &str| format!("Error: {what} - do what is said beside each finding\n");
+    let told = |what: &str| format!("Error: {what} - follow the advice beside each finding\n");
     assert_eq!(output.status.code(), Some(code), "{stdout}{stderr}");
     let told = match (errors, args.contains(&"--fix")) {
         (0, _) => String::new(),
@@ -157,9 +157,9 @@ fn files_that_others_may_write_are_closed_to_them() {
         chmod(&world, name, mode);
         let shown = shown.map_or_else(|| world.inbox().display().to_string(), str::to_owned);
         let problem = format!(
-            "anybody on this machine may write {shown}, and so have commands run as the thread's owner"
+            "anybody on this machine may write {shown}, and could so run commands as the thread's owner"
         );
-        found_and_repaired(&world, "error", &problem, "others may not write it any more");
+        found_and_repaired(&world, "error", &problem, "others can no longer write it");
         assert_eq!(fs::metadata(world.path(name)).unwrap().permissions().mode() & 0o777, mode & !0o002);
     }
 }
@@ -249,8 +249,8 @@ fn files_that_the_owner_may_not_use_are_given_to_him() {
         std::os::unix::fs::chown(world.path("inbox/run/_jsonl"), Some(0), Some(0)).unwrap();
     }
     chmod(&world, "inbox/run/_jsonl", 0o444);
-    let problem = "the owner of the thread may not read and write run/_jsonl";
-    found_and_repaired(&world, "error", problem, "the owner may do so now");
+    let problem = "the owner of the thread cannot read and write run/_jsonl";
+    found_and_repaired(&world, "error", problem, "now the owner can");
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn a_file_of_another_user_that_the_owner_cannot_read_is_not_given_to_him() {
     found_and_told(
         &world,
         &format!(
-            "error: the owner of the thread may not read and write run/mine - if it belongs to the thread, \
+            "error: the owner of the thread cannot read and write run/mine - if it belongs to the thread, \
              `chown 4711 {}`",
             path.display()
         ),
@@ -457,7 +457,7 @@ fn a_sequence_behind_the_events_is_set_to_the_newest() {
     for sql in ["UPDATE sqlite_sequence SET seq = 2", "DELETE FROM sqlite_sequence"] {
         let world = with_events();
         world.db().execute_batch(sql).unwrap();
-        let problem = "sqlite_sequence is behind the newest event, so an id may be given twice";
+        let problem = "sqlite_sequence is behind the newest event, so an id may be used twice";
         found_and_repaired(&world, "error", problem, "it was set to the newest id");
         assert_eq!(world.query("SELECT seq FROM sqlite_sequence WHERE name = 'events'"), 5);
     }
@@ -526,7 +526,7 @@ fn subscriptions_that_cannot_be_carried_out_are_told() {
     found_and_told(
         &world,
         "error: the handler of 'bot' is empty - fix that, or `thread unsubscribe` it and \
-         subscribe it anew",
+         subscribe it again",
     );
     // That its program is not there either follows from it.
     set("handler_cmd = './agent.sh'");
@@ -534,7 +534,7 @@ fn subscriptions_that_cannot_be_carried_out_are_told() {
     found_and_told(
         &world,
         "error: the working directory of 'bot', /no/such/place, is gone - fix that, or \
-         `thread unsubscribe` it and subscribe it anew",
+         `thread unsubscribe` it and subscribe it again",
     );
 }
 
@@ -588,7 +588,7 @@ fn a_consumer_that_was_left_alone_is_started() {
     let fix = "run `thread dispatch`, or `thread doctor --fix`";
     assert_eq!(findings(&world), [format!("error: {problem} - {fix}")]);
     let off = world.off(["doctor"]).quiet();
-    assert_eq!(off, format!("warning: {problem}; waking is switched off - {fix}\n"));
+    assert_eq!(off, format!("warning: {problem}; waking is turned off - {fix}\n"));
     assert_eq!(examine(&world, &["doctor", "--fix"]), [format!("repaired: {problem} - it was started")]);
     wait_until("the handler to have run", || world.consumer("late")["last_acked_id"] == 5);
     assert_eq!(world.lines("got").len(), 5);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::doctor::{assert_healthy, findings, found_and_repaired, found_and_told};
 use crate::harness::{Dice, World, ids, names, skipped, wait_until};
 
-const DONE: &str = "it was written again from the table";
+const DONE: &str = "it was rewritten from the table";
 
 fn push_many(world: &World, count: usize) {
     let line = r#"{"source":"s","type":"record","content":"c"}"#.to_owned() + "\n";
@@ -185,8 +185,8 @@ fn a_fault_in_a_sealed_file_is_told_and_no_sealed_file_is_rewritten() {
         found_and_told(
             &world,
             &format!(
-                "error: line {line} of {name} is not an event whose id is higher than the one before - look at \
-                 that file by hand, and edit or delete it; sealed files are never rewritten"
+                "error: line {line} of {name} is not an event whose id is higher than the one before - inspect \
+                 that file, and edit or delete it by hand; sealed files are never rewritten"
             ),
         );
         assert!(world.read(sealed) == damaged);

@@ -77,7 +77,7 @@ fn beside_the_program_goes_before_path() {
 #[test]
 fn help_lists_the_programs_that_are_found() {
     let world = World::new();
-    let heading = "Programs beside thread, run by their name as a command:\n";
+    let heading = "Further programs, which run as commands of thread:\n";
     // A copy, because other programs of this workspace stand beside the one that was built.
     fs::create_dir(world.path("own")).unwrap();
     copy_program(&world, &world.path("own/thread"));

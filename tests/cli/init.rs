@@ -101,7 +101,7 @@ fn the_remains_of_an_old_thread_are_refused_and_left_alone() {
         world.write(format!("inbox/{remains}"), "{\"id\":1}\n");
         let before = snapshot(&world.inbox());
         let error = world.thread(["init", "inbox"]).fails(1);
-        assert!(error.contains(&format!("inbox/{remains} is there but events.db is not")), "{error}");
+        assert!(error.contains(&format!("inbox/{remains} exists but events.db does not")), "{error}");
         assert_eq!(snapshot(&world.inbox()), before, "{remains}");
     }
 }

@@ -360,7 +360,7 @@ fn a_thread_that_is_moved_or_removed_ends_the_waiting() {
         assert_eq!(
             stderr,
             format!(
-                "Error: {} was moved or removed - start again at its new place\n",
+                "Error: {} was moved or removed - run the command again with its new path\n",
                 world.inbox().display()
             )
         );

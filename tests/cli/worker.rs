@@ -413,7 +413,7 @@ fn a_service_manager_hears_of_its_beginning_and_its_end() {
     push(&world, &world.inbox());
     wait_until("a run", || world.consumer("worker")["last_acked_id"] == 2);
     let said = Worker::of(worker).ends_on(Signal::TERM);
-    assert!(said.starts_with("Warning: the service manager at NOTIFY_SOCKET cannot be told: "), "{said}");
+    assert!(said.starts_with("Warning: cannot notify the service manager at NOTIFY_SOCKET: "), "{said}");
 }
 
 #[test]

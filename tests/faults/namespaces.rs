@@ -145,7 +145,7 @@ fn after_the_end_of_a_container_stop_says_that_it_does_not_know_and_dispatch_tak
     // Whether its processes live cannot be known from here.
     assert_eq!(b.state("bot")["namespace"], "other");
     let error = b.sh("thread stop --consumer bot --kill-after 0s").fails(1);
-    let told = "Error: 'bot' runs in another PID namespace (a container), from where nothing was heard - stop it there; \
+    let told = "Error: 'bot' runs in another PID namespace (a container), which did not respond - stop it there; \
                 if that container is gone, the next push or `thread dispatch` takes over";
     assert_eq!(error, told);
     assert_eq!(b.sh("thread doctor").quiet(), "healthy\n");

@@ -17,14 +17,14 @@ use thread::Queue;
 use thread::run::Launcher;
 use thread_agent::launcher;
 
-/// Stand between a thread and any agent program
+/// Connect any agent program to a thread
 ///
-/// A conversation with an agent is a thread: whatever anybody says in it, and whatever the agent does in
-/// answer, are its events. `thread agent install` subscribes an agent; then each message that is pushed is
-/// given to PROGRAM, and what PROGRAM says is pushed, as it comes.
+/// A conversation with an agent is a thread: everything said in it, and everything the agent does in
+/// answer, is an event. `thread agent install` subscribes an agent; from then on each message that is
+/// pushed is given to PROGRAM, and PROGRAM's output is pushed as it comes.
 ///
-/// Without a command, this is the handler that `install` subscribes. It takes the consumer's messages one
-/// after another, drives PROGRAM, and ends when there is nothing to do for a while.
+/// Without a command, this is the handler that `install` subscribes: it gives the consumer's messages to
+/// PROGRAM one after another, and ends when there has been nothing to do for --idle.
 #[derive(Parser)]
 #[command(name = "thread agent", bin_name = "thread agent", version, max_term_width = 100)]
 #[command(arg_required_else_help = true, args_conflicts_with_subcommands = true)]
@@ -53,7 +53,7 @@ pub struct Globals {
     /// The thread's directory [default: $THREAD_DIR]
     #[arg(short, long, global = true, value_name = "PATH", value_hint = ValueHint::DirPath)]
     pub thread: Option<PathBuf>,
-    /// Print JSON; errors too
+    /// Print JSON, for errors too
     #[arg(long, global = true)]
     pub json: bool,
 }
@@ -83,7 +83,7 @@ impl Failure {
 
     /// A signal ended it.
     pub fn ended(what: impl fmt::Display, code: u8) -> Failure {
-        Failure { what: what.to_string(), hint: "run it again if it is still wanted".to_owned(), code }
+        Failure { what: what.to_string(), hint: "run it again if it is still needed".to_owned(), code }
     }
 
     /// A usage error (exit 2).
@@ -97,7 +97,7 @@ impl From<thread::Error> for Failure {
         use thread::Error;
         let hint = match &error {
             Error::NotAThread(path) => {
-                format!("make one with `thread init {}`, or name another with --thread", path.display())
+                format!("make one with `thread init {}`, or choose another with --thread", path.display())
             }
             Error::AlreadySubscribed(name) => {
                 format!("`thread unsubscribe --consumer {name}` it first, or name another with --consumer")
@@ -117,7 +117,7 @@ impl Globals {
     pub fn open(&self) -> Result<Queue> {
         let named = self.thread.clone().or_else(|| variable("THREAD_DIR").map(PathBuf::from));
         let path = named
-            .ok_or_else(|| Failure::usage("no thread is named", "give --thread PATH, or set THREAD_DIR"))?;
+            .ok_or_else(|| Failure::usage("no thread given", "give --thread PATH, or set THREAD_DIR"))?;
         Ok(Queue::open(path)?)
     }
 }
@@ -173,7 +173,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
 pub fn print(line: impl fmt::Display) -> Result<()> {
     match writeln!(std::io::stdout(), "{line}") {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::failed(format_args!("cannot print: {e}"), "check where the output goes"))
+            Err(Failure::failed(format_args!("cannot print: {e}"), "check where stdout goes"))
         }
         _ => Ok(()),
     }

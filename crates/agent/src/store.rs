@@ -54,7 +54,7 @@ pub fn store(
             break;
         }
         if wait == FIRST_WAIT {
-            queue.log(Level::Warn, format_args!("agent: cannot store what it says, trying on: {error}"));
+            queue.log(Level::Warn, format_args!("agent: cannot store what it says, still trying: {error}"));
         }
         if stop.load(Ordering::Relaxed) {
             return Err(error);

@@ -92,7 +92,7 @@ pub fn is_sub_agent(dir: &Path) -> bool {
 pub fn start(parent: &mut Queue, launcher: &Launcher, new: &NewSubAgent) -> Result<Sub> {
     let dir = parent.path().to_owned();
     if is_sub_agent(&dir) {
-        return Err(Error::Other("a sub-agent has no sub-agents of its own".into()));
+        return Err(Error::Other("a sub-agent cannot have sub-agents of its own".into()));
     }
     // A number that nobody else has drawn.
     let number = std::collections::hash_map::RandomState::new().build_hasher().finish();
@@ -147,7 +147,7 @@ pub fn start(parent: &mut Queue, launcher: &Launcher, new: &NewSubAgent) -> Resu
 /// The handler of the parent's agent, with one attempt: a sub-agent that dies is an error of its call, and
 /// whoever called decides.
 fn handler_of_parent(parent: &mut Queue) -> Result<String> {
-    let unknown = || Error::Other("the parent's agent is not one of `thread agent install`".into());
+    let unknown = || Error::Other("the parent's agent was not subscribed by `thread agent install`".into());
     let handler = parent.subscription(&ConsumerId::stored(CONSUMER))?.handler_cmd;
     let mut words = shlex::split(&handler).ok_or_else(unknown)?;
     let at = words.iter().position(|word| word == "--attempts").ok_or_else(unknown)?;

@@ -82,7 +82,7 @@ fn end_of(text: &str, most: usize) -> &str {
 
 /// The transcript as text, for a program whose prompts have no other place for it.
 pub fn as_text(said: &[Spoken]) -> String {
-    let mut text = String::from("What was said so far, in a session that is gone:\n");
+    let mut text = String::from("The conversation so far, from an earlier session:\n");
     for one in said {
         text.push_str(&format!("\n[{}]\n{}\n", one.role.as_str(), one.content.trim_end()));
     }

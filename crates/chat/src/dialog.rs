@@ -23,7 +23,7 @@ pub async fn talk(session: &mut Session, screen: &mut Screen) -> Result<Outcome>
         // The first time there is none.
         let _ = lines.load_history(history);
     }
-    screen.note(format_args!("session {}; /help lists the commands, Ctrl-D ends", session.id()));
+    screen.note(format_args!("session {}; /help lists the commands, Ctrl-D quits", session.id()));
     let outcome = loop {
         let mut printer = lines.create_external_printer().map_err(cannot)?;
         let reading = tokio::task::spawn_blocking(move || {

@@ -7,13 +7,13 @@ use uuid::Uuid;
 
 /// Talk to an agent through the gateway `thread serve`
 ///
-/// With a message, says it and prints the answer as it comes. Without one, on a terminal, it is a
-/// conversation; through a pipe, stdin is the message. The last session is gone on with, unless
-/// --session or --new say otherwise.
+/// With a message, sends it and prints the answer as it comes. Without one, starts a conversation on a
+/// terminal; elsewhere, stdin is the message. Continues the last session unless --session or --new is
+/// given.
 ///
-/// The answer goes to stdout; tool calls, the place in the queue and errors go to stderr. Ctrl-C
-/// cancels the run, a second one leaves. Exit 0 after an answer, 1 after an error, 2 for a usage
-/// error, 130 after Ctrl-C.
+/// The answer goes to stdout; tool calls, the place in the queue and errors go to stderr. Ctrl-C cancels
+/// the run, and a second one quits. Exits 0 after an answer, 1 after an error, 2 after a usage error, 130
+/// after Ctrl-C.
 #[derive(Debug, Parser)]
 #[command(name = "thread chat", version)]
 #[command(after_help = "\
@@ -24,26 +24,26 @@ Examples:
   thread chat --sessions
   thread chat --session 6e0a5f9e-0d2b-4f43-9a53-5c9f6c0f6d0a --history 20")]
 pub struct Options {
-    /// What to say; "-" reads it from stdin
+    /// The message; "-" reads it from stdin
     pub message: Option<String>,
 
-    /// Go on with this session
+    /// Continue this session
     #[arg(long, value_name = "ID", conflicts_with = "new")]
     pub session: Option<Uuid>,
 
-    /// Begin a new session
+    /// Start a new session
     #[arg(long)]
     pub new: bool,
 
-    /// List the sessions, the latest first, and end
+    /// List the sessions, most recent first
     #[arg(long, conflicts_with_all = ["message", "history", "new", "session"])]
     pub sessions: bool,
 
-    /// Print the last N messages first; alone and not on a terminal, end after them
+    /// Print the last N messages first; without a message and not on a terminal, only those
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=200))]
     pub history: Option<u64>,
 
-    /// Print every event as a line of JSON
+    /// Print every event as one line of JSON
     #[arg(long)]
     pub json: bool,
 

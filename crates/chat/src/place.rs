@@ -62,12 +62,12 @@ fn websocket(address: &str) -> Result<String> {
         "http" | "ws" => "ws",
         _ => {
             let fix = "give http://HOST:PORT; for TLS, let a tunnel or proxy stand in between";
-            return Err(Failure::usage(format_args!("'{address}' is no address of a gateway"), fix));
+            return Err(Failure::usage(format_args!("'{address}' is not a gateway's address"), fix));
         }
     };
     let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
     if host.is_empty() {
-        return Err(Failure::usage(format_args!("'{address}' names no host"), "give http://HOST:PORT"));
+        return Err(Failure::usage(format_args!("'{address}' has no host"), "give http://HOST:PORT"));
     }
     Ok(format!("{scheme}://{host}/ws"))
 }

@@ -194,7 +194,7 @@ fn write(text: &str) {
         Ok(()) => {}
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => process::exit(0),
         Err(e) => {
-            let _ = writeln!(io::stderr(), "Error: cannot print the answer: {e} - look at where stdout goes");
+            let _ = writeln!(io::stderr(), "Error: cannot print the answer: {e} - check where stdout goes");
             process::exit(1);
         }
     }

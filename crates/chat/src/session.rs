@@ -196,19 +196,19 @@ fn explain(place: &Place, error: &Error) -> Failure {
     let url = &place.url;
     match error {
         Error::Lost(why) => {
-            let fix = "start it with `thread serve`, or name another with --url";
+            let fix = "start it with `thread serve`, or choose another with --url";
             Failure::new(format_args!("cannot reach the gateway at {url}: {why}"), fix)
         }
         Error::Closed { code: TOO_LARGE, .. } => Failure::new(
             "the message is larger than 1 MiB, more than the gateway takes",
-            "say less, or push it with `thread push` in the session's directory",
+            "send a shorter one, or use `thread push` in the session's directory",
         ),
         Error::Closed { .. } => {
             Failure::new(error, "set THREAD_TOKEN to the content of the file `token` in the gateway's root")
         }
         Error::Refused(why) => Failure::new(
             format_args!("the gateway refused: {why}"),
-            "`thread chat --sessions` lists what there is",
+            "`thread chat --sessions` lists the sessions",
         ),
     }
 }

@@ -99,7 +99,7 @@ impl Turn<'_> {
                 error => format!("<- {} failed: {}", event.text("toolName"), brief(error)),
             }),
             "queued" => {
-                self.screen.note(format_args!("waiting in line, place {}", event.payload["position"]))
+                self.screen.note(format_args!("waiting, place {} in the queue", event.payload["position"]))
             }
             "permission" => self.permit(event).await?,
             "final" => {
@@ -114,10 +114,10 @@ impl Turn<'_> {
             "error" if event.payload["retryable"] == true => {
                 self.streamed.clear();
                 self.screen.end_line();
-                self.screen.note(format_args!("{}; it is tried again", event.text("message")));
+                self.screen.note(format_args!("{}; trying again", event.text("message")));
             }
             "error" => {
-                let fix = "say it again, or look at the session's log";
+                let fix = "send it again, or see the session's log";
                 self.screen.failure(&Failure::new(event.text("message"), fix));
                 return Ok(Some(Outcome::Failed));
             }
@@ -140,7 +140,7 @@ impl Turn<'_> {
         if !io::stdin().is_terminal() || self.screen.json() {
             return Ok(());
         }
-        self.screen.note("type a number and Enter");
+        self.screen.note("type a number, then Enter");
         // An answer that comes from elsewhere meanwhile is seen after this line.
         let typed = tokio::task::spawn_blocking(|| {
             let mut line = String::new();

@@ -28,7 +28,7 @@ impl Agent {
     ) -> Result<Agent, StartError> {
         let program = shlex::split(command).filter(|words| !words.is_empty()).ok_or_else(|| {
             StartError::usage(
-                format!("'{command}' is no command"),
+                format!("'{command}' is not a command"),
                 "give --agent a program and its arguments",
             )
         })?;

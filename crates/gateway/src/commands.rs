@@ -135,7 +135,7 @@ async fn answer(client: &mut Client, command: Command<'_>) -> Result<String> {
         Command::Cancel => {
             let session = client.session_or_current(None)?;
             match methods::cancel(client, session, None).await? {
-                Some(run) => format!("The end of {run} was requested."),
+                Some(run) => format!("Cancellation of {run} was requested."),
                 None => "No run is under way.".to_owned(),
             }
         }
@@ -169,7 +169,7 @@ async fn recent(client: &mut Client, count: &str) -> Result<String> {
         "" => Some(LISTED),
         count => count.parse().ok().filter(|count| (1..=200).contains(count)),
     };
-    let Some(count) = count else { return Ok("Say how many: /history 1 to 200.".to_owned()) };
+    let Some(count) = count else { return Ok("Give a number from 1 to 200: /history 20.".to_owned()) };
     let session = client.session_or_current(None)?;
     let gateway = client.gateway.clone();
     let page = blocking(move || history::before(&mut gateway.root.queue(session)?, i64::MAX, count)).await?;
@@ -178,7 +178,7 @@ async fn recent(client: &mut Client, count: &str) -> Result<String> {
         format!("[{}] {role}: {}", event.created_at, crate::protocol::content::text(&event.content))
     };
     Ok(match page.messages.is_empty() {
-        true => "Nothing was said yet.".to_owned(),
+        true => "Nothing has been said yet.".to_owned(),
         false => page.messages.iter().map(line).collect::<Vec<_>>().join("\n"),
     })
 }

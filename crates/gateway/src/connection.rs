@@ -136,7 +136,7 @@ async fn greet(
         Err(Some(why))
     };
     if request.method != "connect" {
-        return refuse("the first request has to be connect", Close::NotConnected);
+        return refuse("the first request must be connect", Close::NotConnected);
     }
     let text = |key: &str| request.params.get(key).and_then(|value| value.as_str());
     if text("version") != Some(VERSION) {
@@ -147,17 +147,14 @@ async fn greet(
         return refuse("wrong or missing token", Close::Unauthorized);
     }
     let Some(client_type) = text("clientType").filter(|name| is_name(name)) else {
-        return refuse(
-            "bad params: 'clientType' has to be a text of 1 to 64 characters",
-            Close::NotConnected,
-        );
+        return refuse("bad params: 'clientType' must be a text of 1 to 64 characters", Close::NotConnected);
     };
     let client = match text("clientId") {
         None => uuid::Uuid::new_v4().to_string(),
         Some(client) if is_name(client) => client.to_owned(),
         Some(_) => {
             return refuse(
-                "bad params: 'clientId' has to be a text of 1 to 64 characters",
+                "bad params: 'clientId' must be a text of 1 to 64 characters",
                 Close::NotConnected,
             );
         }

@@ -40,7 +40,7 @@ pub enum RequestError {
     NoSession,
     #[error("no run '{0}' is under way or queued in this session")]
     UnknownRun(String),
-    #[error("no permission '{0}' is asked for in this session")]
+    #[error("there is no permission request '{0}' in this session")]
     UnknownPermission(String),
     /// A resend that is not the same message.
     #[error("the idempotencyKey '{0}' belongs to a different message of this session")]

@@ -82,7 +82,7 @@ fn main() -> ExitCode {
         .build();
     let done = runtime
         .map_err(|e| {
-            StartError::failed(format!("the runtime cannot be started: {e}"), "see the limits on threads")
+            StartError::failed(format!("cannot start the runtime: {e}"), "check the limits on threads")
         })
         .and_then(|runtime| {
             let done = runtime.block_on(run(options));
@@ -105,7 +105,7 @@ async fn run(options: Options) -> Result<(), StartError> {
     let dir = options.root.clone().map_or_else(default_root, Ok)?;
     if options.no_auth && !options.listen.ip().is_loopback() {
         return Err(StartError::usage(
-            format!("--no-auth lets everybody in who can reach {}", options.listen),
+            format!("--no-auth lets in anybody who can reach {}", options.listen),
             "listen on a loopback address, such as 127.0.0.1:3336, or leave out --no-auth",
         ));
     }
@@ -138,15 +138,19 @@ async fn run(options: Options) -> Result<(), StartError> {
     };
     let listener = TcpListener::bind(options.listen).await.map_err(cannot_listen)?;
     let address = listener.local_addr().map_err(cannot_listen)?;
-    let told =
-        |e| StartError::failed(format!("the system refuses what the gateway needs: {e}"), "see its limits");
+    let told = |e| {
+        StartError::failed(
+            format!("the system refuses what the gateway needs: {e}"),
+            "check the limits on this process",
+        )
+    };
     let notices = Notices::new().map_err(told)?;
     let (ending, ends) = watch::channel(false);
     let signals = Signals::new().map_err(told)?;
 
     let url = format!("http://{address}");
     let published = Published::new(root.dir(), &url).map_err(|e| {
-        StartError::failed(format!("cannot write to {}: {e}", root.dir().display()), "make room there")
+        StartError::failed(format!("cannot write to {}: {e}", root.dir().display()), "free some space there")
     })?;
     match &token {
         Some(token) => println!("{url}/?token={}", token.text()),
@@ -183,7 +187,7 @@ fn default_root() -> Result<PathBuf, StartError> {
         .or_else(|| variable("HOME").map(|home| home.join(".local/share")))
         .map(|data| data.join("thread/sessions"))
         .ok_or_else(|| {
-            StartError::usage("there is no home directory to keep sessions in", "name one with --root")
+            StartError::usage("there is no home directory to keep sessions in", "choose one with --root")
         })
 }
 

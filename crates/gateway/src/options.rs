@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-/// A gateway to conversations with agents: sessions for many clients, over WebSocket and HTTP
+/// Serve conversations with agents to many clients, over WebSocket and HTTP
 ///
-/// A session is a thread in a directory of its own under the root; all that is said in it is on disk
-/// before anybody is told. The gateway keeps nothing but connections: it may be killed, and started
-/// again, at any moment, while runs go on. docs/PROTOCOL.md says how clients talk to it.
+/// Each session is a thread in its own directory under the root, and everything said in it is on disk
+/// before any client sees it. The gateway itself holds only connections: it may be killed and restarted at
+/// any moment, and agents keep running. docs/PROTOCOL.md describes the protocol for clients.
 #[derive(Debug, Parser)]
 #[command(name = "thread serve", version)]
 pub struct Options {
@@ -21,35 +21,35 @@ pub struct Options {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:3336")]
     pub listen: SocketAddr,
 
-    /// The agent of sessions that are made here: a shell command
+    /// The agent for new sessions: a shell command
     #[arg(long, value_name = "PROGRAM")]
     pub agent: Option<String>,
 
-    /// How the agent is spoken to, as `thread agent --protocol` has it
+    /// How to talk to the agent, as in `thread agent --protocol`
     #[arg(long, value_name = "P", default_value = "exec", requires = "agent")]
     pub protocol: String,
 
-    /// Give the agent to older sessions too, when somebody next speaks in them
+    /// Also give the agent to older sessions, at the next message in each
     #[arg(long, requires = "agent")]
     pub agent_for_all: bool,
 
-    /// Let everybody in who can reach a loopback address
+    /// Require no token; allowed on a loopback address only
     #[arg(long)]
     pub no_auth: bool,
 
-    /// Admit pages of another origin, too, and its host name: https://chat.example.org
+    /// Also admit pages of this origin, and its host name: https://chat.example.org
     #[arg(long, value_name = "ORIGIN")]
     pub origin: Vec<String>,
 
-    /// Keep attachments elsewhere: s3://bucket/prefix [default: the folder storage below the root]
+    /// Where to keep attachments: s3://bucket/prefix [default: the folder `storage` in the root]
     #[arg(long, value_name = "URL")]
     pub storage: Option<String>,
 
-    /// Take attachments of another store, too, by their urls: https://files.example.org
+    /// Also accept attachments from this store, by their URLs: https://files.example.org
     #[arg(long, value_name = "ORIGIN")]
     pub storage_origin: Vec<String>,
 
-    /// Most connections at a time; more are refused
+    /// The most connections at a time; further ones are refused
     #[arg(long, value_name = "N", default_value_t = 4096)]
     pub max_connections: usize,
 }

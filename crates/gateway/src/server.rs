@@ -84,7 +84,7 @@ pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, most: usize) {
             Ok(accepted) => accepted,
             Err(e) => {
                 // No descriptors left, as a rule: they come back when somebody leaves.
-                gateway.log(format_args!("a connection cannot be accepted: {e}"));
+                gateway.log(format_args!("cannot accept a connection: {e}"));
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }

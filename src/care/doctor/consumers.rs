@@ -106,7 +106,7 @@ fn tell(doctor: &mut Doctor<'_>, queue: &mut Queue, left: &BTreeSet<ConsumerId>)
     for consumer in left {
         let problem = format!("'{consumer}' has events pending, but is not running or waiting");
         let finding = match launcher.waking {
-            WakeBy::Nobody => Finding::warning(CHECK, format!("{problem}; waking is switched off")),
+            WakeBy::Nobody => Finding::warning(CHECK, format!("{problem}; waking is turned off")),
             _ => Finding::error(CHECK, problem),
         };
         doctor.found(finding.advise("run `thread dispatch`, or `thread doctor --fix`"), || {

@@ -89,7 +89,7 @@ fn schema(doctor: &mut Doctor<'_>, store: &mut Sqlite) -> Result<()> {
             "make a new thread and copy the events: `thread peek … | thread push --thread <new> --batch`";
         doctor.tell(Finding::error(CHECK, problem).advise(advice));
     } else if store.sequence_is_behind()? {
-        let problem = "sqlite_sequence is behind the newest event, so an id may be given twice";
+        let problem = "sqlite_sequence is behind the newest event, so an id may be used twice";
         doctor.found(Finding::error(CHECK, problem), || {
             store.repair_sequence()?;
             Ok("it was set to the newest id")

@@ -27,10 +27,10 @@ pub fn check(doctor: &mut Doctor<'_>, queue: &mut Queue, sound: bool) {
         if fault.can_be_repaired() {
             doctor.found(finding, || {
                 jsonl::repair(&queue.files, &mut queue.store)?;
-                Ok("it was written again from the table")
+                Ok("it was rewritten from the table")
             });
         } else {
-            let advice = "look at that file by hand, and edit or delete it; sealed files are never rewritten";
+            let advice = "inspect that file, and edit or delete it by hand; sealed files are never rewritten";
             doctor.tell(finding.advise(advice));
         }
     }

@@ -95,7 +95,7 @@ fn permissions(doctor: &mut Doctor<'_>, name: &Path, found: &Stat, db: &Stat) {
     let is_shared = is_dir(found) && found.st_mode & 0o1000 != 0;
     if found.st_mode & 0o002 != 0 {
         let problem = format!(
-            "anybody on this machine may write {shown}, and so have commands run as the thread's owner"
+            "anybody on this machine may write {shown}, and could so run commands as the thread's owner"
         );
         if is_shared && is_root {
             // A directory like /tmp must stay open. Nobody else can replace the thread's files in it, but
@@ -106,14 +106,14 @@ fn permissions(doctor: &mut Doctor<'_>, name: &Path, found: &Stat, db: &Stat) {
         doctor.found(Finding::error(PERMISSIONS, problem), || {
             let closed = files.change(name, |found| (found.st_mode & 0o7775, None));
             closed.at("change the permissions of", &path)?;
-            Ok("others may not write it any more")
+            Ok("others can no longer write it")
         });
     }
     if owner_may(found, db, needed(found, db)) {
         return;
     }
     let finding =
-        Finding::error(PERMISSIONS, format!("the owner of the thread may not read and write {shown}"));
+        Finding::error(PERMISSIONS, format!("the owner of the thread cannot read and write {shown}"));
     // Whoever may write a directory can move somebody else's file there. What its owner could not read
     // is not given to him.
     if found.st_uid != db.st_uid && !owner_may(found, db, 0o400) {
@@ -127,7 +127,7 @@ fn permissions(doctor: &mut Doctor<'_>, name: &Path, found: &Stat, db: &Stat) {
             (found.st_mode & kept | needed(found, db), theirs.then_some((db.st_uid, db.st_gid)))
         });
         opened.at("change the permissions of", &path)?;
-        Ok("the owner may do so now")
+        Ok("now the owner can")
     });
 }
 

@@ -21,10 +21,11 @@ const UNATTENDED: Duration = Duration::from_secs(60);
 
 #[derive(Args)]
 pub struct CheckArgs {
-    /// Print one line for each consumer that needs attention, and nothing else; exit 1 if there is one
+    /// Print only a line for each consumer that needs attention; exit 1 if there is one
     ///
-    /// That is one that is stalled or paused, has dead letters, whose filter failed on events, or that
-    /// has had something pending for a minute with nobody at work; and what the limits below say.
+    /// A consumer needs attention if it is stalled or paused, has dead letters, has a filter that failed on
+    /// events, has had something pending for a minute with nothing running or waiting, or exceeds one of
+    /// the limits below.
     #[arg(long)]
     check: bool,
     /// With --check: the most events that may be pending for a consumer
@@ -33,7 +34,7 @@ pub struct CheckArgs {
     /// With --check: how long an event may be pending
     #[arg(long, value_name = "D", value_parser = duration::parse, requires = "check")]
     max_age: Option<Duration>,
-    /// With --check: the most events that may come for a consumer: 90/s, 600/m, 1000/h or 5/10s
+    /// With --check: the highest rate of events for a consumer: 90/s, 600/m, 1000/h or 5/10s
     #[arg(long, value_name = "N/D", value_parser = rate, requires = "check")]
     max_rate: Option<Rate>,
 }
@@ -118,7 +119,7 @@ impl CheckArgs {
         if nobody && self.max_age.is_none() && age > UNATTENDED {
             let age = duration::rough(age);
             let pending = events(consumer.pending);
-            tell("unattended", format!("{pending} pending for {age}, and nobody at work"));
+            tell("unattended", format!("{pending} pending for {age}, with nothing running or waiting"));
         }
         if s.dead > 0 {
             tell("dead", format!("{}, see `thread dead list`", events(s.dead.unsigned_abs())));

@@ -19,13 +19,13 @@ pub fn render(report: &Report) -> String {
     let mut page = Page { text: String::new(), thread: label("thread", &report.thread) };
     let newest = report.last_event_id as f64;
     let figures = [
-        ("events", "gauge", "Events that are stored.", report.events as f64),
-        ("events_pushed_total", "counter", "Events that were ever stored, as ids count them.", newest),
+        ("events", "gauge", "Events stored.", report.events as f64),
+        ("events_pushed_total", "counter", "Events ever stored, counted by id.", newest),
         ("last_event_id", "gauge", "The newest event id ever given.", newest),
-        ("subscriptions", "gauge", "Consumers that are subscribed.", report.consumers.len() as f64),
+        ("subscriptions", "gauge", "Subscribed consumers.", report.consumers.len() as f64),
         ("database_bytes", "gauge", "Size of events.db.", report.database_bytes as f64),
         ("wal_bytes", "gauge", "Size of its write-ahead log.", report.wal_bytes as f64),
-        ("log_bytes", "gauge", "Size of the JSONL log, its sealed files included.", report.log_bytes as f64),
+        ("log_bytes", "gauge", "Size of the JSONL log, including its sealed files.", report.log_bytes as f64),
     ];
     for (name, kind, help, value) in figures {
         page.family(name, kind, help, [(String::new(), value)]);
@@ -83,30 +83,33 @@ impl Page {
         self.family(
             "consumer_runs_total",
             "counter",
-            "Runs that have ended, but for those that were stopped.",
+            "Runs that have ended, except those that were stopped or interrupted.",
             runs,
         );
 
         type Value = fn(&Consumer, Time) -> Option<f64>;
         let metrics: [(&str, &str, &str, Value); 11] = [
-            ("last_acked_id", "gauge", "The cursor: the newest event that is acknowledged.", |c, _| {
+            ("last_acked_id", "gauge", "The cursor: the last event acknowledged.", |c, _| {
                 Some(c.subscription.last_acked_id as f64)
             }),
             ("pending", "gauge", "Matching events past the cursor.", |c, _| Some(c.pending as f64)),
-            ("oldest_pending_seconds", "gauge", "Age of the oldest of them, 0 without one.", |c, now| {
-                Some(c.oldest_age(now).unwrap_or_default().as_secs_f64())
-            }),
-            ("attempts", "gauge", "Runs without progress, the one under way included.", |c, _| {
+            (
+                "oldest_pending_seconds",
+                "gauge",
+                "Age of the oldest pending event; 0 if there is none.",
+                |c, now| Some(c.oldest_age(now).unwrap_or_default().as_secs_f64()),
+            ),
+            ("attempts", "gauge", "Failed attempts in a row, including a run under way.", |c, _| {
                 Some(c.subscription.state.attempts.into())
             }),
-            ("dead_letters", "gauge", "Dead letters there are.", |c, _| Some(c.subscription.dead as f64)),
+            ("dead_letters", "gauge", "Dead letters at present.", |c, _| Some(c.subscription.dead as f64)),
             ("dead_letters_made_total", "counter", "Dead letters that were ever made.", |c, _| {
                 Some(c.subscription.state.dead_lettered as f64)
             }),
             ("filter_errors_total", "counter", "Events the filter failed on.", |c, _| {
                 Some(c.subscription.filter_errors as f64)
             }),
-            ("paused", "gauge", "1 when it is not to be started, even if a run goes on.", |c, _| {
+            ("paused", "gauge", "1 while the consumer is paused, even during a run.", |c, _| {
                 Some(f64::from(c.subscription.state.paused))
             }),
             ("last_run_timestamp_seconds", "gauge", "When the last run ended.", |c, _| {
@@ -119,7 +122,7 @@ impl Page {
             (
                 "last_run_exit_code",
                 "gauge",
-                "How it ended: 128 and the number of a signal, 124 when out of time.",
+                "Exit code of the last run: 128 plus the number of a signal, 124 for a timeout.",
                 |c, _| c.subscription.state.last_exit.and_then(Exit::code).map(f64::from),
             ),
         ];

@@ -10,18 +10,18 @@ use thread_agent::install::{self, CONSUMER, Install};
 use super::serve::Settings;
 use super::{Failure, Globals, Result, current_directory, find_launcher, print};
 
-/// Make an agent answer what is said in a thread
+/// Subscribe an agent that answers the messages of a thread
 ///
-/// Subscribes a consumer whose handler is `thread agent` with this program, the PATH of this moment and the
-/// variables of --env-file, so that a push from cron starts the same agent. It runs in this directory.
-/// What is pending is answered at once.
+/// Subscribes a consumer whose handler is `thread agent` with this program, the current PATH and the
+/// variables of --env-file, so that a push from cron starts the same agent. It runs in the current
+/// directory. Messages that are pending are answered at once.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   thread agent install --thread talk -- llm -m local
   thread agent install --thread talk --env-file keys.env -- claude -p")]
 pub struct Command {
-    /// The name to subscribe
+    /// The consumer's name
     #[arg(long, value_name = "NAME", default_value = CONSUMER)]
     consumer: String,
     #[command(flatten)]

@@ -19,11 +19,11 @@ use super::{Failure, Globals, Result, current_directory, find_launcher, print, v
 /// How often a sub-agent whose processes were all killed is started again.
 const HEAL_EVERY: Duration = Duration::from_secs(5);
 
-/// Let a sub-agent do a task, and print its answer
+/// Have a sub-agent do a task, and print its answer
 ///
-/// The task is read from stdin. The sub-agent works on a thread of its own, in the folder `agents` of its
-/// parent's thread; what it does is told there, and its answer becomes the result of the call. Exit 0: it
-/// has answered. A sub-agent has no sub-agents of its own.
+/// The task is read from stdin. The sub-agent works on a thread of its own, in the folder `agents` of the
+/// parent's thread. What it does is copied to the parent's thread, and its answer becomes the result of the
+/// tool call. Exits 0 if it answered. A sub-agent cannot have sub-agents of its own.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  echo 'Summarise README.md' | thread agent run --name reader -- claude -p"
@@ -32,13 +32,13 @@ pub struct Command {
     /// The parent's thread [default: $THREAD_DIR]
     #[arg(long, value_name = "THREAD", value_hint = ValueHint::DirPath)]
     parent: Option<PathBuf>,
-    /// The call of a tool that it works for [default: a new one]
+    /// The id of the tool call that it works for [default: a new one]
     #[arg(long, value_name = "ID")]
     call: Option<String>,
-    /// What to call it: a-z, 0-9 and -
+    /// The sub-agent's name: a-z, 0-9 and -
     #[arg(long, value_name = "NAME", default_value = "agent", value_parser = name)]
     name: String,
-    /// Print its id at once; its answer is said to the parent, as a message with priority later
+    /// Print its id at once; its answer is pushed to the parent as a message with priority later
     #[arg(long)]
     background: bool,
     #[command(flatten)]
@@ -60,7 +60,7 @@ impl Command {
     pub fn run(self, globals: &Globals) -> Result<()> {
         let mut task = String::new();
         std::io::stdin().read_to_string(&mut task).map_err(|e| {
-            Failure::usage(format_args!("the task on stdin cannot be read: {e}"), "give it as UTF-8 text")
+            Failure::usage(format_args!("cannot read the task from stdin: {e}"), "give it as UTF-8 text")
         })?;
         let mut parent = match self.parent {
             Some(parent) => Queue::open(parent)?,

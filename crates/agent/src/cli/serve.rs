@@ -16,22 +16,22 @@ use super::{Failure, Globals, Result, current_directory, variable};
 /// How the agent is run.
 #[derive(Args, Clone)]
 pub struct Settings {
-    /// What PROGRAM is
+    /// How to talk to PROGRAM
     #[arg(long, value_enum, value_name = "P", default_value_t = Way::Exec)]
     protocol: Way,
-    /// How many attempts a message has
+    /// How many times to try a message
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u64).range(1..))]
     attempts: u64,
-    /// End after so long with nothing to do; the next message starts it again
+    /// End after this long with nothing to do; the next message starts it again
     #[arg(long, value_name = "D", default_value = "10m", value_parser = duration::parse)]
     idle: Duration,
-    /// End a program that owes an answer and prints nothing for so long
+    /// End a program that owes an answer and has printed nothing for this long
     #[arg(long, value_name = "D", default_value = "10m", value_parser = duration::parse_positive)]
     quiet: Duration,
     /// How to answer when the program asks for permission (acp)
     #[arg(long, value_enum, value_name = "HOW", default_value_t = PermitArg::Ask)]
     permit: PermitArg,
-    /// A file of NAME=value lines for the program's environment (API keys), read at every start
+    /// A file of NAME=value lines for the program's environment (API keys), read at each start
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub env_file: Option<PathBuf>,
 }
@@ -40,15 +40,16 @@ pub struct Settings {
 enum Way {
     /// Run once for each message: text on stdin, text on stdout
     Exec,
-    /// Kept: a line of JSON in for each message, lines of JSON out
+    /// Kept running: one line of JSON in per message, lines of JSON out
     Ndjson,
-    /// Kept: an agent of the Agent Client Protocol (Claude Code, Gemini CLI, Codex, Goose, …)
+    /// Kept running: an agent that speaks the Agent Client Protocol (Claude Code, Gemini CLI, Codex, Goose,
+    /// …)
     Acp,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum PermitArg {
-    /// By an event that somebody answers within 5 minutes
+    /// Push an event, and wait 5 minutes for somebody to answer it
     Ask,
     Allow,
     Reject,
@@ -89,7 +90,7 @@ pub fn run(settings: Settings, program: Vec<String>, globals: &Globals) -> Resul
     let consumer = variable("THREAD_CONSUMER").and_then(|name| name.into_string().ok()).ok_or_else(|| {
         Failure::usage(
             "this is not the handler of a consumer (THREAD_CONSUMER is not set)",
-            "subscribe the agent by `thread agent install`",
+            "subscribe the agent with `thread agent install`",
         )
     })?;
     let queue = globals.open()?;
@@ -135,7 +136,7 @@ fn read_env_file(file: &Path) -> Result<Vec<(String, String)>> {
         variable_of(line).ok_or_else(|| {
             Failure::usage(
                 format_args!("line {number} of {} is not NAME=value", file.display()),
-                "write one variable a line",
+                "write one variable per line",
             )
         })
     })

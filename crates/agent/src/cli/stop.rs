@@ -18,11 +18,11 @@ const GONE: Duration = Duration::from_secs(30);
 /// TERM to a supervisor's run; an adapter has its own patience with its program.
 const STOP: StopRequest = StopRequest { signal: 15, kill_after_ms: 10_000 };
 
-/// End the agent of a thread, its tools and all its sub-agents
+/// Stop the agent of a thread, its tools and all its sub-agents
 ///
-/// Returns when every process is gone, also those that left their session. What the agent was working on
-/// is tried again when something new is said; its sub-agents are cancelled. When nothing runs, it does
-/// nothing.
+/// Returns when every process is gone, including those that left their session. Sub-agents are cancelled;
+/// the message the agent was working on is tried again when a new one comes. If nothing is running, it does
+/// nothing and exits 0.
 #[derive(Args)]
 #[command(after_help = "Example:\n  thread agent stop --thread talk")]
 pub struct Command {}

@@ -247,12 +247,13 @@ impl Acp {
     /// The agent asks for something.
     fn asked_of_us(&mut self, method: &str, id: &Value, message: &Value, out: &mut Vec<u8>) -> Vec<Said> {
         if method != CLIENT_METHOD_NAMES.session_request_permission {
-            let error = json!({ "code": -32601, "message": format!("this client has no {method}") });
+            let error =
+                json!({ "code": -32601, "message": format!("this client does not support {method}") });
             send(out, json!({ "jsonrpc": "2.0", "id": id, "error": error }));
             return Vec::new();
         }
         let Ok(asked) = serde_json::from_value::<RequestPermissionRequest>(message["params"].clone()) else {
-            let error = json!({ "code": -32602, "message": "these are no parameters of a request" });
+            let error = json!({ "code": -32602, "message": "these are not the parameters of a request" });
             send(out, json!({ "jsonrpc": "2.0", "id": id, "error": error }));
             return Vec::new();
         };
@@ -371,7 +372,7 @@ fn send(out: &mut Vec<u8>, message: Value) {
 
 fn parsed<T: DeserializeOwned>(result: &Value) -> Result<T, Done> {
     serde_json::from_value(result.clone())
-        .map_err(|e| Done::Broken(format!("the agent's answer is none of the Agent Client Protocol: {e}")))
+        .map_err(|e| Done::Broken(format!("the agent's answer does not fit the Agent Client Protocol: {e}")))
 }
 
 fn error_text(error: &Value) -> String {

@@ -89,7 +89,7 @@ impl Protocol for Ndjson {
             self.line.extend_from_slice(piece);
             if self.line.len() > LONGEST_LINE {
                 self.line.clear();
-                said.push(Said::Done(Done::Broken("the agent program printed a line without an end".into())));
+                said.push(Said::Done(Done::Broken("the agent program printed an endless line".into())));
             }
             if !self.line.ends_with(b"\n") {
                 continue;
@@ -116,7 +116,7 @@ impl Protocol for Ndjson {
 fn read_line(line: &[u8]) -> Result<Said, String> {
     let line: Line = serde_json::from_slice(line).map_err(|e| {
         let shown: String = String::from_utf8_lossy(line).trim().chars().take(80).collect();
-        format!("the agent program printed a line that is none of the protocol ({e}): {shown}")
+        format!("the agent program printed a line that is not part of the protocol ({e}): {shown}")
     })?;
     Ok(match line {
         Line::Token { content } => Said::Token(content),
@@ -131,7 +131,7 @@ fn read_line(line: &[u8]) -> Result<Said, String> {
             Said::Result(ToolResult { call_id, name, outcome })
         }
         Line::Status { content } => {
-            Said::Status(Status::of(&content).ok_or_else(|| format!("'{content}' is no status"))?)
+            Said::Status(Status::of(&content).ok_or_else(|| format!("'{content}' is not a status"))?)
         }
         Line::Final { content, total_tokens, stage } => {
             Said::Done(Done::Answered { content, total_tokens, stage })

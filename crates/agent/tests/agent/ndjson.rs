@@ -98,7 +98,7 @@ fn a_program_that_speaks_no_json_fails_its_attempts() {
         let id = talk.say("x");
         let Entry::Error { error, .. } = talk.ending(id) else { panic!() };
         assert!(
-            error.starts_with("the agent program printed a line that is none of the protocol"),
+            error.starts_with("the agent program printed a line that is not part of the protocol"),
             "{error}"
         );
         talk.until("it lives on", |_| talk.processes().is_empty().then_some(()));

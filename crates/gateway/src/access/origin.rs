@@ -46,7 +46,7 @@ impl Origins {
                 Ok(origin)
             } else {
                 Err(StartError::usage(
-                    format!("'{origin}' is no origin"),
+                    format!("'{origin}' is not an origin"),
                     "give --origin a scheme, a host and perhaps a port: https://chat.example.org",
                 ))
             }

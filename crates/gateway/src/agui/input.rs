@@ -45,13 +45,13 @@ impl Input {
         let messages =
             body.get("messages").and_then(Value::as_array).ok_or_else(|| bad("has no 'messages'"))?;
         let last = messages.iter().rev().find(|message| message["role"] == "user");
-        let last = last.ok_or_else(|| bad("has no message of the user"))?;
+        let last = last.ok_or_else(|| bad("has no user message"))?;
         let content = match &last["content"] {
             Value::String(text) if !text.trim().is_empty() => text.clone(),
             Value::Array(parts) if !parts.is_empty() && parts.iter().all(content::is_part) => {
                 last["content"].to_string()
             }
-            _ => return Err(bad("has a last message of the user without content")),
+            _ => return Err(bad("has a last user message without content")),
         };
         Ok(Input {
             version: body.get("protocolVersion").and_then(Value::as_str).map_or(Version::Zero, version),

@@ -92,7 +92,7 @@ fn key_of(key: Option<String>, session: Option<SessionId>) -> Result<Option<Stri
     match key {
         None => Ok(None),
         Some(_) if session.is_none() => bad("needs a 'sessionId'"),
-        Some(key) if key.is_empty() || key.len() > MAX_KEY => bad("has to be 1 to 512 bytes"),
+        Some(key) if key.is_empty() || key.len() > MAX_KEY => bad("must be 1 to 512 bytes"),
         Some(key) => Ok(Some(key)),
     }
 }

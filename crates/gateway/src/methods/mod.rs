@@ -74,6 +74,6 @@ fn within(name: &str, value: Option<u64>, default: usize, most: usize) -> Result
     match value.map(usize::try_from) {
         None => Ok(default),
         Some(Ok(value)) if (1..=most).contains(&value) => Ok(value),
-        Some(_) => Err(RequestError::BadParams(format!("'{name}' has to be 1 to {most}"))),
+        Some(_) => Err(RequestError::BadParams(format!("'{name}' must be 1 to {most}"))),
     }
 }

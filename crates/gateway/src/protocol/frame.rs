@@ -31,21 +31,23 @@ impl Request {
         let Ok(value) = serde_json::from_str::<Value>(text) else {
             return malformed(None, "the frame is not valid JSON");
         };
-        let Value::Object(mut frame) = value else { return malformed(None, "the frame is no JSON object") };
+        let Value::Object(mut frame) = value else {
+            return malformed(None, "the frame is not a JSON object");
+        };
         let id = match frame.remove("id") {
             Some(Value::String(id)) => id,
-            _ => return malformed(None, "the frame has no 'id', or one that is no string"),
+            _ => return malformed(None, "the frame has no 'id', or its 'id' is not a string"),
         };
         if frame.get("type").and_then(Value::as_str) != Some("req") {
             return malformed(Some(id), "the frame's 'type' is not 'req'");
         }
         let Some(Value::String(method)) = frame.remove("method") else {
-            return malformed(Some(id), "the request has no 'method', or one that is no string");
+            return malformed(Some(id), "the request has no 'method', or its 'method' is not a string");
         };
         match frame.remove("params") {
             None | Some(Value::Null) => Ok(Request { id, method, params: Map::new() }),
             Some(Value::Object(params)) => Ok(Request { id, method, params }),
-            Some(_) => malformed(Some(id), "the request's 'params' are no object"),
+            Some(_) => malformed(Some(id), "the request's 'params' is not an object"),
         }
     }
 }

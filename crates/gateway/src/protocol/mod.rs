@@ -52,14 +52,14 @@ impl Close {
     pub fn reason(self) -> &'static str {
         match self {
             Close::GoingAway => "the gateway is shutting down",
-            Close::Malformed => "a frame is no request",
+            Close::Malformed => "a frame is not a request",
             Close::NotText => "frames are JSON text",
             Close::Unauthorized => "wrong or missing token",
-            Close::NotConnected => "the first frame has to be connect, within 10 s",
+            Close::NotConnected => "the first frame must be connect, within 10 s",
             Close::Version => "the gateway speaks version 1",
             Close::TooManyRequests => "too many unanswered requests",
             Close::FrameTooBig => "a frame is larger than 1 MiB",
-            Close::SlowReader => "too much waits to be read",
+            Close::SlowReader => "too much is waiting to be read",
             Close::Silent => "nothing was heard for 60 s",
         }
     }

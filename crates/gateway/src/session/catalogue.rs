@@ -134,8 +134,7 @@ pub fn readable(root: &Root) -> Result<()> {
 
 /// All sessions, the last active first.
 pub fn entries(root: &Root) -> Result<Vec<Listed>> {
-    root.entries()
-        .map_err(|e| crate::error::RequestError::Failed(format!("the sessions cannot be listed: {e}")))
+    root.entries().map_err(|e| crate::error::RequestError::Failed(format!("cannot list the sessions: {e}")))
 }
 
 pub fn shown_as(listed: &Listed, summary: &Summary) -> Value {

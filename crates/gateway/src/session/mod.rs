@@ -22,6 +22,6 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         // A panic has been reported on stderr; the runtime is going down otherwise.
-        Err(_) => Err(RequestError::Failed("the gateway failed to carry this out".into())),
+        Err(_) => Err(RequestError::Failed("the gateway could not do this".into())),
     }
 }

@@ -131,7 +131,7 @@ impl Root {
         let half = self.dir.join(format!("{HALF}{}", SessionId::random()));
         fs::rename(self.path_of(id), &half)
             .and_then(|()| fs::remove_dir_all(&half))
-            .map_err(|e| RequestError::Failed(format!("the session cannot be removed: {e}")))
+            .map_err(|e| RequestError::Failed(format!("cannot remove the session: {e}")))
     }
 
     /// One session, for what depends on when something was last said in it.
@@ -141,7 +141,7 @@ impl Root {
     /// [`RequestError::UnknownSession`]; the root cannot be read.
     pub fn entry(&self, id: SessionId) -> Result<Entry> {
         let dir = fs::File::open(&self.dir)
-            .map_err(|e| RequestError::Failed(format!("the sessions cannot be looked at: {e}")))?;
+            .map_err(|e| RequestError::Failed(format!("cannot read the sessions: {e}")))?;
         look(&dir, id).ok_or_else(|| RequestError::UnknownSession(id.to_string()))
     }
 

@@ -357,7 +357,7 @@ async def commands_are_answered_to_their_sender_alone_and_not_stored():
         assert "new session" in await say("/new First one")
         [one] = [s["id"] for s in (await client.request("sessions.list"))["sessions"]]
         await other.request("sessions.switch", sessionId=one)
-        assert await say("/history") == "Nothing was said yet."
+        assert await say("/history") == "Nothing has been said yet."
         gateway.fake_agent(one)
         run_id = (await client.request("agent", message="hello"))["runId"]
         await client.wait(lambda e: e["payload"].get("content") == "hello")
