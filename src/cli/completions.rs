@@ -12,7 +12,7 @@ use super::{Cli, Command, Globals, environment, output};
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
 
-/// Print a script that completes commands, options and consumers in a shell
+/// Print a script for a shell that completes commands and consumers
 ///
 /// Save it where the shell looks for such scripts, as in the examples, and open a new shell. In bash, zsh
 /// and fish the script asks thread for the names of consumers; everything else is in the script itself,
