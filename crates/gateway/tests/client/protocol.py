@@ -316,6 +316,12 @@ async def all_who_enter_at_the_same_moment_hear_what_is_said():
         for _ in range(5):
             session = (await clients[0].request("sessions.new"))["sessionId"]
             await clients[0].request("sessions.new")
+            elsewhere = (await clients[0].request("status"))["session"]["id"]
+            for client in clients:
+                await client.request("sessions.switch", sessionId=elsewhere)
+            # Until nobody follows it.
+            while (await clients[0].request("status"))["gateway"]["activeSessions"] > 1:
+                await asyncio.sleep(0.05)
             await asyncio.gather(*(client.request("sessions.switch", sessionId=session) for client in clients))
             seq = gateway.push(session, session, "token")
             for client in clients:
