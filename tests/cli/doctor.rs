@@ -172,7 +172,7 @@ fn a_thread_in_a_directory_that_is_open_to_all_is_told_to_move() {
     found_and_told(
         &world,
         &format!(
-            "error: anybody on this machine may write {root}, and so have commands run as the thread's owner - \
+            "error: anybody on this machine may write {root}, and could so run commands as the thread's owner - \
              move the thread to a directory of its own"
         ),
     );

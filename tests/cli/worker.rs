@@ -278,7 +278,7 @@ fn several_threads_and_all_in_a_directory_have_one_worker() {
     // One that was named is waited for.
     fs::rename(&b, world.path("elsewhere")).unwrap();
     let expected = format!(
-        "Warning: {0} is not a thread (it has no events.db); waiting for it to come to {0}\n",
+        "Warning: {0} is not a thread (it has no events.db); waiting for it to appear at {0}\n",
         b.display()
     );
     assert_eq!(worker.says(), expected);
