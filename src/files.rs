@@ -94,7 +94,7 @@ impl Files {
 
     /// The files of a directory that is to become a thread. They are as the umask says, and where the
     /// group may write the directory, they are that group's: it is shared already.
-    pub(crate) fn of_new(path: PathBuf) -> io::Result<Files> {
+    pub(crate) fn of_new(path: PathBuf, open_to_others: bool) -> io::Result<Files> {
         let dir = open_dir(rustix::fs::CWD, &path, OFlags::empty())?;
         let found = rustix::fs::fstat(&dir)?;
         let shared = found.st_mode & 0o020 != 0;
@@ -102,7 +102,7 @@ impl Files {
         Ok(Files {
             path,
             dir: Arc::new(dir),
-            mode: 0o664 & !umask(),
+            mode: if open_to_others { 0o664 & !umask() } else { 0o600 },
             owner: rustix::process::geteuid().as_raw(),
             group,
             home: (0, 0),

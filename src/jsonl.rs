@@ -29,10 +29,14 @@ use crate::error::{Error, IoContext, Result};
 use crate::files::lock::Lock;
 use crate::files::rotation::{self, MAX_LINES};
 use crate::files::{Access, Files, JSONL, boot_id};
+use crate::model::time::Time;
 use crate::store::Store;
 
 /// The writer's lock, which also holds what is known of the file.
 pub const STATE: &str = "run/_jsonl";
+
+/// What the names of sealed files begin with.
+const SEALED: &str = "events-";
 
 /// How long a push waits for another that is writing the log.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -88,13 +92,28 @@ pub fn repair(files: &Files, store: &mut dyn Store) -> Result<()> {
 
 /// The sealed files, oldest first.
 pub fn sealed(files: &Files) -> io::Result<Vec<String>> {
-    rotation::names(files, "", "events-", "jsonl")
+    rotation::names(files, "", SEALED, "jsonl")
 }
 
 /// How many bytes the log takes, its sealed files included.
 pub fn size(files: &Files) -> u64 {
     let sealed = sealed(files).unwrap_or_default();
     sealed.iter().map(String::as_str).chain([JSONL]).map(|name| files.size(name)).sum()
+}
+
+/// Deletes the sealed files that were sealed before that time, or only counts them. Returns how many,
+/// and their bytes. Nothing makes them again.
+pub fn remove_sealed(files: &Files, before: Time, dry_run: bool) -> io::Result<(u64, u64)> {
+    let (mut count, mut bytes) = (0, 0);
+    for name in sealed(files)? {
+        if rotation::time_of(&name, SEALED, "jsonl").is_some_and(|sealed| sealed < before) {
+            (count, bytes) = (count + 1, bytes + files.size(&name));
+            if !dry_run {
+                files.remove(&name)?;
+            }
+        }
+    }
+    Ok((count, bytes))
 }
 
 fn with_writer(files: &Files, work: impl FnOnce(&mut Writer<'_>) -> Result<()>) -> Result<()> {
@@ -202,7 +221,7 @@ impl<'a> Writer<'a> {
     fn seal(&mut self, store: &mut dyn Store) -> Result<()> {
         let path = self.files.path_of(JSONL);
         self.jsonl.sync_all().at("sync", &path)?;
-        let name = rotation::set_aside(self.files, JSONL, "events-", "jsonl").at("rename", &path)?;
+        let name = rotation::set_aside(self.files, JSONL, SEALED, "jsonl").at("rename", &path)?;
         // The new file must not be known before the renaming is certain.
         self.files.sync_dir("").at("sync", self.files.path())?;
         self.jsonl = self.files.open_file(JSONL, Access::Append).at("open", &path)?;

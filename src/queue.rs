@@ -88,7 +88,16 @@ impl Queue {
     ///
     /// [`Error::AlreadyAThread`], [`Error::Leftovers`]; those of the file system.
     pub fn init(path: impl AsRef<Path>) -> Result<PathBuf> {
-        init::init(path.as_ref())
+        init::init(path.as_ref(), true)
+    }
+
+    /// The same, but so that nobody but the owner may read or write it, whatever the umask.
+    ///
+    /// # Errors
+    ///
+    /// As [`Queue::init`].
+    pub fn init_private(path: impl AsRef<Path>) -> Result<PathBuf> {
+        init::init(path.as_ref(), false)
     }
 
     /// Opens the thread in `path`.

@@ -12,7 +12,7 @@
 //! copy's own table, which has all of those rows, for the same reason.
 
 use std::fs::{self, Permissions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +24,7 @@ use crate::files::log::{Level, Quoted};
 use crate::files::{self, Access, DB, Files};
 use crate::jsonl;
 use crate::model::run::{Phase, RunState, Task};
+use crate::model::time;
 use crate::queue::Queue;
 use crate::sqlite::Sqlite;
 use crate::store::{RunUpdate, Store};
@@ -72,6 +73,8 @@ pub fn backup(queue: &mut Queue, place: &Path, progress: &mut dyn FnMut(u64)) ->
     let (count, newest) = (store.count_after(0)?, store.newest()?);
     copy_sealed(&queue.files, &copy, &mut store)?;
     jsonl::catch_up(&copy, &mut store, progress)?;
+    let note = Note { thread: queue.path().to_owned(), made: time::now(), newest };
+    write_note(&copy, &note).at("write", &copy.path_of(NOTE))?;
     store.close_whole()?;
 
     open_like(&queue.files, &copy).and_then(|()| sync(&copy)).at("sync", copy.path())?;
@@ -90,6 +93,68 @@ pub fn backup(queue: &mut Queue, place: &Path, progress: &mut dyn FnMut(u64)) ->
     let shown = place.to_string_lossy();
     queue.log(Level::Info, format_args!("backup: path={} count={count}", Quoted(&shown)));
     Ok(Backup { path: place, count, newest })
+}
+
+/// Deletes the backups of this thread in the directory of `made`, all but the newest `keep`. Whatever
+/// bears no note that it is a backup of this thread is left alone, and so is one that is in use by now:
+/// something was pushed to it, or a consumer resumed. Returns those that were deleted.
+///
+/// # Errors
+///
+/// Those of the file system; some may be deleted by then.
+pub fn delete_old(queue: &Queue, made: &Backup, keep: u64) -> Result<Vec<PathBuf>> {
+    let dir = made.path.parent().unwrap_or(&made.path);
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).at("list", dir)? {
+        let entry = entry.at("list", dir)?;
+        // Neither a link nor one that is not finished.
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if is_dir && let Some(note) = note_of(&entry.path()).filter(|note| note.thread == queue.path()) {
+            found.push((note, entry.path()));
+        }
+    }
+    found.sort_by(|(one, _), (other, _)| (&other.made, other.newest).cmp(&(&one.made, one.newest)));
+    let mut deleted = Vec::new();
+    for (note, path) in found.into_iter().skip(usize::try_from(keep).unwrap_or(usize::MAX)) {
+        if path == made.path || path == queue.path() || is_used(&path, &note) {
+            continue;
+        }
+        fs::remove_dir_all(&path).at("delete", &path)?;
+        queue.log(Level::Info, format_args!("backup: deleted path={}", Quoted(&path.to_string_lossy())));
+        deleted.push(path);
+    }
+    Ok(deleted)
+}
+
+/// What a backup says of itself in a file of its own.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+struct Note {
+    /// The path of the original.
+    thread: PathBuf,
+    made: String,
+    /// The newest id ever given.
+    newest: i64,
+}
+
+const NOTE: &str = "run/_backup";
+
+fn write_note(copy: &Files, note: &Note) -> io::Result<()> {
+    copy.open_file(NOTE, Access::Write)?.write_all(serde_json::to_string(note)?.as_bytes())
+}
+
+fn note_of(path: &Path) -> Option<Note> {
+    let file = Files::open(path).ok()?.open_file(NOTE, Access::Read).ok()?;
+    serde_json::from_reader(file).ok()
+}
+
+/// Whether anything was done with a backup but to look at it; one that cannot be read may have been.
+fn is_used(path: &Path, note: &Note) -> bool {
+    let unused = || -> Result<bool> {
+        let mut copy = Queue::open(path)?;
+        let paused = copy.store.subscriptions()?.iter().all(|consumer| consumer.state.paused);
+        Ok(paused && copy.store.newest()? == note.newest)
+    };
+    !unused().unwrap_or(false)
 }
 
 /// Refuses a place where something is already.

@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 use crate::files::DB;
 use crate::files::log::Level;
 use crate::jsonl;
@@ -189,6 +189,20 @@ fn delete(
         }
     }
     Ok(())
+}
+
+/// Deletes the sealed JSONL files that were sealed before that time. Returns how many, and their bytes.
+///
+/// # Errors
+///
+/// Those of the file system; some may be deleted by then.
+pub fn prune_sealed(queue: &mut Queue, before: Time, dry_run: bool) -> Result<(u64, u64)> {
+    let removed = jsonl::remove_sealed(&queue.files, before, dry_run);
+    let (files, bytes) = removed.at("delete sealed files in", queue.path())?;
+    if files > 0 && !dry_run {
+        queue.log(Level::Info, format_args!("prune: sealed_files={files} bytes={bytes}"));
+    }
+    Ok((files, bytes))
 }
 
 /// Gives the space of deleted events back to the file system. Others wait meanwhile, and `events.db`

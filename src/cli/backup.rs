@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::error::Result;
 use super::progress::Progress;
-use super::{Globals, output};
+use super::{Globals, limit, output};
 use crate::care::backup;
 
 /// Copy a thread that is in use to a new directory
@@ -26,11 +26,16 @@ use crate::care::backup;
 #[command(after_help = "\
 Examples:
   thread backup --thread inbox backups/2026-11-22
-  thread backup --thread inbox \"backups/$(date +%F)\"")]
+  thread backup --thread inbox \"backups/$(date +%F)\" --keep 7")]
 pub struct Backup {
     /// Where to make the copy
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     dir: PathBuf,
+    /// Then delete all but the newest N backups of this thread beside it
+    ///
+    /// One to which something was pushed, or whose consumers were resumed, is left alone.
+    #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true)]
+    keep: Option<u64>,
 }
 
 impl Backup {
@@ -40,9 +45,24 @@ impl Backup {
         let made = backup::backup(&mut queue, &self.dir, &mut |events| progress.advance(events))?;
         drop(progress);
         let path = made.path.to_string_lossy();
+        let deleted = match self.keep.map(|keep| backup::delete_old(&queue, &made, keep)) {
+            None => Vec::new(),
+            Some(Ok(deleted)) => deleted,
+            Some(Err(e)) => {
+                output::warn(format_args!("old backups were not all deleted: {e}"));
+                Vec::new()
+            }
+        };
+        let deleted: Vec<_> = deleted.iter().map(|path| path.to_string_lossy()).collect();
         if globals.json {
-            let facts = json!({ "path": path, "event_count": made.count, "last_event_id": made.newest });
+            let mut facts = json!({ "path": path, "event_count": made.count, "last_event_id": made.newest });
+            if self.keep.is_some() {
+                facts["deleted"] = json!(deleted);
+            }
             return output::json(&facts);
+        }
+        for path in deleted {
+            output::note(format_args!("deleted the backup {path}"));
         }
         output::line(output::plain(&path))
     }

@@ -52,6 +52,14 @@ impl ConsumerArg {
         self.name()?.ok_or_else(missing)
     }
 
+    /// Refuses a consumer that is named where --all means all consumers.
+    pub fn refuse_beside_all(&self) -> Result<()> {
+        match self.word.is_some() || self.consumer.is_some() {
+            true => Err(Failure::usage("both a consumer and --all are given", "give one of them")),
+            false => Ok(()),
+        }
+    }
+
     /// The only word, where `--consumer` says who is meant, so that the word is something else.
     pub fn spare_word(&mut self) -> Option<String> {
         self.consumer.as_ref().and(self.word.take())

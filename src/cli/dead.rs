@@ -38,8 +38,10 @@ enum What {
     /// Print the events of dead letters, as `thread peek` does
     #[command(after_help = "Example:\n  thread dead show -t inbox bot 42")]
     Show(Which),
-    /// Deliver dead letters again
-    #[command(after_help = "Example:\n  thread dead retry -t inbox bot --all")]
+    /// Deliver dead letters again; with --all and no consumer, those of all consumers
+    #[command(
+        after_help = "Examples:\n  thread dead retry -t inbox bot 42\n  thread dead retry -t inbox --all"
+    )]
     Retry(Which),
     /// Forget dead letters; the events themselves stay stored
     #[command(after_help = "Example:\n  thread dead discard -t inbox bot 42")]
@@ -124,6 +126,9 @@ impl Which {
 
     fn retry(&self, globals: &Globals) -> Result<()> {
         let event = self.selected()?;
+        if self.all && self.consumer.name()?.is_none() {
+            return self.retry_everybodys(globals);
+        }
         let (mut queue, consumer) = self.open(globals)?;
         if queue.subscription(&consumer)?.options.deliver != Deliver::Stdin {
             return Err(Failure::failed(
@@ -138,6 +143,26 @@ impl Which {
         self.record(&queue, &consumer, "retry", count)?;
         wake_consumer(&mut queue, &consumer);
         print_count(&consumer, count, globals)
+    }
+
+    /// Retries the dead letters of all consumers that can be given them.
+    fn retry_everybodys(&self, globals: &Globals) -> Result<()> {
+        let mut queue = globals.open()?;
+        let mut total = 0;
+        for subscription in queue.store().subscriptions()? {
+            if subscription.dead == 0 || subscription.options.deliver != Deliver::Stdin {
+                continue;
+            }
+            let consumer = subscription.consumer;
+            let count = queue.store().retry_dead_letters(&consumer, None)?;
+            self.record(&queue, &consumer, "retry", count)?;
+            wake_consumer(&mut queue, &consumer);
+            total += count;
+        }
+        if globals.json {
+            return output::json(&json!({ "consumer_id": null, "count": total }));
+        }
+        output::line(total)
     }
 
     fn discard(&self, globals: &Globals) -> Result<()> {

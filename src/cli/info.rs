@@ -1,11 +1,13 @@
 //! `thread info`: who is behind, and what the thread holds, in several forms.
 
 use std::io::{self, IsTerminal};
+use std::path::Path;
 use std::time::Duration;
 
 use anstream::ColorChoice;
 use chrono::Utc;
 use clap::{Args, ValueEnum};
+use rustix::fs::FileType;
 use serde_json::{Map, Value, json};
 
 use super::Globals;
@@ -81,6 +83,8 @@ struct Report {
     database_bytes: u64,
     wal_bytes: u64,
     log_bytes: u64,
+    /// Of `thread.log`, what handlers printed, and older parts of both.
+    logs_bytes: u64,
     consumers: Vec<Consumer>,
     now: Time,
 }
@@ -169,6 +173,7 @@ impl Report {
             database_bytes: files.size(DB),
             wal_bytes: files.size(WAL),
             log_bytes: jsonl::size(files),
+            logs_bytes: ["logs", "logs/handlers"].map(|dir| size_of_files(files, dir)).iter().sum(),
             consumers,
             now: Utc::now(),
         })
@@ -184,7 +189,14 @@ impl Report {
             "database_bytes": self.database_bytes,
             "wal_bytes": self.wal_bytes,
             "log_bytes": self.log_bytes,
+            "logs_bytes": self.logs_bytes,
+            "disk_bytes": self.disk_bytes(),
         })
+    }
+
+    /// What the thread takes on disk.
+    fn disk_bytes(&self) -> u64 {
+        self.database_bytes + self.wal_bytes + self.log_bytes + self.logs_bytes
     }
 
     /// The lines that the text and the table begin with. Programs rely on them.
@@ -348,6 +360,14 @@ impl Consumer {
             line("filter_errors:", &format!("{} last_id={}", s.filter_errors, s.filter_error_id));
         }
     }
+}
+
+/// The bytes of the files in a directory of the thread.
+fn size_of_files(files: &Files, dir: &str) -> u64 {
+    let names = files.list(dir).unwrap_or_default();
+    let stats = names.iter().filter_map(|name| files.stat(Path::new(dir).join(name)).ok());
+    let of_files = stats.filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
+    of_files.map(|stat| u64::try_from(stat.st_size).unwrap_or(0)).sum()
 }
 
 /// Who works for a consumer, as its row and the processes say.

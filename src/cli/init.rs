@@ -24,6 +24,9 @@ pub struct Init {
     /// If it is a thread already, leave it as it is and exit 0
     #[arg(long)]
     if_missing: bool,
+    /// Open it to nobody but you; otherwise the umask decides, as for any file
+    #[arg(long)]
+    private: bool,
 }
 
 impl Init {
@@ -34,7 +37,8 @@ impl Init {
                 "give the path alone: `thread init <path>`",
             ));
         }
-        let dir = match Queue::init(&self.path) {
+        let made = if self.private { Queue::init_private(&self.path) } else { Queue::init(&self.path) };
+        let dir = match made {
             // One that can be used, too.
             Err(Error::AlreadyAThread(dir)) if self.if_missing => Queue::open(dir)?.path().to_owned(),
             made => made?,

@@ -6,7 +6,7 @@ use clap::Args;
 use super::error::Result;
 use super::form::Form;
 use super::reading::ReadingArgs;
-use super::{Globals, event_id, limit};
+use super::{Globals, event_id, limit, output};
 use crate::error::Error;
 use crate::model::duration;
 use crate::model::filter::{Filter, Scope};
@@ -77,6 +77,20 @@ fn when(text: &str) -> std::result::Result<Time, String> {
     Ok(Utc::now() - ago)
 }
 
+/// Whether a filter compares `created_at` as it is, and uses a function that writes times in another
+/// form. It is only a guess: both may be there without being compared.
+fn compares_two_forms_of_time(filter: &str) -> bool {
+    let filter = filter.to_ascii_lowercase();
+    let is_compared = |(at, name): (usize, &str)| {
+        let (before, after) = (filter[..at].trim_end(), filter[at + name.len()..].trim_start());
+        before.ends_with(['<', '>', '='])
+            || after.starts_with(['<', '>', '=', '!'])
+            || after.starts_with("between")
+    };
+    ["datetime(", "current_timestamp"].iter().any(|other| filter.contains(other))
+        && filter.match_indices("created_at").any(is_compared)
+}
+
 fn pattern(text: &str) -> std::result::Result<String, String> {
     match text.len() {
         ..=MAX_PATTERN => Ok(text.to_owned()),
@@ -127,6 +141,12 @@ impl Peek {
         let text = self.filter.as_deref().unwrap_or_default();
         // On its own, so that a mistake in it is told in its own words.
         let given = Filter::new(text, Scope::Reading).map_err(Error::from)?;
+        if compares_two_forms_of_time(text) {
+            output::warn(
+                "created_at is written 2026-03-18T10:30:00.123Z and datetime() writes 2026-03-18 10:30:00, so to \
+                 compare them misleads; give --since or --until, or compare datetime(created_at)",
+            );
+        }
         let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
         let conditions = [
             self.since.map(|time| format!("created_at >= '{}'", time::format(time))),

@@ -22,10 +22,14 @@ use crate::model::duration;
 Examples:
   thread prune --thread inbox --older-than 30d --dry-run
   thread prune --thread inbox --keep 100000 --compact
-  thread prune --thread inbox --older-than 1d --subtype token")]
+  thread prune --thread inbox --older-than 1d --subtype token
+  thread prune --thread inbox --older-than 30d --sealed-older-than 90d")]
 pub struct Prune {
     #[command(flatten)]
     old: OldArgs,
+    /// Also delete, or only, the parts of the JSONL log that were sealed longer ago than this
+    #[arg(long, value_name = "D", value_parser = duration::parse, allow_hyphen_values = true)]
+    sealed_older_than: Option<Duration>,
     /// Only events of this subtype
     #[arg(long, value_name = "SUBTYPE")]
     subtype: Option<String>,
@@ -42,7 +46,7 @@ pub struct Prune {
 
 /// Which events are old.
 #[derive(Args)]
-#[group(required = true, multiple = false)]
+#[group(multiple = false)]
 struct OldArgs {
     /// Delete events with a smaller id
     #[arg(long, value_name = "ID", value_parser = first_to_stay, allow_negative_numbers = true)]
@@ -61,21 +65,30 @@ fn first_to_stay(text: &str) -> std::result::Result<i64, String> {
 }
 
 impl OldArgs {
-    fn old(&self) -> Old {
+    fn old(&self) -> Option<Old> {
         match (self.before_id, self.older_than, self.keep) {
-            (Some(id), ..) => Old::BeforeId(id),
+            (Some(id), ..) => Some(Old::BeforeId(id)),
             // Durations are at most ten years, so there is such a time.
-            (_, Some(age), _) => Old::StoredBefore(Utc::now() - age),
-            (.., keep) => Old::AllButNewest(keep.unwrap_or(u64::MAX)),
+            (_, Some(age), _) => Some(Old::StoredBefore(Utc::now() - age)),
+            (.., keep) => keep.map(Old::AllButNewest),
         }
     }
 }
 
 impl Prune {
     pub fn run(self, globals: &Globals) -> Result<()> {
+        let old = self.old.old();
+        if old.is_none() && (self.sealed_older_than.is_none() || self.subtype.is_some() || self.force) {
+            return Err(Failure::usage(
+                "which events to delete is not given",
+                "give one of --before-id, --older-than and --keep, or only --sealed-older-than",
+            ));
+        }
         let mut queue = globals.open()?;
         let Prune { force, dry_run, .. } = self;
-        let request = Request { old: self.old.old(), subtype: self.subtype.as_deref(), force, dry_run };
+        // Nothing has a smaller id.
+        let old = old.unwrap_or(Old::BeforeId(1));
+        let request = Request { old, subtype: self.subtype.as_deref(), force, dry_run };
         let mut progress = Progress::of("deleting old events", None);
         let mut report = prune::prune(&mut queue, &request, &mut |events| progress.advance(events))?;
         drop(progress);
@@ -85,10 +98,19 @@ impl Prune {
             None => Ok(None),
         };
         let sizes = compacted.map_err(|e| part_done(e.into(), report.pruned.events))?;
+        let before = self.sealed_older_than.map(|age| Utc::now() - age);
+        let sealed = before.map(|before| prune::prune_sealed(&mut queue, before, dry_run)).transpose();
+        let sealed = sealed.map_err(|e| part_done(e.into(), report.pruned.events))?;
         if globals.json {
-            return output::json(&self.as_json(&report, sizes));
+            return output::json(&self.as_json(&report, sealed, sizes));
         }
         self.print_notes(&report, sizes);
+        if let Some((files, bytes)) = sealed {
+            let done = if dry_run { "would be" } else { "were" };
+            output::note(format_args!(
+                "{files} sealed files of the JSONL log, {bytes} bytes, {done} deleted"
+            ));
+        }
         output::line(report.pruned.events)
     }
 
@@ -126,7 +148,7 @@ impl Prune {
         }
     }
 
-    fn as_json(&self, report: &Report, sizes: Option<(u64, u64)>) -> Value {
+    fn as_json(&self, report: &Report, sealed: Option<(u64, u64)>, sizes: Option<(u64, u64)>) -> Value {
         let held = report.held.as_ref();
         let mut object = json!({
             "count": report.pruned.events,
@@ -136,6 +158,10 @@ impl Prune {
             "consumer_id": held.map(|held| held.consumer.as_str()),
             "dry_run": self.dry_run,
         });
+        if let Some((files, bytes)) = sealed {
+            object["sealed_files"] = files.into();
+            object["sealed_bytes"] = bytes.into();
+        }
         if let Some((before, after)) = sizes {
             object["size_before"] = before.into();
             object["size_after"] = after.into();

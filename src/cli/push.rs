@@ -243,7 +243,12 @@ fn finish(queue: &mut Queue, source: &str, progress: &mut dyn FnMut(u64)) -> &'s
         Ok(Waking::Queued) => "queued",
         Ok(Waking::AlreadyQueued) => "already-queued",
         Ok(Waking::Off) => "off",
-        Ok(Waking::LeftToOwner) => "left-to-owner",
+        Ok(Waking::LeftToOwner) => {
+            if queue.store().subscriptions().is_ok_and(|all| !all.is_empty()) {
+                output::note("the thread is another user's, whose next push or dispatch starts the handlers");
+            }
+            "left-to-owner"
+        }
         Ok(Waking::Dispatched(all)) => {
             let failed = all.iter().find_map(|(consumer, done)| match done {
                 Dispatched::Failed(e) => Some((consumer, e)),

@@ -1,10 +1,14 @@
 //! `thread resume`: letting a consumer be started again.
 
 use clap::Args;
+use serde_json::json;
 
 use super::error::Result;
-use super::{ConsumerArg, Globals, print_consumer, wake_consumer};
+use super::{ConsumerArg, Globals, output, print_consumer, wake_consumer};
+use crate::error::Error;
 use crate::files::log::Level;
+use crate::model::subscription::ConsumerId;
+use crate::queue::Queue;
 use crate::run::control;
 
 /// Let a paused, stalled or waiting consumer start afresh
@@ -12,20 +16,45 @@ use crate::run::control;
 /// Ends a pause, a stall or a wait between two attempts, resets the count of failed attempts, and wakes the
 /// consumer if something is pending.
 #[derive(Args)]
-#[command(after_help = "Example:\n  thread resume -t inbox bot")]
+#[command(after_help = "Examples:\n  thread resume -t inbox bot\n  thread resume -t inbox --all")]
 pub struct Resume {
     #[command(flatten)]
     consumer: ConsumerArg,
+    /// All consumers
+    #[arg(long)]
+    all: bool,
 }
 
 impl Resume {
     pub fn run(self, globals: &Globals) -> Result<()> {
-        let consumer = self.consumer.existing()?;
+        if !self.all {
+            let consumer = self.consumer.existing()?;
+            resume(&mut globals.open()?, &consumer)?;
+            return print_consumer(&consumer, globals);
+        }
+        self.consumer.refuse_beside_all()?;
         let mut queue = globals.open()?;
-        control::resume(&mut queue, &consumer)?;
-        queue.log(Level::Info, format_args!("resume: consumer={consumer}"));
-        // A supervisor that waits goes on by itself; where there is none, one has to be started.
-        wake_consumer(&mut queue, &consumer);
-        print_consumer(&consumer, globals)
+        let subscriptions = queue.store().subscriptions()?;
+        let consumers: Vec<ConsumerId> = subscriptions.into_iter().map(|one| one.consumer).collect();
+        for consumer in &consumers {
+            match resume(&mut queue, consumer) {
+                // Unsubscribed meanwhile.
+                Err(Error::UnknownConsumer(_)) => {}
+                done => done?,
+            }
+        }
+        if globals.json {
+            let names: Vec<&str> = consumers.iter().map(ConsumerId::as_str).collect();
+            return output::json(&json!({ "consumers": names }));
+        }
+        consumers.iter().try_for_each(|consumer| output::line(output::plain(consumer.as_str())))
     }
+}
+
+fn resume(queue: &mut Queue, consumer: &ConsumerId) -> crate::error::Result<()> {
+    control::resume(queue, consumer)?;
+    queue.log(Level::Info, format_args!("resume: consumer={consumer}"));
+    // A supervisor that waits goes on by itself; where there is none, one has to be started.
+    wake_consumer(queue, consumer);
+    Ok(())
 }

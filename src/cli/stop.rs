@@ -28,6 +28,9 @@ pub struct Stop {
     /// How long its processes have before they get KILL
     #[arg(long, value_name = "D", default_value = "10s", value_parser = duration::parse)]
     kill_after: Duration,
+    /// Also acknowledge what was under way, so that it is not given again
+    #[arg(long)]
+    skip: bool,
 }
 
 fn signal(text: &str) -> std::result::Result<i32, String> {
@@ -55,9 +58,20 @@ impl Stop {
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
         queue.subscription(&consumer)?;
-        queue.log(Level::Info, format_args!("stop: consumer={consumer} signal={}", self.signal));
+        queue.log(
+            Level::Info,
+            format_args!(
+                "stop: consumer={consumer} signal={}{}",
+                self.signal,
+                if self.skip { " skip" } else { "" }
+            ),
+        );
         let kill_after_ms = self.kill_after.as_millis() as u64;
-        match stop(&mut queue, &consumer, StopRequest { signal: self.signal, kill_after_ms })? {
+        match stop(
+            &mut queue,
+            &consumer,
+            StopRequest { signal: self.signal, kill_after_ms, skip: self.skip },
+        )? {
             Stopped::Done => print_consumer(&consumer, globals),
             Stopped::NothingToStop => Err(Failure::failed(
                 format_args!("the consumer '{}' is not running or waiting", output::plain(consumer.as_str())),

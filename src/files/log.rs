@@ -8,12 +8,15 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 
 use super::lock::Lock;
-use super::rotation::{self, MAX_LINES};
+use super::rotation::{self, MAX_LINES, MAX_LOG};
 use super::{Access, Files, LOG};
 use crate::model::time;
 
 /// No line of the log is shorter: a time, a level and two brackets each.
 const SHORTEST_LINE: u64 = 34;
+
+/// How many older parts of the log are kept.
+const KEPT: usize = 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
@@ -75,8 +78,8 @@ pub fn rotate(files: &Files) -> io::Result<()> {
         length += read as u64;
         lines += memchr::memchr_iter(b'\n', &chunk[..read]).count() as u64;
     }
-    if lines > MAX_LINES && long_enough(about.len()) {
-        rotation::set_aside(files, LOG, "thread-", "log")?;
+    if (lines > MAX_LINES && long_enough(about.len())) || about.len() > MAX_LOG {
+        rotation::set_log_aside(files, LOG, "thread-", KEPT)?;
     } else {
         let mut note = lock.file();
         note.set_len(0)?;

@@ -130,6 +130,9 @@ pub struct StopRequest {
     pub signal: i32,
     /// How long they have before they are killed, in milliseconds.
     pub kill_after_ms: u64,
+    /// Whether what was under way is acknowledged.
+    #[serde(default)]
+    pub skip: bool,
 }
 
 /// The reason recorded for a consumer that somebody stopped.
@@ -568,7 +571,7 @@ mod tests {
             task: Some(Task::Single(11)),
             last_exit: Some(Exit::Signal(9)),
             since: Some(now()),
-            stop: Some(StopRequest { signal: 15, kill_after_ms: 1 }),
+            stop: Some(StopRequest { signal: 15, kill_after_ms: 1, skip: true }),
             home: Some((1, 2)),
             ..running(3)
         };

@@ -19,7 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LOCK: &str = "run/_init.lock";
 const DRAFT: &str = "run/_init.db";
 
-pub fn init(path: &Path) -> Result<PathBuf> {
+/// `open_to_others`: as far as the umask allows.
+pub fn init(path: &Path, open_to_others: bool) -> Result<PathBuf> {
     let dir = files::absolute(path).at("find", path)?;
     let length = resolved(&dir).as_os_str().len().max(dir.as_os_str().len());
     if length > MAX_PATH {
@@ -29,8 +30,12 @@ pub fn init(path: &Path) -> Result<PathBuf> {
         return Err(Error::AlreadyAThread(dir));
     }
     let parents = files::parents_to_sync(&dir);
-    DirBuilder::new().recursive(true).mode(0o775).create(&dir).at("make", &dir)?;
-    let files = Files::of_new(dir.clone()).at("open", &dir)?;
+    if let Some(parent) = dir.parent() {
+        DirBuilder::new().recursive(true).mode(0o775).create(parent).at("make", parent)?;
+    }
+    let mode = if open_to_others { 0o775 } else { 0o700 };
+    DirBuilder::new().recursive(true).mode(mode).create(&dir).at("make", &dir)?;
+    let files = Files::of_new(dir.clone(), open_to_others).at("open", &dir)?;
     refuse_occupied(&files)?;
     for name in ["run", "logs"] {
         files.make_dir(name).at("make", &files.path_of(name))?;

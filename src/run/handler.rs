@@ -29,8 +29,8 @@ use crate::store::Store;
 /// A batch on stdin ends at about this many bytes.
 const BATCH_BYTES: usize = 1024 * 1024;
 
-/// A handler's log longer than this is set aside before the next run.
-const LOG_LIMIT: u64 = 10 * 1024 * 1024;
+/// How many older parts of a handler's log are kept.
+const LOGS_KEPT: usize = 3;
 
 /// How much of the end of a run's output a dead letter keeps, in bytes.
 const OUTPUT_KEPT: u64 = 2048;
@@ -259,10 +259,10 @@ impl Output {
     fn open(files: &Files, subscription: &Subscription) -> std::io::Result<Output> {
         let name = files.handler_log(&subscription.consumer);
         files.make_dir("logs/handlers")?;
-        if files.size(&name) > LOG_LIMIT {
+        if files.size(&name) > rotation::MAX_LOG {
             // The `~` keeps these names apart from every consumer's.
             let stem = format!("{}~", files.stem_of(&subscription.consumer));
-            rotation::set_aside(files, &name.to_string_lossy(), &stem, "log")?;
+            rotation::set_log_aside(files, &name.to_string_lossy(), &stem, LOGS_KEPT)?;
         }
         Ok(Output { file: files.open_file(name, Access::Append)?, from: 0 })
     }

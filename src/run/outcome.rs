@@ -1,6 +1,7 @@
 //! Recording the end of a run: what the rule for runs makes of it, in one transaction.
 
 use super::dispatch::is_pending;
+use super::stop::skipped;
 use crate::error::Result;
 use crate::files::log::{Level, Quoted};
 use crate::model::run::{Ended, Exit, Outcome, Phase, Task, apply_outcome};
@@ -40,6 +41,7 @@ pub fn record_end(
         let rewound = current.rewinds != state.start_rewinds;
         let acknowledge = match (task, exit) {
             (Task::Batch(last) | Task::Single(last), Exit::Code(0)) if !rewound => Some(last),
+            _ if !rewound => skipped(queue, &current)?,
             _ => None,
         };
         let cursor = acknowledge.unwrap_or(0).max(current.last_acked_id);

@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use super::control::{notify_supervisors, update};
 use super::process::{self, Liveness, handler_of, supervisor_of};
 use crate::error::{Error, Result};
-use crate::model::run::{Ended, Exit, Phase, ProcessId, RunState, StopRequest, Task, apply_outcome};
+use crate::model::run::{Deliver, Ended, Exit, Phase, ProcessId, RunState, StopRequest, Task, apply_outcome};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time::Time;
 use crate::queue::Queue;
@@ -75,7 +75,7 @@ pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> R
             return Ok(Stopped::Done);
         } else if supervisor_of(&queue.files, state) == Liveness::Dead {
             end_orphans(queue, &current, request);
-            if record_stopped(queue, &current)? {
+            if record_stopped(queue, &current, request)? {
                 return Ok(Stopped::Done);
             }
             // Somebody has begun to look after it meanwhile, and is to be asked.
@@ -123,14 +123,35 @@ fn withdraw_stop(queue: &mut Queue, subscription: &Subscription, request: StopRe
 
 /// Records the end of a run whose supervisor is dead. Returns false when somebody else looks after the
 /// consumer now.
-fn record_stopped(queue: &mut Queue, subscription: &Subscription) -> Result<bool> {
+fn record_stopped(queue: &mut Queue, subscription: &Subscription, request: StopRequest) -> Result<bool> {
     let newest = queue.store.newest()?;
+    let state = RunState { stop: Some(request), ..subscription.state.clone() };
+    let acknowledge = skipped(queue, &Subscription { state, ..subscription.clone() })?;
     let stopped = update(&mut queue.store, subscription, |current| {
         let same = current.state.supervisor == subscription.state.supervisor;
-        same.then(|| stopped_update(current, newest, Utc::now()))
+        same.then(|| RunUpdate { acknowledge, ..stopped_update(current, newest, Utc::now()) })
     })?;
     // One that is subscribed no more is stopped, too.
     Ok(stopped.is_some() || queue.store.subscription(&subscription.consumer)?.is_none())
+}
+
+/// The last event that was under way when a consumer was stopped, if it was requested to skip these:
+/// what the run was given, or would be given again after the wait.
+pub(super) fn skipped(queue: &mut Queue, current: &Subscription) -> Result<Option<i64>> {
+    let state = &current.state;
+    if !state.stop.is_some_and(|stop| stop.skip) {
+        return Ok(None);
+    }
+    Ok(match (state.phase, state.task) {
+        (Phase::Running, Some(Task::Batch(last) | Task::Single(last))) => Some(last),
+        (Phase::Running, Some(Task::DeadLetter(_))) => None,
+        // A batch that failed as a whole.
+        (Phase::Waiting, _) if state.attempts == 0 && state.single_upto > current.last_acked_id => {
+            Some(state.single_upto)
+        }
+        (Phase::Waiting, _) if current.options.deliver == Deliver::Stdin => queue.look(current, None)?.first,
+        _ => Some(state.start_newest),
+    })
 }
 
 /// What to record of a consumer that somebody stopped: whatever has come by now, and the dead letters

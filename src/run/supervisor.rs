@@ -20,7 +20,7 @@ use super::dispatch::{self, Step, next_step};
 use super::handler::{self, Running};
 use super::outcome::{End, log_outcome, record_end};
 use super::shutdown::Shutdown;
-use super::stop::stopped_update;
+use super::stop::{skipped, stopped_update};
 use super::{Launcher, spawn as processes};
 use crate::error::{Error, Result};
 use crate::files::lock::Lock;
@@ -209,7 +209,8 @@ impl Supervisor<'_> {
             };
             if current.state.stop.is_some() {
                 let newest = queue.store.newest()?;
-                let stopped = stopped_update(&current, newest, Utc::now());
+                let acknowledge = skipped(&mut queue, &current)?;
+                let stopped = RunUpdate { acknowledge, ..stopped_update(&current, newest, Utc::now()) };
                 if self.patiently(|| queue.store.update_run(&current, &stopped))?.is_none() {
                     continue;
                 }

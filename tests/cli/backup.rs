@@ -88,7 +88,7 @@ fn it_holds_all_that_a_thread_has_and_nothing_of_the_machine() {
     let there = names(&path);
     assert!(there[0].starts_with("events-2"), "no lines of the pruned events: {there:?}");
     assert_eq!(there[1..], ["events.db", "events.jsonl", "logs", "run"]);
-    assert_eq!(names(&path.join("run")), ["_jsonl"]);
+    assert_eq!(names(&path.join("run")), ["_backup", "_jsonl"]);
     assert_eq!(names(&path.join("logs")), [""; 0]);
     assert_eq!(names(&world.path("deep/er")), ["one"]);
     for table in ["events", "subscriptions", "consumer_progress", "dead_letters", "sqlite_sequence"] {

@@ -620,8 +620,13 @@ fn another_users_push_is_stored_and_left_to_the_owner() {
     let push = "thread push --source self --type message --content x --json";
     for notifier in ["embedded", "./notifier", "off"] {
         let run = as_user(&world, NOBODY, push).env("THREAD_NOTIFIER", notifier);
-        let answer: Value = serde_json::from_str(&run.quiet()).unwrap();
+        let (stdout, stderr) = run.ends_with(0);
+        let answer: Value = serde_json::from_str(&stdout).unwrap();
         assert_eq!(answer["dispatch"], "left-to-owner", "{notifier}");
+        assert_eq!(
+            stderr,
+            "Note: the thread is another user's, whose next push or dispatch starts the handlers\n"
+        );
     }
     world.wait_until_quiet();
     let log = world.log();

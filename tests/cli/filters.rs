@@ -327,3 +327,27 @@ fn a_large_content_is_no_matter_to_a_filter_that_does_not_read_it() {
         assert_eq!(matching(filter), [2], "{filter}");
     }
 }
+
+#[test]
+fn comparing_two_forms_of_time_is_warned_of() {
+    let world = World::with_thread();
+    world.push("x");
+    let peek = |filter: &str| world.thread(["peek", "--filter", filter]);
+    for misleading in [
+        "created_at > datetime('now', '-1 hour')",
+        "DATETIME('now') <= created_at",
+        "created_at between datetime('now', '-1 day') and datetime('now')",
+        "type = 'message' AND created_at<current_timestamp",
+    ] {
+        let warning = peek(misleading).warns();
+        assert!(warning.contains("--since"), "{warning}");
+    }
+    for fine in [
+        "datetime(created_at) > datetime('now', '-1 hour')",
+        "created_at > '2026-03-18'",
+        "date(created_at) = date('now')",
+        "created_at >= strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-1 hour')",
+    ] {
+        assert_eq!(crate::harness::ids(&peek(fine).quiet()), [1], "{fine}");
+    }
+}

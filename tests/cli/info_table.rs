@@ -39,7 +39,7 @@ fn a_terminal_gets_one_line_for_each_consumer() {
     let Some(run) = world.terminal(200, "thread info --color never") else { return };
     let text = run.quiet();
     let head = format!("Thread: {}\nEvents: 1\nSubscriptions: 3\nLast event: 1\n", world.inbox().display());
-    assert!(text.starts_with(&format!("{head}Database: ")), "{text}");
+    assert!(text.starts_with(&format!("{head}Disk: ")), "{text}");
     assert_eq!(
         table(&text),
         [

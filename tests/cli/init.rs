@@ -217,3 +217,21 @@ fn a_path_that_is_too_long_is_refused_and_nothing_is_made() {
     let peek = world.thread(["peek", "--last-event-id", "0"]).env("THREAD_DIR", world.path("short/t"));
     assert_eq!(peek.fails(1), told(573, &moved));
 }
+
+#[test]
+fn a_private_thread_is_open_to_nobody_else_whatever_the_umask() {
+    let world = World::new();
+    world.sh("umask 002 && thread init --private a/b").quiet();
+    let push = "umask 002 && thread push --source self --type message --content x";
+    let thread = world.path("a/b");
+    world.sh("umask 002 && thread subscribe bot cat --deliver stdin").env("THREAD_DIR", &thread).quiet();
+    world.sh(push).env("THREAD_DIR", &thread).quiet();
+    world.wait_until_quiet();
+    let all = snapshot(&thread);
+    assert!(all.keys().any(|path| path.ends_with("logs/handlers/bot.log")), "{:?}", all.keys());
+    for (path, (mode, _)) in &all {
+        assert_eq!(mode & 0o077, 0, "{}: {mode:o}", path.display());
+    }
+    let mode = |path: &str| fs::metadata(world.path(path)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("a/b"), mode("a")), (0o700, 0o775));
+}

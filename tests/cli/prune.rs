@@ -340,8 +340,8 @@ fn only_dead_letters_of_the_subtype_are_concerned() {
 #[test]
 fn usage_errors_delete_nothing() {
     let world = world_with(3);
-    let none = "the following required arguments were not provided: \
-                <--before-id <ID>|--older-than <D>|--keep <N>> - see `thread prune --help`";
+    let none = "which events to delete is not given - give one of --before-id, --older-than and --keep, or only \
+                --sealed-older-than";
     for (args, says) in [
         (&[][..], none),
         (&["--force", "--compact"], none),

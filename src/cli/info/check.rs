@@ -126,7 +126,8 @@ impl CheckArgs {
         }
         if s.filter_errors > 0 {
             let (failed, last) = (events(s.filter_errors.unsigned_abs()), s.filter_error_id);
-            tell("filter", format!("it failed on {failed}, the last of them {last}"));
+            let guard = "guard it, as in json_valid(content) AND …";
+            tell("filter", format!("it failed on {failed}, the last of them {last}; {guard}"));
         }
         if let Some(rate) = self.max_rate
             && has_more(queue, consumer, rate, now)?

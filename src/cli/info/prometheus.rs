@@ -26,6 +26,7 @@ pub fn render(report: &Report) -> String {
         ("database_bytes", "gauge", "Size of events.db.", report.database_bytes as f64),
         ("wal_bytes", "gauge", "Size of its write-ahead log.", report.wal_bytes as f64),
         ("log_bytes", "gauge", "Size of the JSONL log, including its sealed files.", report.log_bytes as f64),
+        ("logs_bytes", "gauge", "Size of the files in logs/.", report.logs_bytes as f64),
     ];
     for (name, kind, help, value) in figures {
         page.family(name, kind, help, [(String::new(), value)]);

@@ -19,8 +19,11 @@ const NUMBERS: [usize; 3] = [2, 3, 4];
 pub fn render(report: &Report, width: Option<u16>, coloured: bool) -> String {
     let mut text = report.headline();
     let database = size(report.database_bytes + report.wal_bytes);
-    let log = size(report.log_bytes);
-    text.push_str(&format!("Last event: {}\nDatabase: {database}, JSONL log {log}\n", report.last_event_id));
+    let [log, logs, disk] = [report.log_bytes, report.logs_bytes, report.disk_bytes()].map(size);
+    text.push_str(&format!(
+        "Last event: {}\nDisk: {disk} (database {database}, JSONL log {log}, logs {logs})\n",
+        report.last_event_id
+    ));
     if report.consumers.is_empty() {
         return text;
     }

@@ -16,7 +16,7 @@ use super::{Failure, Globals, Result, find_launcher, print};
 const GONE: Duration = Duration::from_secs(30);
 
 /// TERM to a supervisor's run; an adapter has its own patience with its program.
-const STOP: StopRequest = StopRequest { signal: 15, kill_after_ms: 10_000 };
+const STOP: StopRequest = StopRequest { signal: 15, kill_after_ms: 10_000, skip: false };
 
 /// Stop the agent of a thread, its tools and all its sub-agents
 ///

@@ -25,7 +25,7 @@ const STALE: Duration = Duration::from_secs(3600);
 
 /// How what runs in a session that is removed is ended.
 const STOP: StopRequest =
-    StopRequest { signal: rustix::process::Signal::TERM.as_raw(), kill_after_ms: 5_000 };
+    StopRequest { signal: rustix::process::Signal::TERM.as_raw(), kill_after_ms: 5_000, skip: false };
 
 pub struct Root {
     dir: PathBuf,

@@ -1,0 +1,58 @@
+//! `backup --keep`: only backups of this very thread are deleted, and only ones that nobody uses.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::harness::{World, names};
+
+#[test]
+fn all_but_the_newest_backups_of_this_thread_are_deleted() {
+    let world = World::with_thread();
+    world.idle_consumer("bot", "");
+    world.push("x");
+    world.thread(["init", "other"]).quiet();
+    world.thread(["backup", "-t", "other", "backups/others"]).quiet();
+    for name in ["b", "a", "used", "resumed", "c"] {
+        world.thread(["backup"]).arg(format!("backups/{name}")).quiet();
+    }
+    let in_backup = |name: &str| world.path(format!("backups/{name}"));
+    world
+        .off(["push", "-t", "backups/used", "--source", "self", "--type", "message", "--content", "y"])
+        .quiet();
+    world.off(["resume", "-t", "backups/resumed", "bot"]).quiet();
+    // Looking at one is no use of it.
+    world.thread(["info", "-t", "backups/b"]).quiet();
+    fs::create_dir(in_backup("mine")).unwrap();
+    fs::write(in_backup("note"), "").unwrap();
+    // One that is there twice, by a link.
+    std::os::unix::fs::symlink(in_backup("c"), in_backup("link")).unwrap();
+
+    let words = ["backup", "backups/d", "--keep", "2", "--json"];
+    let answer: Value = serde_json::from_str(&world.thread(words).quiet()).unwrap();
+    let deleted = ["a", "b"].map(|name| in_backup(name).display().to_string());
+    assert_eq!(answer["deleted"], json!(deleted));
+    let left = ["c", "d", "link", "mine", "note", "others", "resumed", "used"];
+    assert_eq!(names(&world.path("backups")), left);
+    let (stdout, stderr) = world.thread(["backup", "backups/e", "--keep", "1"]).ends_with(0);
+    assert_eq!(stdout, format!("{}\n", in_backup("e").display()));
+    let told = |name: &str| format!("Note: deleted the backup {}\n", in_backup(name).display());
+    assert_eq!(stderr, told("d") + &told("c"));
+    world.thread(["backup", "backups/f", "--keep", "0"]).fails(2);
+    assert!(world.inbox().join("events.db").exists());
+}
+
+#[test]
+fn a_thread_that_was_restored_from_a_backup_is_none() {
+    let world = World::with_thread();
+    world.push("x");
+    world.thread(["backup", "backups/first"]).quiet();
+    fs::remove_dir_all(world.inbox()).unwrap();
+    fs::rename(world.path("backups/first"), world.inbox()).unwrap();
+    for name in ["a", "b", "c"] {
+        world.thread(["backup", "--keep", "1"]).arg(world.path(name)).ends_with(0);
+    }
+    assert!(world.inbox().join("events.db").exists());
+    assert!(!world.path("b").exists() && world.path("c").exists());
+    assert_eq!(world.query("SELECT count(*) FROM events"), 1);
+}
