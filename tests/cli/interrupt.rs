@@ -32,7 +32,7 @@ fn wait_until_it_listens(child: &Child) {
 }
 
 /// Starts it so that it hears signals, also where the tests run in the background and ignore them.
-fn start(mut run: Run) -> Child {
+pub fn start(mut run: Run) -> Child {
     let as_usual = || {
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
             // SAFETY: may be called between fork and exec, and takes no pointer.
