@@ -174,7 +174,7 @@ fn list_without_a_name_is_for_all_consumers() {
     let named = world.thread(["dead", "list"]).env("THREAD_CONSUMER", "bot").quiet();
     assert_eq!(named, format!("9  {about}10  {about}"));
     assert!(world.thread(["dead", "list", "--consumer", ""]).fails(2).contains("is empty"));
-    for what in ["show", "retry", "discard"] {
+    for what in ["show", "discard"] {
         assert!(world.thread(["dead", what, "--all"]).fails(2).contains("no consumer given"));
     }
 }

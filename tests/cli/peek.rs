@@ -44,7 +44,7 @@ fn filters_choose_and_limits_count_what_was_chosen() {
     let world = world();
     assert_eq!(filtered(&world, "type = 'message'"), [1, 3]);
     assert_eq!(filtered(&world, "json_valid(content) AND content ->> 'n' = 2 -- a remark"), [3]);
-    assert_eq!(filtered(&world, "id > 1 AND created_at > datetime('now', '-1 day')"), [2, 3, 4]);
+    assert_eq!(filtered(&world, "id > 1 AND datetime(created_at) > datetime('now', '-1 day')"), [2, 3, 4]);
     assert_eq!(filtered(&world, "-id = -2"), [2]);
     assert_eq!(filtered(&world, "0"), [0; 0]);
     assert_eq!(filtered(&world, "subtype"), [0; 0]);
