@@ -1,5 +1,8 @@
 //! The command line.
 
+// What stands here is the help, which shows brackets and backticks as they are.
+#![allow(rustdoc::bare_urls)]
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
