@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::harness::{Run, World, copy_program, skipped};
 
 /// A user by number, with a group of the same number and maybe one more.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct User {
     pub id: u32,
     pub also: Option<u32>,

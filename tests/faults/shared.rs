@@ -33,6 +33,9 @@ fn shared_afterwards(world: &World) {
     share_with(&world.inbox(), GROUP);
 }
 
+const LEFT_TO_OWNER: &str =
+    "Note: the thread is another user's, whose next push or dispatch starts the handlers\n";
+
 #[test]
 fn two_users_with_a_group_each_take_turns_and_neither_is_locked_out() {
     let turns = if long() { 500 } else { 30 };
@@ -48,8 +51,11 @@ fn two_users_with_a_group_each_take_turns_and_neither_is_locked_out() {
         for turn in 0..turns {
             // Who comes first makes the files that the other one needs as well.
             let [first, second] = if turn % 2 == 0 { [OWNER, COLLEAGUE] } else { [COLLEAGUE, OWNER] };
-            run(first, push).quiet();
-            run(second, push).quiet();
+            for user in [first, second] {
+                let (_, said) = run(user, push).ends_with(0);
+                // Only the colleague is told who starts the handlers.
+                assert_eq!(said, if user == OWNER { "" } else { LEFT_TO_OWNER });
+            }
             run(OWNER, "dispatch").quiet();
             let refused = run(COLLEAGUE, "dispatch").fails(1);
             assert!(refused.contains("belongs to another user"), "{refused}");
@@ -60,7 +66,8 @@ fn two_users_with_a_group_each_take_turns_and_neither_is_locked_out() {
                 drop(conn);
             }
             if turn == 8 || turn == 15 {
-                run(first, "push --batch").stdin(lines.clone()).quiet();
+                let (_, said) = run(first, "push --batch").stdin(lines.clone()).ends_with(0);
+                assert_eq!(said, if first == OWNER { "" } else { LEFT_TO_OWNER });
             }
         }
         run(COLLEAGUE, "prune --keep 20000 --subtype none").quiet();
