@@ -46,6 +46,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("care/backup", "fs::rename", "a backup is made outside of the thread and put in its place"),
     ("care/backup", "fs::read_dir", "its place must be empty"),
     ("care/backup", "fs::create_dir", "its place is made with its parents"),
+    ("care/backup", "fs::remove_dir_all", "an older backup goes as a whole"),
     ("care/backup", "tempfile::", "it is made beside its place"),
     ("run/process", "fs::read", "of /proc"),
     ("run/worker", "fs::read", "the directory in which threads are looked for"),

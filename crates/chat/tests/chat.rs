@@ -142,7 +142,7 @@ fn what_fails_before_anything_is_said_tells_what_to_do() {
     );
     let gateway = Gateway::start("cat");
     for (args, code, error) in [
-        (vec!["hello", "--url", "https://example.org"], 2, "is no address of a gateway"),
+        (vec!["hello", "--url", "https://example.org"], 2, "is not a gateway's address"),
         (vec!["  "], 2, "the message is empty"),
         (vec!["hello", "--session", "6e0a5f9e-0d2b-4f43-9a53-5c9f6c0f6d0a"], 1, "the gateway refused"),
         (vec!["hello", "--session", "x"], 2, "invalid value"),

@@ -200,9 +200,9 @@ fn another_version_of_the_protocol_is_a_final_error() {
 #[test]
 fn a_program_that_speaks_something_else_is_an_error() {
     for (script, says) in [
-        ("cat", "this client has no initialize"),
+        ("cat", "this client does not support initialize"),
         ("yes hello", "does not speak the Agent Client Protocol: hello"),
-        ("read x; echo '{\"id\":1,\"result\":5}'; cat", "none of the Agent Client Protocol"),
+        ("read x; echo '{\"id\":1,\"result\":5}'; cat", "does not fit the Agent Client Protocol"),
         ("echo hello", "ended with exit code 0"),
     ] {
         let talk = Talk::with(&["--protocol", "acp", "--attempts", "1"], &["sh", "-c", script]);
