@@ -26,7 +26,7 @@ pub enum Error {
     /// The gateway said no.
     #[error("{0}")]
     Refused(String),
-    /// Closed by the gateway for a reason that another try does not mend.
+    /// Closed by the gateway for a reason that another try does not change.
     #[error("the gateway closed the connection: {reason} ({code})")]
     Closed { code: u16, reason: String },
 }
