@@ -10,6 +10,7 @@ mod attempt;
 mod said;
 mod turns;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::process::Command;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, WaitOptions, WaitStatus};
 use thread::files::log::Level;
 use thread::model::filter::Filter;
+use thread::model::run::ProcessId;
 use thread::model::subscription::{ConsumerId, Subscription};
 use thread::queue::{Remaining, Selection};
 use thread::run::Launcher;
@@ -29,7 +31,7 @@ use self::attempt::Attempt;
 use self::said::Unsaid;
 use crate::agenda::{Agenda, Noted};
 use crate::conversation::{Entry, end_key};
-use crate::marked::Mark;
+use crate::marked::{self, Mark};
 use crate::program::{Heard, Program};
 use crate::protocol::Protocol;
 use crate::store::store;
@@ -121,6 +123,8 @@ pub struct Adapter {
     stop: Arc<AtomicBool>,
     send: SyncSender<Happened>,
     receive: Receiver<Happened>,
+    /// What its program's orphans become children of.
+    supervisor: ProcessId,
     subscription: Subscription,
     filter: Option<Filter>,
     agenda: Agenda,
@@ -158,6 +162,7 @@ impl Adapter {
             launcher,
             options,
             stop: Arc::default(),
+            supervisor: marked::own_supervisor(),
             send,
             receive,
             subscription,
@@ -197,6 +202,7 @@ impl Adapter {
     }
 
     fn work(&mut self) -> Result<End> {
+        self.look()?;
         self.end_leftovers();
         loop {
             self.look()?;
@@ -207,7 +213,11 @@ impl Adapter {
             match next {
                 Step::Again => {}
                 Step::End(end) => return Ok(end),
-                Step::Wait(until) => self.wait(until),
+                Step::Wait(until) => {
+                    self.wait(until);
+                    // At once: somebody waits for what the program says, and looking takes time.
+                    self.flush()?;
+                }
             }
             if !self.queue.files().still_there() {
                 return Err(Error::Moved(self.queue.path().to_owned()));
@@ -350,7 +360,7 @@ impl Adapter {
             }
         }
         if self.options.protocol.keeps_process() {
-            self.kill(self.mark().with(AGENT, self.options.protocol.name()).session(kept.program.pid()));
+            self.kill(self.mark_of_kept().session(kept.program.pid()));
         }
     }
 
@@ -359,16 +369,27 @@ impl Adapter {
         Mark::thread(self.queue.path()).with("THREAD_CONSUMER", self.options.consumer.as_str())
     }
 
+    /// What marks the processes of a program that is kept: nothing else of this consumer's is at work.
+    fn mark_of_kept(&self) -> Mark {
+        let mark = self.mark().with(AGENT, self.options.protocol.name());
+        mark.below(self.supervisor.clone(), BTreeSet::new())
+    }
+
     fn kill(&self, mark: Mark) {
         if let Err(e) = mark.kill(GONE) {
             self.warn(e);
         }
     }
 
-    /// Ends programs that an adapter which was killed has kept: they must not work on beside a new one.
+    /// Ends programs that an adapter which was killed has kept, and what it left when it was killed during
+    /// an attempt: they must not work on beside a new one.
     fn end_leftovers(&self) {
         for protocol in ["ndjson", "acp"] {
             self.kill(self.mark().with(AGENT, protocol));
+        }
+        if let Some(turn) = self.agenda.turns().find(|turn| turn.open) {
+            let mark = self.mark().with("THREAD_RUN_ID", &turn.run.run_id);
+            self.kill(mark.below(self.supervisor.clone(), BTreeSet::new()));
         }
     }
 

@@ -36,6 +36,8 @@ pub struct Attempt {
     pub asked: Vec<Asked>,
     /// How many requests for permission there were.
     pub requests: u64,
+    /// Processes that earlier runs have left in the background, for good reasons.
+    pub spared: BTreeSet<u32>,
 }
 
 /// Why and since when an attempt is being ended.
@@ -99,6 +101,7 @@ impl Attempt {
             ending: None,
             asked: Vec::new(),
             requests: 0,
+            spared: BTreeSet::new(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Taking turns: what to do next, beginning an attempt, and ending it.
 
-use std::io::{Seek, Write};
+use std::io::{ErrorKind, Seek, Write};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
@@ -8,10 +8,10 @@ use thread::Result;
 
 use super::attempt::{Attempt, Ending, LAST_WORDS, Rung, Why};
 use super::said::{LONGEST_ANSWER, show, too_long};
-use super::{AGENT, Adapter, End, Happened, Kept, Step};
+use super::{Adapter, End, Happened, Kept, Step};
 use crate::agenda::{Next, Turn, Verdict};
-use crate::conversation::{Answer, Run, Status, ToolResult};
-use crate::marked::Mark;
+use crate::conversation::{Answer, Status, ToolResult};
+use crate::marked::{Mark, descendants};
 use crate::program::{Input, Program};
 use crate::protocol::{Done, Ended, Prompt};
 use crate::sub_agent::cancel_those_of;
@@ -205,7 +205,7 @@ impl Adapter {
             (None, Some(Done::Broken(error))) => Why::Failed { error, retryable: true },
             (None, None) => Why::Failed { error: "the agent program is gone".into(), retryable: true },
         };
-        self.end_run_processes(&attempt.run, program);
+        self.end_attempt_processes(&attempt, program);
         self.close(id, why);
         Ok(())
     }
@@ -289,14 +289,26 @@ impl Adapter {
         show(&mut attempt, &mut self.unsaid, Status::Thinking);
         // Counted before it begins, so that no crash forgets it.
         self.settle()?;
+        if !self.options.protocol.keeps_process() {
+            attempt.spared = descendants(&self.supervisor);
+        }
         let prompt = self.prompt(&turn)?;
         let started = self.start(&attempt, prompt);
         self.attempt = Some(attempt);
         if let Err(e) = started {
             let program = self.options.program[0].to_string_lossy().into_owned();
             let error = format!("the agent program '{program}' cannot be run: {e}");
+            // One that is missing will be missing; a full disk or process table may have room again.
+            let retryable = matches!(
+                e.kind(),
+                ErrorKind::StorageFull
+                    | ErrorKind::QuotaExceeded
+                    | ErrorKind::WouldBlock
+                    | ErrorKind::OutOfMemory
+                    | ErrorKind::ExecutableFileBusy
+            );
             if let Some(attempt) = &mut self.attempt {
-                attempt.done = Some(Done::Failed { error, retryable: false });
+                attempt.done = Some(Done::Failed { error, retryable });
             }
         }
         Ok(())
@@ -359,22 +371,25 @@ impl Adapter {
     fn forget_ended(&mut self) {
         let Some(kept) = self.kept.take_if(|kept| kept.exited.is_some()) else { return };
         if self.options.protocol.keeps_process() {
-            let mark = self.mark().with(AGENT, self.options.protocol.name());
-            self.kill(mark.session(kept.program.pid()));
+            self.kill(self.mark_of_kept().session(kept.program.pid()));
         }
     }
 
     /// Ends what earlier attempts of a turn left running.
     fn clean_up_before(&self, id: i64) {
-        if let Some(turn) = self.agenda.turn(id).filter(|turn| turn.last_begun > 0) {
-            self.end_run_processes(&turn.run, None);
+        if let Some(turn) = self.agenda.turn(id).filter(|turn| turn.last_begun > 0)
+            && !self.options.protocol.keeps_process()
+        {
+            self.kill(self.mark().with("THREAD_RUN_ID", &turn.run.run_id));
         }
     }
 
-    fn end_run_processes(&self, run: &Run, program: Option<Pid>) {
+    /// Ends what an attempt that brought no answer has left running.
+    fn end_attempt_processes(&self, attempt: &Attempt, program: Option<Pid>) {
         // A program that is kept has the mark of the run it was started for, and may be at work for another.
         if !self.options.protocol.keeps_process() {
-            let mark = self.mark().with("THREAD_RUN_ID", &run.run_id);
+            let mark = self.mark().with("THREAD_RUN_ID", &attempt.run.run_id);
+            let mark = mark.below(self.supervisor.clone(), attempt.spared.clone());
             self.kill(program.into_iter().fold(mark, Mark::session));
         }
     }

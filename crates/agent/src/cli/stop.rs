@@ -1,19 +1,23 @@
 //! `thread agent stop`: ending an agent with all that it has started.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use thread::Queue;
-use thread::model::run::StopRequest;
+use thread::model::run::{Phase, ProcessId, StopRequest};
+use thread::model::subscription::ConsumerId;
 use thread::run::stop::stop;
 use thread::run::{Launcher, WakeBy};
-use thread_agent::marked::Mark;
+use thread_agent::marked::{self, Mark};
 use thread_agent::sub_agent::{Sub, threads_in};
 
 use super::{Failure, Globals, Result, find_launcher, print};
 
 /// How long processes that were killed may take to be gone.
 const GONE: Duration = Duration::from_secs(30);
+
+/// How often supervisors that are about to end are looked at.
+const STEP: Duration = Duration::from_millis(10);
 
 /// TERM to a supervisor's run; an adapter has its own patience with its program.
 const STOP: StopRequest = StopRequest { signal: 15, kill_after_ms: 10_000, skip: false };
@@ -45,15 +49,41 @@ impl Command {
 
 /// Ends whatever works for the agents of a thread.
 fn end(queue: &mut Queue) -> Result<()> {
-    for subscription in queue.store().subscriptions()? {
-        if subscription.handler_cmd.contains("thread-agent")
-            || subscription.handler_cmd.contains("thread agent")
-        {
-            stop(queue, &subscription.consumer, STOP)?;
+    let dir = queue.path().to_owned();
+    let works = |handler: &str| handler.contains("thread-agent") || handler.contains("thread agent");
+    let agents: Vec<ConsumerId> = queue
+        .store()
+        .subscriptions()?
+        .into_iter()
+        .filter(|subscription| works(&subscription.handler_cmd))
+        .map(|subscription| subscription.consumer)
+        .collect();
+    // Known before anything ends, for then they are nobody's children any more.
+    let supervisors = agents.iter().flat_map(|agent| marked::supervisors_of(&dir, agent.as_str()));
+    let started: Vec<ProcessId> =
+        supervisors.flat_map(|one| marked::descendants(&one)).filter_map(ProcessId::of).collect();
+    for agent in &agents {
+        stop(queue, agent, STOP)?;
+    }
+    let gone = |what| Failure::failed(what, "run this as their user");
+    Mark::thread(&dir).kill(GONE).map_err(gone)?;
+    marked::kill_all(&started, GONE).map_err(gone)?;
+    let until = Instant::now() + GONE;
+    for agent in &agents {
+        while !marked::supervisors_of(&dir, agent.as_str()).is_empty() && !is_busy(queue, agent)? {
+            if Instant::now() >= until {
+                return Err(gone(format!("a supervisor of '{agent}' is still there")));
+            }
+            std::thread::sleep(STEP);
         }
     }
-    let mark = Mark::thread(queue.path());
-    mark.kill(GONE).map_err(|what| Failure::failed(what, "run this as their user")).map(drop)
+    Ok(())
+}
+
+/// Whether somebody has given the consumer something to do since it was stopped.
+fn is_busy(queue: &mut Queue, agent: &ConsumerId) -> Result<bool> {
+    let state = queue.store().subscription(agent)?.map(|subscription| subscription.state);
+    Ok(state.is_some_and(|state| matches!(state.phase, Phase::Running | Phase::Waiting)))
 }
 
 /// Says that a sub-agent was stopped, and tells its parent.
