@@ -48,6 +48,9 @@ const GONE: Duration = Duration::from_secs(30);
 /// The variable that says by which protocol a program is talked to.
 const AGENT: &str = "THREAD_AGENT";
 
+/// The variable with the paths of the files that came with the message, one a line.
+const ATTACHMENTS: &str = "THREAD_ATTACHMENTS";
+
 /// How requests for permission are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Permit {

@@ -23,6 +23,7 @@
 
 pub mod adapter;
 pub mod agenda;
+pub mod attachments;
 pub mod conversation;
 pub mod install;
 pub mod launcher;

@@ -1,12 +1,14 @@
 //! How an agent program is talked to: three ways, one trait.
 //!
 //! A protocol turns prompts into bytes for the program and its bytes into [`Said`]. It starts nothing,
-//! stores nothing and knows no time; the adapter does that, the same for all.
+//! stores nothing and knows no time; the adapter does that, the same for all. Of files it reads only those
+//! that came with a prompt.
 
 mod acp;
 mod exec;
 mod ndjson;
 
+use crate::attachments::Attachment;
 use crate::conversation::{Permission, Run, Status, ToolCall, ToolResult};
 use crate::transcript::Spoken;
 
@@ -52,6 +54,8 @@ pub struct Prompt {
     pub event: String,
     /// The message's content.
     pub content: String,
+    /// The files that came with it.
+    pub attachments: Vec<Attachment>,
     /// What was said before, for a process that was not there.
     pub transcript: Vec<Spoken>,
     /// The session that an earlier process of the program had.

@@ -8,8 +8,9 @@ use thread::Result;
 
 use super::attempt::{Attempt, Ending, LAST_WORDS, Rung, Why};
 use super::said::{LONGEST_ANSWER, show, too_long};
-use super::{Adapter, End, Happened, Kept, Step};
+use super::{ATTACHMENTS, Adapter, End, Happened, Kept, Step};
 use crate::agenda::{Next, Turn, Verdict};
+use crate::attachments::attachments;
 use crate::conversation::{Answer, Status, ToolResult};
 use crate::marked::{Mark, descendants};
 use crate::program::{Input, Program};
@@ -333,6 +334,7 @@ impl Adapter {
             run: turn.run.clone(),
             event: String::from_utf8_lossy(&event).into_owned(),
             content: turn.message.content.clone(),
+            attachments: attachments(self.queue.path(), &turn.message.other),
             transcript: said,
             session: self.session.clone().filter(|_| fresh),
         })
@@ -341,6 +343,8 @@ impl Adapter {
     /// Gives the prompt to the program, which is started if it does not run yet.
     fn start(&mut self, attempt: &Attempt, prompt: Prompt) -> std::io::Result<()> {
         let mut bytes = Vec::new();
+        let files: Vec<&str> = prompt.attachments.iter().map(|file| file.path.as_str()).collect();
+        let files = files.join("\n");
         if let Some(kept) = &self.kept {
             self.options.protocol.prompt(prompt, &mut bytes);
             kept.program.send(bytes);
@@ -358,7 +362,10 @@ impl Adapter {
             Input::File(file)
         };
         self.started += 1;
-        let command = self.command(attempt);
+        let mut command = self.command(attempt);
+        if !keeps && !files.is_empty() {
+            command.env(ATTACHMENTS, files);
+        }
         let program = Program::start(command, input, self.started, self.send.clone(), Happened::Program)?;
         if keeps {
             program.send(bytes);

@@ -4,6 +4,8 @@
 //! it, else a new one, whose first prompt then tells what was said before. After that each message is a
 //! prompt. What the agent asks of an editor (files, terminals) it is told not to expect.
 
+mod blocks;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -11,16 +13,17 @@ use agent_client_protocol_schema::ProtocolVersion;
 use agent_client_protocol_schema::v1::{
     AGENT_METHOD_NAMES, CLIENT_METHOD_NAMES, CancelNotification, ContentBlock, Implementation,
     InitializeRequest, InitializeResponse, LoadSessionRequest, NewSessionRequest, NewSessionResponse,
-    PermissionOptionKind, PromptRequest, PromptResponse, RequestPermissionOutcome, RequestPermissionRequest,
-    RequestPermissionResponse, ResourceLink, SelectedPermissionOutcome, SessionNotification, SessionUpdate,
-    StopReason, TextContent, ToolCallContent, ToolCallStatus, ToolCallUpdate,
+    PermissionOptionKind, PromptCapabilities, PromptRequest, PromptResponse, RequestPermissionOutcome,
+    RequestPermissionRequest, RequestPermissionResponse, SelectedPermissionOutcome, SessionNotification,
+    SessionUpdate, StopReason, TextContent, ToolCallContent, ToolCallStatus, ToolCallUpdate,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use self::blocks::{blocks_of, text_in};
 use super::{Done, Ended, Prompt, Protocol, Said};
-use crate::conversation::{Choice, Permission, ToolCall, ToolResult, parts_of};
+use crate::conversation::{Choice, Permission, ToolCall, ToolResult};
 use crate::transcript::as_text;
 
 /// How much an agent may print that is no message: notices of whatever started it.
@@ -51,6 +54,8 @@ pub struct Acp {
     /// The prompt that waits for the session.
     waiting: Option<Prompt>,
     can_load: bool,
+    /// What prompts may hold besides text and links.
+    takes: PromptCapabilities,
     /// Calls of this prompt that were told, by their ids: their names; and those with a result.
     calls: BTreeMap<String, String>,
     finished: BTreeSet<String>,
@@ -70,6 +75,7 @@ impl Acp {
             session: None,
             waiting: None,
             can_load: false,
+            takes: PromptCapabilities::default(),
             calls: BTreeMap::new(),
             finished: BTreeSet::new(),
             permissions: BTreeMap::new(),
@@ -89,7 +95,7 @@ impl Acp {
     fn send_prompt(&mut self, prompt: &Prompt, with_transcript: bool, out: &mut Vec<u8>) {
         self.calls.clear();
         self.finished.clear();
-        let mut blocks = blocks_of(&prompt.content);
+        let mut blocks = blocks_of(&prompt.content, &prompt.attachments, &self.takes);
         if with_transcript && !prompt.transcript.is_empty() {
             blocks.insert(0, ContentBlock::Text(TextContent::new(as_text(&prompt.transcript))));
         }
@@ -144,6 +150,7 @@ impl Acp {
                     return Err(Done::Failed { error, retryable: false });
                 }
                 self.can_load = greeting.agent_capabilities.load_session;
+                self.takes = greeting.agent_capabilities.prompt_capabilities;
                 let old = self.waiting.as_ref().and_then(|prompt| prompt.session.clone());
                 match old.filter(|_| self.can_load) {
                     Some(session) => {
@@ -381,29 +388,6 @@ fn error_text(error: &Value) -> String {
         Some(Value::String(data)) => format!("{message}: {data}"),
         Some(data) => format!("{message}: {data}"),
         None => message.to_owned(),
-    }
-}
-
-/// A message's content as blocks: text as it is, and what is given by a URL as a link to it.
-fn blocks_of(content: &str) -> Vec<ContentBlock> {
-    let text = |text: &str| ContentBlock::Text(TextContent::new(text));
-    let Some(parts) = parts_of(content) else { return vec![text(content)] };
-    let block = |part: &Value| {
-        if let Some(said) = part["text"].as_str() {
-            return Some(text(said));
-        }
-        let url = part["url"].as_str().or_else(|| part["source"]["url"].as_str())?;
-        let name = url.split(['?', '#']).next().and_then(|path| path.rsplit('/').next()).unwrap_or(url);
-        Some(ContentBlock::ResourceLink(ResourceLink::new(name, url)))
-    };
-    parts.iter().filter_map(block).collect()
-}
-
-fn text_in(content: &ContentBlock) -> Option<String> {
-    match content {
-        ContentBlock::Text(text) => Some(text.text.clone()),
-        ContentBlock::ResourceLink(link) => Some(format!("[{}]({})", link.name, link.uri)),
-        _ => None,
     }
 }
 

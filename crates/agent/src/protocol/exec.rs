@@ -1,6 +1,7 @@
 //! A program that is run once for each message: text in on stdin, text out on stdout.
 
 use super::{Done, Ended, Prompt, Protocol, Said};
+use crate::attachments::Attachment;
 use crate::conversation::text_of;
 use crate::utf8::Utf8Stream;
 
@@ -23,7 +24,16 @@ impl Protocol for Exec {
     }
 
     fn prompt(&mut self, prompt: Prompt, out: &mut Vec<u8>) {
-        out.extend(text_of(&prompt.content).into_bytes());
+        let mut text = text_of(&prompt.content);
+        if !prompt.attachments.is_empty() && !text.is_empty() {
+            text.push_str(if text.ends_with('\n') { "\n" } else { "\n\n" });
+        }
+        // A program that reads nothing but text, such as a coding agent, learns of them by it.
+        for Attachment { path, mime_type, .. } in prompt.attachments {
+            let mime_type = mime_type.map(|name| format!(" ({name})")).unwrap_or_default();
+            text.push_str(&format!("Attached: {path}{mime_type}\n"));
+        }
+        out.extend(text.into_bytes());
     }
 
     fn read(&mut self, bytes: &[u8], _: &mut Vec<u8>) -> Vec<Said> {

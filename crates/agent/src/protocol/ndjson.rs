@@ -1,7 +1,7 @@
 //! A program that is kept: one line of JSON in for each message, lines of JSON out.
 //!
-//! In goes the message's event as `thread peek` prints it; a process that was not there for what was said
-//! before finds that under `transcript`. Out come `{"event":"token","content":…}` and the like, with the
+//! In goes the message's event as `thread peek` prints it, with the files that came with it under
+//! `attachments`; a process that was not there for what was said before finds that under `transcript`. Out come `{"event":"token","content":…}` and the like, with the
 //! keys that the events in the thread have.
 
 use serde::Deserialize;
@@ -74,6 +74,11 @@ impl Protocol for Ndjson {
     fn prompt(&mut self, prompt: Prompt, out: &mut Vec<u8>) {
         let mut event: Value = serde_json::from_str(&prompt.event).unwrap_or_default();
         event["run_id"] = prompt.run.run_id.into();
+        if !prompt.attachments.is_empty() {
+            let files = prompt.attachments.into_iter();
+            event["attachments"] =
+                files.map(|file| json!({ "path": file.path, "mime_type": file.mime_type })).collect();
+        }
         if !prompt.transcript.is_empty() {
             let said = prompt.transcript.iter();
             event["transcript"] =

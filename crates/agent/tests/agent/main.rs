@@ -1,6 +1,7 @@
 //! The program `thread-agent`, driven as its users do: real threads, real handlers, real programs.
 
 mod acp;
+mod attachments;
 mod disk;
 mod exec;
 mod harness;

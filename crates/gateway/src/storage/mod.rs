@@ -13,6 +13,7 @@ use std::sync::Arc;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, PutPayload};
+use thread_agent::attachments::STORAGE;
 
 use crate::access::token::secret_of;
 use crate::error::StartError;
@@ -21,9 +22,6 @@ use sign::Signer;
 
 /// The bucket for what clients upload.
 pub const BUCKET: &str = "attachments";
-
-/// The directory below the root.
-const DIR: &str = "storage";
 
 /// The file below the root with the key that urls are signed with.
 const KEY: &str = "signing-key";
@@ -46,7 +44,7 @@ impl Storage {
         if let Some(url) = url {
             return Ok(Storage { store: remote(url)?, signer, others, local: None });
         }
-        let dir = root.dir().join(DIR);
+        let dir = root.dir().join(STORAGE);
         let store = std::fs::create_dir_all(&dir).map_err(|e| e.to_string());
         let store = store.and_then(|()| LocalFileSystem::new_with_prefix(&dir).map_err(|e| e.to_string()));
         let store = store.map_err(|e| {

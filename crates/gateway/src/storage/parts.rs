@@ -2,16 +2,11 @@
 //! `{"type":"image","source":{"type":"url","value","mimeType"}}` and its like.
 
 use serde_json::{Map, Value, json};
+use thread_agent::attachments::{ATTACHMENTS, FILES};
 
 use super::sign::PREFIX;
 use super::{Object, Storage};
 use crate::error::{RequestError, Result};
-
-/// The key of metadata under which bucket, path and type of each attachment stand.
-pub const METADATA: &str = "user_message_attachments";
-
-/// The key under which the files of attachments stand, for agents on the same machine.
-pub const FILES: &str = "attachment_files";
 
 /// Takes the urls of a message's attachments apart: the parts keep them without their signatures, and
 /// `metadata` gets what they stand for.
@@ -42,10 +37,10 @@ pub fn take_apart(
     }
     let one_or_all = |mut all: Vec<Value>| if all.len() == 1 { all.remove(0) } else { Value::Array(all) };
     // What is not an attachment of this message is not to look like one.
-    metadata.shift_remove(METADATA);
+    metadata.shift_remove(ATTACHMENTS);
     metadata.shift_remove(FILES);
     if !taken.is_empty() {
-        metadata.insert(METADATA.into(), one_or_all(taken));
+        metadata.insert(ATTACHMENTS.into(), one_or_all(taken));
     }
     if !files.is_empty() {
         metadata.insert(FILES.into(), Value::Array(files));

@@ -74,6 +74,8 @@ async def an_image_goes_round():
         assert json.loads(event["content"])[1]["url"] == plain and "token" not in event["content"]
         [file] = event["metadata"]["attachment_files"]
         assert open(file, "rb").read() == PNG
+        [answer] = [e for e in gateway.events(session_of(gateway)) if e["type"] == "message" and e["source"] == "self"]
+        assert answer["content"] == f"what is this?\n\nAttached: {file} (image/png)\n"
 
         # Later it is handed out anew, to clients of either kind.
         await asyncio.sleep(1.1)

@@ -1,0 +1,137 @@
+//! A message as content blocks of a prompt, and blocks as text.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use agent_client_protocol_schema::v1::{
+    AudioContent, ContentBlock, ImageContent, PromptCapabilities, ResourceLink, TextContent,
+};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+use crate::attachments::Attachment;
+use crate::conversation::parts_of;
+
+/// A larger picture or recording is linked, not sent.
+const LONGEST_SENT: u64 = 5 * 1024 * 1024;
+
+/// A message's content: text as it is, its files, and what is given by another URL as a link to it.
+pub fn blocks_of(content: &str, files: &[Attachment], takes: &PromptCapabilities) -> Vec<ContentBlock> {
+    let text = |text: &str| ContentBlock::Text(TextContent::new(text));
+    let mut files: Vec<&Attachment> = files.iter().collect();
+    let mut blocks = match parts_of(content) {
+        None => vec![text(content)],
+        Some(parts) => {
+            let block = |part: &Value| {
+                if let Some(said) = part["text"].as_str() {
+                    return Some(text(said));
+                }
+                let url = url_of(part)?;
+                let path = url.split(['?', '#']).next().unwrap_or(url);
+                let is_meant = |file: &&Attachment| {
+                    let object = file.object.as_deref().and_then(|object| path.strip_suffix(object));
+                    object.is_some_and(|before| before.ends_with('/'))
+                };
+                if let Some(at) = files.iter().position(is_meant) {
+                    return Some(file_block(files.remove(at), takes));
+                }
+                let name = path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(url);
+                Some(ContentBlock::ResourceLink(ResourceLink::new(name, url)))
+            };
+            parts.iter().filter_map(block).collect()
+        }
+    };
+    blocks.extend(files.into_iter().map(|file| file_block(file, takes)));
+    blocks
+}
+
+fn url_of(part: &Value) -> Option<&str> {
+    let source = &part["source"];
+    let value = (source["type"] == "url").then(|| &source["value"]);
+    [Some(&part["url"]), Some(&source["url"]), value].into_iter().flatten().find_map(Value::as_str)
+}
+
+/// A file: as it is, if it is something that the agent takes, else a link to it.
+fn file_block(file: &Attachment, takes: &PromptCapabilities) -> ContentBlock {
+    let uri = file_uri(&file.path);
+    let size = std::fs::metadata(&file.path).map(|about| about.len()).ok();
+    let mime_type = file.mime_type.clone().unwrap_or_default();
+    let is = |kind: &str| mime_type.strip_prefix(kind).is_some_and(|rest| rest.starts_with('/'));
+    let is_sent = takes.image && is("image") || takes.audio && is("audio");
+    let data =
+        size.filter(|size| is_sent && *size <= LONGEST_SENT).and_then(|_| std::fs::read(&file.path).ok());
+    match data.map(|data| STANDARD.encode(data)) {
+        Some(data) if is("image") => ContentBlock::Image(ImageContent::new(data, mime_type).uri(uri)),
+        Some(data) => ContentBlock::Audio(AudioContent::new(data, mime_type)),
+        None => {
+            let name = Path::new(&file.path).file_name().unwrap_or_default().to_string_lossy();
+            let link = ResourceLink::new(name, uri).mime_type(file.mime_type.clone());
+            ContentBlock::ResourceLink(link.size(size.and_then(|size| i64::try_from(size).ok())))
+        }
+    }
+}
+
+fn file_uri(path: &str) -> String {
+    let mut uri = String::from("file://");
+    for byte in path.bytes() {
+        match byte {
+            b'/' | b'-' | b'_' | b'.' | b'~' => uri.push(char::from(byte)),
+            _ if byte.is_ascii_alphanumeric() => uri.push(char::from(byte)),
+            // Writing to a String cannot fail.
+            _ => write!(uri, "%{byte:02X}").unwrap_or_default(),
+        }
+    }
+    uri
+}
+
+pub fn text_in(content: &ContentBlock) -> Option<String> {
+    match content {
+        ContentBlock::Text(text) => Some(text.text.clone()),
+        ContentBlock::ResourceLink(link) => Some(format!("[{}]({})", link.name, link.uri)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn blocks(content: &str, files: &[Attachment], takes: &PromptCapabilities) -> Value {
+        serde_json::to_value(blocks_of(content, files, takes)).unwrap()
+    }
+
+    #[test]
+    fn what_an_agent_takes_is_sent_and_the_rest_is_linked() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a b.png").to_str().unwrap().to_owned();
+        std::fs::write(&path, "picture").unwrap();
+        let uri = file_uri(&path);
+        assert!(uri.ends_with("/a%20b.png"), "{uri}");
+        let object = Some("bucket/x.png".to_owned());
+        let file = Attachment { path: path.clone(), mime_type: Some("image/png".into()), object };
+        let content = json!([
+            { "type": "image", "source": { "type": "url", "value": "http://here/sign/bucket/x.png" } },
+            { "type": "binary", "url": "http://there/bucket/other.png?token=1" },
+            { "type": "text", "text": "what is this?" },
+        ])
+        .to_string();
+        let link = json!({ "type": "resource_link", "name": "other.png", "uri": "http://there/bucket/other.png?token=1" });
+        let text = json!({ "type": "text", "text": "what is this?" });
+        let own = json!({ "type": "resource_link", "name": "a b.png", "uri": uri, "mimeType": "image/png", "size": 7 });
+        let takes = PromptCapabilities::default();
+        assert_eq!(blocks(&content, std::slice::from_ref(&file), &takes), json!([own, link, text]));
+        assert_eq!(
+            blocks("text", std::slice::from_ref(&file), &takes),
+            json!([{ "type": "text", "text": "text" }, own])
+        );
+        let picture = json!({ "type": "image", "data": "cGljdHVyZQ==", "mimeType": "image/png", "uri": uri });
+        let takes = takes.image(true);
+        assert_eq!(blocks(&content, std::slice::from_ref(&file), &takes), json!([picture, link, text]));
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(LONGEST_SENT + 1).unwrap();
+        let large = blocks(&content, std::slice::from_ref(&file), &takes);
+        assert_eq!(large[0]["type"], "resource_link");
+    }
+}
