@@ -1,7 +1,7 @@
 //! What keeps a thread's events, subscriptions and cursors.
 //!
-//! Two stores implement this: `sqlite`, and [`memory`] for tests. `tests/store` tries every claim on
-//! both. What any store must not get wrong:
+//! [`sqlite`](crate::sqlite) implements this; `tests/store` has one in memory, and tries every claim on both.
+//! What any store must not get wrong:
 //!
 //! * Ids are given in the order of commits; a reader that sees id n sees every smaller one. An id is
 //!   never given twice.
@@ -10,8 +10,6 @@
 //!
 //! All methods may wait for other writers, for up to a minute. Their errors, unless they say
 //! otherwise, are those of the database.
-
-pub mod memory;
 
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -206,27 +204,7 @@ pub trait Store {
     ) -> Result<()>;
 
     /// Asks a filter about events, one by one and oldest first, so that none can hold up another.
-    fn scan(&mut self, filter: &Filter, range: ScanRange) -> Result<Scan> {
-        let mut scan = Scan { upto: range.after, ..Scan::default() };
-        if range.most == 0 {
-            return Ok(scan);
-        }
-        let mut cut_short = false;
-        self.read(range.after, range.upto, usize::MAX, &mut |row| {
-            match filter.matches(&row) {
-                Ok(true) => scan.ids.push(row.id),
-                Ok(false) => {}
-                Err(e) => scan.failures.push(FilterFailure { id: row.id, message: e.0 }),
-            }
-            scan.upto = row.id;
-            cut_short = scan.ids.len() == range.most || range.until.is_some_and(|end| Instant::now() >= end);
-            if cut_short { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
-        if !cut_short {
-            scan.upto = range.upto.max(range.after);
-        }
-        Ok(scan)
-    }
+    fn scan(&mut self, filter: &Filter, range: ScanRange) -> Result<Scan>;
 
     /// The newest id ever given, also when its event is gone; 0 when none was.
     fn newest(&mut self) -> Result<i64>;

@@ -2,6 +2,7 @@
 
 #[macro_use]
 mod conformance;
+mod memory;
 mod model;
 mod sqlite;
 
@@ -10,7 +11,8 @@ use thread::Queue;
 use thread::files::DB;
 use thread::sqlite::Sqlite;
 use thread::store::Store;
-use thread::store::memory::MemoryStore;
+
+use memory::MemoryStore;
 
 /// An empty store, and the directory that it is in.
 pub struct Fresh {

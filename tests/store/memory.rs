@@ -1,20 +1,22 @@
-//! A store in memory, for tests: what [`Store`] promises, and nothing that lasts.
+//! A store in memory: what [`Store`] promises, and nothing that lasts.
 //!
 //! It has one user at a time and one form of each fact, so it says in a few lines what the SQLite store
 //! must do; the conformance tests compare the two. Filters are evaluated row by row.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::time::Instant;
 
-use super::{
+use thread::model::event::Row;
+use thread::model::filter::Filter;
+use thread::model::run::RunState;
+use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, ScanWatermark, Subscription};
+use thread::model::time;
+use thread::store::{
     Appended, DeadLetterUpdate, FilterFailure, Move, Moved, PruneRange, PruneStep, Pruned, Put, RunUpdate,
-    Store, Stored,
+    Scan, ScanRange, Store, Stored,
 };
-use crate::error::{Error, Result};
-use crate::model::event::{Event, NewEvent, Row};
-use crate::model::run::RunState;
-use crate::model::subscription::{ConsumerId, DeadLetter, NewSubscription, ScanWatermark, Subscription};
-use crate::model::time;
+use thread::{Error, Event, NewEvent, Result};
 
 /// Events, subscriptions and cursors in memory.
 #[derive(Debug, Default)]
@@ -137,6 +139,28 @@ impl Store for MemoryStore {
             }
         }
         Ok(())
+    }
+
+    fn scan(&mut self, filter: &Filter, range: ScanRange) -> Result<Scan> {
+        let mut scan = Scan { upto: range.after, ..Scan::default() };
+        if range.most == 0 {
+            return Ok(scan);
+        }
+        let mut cut_short = false;
+        self.read(range.after, range.upto, usize::MAX, &mut |row| {
+            match filter.matches(&row) {
+                Ok(true) => scan.ids.push(row.id),
+                Ok(false) => {}
+                Err(e) => scan.failures.push(FilterFailure { id: row.id, message: e.0 }),
+            }
+            scan.upto = row.id;
+            cut_short = scan.ids.len() == range.most || range.until.is_some_and(|end| Instant::now() >= end);
+            if cut_short { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        if !cut_short {
+            scan.upto = range.upto.max(range.after);
+        }
+        Ok(scan)
     }
 
     fn newest(&mut self) -> Result<i64> {
