@@ -2,15 +2,13 @@
 //! those scripts ask for.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 
-use clap::{ArgAction, Args, CommandFactory, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Subcommand};
 use clap_complete::Shell;
 
 use super::error::{Failure, Result};
-use super::{Cli, Command, Globals, environment, output};
+use super::{Cli, Command, Globals, output};
 use crate::model::subscription::ConsumerId;
-use crate::queue::Queue;
 
 /// Print a script for a shell that completes commands and consumers
 ///
@@ -81,17 +79,14 @@ pub fn is_asked(args: &[OsString]) -> bool {
 /// where no consumer is to be named.
 pub fn print_consumers(line: &str) -> Result<()> {
     let nothing = || Failure::failed("no consumer is to be named there", "complete something else");
-    let place = Place::of(line).ok_or_else(nothing)?;
-    if let Some(dir) = place.directories.iter().try_for_each(|dir| environment::enter(dir)).err() {
-        return Err(Failure::failed(dir, "name a directory that is there"));
-    }
-    let globals = Globals { thread: place.thread, ..Globals::default() };
-    let mut queue = Queue::open(globals.path()?)?;
+    let Place { globals, begun } = Place::of(line).ok_or_else(nothing)?;
+    globals.enter()?;
+    let mut queue = globals.open()?;
     let mut names = String::new();
     for subscription in queue.store().subscriptions()? {
         let name = subscription.consumer.as_str();
         // Names that only another program takes would not survive the shell.
-        if name.starts_with(&place.begun) && ConsumerId::new(name).is_ok() {
+        if name.starts_with(&begun) && ConsumerId::new(name).is_ok() {
             names.push_str(name);
             names.push('\n');
         }
@@ -101,65 +96,31 @@ pub fn print_consumers(line: &str) -> Result<()> {
 
 /// A place in a command line where a consumer is to be named.
 struct Place {
-    thread: Vec<PathBuf>,
-    directories: Vec<PathBuf>,
+    globals: Globals,
     /// What of the name is there.
     begun: String,
 }
 
 impl Place {
+    /// Parses the line with another word in place of the one that is being written, and looks where that went.
     fn of(line: &str) -> Option<Place> {
+        const HERE: &str = "\0";
         let mut words =
             shlex::split(line).unwrap_or_else(|| line.split_whitespace().map(str::to_owned).collect());
         let begun = if line.ends_with(char::is_whitespace) { String::new() } else { words.pop()? };
         let program = words.iter().position(|word| word == "thread" || word.ends_with("/thread"))?;
-        let mut place = Place { thread: Vec::new(), directories: Vec::new(), begun };
-        let mut command = Cli::command();
-        command.build();
-        let (mut positionals, mut named) = (0, false);
-        let mut words = words.drain(program + 1..);
-        while let Some(word) = words.next() {
-            if let Some(found) = command.find_subcommand(&word).filter(|_| positionals == 0) {
-                command = found.clone();
-            } else if let Some(option) = word.strip_prefix('-').filter(|option| !option.is_empty()) {
-                let (option, value) = split_option(option);
-                let known = command.get_arguments().find(|arg| match option.strip_prefix('-') {
-                    Some(long) => arg.get_long() == Some(long),
-                    None => arg.get_short().is_some_and(|short| option.starts_with(short)),
-                });
-                let Some(known) =
-                    known.filter(|arg| matches!(arg.get_action(), ArgAction::Set | ArgAction::Append))
-                else {
-                    continue;
-                };
-                let id = known.get_id().as_str();
-                let Some(value) = value.or_else(|| words.next()) else {
-                    // The option's value is what is being written.
-                    return (id == "consumer").then_some(place);
-                };
-                match id {
-                    "thread" => place.thread = vec![value.into()],
-                    "directories" => place.directories.push(value.into()),
-                    "consumer" => named = true,
-                    _ => {}
-                }
-            } else {
-                positionals += 1;
-            }
+        if begun.starts_with('-') {
+            return None;
         }
-        let takes = command.get_arguments().any(|arg| arg.get_id() == "consumer");
-        let option = place.begun.starts_with('-');
-        (takes && positionals == 0 && !named && !option).then_some(place)
+        words.push(HERE.to_owned());
+        let parsed = Cli::command().ignore_errors(true).try_get_matches_from(&words[program..]).ok()?;
+        let mut command = &parsed;
+        while let Some((_, inner)) = command.subcommand() {
+            command = inner;
+        }
+        let is_here = |id| command.try_get_one::<String>(id).is_ok_and(|word| word.is_some_and(|w| w == HERE));
+        let named = command.try_get_one::<String>("consumer").is_ok_and(|name| name.is_some());
+        let here = is_here("consumer") || (is_here("word") && !named);
+        here.then(|| Globals::from_arg_matches(&parsed).ok()).flatten().map(|globals| Place { globals, begun })
     }
-}
-
-/// An option without its first dash, and the value that is written together with it.
-fn split_option(option: &str) -> (&str, Option<String>) {
-    let end = match option.starts_with('-') {
-        true => option.find('=').map(|at| (at, at + 1)),
-        false => {
-            option.chars().next().map(char::len_utf8).filter(|&end| end < option.len()).map(|end| (end, end))
-        }
-    };
-    end.map_or((option, None), |(end, rest)| (&option[..end], Some(option[rest..].to_owned())))
 }
