@@ -118,9 +118,12 @@ impl Place {
         while let Some((_, inner)) = command.subcommand() {
             command = inner;
         }
-        let is_here = |id| command.try_get_one::<String>(id).is_ok_and(|word| word.is_some_and(|w| w == HERE));
+        let is_here =
+            |id| command.try_get_one::<String>(id).is_ok_and(|word| word.is_some_and(|w| w == HERE));
         let named = command.try_get_one::<String>("consumer").is_ok_and(|name| name.is_some());
         let here = is_here("consumer") || (is_here("word") && !named);
-        here.then(|| Globals::from_arg_matches(&parsed).ok()).flatten().map(|globals| Place { globals, begun })
+        here.then(|| Globals::from_arg_matches(&parsed).ok())
+            .flatten()
+            .map(|globals| Place { globals, begun })
     }
 }
