@@ -43,10 +43,8 @@ pub struct Options {
     /// Runs without progress before giving up, at least 1.
     pub max_attempts: u32,
     /// Waits between attempts; the last repeats. Never empty.
-    #[serde(with = "millis_list")]
     pub backoff: Vec<Duration>,
     /// How long a run may take.
-    #[serde(with = "millis")]
     pub timeout: Option<Duration>,
     /// Variables that the handler gets, whoever dispatches.
     pub env: BTreeMap<String, String>,
@@ -148,7 +146,6 @@ pub struct RunState {
     pub reason: Option<String>,
     /// The number of the attempt under way, or of the last failed one; 0 when the last run was fine.
     pub attempts: u32,
-    #[serde(with = "super::time::as_text")]
     pub next_try: Option<Time>,
     /// Who supervises the run or the wait. May be dead.
     pub supervisor: Option<ProcessId>,
@@ -158,12 +155,9 @@ pub struct RunState {
     /// copied directory does not take the original's run for its own.
     pub home: Option<(u64, u64)>,
     /// When the run or the wait began.
-    #[serde(with = "super::time::as_text")]
     pub since: Option<Time>,
     /// When the last finished run began, when it ended, and how.
-    #[serde(with = "super::time::as_text")]
     pub began: Option<Time>,
-    #[serde(with = "super::time::as_text")]
     pub ended: Option<Time>,
     pub last_exit: Option<Exit>,
     /// What the run under way was given.
@@ -390,34 +384,6 @@ pub fn apply_outcome(before: &RunState, options: &Options, ended: &Ended) -> Out
             state.stalled("out of attempts, and nothing has succeeded since the last dead letter").into()
         }
         _ => state.stalled("out of attempts").into(),
-    }
-}
-
-mod millis {
-    use std::time::Duration;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub fn serialize<S: Serializer>(value: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
-        value.map(|duration| duration.as_millis() as u64).serialize(to)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
-        Ok(Option::<u64>::deserialize(from)?.map(Duration::from_millis))
-    }
-}
-
-mod millis_list {
-    use std::time::Duration;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub fn serialize<S: Serializer>(list: &[Duration], to: S) -> Result<S::Ok, S::Error> {
-        list.iter().map(|duration| duration.as_millis() as u64).collect::<Vec<u64>>().serialize(to)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Duration>, D::Error> {
-        Ok(Vec::<u64>::deserialize(from)?.into_iter().map(Duration::from_millis).collect())
     }
 }
 

@@ -19,18 +19,3 @@ pub fn parse(text: &str) -> Option<Time> {
 pub fn now() -> String {
     format(Utc::now())
 }
-
-/// (De)serialises an optional time as text.
-pub(crate) mod as_text {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    use super::Time;
-
-    pub fn serialize<S: Serializer>(time: &Option<Time>, to: S) -> Result<S::Ok, S::Error> {
-        time.map(super::format).serialize(to)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Time>, D::Error> {
-        Ok(Option::<String>::deserialize(from)?.as_deref().and_then(super::parse))
-    }
-}
