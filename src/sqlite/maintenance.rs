@@ -5,24 +5,15 @@ use std::path::Path;
 
 use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
-use rusqlite::{Connection, TransactionBehavior, params};
+use rusqlite::{Connection, Row, params};
 
 use super::error::{Doing, database};
 use super::{Sqlite, migrate, newest, text_of, wal};
 use crate::error::{DatabaseErrorKind, Result};
 use crate::model::time;
 
-/// A number of a consumer that points where it cannot.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stray {
-    pub consumer: String,
-    /// As the table has it.
-    pub value: String,
-}
-
-/// In these conditions, `?1` is the newest id ever given.
+/// Which cursors point where they cannot. `?1` is the newest id ever given.
 const STRAY_CURSOR: &str = "(typeof(last_acked_id) <> 'integer' OR last_acked_id > ?1 OR last_acked_id < 0)";
-const STRAY_WATERMARK: &str = "scanned_upto > ?1";
 
 impl Sqlite {
     /// Opens a database to examine it: it may be older than this program, is not brought up to date,
@@ -119,87 +110,35 @@ impl Sqlite {
         migrate::use_wal(&self.conn, path)
     }
 
-    /// Whether ids of events that are gone are never given again.
-    pub fn has_autoincrement(&self) -> Result<bool> {
-        let sql = "SELECT upper(sql) LIKE '%AUTOINCREMENT%' FROM main.sqlite_schema WHERE name = 'events'";
-        self.conn.query_row(sql, [], |row| row.get(0)).doing("reading the schema")
-    }
-
-    /// Whether SQLite remembers a smaller newest id than there are events.
-    pub fn sequence_is_behind(&self) -> Result<bool> {
-        let sql = "SELECT coalesce((SELECT CAST(seq AS INTEGER) FROM main.sqlite_sequence WHERE name = 'events'), 0) \
-                   < coalesce((SELECT max(id) FROM main.events), 0)";
-        self.conn.query_row(sql, [], |row| row.get(0)).doing("reading the schema")
-    }
-
-    pub fn repair_sequence(&mut self) -> Result<()> {
-        self.repair("repairing the sequence of ids", |conn, newest| {
-            let sql = "UPDATE sqlite_sequence SET seq = ? WHERE name = 'events'";
-            if conn.execute(sql, [newest])? == 0 {
-                conn.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('events', ?)", [newest])?;
-            }
-            Ok(())
-        })
-    }
-
-    /// Cursors beyond the newest event ever, and cursors that are not numbers.
-    pub fn stray_cursors(&self) -> Result<Vec<Stray>> {
-        self.stray(&format!(
-            "SELECT consumer_id, quote(last_acked_id) FROM main.consumer_progress WHERE {STRAY_CURSOR}"
-        ))
-    }
-
-    /// Sets such cursors to the newest event, or, where they are not numbers, to 0.
-    pub fn repair_cursors(&mut self) -> Result<()> {
-        self.repair("repairing cursors", |conn, newest| {
-            let sql = format!(
-                "UPDATE consumer_progress SET updated_at = ?2, last_acked_id = \
-                        CASE WHEN typeof(last_acked_id) = 'integer' THEN max(0, min(last_acked_id, ?1)) ELSE 0 END \
-                 WHERE {STRAY_CURSOR}"
-            );
-            conn.execute(&sql, params![newest, time::now()]).map(drop)
-        })
-    }
-
-    /// Consumers whose watermark is beyond the newest event ever: new events would not wake them.
-    pub fn stray_watermarks(&self) -> Result<Vec<Stray>> {
-        self.stray(&format!("SELECT consumer_id, scanned_upto FROM consumers WHERE {STRAY_WATERMARK}"))
-    }
-
-    pub fn repair_watermarks(&mut self) -> Result<()> {
-        self.repair("repairing watermarks", |conn, newest| {
-            let sql = format!(
-                "UPDATE consumers SET scanned_filter = NULL, scanned_from = NULL, scanned_upto = NULL \
-                 WHERE {STRAY_WATERMARK}"
-            );
-            conn.execute(&sql, [newest]).map(drop)
-        })
-    }
-
-    fn stray(&self, sql: &str) -> Result<Vec<Stray>> {
-        let ask = || -> rusqlite::Result<Vec<Stray>> {
-            let mut statement = self.conn.prepare(&format!("{sql} ORDER BY consumer_id"))?;
-            let rows = statement.query_map([newest(&self.conn)?], |row| {
-                let consumer = row.get_ref(0).map(text_of)?.unwrap_or_default();
-                let value = match row.get_ref(1)? {
-                    ValueRef::Integer(number) => number.to_string(),
-                    other => text_of(other).unwrap_or_default(),
-                };
-                Ok(Stray { consumer, value })
-            })?;
+    /// Cursors beyond the newest event ever, and cursors that are not numbers: whose they are, and what they
+    /// are in SQL.
+    pub fn stray_cursors(&self) -> Result<Vec<(String, String)>> {
+        let ask = || -> rusqlite::Result<Vec<(String, String)>> {
+            let mut statement = self.conn.prepare(&format!(
+                "SELECT consumer_id, quote(last_acked_id) FROM main.consumer_progress WHERE {STRAY_CURSOR} \
+                 ORDER BY consumer_id"
+            ))?;
+            let text =
+                |row: &Row<'_>, column| row.get_ref(column).map(text_of).map(Option::unwrap_or_default);
+            let rows =
+                statement.query_map([newest(&self.conn)?], |row| Ok((text(row, 0)?, text(row, 1)?)))?;
             rows.collect()
         };
         ask().doing("reading the cursors")
     }
 
-    fn repair(
-        &mut self,
-        doing: &'static str,
-        work: impl FnOnce(&Connection, i64) -> rusqlite::Result<()>,
-    ) -> Result<()> {
-        let transaction = self.conn.transaction_with_behavior(TransactionBehavior::Immediate).doing(doing)?;
+    /// Sets such cursors to the newest event, or, where they are not numbers, to 0.
+    pub fn repair_cursors(&mut self) -> Result<()> {
+        let doing = "repairing cursors";
+        let transaction = self.write(doing)?;
         let newest = newest(&transaction).doing(doing)?;
-        work(&transaction, newest).and_then(|()| transaction.commit()).doing(doing)
+        let sql = format!(
+            "UPDATE consumer_progress SET updated_at = ?2, last_acked_id = \
+                    CASE WHEN typeof(last_acked_id) = 'integer' THEN max(0, min(last_acked_id, ?1)) ELSE 0 END \
+             WHERE {STRAY_CURSOR}"
+        );
+        transaction.execute(&sql, params![newest, time::now()]).doing(doing)?;
+        transaction.commit().doing(doing)
     }
 
     /// Copies the database as it is now into the empty file at `path`, not synced.

@@ -288,16 +288,6 @@ fn a_thread_that_is_for_reading_only_can_be_examined() {
 }
 
 #[test]
-fn what_a_killed_init_left_is_removed() {
-    let world = with_events();
-    world.write("inbox/run/_init.lock", "");
-    world.write("inbox/run/_init.db", "half");
-    let problem = "an init that was killed left run/_init.lock, run/_init.db";
-    found_and_repaired(&world, "warning", problem, "it was removed");
-    assert_eq!(names(&world.path("inbox/run")), ["_commit", "_jsonl"]);
-}
-
-#[test]
 fn a_file_that_is_not_a_database_is_told_and_left_alone() {
     for (bytes, says) in [
         (&b"dear diary\n".repeat(500)[..], "is not a thread's database"),
@@ -453,33 +443,6 @@ fn another_journal_mode_is_switched_back() {
 }
 
 #[test]
-fn a_sequence_behind_the_events_is_set_to_the_newest() {
-    for sql in ["UPDATE sqlite_sequence SET seq = 2", "DELETE FROM sqlite_sequence"] {
-        let world = with_events();
-        world.db().execute_batch(sql).unwrap();
-        let problem = "sqlite_sequence is behind the newest event, so an id may be used twice";
-        found_and_repaired(&world, "error", problem, "it was set to the newest id");
-        assert_eq!(world.query("SELECT seq FROM sqlite_sequence WHERE name = 'events'"), 5);
-    }
-}
-
-#[test]
-fn ids_that_could_be_given_twice_are_told() {
-    let world = World::new();
-    fs::create_dir_all(world.path("inbox/run")).unwrap();
-    fs::create_dir_all(world.path("inbox/logs")).unwrap();
-    let schema = include_str!("../../src/sqlite/schema.sql").replace(" AUTOINCREMENT", "");
-    let conn = Connection::open(world.path("inbox/events.db")).unwrap();
-    // Another table has the sequence that SQLite keeps.
-    let other = "CREATE TABLE other (id INTEGER PRIMARY KEY AUTOINCREMENT)";
-    conn.execute_batch(&format!("PRAGMA journal_mode = WAL; {schema}; {other}")).unwrap();
-    drop(conn);
-    world.push("x");
-    let lines = findings(&world);
-    assert!(lines.len() == 1 && lines[0].contains("without AUTOINCREMENT"), "{lines:?}");
-}
-
-#[test]
 fn cursors_that_point_nowhere_are_set_back() {
     let done = "it was set to the newest event, or to 0 if it was not a number";
     for (value, shown, then) in [("99", "99", 5), ("-3", "-3", 0), ("'soon'", "'soon'", 0)] {
@@ -491,18 +454,6 @@ fn cursors_that_point_nowhere_are_set_back() {
         found_and_repaired(&world, "error", &problem, done);
         assert_eq!(world.query("SELECT last_acked_id FROM consumer_progress"), then);
     }
-}
-
-#[test]
-fn a_watermark_beyond_the_newest_event_is_removed() {
-    let world = with_events();
-    let sql = "UPDATE subscriptions SET filter = 'id > 2'; \
-               UPDATE consumers SET scanned_filter = 'id > 2', scanned_from = 0, scanned_upto = 50";
-    world.db().execute_batch(sql).unwrap();
-    let problem = "the filter of 'bot' is recorded as evaluated up to event 50, but the newest ever was 5, so \
-                   new events would not start its handler";
-    found_and_repaired(&world, "error", problem, "the record was removed");
-    assert_eq!(world.query("SELECT scanned_upto IS NULL FROM consumers"), 1);
 }
 
 #[test]

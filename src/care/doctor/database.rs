@@ -4,7 +4,6 @@ use super::{Doctor, Finding};
 use crate::error::Result;
 use crate::files::DB;
 use crate::sqlite::Sqlite;
-use crate::sqlite::maintenance::Stray;
 use crate::store::Store;
 
 /// Examines the database, and returns it open for reading (and, when the doctor repairs, writing);
@@ -82,22 +81,9 @@ fn index_in(error: &str) -> Option<&str> {
 
 fn schema(doctor: &mut Doctor<'_>, store: &mut Sqlite) -> Result<()> {
     const CHECK: &str = "schema";
-    if !store.has_autoincrement()? {
-        let problem = "the table events is made without AUTOINCREMENT, so the id of an event that was deleted \
-                       may be given again";
-        let advice =
-            "make a new thread and copy the events: `thread peek … | thread push --thread <new> --batch`";
-        doctor.tell(Finding::error(CHECK, problem).advise(advice));
-    } else if store.sequence_is_behind()? {
-        let problem = "sqlite_sequence is behind the newest event, so an id may be used twice";
-        doctor.found(Finding::error(CHECK, problem), || {
-            store.repair_sequence()?;
-            Ok("it was set to the newest id")
-        });
-    }
     // Before the schema is brought up to date, which sets back cursors without a word.
     let newest = store.newest()?;
-    for Stray { consumer, value } in store.stray_cursors()? {
+    for (consumer, value) in store.stray_cursors()? {
         let problem =
             format!("the cursor of '{consumer}' is {value}, but the newest event ever was {newest}");
         doctor.found(Finding::error("cursor", problem), || {
@@ -119,16 +105,6 @@ fn schema(doctor: &mut Doctor<'_>, store: &mut Sqlite) -> Result<()> {
             doctor.found(Finding::error(CHECK, format!("the schema lacks {name}")), || {
                 store.migrate()?;
                 Ok("it was made again")
-            });
-        }
-        for Stray { consumer, value } in store.stray_watermarks()? {
-            let problem = format!(
-                "the filter of '{consumer}' is recorded as evaluated up to event {value}, but the newest ever was \
-                 {newest}, so new events would not start its handler"
-            );
-            doctor.found(Finding::error("cursor", problem), || {
-                store.repair_watermarks()?;
-                Ok("the record was removed")
             });
         }
     }

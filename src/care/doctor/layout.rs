@@ -1,4 +1,4 @@
-//! The files and directories: are they there, who may write them, and what was left behind.
+//! The files and directories: are they there, and who may read and write them.
 
 use std::io;
 use std::path::Path;
@@ -7,8 +7,7 @@ use rustix::fs::{FileType, Stat};
 
 use super::{Doctor, Finding};
 use crate::error::IoContext;
-use crate::files::lock::Lock;
-use crate::files::{Access, DB, Files, JOURNAL, JSONL, SHM, WAL, refuse_odd};
+use crate::files::{DB, Files, JOURNAL, JSONL, SHM, WAL, refuse_odd};
 use crate::jsonl;
 
 const CHECK: &str = "layout";
@@ -44,7 +43,6 @@ pub fn check(doctor: &mut Doctor<'_>) -> bool {
             }
         }
     }
-    remains_of_init(doctor);
     surroundings(doctor);
     // New files take the mode of the database, which may have been changed.
     if let Ok(files) = Files::open(doctor.files.path()) {
@@ -161,33 +159,6 @@ fn owner_may(found: &Stat, db: &Stat, bits: u32) -> bool {
         () => bits >> 6,
     };
     found.st_mode & bits == bits
-}
-
-/// What an `init` that was killed leaves. One that is at work holds the lock.
-fn remains_of_init(doctor: &mut Doctor<'_>) {
-    const LOCK: &str = "run/_init.lock";
-    let files = doctor.files.clone();
-    let suffixes = [".lock", ".db", ".db-wal", ".db-shm", ".db-journal"];
-    let names = suffixes.map(|suffix| format!("run/_init{suffix}"));
-    let left = || names.iter().filter(|name| files.exists(name)).map(String::as_str).collect::<Vec<_>>();
-    if left().is_empty() {
-        return;
-    }
-    // Another init waits for its turn, so that trying the lock turns nobody away.
-    let lock = files.open_file(LOCK, Access::Read).and_then(Lock::try_take_file);
-    let left = left();
-    if left.is_empty() || matches!(lock, Ok(None)) {
-        return;
-    }
-    let problem = format!("an init that was killed left {}", left.join(", "));
-    doctor.found(Finding::warning(CHECK, problem), || {
-        let remove = |name: &&str| files.remove(name).at("remove", &files.path_of(name));
-        left.iter().try_for_each(remove)?;
-        Ok("it was removed")
-    });
-    if let Ok(Some(lock)) = lock {
-        lock.release();
-    }
 }
 
 #[cfg(test)]
