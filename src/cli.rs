@@ -41,6 +41,7 @@ mod subscribe;
 mod unsubscribe;
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::panic;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -48,7 +49,7 @@ use std::sync::{Mutex, PoisonError};
 
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use self::consumer::ConsumerArg;
 use self::error::{Failure, Result, WithHint};
@@ -286,10 +287,9 @@ fn parse_alone(args: &[OsString]) -> Option<(Command, Globals)> {
 /// Prints which program this is.
 fn version(as_json: bool) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
-    if as_json {
-        return output::json(&json!({ "version": version, "sqlite": rusqlite::version() }));
-    }
-    output::line(format_args!("thread {version}"))
+    let globals = Globals { json: as_json, ..Globals::default() };
+    let json = json!({ "version": version, "sqlite": rusqlite::version() });
+    globals.print(format_args!("thread {version}"), json)
 }
 
 /// What the last panic said, and where it was.
@@ -352,6 +352,11 @@ impl Globals {
     pub fn open(&self) -> Result<Queue> {
         Ok(Queue::open(self.path()?)?)
     }
+
+    /// Prints one line to stdout: the text, or the JSON with --json.
+    fn print(&self, text: impl Display, json: Value) -> Result<()> {
+        if self.json { output::json(&json) } else { output::line(text) }
+    }
 }
 
 /// Warns when a cursor was asked to go past the newest event.
@@ -374,10 +379,13 @@ fn wake_consumer(queue: &mut Queue, consumer: &ConsumerId) {
 
 /// Prints which consumer was changed.
 fn print_consumer(consumer: &ConsumerId, globals: &Globals) -> Result<()> {
-    if globals.json {
-        return output::json(&json!({ "consumer_id": consumer.as_str() }));
-    }
-    output::line(output::plain(consumer.as_str()))
+    let name = consumer.as_str();
+    globals.print(output::plain(name), json!({ "consumer_id": name }))
+}
+
+/// Prints where a cursor is now.
+fn print_cursor(consumer: &ConsumerId, at: i64, globals: &Globals) -> Result<()> {
+    globals.print(at, json!({ "consumer_id": consumer.as_str(), "last_acked_id": at }))
 }
 
 /// Reads an event id: a plain decimal integer, 0 or more.

@@ -1,11 +1,10 @@
 //! `thread ack`: acknowledging events without reading more.
 
 use clap::Args;
-use serde_json::json;
 
 use super::consumer::Second;
 use super::error::Result;
-use super::{ConsumerArg, Globals, event_id, output, warn_if_clamped};
+use super::{ConsumerArg, Globals, event_id, output, print_cursor, warn_if_clamped};
 use crate::store::Moved;
 
 /// Acknowledge events without reading them
@@ -38,10 +37,6 @@ impl Ack {
                 "the cursor is at {at} already and was not moved back; `thread seek` moves it back"
             ));
         }
-        let at = moved.position();
-        if globals.json {
-            return output::json(&json!({ "consumer_id": consumer.as_str(), "last_acked_id": at }));
-        }
-        output::line(at)
+        print_cursor(&consumer, moved.position(), globals)
     }
 }

@@ -10,7 +10,7 @@ use super::{ConsumerArg, Globals, event_id, wake_consumer};
 use crate::error::Error;
 use crate::files::log::Level;
 use crate::model::run::Deliver;
-use crate::model::subscription::{ConsumerId, DeadLetter};
+use crate::model::subscription::{ConsumerId, DeadLetter, Subscription};
 use crate::queue::{Queue, Selection};
 
 /// List, retry or discard events that a handler kept failing on
@@ -126,11 +126,18 @@ impl Which {
 
     fn retry(&self, globals: &Globals) -> Result<()> {
         let event = self.selected()?;
-        if self.all && self.consumer.name()?.is_none() {
-            return self.retry_everybodys(globals);
-        }
-        let (mut queue, consumer) = self.open(globals)?;
-        if queue.subscription(&consumer)?.options.deliver != Deliver::Stdin {
+        let everybody = self.all && self.consumer.name()?.is_none();
+        let one = if everybody { None } else { Some(self.consumer.existing()?) };
+        let mut queue = globals.open()?;
+        let can_be_given = |subscription: &Subscription| subscription.options.deliver == Deliver::Stdin;
+        let mut consumers = match &one {
+            None => queue.store().subscriptions()?,
+            Some(consumer) => {
+                check_known(&mut queue, consumer)?;
+                vec![queue.subscription(consumer)?]
+            }
+        };
+        if let (Some(consumer), false) = (&one, consumers.iter().all(can_be_given)) {
             return Err(Failure::failed(
                 format_args!(
                     "the consumer '{consumer}' pops for itself, so nothing can be delivered to it again"
@@ -139,30 +146,15 @@ impl Which {
                  `thread dead show`",
             ));
         }
-        let count = queue.store().retry_dead_letters(&consumer, event)?;
-        self.record(&queue, &consumer, "retry", count)?;
-        wake_consumer(&mut queue, &consumer);
-        print_count(&consumer, count, globals)
-    }
-
-    /// Retries the dead letters of all consumers that can be given them.
-    fn retry_everybodys(&self, globals: &Globals) -> Result<()> {
-        let mut queue = globals.open()?;
+        consumers.retain(|one| !everybody || (one.dead > 0 && can_be_given(one)));
         let mut total = 0;
-        for subscription in queue.store().subscriptions()? {
-            if subscription.dead == 0 || subscription.options.deliver != Deliver::Stdin {
-                continue;
-            }
-            let consumer = subscription.consumer;
-            let count = queue.store().retry_dead_letters(&consumer, None)?;
+        for Subscription { consumer, .. } in consumers {
+            let count = queue.store().retry_dead_letters(&consumer, event)?;
             self.record(&queue, &consumer, "retry", count)?;
             wake_consumer(&mut queue, &consumer);
             total += count;
         }
-        if globals.json {
-            return output::json(&json!({ "consumer_id": null, "count": total }));
-        }
-        output::line(total)
+        print_count(one.as_ref(), total, globals)
     }
 
     fn discard(&self, globals: &Globals) -> Result<()> {
@@ -170,7 +162,7 @@ impl Which {
         let (mut queue, consumer) = self.open(globals)?;
         let count = queue.store().discard_dead_letters(&consumer, event)?;
         self.record(&queue, &consumer, "discard", count)?;
-        print_count(&consumer, count, globals)
+        print_count(Some(&consumer), count, globals)
     }
 
     fn open(&self, globals: &Globals) -> Result<(Queue, ConsumerId)> {
@@ -254,9 +246,6 @@ fn text_line(letter: &DeadLetter, with_name: bool) -> String {
     )
 }
 
-fn print_count(consumer: &ConsumerId, count: usize, globals: &Globals) -> Result<()> {
-    if globals.json {
-        return output::json(&json!({ "consumer_id": consumer.as_str(), "count": count }));
-    }
-    output::line(count)
+fn print_count(consumer: Option<&ConsumerId>, count: usize, globals: &Globals) -> Result<()> {
+    globals.print(count, json!({ "consumer_id": consumer.map(ConsumerId::as_str), "count": count }))
 }

@@ -43,9 +43,7 @@ impl Init {
             Err(Error::AlreadyAThread(dir)) if self.if_missing => Queue::open(dir)?.path().to_owned(),
             made => made?,
         };
-        if globals.json {
-            return output::json(&json!({ "thread": dir.to_string_lossy() }));
-        }
-        output::line(output::plain(&dir.to_string_lossy()))
+        let dir = dir.to_string_lossy();
+        globals.print(output::plain(&dir), json!({ "thread": dir }))
     }
 }

@@ -115,14 +115,7 @@ impl Push {
             let mut progress = Progress::of("writing events.jsonl", None);
             finish(&mut queue, last_source, &mut |events| progress.advance(events));
         }
-        confirm(match globals.json {
-            true => output::json(&json!({
-                "count": count,
-                "first_id": first_id,
-                "last_id": last_id,
-            })),
-            false => output::line(count),
-        });
+        confirm(globals.print(count, json!({ "count": count, "first_id": first_id, "last_id": last_id })));
         match (first_id, last_id) {
             (Some(first), Some(last)) => wait_for_delivery(&mut queue, self.sync, first, last),
             _ => Ok(()),

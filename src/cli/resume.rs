@@ -43,11 +43,11 @@ impl Resume {
                 done => done?,
             }
         }
-        if globals.json {
-            let names: Vec<&str> = consumers.iter().map(ConsumerId::as_str).collect();
-            return output::json(&json!({ "consumers": names }));
+        if !globals.json {
+            return consumers.iter().try_for_each(|consumer| output::line(output::plain(consumer.as_str())));
         }
-        consumers.iter().try_for_each(|consumer| output::line(output::plain(consumer.as_str())))
+        let names: Vec<&str> = consumers.iter().map(ConsumerId::as_str).collect();
+        output::json(&json!({ "consumers": names }))
     }
 }
 

@@ -1,11 +1,10 @@
 //! `thread seek`: moving a consumer's cursor.
 
 use clap::Args;
-use serde_json::json;
 
 use super::consumer::Second;
 use super::error::Result;
-use super::{ConsumerArg, Globals, event_id, output, wake_consumer, warn_if_clamped};
+use super::{ConsumerArg, Globals, event_id, print_cursor, wake_consumer, warn_if_clamped};
 use crate::files::log::Level;
 use crate::model::time::{self, Time};
 use crate::store::Move;
@@ -74,9 +73,6 @@ impl Seek {
         let at = moved.position();
         queue.log(Level::Info, format_args!("seek: consumer={consumer} last_acked_id={at}"));
         wake_consumer(&mut queue, &consumer);
-        if globals.json {
-            return output::json(&json!({ "consumer_id": consumer.as_str(), "last_acked_id": at }));
-        }
-        output::line(at)
+        print_cursor(&consumer, at, globals)
     }
 }
