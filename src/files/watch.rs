@@ -21,17 +21,37 @@ pub const WITHOUT_NOTICES: Duration = Duration::from_millis(50);
 /// processors from it.
 pub const PAUSE: Duration = Duration::from_millis(3);
 
-/// Watches one file of a thread.
+/// Watches files of threads, with one descriptor.
 #[derive(Debug)]
 pub struct Watcher {
     /// Notices of the file system; none where they cannot be had.
     notices: Option<OwnedFd>,
 }
 
+/// What a [`Watcher`] tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice {
+    /// The file of this watch was touched.
+    Touched(i32),
+    /// It is there no longer, and neither is the watch.
+    Gone(i32),
+    /// There were more than the system keeps: any file may have been touched.
+    Overflow,
+}
+
 impl Watcher {
+    /// Watches no file yet.
+    pub fn open() -> Watcher {
+        Watcher { notices: queue() }
+    }
+
     /// Watches the file from now on, making it first if need be.
     pub fn new(files: &Files, name: &str) -> Watcher {
-        Watcher { notices: notices_of(files, name) }
+        let watcher = Watcher::open();
+        match watcher.add(files, name) {
+            Some(_) => watcher,
+            None => Watcher { notices: None },
+        }
     }
 
     /// The descriptor that becomes readable with a notice, for an event loop; `None` where there are
@@ -42,13 +62,7 @@ impl Watcher {
 
     /// Takes the notices that are there. Returns whether there were any, or may have been.
     pub fn clear(&self) -> bool {
-        let Some(notices) = &self.notices else { return true };
-        let mut bytes = [0_u8; 4096];
-        let mut any = false;
-        while rustix::io::read(notices, &mut bytes).is_ok_and(|read| read > 0) {
-            any = true;
-        }
-        any
+        self.notices.is_none() || !self.take().is_empty()
     }
 
     /// Waits for a notice, for `timeout`, or for the time after which to look without one, whichever
@@ -71,40 +85,22 @@ impl Watcher {
     }
 }
 
-/// Watches files of many threads with one descriptor.
-#[derive(Debug)]
-pub struct SharedWatcher {
-    notices: Option<OwnedFd>,
-}
-
-/// What a [`SharedWatcher`] tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Notice {
-    /// The file of this watch was touched.
-    Touched(i32),
-    /// It is there no longer, and neither is the watch.
-    Gone(i32),
-    /// There were more than the system keeps: any file may have been touched.
-    Overflow,
-}
-
-impl SharedWatcher {
-    pub fn open() -> SharedWatcher {
-        SharedWatcher { notices: queue() }
-    }
-
-    /// As [`Watcher::notices`].
-    pub fn notices(&self) -> Option<BorrowedFd<'_>> {
-        self.notices.as_ref().map(AsFd::as_fd)
-    }
-
-    /// Watches a file from now on, making it first if need be, and returns the watch; `None` where
+#[cfg(target_os = "linux")]
+impl Watcher {
+    /// Watches one more file from now on, making it first if need be, and returns the watch; `None` where
     /// there are no notices. Keeps no descriptor of the file.
     pub fn add(&self, files: &Files, name: &str) -> Option<i32> {
-        add_to(self.notices.as_ref()?, files, name)
+        use std::os::fd::AsRawFd;
+
+        use rustix::fs::inotify::{WatchFlags, add_watch};
+
+        let notices = self.notices.as_ref()?;
+        let file = files.open_lock(name).ok()?;
+        // By its descriptor: by its name, somebody could put another file in its place.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        add_watch(notices, path, WatchFlags::ATTRIB | WatchFlags::MODIFY).ok()
     }
 
-    #[cfg(target_os = "linux")]
     pub fn remove(&self, watch: i32) {
         if let Some(notices) = &self.notices {
             // A file that is gone is not watched any more.
@@ -112,11 +108,7 @@ impl SharedWatcher {
         }
     }
 
-    #[cfg(not(target_os = "linux"))]
-    pub fn remove(&self, _: i32) {}
-
     /// Takes the notices that are there.
-    #[cfg(target_os = "linux")]
     pub fn take(&self) -> Vec<Notice> {
         use rustix::fs::inotify::{ReadFlags, Reader};
 
@@ -133,17 +125,6 @@ impl SharedWatcher {
         }
         taken
     }
-
-    #[cfg(not(target_os = "linux"))]
-    pub fn take(&self) -> Vec<Notice> {
-        Vec::new()
-    }
-}
-
-fn notices_of(files: &Files, name: &str) -> Option<OwnedFd> {
-    let queue = queue()?;
-    add_to(&queue, files, name)?;
-    Some(queue)
 }
 
 #[cfg(target_os = "linux")]
@@ -153,24 +134,21 @@ fn queue() -> Option<OwnedFd> {
     init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()
 }
 
-#[cfg(target_os = "linux")]
-fn add_to(queue: &OwnedFd, files: &Files, name: &str) -> Option<i32> {
-    use std::os::fd::AsRawFd;
+/// Elsewhere there are no notices.
+#[cfg(not(target_os = "linux"))]
+impl Watcher {
+    pub fn add(&self, _: &Files, _: &str) -> Option<i32> {
+        None
+    }
 
-    use rustix::fs::inotify::{WatchFlags, add_watch};
+    pub fn remove(&self, _: i32) {}
 
-    let file = files.open_lock(name).ok()?;
-    // By its descriptor: by its name, somebody could put another file in its place.
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    add_watch(queue, path, WatchFlags::ATTRIB | WatchFlags::MODIFY).ok()
+    pub fn take(&self) -> Vec<Notice> {
+        Vec::new()
+    }
 }
 
 #[cfg(not(target_os = "linux"))]
 fn queue() -> Option<OwnedFd> {
-    None
-}
-
-#[cfg(not(target_os = "linux"))]
-fn add_to(_: &OwnedFd, _: &Files, _: &str) -> Option<i32> {
     None
 }

@@ -27,7 +27,7 @@ use super::{Launcher, handler, supervisor, wake};
 use crate::error::{Error, IoContext, Result};
 use crate::files::log::Level;
 use crate::files::stamp::Stamp;
-use crate::files::watch::{LOOK_EVERY, Notice, PAUSE, SharedWatcher, WITHOUT_NOTICES};
+use crate::files::watch::{LOOK_EVERY, Notice, PAUSE, WITHOUT_NOTICES, Watcher};
 use crate::files::{self, COMMIT, Files};
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
@@ -87,7 +87,7 @@ pub fn follow(
     let mut worker = Worker {
         scope,
         launcher,
-        watcher: SharedWatcher::open(),
+        watcher: Watcher::open(),
         threads: BTreeMap::new(),
         by_watch: HashMap::new(),
         told: HashSet::new(),
@@ -109,7 +109,7 @@ pub fn follow(
 struct Worker<'a> {
     scope: &'a Scope,
     launcher: &'a Launcher,
-    watcher: SharedWatcher,
+    watcher: Watcher,
     /// By their absolute paths.
     threads: BTreeMap<PathBuf, Followed>,
     by_watch: HashMap<i32, PathBuf>,
