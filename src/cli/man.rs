@@ -40,7 +40,7 @@ impl Man {
         }
         let mut page = Vec::new();
         write_page(command, &names, &mut page).with_hint("cannot write the page", "try again")?;
-        output::bytes(ascii(&String::from_utf8_lossy(&page)).as_bytes()).map(drop)
+        output::bytes(&page).map(drop)
     }
 }
 
@@ -80,18 +80,6 @@ fn write_section(section: &str, page: &mut Roff) {
         page.text([roman(line.strip_prefix("  ").unwrap_or(line))]);
     }
     page.control("fi", []);
-}
-
-/// The page in ASCII alone: formatters differ in what else they read.
-fn ascii(page: &str) -> String {
-    let mut text = String::new();
-    for c in page.chars() {
-        match c {
-            c if c.is_ascii() => text.push(c),
-            c => text.push_str(&format!("\\[u{:04X}]", u32::from(c))),
-        }
-    }
-    text
 }
 
 /// The name of a page as other pages name it.

@@ -67,7 +67,7 @@ pub struct Subscribe {
     #[arg(long, value_name = "N", default_value = "5", value_parser = attempts, allow_negative_numbers = true)]
     max_attempts: u32,
     /// Waits between attempts; the last repeats
-    #[arg(long, value_name = "D,D,…", default_value = "1s,5s,30s,2m,10m", value_parser = backoff)]
+    #[arg(long, value_name = "D,D,...", default_value = "1s,5s,30s,2m,10m", value_parser = backoff)]
     backoff: Backoff,
     /// End a run after this time: TERM to its whole process group, KILL 10 s later
     #[arg(long, value_name = "D", value_parser = duration::parse_positive)]

@@ -86,7 +86,7 @@ struct Line<'a> {
     #[serde(borrow, default)]
     subtype: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    content: Option<&'a RawValue>,
+    content: &'a RawValue,
     #[serde(borrow)]
     metadata: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -234,20 +234,16 @@ impl<'a> NewEvent<'a> {
         }
         let line: Line<'a> = serde_json::from_str(text).map_err(|e| InvalidEvent(explain_json(&e)))?;
         let missing = |key: &str| InvalidEvent(format!("has no '{key}'"));
-        let content = match line.content.map(RawValue::get) {
-            // serde_json reads a null as an absent value, so the text decides.
-            None if has_null_content(text) => return Err(InvalidEvent("has 'content' null".into())),
-            None => return Err(missing("content")),
+        let content = match line.content.get() {
+            "null" => return Err(InvalidEvent("has 'content' null".into())),
             // Without an escape, the text is what stands between the quotes.
-            Some(json) if json.starts_with('"') && memchr::memchr(b'\\', json.as_bytes()).is_none() => {
+            json if json.starts_with('"') && memchr::memchr(b'\\', json.as_bytes()).is_none() => {
                 Cow::Borrowed(&json[1..json.len() - 1])
             }
-            Some(json) if json.starts_with('"') => {
-                let text: Text<'a> =
-                    serde_json::from_str(json).map_err(|e| InvalidEvent(explain_json(&e)))?;
-                text.0
+            json if json.starts_with('"') => {
+                Cow::Owned(serde_json::from_str(json).map_err(|e| InvalidEvent(explain_json(&e)))?)
             }
-            Some(json) => Cow::Borrowed(json),
+            json => Cow::Borrowed(json),
         };
         let or = |value: Option<Cow<'a, str>>, default: &'a Option<String>| {
             value.or_else(|| default.as_deref().map(Cow::Borrowed))
@@ -274,20 +270,6 @@ impl<'a> NewEvent<'a> {
     }
 }
 
-/// A JSON string, borrowed when it holds no escapes.
-#[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-
-/// Tells whether the object has a `content` key at all; called only when its value read as null.
-fn has_null_content(text: &str) -> bool {
-    #[derive(Deserialize)]
-    struct Content {
-        #[serde(rename = "content")]
-        _content: IgnoredAny,
-    }
-    serde_json::from_str::<Content>(text).is_ok()
-}
-
 /// serde_json's message without the line number, which is always 1 and would mislead.
 fn plain_message(error: &serde_json::Error) -> String {
     error.to_string().split(" at line ").next().unwrap_or_default().to_owned()
@@ -295,6 +277,9 @@ fn plain_message(error: &serde_json::Error) -> String {
 
 fn explain_json(error: &serde_json::Error) -> String {
     let message = plain_message(error);
+    if let Some(field) = message.strip_prefix("missing field `") {
+        return format!("has no '{}'", field.trim_end_matches('`'));
+    }
     match error.classify() {
         serde_json::error::Category::Data => format!("has a wrong value: {message}"),
         _ => format!("is not valid JSON (column {}: {message})", error.column()),
