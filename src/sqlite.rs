@@ -23,7 +23,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
-use self::error::{Doing, database};
+use self::error::{Doing, Failed, commit, database};
 use crate::error::{DatabaseErrorKind, Error, Result};
 use crate::model::event::Row;
 use crate::model::filter::{self, Filter};
@@ -131,6 +131,18 @@ impl Sqlite {
         self.conn.transaction_with_behavior(TransactionBehavior::Immediate).doing(doing)
     }
 
+    /// Does `work` in a transaction that writes: all of it or, if it fails, nothing.
+    fn transact<T>(
+        &mut self,
+        doing: &'static str,
+        work: impl FnOnce(&Connection) -> Result<T, Failed>,
+    ) -> Result<T> {
+        let transaction = self.write(doing)?;
+        let done = work(&transaction).doing(doing)?;
+        transaction.commit().map_err(|e| commit(e, doing))?;
+        Ok(done)
+    }
+
     /// Refuses to write where one may only read: the database says so itself, but not of an older
     /// one, for whose missing parts views stand in.
     fn must_be_writable(&self, doing: &'static str) -> Result<()> {
@@ -219,26 +231,33 @@ impl Store for Sqlite {
     }
 
     fn subscribe(&mut self, new: &NewSubscription) -> Result<Option<Moved>> {
-        consumers::subscribe(self, new)
+        self.transact("subscribing", |conn| consumers::subscribe(conn, new))
     }
 
     fn unsubscribe(&mut self, consumer: &ConsumerId) -> Result<Subscription> {
-        consumers::unsubscribe(self, consumer)
+        self.transact("unsubscribing", |conn| consumers::unsubscribe(conn, consumer))
     }
 
     fn move_cursor(&mut self, consumer: &ConsumerId, id: i64, how: Move) -> Result<Moved> {
-        consumers::move_cursor(self, consumer, id, how)
-    }
-
-    fn update_run(&mut self, seen: &Subscription, update: &RunUpdate) -> Result<Option<Subscription>> {
-        match update.durable {
-            true => consumers::update_run(self, seen, update),
-            false => self.unsynced(|store| consumers::update_run(store, seen, update)),
+        let doing = "recording the cursor";
+        // Asking first keeps a poll that moves nothing from waiting for the write lock.
+        match consumers::plan_move(&self.conn, consumer, id, how).doing(doing)? {
+            (moved, None) => Ok(moved),
+            _ => self.transact(doing, |conn| consumers::move_cursor(conn, consumer, id, how)),
         }
     }
 
+    fn update_run(&mut self, seen: &Subscription, update: &RunUpdate) -> Result<Option<Subscription>> {
+        let record = |store: &mut Sqlite| {
+            let doing = "recording the state of a consumer";
+            store.transact(doing, |conn| consumers::update_run(conn, seen, update))
+        };
+        if update.durable { record(self) } else { self.unsynced(record) }
+    }
+
     fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<()> {
-        self.unsynced(|store| consumers::remember_scan(&store.conn, seen, upto, failures))
+        let doing = "remembering how far a filter was evaluated";
+        self.unsynced(|store| consumers::remember_scan(&store.conn, seen, upto, failures).doing(doing))
     }
 
     fn dead_letters(&mut self, consumer: Option<&ConsumerId>) -> Result<Vec<DeadLetter>> {

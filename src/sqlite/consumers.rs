@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use rusqlite::types::{ToSql, Value};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::error::{Doing, commit};
-use super::{Sqlite, bytes_of, dead_letters, newest, text_of, unknown};
-use crate::error::{Error, Result};
+use super::error::Failed;
+use super::{bytes_of, dead_letters, newest, text_of, unknown};
+use crate::error::Error;
 use crate::model::subscription::{ConsumerId, NewSubscription, ScanWatermark, Subscription};
 use crate::model::time;
 use crate::store::{FilterFailure, Move, Moved, RunUpdate};
@@ -84,42 +84,30 @@ fn to_json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).expect("numbers and text always have a JSON form")
 }
 
-pub fn subscribe(store: &mut Sqlite, new: &NewSubscription) -> Result<Option<Moved>> {
-    let doing = "subscribing";
+pub fn subscribe(conn: &Connection, new: &NewSubscription) -> Result<Option<Moved>, Failed> {
     let consumer = new.consumer.as_str();
-    let transaction = store.write(doing)?;
-    let before = if new.replace { one(&transaction, &new.consumer).doing(doing)? } else { None };
+    let before = if new.replace { one(conn, &new.consumer)? } else { None };
     let kept = before.as_ref().is_some_and(|before| new.is_like(before));
     if before.is_some() && !kept {
-        let sql = "DELETE FROM subscriptions WHERE consumer_id = ?";
-        transaction.execute(sql, [consumer]).doing(doing)?;
+        conn.execute("DELETE FROM subscriptions WHERE consumer_id = ?", [consumer])?;
     }
-    let added = transaction
-        .execute(
-            "INSERT INTO subscriptions (consumer_id, handler_cmd, filter) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-            params![consumer, new.handler_cmd, new.filter],
-        )
-        .doing(doing)?;
+    let added = conn.execute(
+        "INSERT INTO subscriptions (consumer_id, handler_cmd, filter) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+        params![consumer, new.handler_cmd, new.filter],
+    )?;
     if added == 0 && !kept {
-        return Err(Error::AlreadySubscribed(new.consumer.clone()));
+        return Err(Error::AlreadySubscribed(new.consumer.clone()).into());
     }
     if added > 0 {
         // The row was made by a trigger.
         let cwd = new.cwd.as_deref().map(path_value);
         let run = before.map(|before| to_json(&before.state.replaced()));
-        transaction
-            .execute(
-                "UPDATE consumers SET cwd = ?2, options = ?3, run = ?4 WHERE consumer_id = ?1",
-                params![consumer, cwd, to_json(&new.options), run],
-            )
-            .doing(doing)?;
+        conn.execute(
+            "UPDATE consumers SET cwd = ?2, options = ?3, run = ?4 WHERE consumer_id = ?1",
+            params![consumer, cwd, to_json(&new.options), run],
+        )?;
     }
-    let moved = match new.from {
-        Some(id) => Some(move_in(&transaction, &new.consumer, id, Move::Seek).doing(doing)?),
-        None => None,
-    };
-    transaction.commit().map_err(|e| commit(e, doing))?;
-    moved.transpose()
+    new.from.map(|id| move_cursor(conn, &new.consumer, id, Move::Seek)).transpose()
 }
 
 /// A path as TEXT where it is text, else as a BLOB of its bytes.
@@ -130,102 +118,73 @@ fn path_value(path: &Path) -> Value {
     }
 }
 
-pub fn unsubscribe(store: &mut Sqlite, consumer: &ConsumerId) -> Result<Subscription> {
-    let doing = "unsubscribing";
-    let transaction = store.write(doing)?;
-    let removed = one(&transaction, consumer).doing(doing)?.ok_or_else(|| unknown(consumer))?;
-    let sql = "DELETE FROM subscriptions WHERE consumer_id = ?";
-    transaction.execute(sql, [consumer.as_str()]).doing(doing)?;
-    transaction.commit().map_err(|e| commit(e, doing))?;
+pub fn unsubscribe(conn: &Connection, consumer: &ConsumerId) -> Result<Subscription, Failed> {
+    let removed = one(conn, consumer)?.ok_or_else(|| unknown(consumer))?;
+    conn.execute("DELETE FROM subscriptions WHERE consumer_id = ?", [consumer.as_str()])?;
     Ok(removed)
 }
 
-pub fn move_cursor(store: &mut Sqlite, consumer: &ConsumerId, id: i64, how: Move) -> Result<Moved> {
-    let doing = "recording the cursor";
-    // Asking first keeps a poll that moves nothing from waiting for the write lock.
-    if let (moved, None) = plan_move(&store.conn, consumer, id, how).doing(doing)?? {
-        return Ok(moved);
+/// Moves a cursor, inside a transaction.
+pub fn move_cursor(conn: &Connection, consumer: &ConsumerId, id: i64, how: Move) -> Result<Moved, Failed> {
+    let (moved, target) = plan_move(conn, consumer, id, how)?;
+    if let Some(target) = target {
+        conn.execute(
+            "INSERT INTO consumer_progress (consumer_id, last_acked_id, updated_at) VALUES (?1, ?2, ?3) \
+             ON CONFLICT (consumer_id) DO UPDATE SET last_acked_id = ?2, updated_at = ?3",
+            params![consumer.as_str(), target, time::now()],
+        )?;
     }
-    let transaction = store.write(doing)?;
-    let moved = move_in(&transaction, consumer, id, how).doing(doing)??;
-    transaction.commit().map_err(|e| commit(e, doing))?;
     Ok(moved)
 }
 
-/// Moves a cursor inside a transaction.
-fn move_in(conn: &Connection, consumer: &ConsumerId, id: i64, how: Move) -> rusqlite::Result<Result<Moved>> {
-    let (moved, target) = match plan_move(conn, consumer, id, how)? {
-        Ok((moved, Some(target))) => (moved, target),
-        Ok((moved, None)) => return Ok(Ok(moved)),
-        Err(e) => return Ok(Err(e)),
-    };
-    conn.execute(
-        "INSERT INTO consumer_progress (consumer_id, last_acked_id, updated_at) VALUES (?1, ?2, ?3) \
-         ON CONFLICT (consumer_id) DO UPDATE SET last_acked_id = ?2, updated_at = ?3",
-        params![consumer.as_str(), target, time::now()],
-    )?;
-    Ok(Ok(moved))
-}
-
 /// Where a cursor will stand, and the id to write, if any.
-fn plan_move(
+pub fn plan_move(
     conn: &Connection,
     consumer: &ConsumerId,
     id: i64,
     how: Move,
-) -> rusqlite::Result<Result<(Moved, Option<i64>)>> {
+) -> Result<(Moved, Option<i64>), Failed> {
     let mut statement = conn.prepare_cached(
         "SELECT (SELECT CAST(last_acked_id AS INTEGER) FROM consumer_progress p WHERE p.consumer_id = s.consumer_id) \
          FROM subscriptions s WHERE s.consumer_id = ?",
     )?;
     let stored = statement.query_row([consumer.as_str()], |row| row.get::<_, Option<i64>>(0)).optional()?;
-    let Some(stored) = stored else { return Ok(Err(unknown(consumer))) };
-    let at = stored.unwrap_or(0);
+    let at = stored.ok_or_else(|| unknown(consumer))?.unwrap_or(0);
     let target = id.max(0).min(newest(conn)?);
     let moved = if target < id { Moved::Clamped(target) } else { Moved::To(target) };
-    Ok(Ok(if target < at && how == Move::Acknowledge {
+    Ok(if target < at && how == Move::Acknowledge {
         (Moved::Ahead(at), None)
-    } else if target == at {
-        (moved, None)
     } else {
-        (moved, Some(target))
-    }))
+        (moved, (target != at).then_some(target))
+    })
 }
 
 pub fn update_run(
-    store: &mut Sqlite,
+    conn: &Connection,
     seen: &Subscription,
     update: &RunUpdate,
-) -> Result<Option<Subscription>> {
-    let doing = "recording the state of a consumer";
+) -> Result<Option<Subscription>, Failed> {
     let consumer = &seen.consumer;
-    let transaction = store.write(doing)?;
-    let current = one(&transaction, consumer).doing(doing)?.filter(|current| {
-        let facts = |s: &Subscription| (s.revision, s.last_acked_id, s.rewinds, s.dead_to_retry);
-        current.is_same(seen) && facts(current) == facts(seen)
-    });
-    if current.is_none() {
+    let facts = |s: &Subscription| (s.revision, s.last_acked_id, s.rewinds, s.dead_to_retry);
+    let current = one(conn, consumer)?;
+    if !current.is_some_and(|current| current.is_same(seen) && facts(&current) == facts(seen)) {
         return Ok(None);
     }
-    transaction
-        .execute(
-            // A subscription read by a program that may only read has no row.
-            "UPDATE consumers SET run = ?2, revision = revision + 1 WHERE consumer_id = ?1",
-            params![consumer.as_str(), to_json(&update.state)],
-        )
-        .doing(doing)?;
+    conn.execute(
+        // A subscription read by a program that may only read has no row.
+        "UPDATE consumers SET run = ?2, revision = revision + 1 WHERE consumer_id = ?1",
+        params![consumer.as_str(), to_json(&update.state)],
+    )?;
     if let Some(change) = &update.dead_letter {
-        dead_letters::update(&transaction, consumer, change).doing(doing)?;
+        dead_letters::update(conn, consumer, change)?;
     }
     if update.cancel_retries {
-        dead_letters::cancel_retries(&transaction, consumer).doing(doing)?;
+        dead_letters::cancel_retries(conn, consumer)?;
     }
     if let Some(id) = update.acknowledge {
-        move_in(&transaction, consumer, id, Move::Acknowledge).doing(doing)??;
+        move_cursor(conn, consumer, id, Move::Acknowledge)?;
     }
-    let updated = one(&transaction, consumer).doing(doing)?;
-    transaction.commit().map_err(|e| commit(e, doing))?;
-    Ok(updated)
+    Ok(one(conn, consumer)?)
 }
 
 pub fn remember_scan(
@@ -233,11 +192,10 @@ pub fn remember_scan(
     seen: &Subscription,
     upto: i64,
     failures: &[FilterFailure],
-) -> Result<()> {
-    let doing = "remembering how far a filter was evaluated";
+) -> rusqlite::Result<()> {
     let Some(text) = seen.filter_text() else { return Ok(()) };
     // Whoever may only read has to look a second time.
-    if conn.is_readonly("main").doing(doing)? {
+    if conn.is_readonly("main")? {
         return Ok(());
     }
     let cursor = seen.last_acked_id;
@@ -245,22 +203,12 @@ pub fn remember_scan(
         Some(mark) if mark.filter == text && mark.from <= cursor && mark.upto >= cursor => mark.from,
         _ => cursor,
     };
-    conn.prepare_cached(
+    let mut update = conn.prepare_cached(
         "UPDATE consumers SET scanned_filter = ?, scanned_from = ?, scanned_upto = ?, \
                 filter_errors = filter_errors + ?, filter_error_id = max(filter_error_id, ?) \
          WHERE consumer_id = ? AND token = ?",
-    )
-    .and_then(|mut update| {
-        update.execute(params![
-            text,
-            from,
-            upto,
-            failures.len() as i64,
-            failures.last().map_or(0, |failure| failure.id),
-            seen.consumer.as_str(),
-            seen.token
-        ])
-    })
-    .map(drop)
-    .doing(doing)
+    )?;
+    let newest = failures.last().map_or(0, |failure| failure.id);
+    let (count, consumer) = (failures.len() as i64, seen.consumer.as_str());
+    update.execute(params![text, from, upto, count, newest, consumer, seen.token]).map(drop)
 }

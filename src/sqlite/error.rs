@@ -2,17 +2,38 @@
 
 use rusqlite::{ErrorCode, ffi};
 
-use crate::error::{DatabaseError, DatabaseErrorKind, Error, Result};
+use crate::error::{DatabaseError, DatabaseErrorKind, Error};
 
-/// Adds what was being done to an error of SQLite.
+/// Adds what was being done to an error of SQLite; other errors stay as they are.
 pub trait Doing<T> {
     /// `what` completes "while …".
-    fn doing(self, what: &'static str) -> Result<T>;
+    fn doing(self, what: &'static str) -> crate::Result<T>;
 }
 
-impl<T> Doing<T> for rusqlite::Result<T> {
-    fn doing(self, what: &'static str) -> Result<T> {
-        self.map_err(|e| database(kind_of(&e), what, e))
+impl<T, E: Into<Failed>> Doing<T> for Result<T, E> {
+    fn doing(self, what: &'static str) -> crate::Result<T> {
+        self.map_err(|failed| match failed.into() {
+            Failed::Sqlite(e) => database(kind_of(&e), what, e),
+            Failed::Otherwise(e) => e,
+        })
+    }
+}
+
+/// Why work in a transaction failed.
+pub enum Failed {
+    Sqlite(rusqlite::Error),
+    Otherwise(Error),
+}
+
+impl From<rusqlite::Error> for Failed {
+    fn from(error: rusqlite::Error) -> Failed {
+        Failed::Sqlite(error)
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed::Otherwise(error)
     }
 }
 

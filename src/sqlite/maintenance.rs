@@ -129,16 +129,15 @@ impl Sqlite {
 
     /// Sets such cursors to the newest event, or, where they are not numbers, to 0.
     pub fn repair_cursors(&mut self) -> Result<()> {
-        let doing = "repairing cursors";
-        let transaction = self.write(doing)?;
-        let newest = newest(&transaction).doing(doing)?;
+        self.transact("repairing cursors", |conn| {
         let sql = format!(
             "UPDATE consumer_progress SET updated_at = ?2, last_acked_id = \
                     CASE WHEN typeof(last_acked_id) = 'integer' THEN max(0, min(last_acked_id, ?1)) ELSE 0 END \
              WHERE {STRAY_CURSOR}"
         );
-        transaction.execute(&sql, params![newest, time::now()]).doing(doing)?;
-        transaction.commit().doing(doing)
+            conn.execute(&sql, params![newest(conn)?, time::now()])?;
+            Ok(())
+        })
     }
 
     /// Copies the database as it is now into the empty file at `path`, not synced.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, params};
 
-use super::error::{Doing, commit};
+use super::error::Doing;
 use super::{Sqlite, consumers};
 use crate::error::Result;
 use crate::model::subscription::Subscription;
@@ -24,17 +24,16 @@ pub fn step(store: &mut Sqlite, range: &PruneRange<'_>) -> Result<PruneStep> {
         page.iter().for_each(|old| old.count(range, &mut pruned));
         return Ok(PruneStep::Upto(reached(&page, range.upto), pruned));
     }
-    let doing = "pruning";
-    let transaction = store.write(doing)?;
-    if let Some(seen) = range.seen {
-        let now = consumers::all(&transaction).doing(doing)?;
-        if now.iter().any(|now| wants_more(now, seen, range.upto)) {
-            return Ok(PruneStep::Overtaken);
+    store.transact("pruning", |conn| {
+        if let Some(seen) = range.seen {
+            let now = consumers::all(conn)?;
+            if now.iter().any(|now| wants_more(now, seen, range.upto)) {
+                return Ok(PruneStep::Overtaken);
+            }
         }
-    }
-    let (upto, pruned) = delete(&transaction, range).doing(doing)?;
-    transaction.commit().map_err(|e| commit(e, doing))?;
-    Ok(PruneStep::Upto(upto, pruned))
+        let (upto, pruned) = delete(conn, range)?;
+        Ok(PruneStep::Upto(upto, pruned))
+    })
 }
 
 /// Whether a subscription may have something pending up to `upto` that it had not when it was seen.
