@@ -550,15 +550,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_normalised_lexically() {
-        for (given, normal) in
-            [("/a/b/../c/./d", "/a/c/d"), ("/..", "/"), ("//a//b/", "/a/b"), ("/a/../../b", "/b")]
-        {
-            assert_eq!(absolute(Path::new(given)).unwrap(), Path::new(normal));
-        }
-    }
-
-    #[test]
     fn nothing_but_regular_files_is_opened() {
         let root = tempfile::tempdir().unwrap();
         let path = |name: &str| root.path().join(name);

@@ -530,22 +530,4 @@ mod tests {
         let paused = RunState { paused: true, ..waiting };
         assert_eq!(decide(&paused, &Options::default(), true, now()), Action::None);
     }
-
-    #[test]
-    fn a_state_survives_being_written_and_read() {
-        let state = RunState {
-            task: Some(Task::Single(11)),
-            last_exit: Some(Exit::Signal(9)),
-            since: Some(now()),
-            stop: Some(StopRequest { signal: 15, kill_after_ms: 1, skip: true }),
-            home: Some((1, 2)),
-            ..running(3)
-        };
-        let json = serde_json::to_string(&state).unwrap();
-        assert_eq!(serde_json::from_str::<RunState>(&json).unwrap(), state);
-        let options = Options { timeout: Some(Duration::from_secs(5)), ..stdin() };
-        let json = serde_json::to_string(&options).unwrap();
-        assert_eq!(serde_json::from_str::<Options>(&json).unwrap(), options);
-        assert_eq!(serde_json::from_str::<Options>("{}").unwrap(), Options::default());
-    }
 }

@@ -106,30 +106,3 @@ pub fn author(source: &str) -> String {
     author.truncate(author.floor_char_boundary(MAX_AUTHOR));
     author
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_slug_is_short_and_plain() {
-        assert_eq!(slug("/home/user/my-project/thread"), "home-user-my-project-thread");
-        assert_eq!(slug("/tmp/a b;$(c)'"), "tmp-a-b---c");
-        let long = format!("/{}", "x".repeat(60));
-        let short = slug(&long);
-        assert_eq!(short.len(), 39);
-        assert!(short.starts_with(&"x".repeat(32)));
-        assert_ne!(short, slug(&format!("/{}", "x".repeat(61))));
-        assert_eq!(slug(&format!("/{}", "y".repeat(40))), "y".repeat(40));
-    }
-
-    #[test]
-    fn the_author_is_fit_for_a_file_name() {
-        assert_eq!(author("external:a:b:group:g/t:p"), "external:a:b:group:g-t:p");
-        assert_eq!(author("/etc"), "_etc");
-        assert_eq!(author("..x"), "_.x");
-        assert_eq!(author("-rf"), "_rf");
-        assert_eq!(author(&"é".repeat(80)).len(), 100);
-        assert!(author(&format!("a{}", "é".repeat(80))).len() <= 100);
-    }
-}

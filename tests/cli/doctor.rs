@@ -493,6 +493,7 @@ fn subscriptions_that_cannot_be_carried_out_are_told() {
 fn programs_that_are_gone_are_told() {
     let world = with_events();
     world.script("here.sh", "true");
+    world.write("text", "");
     let set =
         |handler: &str| world.db().execute("UPDATE subscriptions SET handler_cmd = ?", [handler]).map(drop);
     for fine in [
@@ -508,9 +509,12 @@ fn programs_that_are_gone_are_told() {
         assert_healthy(&world);
     }
     let fix = "install it, or `thread unsubscribe` it, then `thread subscribe` it with another handler";
-    for (handler, word) in
-        [("gone --fast | cat", "gone"), ("./gone.sh", "./gone.sh"), ("/no/such/agent x", "/no/such/agent")]
-    {
+    for (handler, word) in [
+        ("gone --fast | cat", "gone"),
+        ("./text", "./text"),
+        ("/no/such/agent x", "/no/such/agent"),
+        ("/", "/"),
+    ] {
         set(handler).unwrap();
         let problem = format!("the handler of 'bot' begins with '{word}', which the shell cannot run");
         found_and_told(&world, &format!("error: {problem} - {fix}"));

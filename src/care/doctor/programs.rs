@@ -87,28 +87,3 @@ fn can_run(
     let asked = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     Ok(asked.map_err(|source| Error::Spawn { what: "/bin/sh", source })?.success())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_shell_says_what_it_can_run() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("text"), "").unwrap();
-        std::os::unix::fs::symlink("/bin/sh", dir.path().join("run")).unwrap();
-        for (word, can) in [
-            ("sh", true),
-            ("/bin/sh", true),
-            ("./run", true),
-            ("cd", true),
-            ("if", true),
-            ("no-such-program", false),
-            ("./text", false),
-            ("./gone", false),
-            ("/", false),
-        ] {
-            assert_eq!(can_run(word.as_ref(), Some(dir.path()), None).unwrap(), can, "{word}");
-        }
-    }
-}
