@@ -20,6 +20,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -505,6 +506,21 @@ pub(crate) fn parents_to_sync(path: &Path) -> Vec<PathBuf> {
     let parents = || path.ancestors().skip(1);
     let new = parents().take_while(|above| !above.exists()).count();
     parents().take(new + 1).map(Path::to_owned).collect()
+}
+
+/// This directory or the nearest parent that is a thread of this user's own, on the same file system: a
+/// thread that somebody else planted in `/tmp` collects nobody's pushes.
+pub fn surrounding(dir: &Path) -> Option<PathBuf> {
+    let device = dir.metadata().ok()?.dev();
+    let user = rustix::process::geteuid().as_raw();
+    dir.ancestors()
+        .take_while(|dir| dir.metadata().is_ok_and(|about| about.dev() == device))
+        .find(|dir| {
+            let owned = |path: &Path| path.symlink_metadata().is_ok_and(|about| about.uid() == user);
+            let db = dir.join(DB);
+            owned(dir) && owned(&db) && db.is_file()
+        })
+        .map(Path::to_owned)
 }
 
 /// The absolute, lexically normalised form of a path: `.` and `..` resolved, links not followed.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::files::DB;
+use crate::files::surrounding;
 use crate::run::notifier::quoted;
 use crate::run::{Launcher, WakeBy};
 
@@ -37,20 +37,9 @@ fn user() -> String {
     listed.or_else(said).unwrap_or(number)
 }
 
-/// The current directory or the nearest parent that is a thread of this user's own, on the same file
-/// system: a thread that somebody else planted in `/tmp` collects nobody's pushes.
+/// The thread that the current directory is in.
 pub fn surrounding_thread() -> Option<PathBuf> {
-    let here = std::env::current_dir().ok()?;
-    let device = here.metadata().ok()?.dev();
-    let user = rustix::process::geteuid().as_raw();
-    here.ancestors()
-        .take_while(|dir| dir.metadata().is_ok_and(|about| about.dev() == device))
-        .find(|dir| {
-            let owned = |path: &Path| path.symlink_metadata().is_ok_and(|about| about.uid() == user);
-            let db = dir.join(DB);
-            owned(dir) && owned(&db) && db.is_file()
-        })
-        .map(Path::to_owned)
+    surrounding(&std::env::current_dir().ok()?)
 }
 
 /// Changes the current directory.

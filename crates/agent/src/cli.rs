@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use serde_json::json;
 use thread::Queue;
+use thread::files::surrounding;
 use thread::run::Launcher;
 use thread_agent::launcher;
 
@@ -34,6 +35,8 @@ struct Cli {
     globals: Globals,
     #[command(flatten)]
     settings: serve::Settings,
+    #[command(flatten)]
+    stay: serve::Stay,
     /// The agent program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
     program: Vec<String>,
@@ -50,7 +53,7 @@ Example:
 
 #[derive(Args)]
 pub struct Globals {
-    /// The thread's directory [default: $THREAD_DIR]
+    /// The thread's directory [default: $THREAD_DIR, or the one you are in]
     #[arg(short, long, global = true, value_name = "PATH", value_hint = ValueHint::DirPath)]
     pub thread: Option<PathBuf>,
     /// Print JSON, for errors too
@@ -115,11 +118,21 @@ pub type Result<T> = std::result::Result<T, Failure>;
 impl Globals {
     /// The thread that was named.
     pub fn open(&self) -> Result<Queue> {
-        let named = self.thread.clone().or_else(|| variable("THREAD_DIR").map(PathBuf::from));
-        let path = named
-            .ok_or_else(|| Failure::usage("no thread given", "give --thread PATH, or set THREAD_DIR"))?;
-        Ok(Queue::open(path)?)
+        open(self.thread.clone())
     }
+}
+
+/// The thread that was named; else `THREAD_DIR`, else, as git does it, the one that this directory is in.
+pub fn open(named: Option<PathBuf>) -> Result<Queue> {
+    let named = named.or_else(|| variable("THREAD_DIR").map(PathBuf::from));
+    let surrounding = || surrounding(&std::env::current_dir().ok()?);
+    let path = named.or_else(surrounding).ok_or_else(|| {
+        Failure::usage(
+            "no thread given, and the current directory is not inside one",
+            "give --thread PATH or set THREAD_DIR; `thread init PATH` makes one",
+        )
+    })?;
+    Ok(Queue::open(path)?)
 }
 
 /// Where this program was started.
@@ -140,7 +153,11 @@ pub fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-pub fn main(args: Vec<OsString>) -> ExitCode {
+pub fn main(mut args: Vec<OsString>) -> ExitCode {
+    // Whoever asks for help with the help gets the help.
+    if args.get(1).is_some_and(|word| word == "help") {
+        args.retain(|word| word != "--help" && word != "-h");
+    }
     let json = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json");
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
@@ -161,7 +178,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
         Some(Command::Run(command)) => command.run(&cli.globals),
         Some(Command::Stop(command)) => command.run(&cli.globals),
         Some(Command::Report) => run::report(&cli.globals),
-        None => serve::run(cli.settings, cli.program, &cli.globals),
+        None => serve::run(cli.settings, cli.stay, cli.program, &cli.globals),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

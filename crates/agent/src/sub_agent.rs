@@ -19,7 +19,7 @@ use thread::{After, Error, Event, Filter, Queue, Result};
 use crate::conversation::{
     Entry, Message, Run, SubAgent, ToolCall, ToolResult, cancel, end_key, result_key, sub_agent,
 };
-use crate::install::{CONSUMER, Install, install};
+use crate::install::{CONSUMER, FILTER};
 use crate::launcher::{self, push};
 
 /// The consumer that copies a sub-agent's events.
@@ -27,6 +27,10 @@ pub const REPORTER: &str = "report";
 
 /// Who gives a sub-agent its task, and ends it.
 const PARENT: &str = "internal:agent:default:parent";
+
+/// How an adapter is told to work on one message: a sub-agent that dies is an error of its call, and whoever
+/// called decides; and there will be no other message.
+pub const STAY: [&str; 4] = ["--attempts", "1", "--idle", "0s"];
 
 /// The first event of a sub-agent's thread is its task.
 const TASK: i64 = 1;
@@ -48,8 +52,8 @@ pub struct NewSubAgent {
     /// Nobody waits for it: the call is answered at once, and what comes of it is said to the parent as a
     /// message with priority `later`.
     pub background: bool,
-    /// Options of the adapter, and the program; `None` is the program of the parent.
-    pub program: Option<(Vec<String>, Vec<String>)>,
+    /// The command line that starts its adapter.
+    pub handler: String,
     pub cwd: PathBuf,
 }
 
@@ -87,8 +91,7 @@ pub fn is_sub_agent(dir: &Path) -> bool {
 ///
 /// # Errors
 ///
-/// The parent is a sub-agent itself; the parent has no agent whose program could be the default; those of
-/// making and writing the thread.
+/// The parent is a sub-agent itself; those of making and writing the thread.
 pub fn start(parent: &mut Queue, launcher: &Launcher, new: &NewSubAgent) -> Result<Sub> {
     let dir = parent.path().to_owned();
     if is_sub_agent(&dir) {
@@ -107,10 +110,6 @@ pub fn start(parent: &mut Queue, launcher: &Launcher, new: &NewSubAgent) -> Resu
         run_id: new.run_id.clone(),
         background: new.background,
     };
-    let handler = match &new.program {
-        Some(_) => None,
-        None => Some(handler_of_parent(parent)?),
-    };
     Queue::init(&sub.dir)?;
     let mut queue = Queue::open(&sub.dir)?;
     let reporter = launcher::program("thread-agent").map_err(Error::Other)?;
@@ -120,16 +119,7 @@ pub fn start(parent: &mut Queue, launcher: &Launcher, new: &NewSubAgent) -> Resu
         COPIED,
         &new.cwd,
     ))?;
-    match (handler, &new.program) {
-        (Some(handler), _) => {
-            queue.subscribe(&subscription(CONSUMER, handler, crate::install::FILTER, &new.cwd))?;
-        }
-        (None, program) => {
-            let (options, program) = program.clone().unwrap_or_default();
-            let agent = Install { options, ..Install::new(program, new.cwd.clone()) };
-            install(&mut queue, launcher, &agent)?;
-        }
-    }
+    queue.subscribe(&subscription(CONSUMER, new.handler.clone(), FILTER, &new.cwd))?;
     if new.call_id.is_none() {
         let arguments = json!({ "sub_agent": sub.id, "task": new.task });
         let call = ToolCall { call_id, name: new.name.clone(), arguments };
@@ -144,18 +134,18 @@ pub fn start(parent: &mut Queue, launcher: &Launcher, new: &NewSubAgent) -> Resu
     Ok(sub)
 }
 
-/// The handler of the parent's agent, with one attempt: a sub-agent that dies is an error of its call, and
-/// whoever called decides.
-fn handler_of_parent(parent: &mut Queue) -> Result<String> {
-    let unknown = || Error::Other("the parent's agent was not subscribed by `thread agent install`".into());
-    let handler = parent.subscription(&ConsumerId::stored(CONSUMER))?.handler_cmd;
-    let mut words = shlex::split(&handler).ok_or_else(unknown)?;
-    let at = words.iter().position(|word| word == "--attempts").ok_or_else(unknown)?;
-    *words.get_mut(at + 1).ok_or_else(unknown)? = "1".to_owned();
-    let path = words.first().and_then(|word| word.strip_prefix("PATH=")).ok_or_else(unknown)?.to_owned();
-    let rest: Vec<&str> = words[1..].iter().map(String::as_str).collect();
-    let rest = shlex::try_join(rest).map_err(|_| unknown())?;
-    Ok(format!("PATH={} {rest}", quote(Path::new(&path))?))
+/// The handler of the parent's agent, for one message; `None` if that is none of `thread agent`.
+///
+/// # Errors
+///
+/// Those of the parent's thread.
+pub fn handler_of_parent(parent: &mut Queue, consumer: &ConsumerId) -> Result<Option<String>> {
+    let Some(subscription) = parent.store().subscription(consumer)? else { return Ok(None) };
+    let handler = subscription.handler_cmd;
+    let adapter = ["thread-agent", "thread agent"].into_iter().find_map(|name| handler.find(name));
+    let options_end = adapter.and_then(|at| Some(at + handler[at..].find(" -- ")?));
+    // The words stay as somebody has written them, for a shell; of options given twice, the last counts.
+    Ok(options_end.map(|at| format!("{} {}{}", &handler[..at], STAY.join(" "), &handler[at..])))
 }
 
 fn quote(path: &Path) -> Result<String> {

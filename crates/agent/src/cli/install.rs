@@ -7,7 +7,7 @@ use serde_json::json;
 use thread::model::subscription::ConsumerId;
 use thread_agent::install::{self, CONSUMER, Install};
 
-use super::serve::Settings;
+use super::serve::{Settings, Stay};
 use super::{Failure, Globals, Result, current_directory, find_launcher, print};
 
 /// Subscribe an agent that answers the messages of a thread
@@ -26,6 +26,8 @@ pub struct Command {
     consumer: String,
     #[command(flatten)]
     settings: Settings,
+    #[command(flatten)]
+    stay: Stay,
     /// The agent program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
     program: Vec<String>,
@@ -42,7 +44,7 @@ impl Command {
         let mut queue = globals.open()?;
         let cwd = current_directory()?;
         let env_file = self.settings.env_file.as_ref().map(|file| readable(&cwd.join(file))).transpose()?;
-        let options = self.settings.words();
+        let options = [self.settings.words(), self.stay.words()].concat();
         let install = Install { consumer, options, env_file, ..Install::new(self.program, cwd) };
         let launcher = find_launcher()?;
         install::install(&mut queue, &launcher, &install)?;
@@ -55,7 +57,8 @@ impl Command {
     }
 }
 
-fn readable(file: &std::path::Path) -> Result<PathBuf> {
+/// The file, if it can be read.
+pub fn readable(file: &std::path::Path) -> Result<PathBuf> {
     std::fs::File::open(file).map_err(|e| {
         Failure::failed(
             format_args!("cannot read {}: {e}", file.display()),

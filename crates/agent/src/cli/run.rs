@@ -9,12 +9,15 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueHint};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use thread::model::subscription::ConsumerId;
 use thread::run::dispatch::Effort;
 use thread::{LOOK_EVERY, Queue};
+use thread_agent::install::{CONSUMER, Install};
 use thread_agent::sub_agent::{self, NewSubAgent, Sub};
 
+use super::install::readable;
 use super::serve::Settings;
-use super::{Failure, Globals, Result, current_directory, find_launcher, print, variable};
+use super::{Failure, Globals, Result, current_directory, find_launcher, open, print, variable};
 
 /// How often a sub-agent whose processes were all killed is started again.
 const HEAL_EVERY: Duration = Duration::from_secs(5);
@@ -29,8 +32,10 @@ const HEAL_EVERY: Duration = Duration::from_secs(5);
     after_help = "Example:\n  echo 'Summarise README.md' | thread agent run --name reader -- claude -p"
 )]
 pub struct Command {
-    /// The parent's thread [default: $THREAD_DIR]
-    #[arg(long, value_name = "THREAD", value_hint = ValueHint::DirPath)]
+    /// The parent's thread [default: $THREAD_DIR, or the one you are in]
+    // By this id it takes the place of the option that all commands have.
+    #[arg(id = "thread", short, long = "parent", visible_alias = "thread", value_name = "PATH")]
+    #[arg(value_hint = ValueHint::DirPath)]
     parent: Option<PathBuf>,
     /// The id of the tool call that it works for [default: a new one]
     #[arg(long, value_name = "ID")]
@@ -62,26 +67,36 @@ impl Command {
         std::io::stdin().read_to_string(&mut task).map_err(|e| {
             Failure::usage(format_args!("cannot read the task from stdin: {e}"), "give it as UTF-8 text")
         })?;
-        let mut parent = match self.parent {
-            Some(parent) => Queue::open(parent)?,
-            None => globals.open()?,
-        };
+        let mut parent = open(self.parent)?;
         let launcher = find_launcher()?;
+        if sub_agent::is_sub_agent(parent.path()) {
+            let hint = "do the task here, or leave it to the parent";
+            return Err(Failure::failed("a sub-agent cannot have sub-agents of its own", hint));
+        }
         // A program that is kept was told which run it was started for, and may be at another.
         let kept = variable("THREAD_AGENT").is_some_and(|protocol| protocol != "exec");
         let run_id = match variable("THREAD_RUN_ID").and_then(|id| id.into_string().ok()) {
             Some(_) if kept => sub_agent::current_run(&mut parent)?,
             told => told,
         };
-        let program = (!self.program.is_empty()).then(|| (self.settings.for_sub_agent(), self.program));
+        let cwd = current_directory()?;
+        let handler = match self.program.is_empty() {
+            true => handler_of_parent(&mut parent)?,
+            false => {
+                let file = self.settings.env_file.as_ref();
+                let env_file = file.map(|file| readable(&cwd.join(file))).transpose()?;
+                let options = [self.settings.words(), sub_agent::STAY.map(str::to_owned).to_vec()].concat();
+                Install { options, env_file, ..Install::new(self.program, cwd.clone()) }.handler()?
+            }
+        };
         let new = NewSubAgent {
             call_id: self.call,
             name: self.name,
             run_id: run_id.unwrap_or_else(|| "run_by_hand".to_owned()),
             task,
             background: self.background,
-            program,
-            cwd: current_directory()?,
+            handler,
+            cwd,
         };
         let sub = sub_agent::start(&mut parent, &launcher, &new)?;
         if sub.background {
@@ -101,6 +116,20 @@ impl Command {
             )),
         }
     }
+}
+
+/// How the parent's own agent is started, for one message.
+fn handler_of_parent(parent: &mut Queue) -> Result<String> {
+    let consumer = variable("THREAD_CONSUMER").and_then(|name| name.into_string().ok());
+    let consumer = ConsumerId::stored(consumer.unwrap_or_else(|| CONSUMER.to_owned()));
+    sub_agent::handler_of_parent(parent, &consumer)?.ok_or_else(|| {
+        Failure::failed(
+            format_args!(
+                "the parent's consumer '{consumer}' is no `thread agent` whose program could be run"
+            ),
+            "name a program: `thread agent run -- PROGRAM`",
+        )
+    })
 }
 
 /// Waits for its ending. A signal cancels it.

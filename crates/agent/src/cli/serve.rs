@@ -13,27 +13,35 @@ use thread_agent::protocol::{Acp, Exec, Ndjson, Protocol};
 
 use super::{Failure, Globals, Result, current_directory, variable};
 
-/// How the agent is run.
+/// How the program is run.
 #[derive(Args, Clone)]
 pub struct Settings {
     /// How to talk to PROGRAM
-    #[arg(long, value_enum, value_name = "P", default_value_t = Way::Exec)]
+    #[arg(long, value_enum, value_name = "P", default_value_t = Way::Exec, requires = "program")]
     protocol: Way,
-    /// How many times to try a message
-    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u64).range(1..))]
-    attempts: u64,
-    /// End after this long with nothing to do; the next message starts it again
-    #[arg(long, value_name = "D", default_value = "10m", value_parser = duration::parse)]
-    idle: Duration,
     /// End a program that owes an answer and has printed nothing for this long
-    #[arg(long, value_name = "D", default_value = "10m", value_parser = duration::parse_positive)]
+    #[arg(long, value_name = "D", default_value = "10m", requires = "program")]
+    #[arg(value_parser = duration::parse_positive)]
     quiet: Duration,
     /// How to answer when the program asks for permission (acp)
-    #[arg(long, value_enum, value_name = "HOW", default_value_t = PermitArg::Ask)]
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = PermitArg::Ask, requires = "program")]
     permit: PermitArg,
     /// A file of NAME=value lines for the program's environment (API keys), read at each start
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "program")]
     pub env_file: Option<PathBuf>,
+}
+
+/// How long the adapter tries, and stays. Given twice, the last counts: a sub-agent's come last.
+#[derive(Args, Clone)]
+pub struct Stay {
+    /// How many times to try a message
+    #[arg(long, value_name = "N", default_value = "3", overrides_with = "attempts")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    attempts: u64,
+    /// End after this long with nothing to do; the next message starts it again
+    #[arg(long, value_name = "D", default_value = "10m", overrides_with = "idle")]
+    #[arg(value_parser = duration::parse)]
+    idle: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -56,17 +64,6 @@ enum PermitArg {
 }
 
 impl Settings {
-    /// The same for a sub-agent: one that dies is an error of its call, and whoever called decides.
-    pub fn for_sub_agent(&self) -> Vec<String> {
-        let settings = Settings { attempts: 1, ..self.clone() };
-        let file = self.env_file.as_ref().map(|file| file.to_string_lossy().into_owned());
-        settings
-            .words()
-            .into_iter()
-            .chain(file.into_iter().flat_map(|file| ["--env-file".into(), file]))
-            .collect()
-    }
-
     /// The same as words of a command line, without the file.
     pub fn words(&self) -> Vec<String> {
         let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
@@ -74,8 +71,6 @@ impl Settings {
         };
         let pairs = [
             ("--protocol", name(&|| self.protocol.to_possible_value())),
-            ("--attempts", self.attempts.to_string()),
-            ("--idle", duration::format(self.idle)),
             ("--quiet", duration::format(self.quiet)),
             ("--permit", name(&|| self.permit.to_possible_value())),
         ];
@@ -83,8 +78,16 @@ impl Settings {
     }
 }
 
+impl Stay {
+    /// The same as words of a command line.
+    pub fn words(&self) -> Vec<String> {
+        let (attempts, idle) = (self.attempts.to_string(), duration::format(self.idle));
+        ["--attempts", &attempts, "--idle", &idle].map(str::to_owned).to_vec()
+    }
+}
+
 /// Takes the consumer's turns until there are none for long enough.
-pub fn run(settings: Settings, program: Vec<String>, globals: &Globals) -> Result<()> {
+pub fn run(settings: Settings, stay: Stay, program: Vec<String>, globals: &Globals) -> Result<()> {
     // The consumer's lock is ours to hold, and not for what the agent leaves behind.
     close_fds::set_fds_cloexec(3, &[]);
     let consumer = variable("THREAD_CONSUMER").and_then(|name| name.into_string().ok()).ok_or_else(|| {
@@ -106,8 +109,8 @@ pub fn run(settings: Settings, program: Vec<String>, globals: &Globals) -> Resul
         program: program.into_iter().map(Into::into).collect(),
         environment,
         protocol,
-        attempts: settings.attempts,
-        idle: settings.idle,
+        attempts: stay.attempts,
+        idle: stay.idle,
         quiet: settings.quiet,
         permit: match settings.permit {
             PermitArg::Ask => Permit::Ask,

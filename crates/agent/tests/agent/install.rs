@@ -13,7 +13,7 @@ fn the_subscription_is_one_for_agents() {
     assert!(handler.starts_with("PATH="), "{handler}");
     assert!(
         handler.ends_with(
-            "/thread-agent --protocol ndjson --attempts 3 --idle 10m --quiet 10m --permit ask -- 'my agent' -x"
+            "/thread-agent --protocol ndjson --quiet 10m --permit ask --attempts 3 --idle 10m -- 'my agent' -x"
         ),
         "{handler}"
     );
@@ -42,6 +42,82 @@ fn cron_starts_the_agent_with_the_path_of_the_installation() {
     assert_eq!(talk.answer(id), "mine: <PULSE/>");
 }
 
+/// Puts a program into a folder that is on the `PATH` of [`Talk::sh`].
+fn on_path(talk: &Talk, name: &str, script: &str) {
+    std::fs::create_dir_all(talk.path("bin")).unwrap();
+    let path = talk.write(&format!("bin/{name}"), script);
+    talk.sh(&format!("chmod 755 {path}")).ok();
+}
+
+#[test]
+fn a_subscription_by_hand_is_one_like_others() {
+    let talk = Talk::new();
+    on_path(&talk, "my-agent", crate::usage::ACP);
+    let subscribe = r#"PATH=$PWD/bin:$PATH; thread subscribe --consumer agent \
+        --filter "type = 'message' AND source <> 'self' OR subtype = 'cancel'" \
+        --handler 'thread agent --protocol acp -- my-agent'"#;
+    talk.sh(subscribe).ok();
+    assert_eq!(talk.sh("PATH=$PWD/bin:$PATH; thread ask hello").ok(), "a stand-in\n");
+    assert_eq!(talk.processes().len(), 1, "it is kept");
+    talk.thread(&["agent", "stop"]).ok();
+    assert_eq!(talk.everything(), Vec::new());
+}
+
+#[test]
+fn a_sub_agent_is_by_default_what_its_parent_is_however_subscribed() {
+    let talk = Talk::new();
+    let handler =
+        r#"thread agent -- sh -c 'case $THREAD_DIR in */agents/*) tr a-z A-Z;; *) thread agent run;; esac'"#;
+    talk.thread(&["subscribe", "--consumer", "bot", "--filter", "source <> 'self'", "--handler", handler])
+        .ok();
+    assert_eq!(talk.thread(&["ask", "hello"]).ok(), "HELLO\n");
+    talk.thread(&["agent", "stop"]).ok();
+    assert_eq!(talk.everything(), Vec::new());
+    talk.thread(&["unsubscribe", "--consumer", "bot"]).ok();
+}
+
+#[test]
+fn the_thread_is_the_one_that_is_named_or_the_one_around() {
+    let talk = Talk::new();
+    let inside = "unset THREAD_DIR; cd talk/logs;";
+    talk.sh(&format!("{inside} thread agent install -- cat")).ok();
+    talk.sh("unset THREAD_DIR; thread agent stop").fails(2);
+    for named in ["-t ../talk", "--thread ../talk", "--parent ../talk"] {
+        let run = format!("unset THREAD_DIR; mkdir -p sub; cd sub; echo hello | thread agent run {named}");
+        assert_eq!(talk.sh(&run).ok(), "hello\n", "{named}");
+    }
+    assert_eq!(talk.sh(&format!("{inside} echo hello | thread agent run")).ok(), "hello\n");
+    let here = talk.dir().canonicalize().unwrap().display().to_string();
+    assert_eq!(talk.sh(&format!("{inside} thread agent stop")).ok().trim(), here);
+    assert_eq!(talk.everything(), Vec::new(), "a sub-agent that is done is gone");
+}
+
+#[test]
+fn whoever_asks_gets_the_answer_of_the_agent() {
+    let script =
+        "read x; case $x in bad) echo broken >&2; exit 3;; long) sleep 1000;; *) echo \"you said $x\";; esac";
+    let talk = Talk::with(&["--attempts", "1"], &["sh", "-c", script]);
+    let asked: Vec<_> = ["one", "two", "three"]
+        .map(|question| {
+            let mut ask = talk.command("thread");
+            (question, ask.args(["ask", question]).stdout(std::process::Stdio::piped()).spawn().unwrap())
+        })
+        .into_iter()
+        .map(|(question, ask)| (question, String::from_utf8(ask.wait_with_output().unwrap().stdout).unwrap()))
+        .collect();
+    for (question, answer) in asked {
+        assert_eq!(answer, format!("you said {question}\n"));
+    }
+    let failed = talk.thread(&["ask", "bad"]).fails(3);
+    assert!(failed.contains("exit code 3: broken"), "{failed}");
+    let ask = "thread ask long --meta run_id=mine & thread peek --last-event-id 0 --wait 1m --filter \"subtype = 'run' \
+               AND metadata ->> 'run_id' = 'mine'\" >/dev/null; thread push --type record --subtype cancel \
+               --meta run_id=mine --content 'never mind' >/dev/null; wait $!";
+    let cancelled = talk.sh(ask).fails(3);
+    assert!(cancelled.contains("never mind"), "{cancelled}");
+    assert_eq!(talk.is_settled(), Ok(()));
+}
+
 #[test]
 fn errors_say_what_to_do() {
     let talk = Talk::with(&[], &["cat"]);
@@ -55,5 +131,15 @@ fn errors_say_what_to_do() {
     let alone = talk.thread(&["agent", "--", "cat"]).fails(2);
     assert!(alone.contains("`thread agent install`"), "{alone}");
     talk.thread(&["-t", "nowhere", "agent", "install", "--", "cat"]).fails(1);
-    assert!(talk.thread(&["agent", "--help"]).ok().contains("--quiet"));
+    talk.thread(&["agent", "run", "--protocol", "acp"]).fails(2);
+    let other = talk.thread(&["agent", "run", "--parent", "none"]).fails(1);
+    assert!(other.contains("/none is not a thread"), "{other}");
+    talk.thread(&["unsubscribe", "--consumer", "agent"]).ok();
+    let nobody = talk.sh("echo hello | thread agent run").fails(1);
+    assert!(nobody.contains("`thread agent run -- PROGRAM`"), "{nobody}");
+    let help = talk.thread(&["agent", "--help"]).ok();
+    assert!(help.contains("--quiet"));
+    assert_eq!(talk.thread(&["agent", "help", "--help"]).ok(), help);
+    let run = talk.thread(&["agent", "help", "run"]).ok();
+    assert!(run.contains("-t, --parent <PATH>") && !run.contains("-t, --thread"), "{run}");
 }

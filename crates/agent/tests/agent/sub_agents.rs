@@ -136,7 +136,7 @@ fn the_program_of_the_parent_is_the_default_and_depth_is_one() {
     let id = talk.say("hello");
     assert_eq!(
         talk.answer(id),
-        "Error: a sub-agent cannot have sub-agents of its own - see logs/thread.log and `thread doctor`\nbelow\n"
+        "Error: a sub-agent cannot have sub-agents of its own - do the task here, or leave it to the parent\nbelow\n"
     );
     assert_eq!(subs(&talk).len(), 1);
     nothing_lives_on(&talk);

@@ -1,9 +1,11 @@
 //! The examples of README.md, run as they stand, with stand-ins for the agents that they name.
 
+use thread_agent::conversation::{Entry, Priority};
+
 use crate::harness::{Talk, lacks};
 
 /// An agent of the Agent Client Protocol in a few lines, whatever it is called with.
-const ACP: &str = r#"#!/bin/sh
+pub const ACP: &str = r#"#!/bin/sh
 while IFS= read -r line; do
     id=$(printf '%s' "$line" | sed -n 's/^[^,]*,"id":\([0-9]*\),.*/\1/p')
     case $line in
@@ -59,21 +61,56 @@ fn the_examples_of_the_readme_run() {
     }
 }
 
+/// The lines for a crontab, and the folder of `thread`, for which they name another.
+fn crontab(talk: &Talk) -> (String, String) {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let lines = blocks(&page, "text").into_iter().find(|block| block.contains("\n*/15")).unwrap();
+    let thread = talk.sh("command -v thread").ok();
+    let bin = std::path::Path::new(thread.trim()).parent().unwrap().display().to_string();
+    (lines.replace("/home/ada/.cargo/bin", &bin), bin)
+}
+
 #[test]
 fn the_line_for_cron_pushes_a_pulse() {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
-    let line = blocks(&page, "text").into_iter().find(|block| block.starts_with("*/15")).unwrap();
-    let command = line.trim().splitn(6, char::is_whitespace).nth(5).unwrap().trim().to_owned();
     let talk = Talk::with(&[], &["cat"]);
-    let thread = talk.sh("command -v thread").ok();
-    let path = format!("{}:/usr/bin:/bin", std::path::Path::new(thread.trim()).parent().unwrap().display());
-    // What cron gives to a command.
+    let (lines, bin) = crontab(&talk);
+    let line = lines.lines().find(|line| line.starts_with("*/15")).unwrap();
+    let command = line.splitn(6, char::is_whitespace).nth(5).unwrap().trim().to_owned();
+    // What cron gives to a command, in the place of a home.
     let cron = format!(
-        "cd {} && env -i HOME=/ SHELL=/bin/sh LOGNAME=me PATH={path} /bin/sh -c \"$0\"",
+        "cd {} && env -i HOME=/ SHELL=/bin/sh LOGNAME=me PATH={bin}:/usr/bin:/bin /bin/sh -c \"$0\"",
         talk.path("").display()
     );
     let mut command_of_cron = talk.command("sh");
     let pushed = command_of_cron.arg("-c").arg(cron).arg(command).output().unwrap();
     let id: i64 = String::from_utf8_lossy(&pushed.stdout).trim().parse().unwrap();
     assert_eq!(talk.answer(id), "<PULSE/>");
+}
+
+#[test]
+fn cron_itself_pushes_a_pulse() {
+    let talk = Talk::with(&[], &["cat"]);
+    // It may be started by root only, and finds its tables in one place only: here, a place of its own.
+    let private = "mount -t tmpfs tmpfs /var/spool/cron && mount -t tmpfs tmpfs /run && mount -t tmpfs tmpfs /etc/cron.d \
+                   && mount --bind /dev/null /etc/crontab && mkdir /run/lock /var/spool/cron/crontabs";
+    let trial = talk.sh(&format!("[ $(id -u) = 0 ] && unshare -m sh -c '{private}'"));
+    if lacks("cron") || lacks("unshare") || trial.code != 0 {
+        eprintln!("skipped: no cron of our own can be started here");
+        return;
+    }
+    let (lines, _) = crontab(&talk);
+    let table = lines.replace("*/15", "*").replace("-t talk", &format!("-t '{}'", talk.dir().display()));
+    talk.write("table", &table);
+    let mut cron = talk.command("unshare");
+    cron.args(["-m", "sh", "-c", &format!("{private} && crontab table && exec cron -f")]);
+    let mut cron = cron.spawn().unwrap();
+    let pulse = talk.until("no pulse", |entries| {
+        entries.iter().find_map(|(id, _, entry)| match entry {
+            Entry::Message(message) if message.content == "<PULSE/>" => Some((*id, message.priority)),
+            _ => None,
+        })
+    });
+    cron.kill().unwrap();
+    cron.wait().unwrap();
+    assert_eq!((talk.answer(pulse.0).as_str(), pulse.1), ("<PULSE/>", Priority::Later));
 }
