@@ -315,7 +315,7 @@ fn text_of(value: ValueRef<'_>) -> Option<String> {
 
 fn configure(conn: &mut Connection) -> rusqlite::Result<()> {
     wait_for_others(conn, BUSY_LIMIT)?;
-    filter::install_functions(conn)?;
+    filter::functions::install(conn)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;

@@ -17,15 +17,14 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use memchr::memmem;
 use rusqlite::config::DbConfig;
-use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
-use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Error, ErrorCode, params};
 
 use super::event::Row;
+
+pub(crate) mod functions;
 
 /// Longest filter text, in bytes.
 pub const MAX_TEXT: usize = 4 * 1024;
@@ -34,13 +33,19 @@ pub const MAX_TEXT: usize = 4 * 1024;
 pub const MAX_VALUE: i32 = 1024 * 1024;
 
 /// Longest LIKE or GLOB pattern, and longest text to search for with `instr`, in bytes.
-pub const MAX_PATTERN: i32 = 256;
+pub const MAX_PATTERN: usize = 256;
+
+/// How much all LIKEs and GLOBs together may compare on one event, in bytes of a pattern times bytes of
+/// the value. SQLite takes that many steps where a value nearly matches at each of its characters: about
+/// a second. One pattern of the longest on two of the longest values.
+pub const MAX_COMPARED: u64 = 512 * 1024 * 1024;
 
 /// How deep an expression may be nested. Each level may hold a value of its own.
 pub const MAX_DEPTH: i32 = 64;
 
-/// How many arguments a function may have: `concat` makes its result before its length is looked at.
-const MAX_ARGUMENTS: i32 = 64;
+/// How many arguments a function may have: `concat` and `json_extract` make their result before its length
+/// is looked at.
+const MAX_ARGUMENTS: i32 = 16;
 
 /// How many instructions SQLite may compile a filter to. SQLite checks when it makes room for more
 /// instructions, so somewhat fewer may be refused too.
@@ -56,12 +61,9 @@ const PURE_FUNCTIONS: &[&str] = &[
     "->",
     "->>",
     "abs",
-    "ceil",
-    "ceiling",
     "char",
     "coalesce",
     "concat",
-    "floor",
     "glob",
     "hex",
     "if",
@@ -83,7 +85,6 @@ const PURE_FUNCTIONS: &[&str] = &[
     "ltrim",
     "max",
     "min",
-    "mod",
     "nullif",
     "octet_length",
     "round",
@@ -92,7 +93,6 @@ const PURE_FUNCTIONS: &[&str] = &[
     "substr",
     "substring",
     "trim",
-    "trunc",
     "typeof",
     "unicode",
     "unlikely",
@@ -204,30 +204,18 @@ impl Filter {
     }
 }
 
-/// Prepares a connection for evaluating filters on it: `instr` of SQLite costs the product of its
-/// arguments' lengths, and nothing can interrupt it.
-pub(crate) fn install_functions(conn: &Connection) -> rusqlite::Result<()> {
-    let flags =
-        FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
-    conn.create_scalar_function("instr", 2, flags, instr)
-}
+/// The limit on values, in force on a connection.
+pub(crate) struct EvalLimit(i32);
 
-/// The limits under which filters are evaluated on a connection.
-pub(crate) struct EvalLimits([(Limit, i32); 2]);
-
-impl EvalLimits {
-    /// Narrows the limits of `conn`.
-    pub fn begin(conn: &Connection) -> rusqlite::Result<EvalLimits> {
-        let set = |limit, value| conn.set_limit(limit, value).map(|old| (limit, old));
-        Ok(EvalLimits([
-            set(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE)?,
-            set(Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, MAX_PATTERN)?,
-        ]))
+impl EvalLimit {
+    /// Narrows the limit of `conn`.
+    pub fn begin(conn: &Connection) -> rusqlite::Result<EvalLimit> {
+        conn.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE).map(EvalLimit)
     }
 
-    /// Restores them.
+    /// Restores it.
     pub fn end(self, conn: &Connection) -> rusqlite::Result<()> {
-        self.0.into_iter().try_for_each(|(limit, old)| conn.set_limit(limit, old).map(drop))
+        conn.set_limit(Limit::SQLITE_LIMIT_LENGTH, self.0).map(drop)
     }
 }
 
@@ -252,38 +240,6 @@ fn does_not_compile(error: Error) -> FilterError {
         return FilterError::OutOfMemory;
     }
     FilterError::Refused(format!("does not compile: {}", message(&error)))
-}
-
-/// `instr(X, Y)`: the position of Y in X, from 1, or 0. In bytes for two BLOBs, else in characters.
-fn instr(call: &Context<'_>) -> rusqlite::Result<Option<i64>> {
-    let number = |value: ValueRef<'_>| match value {
-        ValueRef::Integer(number) => Some(number.to_string()),
-        _ => None,
-    };
-    let (hay, needle) = (call.get_raw(0), call.get_raw(1));
-    let (hay_text, needle_text) = (number(hay), number(needle));
-    let (hay_bytes, needle_bytes) = match (hay, needle) {
-        (ValueRef::Null, _) | (_, ValueRef::Null) => return Ok(None),
-        (ValueRef::Real(_), _) | (_, ValueRef::Real(_)) => {
-            return Err(Error::UserFunctionError("instr() takes text, not floating-point numbers".into()));
-        }
-        _ => (bytes(hay, &hay_text), bytes(needle, &needle_text)),
-    };
-    if needle_bytes.len() > MAX_PATTERN as usize {
-        let why = format!("instr() searches for at most {MAX_PATTERN} bytes");
-        return Err(Error::UserFunctionError(why.into()));
-    }
-    let Some(at) = memmem::find(hay_bytes, needle_bytes) else { return Ok(Some(0)) };
-    let blobs = matches!((hay, needle), (ValueRef::Blob(_), ValueRef::Blob(_)));
-    let before = hay_bytes[..at].iter().filter(|&&byte| blobs || byte & 0xc0 != 0x80).count();
-    Ok(Some(before as i64 + 1))
-}
-
-fn bytes<'v>(value: ValueRef<'v>, number: &'v Option<String>) -> &'v [u8] {
-    match value {
-        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes,
-        _ => number.as_deref().unwrap_or_default().as_bytes(),
-    }
 }
 
 /// The columns of `events`, as a filter sees them.
@@ -315,7 +271,7 @@ impl Scratch {
         let conn = Connection::open_in_memory()?;
         conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
         conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
-        install_functions(&conn)?;
+        functions::install(&conn)?;
         // With two arguments, these cost the product of their lengths.
         for name in ["trim", "ltrim", "rtrim"] {
             conn.remove_function(name, 2)?;
@@ -327,7 +283,7 @@ impl Scratch {
         conn.set_limit(Limit::SQLITE_LIMIT_VDBE_OP, MAX_INSTRUCTIONS)?;
         conn.set_limit(Limit::SQLITE_LIMIT_EXPR_DEPTH, MAX_DEPTH)?;
         conn.set_limit(Limit::SQLITE_LIMIT_FUNCTION_ARG, MAX_ARGUMENTS)?;
-        EvalLimits::begin(&conn)?;
+        EvalLimit::begin(&conn)?;
         Ok(Scratch(conn))
     }
 
@@ -354,6 +310,7 @@ impl Scratch {
     fn try_out(&self, filter: &Filter) -> Result<(), FilterError> {
         let sql = format!("SELECT {} FROM events", filter.condition());
         let mut statement = self.0.prepare(&sql).map_err(|e| not_compiled(&self.0, &sql, e))?;
+        functions::begin_event();
         match statement.exists([]) {
             Err(e) if message(&e).contains("pattern too complex") => Err(FilterError::Refused(format!(
                 "has a LIKE or GLOB pattern of more than {MAX_PATTERN} bytes"
@@ -370,6 +327,7 @@ impl Scratch {
         self.0.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE)?;
         stored?;
         let sql = format!("SELECT {} FROM events", filter.condition());
+        functions::begin_event();
         self.0.prepare_cached(&sql)?.query_row([], |row| row.get(0))
     }
 
@@ -578,6 +536,7 @@ mod tests {
         assert!(refusal(&ors).contains("too complex") || refusal(&ors).contains("depth"));
         let columns = format!("id IN ({})", vec!["content"; 400].join(","));
         assert!(refusal(&columns).contains("too complex"));
+        assert!(refusal(&format!("max({}) = 1", vec!["id"; 17].join(","))).contains("too many arguments"));
         assert!(refusal(&format!("content LIKE '{}'", "a".repeat(257))).contains("256 bytes"));
     }
 
@@ -603,16 +562,24 @@ mod tests {
     }
 
     #[test]
-    fn instr_means_what_sqlite_means() {
-        let (ours, theirs) = (Connection::open_in_memory().unwrap(), Connection::open_in_memory().unwrap());
-        install_functions(&ours).unwrap();
-        let values = ["NULL", "0", "-12", "''", "'a'", "'aé☃é'", "'☃'", "'é'", "x'61c3a9'", "'2'", "x''"];
-        for hay in values {
-            for needle in values {
-                let sql = format!("SELECT instr({hay}, {needle})");
-                let ask = |conn: &Connection| conn.query_row(&sql, [], |row| row.get::<_, Option<i64>>(0));
-                assert_eq!(ask(&ours), ask(&theirs), "{sql}");
-            }
+    fn what_like_and_glob_compare_is_limited_on_each_event_and_not_more_on_the_next() {
+        let matches = |count: usize, event: &Event| {
+            let text = vec!["content LIKE source OR content GLOB subtype"; count].join(" OR ");
+            Filter::new(&text, Scope::Subscription).unwrap().unwrap().matches(&event.row())
+        };
+        // Both nearly match at each character.
+        let large = |length: usize| Event {
+            source: format!("%a{}b", "_".repeat(253)),
+            subtype: Some(format!("*a{}b", "?".repeat(253))),
+            ..event(&"a".repeat(length))
+        };
+        let most = large(1024 * 1024);
+        for _ in 0..2 {
+            assert_eq!(matches(1, &most), Ok(false));
         }
+        for _ in 0..2 {
+            assert!(matches(2, &most).unwrap_err().0.contains("too much to compare"));
+        }
+        assert_eq!(matches(19, &large(50_000)), Ok(false));
     }
 }

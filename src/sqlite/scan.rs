@@ -8,7 +8,7 @@ use std::time::Instant;
 use rusqlite::{Connection, Statement, params};
 
 use super::first_after;
-use crate::model::filter::{self, EvalLimits, Filter};
+use crate::model::filter::{self, EvalLimit, Filter, functions};
 use crate::store::{FilterFailure, Scan, ScanRange};
 
 /// How many ids one statement covers at most, so that no read transaction lasts long.
@@ -19,9 +19,9 @@ const BETWEEN_LOOKS: u32 = 16;
 
 pub fn scan(conn: &Connection, filter: &Filter, range: ScanRange) -> rusqlite::Result<Scan> {
     let mut scan = Scan { upto: range.after, ..Scan::default() };
-    let limits = EvalLimits::begin(conn)?;
+    let limit = EvalLimit::begin(conn)?;
     let scanned = scan_steps(conn, filter, range, &mut scan);
-    limits.end(conn)?;
+    limit.end(conn)?;
     scanned.map(|()| scan)
 }
 
@@ -68,7 +68,9 @@ fn scan_step(
 ) -> rusqlite::Result<Step> {
     let mut rows = statement.query(params![scan.upto, end])?;
     let mut asked = 0_u32;
-    while let Some(row) = rows.next()? {
+    loop {
+        functions::begin_event();
+        let Some(row) = rows.next()? else { return Ok(Step::Done) };
         scan.upto = row.get(0)?;
         if row.get::<_, bool>(1)? {
             scan.ids.push(scan.upto);
@@ -81,5 +83,4 @@ fn scan_step(
             return Ok(Step::CutShort);
         }
     }
-    Ok(Step::Done)
 }

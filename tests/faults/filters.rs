@@ -32,6 +32,12 @@ const KINDS: &[(&str, &str, &str, &str)] = &[
     ("coalesce(NULL", ",nullif(content,content)", ")", " = ''"),
     ("json_extract(content", ",'$.a'", ")", " = 1"),
     ("json_extract(content", ",'$[#-1]'", ")", " = 1"),
+    ("json_extract(content", ",'$'", ")", " = 1"),
+    ("concat(content->>'$'", ",content->>'$'", ")", " = ''"),
+    ("max(json_quote(content)", ",json(content||' ')", ")", " = ''"),
+    ("0", " OR json(CAST(content AS BLOB))=''", "", ""),
+    ("0", " OR json_valid(content,15)+0>9", "", ""),
+    ("0", " OR json_extract(content,'$.'||content)=1", "", ""),
     ("0", " OR content -> '$.z'", "", ""),
     ("0", " OR json_valid(content)+0>9", "", ""),
     ("0", " OR json_type(content,'$.z')=''", "", ""),
@@ -45,6 +51,11 @@ const KINDS: &[(&str, &str, &str, &str)] = &[
     ("0", " OR content GLOB '*a*a*a*a*a*a*b'", "", ""),
     ("0", " OR content GLOB '*[!b][!b][!b][!b][!b][!b][!b][!b][!b]b'", "", ""),
     ("0", " OR lower(content) LIKE '%a%b'", "", ""),
+    // Patterns that nearly match at each character, and are as long as they may be.
+    ("0", " OR content LIKE source", "", ""),
+    ("0", " OR content GLOB subtype", "", ""),
+    ("0", " OR content LIKE source ESCAPE '!'", "", ""),
+    ("0", " OR lower(content) LIKE source AND 1", "", ""),
     ("0", " OR instr(content,'aaaaaaaaaaaaaaaaaaaaaab')", "", ""),
     ("0", " OR instr(content,'aaaaaaaaaaab')+instr(content,'ab')", "", ""),
     ("0", " OR upper(content)=lower(content)", "", ""),
@@ -82,6 +93,7 @@ const NESTED: &[&str] = &[
     "ifnull(1,",
     "iif(1,",
     "max(1,",
+    "max(content||'',content||'',content||'',content||'',content||'',content||'',content||'',content||'',",
     "substr(1||",
     "length(1||",
     "instr(content,1||",
@@ -137,6 +149,8 @@ fn contents() -> Vec<(&'static str, String)> {
         ("a string of escapes", filled("\"", "\\u0061", "\"")),
         ("nested arrays", format!("{}1{}", "[".repeat(900), "]".repeat(900)) + &" ".repeat(MOST - 2000)),
         ("letters of two bytes", filled("", "é", "")),
+        ("many nested arrays", filled("[", &format!("{}{},", "[".repeat(998), "]".repeat(998)), "1]")),
+        ("a string of JSON5", filled("{a:'", "\\x41", "'}")),
         ("four megabytes of letters", "a".repeat(4_000_000)),
         ("four megabytes of JSON", format!("[{}1]", "1,".repeat(2_000_000))),
     ]
@@ -171,8 +185,9 @@ fn the_largest_filter_of_each_kind_is_cheap_on_the_worst_events() {
         .iter()
         .map(|(name, content)| {
             let world = World::with_thread();
-            let push = ["push", "--source", "self", "--type", "message", "--content-file", "-"];
-            world.off(push).stdin(content.as_str()).quiet();
+            let (like, glob) = (format!("%a{}b", "_".repeat(253)), format!("*a{}b", "?".repeat(253)));
+            let push = ["push", "--source", &like, "--type", "message", "--subtype", &glob];
+            world.off(push).stdin(content.as_str()).arg("--content-file").arg("-").quiet();
             (*name, world)
         })
         .collect();

@@ -1,0 +1,220 @@
+//! The functions that SQLite's own are replaced by where filters are evaluated: those that cost the
+//! product of their arguments' lengths. Nothing can interrupt such a call.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_int, c_uint};
+
+use memchr::memmem;
+use rusqlite::functions::{Context, FunctionFlags};
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Error, ffi};
+
+use super::{MAX_COMPARED, MAX_PATTERN};
+
+thread_local! {
+    /// How much LIKE and GLOB may still compare on the event that this thread asks about.
+    static LEFT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// To be called before each event is asked about.
+pub(crate) fn begin_event() {
+    LEFT.set(MAX_COMPARED);
+}
+
+/// Prepares a connection for evaluating filters on it.
+pub(crate) fn install(conn: &Connection) -> rusqlite::Result<()> {
+    let flags =
+        FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
+    conn.create_scalar_function("instr", 2, flags, instr)?;
+    define(conn, c"like", 2, like)?;
+    define(conn, c"like", 3, like)?;
+    define(conn, c"glob", 2, glob)
+}
+
+type Function = unsafe extern "C" fn(*mut ffi::sqlite3_context, c_int, *mut *mut ffi::sqlite3_value);
+
+fn define(conn: &Connection, name: &CStr, arguments: c_int, function: Function) -> rusqlite::Result<()> {
+    // Not SQLITE_DETERMINISTIC, though it is: SQLite would evaluate one of constants on the first event
+    // only, which would then have less left than the others.
+    let flags = ffi::SQLITE_UTF8 | ffi::SQLITE_INNOCUOUS;
+    // SAFETY: the connection is open, the name ends with a NUL, and the function needs no data.
+    let code = unsafe {
+        ffi::sqlite3_create_function_v2(
+            conn.handle(),
+            name.as_ptr(),
+            arguments,
+            flags,
+            std::ptr::null_mut(),
+            Some(function),
+            None,
+            None,
+            None,
+        )
+    };
+    if code == ffi::SQLITE_OK { Ok(()) } else { Err(Error::SqliteFailure(ffi::Error::new(code), None)) }
+}
+
+unsafe extern "C" fn like(
+    context: *mut ffi::sqlite3_context,
+    count: c_int,
+    values: *mut *mut ffi::sqlite3_value,
+) {
+    // SAFETY: SQLite calls this with so many values.
+    unsafe {
+        compare(context, count, values, |pattern, text, escape| ffi::sqlite3_strlike(pattern, text, escape))
+    }
+}
+
+unsafe extern "C" fn glob(
+    context: *mut ffi::sqlite3_context,
+    count: c_int,
+    values: *mut *mut ffi::sqlite3_value,
+) {
+    // SAFETY: SQLite calls this with so many values.
+    unsafe { compare(context, count, values, |pattern, text, _| ffi::sqlite3_strglob(pattern, text)) }
+}
+
+/// LIKE or GLOB as SQLite does it: of the pattern, the text and an escape character, if there is one.
+unsafe fn compare(
+    context: *mut ffi::sqlite3_context,
+    count: c_int,
+    values: *mut *mut ffi::sqlite3_value,
+    compare: unsafe fn(*const c_char, *const c_char, c_uint) -> c_int,
+) {
+    // SAFETY: what SQLite passes is valid during the call, and its texts end with a NUL. A text may move
+    // when its value is converted, so all are converted before the first is used.
+    let fail = |why: &CStr| unsafe { ffi::sqlite3_result_error(context, why.as_ptr(), -1) };
+    let text = |at| unsafe { ffi::sqlite3_value_text(*values.add(at)).cast::<c_char>() };
+    let length = |at| unsafe { ffi::sqlite3_value_bytes(*values.add(at)) } as u64;
+    let (pattern, value) = (text(0), text(1));
+    if length(0) > MAX_PATTERN as u64 {
+        return fail(c"LIKE or GLOB pattern too complex");
+    }
+    let mut escape = 0;
+    if count == 3 {
+        let character = text(2);
+        if character.is_null() {
+            return;
+        }
+        // SAFETY: as above.
+        let character = unsafe { CStr::from_ptr(character) }.to_str().unwrap_or_default();
+        let mut characters = character.chars();
+        escape = match (characters.next(), characters.next()) {
+            // With SQLite these are allowed, and lose their meaning.
+            (Some('%' | '_'), None) => return fail(c"ESCAPE takes neither % nor _"),
+            (Some(one), None) => one.into(),
+            _ => return fail(c"ESCAPE expression must be a single character"),
+        };
+    }
+    if pattern.is_null() || value.is_null() {
+        return;
+    }
+    match LEFT.get().checked_sub(length(0) * length(1)) {
+        Some(left) => LEFT.set(left),
+        None => return fail(c"LIKE and GLOB have too much to compare"),
+    }
+    // SAFETY: as above.
+    unsafe { ffi::sqlite3_result_int(context, c_int::from(compare(pattern, value, escape) == 0)) }
+}
+
+/// `instr(X, Y)`: the position of Y in X, from 1, or 0. In bytes for two BLOBs, else in characters.
+fn instr(call: &Context<'_>) -> rusqlite::Result<Option<i64>> {
+    let number = |value: ValueRef<'_>| match value {
+        ValueRef::Integer(number) => Some(number.to_string()),
+        _ => None,
+    };
+    let (hay, needle) = (call.get_raw(0), call.get_raw(1));
+    let (hay_text, needle_text) = (number(hay), number(needle));
+    let (hay_bytes, needle_bytes) = match (hay, needle) {
+        (ValueRef::Null, _) | (_, ValueRef::Null) => return Ok(None),
+        (ValueRef::Real(_), _) | (_, ValueRef::Real(_)) => {
+            return Err(Error::UserFunctionError("instr() takes text, not floating-point numbers".into()));
+        }
+        _ => (bytes(hay, &hay_text), bytes(needle, &needle_text)),
+    };
+    if needle_bytes.len() > MAX_PATTERN {
+        let why = format!("instr() searches for at most {MAX_PATTERN} bytes");
+        return Err(Error::UserFunctionError(why.into()));
+    }
+    let Some(at) = memmem::find(hay_bytes, needle_bytes) else { return Ok(Some(0)) };
+    let blobs = matches!((hay, needle), (ValueRef::Blob(_), ValueRef::Blob(_)));
+    let before = hay_bytes[..at].iter().filter(|&&byte| blobs || byte & 0xc0 != 0x80).count();
+    Ok(Some(before as i64 + 1))
+}
+
+fn bytes<'v>(value: ValueRef<'v>, number: &'v Option<String>) -> &'v [u8] {
+    match value {
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes,
+        _ => number.as_deref().unwrap_or_default().as_bytes(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Says of each expression whether it is the same with our functions as with SQLite's.
+    fn same(expressions: impl IntoIterator<Item = String>) {
+        let (ours, theirs) = (Connection::open_in_memory().unwrap(), Connection::open_in_memory().unwrap());
+        install(&ours).unwrap();
+        for expression in expressions {
+            let sql = format!("SELECT {expression}");
+            let ask = |conn: &Connection| {
+                begin_event();
+                conn.query_row(&sql, [], |row| row.get::<_, Option<i64>>(0))
+                    .map_err(|e| super::super::message(&e))
+            };
+            assert_eq!(ask(&ours), ask(&theirs), "{sql}");
+        }
+    }
+
+    fn pairs(values: &[&str], make: impl Fn(&str, &str) -> String) -> Vec<String> {
+        values.iter().flat_map(|a| values.iter().map(|b| make(a, b)).collect::<Vec<_>>()).collect()
+    }
+
+    #[test]
+    fn instr_means_what_sqlite_means() {
+        let values = ["NULL", "0", "-12", "''", "'a'", "'aé☃é'", "'☃'", "'é'", "x'61c3a9'", "'2'", "x''"];
+        same(pairs(&values, |hay, needle| format!("instr({hay}, {needle})")));
+    }
+
+    #[test]
+    fn like_and_glob_mean_what_sqlite_means() {
+        let values = [
+            "NULL",
+            "0",
+            "-12",
+            "1.5",
+            "'1%'",
+            "'1.5'",
+            "''",
+            "'a'",
+            "'A'",
+            "'%A%'",
+            "'_'",
+            "'?'",
+            "'*a'",
+            "'[a-c]'",
+            "'[^b]*'",
+            "'a!%'",
+            "'a%'",
+            "'aé☃é'",
+            "'%☃_'",
+            "'*☃?'",
+            "'É'",
+            "x'61'",
+            "x'6125'",
+            "x''",
+            "'%_%_'",
+            "x'ff25'",
+            "char(97,0,98)",
+            "char(97,0,37)",
+        ];
+        same(pairs(&values, |value, pattern| format!("{value} LIKE {pattern}")));
+        same(pairs(&values, |value, pattern| format!("{value} GLOB {pattern}")));
+        same(pairs(&values, |pattern, value| format!("like({pattern}, {value})")));
+        for escape in ["'!'", "'a'", "'☃'", "''", "'ab'", "NULL", "1", "x'21'"] {
+            same(pairs(&values, |value, pattern| format!("{value} NOT LIKE {pattern} ESCAPE {escape}")));
+        }
+    }
+}
