@@ -6,7 +6,10 @@
 mod batches;
 mod catalogue;
 mod filters;
+mod looks;
 mod marks;
+#[path = "../store/memory.rs"]
+mod memory;
 mod model;
 mod names;
 mod projection;

@@ -29,7 +29,7 @@ fn odd_content() -> impl Strategy<Value = String> {
     ]
 }
 
-fn odd() -> impl Strategy<Value = Parts> {
+pub fn odd() -> impl Strategy<Value = Parts> {
     (parts(), odd_content()).prop_map(|(parts, content)| Parts { content, ..parts })
 }
 
