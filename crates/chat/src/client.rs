@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::error::ProtocolError;
+use tokio_tungstenite::tungstenite::http::StatusCode;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message, protocol::CloseFrame};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 
@@ -26,6 +28,12 @@ pub enum Error {
     /// The gateway said no.
     #[error("{0}")]
     Refused(String),
+    /// The gateway does not serve anybody who calls it by this name.
+    #[error("403 Forbidden")]
+    Forbidden,
+    /// What answers there is no gateway.
+    #[error("{0}")]
+    Foreign(String),
     /// Closed by the gateway for a reason that another try does not change.
     #[error("the gateway closed the connection: {reason} ({code})")]
     Closed { code: u16, reason: String },
@@ -75,7 +83,8 @@ impl Client {
     /// is the same client.
     pub async fn connect(url: &str, token: Option<&str>, client_id: &str) -> Result<Client, Error> {
         let connecting = timeout(PATIENCE, connect_async(url)).await;
-        let (socket, _) = connecting.map_err(|_| Error::Lost("no answer".to_owned()))?.map_err(lost)?;
+        let connected = connecting.map_err(|_| Error::Lost("no answer within 30 s".to_owned()))?;
+        let (socket, _) = connected.map_err(not_connected)?;
         let mut client = Client { socket, next_id: 1, waiting: VecDeque::new(), let_in: false };
         let mut hello = json!({ "version": "1", "clientType": "terminal", "clientId": client_id });
         if let Some(token) = token {
@@ -104,7 +113,8 @@ impl Client {
                 }
             }
         };
-        timeout(PATIENCE, answer).await.unwrap_or_else(|_| Err(Error::Lost("no answer".to_owned())))
+        let late = |_| Err(Error::Lost("no answer within 30 s".to_owned()));
+        timeout(PATIENCE, answer).await.unwrap_or_else(late)
     }
 
     /// The next event. May be dropped and called again without losing one.
@@ -160,8 +170,20 @@ fn message(error: Option<Value>) -> String {
 }
 
 fn lost(error: WsError) -> Error {
+    Error::Lost(error.to_string())
+}
+
+/// Why there is no connection: whether waiting helps depends on who answered what.
+fn not_connected(error: WsError) -> Error {
     match error {
-        WsError::Http(response) => Error::Refused(format!("the gateway answered {}", response.status())),
-        error => Error::Lost(error.to_string()),
+        WsError::Http(response) => match response.status() {
+            status if status.is_server_error() => Error::Lost(format!("it answered {status}")),
+            StatusCode::FORBIDDEN => Error::Forbidden,
+            status => Error::Foreign(format!("it answered {status}")),
+        },
+        // It was ended in the middle.
+        WsError::Protocol(ProtocolError::HandshakeIncomplete) => lost(error),
+        WsError::Protocol(e) => Error::Foreign(e.to_string()),
+        error => lost(error),
     }
 }

@@ -2,7 +2,7 @@
 
 use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
-use rustyline::{Editor, ExternalPrinter};
+use rustyline::{Behavior, Config, Editor, ExternalPrinter};
 
 use crate::client::Event;
 use crate::error::{Failure, Result};
@@ -17,7 +17,9 @@ pub async fn talk(session: &mut Session, screen: &mut Screen) -> Result<Outcome>
     let cannot = |e: ReadlineError| {
         Failure::new(format_args!("cannot read lines from here: {e}"), "give the message as an argument")
     };
-    let mut lines = Lines::new().map_err(cannot)?;
+    // The prompt goes to the terminal, wherever stdout goes: that holds the answers.
+    let config = Config::builder().behavior(Behavior::PreferTerm).build();
+    let mut lines = Lines::with_config(config).map_err(cannot)?;
     let history = session.place.history();
     if let Some(history) = &history {
         // The first time there is none.
@@ -69,9 +71,12 @@ async fn listen<T>(
             line = &mut reading => return line.map_err(gone),
             event = session.event() => match event {
                 Ok(event) => {
-                    screen.event(&event);
-                    if let Some(text) = of_others(&event) {
-                        let _ = printer.print(format!("{}\n", visible(&text)));
+                    let line = match screen.json() {
+                        true => screen.event_at_prompt(&event),
+                        false => of_others(&event).map(|text| visible(&text)),
+                    };
+                    if let Some(line) = line {
+                        let _ = printer.print(format!("{line}\n"));
                     }
                 }
                 Err(failure) => {

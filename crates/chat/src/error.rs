@@ -21,4 +21,14 @@ impl Failure {
     pub fn usage(what: impl Display, fix: impl Display) -> Failure {
         Failure { code: 2, ..Failure::new(what, fix) }
     }
+
+    /// The parser's complaint, on one line.
+    pub fn of_usage(error: &clap::Error) -> Failure {
+        let rendered = error.render().to_string();
+        // The first paragraph says what is wrong, sometimes with a list below it.
+        let what: Vec<&str> =
+            rendered.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
+        let what = what.join(" ");
+        Failure::usage(what.strip_prefix("error: ").unwrap_or(&what), "see `thread chat --help`")
+    }
 }

@@ -28,7 +28,20 @@ use crate::turn::Outcome;
 const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(e) if !e.use_stderr() => {
+            // Help. Whoever closed the pipe does not want it.
+            drop(e.print());
+            return ExitCode::SUCCESS;
+        }
+        Err(e) => {
+            let json = std::env::args_os().any(|argument| argument == "--json");
+            let failure = Failure::of_usage(&e);
+            Screen::new(json).failure(&failure);
+            return ExitCode::from(failure.code);
+        }
+    };
     let mut screen = Screen::new(options.json);
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,

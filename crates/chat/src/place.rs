@@ -4,6 +4,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use tokio_tungstenite::tungstenite::http::uri::Authority;
 use uuid::Uuid;
 
 use crate::error::{Failure, Result};
@@ -66,8 +67,17 @@ fn websocket(address: &str) -> Result<String> {
         }
     };
     let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    if host.is_empty() {
-        return Err(Failure::usage(format_args!("'{address}' has no host"), "give http://HOST:PORT"));
+    let authority: Option<Authority> = host.parse().ok();
+    // What the parser takes for a name of a user is none that anybody would be asked for.
+    let valid = authority.is_some_and(|authority| {
+        let port = host.rsplit_once(':').map(|(_, port)| port).filter(|port| !port.ends_with(']'));
+        !authority.host().is_empty() && !host.contains('@') && port.is_none() == authority.port().is_none()
+    });
+    if !valid {
+        return Err(Failure::usage(
+            format_args!("'{address}' is not a gateway's address"),
+            "give http://HOST:PORT",
+        ));
     }
     Ok(format!("{scheme}://{host}/ws"))
 }
@@ -109,7 +119,13 @@ mod tests {
             assert_eq!(websocket(address).unwrap(), "ws://127.0.0.1:3336/ws");
         }
         assert_eq!(websocket("https://example.org").unwrap_err().code, 2);
-        assert_eq!(websocket("http://").unwrap_err().code, 2);
+        assert_eq!(websocket("[::1]:3336").unwrap(), "ws://[::1]:3336/ws");
+        assert_eq!(websocket("localhost").unwrap(), "ws://localhost/ws");
+        for bad in
+            ["", "http://", "a b:1", "http://me:secret@localhost:1", "127.0.0.1:99999", "localhost:", ":1"]
+        {
+            assert_eq!(websocket(bad).unwrap_err().code, 2, "{bad}");
+        }
     }
 
     #[test]

@@ -45,6 +45,15 @@ impl Screen {
         }
     }
 
+    /// The same while a line is edited. Returns what the editor has to print, if that is what stdout shows.
+    pub fn event_at_prompt(&mut self, event: &Event) -> Option<String> {
+        if self.out_is_terminal {
+            return serde_json::to_string(event).ok();
+        }
+        self.event(event);
+        None
+    }
+
     fn json_line(&self, value: &impl serde::Serialize) {
         if let Ok(mut line) = serde_json::to_string(value) {
             line.push('\n');

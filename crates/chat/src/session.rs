@@ -62,7 +62,7 @@ impl Session {
                 Some(id) => {
                     match session.ask("sessions.switch", json!({ "sessionId": id.to_string() })).await {
                         Ok(switched) => session.entered(&switched),
-                        Err(Error::Refused(_)) => session.begin().await?,
+                        Err(Error::Refused(why)) if is_unknown(&why) => session.begin().await?,
                         Err(e) => return Err(explain(&session.place, &e)),
                     }
                 }
@@ -203,12 +203,31 @@ fn explain(place: &Place, error: &Error) -> Failure {
             "the message is larger than 1 MiB, more than the gateway takes",
             "send a shorter one, or use `thread push` in the session's directory",
         ),
-        Error::Closed { .. } => {
-            Failure::new(error, "set THREAD_TOKEN to the content of the file `token` in the gateway's root")
-        }
-        Error::Refused(why) => Failure::new(
-            format_args!("the gateway refused: {why}"),
-            "`thread chat --sessions` lists the sessions",
+        Error::Closed { .. } => Failure::new(error, NEEDS_TOKEN),
+        Error::Forbidden => Failure::new(
+            format_args!("the gateway does not serve {url} under this name"),
+            "use its IP address, or start it with --origin and this name",
         ),
+        Error::Foreign(why) => Failure::new(
+            format_args!("what answers at {url} is no gateway: {why}"),
+            "choose the address that `thread serve` prints, with --url",
+        ),
+        Error::Refused(why) => {
+            let fix = if why.contains("token") {
+                NEEDS_TOKEN
+            } else if is_unknown(why) {
+                "`thread chat --sessions` lists the sessions"
+            } else {
+                "try again, see what the gateway prints, or begin another session with --new"
+            };
+            Failure::new(format_args!("the gateway refused: {why}"), fix)
+        }
     }
+}
+
+const NEEDS_TOKEN: &str = "set THREAD_TOKEN to the content of the file `token` in the gateway's root";
+
+/// Whether the session that was asked for is not there.
+fn is_unknown(why: &str) -> bool {
+    why.starts_with("unknown session")
 }

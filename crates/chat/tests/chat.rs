@@ -146,12 +146,17 @@ fn what_fails_before_anything_is_said_tells_what_to_do() {
         (vec!["  "], 2, "the message is empty"),
         (vec!["hello", "--session", "6e0a5f9e-0d2b-4f43-9a53-5c9f6c0f6d0a"], 1, "the gateway refused"),
         (vec!["hello", "--session", "x"], 2, "invalid value"),
+        (vec!["hello", "--nonsense"], 2, "see `thread chat --help`"),
+        (vec!["hello", "--history", "0"], 2, "0 is not in 1..=200"),
         (vec!["hello", "--url", "127.0.0.1:1"], 1, "cannot reach the gateway"),
+        (vec!["hello", "--url", "me:secret@127.0.0.1:1"], 2, "is not a gateway's address"),
     ] {
         let said = gateway.chat(args.clone()).output().unwrap();
         let errors = String::from_utf8_lossy(&said.stderr).into_owned();
         assert_eq!(said.status.code(), Some(code), "{args:?}: {errors}");
         assert!(errors.contains(error), "{args:?}: {errors}");
+        assert!(errors.starts_with("Error: ") && errors.contains(" - "), "{args:?}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{args:?}: {errors}");
     }
     let mut chat = gateway.chat(["-"]);
     let mut chat = chat.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -163,14 +168,61 @@ fn what_fails_before_anything_is_said_tells_what_to_do() {
 
     let wrong = gateway.chat(["hello"]).env("THREAD_TOKEN", "wrong").output().unwrap();
     let errors = String::from_utf8_lossy(&wrong.stderr).into_owned();
-    assert!(wrong.status.code() == Some(1) && errors.contains("token"), "{errors}");
+    assert!(wrong.status.code() == Some(1) && errors.contains("- set THREAD_TOKEN"), "{errors}");
+}
+
+#[test]
+fn what_answers_but_is_no_gateway_is_told_as_that() {
+    let home = tempfile::tempdir().unwrap();
+    for (answer, error) in [
+        ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello", "is no gateway: it answered 200"),
+        ("HTTP/1.1 301 Moved\r\nlocation: https://x/\r\ncontent-length: 0\r\n\r\n", "is no gateway"),
+        ("HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n", "does not serve"),
+        ("HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n", "cannot reach the gateway"),
+        ("SSH-2.0-OpenSSH_9.9\r\n", "is no gateway"),
+        ("", "cannot reach the gateway"),
+    ] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            let mut head = [0; 4096];
+            let _ = client.read(&mut head).unwrap();
+            client.write_all(answer.as_bytes()).unwrap();
+        });
+        let said = harness::chat_in(home.path(), ["hello", "--url", &url]).output().unwrap();
+        server.join().unwrap();
+        let errors = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert_eq!(said.status.code(), Some(1), "{answer}: {errors}");
+        assert!(errors.contains(error) && errors.contains(" - "), "{answer}: {errors}");
+    }
+}
+
+#[test]
+fn a_last_session_that_is_gone_is_replaced_and_one_that_is_damaged_is_not() {
+    let gateway = Gateway::start("cat");
+    let session = || {
+        let listed = gateway.chat(["--sessions"]).output().unwrap();
+        String::from_utf8(listed.stdout).unwrap().split(' ').next().unwrap().to_owned()
+    };
+    assert!(gateway.chat(["one"]).output().unwrap().status.success());
+    let first = session();
+    fs::write(gateway.root().join(&first).join("events.db"), "damaged").unwrap();
+    let said = gateway.chat(["two"]).output().unwrap();
+    let errors = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.status.code() == Some(1) && errors.contains("--new"), "{errors}");
+    assert_eq!(session(), first);
+    fs::remove_dir_all(gateway.root().join(&first)).unwrap();
+    let said = gateway.chat(["three"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "three\n");
+    assert_ne!(session(), first);
 }
 
 #[test]
 fn a_conversation_in_a_terminal_wide_and_narrow() {
     let gateway = Gateway::start("sed 's/^/echo: /'");
-    for columns in [40, 160] {
-        let Some(terminal) = Terminal::start(&gateway, columns) else { return };
+    for columns in [20, 40, 160] {
+        let Some(terminal) = Terminal::start(&gateway, columns, "") else { return };
         terminal.types("hello there", &["Enter"]);
         terminal.shows("echo: hello there");
         terminal.prompts();
@@ -189,9 +241,40 @@ fn a_conversation_in_a_terminal_wide_and_narrow() {
 }
 
 #[test]
+fn a_conversation_goes_where_stdout_goes_and_its_prompt_to_the_terminal() {
+    let gateway = Gateway::start("cat");
+    let dir = tempfile::tempdir().unwrap();
+    let (text, json) = (dir.path().join("text"), dir.path().join("json"));
+    for (options, file) in [("", &text), ("--json", &json)] {
+        let options = format!("{options} >'{}'", file.display());
+        let Some(terminal) = Terminal::start(&gateway, 80, &options) else { return };
+        for line in ["one", "two"] {
+            terminal.types(line, &["Enter"]);
+            eventually("the answer is in the file", Duration::from_secs(60), || {
+                fs::read_to_string(file).is_ok_and(|said| said.contains(line))
+            });
+            terminal.prompts();
+        }
+        terminal.types("", &["C-d"]);
+        terminal.shows("exit=0");
+    }
+    assert_eq!(fs::read_to_string(text).unwrap(), "one\ntwo\n");
+    let lines = fs::read_to_string(json).unwrap();
+    let events: Vec<serde_json::Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+        .collect();
+    let finals = events.iter().filter(|event| event["event"] == "final");
+    let answers: Vec<&str> = finals.map(|event| event["payload"]["content"].as_str().unwrap()).collect();
+    assert_eq!(answers, ["one", "two"]);
+    let seqs: Vec<i64> = events.iter().filter_map(|event| event["seq"].as_i64()).collect();
+    assert!(seqs.is_sorted_by(|a, b| a < b), "{seqs:?}");
+}
+
+#[test]
 fn in_a_terminal_ctrl_c_cancels_a_run_and_the_conversation_goes_on() {
     let gateway = Gateway::start("read line; echo \"got $line\"; test \"$line\" = quick || exec sleep 1000");
-    let Some(terminal) = Terminal::start(&gateway, 100) else { return };
+    let Some(terminal) = Terminal::start(&gateway, 100, "") else { return };
     terminal.types("slow", &["Enter"]);
     terminal.shows("got slow");
     terminal.types("", &["C-c"]);
@@ -207,7 +290,7 @@ fn in_a_terminal_ctrl_c_cancels_a_run_and_the_conversation_goes_on() {
 #[test]
 fn an_agent_cannot_steer_the_terminal() {
     let gateway = Gateway::start(r"printf 'before\033[2J\033]0;owned\007after'");
-    let Some(terminal) = Terminal::start(&gateway, 100) else { return };
+    let Some(terminal) = Terminal::start(&gateway, 100, "") else { return };
     terminal.types("x", &["Enter"]);
     terminal.shows(r"before\u{1b}[2J\u{1b}]0;owned\u{7}after");
     terminal.prompts();

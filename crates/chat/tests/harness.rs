@@ -86,7 +86,7 @@ impl Gateway {
             .unwrap()
     }
 
-    fn root(&self) -> PathBuf {
+    pub fn root(&self) -> PathBuf {
         self.home.path().join(".local/share/thread/sessions")
     }
 
@@ -152,8 +152,9 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// `None`, said aloud, where there is no tmux.
-    pub fn start(gateway: &Gateway, columns: u16) -> Option<Terminal> {
+    /// With options for the program and redirections for the shell. `None`, said aloud, where there is no
+    /// tmux.
+    pub fn start(gateway: &Gateway, columns: u16, options: &str) -> Option<Terminal> {
         if Command::new("tmux").arg("-V").output().is_err() {
             eprintln!("SKIPPED: there is no tmux");
             return None;
@@ -161,7 +162,7 @@ impl Terminal {
         let dir = tempfile::tempdir().unwrap();
         let terminal = Terminal { socket: dir.path().join("tmux"), _dir: dir };
         // The shell around it hears Ctrl-C, too.
-        let run = format!("trap : INT; {}; echo exit=$?; exec sleep 1000", gateway.command_line());
+        let run = format!("trap : INT; {} {options}; echo exit=$?; exec sleep 1000", gateway.command_line());
         let columns = columns.to_string();
         let started = terminal
             .tmux(["-f", "/dev/null", "new-session", "-d", "-x", &columns, "-y", "40", "sh", "-c", &run])
