@@ -13,15 +13,27 @@ use std::os::fd::RawFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::files::lock::Lock;
 use crate::model::run::Options;
+
+/// The soft limit on open files of whatever starts detached; 0 leaves it that of this process.
+static OPEN_FILES: AtomicU64 = AtomicU64::new(0);
+
+/// Gives processes that start detached from now on another soft limit on open files than this one has:
+/// for a server that raises its own. Programs that use `select` break with descriptors above 1023.
+pub fn limit_open_files(soft: u64) {
+    OPEN_FILES.store(soft, Ordering::Relaxed);
+}
 
 /// Makes `command` start detached, holding on to `lock` (and nothing else) if there is one.
 pub fn detached(command: &mut Command, lock: Option<RawFd>) -> &mut Command {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // SAFETY: between fork and exec the closure makes only system calls that are safe there
-    // (setsid, sigaction, sigprocmask, fcntl, close_range) and allocates nothing.
+    // (setsid, sigaction, sigprocmask, prlimit, fcntl, close_range) and allocates nothing.
     unsafe { command.pre_exec(move || prepare_child(lock)) }
 }
 
@@ -45,6 +57,12 @@ fn prepare_child(lock: Option<RawFd>) -> io::Result<()> {
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+    }
+    let soft = OPEN_FILES.load(Ordering::Relaxed);
+    if soft != 0 {
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        // A hard limit that was lowered meanwhile is below it: then that is what there is.
+        setrlimit(Resource::Nofile, Rlimit { current: Some(soft), maximum }).ok();
     }
     // Marked rather than closed: the standard library's own pipe, on which it reports a failed
     // exec, is among them and is marked already.

@@ -1,13 +1,16 @@
 //! The agent of the sessions that are made here, and how runs are started.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use thread::Queue;
 use thread::model::subscription::ConsumerId;
 use thread::run::{Launcher, WakeBy};
 use thread_agent::install::{CONSUMER, Install};
+use thread_agent::launcher;
 
 use crate::error::{Result, StartError};
+use crate::options::Protocol;
 
 /// What sessions that are made here are given.
 #[derive(Debug, Clone)]
@@ -17,23 +20,19 @@ pub struct Agent {
 }
 
 impl Agent {
+    /// An agent from a line of shell, as it would be typed in `cwd`.
+    ///
     /// # Errors
     ///
-    /// The command is no command line; the adapter is not installed.
+    /// The line cannot be run; the adapter is not installed.
     pub fn new(
-        command: &str,
-        protocol: &str,
+        line: &str,
+        protocol: Protocol,
         cwd: PathBuf,
         launcher: &Launcher,
     ) -> Result<Agent, StartError> {
-        let program = shlex::split(command).filter(|words| !words.is_empty()).ok_or_else(|| {
-            StartError::usage(
-                format!("'{command}' is not a command"),
-                "give --agent a program and its arguments",
-            )
-        })?;
-        let mut install = Install::new(program, cwd);
-        install.options = vec!["--protocol".into(), protocol.to_owned()];
+        let mut install = Install::new(words(line, &cwd)?, cwd);
+        install.options = vec!["--protocol".into(), protocol.name().to_owned()];
         install.handler().map_err(|e| {
             StartError::failed(e.to_string(), "install thread-agent beside thread-serve, or on PATH")
         })?;
@@ -68,6 +67,41 @@ impl Agent {
             done => done,
         }
     }
+}
+
+/// The program and arguments that a line of shell stands for. A plain command is started without a shell in
+/// between, so that a program that is missing is known at once; all else is the shell's affair.
+fn words(line: &str, cwd: &Path) -> Result<Vec<String>, StartError> {
+    const SHELLS_OWN: [char; 14] = ['|', '&', ';', '<', '>', '(', ')', '$', '`', '*', '?', '[', '~', '#'];
+    let usage = |what: String| StartError::usage(what, "give --agent a line that sh can run: 'llm -m local'");
+    let assigns =
+        line.split_whitespace().next().ok_or_else(|| usage("--agent is empty".into()))?.contains('=');
+    if assigns || line.contains(SHELLS_OWN) || line.contains('\n') {
+        let checked = Command::new("/bin/sh").args(["-n", "-c", line]).stdin(Stdio::null()).output();
+        return match checked {
+            Ok(output) if !output.status.success() => {
+                let why = String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ");
+                Err(usage(format!("--agent is no line of shell: {why}")))
+            }
+            // Without a shell, the adapter says so.
+            _ => Ok(vec!["sh".into(), "-c".into(), line.into()]),
+        };
+    }
+    let words = shlex::split(line).filter(|words| !words.is_empty());
+    let words =
+        words.ok_or_else(|| usage(format!("--agent is no line of shell: a quote is open in {line}")))?;
+    let program = &words[0];
+    let found = match program.contains('/') {
+        true => launcher::is_executable(&cwd.join(program)),
+        false => launcher::on_path(program).is_some(),
+    };
+    if !found {
+        return Err(StartError::failed(
+            format!("there is no program '{program}' for --agent"),
+            "install it, or give its whole path",
+        ));
+    }
+    Ok(words)
 }
 
 /// The name under which a session's agent is subscribed.

@@ -83,7 +83,12 @@ impl Client {
                     self.outbox.send(frame);
                 }
             }
-            Err(e) => self.outbox.send(frame::response(&id, Err(&e))),
+            Err(e) => {
+                if let RequestError::Thread(_) | RequestError::Failed(_) = e {
+                    self.gateway.log(format_args!("{method}: {e}"));
+                }
+                self.outbox.send(frame::response(&id, Err(&e)));
+            }
         }
     }
 

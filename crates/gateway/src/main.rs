@@ -70,8 +70,12 @@ fn main() -> ExitCode {
         }
         Err(e) => {
             let text = e.to_string();
-            let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-            return end(&StartError::usage(what, "run `thread serve --help`"));
+            // The first paragraph says what is wrong, sometimes with a list below it.
+            let what: Vec<&str> =
+                text.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
+            let what = what.join(" ");
+            let what = what.strip_prefix("error: ").unwrap_or(&what);
+            return end(&StartError::usage(what, "see `thread serve --help`"));
         }
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -116,9 +120,12 @@ async fn run(options: Options) -> Result<(), StartError> {
             let cwd = std::env::current_dir().map_err(|e| {
                 StartError::failed(format!("the current directory is gone: {e}"), "go elsewhere")
             })?;
-            Some(Agent::new(command, &options.protocol, cwd, &launcher)?)
+            Some(Agent::new(command, options.protocol, cwd, &launcher)?)
         }
-        None => None,
+        None => {
+            eprintln!("Warning: nobody answers in new sessions - name an agent with --agent");
+            None
+        }
     };
     let root = Root::open(&dir).map_err(|e| {
         StartError::failed(
@@ -150,7 +157,10 @@ async fn run(options: Options) -> Result<(), StartError> {
 
     let url = format!("http://{address}");
     let published = Published::new(root.dir(), &url).map_err(|e| {
-        StartError::failed(format!("cannot write to {}: {e}", root.dir().display()), "free some space there")
+        StartError::failed(
+            format!("cannot write {}/address: {e}", root.dir().display()),
+            "check that directory, its permissions and its disk",
+        )
     })?;
     match &token {
         Some(token) => println!("{url}/?token={}", token.text()),
@@ -196,10 +206,12 @@ fn raise_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.unwrap_or(u64::MAX).min(16 * 1024);
-    if limit.current.is_some_and(|current| current < wanted) {
+    if let Some(given) = limit.current.filter(|current| *current < wanted) {
         limit.current = Some(wanted);
         // With fewer, the gateway serves fewer.
-        setrlimit(Resource::Nofile, limit).ok();
+        if setrlimit(Resource::Nofile, limit).is_ok() {
+            thread::run::spawn::limit_open_files(given);
+        }
     }
 }
 
@@ -213,8 +225,11 @@ impl Published {
     fn new(root: &std::path::Path, url: &str) -> std::io::Result<Published> {
         let path = root.join("address");
         let draft = root.join(format!(".address-{}", std::process::id()));
-        std::fs::write(&draft, format!("{url}\n"))?;
-        std::fs::rename(&draft, &path)?;
+        let placed = std::fs::write(&draft, format!("{url}\n")).and_then(|()| std::fs::rename(&draft, &path));
+        if let Err(e) = placed {
+            std::fs::remove_file(&draft).ok();
+            return Err(e);
+        }
         Ok(Published { path, url: url.to_owned() })
     }
 

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 /// Serve conversations with agents to many clients, over WebSocket and HTTP
 ///
@@ -20,17 +20,17 @@ pub struct Options {
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
 
-    /// Where to listen; port 0 takes a free one
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:3336")]
+    /// Where to listen: an IP address, or localhost, and a port; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:3336", value_parser = address)]
     pub listen: SocketAddr,
 
-    /// The agent for new sessions: a shell command
-    #[arg(long, value_name = "PROGRAM")]
+    /// The agent for new sessions: a line of shell, such as 'llm -m local' or 'cat notes - | llm'
+    #[arg(long, value_name = "COMMAND")]
     pub agent: Option<String>,
 
     /// How to talk to the agent, as in `thread agent --protocol`
-    #[arg(long, value_name = "P", default_value = "exec", requires = "agent")]
-    pub protocol: String,
+    #[arg(long, value_enum, value_name = "P", default_value_t = Protocol::Exec, requires = "agent")]
+    pub protocol: Protocol,
 
     /// Also give the agent to older sessions, at the next message in each
     #[arg(long, requires = "agent")]
@@ -53,6 +53,31 @@ pub struct Options {
     pub storage_origin: Vec<String>,
 
     /// The most connections at a time; further ones are refused
-    #[arg(long, value_name = "N", default_value_t = 4096)]
-    pub max_connections: usize,
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_connections: u32,
+}
+
+/// What `thread agent --protocol` takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Protocol {
+    Exec,
+    Ndjson,
+    Acp,
+}
+
+impl Protocol {
+    /// As it is written on a command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Exec => "exec",
+            Protocol::Ndjson => "ndjson",
+            Protocol::Acp => "acp",
+        }
+    }
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let local = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
+    let parsed = local.as_deref().unwrap_or(text).parse();
+    parsed.map_err(|_| "not an IP address and a port, such as 127.0.0.1:3336".to_owned())
 }

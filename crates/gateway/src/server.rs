@@ -55,7 +55,7 @@ pub enum Shown {
 }
 
 /// Serves until the gateway ends.
-pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, most: usize) {
+pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, most: u32) {
     let routes = Router::new()
         .route("/", get(page::page))
         .route("/ws", get(websocket))
@@ -72,7 +72,7 @@ pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, most: usize) {
         .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing here\n") })
         .layer(middleware::from_fn_with_state(gateway.clone(), admit))
         .with_state(gateway.clone());
-    let places = Arc::new(Semaphore::new(most));
+    let places = Arc::new(Semaphore::new(most as usize));
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {

@@ -105,10 +105,12 @@ scenarios! {
         more_than_64_unanswered_requests_are_1008
         a_slow_reader_is_closed_with_1013_and_nobody_else_notices
         term_closes_with_1001_and_ends_within_two_seconds
-        a_quiet_connection_is_pinged_and_one_that_never_answers_is_closed
+        whoever_is_silent_is_pinged_and_after_a_minute_closed
+        a_connection_without_connect_is_closed_after_ten_seconds
     }
     crowd {
         an_answer_streams_from_an_agent_program
+        an_agent_is_a_line_of_shell_with_the_limits_that_the_gateway_was_given
         a_now_message_interrupts_and_a_cancel_ends
         sub_agents_are_watched_at_work
         twelve_clients_of_two_gateways_see_the_same
@@ -133,6 +135,8 @@ scenarios! {
         nobody_comes_in_without_the_token
         other_origins_and_other_names_are_refused
         without_a_token_only_on_a_loopback_address
+        a_root_that_vanishes_is_not_made_again_and_loses_nothing
+        a_damaged_session_hinders_no_other
         many_connections_and_slow_ones_leave_a_good_client_alone
         frames_that_make_no_sense_do_no_harm
         figures_are_those_of_the_sessions

@@ -4,11 +4,12 @@
 //! its owner may read. A token is compared in constant time: how long a wrong one takes tells nothing.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use axum::http::{HeaderMap, header};
+use rustix::fs::OFlags;
 use subtle::ConstantTimeEq;
 
 use crate::error::StartError;
@@ -41,33 +42,48 @@ impl Token {
 ///
 /// # Errors
 ///
-/// The file cannot be read or made; others may read it; it holds no secret.
+/// The file cannot be read or made; it is not this user's alone; it holds no secret.
 pub fn secret_of(path: &Path) -> Result<String, StartError> {
-    let told = |e: io::Error| {
+    let unusable = |e: io::Error| {
         StartError::failed(
             format!("the secret in {} cannot be used: {e}", path.display()),
-            "look at the file",
+            "check the file, or remove it to get another",
         )
     };
-    if !path.exists() {
-        make(path).map_err(told)?;
+    let file = match open(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            make(path).map_err(unusable)?;
+            open(path)
+        }
+        opened => opened,
     }
-    let mode = fs::metadata(path).map_err(told)?.mode();
-    if mode & 0o077 != 0 {
-        return Err(StartError::failed(
-            format!("{} may be read by others", path.display()),
-            format!("run chmod 600 {0}, or remove it to get another", path.display()),
-        ));
+    .map_err(unusable)?;
+    let about = file.metadata().map_err(unusable)?;
+    let wrong = |what: &str, fix: String| {
+        Err(StartError::failed(format!("{} {what}", path.display()), format!("{fix} to get another")))
+    };
+    if !about.is_file() {
+        return wrong("is not a file", "remove it".into());
     }
-    let text = fs::read_to_string(path).map_err(told)?;
+    if about.uid() != rustix::process::geteuid().as_raw() {
+        return wrong("belongs to another user", "run the gateway as that user, or remove the file".into());
+    }
+    if about.mode() & 0o077 != 0 {
+        return wrong("may be read by others", format!("run chmod 600 {}, or remove it", path.display()));
+    }
+    let mut text = String::new();
+    file.take(4096).read_to_string(&mut text).map_err(unusable)?;
     let text = text.trim();
     if text.len() < 16 || !text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)) {
-        return Err(StartError::failed(
-            format!("{} holds no secret", path.display()),
-            "remove it to get another, or put at least 16 letters and digits there",
-        ));
+        return wrong("holds no secret", "put at least 16 letters and digits there, or remove it".into());
     }
     Ok(text.to_owned())
+}
+
+/// Opens it without waiting for anybody, whatever it is.
+fn open(path: &Path) -> io::Result<fs::File> {
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    fs::OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
 /// 32 random bytes in hexadecimal, moved into place whole: of two gateways that start at once, one
@@ -154,5 +170,34 @@ mod tests {
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
         fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
         assert!(Token::of(root.path()).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_a_secret_is_told_and_kept() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join(FILE);
+        let why = || Token::of(root.path()).map(|_| ()).unwrap_err().to_string();
+        for (text, mode, error) in [
+            ("", 0o600, "holds no secret"),
+            ("short", 0o600, "holds no secret"),
+            ("sixteen letters and blanks", 0o600, "holds no secret"),
+            ("abcdefghijklmnopqrstuvwxyz", 0o644, "may be read by others"),
+        ] {
+            fs::write(&file, text).unwrap();
+            fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+            assert!(why().contains(error) && why().contains(" - "), "{text}: {}", why());
+            assert_eq!(fs::read_to_string(&file).unwrap(), text);
+        }
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&file, Some(12345), None).unwrap();
+            assert!(why().contains("another user"), "{}", why());
+        }
+        fs::remove_file(&file).unwrap();
+        // Opening it would wait for a writer.
+        rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert!(why().contains("is not a file"), "{}", why());
+        fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink("nowhere", &file).unwrap();
+        assert!(why().contains("cannot be used"), "{}", why());
     }
 }

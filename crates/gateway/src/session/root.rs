@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -45,7 +46,8 @@ impl Root {
     ///
     /// The directory cannot be made or read.
     pub fn open(dir: &Path) -> io::Result<Root> {
-        fs::create_dir_all(dir)?;
+        // What is said in sessions is their owner's alone, unless the directory was made for others, too.
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let root = Root { dir: dir.canonicalize()? };
         for entry in fs::read_dir(&root.dir)?.flatten() {
             let half = entry.file_name().to_string_lossy().starts_with(HALF);
@@ -95,6 +97,9 @@ impl Root {
         let failed =
             |what: &str, e: io::Error| RequestError::Failed(format!("the session cannot be {what}: {e}"));
         let half = self.dir.join(format!("{HALF}{}", SessionId::random()));
+        // By itself: a root that has vanished is not made again below those who look for the old one.
+        fs::create_dir(&half)
+            .map_err(|e| failed("made", io::Error::new(e.kind(), format!("{}: {e}", self.dir.display()))))?;
         let made = Queue::init(&half).map_err(RequestError::from).and_then(|_| match agent {
             Some(agent) => agent.install(&mut Queue::open(&half)?),
             None => Ok(()),

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import signal
+import tempfile
 import urllib.error
 import urllib.request
 
@@ -94,10 +95,19 @@ async def a_killed_adapter_is_a_pause_and_a_final_error_is_an_error():
         names = [event["name"] for event in seen["events"] if event["type"] == "CUSTOM"]
         assert "attempt_failed" in names and "attempt" in names, names
         assert seen["messages"][-1]["content"] == answer("hello")
-    with Gateway("--agent", "/nowhere/to/be/found") as gateway:
-        for version in "1", "0":
-            types, seen = await client(gateway, version, "failed" + version, "hello")
-            assert types[-1] == "RUN_ERROR" and "RUN_FINISHED" not in types, seen
+    with tempfile.TemporaryDirectory() as scratch:
+        program = pathlib.Path(scratch) / "agent"
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        with Gateway("--agent", str(program)) as gateway:
+            program.unlink()
+            await every_run_fails(gateway)
+
+
+async def every_run_fails(gateway):
+    for version in "1", "0":
+        types, seen = await client(gateway, version, "failed" + version, "hello")
+        assert types[-1] == "RUN_ERROR" and "RUN_FINISHED" not in types, seen
 
 
 def adapter(thread):

@@ -5,7 +5,10 @@ import json
 import os
 import time
 
-from harness import Gateway, PATIENCE, run
+from harness import PATIENCE, Gateway, fast_clock, run
+
+LONG = os.environ.get("THREAD_FAULTS") == "long"
+TEXT, CLOSE, PING = 1, 8, 9
 
 
 async def raw(gateway, *frames, **more):
@@ -116,17 +119,21 @@ async def send_text(writer, text):
     await writer.drain()
 
 
+async def frames_to_close(reader):
+    """The frames that come up to a close: what they are, and what is in them."""
+    frames = []
+    while not frames or frames[-1][0] != CLOSE:
+        head = await reader.readexactly(2)
+        length = head[1] & 0x7F
+        if length >= 126:
+            length = int.from_bytes(await reader.readexactly(2 if length == 126 else 8), "big")
+        frames.append((head[0] & 0x0F, await reader.readexactly(length)))
+    return frames
+
+
 async def close_code(reader):
-    async def frames():
-        while True:
-            head = await reader.readexactly(2)
-            length = head[1] & 0x7F
-            if length >= 126:
-                length = int.from_bytes(await reader.readexactly(2 if length == 126 else 8), "big")
-            data = await reader.readexactly(length)
-            if head[0] & 0x0F == 8:
-                return int.from_bytes(data[:2], "big")
-    return await asyncio.wait_for(frames(), PATIENCE)
+    frames = await asyncio.wait_for(frames_to_close(reader), PATIENCE)
+    return int.from_bytes(frames[-1][1][:2], "big")
 
 
 async def term_closes_with_1001_and_ends_within_two_seconds():
@@ -145,20 +152,51 @@ async def term_closes_with_1001_and_ends_within_two_seconds():
         writer.close()
 
 
-async def a_quiet_connection_is_pinged_and_one_that_never_answers_is_closed():
-    if os.environ.get("THREAD_FAULTS") != "long":
-        print("the silence of a minute is waited for with THREAD_FAULTS=long")
+async def whoever_is_silent_is_pinged_and_after_a_minute_closed():
+    # A minute of the gateway's takes six seconds; in the long form, a minute.
+    speed = 1 if LONG else 10
+    if not (env := fast_clock(speed)):
         return
-    with Gateway() as gateway:
-        good = await gateway.client()
+    with Gateway(env=env) as gateway:
+        # One that answers pings, and one that keeps its connection and answers none.
+        good = await patiently(gateway)
         reader, writer = await slow_websocket(gateway)
-        await send_text(writer, connect(version="1", clientType="t", token=gateway.token))
         began = time.monotonic()
-        # It answers no ping.
-        assert await asyncio.wait_for(close_code(reader), 100) == 1008
-        assert time.monotonic() - began > 55
-        await good.request("status")
+        await send_text(writer, connect(version="1", clientType="t", token=gateway.token))
+        frames = await asyncio.wait_for(frames_to_close(reader), PATIENCE + 100 / speed)
+        took = (time.monotonic() - began) * speed
+        kinds = [kind for kind, _ in frames]
+        assert kinds in ([TEXT, PING, PING, CLOSE], [TEXT, PING, PING, PING, CLOSE]), frames
+        assert frames[-1][1][:2] == (1008).to_bytes(2, "big") and b"60 s" in frames[-1][1], frames
+        assert took >= 60, took
+        # It answers the close no more than a ping, and is gone all the same.
+        while (await good.request("status"))["gateway"]["activeConnections"] > 1:
+            await asyncio.sleep(0.05)
+        print(f"silent for {took:.0f} s of the gateway's time")
         writer.close()
+
+
+async def a_connection_without_connect_is_closed_after_ten_seconds():
+    speed = 5
+    if not (env := fast_clock(speed)):
+        return
+    with Gateway(env=env) as gateway:
+        began = time.monotonic()
+        reader, writer = await slow_websocket(gateway)
+        [(kind, reason)] = await asyncio.wait_for(frames_to_close(reader), PATIENCE)
+        assert kind == CLOSE and reason[:2] == (1008).to_bytes(2, "big") and b"10 s" in reason, reason
+        assert (time.monotonic() - began) * speed >= 10
+        writer.close()
+
+
+async def patiently(gateway):
+    """A client of a gateway whose ten seconds for `connect` are short."""
+    for _ in range(20):
+        try:
+            return await gateway.client()
+        except ConnectionError:
+            continue
+    return await gateway.client()
 
 
 if __name__ == "__main__":

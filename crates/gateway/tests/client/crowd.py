@@ -5,6 +5,7 @@ import asyncio
 import os
 import pathlib
 import random
+import resource
 import shlex
 import sys
 import time
@@ -134,6 +135,21 @@ async def an_answer_streams_from_an_agent_program():
         await client.request("agent", sessionId=older, message="two")
         await client.wait(lambda event: event["event"] == "final" and event["payload"]["content"] == "two")
         assert "one" in [event["payload"]["content"] for event in client.named("final")]
+
+
+async def an_agent_is_a_line_of_shell_with_the_limits_that_the_gateway_was_given():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    line = "name=value; tr a-z A-Z | sed s/$/!/; echo $(ulimit -Sn) $name"
+    with Gateway("--agent", line) as gateway:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        # Its own is as high as it may be.
+        limits = pathlib.Path(f"/proc/{gateway.process.pid}/limits").read_text()
+        [own] = [line.split()[3] for line in limits.splitlines() if line.startswith("Max open files")]
+        assert int(own) == min(hard, 16384) or hard == resource.RLIM_INFINITY, limits
+        client = await gateway.client()
+        await client.request("agent", message="hello")
+        assert (await client.wait("final"))["payload"]["content"] == "HELLO!200 value\n"
 
 
 async def a_now_message_interrupts_and_a_cancel_ends():

@@ -4,9 +4,11 @@ import asyncio
 import http.client
 import json
 import os
+import pathlib
 import random
 import re
 import resource
+import shutil
 import stat
 import subprocess
 import tempfile
@@ -121,16 +123,73 @@ async def without_a_token_only_on_a_loopback_address():
     with tempfile.TemporaryDirectory() as root:
         done = refused("--root", root, "--no-auth", "--listen", "0.0.0.0:0")
         assert done.returncode == 2 and done.stderr.startswith("Error: ") and " - " in done.stderr, done
-        for options in ["--nonsense"], ["--origin", "x"], ["--agent", ""], ["--listen", "x"], ["--storage", "s4://x"]:
-            done = refused("--root", root, *options)
-            assert done.returncode == 2 and done.stderr.startswith("Error: "), done
-            assert len(done.stderr.splitlines()) == 1, done
+        for code, *options in [
+            (2, "--nonsense"), (2, "--origin", "x"), (2, "--agent", " "), (2, "--listen", "x"), (2, "--storage", "s4://x"),
+            (2, "--agent", "cat", "--protocol", "x"), (2, "--protocol", "acp"), (2, "--max-connections", "0"),
+            (2, "--agent", "cat 'x"), (2, "--agent", "cat ("), (1, "--agent", "nowhere-to-be-found -x"),
+            (1, "--agent", "/dev/null"), (1, "--root", "/dev/null"), (1, "--listen", "192.0.2.1:1"),
+        ]:
+            done = refused(*(() if "--root" in options else ("--root", root)), *options)
+            *warned, told = done.stderr.splitlines()
+            assert done.returncode == code and told.startswith("Error: ") and " - " in told, (options, done)
+            assert all(line.startswith("Warning: ") for line in warned) and not done.stdout, done
     with Gateway("--no-auth") as gateway:
         assert gateway.link.endswith("/") and not (gateway.root / "token").exists()
         client = await gateway.client()
         await client.request("status")
         assert ask(gateway, "/metrics")[0] == 200
         assert await upgrade(gateway, Origin="https://evil.example") == 403
+
+
+async def a_root_that_vanishes_is_not_made_again_and_loses_nothing():
+    with tempfile.TemporaryDirectory() as scratch:
+        root = pathlib.Path(scratch) / "of" / "sessions"
+        with Gateway(root=root, cwd=scratch) as gateway:
+            assert stat.S_IMODE(root.stat().st_mode) == 0o700
+            client = await gateway.client()
+            session = (await client.request("agent", message="before"))["sessionId"]
+            root.rename(scratch + "/elsewhere")
+            for method, params in ("sessions.new", {}), ("sessions.list", {}), ("agent", {"message": "lost?"}):
+                assert await client.refused(method, **params), method
+            assert ask(gateway, "/healthz")[0] == 503 and not root.exists()
+            assert "sessions.new: " in gateway.output()
+            pathlib.Path(scratch + "/elsewhere").rename(root)
+            assert ask(gateway, "/healthz")[0] == 200
+            await client.request("sessions.new")
+            await client.request("agent", sessionId=session, message="after")
+            said = [event["content"] for event in gateway.events(session) if event["type"] == "message"]
+            assert said == ["before", "after"], said
+
+
+async def a_damaged_session_hinders_no_other():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        good, bad, linked = [(await client.request("sessions.new", title=name))["sessionId"] for name in "abc"]
+        gateway.stop()
+        for left in (gateway.root / bad).glob("events.db-*"):
+            left.unlink()
+        (gateway.root / bad / "events.db").write_bytes(b"garbage" * 5000)
+        (gateway.root / linked / "events.db").unlink()
+        (gateway.root / linked / "events.db").symlink_to(gateway.root / good / "events.db")
+        gateway.start()
+        client = await gateway.client()
+        for session in bad, linked:
+            for method in "sessions.switch", "sessions.history", "sessions.rename", "sessions.delete":
+                assert await client.refused(method, sessionId=session, title="x"), method
+            assert await client.refused("agent", sessionId=session, message="x")
+        await client.request("agent", sessionId=good, message="needle")
+        assert good in [s["id"] for s in (await client.request("sessions.list"))["sessions"]]
+        assert [s["id"] for s in (await client.request("sessions.search", query="needle"))["sessions"]] == [good]
+        assert (gateway.root / bad / "events.db").read_bytes() == b"garbage" * 5000
+        assert ask(gateway, "/healthz")[0] == 200
+        # What stands in a session's place by way of a link is left where it is.
+        away = gateway.root / "away"
+        (gateway.root / good).rename(away)
+        (gateway.root / good).symlink_to(away)
+        await client.request("sessions.delete", sessionId=good)
+        assert (away / "events.db").exists() and not (gateway.root / good).exists()
+        for session in bad, linked:
+            shutil.rmtree(gateway.root / session)
 
 
 async def many_connections_and_slow_ones_leave_a_good_client_alone():
@@ -178,7 +237,7 @@ def memory(gateway):
 
 
 async def frames_that_make_no_sense_do_no_harm():
-    end = time.monotonic() + (30 * 60 if LONG else 4)
+    end = time.monotonic() + float(os.environ.get("FUZZ_SECONDS", 30 * 60 if LONG else 4))
     dice = random.Random(int(os.environ.get("SEED", "1")))
     methods = ["agent", "agent.cancel", "sessions.list", "sessions.new", "sessions.switch", "sessions.history",
                "sessions.rename", "sessions.search", "sessions.delete", "permission.answer", "status", "connect", ""]
