@@ -16,6 +16,9 @@ use crate::store::{Appended, Put, Stored};
 /// writing the last id, opening the indexes) costs as much as storing an event.
 const TOGETHER: usize = 16;
 
+/// Beyond so many events the checkpoint is worth a thread.
+const LARGE: u64 = 10_000;
+
 pub fn append(store: &mut Sqlite, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Appended> {
     let doing = "storing";
     let new_wal = store.new_wal.then(|| store.wal.clone());
@@ -30,7 +33,16 @@ pub fn append(store: &mut Sqlite, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<(
     feed(&mut |event| inserter.put(event))?;
     inserter.flush().doing(doing)?;
     let appended = inserter.appended;
-    transaction.commit().map_err(|e| commit(e, doing))?;
+    if appended.count <= LARGE {
+        transaction.commit().map_err(|e| commit(e, doing))?;
+        return Ok(appended);
+    }
+    // Else SQLite checkpoints before the commit returns.
+    let checkpoint_at = |pages: u32| format!("PRAGMA wal_autocheckpoint = {pages}");
+    transaction.execute_batch(&checkpoint_at(0)).doing(doing)?;
+    let committed = transaction.commit().map_err(|e| commit(e, doing));
+    drop(store.conn.execute_batch(&checkpoint_at(1000)));
+    committed?;
     store.checkpoint_beside();
     Ok(appended)
 }

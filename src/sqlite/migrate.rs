@@ -17,6 +17,9 @@ pub const VERSION: i64 = 0;
 
 const SCHEMA: &str = include_str!("schema.sql");
 
+/// Twice SQLite's own: a batch makes half as many writes of it, and a single push none more.
+const PAGE_BYTES: u32 = 8192;
+
 /// Columns of `events` that the earlier implementation does not have.
 const LATER_COLUMNS: &[&str] = &["metadata", "idempotency_key"];
 
@@ -29,7 +32,7 @@ const BASE: &[(&str, &[&str])] = &[
 
 /// Makes the tables in an empty database.
 pub fn create(conn: &Connection) -> rusqlite::Result<()> {
-    conn.execute_batch(&format!("BEGIN IMMEDIATE; {SCHEMA} COMMIT"))
+    conn.execute_batch(&format!("PRAGMA page_size = {PAGE_BYTES}; BEGIN IMMEDIATE; {SCHEMA} COMMIT"))
 }
 
 /// Switches to WAL, which lasts, and checks that it took effect: some file systems cannot do it.

@@ -17,9 +17,6 @@ use crate::error::Result;
 /// all of the WAL, so a long one costs every command something; a checkpoint costs two syncs.
 const WAL_LIMIT: u64 = 256 * 1024;
 
-/// A batch that leaves more than this in the WAL is checkpointed while its JSONL log is written.
-const WORTH_A_THREAD: u64 = 8 * 1024 * 1024;
-
 /// How long a checkpoint between two steps waits for readers of the old pages.
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -73,17 +70,22 @@ impl Sqlite {
     /// Begins to checkpoint what a large batch left in the WAL, beside whatever this connection does
     /// next. Where no thread is to be had, closing does all of it.
     pub(super) fn checkpoint_beside(&mut self) {
-        if self.wal_length() > WORTH_A_THREAD && self.beside.is_none() {
-            let path = self.path.clone();
-            let checkpoint = move || {
-                // Truncating is left to closing: it would wait for the readers that this runs beside.
-                if let Ok(store) = Sqlite::connect(&path)
-                    && keep(&store.conn).is_ok()
-                {
-                    drop(store.conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())));
-                }
-            };
-            self.beside = std::thread::Builder::new().spawn(checkpoint).ok();
+        self.join_checkpoint();
+        let path = self.path.clone();
+        let checkpoint = move || {
+            // Truncating is left to closing: it would wait for the readers that this runs beside.
+            if let Ok(store) = Sqlite::connect(&path)
+                && keep(&store.conn).is_ok()
+            {
+                drop(store.conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())));
+            }
+        };
+        self.beside = std::thread::Builder::new().spawn(checkpoint).ok();
+    }
+
+    fn join_checkpoint(&mut self) {
+        if let Some(beside) = self.beside.take() {
+            drop(beside.join());
         }
     }
 
@@ -98,9 +100,7 @@ impl Sqlite {
 
 impl Drop for Sqlite {
     fn drop(&mut self) {
-        if let Some(beside) = self.beside.take() {
-            drop(beside.join());
-        }
+        self.join_checkpoint();
         if self.checkpoints && self.wal_is_long() {
             // Readers or writers in the way are no trouble: the next process tries again.
             drop(self.conn.busy_timeout(Duration::ZERO));
