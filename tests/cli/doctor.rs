@@ -326,11 +326,12 @@ fn a_damaged_database_is_told_and_never_written() {
     let conn = world.db();
     let root: i64 =
         conn.query_row("SELECT rootpage FROM sqlite_schema WHERE name = 'events'", [], |r| r.get(0)).unwrap();
+    let page: u32 = conn.query_row("PRAGMA page_size", [], |row| row.get(0)).unwrap();
     conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
     drop(conn);
     let db = world.path("inbox/events.db");
     let whole = fs::read(&db).unwrap();
-    let page = 4096;
+    let page = page as usize;
     // The root of the table, a page in the middle, and the end of the file.
     for damage in ["root", "middle", "cut"] {
         let mut bytes = whole.clone();
