@@ -112,8 +112,12 @@ enum Happened {
 /// A program that is kept, and what is known of it.
 struct Kept {
     program: Program,
-    /// Set when it has ended: its exit code, and when that was noticed.
-    exited: Option<(i32, Instant)>,
+    /// Set when it has ended: its exit code,
+    exited: Option<i32>,
+    /// how long has been waited for its output since,
+    listened: Duration,
+    /// and how many bytes have come.
+    late: usize,
     /// Its stdout is closed, and its stderr has been read.
     closed: bool,
     silent: bool,
@@ -218,8 +222,11 @@ impl Adapter {
                 Step::End(end) => return Ok(end),
                 Step::Wait(until) => {
                     self.wait(until);
-                    // At once: somebody waits for what the program says, and looking takes time.
-                    self.flush()?;
+                    // At once: somebody waits for what the program says, and looking takes time. Storing may
+                    // take long, too: what the program has said meanwhile it did not say too late.
+                    if self.flush()? {
+                        self.take(None);
+                    }
                 }
             }
             if !self.queue.files().still_there() {
@@ -297,14 +304,22 @@ impl Adapter {
 
     /// Waits until something happens, or until that moment.
     fn wait(&mut self, until: Instant) {
-        let mut next = self.receive.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
-        // What came meanwhile is stored together, up to what the channel holds.
+        let began = Instant::now();
+        let next = self.receive.recv_timeout(until.saturating_duration_since(began)).ok();
+        if let Some(kept) = self.kept.as_mut().filter(|kept| kept.exited.is_some()) {
+            kept.listened += began.elapsed();
+        }
+        self.take(next);
+    }
+
+    /// Takes what has happened: it is stored together, up to what the channel holds.
+    fn take(&mut self, mut next: Option<Happened>) {
         for _ in 0..CHANNEL {
-            let Some(happened) = next else { break };
+            let Some(happened) = next.or_else(|| self.receive.try_recv().ok()) else { break };
             if let Happened::Program(number, heard) = happened {
                 self.heard(number, heard);
             }
-            next = self.receive.try_recv().ok();
+            next = None;
         }
         self.reap();
     }
@@ -316,6 +331,9 @@ impl Adapter {
                 let mut answer = Vec::new();
                 let said = self.options.protocol.read(&bytes, &mut answer);
                 kept.program.send(answer);
+                if kept.exited.is_some() {
+                    kept.late += bytes.len();
+                }
                 if let Some(attempt) = &mut self.attempt {
                     attempt.last_output = Instant::now();
                 }
@@ -333,7 +351,7 @@ impl Adapter {
     fn reap(&mut self) {
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
             if let Some(kept) = self.kept.as_mut().filter(|kept| kept.program.pid() == pid) {
-                kept.exited = Some((code_of(status), Instant::now()));
+                kept.exited = Some(code_of(status));
             }
         }
     }
@@ -358,7 +376,7 @@ impl Adapter {
             drop(self.receive.recv_timeout(Duration::from_millis(10)));
             while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
                 if pid == kept.program.pid() {
-                    kept.exited = Some((code_of(status), now));
+                    kept.exited = Some(code_of(status));
                 }
             }
         }

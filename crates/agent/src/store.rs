@@ -33,11 +33,11 @@ pub fn store(
     stop: &AtomicBool,
 ) -> Result<()> {
     let mut wait = FIRST_WAIT;
-    let before = queue.newest();
+    // Set where they may have been stored after that event, though nobody said so.
+    let (mut before, mut in_doubt) = (None, false);
     while !events.is_empty() {
-        let stored = queue.push_all(&mut |put| events.iter().try_for_each(|event| put(event).map(drop)));
-        let error = match stored {
-            Ok(_) => break,
+        let error = match store_once(queue, &events, &mut before, in_doubt) {
+            Ok(()) => break,
             Err(Error::KeyConflict { key, .. }) => {
                 events.retain(|event| event.idempotency_key.as_deref() != Some(key.as_str()));
                 continue;
@@ -47,12 +47,7 @@ pub fn store(
         if !queue.files().still_there() {
             return Err(Error::Moved(queue.path().to_owned()));
         }
-        let unknown = matches!(&error, Error::Database(e) if e.kind == DatabaseErrorKind::OutcomeUnknown);
-        if let (true, Ok(before)) = (unknown, &before)
-            && is_there(queue, *before, &events).unwrap_or(false)
-        {
-            break;
-        }
+        in_doubt |= matches!(&error, Error::Database(e) if e.kind == DatabaseErrorKind::OutcomeUnknown);
         if wait == FIRST_WAIT {
             queue.log(Level::Warn, format_args!("agent: cannot store what it says, still trying: {error}"));
         }
@@ -66,6 +61,23 @@ pub fn store(
         queue.log(Level::Warn, format_args!("wake: {e}"));
     }
     Ok(())
+}
+
+/// One try. In doubt, what is there is looked at first.
+fn store_once(
+    queue: &mut Queue,
+    events: &[NewEvent<'static>],
+    before: &mut Option<After>,
+    in_doubt: bool,
+) -> Result<()> {
+    let after = match *before {
+        Some(after) => after,
+        None => *before.insert(queue.newest()?),
+    };
+    if in_doubt && is_there(queue, after, events)? {
+        return Ok(());
+    }
+    queue.push_all(&mut |put| events.iter().try_for_each(|event| put(event).map(drop))).map(drop)
 }
 
 /// Whether these events were stored, one after another, after that id.

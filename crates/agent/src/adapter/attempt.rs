@@ -14,6 +14,10 @@ const KILL_AFTER: Duration = Duration::from_secs(5);
 /// How long another process may keep the stdout of a program that has ended.
 pub const LAST_WORDS: Duration = Duration::from_secs(2);
 
+/// How much a program that has ended may have left in its pipe and in the adapter's channel, in bytes: a pipe
+/// holds no more unless root wants it so.
+pub const LONGEST_PIPE: usize = 2 * 1024 * 1024;
+
 /// How long somebody has to answer a request for permission.
 const PERMISSION: Duration = Duration::from_secs(5 * 60);
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 use thread::Result;
 
-use super::attempt::{Attempt, Ending, LAST_WORDS, Rung, Why};
+use super::attempt::{Attempt, Ending, LAST_WORDS, LONGEST_PIPE, Rung, Why};
 use super::said::{LONGEST_ANSWER, show, too_long};
 use super::{ATTACHMENTS, Adapter, End, Happened, Kept, Step};
 use crate::agenda::{Next, Turn, Verdict};
@@ -119,9 +119,9 @@ impl Adapter {
             return Ok(Step::Again);
         }
         let Some(attempt) = &self.attempt else { return Ok(Step::Again) };
-        let exited = self.kept.as_ref().and_then(|kept| kept.exited);
+        let exited = self.kept.as_ref().filter(|kept| kept.exited.is_some());
         let moments = [
-            exited.map(|(_, at)| at + LAST_WORDS),
+            exited.map(|kept| Instant::now() + LAST_WORDS.saturating_sub(kept.listened)),
             attempt.ending.as_ref().and_then(Ending::next_rung),
             (attempt.ending.is_none() && attempt.asked.is_empty()).then_some(quiet_at),
             attempt.asked.iter().map(|asked| asked.until).min(),
@@ -166,10 +166,13 @@ impl Adapter {
             return true;
         }
         let Some(kept) = &mut self.kept else { return true };
-        let Some((code, at)) = kept.exited else { return false };
-        // Of one that was to end nobody waits for more, whoever still has its stdout.
+        let Some(code) = kept.exited else { return false };
+        // Of one that was to end nobody waits for more, whoever still has its stdout. Of others all is heard
+        // that they can have left in the pipe: what counts is the time that was waited for it, not what
+        // storing it has taken.
         let more = !kept.closed || !kept.silent;
-        if more && attempt.ending.is_none() && at.elapsed() < LAST_WORDS {
+        let patient = kept.listened < LAST_WORDS && kept.late < LONGEST_PIPE;
+        if more && attempt.ending.is_none() && patient {
             return false;
         }
         let ended = Ended { code, stderr: kept.program.stderr() };
@@ -370,7 +373,14 @@ impl Adapter {
         if keeps {
             program.send(bytes);
         }
-        self.kept = Some(Kept { program, exited: None, closed: false, silent: false });
+        self.kept = Some(Kept {
+            program,
+            exited: None,
+            listened: Duration::ZERO,
+            late: 0,
+            closed: false,
+            silent: false,
+        });
         Ok(())
     }
 

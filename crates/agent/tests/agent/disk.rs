@@ -2,30 +2,81 @@
 
 use crate::harness::{Talk, lacks};
 
+/// A thread on a disk of 4 MB.
+const PREPARE: &str = "mkdir disk; mount -t tmpfs -o size=4m tmpfs disk; export THREAD_DIR=$PWD/disk/talk; set -e; \
+                       thread init $THREAD_DIR;";
+
+/// A folder, if small disks can be mounted there.
+fn with_small_disk() -> Option<Talk> {
+    let talk = Talk::new();
+    let mounted = !lacks("unshare") && talk.sh("unshare -rm mount -t tmpfs tmpfs /mnt").code == 0;
+    if !mounted {
+        eprintln!("skipped: no small disk can be mounted here");
+    }
+    mounted.then_some(talk)
+}
+
+/// Runs a script where it may mount.
+fn run(talk: &Talk, script: &str) {
+    let ran = talk.command("unshare").args(["-rm", "sh", "-c", script]).output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+}
+
+#[test]
+fn whoever_speaks_while_nothing_can_be_stored_is_not_quiet() {
+    let Some(talk) = with_small_disk() else { return };
+    // It says something all the time; the disk is full for longer than it may be quiet.
+    talk.write(
+        "agent.sh",
+        "read x; dd if=/dev/zero of=disk/fill bs=4k 2>/dev/null; (sleep 4; rm disk/fill) >/dev/null &\n\
+         for i in $(seq 60); do echo $i; sleep 0.1; done\n",
+    );
+    let script = format!(
+        "{PREPARE} thread agent install --quiet 2s --attempts 1 -- sh agent.sh\n\
+         thread ask --timeout 2m hello >answer; thread agent stop"
+    );
+    run(&talk, &script);
+    let all: String = (1..=60).map(|n| format!("{n}\n")).collect();
+    assert_eq!(talk.read("answer"), all);
+}
+
 #[test]
 fn what_cannot_be_stored_is_kept_until_there_is_space() {
-    let talk = Talk::new();
-    let trial = talk.sh("unshare -rm mount -t tmpfs tmpfs /mnt");
-    if lacks("unshare") || trial.code != 0 {
-        eprintln!("skipped: no small disk can be mounted here");
-        return;
-    }
+    let Some(talk) = with_small_disk() else { return };
     // The program fills the disk, says more than fits, and makes room after a while.
     talk.write(
         "agent.sh",
         "read x; dd if=/dev/zero of=disk/fill bs=4k 2>/dev/null; head -c 300000 /dev/zero | tr '\\0' x\n\
          sleep 1; thread peek --last-event-id 0 --limit 1000 --filter \"subtype = 'token'\" | wc -c >stored; rm disk/fill\n",
     );
-    let script = "mkdir disk; mount -t tmpfs -o size=4m tmpfs disk; export THREAD_DIR=$PWD/disk/talk; set -e\n\
-                  thread init $THREAD_DIR; thread agent install -- sh agent.sh\n\
-                  thread ask --timeout 2m hello | tr -d '\\n' | wc -c >answer\n\
-                  thread peek --last-event-id 0 --limit 100000 --filter \"subtype = 'token'\" | grep -o x | wc -l >tokens\n\
-                  thread agent stop";
-    let mut command = talk.command("unshare");
-    let ran = command.args(["-rm", "sh", "-c", script]).output().unwrap();
-    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let script = format!(
+        "{PREPARE} thread agent install -- sh agent.sh\n\
+         thread ask --timeout 2m hello | tr -d '\\n' | wc -c >answer\n\
+         thread peek --last-event-id 0 --limit 100000 --filter \"subtype = 'token'\" | grep -o x | wc -l >tokens\n\
+         thread agent stop"
+    );
+    run(&talk, &script);
     let number = |name: &str| talk.read(name).trim().parse::<u64>().unwrap();
     assert!(number("stored") < 300_000, "the disk was not full");
     assert_eq!(number("answer"), 300_000);
     assert_eq!(number("tokens"), 300_000);
+}
+
+#[test]
+fn a_slow_disk_cuts_no_answer_short() {
+    let talk = Talk::new();
+    if lacks("strace") || talk.sh("strace -o trial true").code != 0 {
+        eprintln!("skipped: no disk can be made slow here");
+        return;
+    }
+    // A sync takes longer than another process may keep the stdout of a program that has ended.
+    talk.write("agent.sh", "head -c 300000 /dev/zero | tr '\\0' x");
+    let slow = "strace -f -o trial -e trace=fdatasync,fsync -e inject=fdatasync,fsync:delay_enter=2200000";
+    let handler = format!("{slow} thread agent -- sh agent.sh");
+    let filter = "type = 'message' AND source <> 'self'";
+    talk.thread(&["subscribe", "--consumer", "agent", "--filter", filter, "--handler", &handler]).ok();
+    let id = talk.say("hello");
+    let answer = talk.answer(id);
+    assert_eq!((answer.len(), answer.trim_matches('x')), (300_000, ""));
+    assert_eq!(talk.tokens(&format!("run_{id}")).concat(), answer);
 }
