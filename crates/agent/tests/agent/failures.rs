@@ -1,0 +1,262 @@
+//! What follows when something dies: each row of the table, killed for real.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use thread_agent::conversation::Entry;
+use thread_agent::marked::Mark;
+
+use crate::harness::{PATIENCE, Talk};
+use crate::sub_agents::{WORKS, at_work, nothing_lives_on, parent, results};
+
+/// How often each row is tried.
+pub fn times() -> usize {
+    match std::env::var("THREAD_FAULTS").as_deref() {
+        Ok("long") => 50,
+        _ => 3,
+    }
+}
+
+/// Kills these; there must be some.
+#[track_caller]
+fn kill(pids: impl IntoIterator<Item = u32>) {
+    let killed = pids
+        .into_iter()
+        .filter(|pid| Pid::from_raw(*pid as i32).is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok()));
+    assert!(killed.count() > 0, "there was nothing to kill");
+}
+
+/// Kills the agent program of a thread, with all that works for it.
+#[track_caller]
+fn kill_marked(dir: &Path) {
+    kill(Mark::thread(dir).processes());
+}
+
+/// Kills the processes of a thread whose words have this.
+#[track_caller]
+pub fn kill_with(talk: &Talk, dir: &Path, words: &str) {
+    let told = format!("THREAD_DIR={}", dir.display());
+    let is_of = |pid: u32, line: &str| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        line.split('\0').any(|word| Path::new(word) == dir)
+            || environment.split(|&b| b == 0).any(|given| given == told.as_bytes())
+    };
+    let everything = talk.everything().into_iter();
+    kill(everything.filter(|(pid, line)| line.contains(words) && is_of(*pid, line)).map(|(pid, _)| pid));
+}
+
+/// The adapter of a thread.
+const ADAPTER: &str = "/thread-agent\0--protocol";
+const SUPERVISOR: &str = "\0_supervise\0";
+
+/// Waits until it is so.
+fn until(what: &str, talk: &Talk, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}\n{}", talk.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits for the ending of a message, as somebody does who pushes or dispatches now and then.
+fn ending_by_dispatch(talk: &Talk, id: i64) -> Entry {
+    talk.until("it is not answered", |entries| {
+        let ended = entries.iter().find(|(.., entry)| entry.ends() == Some(id));
+        if ended.is_none() {
+            talk.thread(&["dispatch"]).ok();
+        }
+        ended.map(|(.., entry)| entry.clone())
+    })
+}
+
+/// How many attempts a message had.
+fn attempts(talk: &Talk, id: i64) -> usize {
+    let begins = |entry: &Entry| matches!(entry, Entry::RunStarted { reply_to, .. } if *reply_to == id);
+    talk.entries().iter().filter(|(.., entry)| begins(entry)).count()
+}
+
+/// A living agent with a tool that is a process: says how its work ended.
+const WITH_TOOL: &str = r#"while IFS= read -r x; do
+    echo '{"event":"tool_call","call_id":"c","name":"work"}'
+    sh -c 'echo $$ >tool.new; mv tool.new tool; exec sleep 1000' 2>/dev/null
+    rc=$?
+    echo "{\"event\":\"tool_result\",\"call_id\":\"c\",\"error\":\"exit code $rc\"}"
+    echo "{\"event\":\"final\",\"content\":\"the tool ended with $rc\"}"
+done"#;
+
+#[test]
+fn a_tool_whose_process_dies_is_an_error_and_the_run_goes_on() {
+    let talk = Talk::with(&["--protocol", "ndjson"], &["sh", "-c", WITH_TOOL]);
+    for round in 0..times() {
+        let id = talk.say("hello");
+        until("the tool does not begin", &talk, || !talk.read("tool").is_empty());
+        let pid = talk.read("tool").trim().parse().unwrap();
+        std::fs::remove_file(talk.path("tool")).unwrap();
+        kill([pid]);
+        assert_eq!(talk.answer(id), "the tool ended with 137", "round {round}");
+        assert_eq!(attempts(&talk, id), 1, "round {round}");
+    }
+    assert_eq!(results(&talk), vec![Err("exit code 137".to_owned()); times()]);
+    assert_eq!(talk.is_settled(), Ok(()));
+    nothing_lives_on(&talk);
+}
+
+#[test]
+fn a_tool_that_waits_for_a_sub_agent_and_dies_is_an_error_and_the_run_goes_on() {
+    for round in 0..times() {
+        let talk = parent(WORKS);
+        let id = talk.say("hello");
+        at_work(&talk);
+        kill_with(&talk, &talk.dir(), "agent\0run\0");
+        assert_eq!(talk.answer(id), "no answer\n", "round {round}");
+        assert_eq!(attempts(&talk, id), 1, "round {round}");
+        assert_eq!(talk.is_settled(), Ok(()), "round {round}");
+        nothing_lives_on(&talk);
+    }
+}
+
+/// What a sub-agent's death means to its parent.
+fn a_dead_sub_agent_is_an_error(kill: impl Fn(&Talk, &Path)) {
+    for round in 0..times() {
+        let talk = parent(WORKS);
+        let id = talk.say("hello");
+        let dir = at_work(&talk);
+        kill(&talk, &dir);
+        assert_eq!(talk.answer(id), "no answer\n", "round {round}");
+        let results = results(&talk);
+        assert!(matches!(&results[..], [Err(_)]), "round {round}: {results:?}");
+        assert_eq!(attempts(&talk, id), 1, "round {round}");
+        assert_eq!(talk.is_settled(), Ok(()), "round {round}");
+        nothing_lives_on(&talk);
+    }
+}
+
+#[test]
+fn a_sub_agent_whose_program_dies_is_an_error_and_the_parent_goes_on() {
+    a_dead_sub_agent_is_an_error(|_, dir| kill_marked(dir));
+}
+
+#[test]
+fn a_sub_agent_whose_adapter_dies_is_an_error_and_the_parent_goes_on() {
+    a_dead_sub_agent_is_an_error(|talk, dir| kill_with(talk, dir, ADAPTER));
+}
+
+/// What follows when an agent at work with a sub-agent dies: all it began is closed and ended, and the next
+/// attempt answers.
+fn a_dead_agent_is_tried_again(kill: impl Fn(&Talk)) {
+    for round in 0..times() {
+        let talk = Talk::new();
+        let sub = talk.write("sub.sh", WORKS);
+        let script = format!(
+            "read x; if mkdir once 2>/dev/null; then echo $x | thread agent run -- sh {sub}; else echo again; fi"
+        );
+        talk.install(&[], &["sh", "-c", &script]);
+        let id = talk.say("hello");
+        let dir = at_work(&talk);
+        kill(&talk);
+        let ending = ending_by_dispatch(&talk, id);
+        assert!(
+            matches!(&ending, Entry::Answer { answer, .. } if answer.content == "again\n"),
+            "round {round}: {ending:?}\n{}",
+            talk.log()
+        );
+        assert_eq!(attempts(&talk, id), 2, "round {round}");
+        assert!(matches!(&results(&talk)[..], [Err(_)]), "round {round}: {:?}", results(&talk));
+        assert_eq!(talk.is_settled(), Ok(()), "round {round}");
+        until("the sub-agent works on", &talk, || Mark::thread(&dir).processes().is_empty());
+        nothing_lives_on(&talk);
+    }
+}
+
+#[test]
+fn an_agent_program_that_dies_is_tried_again() {
+    a_dead_agent_is_tried_again(|talk| kill_marked(talk.queue().path()));
+}
+
+#[test]
+fn an_adapter_that_dies_is_followed_by_another() {
+    a_dead_agent_is_tried_again(|talk| kill_with(talk, &talk.dir(), ADAPTER));
+}
+
+#[test]
+fn an_adapter_and_its_supervisor_that_die_are_followed_by_the_next_dispatch() {
+    a_dead_agent_is_tried_again(|talk| {
+        kill_with(talk, &talk.dir(), SUPERVISOR);
+        kill_with(talk, &talk.dir(), ADAPTER);
+    });
+}
+
+#[test]
+fn a_supervisor_that_dies_disturbs_no_run_and_the_next_push_goes_on() {
+    for round in 0..times() {
+        let script =
+            "read x; case $x in long) echo begun; until [ -e go ]; do sleep 0.02; done;; esac; echo $x";
+        let talk = Talk::with(&["--idle", "0s"], &["sh", "-c", script]);
+        let long = talk.say("long");
+        let run = format!("run_{long}");
+        talk.until("it says nothing", |_| (!talk.tokens(&run).is_empty()).then_some(()));
+        kill_with(&talk, &talk.dir(), SUPERVISOR);
+        let meanwhile = talk.say("meanwhile");
+        talk.write("go", "");
+        assert_eq!(talk.answer(long), "begun\nlong\n", "round {round}");
+        assert_eq!(talk.answer(meanwhile), "meanwhile\n", "round {round}");
+        // Nobody stands beside the consumer now, and nobody has recorded the end.
+        until("the adapter stays", &talk, || talk.everything().is_empty());
+        let after = talk.say("after");
+        assert_eq!(talk.answer(after), "after\n", "round {round}");
+        assert_eq!([long, meanwhile, after].map(|id| attempts(&talk, id)), [1; 3], "round {round}");
+        talk.until_idle();
+        assert_eq!(talk.cursor(), after, "round {round}");
+        assert_eq!(talk.is_settled(), Ok(()), "round {round}");
+        nothing_lives_on(&talk);
+    }
+}
+
+#[test]
+fn when_everything_of_one_session_dies_no_other_notices() {
+    // Both are at work with a sub-agent.
+    let sub = "read x; echo begun; until [ -e go ]; do sleep 0.02; done; echo $x";
+    for round in 0..times() {
+        let [mut dies, mut lives] = [parent(sub), parent(sub)];
+        if round % 2 == 1 {
+            std::mem::swap(&mut dies, &mut lives);
+        }
+        let (lost, kept) = (dies.say("lost"), lives.say("kept"));
+        at_work(&dies);
+        at_work(&lives);
+        // The adapters, of the agent and its sub-agent, and the tool between them.
+        let adapters = || -> Vec<u32> {
+            let is_one = |line: &str| line.contains(ADAPTER) || line.contains("agent\0run\0");
+            lives.everything().into_iter().filter(|(_, line)| is_one(line)).map(|(pid, _)| pid).collect()
+        };
+        let before = adapters();
+        until("they live on", &dies, || {
+            let everything = dies.everything();
+            everything.iter().for_each(|(pid, _)| {
+                Pid::from_raw(*pid as i32).and_then(|pid| kill_process(pid, Signal::KILL).ok());
+            });
+            everything.is_empty()
+        });
+        assert_eq!((adapters(), before.len()), (before, 3), "round {round}");
+        lives.write("go", "");
+        assert_eq!(lives.answer(kept), "begun\nkept\n", "round {round}");
+        assert_eq!(
+            (attempts(&lives, kept), results(&lives)),
+            (1, vec![Ok("begun\nkept\n".to_owned())]),
+            "round {round}"
+        );
+        assert_eq!(lives.is_settled(), Ok(()), "round {round}");
+        // Nothing is lost of the one that died, either.
+        dies.write("go", "");
+        let ending = ending_by_dispatch(&dies, lost);
+        assert!(
+            matches!(&ending, Entry::Answer { answer, .. } if answer.content == "begun\nlost\n"),
+            "round {round}: {ending:?}"
+        );
+        assert_eq!(attempts(&dies, lost), 2, "round {round}");
+        assert_eq!(dies.is_settled(), Ok(()), "round {round}");
+        nothing_lives_on(&dies);
+        nothing_lives_on(&lives);
+    }
+}

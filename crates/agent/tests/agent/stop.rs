@@ -1,0 +1,99 @@
+//! `thread agent stop`, and what hides from whoever ends it.
+
+use thread_agent::conversation::Entry;
+
+use crate::failures::{kill_with, times};
+use crate::harness::Talk;
+use crate::sub_agents::{WORKS, at_work, nothing_lives_on, parent, results};
+
+#[test]
+fn stop_leaves_no_process_also_of_those_that_left_their_session() {
+    for _ in 0..times() {
+        let leaver = "setsid sh -c 'trap \"\" INT TERM HUP; setsid sleep 1000 & sleep 1000' & ";
+        let talk = parent(&format!("{leaver} {WORKS}"));
+        let id = talk.say("hello");
+        at_work(&talk);
+        talk.thread(&["agent", "stop"]).ok();
+        let left = talk.everything();
+        assert!(left.is_empty(), "{left:?}");
+        let stopped = |(.., entry): &(i64, Option<String>, Entry)| {
+            matches!(entry, Entry::Error { retryable: true, .. })
+        };
+        assert!(talk.entries().iter().any(stopped), "event {id}: {}", talk.log());
+        assert_eq!(results(&talk).len(), 1);
+        assert_eq!(talk.thread(&["agent", "stop"]).code, 0, "twice is no error");
+    }
+}
+
+/// Leaves its session and forgets who it is, with the number of its process in a file.
+const HIDES: &str = "mkdir -p hidden; env -i PATH=$PATH setsid sh -c 'trap \"\" INT TERM HUP; echo $$ >hidden/$$; exec sleep 1000' & \
+                     until [ -e hidden/$! ]; do sleep 0.01; done; ";
+
+/// Those that hide and still run.
+fn hidden(talk: &Talk) -> Vec<String> {
+    let files = std::fs::read_dir(talk.path("hidden")).into_iter().flatten().flatten();
+    let pids = files.map(|file| file.file_name().into_string().unwrap());
+    let lives =
+        |pid: &String| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty());
+    pids.filter(lives).collect()
+}
+
+#[test]
+fn stop_finds_also_what_hides() {
+    // In the background of an agent, of a sub-agent, and of a run that is over.
+    let talk = Talk::new();
+    let sub = talk.write("sub.sh", &format!("{HIDES} {WORKS}"));
+    let script = format!("read x; {HIDES} case $x in work) echo task | thread agent run -- sh {sub};; esac");
+    talk.install(&[], &["sh", "-c", &script]);
+    let over = talk.say("over");
+    assert_eq!(talk.answer(over), "");
+    assert_eq!(hidden(&talk).len(), 1, "what a run leaves in the background is left alone");
+    talk.say("work");
+    at_work(&talk);
+    assert_eq!(hidden(&talk).len(), 3);
+    talk.thread(&["agent", "stop"]).ok();
+    assert_eq!((hidden(&talk), talk.everything()), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn what_a_failed_attempt_hides_is_ended_and_what_an_answer_leaves_is_not() {
+    for options in [&[][..], &["--protocol", "ndjson"]] {
+        let talk = Talk::new();
+        let done = match options {
+            [] => "echo done",
+            _ => r#"echo '{"event":"final","content":"done"}'"#,
+        };
+        let script =
+            format!("while read x; do {HIDES} case $x in *fails*) break;; esac; {done}; done; exit 1");
+        let once = format!("read x; {HIDES} case $x in *fails*) exit 1;; esac; {done}");
+        let script = if options.is_empty() { once } else { script };
+        talk.install(&[options, &["--attempts", "1"]].concat(), &["sh", "-c", &script]);
+        let first = talk.say("works");
+        assert_eq!(talk.answer(first).trim(), "done");
+        let left = hidden(&talk);
+        assert_eq!(left.len(), 1);
+        let second = talk.say("fails");
+        assert!(matches!(talk.ending(second), Entry::Error { .. }));
+        // All that a program which is kept has started belongs to it.
+        assert_eq!(hidden(&talk), if options.is_empty() { left } else { Vec::new() });
+        talk.thread(&["agent", "stop"]).ok();
+        assert_eq!(hidden(&talk), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn what_a_killed_adapter_leaves_hidden_is_ended_by_the_next() {
+    let talk = Talk::new();
+    let script = format!(
+        "read x; if mkdir once 2>/dev/null; then {HIDES} echo begun; sleep 1000; else ls hidden | wc -l; fi"
+    );
+    talk.install(&[], &["sh", "-c", &script]);
+    let id = talk.say("x");
+    let run = format!("run_{id}");
+    talk.until("it says nothing", |_| (!talk.tokens(&run).is_empty()).then_some(()));
+    assert_eq!(hidden(&talk).len(), 1);
+    kill_with(&talk, &talk.dir(), "/thread-agent\0--protocol");
+    assert_eq!(talk.answer(id).trim(), "1");
+    assert_eq!(hidden(&talk), Vec::<String>::new());
+    nothing_lives_on(&talk);
+}
