@@ -43,7 +43,6 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -136,14 +135,14 @@ async fn run(options: Options) -> Result<(), StartError> {
     let token = if options.no_auth { None } else { Some(Token::of(root.dir())?) };
     let others = Origins::new(&options.storage_origin)?.into_names();
     let storage = Storage::open(&root, options.storage.as_deref(), others)?;
-    raise_limit();
+    let places = places(options.max_connections);
     let cannot_listen = |e| {
         StartError::failed(
             format!("cannot listen on {}: {e}", options.listen),
             "choose another address with --listen",
         )
     };
-    let listener = TcpListener::bind(options.listen).await.map_err(cannot_listen)?;
+    let listener = server::listen(options.listen).map_err(cannot_listen)?;
     let address = listener.local_addr().map_err(cannot_listen)?;
     let told = |e| {
         StartError::failed(
@@ -162,10 +161,6 @@ async fn run(options: Options) -> Result<(), StartError> {
             "check that directory, its permissions and its disk",
         )
     })?;
-    match &token {
-        Some(token) => println!("{url}/?token={}", token.text()),
-        None => println!("{url}/"),
-    }
     let gateway = Arc::new(Gateway {
         root,
         token,
@@ -185,7 +180,16 @@ async fn run(options: Options) -> Result<(), StartError> {
         ends,
     });
     tokio::spawn(signals.until_told(ending));
-    server::serve(gateway, listener, options.max_connections).await;
+    if places < options.max_connections {
+        gateway.log(format_args!(
+            "there may be only {places} connections at a time: twice as many files may be open (ulimit -Hn)"
+        ));
+    }
+    match &gateway.token {
+        Some(token) => println!("{url}/?token={}", token.text()),
+        None => println!("{url}/"),
+    }
+    server::serve(gateway, listener, places).await;
     published.withdraw();
     Ok(())
 }
@@ -201,18 +205,22 @@ fn default_root() -> Result<PathBuf, StartError> {
         })
 }
 
-/// A thousand connections and as many databases need more descriptors than a shell gives.
-fn raise_limit() {
+/// How many connections there may be, of so many that are wanted, and the limit on open files raised as
+/// far as they need. One takes a descriptor, and so do the files of the sessions: half are kept for these,
+/// or whoever opens many connections would keep those who are in from speaking.
+fn places(wanted: u32) -> u32 {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
-    let wanted = limit.maximum.unwrap_or(u64::MAX).min(16 * 1024);
-    if let Some(given) = limit.current.filter(|current| *current < wanted) {
-        limit.current = Some(wanted);
+    let files = limit.maximum.unwrap_or(u64::MAX).min(2 * u64::from(wanted.max(8 * 1024)));
+    if let Some(given) = limit.current.filter(|current| *current < files) {
+        limit.current = Some(files);
         // With fewer, the gateway serves fewer.
         if setrlimit(Resource::Nofile, limit).is_ok() {
             thread::run::spawn::limit_open_files(given);
         }
     }
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    wanted.min(u32::try_from(files / 2).unwrap_or(u32::MAX))
 }
 
 /// The file below the root in which clients of this machine find the gateway.

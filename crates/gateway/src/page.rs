@@ -25,7 +25,7 @@ pub struct Link {
 /// `GET /`; with `?token=`, sets the cookie and goes to the same page without it.
 pub async fn page(
     State(gateway): State<Arc<Gateway>>,
-    Extension(Peer(address)): Extension<Peer>,
+    Extension(from): Extension<Peer>,
     Extension(shown): Extension<Shown>,
     Query(link): Query<Link>,
 ) -> Response {
@@ -56,7 +56,7 @@ pub async fn page(
                 .into_response()
         }
         _ => {
-            gateway.wrong_token(address.ip()).await;
+            gateway.wrong_token(from.address.ip()).await;
             (StatusCode::UNAUTHORIZED, policy, "wrong token\n").into_response()
         }
     }

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -15,9 +15,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::ServiceExt;
 
 use crate::access::origin;
@@ -35,15 +34,26 @@ use crate::storage::{http, sign};
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long connections have to end when the gateway does.
-const GRACE: Duration = Duration::from_millis(1500);
+const GRACE: Duration = Duration::from_millis(1000);
+
+/// So many connections wait to be accepted. Of those that come at once when there is no room left, some
+/// are never told.
+const UNACCEPTED: u32 = 4096;
+
+/// How often the log says that nobody can be let in.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
 /// The largest `RunAgentInput`, in bytes: it holds the whole conversation, of which only the last
 /// message is taken.
 const MAX_INPUT: usize = 8 * 1024 * 1024;
 
 /// Who a request comes from.
-#[derive(Clone, Copy)]
-pub struct Peer(pub SocketAddr);
+#[derive(Clone)]
+pub struct Peer {
+    pub address: SocketAddr,
+    /// Taken for as long as the connection lasts, also when it has become a WebSocket.
+    _place: Arc<OwnedSemaphorePermit>,
+}
 
 /// Whether a request has shown a token that lets it in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +62,17 @@ pub enum Shown {
     Wrong,
     /// None; also where none is needed.
     None,
+}
+
+/// # Errors
+///
+/// The address is not this machine's, or is taken.
+pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // What an earlier gateway left in TIME_WAIT is in nobody's way.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(UNACCEPTED)
 }
 
 /// Serves until the gateway ends.
@@ -73,29 +94,28 @@ pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, most: u32) {
         .layer(middleware::from_fn_with_state(gateway.clone(), admit))
         .with_state(gateway.clone());
     let places = Arc::new(Semaphore::new(most as usize));
-    let mut connections = JoinSet::new();
+    let mut complained: Option<Instant> = None;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = gateway.ended() => break,
-            Some(_) = connections.join_next() => continue,
         };
         let (stream, address) = match accepted {
             Ok(accepted) => accepted,
             Err(e) => {
                 // No descriptors left, as a rule: they come back when somebody leaves.
-                gateway.log(format_args!("cannot accept a connection: {e}"));
+                if complained.is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
+                    complained = Some(Instant::now());
+                    gateway.log(format_args!("cannot accept a connection: {e}"));
+                }
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
         match places.clone().try_acquire_owned() {
             Ok(place) => {
-                let (gateway, routes) = (gateway.clone(), routes.clone());
-                connections.spawn(async move {
-                    talk(gateway, routes, stream, address).await;
-                    drop(place);
-                });
+                let from = Peer { address, _place: Arc::new(place) };
+                tokio::spawn(talk(gateway.clone(), routes.clone(), stream, from));
             }
             Err(_) => {
                 gateway.counters.refused();
@@ -104,8 +124,8 @@ pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, most: u32) {
         }
     }
     drop(listener);
-    let all = async { while connections.join_next().await.is_some() {} };
-    tokio::time::timeout(GRACE, all).await.ok();
+    // All places are free when everybody is gone.
+    tokio::time::timeout(GRACE, places.acquire_many(most)).await.ok();
 }
 
 /// Tells somebody for whom there is no place, without spending a task on it.
@@ -116,12 +136,12 @@ fn refuse(stream: &TcpStream) {
 }
 
 /// Serves one connection.
-async fn talk(gateway: Arc<Gateway>, routes: Router, stream: TcpStream, address: SocketAddr) {
+async fn talk(gateway: Arc<Gateway>, routes: Router, stream: TcpStream, from: Peer) {
     // Tokens are small, and people wait for them.
     stream.set_nodelay(true).ok();
     let service = hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
         let mut request = request.map(Body::new);
-        request.extensions_mut().insert(Peer(address));
+        request.extensions_mut().insert(from.clone());
         let routes = routes.clone();
         async move { Ok::<_, Infallible>(routes.oneshot(request).await.unwrap_or_else(|never| match never {})) }
     });
@@ -157,7 +177,7 @@ async fn admit(State(gateway): State<Arc<Gateway>>, mut request: Request, next: 
     let path = request.uri().path();
     let open = ["/", "/ws", "/healthz"].contains(&path) || path.starts_with(sign::PREFIX);
     if shown != Shown::Right && !open {
-        if let Some(Peer(address)) = request.extensions().get().copied() {
+        if let Some(address) = request.extensions().get().map(|from: &Peer| from.address) {
             gateway.wrong_token(address.ip()).await;
         }
         return unauthorized();
@@ -173,7 +193,7 @@ fn unauthorized() -> Response {
 /// `/ws`.
 async fn websocket(
     State(gateway): State<Arc<Gateway>>,
-    axum::Extension(Peer(address)): axum::Extension<Peer>,
+    axum::Extension(from): axum::Extension<Peer>,
     axum::Extension(shown): axum::Extension<Shown>,
     headers: HeaderMap,
     upgrade: WebSocketUpgrade,
@@ -187,7 +207,7 @@ async fn websocket(
         .read_buffer_size(4 * 1024)
         .write_buffer_size(8 * 1024)
         .on_upgrade(move |socket| async move {
-            connection::serve(gateway, socket, address.ip(), origin, shown == Shown::Right).await;
-            drop(counted);
+            connection::serve(gateway, socket, from.address.ip(), origin, shown == Shown::Right).await;
+            drop((counted, from));
         })
 }

@@ -137,8 +137,11 @@ scenarios! {
         without_a_token_only_on_a_loopback_address
         a_root_that_vanishes_is_not_made_again_and_loses_nothing
         a_damaged_session_hinders_no_other
-        many_connections_and_slow_ones_leave_a_good_client_alone
         frames_that_make_no_sense_do_no_harm
         figures_are_those_of_the_sessions
+    }    load {
+        thousands_that_never_connect_are_each_closed_while_a_good_client_talks
+        half_of_the_descriptors_are_kept_for_those_who_are_in
+        without_descriptors_the_gateway_waits_and_then_goes_on
     }
 }

@@ -50,11 +50,12 @@ class Refused(Exception):
 class Gateway:
     """A gateway process on a root of its own, or on one that is given."""
 
-    def __init__(self, *options, root=None, cwd=None, env=None, listen="127.0.0.1:0"):
+    def __init__(self, *options, root=None, cwd=None, env=None, listen="127.0.0.1:0", preexec=None):
         self.scratch = None if root else tempfile.TemporaryDirectory(prefix="thread-gateway-")
         self.root = pathlib.Path(root or self.scratch.name)
-        self.options, self.cwd, self.env, self.listen = options, cwd, env, listen
-        self.log = tempfile.TemporaryFile()
+        self.options, self.cwd, self.env, self.listen, self.preexec = options, cwd, env, listen, preexec
+        # Appending, whatever was read of it.
+        self.log = tempfile.TemporaryFile("ab+")
         self.start()
 
     def start(self):
@@ -64,6 +65,7 @@ class Gateway:
             stderr=self.log,
             cwd=self.cwd or self.root,
             env={**{k: v for k, v in os.environ.items() if not k.startswith("THREAD_")}, **(self.env or {})},
+            preexec_fn=self.preexec,
             text=True,
         )
         self.link = self.process.stdout.readline().strip()

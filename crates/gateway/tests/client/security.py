@@ -7,7 +7,6 @@ import os
 import pathlib
 import random
 import re
-import resource
 import shutil
 import stat
 import subprocess
@@ -190,45 +189,6 @@ async def a_damaged_session_hinders_no_other():
         assert (away / "events.db").exists() and not (gateway.root / good).exists()
         for session in bad, linked:
             shutil.rmtree(gateway.root / session)
-
-
-async def many_connections_and_slow_ones_leave_a_good_client_alone():
-    many, most = (10_000, 4096) if LONG else (1500, 500)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < many + 200:
-        print(f"SKIPPED: a process may have only {hard} files open")
-        return
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, many + 200), hard))
-    with Gateway("--max-connections", str(most)) as gateway:
-        good = await gateway.client()
-        await good.request("agent", message="before")
-        held, refused = [], 0
-        for n in range(many):
-            reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-            # Some say nothing, some begin and never end.
-            writer.write([b"", b"GET /ws HTTP/1.1\r\nHost: 127.0"][n % 2])
-            held.append((reader, writer))
-            if n % 500 == 0:
-                began = time.monotonic()
-                await good.request("agent", message=f"among {n}")
-                assert time.monotonic() - began < 10
-        for reader, writer in held[most:]:
-            try:
-                refused += b"503" in await asyncio.wait_for(reader.read(100), 60)
-            except ConnectionResetError:
-                # It was closed with something unread.
-                refused += 1
-        assert refused >= many - most - 10, refused
-        # Those that say nothing lose their places again.
-        for reader, writer in held[:20]:
-            await asyncio.wait_for(reader.read(), 60)
-        late = await gateway.client()
-        await late.request("status")
-        await good.request("agent", message="after")
-        for _, writer in held:
-            writer.close()
-        text = get(gateway, "/metrics").decode()
-        assert int(re.search(r"^thread_gateway_connections_refused_total (\d+)", text, re.M)[1]) >= refused
 
 
 def memory(gateway):

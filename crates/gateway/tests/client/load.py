@@ -1,0 +1,196 @@
+"""More connections than anybody should open, and fewer descriptors than they take: a good client goes on."""
+
+import asyncio
+import concurrent.futures
+import json
+import multiprocessing
+import os
+import re
+import resource
+import statistics
+import time
+
+from harness import PATIENCE, Gateway, Refused, run
+from security import ask
+
+LONG = os.environ.get("THREAD_FAULTS") == "long"
+
+UPGRADE = (
+    "GET /ws HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+).encode()
+
+
+def text_frame(text):
+    data = text.encode()
+    return bytes([0x81, 0x80 | 126]) + len(data).to_bytes(2, "big") + bytes(4) + data
+
+
+WRONG = text_frame(json.dumps(
+    {"type": "req", "id": "1", "method": "connect", "params": {"version": "1", "clientType": "t", "token": "wrong"}}))
+
+# What a connection sends before it falls silent.
+KINDS = {
+    "nothing": b"",
+    "half a head": b"GET /ws HTTP/1.1\r\nHost: 127.0.0.1",
+    "no connect": UPGRADE,
+    "a wrong token": UPGRADE + WRONG,
+}
+
+
+def how_it_ended(data):
+    """What the gateway said last: a status, the code of a close, or nothing."""
+    head, _, frames = data.partition(b"\r\n\r\n")
+    status = head.split(b" ")[1].decode() if head else "closed"
+    while status == "101" and len(frames) >= 2:
+        length, at = frames[1] & 0x7F, 2
+        if length == 126:
+            length, at = int.from_bytes(frames[2:4], "big"), 4
+        if frames[0] & 0x0F == 8:
+            return str(int.from_bytes(frames[at:at + 2], "big"))
+        frames = frames[at + length:]
+    return status
+
+
+async def one(port, kind):
+    """Opens a connection and waits for its end. Returns the kind, how it ended, and after how many seconds."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    began, last, data = time.monotonic(), None, b""
+    writer.write(KINDS[kind])
+    try:
+        while piece := await asyncio.wait_for(reader.read(4096), PATIENCE):
+            # What comes last is the close; then the gateway waits for an answer to it.
+            last, data = time.monotonic(), data + piece
+    except ConnectionResetError:
+        # It was closed with something unread, which takes what was said along.
+        data = data or b"HTTP/1.1 reset"
+    except TimeoutError:
+        data += b"HTTP/1.1 never"
+    took = (last or time.monotonic()) - began
+    writer.close()
+    return kind, how_it_ended(data), took
+
+
+def flood(port, count):
+    """So many connections at once, in a process of their own."""
+    async def all_of_them():
+        names = list(KINDS)
+        return await asyncio.gather(*(one(port, names[n % len(names)]) for n in range(count)))
+    return asyncio.run(all_of_them())
+
+
+def flooded(port, count, processes=4):
+    """Begins a flood. Returns a future of how each connection ended."""
+    pool = concurrent.futures.ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
+    loop = asyncio.get_running_loop()
+    parts = [loop.run_in_executor(pool, flood, port, count // processes) for _ in range(processes)]
+    async def together():
+        ended = [end for part in await asyncio.gather(*parts) for end in part]
+        pool.shutdown()
+        return ended
+    return asyncio.ensure_future(together())
+
+
+async def said(client, text):
+    """Says something. Returns after how many seconds it was told so."""
+    began = time.monotonic()
+    await client.request("agent", message=text)
+    await client.wait(lambda event: event["payload"].get("content") == text)
+    return time.monotonic() - began
+
+
+def descriptors(gateway):
+    return len(os.listdir(f"/proc/{gateway.process.pid}/fd"))
+
+
+def cpu(gateway):
+    fields = open(f"/proc/{gateway.process.pid}/stat").read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def thousands_that_never_connect_are_each_closed_while_a_good_client_talks():
+    count, places = (10_000, 8_000) if LONG else (1_000, 800)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2 * places:
+        print(f"SKIPPED: a process may have only {hard} files open")
+        return
+    with Gateway("--max-connections", str(places)) as gateway:
+        good = await gateway.client()
+        alone = [await said(good, f"alone {n}") for n in range(30)]
+        bad, among, most = flooded(gateway.port, count), [], 0
+        while not bad.done():
+            among.append(await said(good, f"among them {len(among)}"))
+            most = max(most, descriptors(gateway))
+            await asyncio.sleep(0.05)
+        ended = {}
+        for kind, how, took in await bad:
+            ended.setdefault((kind, how), []).append(took)
+        for (kind, how), took in sorted(ended.items()):
+            print(f"{len(took)} sent {kind}: {how} after {min(took):.1f} to {max(took):.1f} s")
+            # Where too many came at once, the system dropped some of them and told only those who said something.
+            if how in ("503", "reset") or (kind, how) == ("nothing", "never"):
+                continue
+            # Neither before its time nor long after it.
+            assert how == ("1008" if KINDS[kind].startswith(UPGRADE) else "closed"), (kind, how)
+            assert max(took) < 10 + PATIENCE / 2 and (kind == "a wrong token" or min(took) > 8), (kind, took)
+        full = sum(len(took) for (_, how), took in ended.items() if how in ("503", "reset"))
+        assert full >= count - places - 1 or most < places, (full, most)
+        text = ask(gateway, "/metrics", Authorization="Bearer " + gateway.token)[2].decode()
+        assert int(re.search(r"^thread_gateway_connections_refused_total (\d+)", text, re.M)[1]) >= full
+        # Nobody is left, whatever their clients believe.
+        while descriptors(gateway) > 100:
+            await asyncio.sleep(0.1)
+        print(f"said and heard: {statistics.median(alone) * 1000:.1f} ms alone, among {count} "
+              f"{statistics.median(among) * 1000:.1f} ms, at most {max(among) * 1000:.0f} ms; {most} descriptors")
+        assert statistics.median(among) < 1, among
+        await said(await gateway.client(), "afterwards")
+
+
+async def half_of_the_descriptors_are_kept_for_those_who_are_in():
+    few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+    with Gateway(preexec=few) as gateway:
+        assert "100 connections" in gateway.output(), gateway.output()
+        good = await gateway.client()
+        bad = flooded(gateway.port, 300, processes=1)
+        while descriptors(gateway) < 100 and not bad.done():
+            await asyncio.sleep(0.01)
+        for n in range(20):
+            await good.request("sessions.new")
+            await said(good, f"hello {n}")
+        hows = [how for _, how, _ in await bad]
+        assert sum(how in ("503", "reset") for how in hows) >= 200, hows
+        await said(await gateway.client(), "afterwards")
+        assert "cannot" not in gateway.output(), gateway.output()
+
+
+async def without_descriptors_the_gateway_waits_and_then_goes_on():
+    with Gateway() as gateway:
+        good = await gateway.client()
+        await said(good, "before")
+        limits = resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE)
+        left = descriptors(gateway) + 30
+        resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE, (left, limits[1]))
+        bad = flooded(gateway.port, 40, processes=1)
+        while "cannot accept" not in gateway.output():
+            await asyncio.sleep(0.05)
+        before, began = cpu(gateway), time.monotonic()
+        while time.monotonic() - began < 3:
+            try:
+                await good.request("status")
+            except Refused as e:
+                assert "open" in str(e), e
+            await asyncio.sleep(0.1)
+        # It does not try again and again, nor say so each time.
+        assert cpu(gateway) - before < 1.5, cpu(gateway) - before
+        assert gateway.output().count("cannot accept") <= 2, gateway.output()
+        # After their ten seconds there is room for the others, and for whoever comes.
+        hows = [how for _, how, _ in await bad]
+        assert set(hows) <= {"closed", "1008", "reset"}, hows
+        await said(good, "after")
+        await said(await gateway.client(), "a new one")
+        resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE, limits)
+        assert ask(gateway, "/healthz")[0] == 200
+
+
+if __name__ == "__main__":
+    run(globals())
