@@ -72,6 +72,8 @@ impl Gateway {
 
     /// Writes a line for whoever runs the gateway. No token and no signed address may be in it.
     pub fn log(&self, text: impl fmt::Display) {
-        eprintln!("[{}] {text}", thread::model::time::now());
+        // It may hold what somebody else's server said.
+        let line = text.to_string().replace(char::is_control, " ");
+        eprintln!("[{}] {line}", thread::model::time::now());
     }
 }

@@ -139,7 +139,12 @@ scenarios! {
         a_damaged_session_hinders_no_other
         frames_that_make_no_sense_do_no_harm
         figures_are_those_of_the_sessions
-    }    load {
+    }    s3 {
+        what_is_no_storage_is_refused_and_a_build_without_s3_says_how_to_get_one
+        attachments_go_to_the_bucket_and_come_back_from_it
+        a_store_that_refuses_or_is_gone_is_said_and_nothing_is_taken_for_stored
+    }
+    load {
         thousands_that_never_connect_are_each_closed_while_a_good_client_talks
         half_of_the_descriptors_are_kept_for_those_who_are_in
         without_descriptors_the_gateway_waits_and_then_goes_on

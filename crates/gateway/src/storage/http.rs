@@ -94,11 +94,15 @@ pub async fn download(
     let object = Object::new(&bucket, &path).ok_or_else(missing)?;
     let signature = gateway.storage.signer.check(&object, &signed.token);
     signature.map_err(|e| Refused(StatusCode::FORBIDDEN, e.to_string()))?;
-    let found = gateway.storage.store.get(&object.location()).await.map_err(|_| missing())?;
+    let unread = |e: object_store::Error| {
+        gateway.log(format_args!("an attachment cannot be read: {e}"));
+        Refused(StatusCode::BAD_GATEWAY, "the attachment cannot be read".into())
+    };
+    let found = gateway.storage.get(&object).await.map_err(unread)?.ok_or_else(missing)?;
     let size = found.meta.size;
     let mut stream = found.into_stream();
     // The type is told from the first piece, which is long enough for that.
-    let first = stream.next().await.transpose().map_err(|_| missing())?.unwrap_or_default();
+    let first = stream.next().await.transpose().map_err(unread)?.unwrap_or_default();
     let mime_type = type_of(&first);
     let shown = SHOWN.iter().any(|kind| mime_type.starts_with(kind)) && mime_type != "image/svg+xml";
     let headers = [

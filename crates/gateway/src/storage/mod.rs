@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
-use object_store::{ObjectStore, PutPayload};
+use object_store::{GetResult, ObjectStore, PutPayload};
 use thread_agent::attachments::STORAGE;
 
 use crate::access::token::secret_of;
@@ -27,7 +27,7 @@ pub const BUCKET: &str = "attachments";
 const KEY: &str = "signing-key";
 
 pub struct Storage {
-    pub store: Arc<dyn ObjectStore>,
+    store: Arc<dyn ObjectStore>,
     pub signer: Signer,
     /// Origins of other stores, whose urls are taken apart in the same way and left to them.
     pub others: Vec<String>,
@@ -51,6 +51,19 @@ impl Storage {
             StartError::failed(format!("{} cannot be used: {e}", dir.display()), "look at its permissions")
         })?;
         Ok(Storage { store: Arc::new(store), signer, others, local: Some(dir) })
+    }
+
+    /// Fetches an object; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn get(&self, object: &Object) -> Result<Option<GetResult>, object_store::Error> {
+        match self.store.get(&object.location()).await {
+            Ok(found) => Ok(Some(found)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     /// Stores an object. When this returns it survives a power cut, where it is a file.
@@ -80,19 +93,40 @@ impl Storage {
 
 #[cfg(feature = "s3")]
 fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, StartError> {
-    let built = object_store::aws::AmazonS3Builder::from_env().with_url(url).build();
-    let prefix =
-        url.strip_prefix("s3://").and_then(|rest| rest.split_once('/')).map_or("", |(_, prefix)| prefix);
-    let store = built
-        .map_err(|e| StartError::usage(e.to_string(), "give --storage an url like s3://bucket/prefix"))?;
+    // Somebody waits for the answer.
+    let retry = object_store::RetryConfig {
+        max_retries: 3,
+        retry_timeout: std::time::Duration::from_secs(20),
+        ..Default::default()
+    };
+    let parts = url.strip_prefix("s3://").map(|rest| rest.split_once('/').unwrap_or((rest, "")));
+    let Some((bucket, prefix)) = parts.filter(|(bucket, _)| !bucket.is_empty()) else {
+        return Err(StartError::usage(
+            format!("'{url}' is no storage"),
+            "give --storage an URL like s3://bucket/prefix",
+        ));
+    };
+    let built =
+        object_store::aws::AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retry).build();
+    let store = built.map_err(|e| {
+        let e = e.to_string().replace('\n', " ");
+        StartError::usage(format!("the storage '{url}' cannot be used: {e}"), "look at the AWS_ variables")
+    })?;
     Ok(Arc::new(object_store::prefix::PrefixStore::new(store, prefix)))
 }
 
 #[cfg(not(feature = "s3"))]
 fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, StartError> {
+    if !url.starts_with("s3://") {
+        return Err(StartError::usage(
+            format!("'{url}' is no storage"),
+            "leave out --storage to keep attachments below the root",
+        ));
+    }
     Err(StartError::usage(
-        format!("the storage '{url}' is not known to this program"),
-        "leave out --storage to keep attachments below the root, or build with --features s3",
+        "this thread-serve was built without S3",
+        "build it with `cargo build --release -p thread-gateway --features s3`, or leave out --storage to keep \
+         attachments below the root",
     ))
 }
 
