@@ -5,6 +5,7 @@
 //! is an event of the session, so it has no `seq`, and who comes later does not get it.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -46,7 +47,14 @@ pub async fn follow(gateway: Arc<Gateway>, follower: Arc<Follower>) {
         let read = blocking(move || {
             let mut frames = Vec::new();
             for thread in threads_in(&dir) {
-                let reader = followed.entry(thread.clone()).or_insert_with(|| Reader::open(&thread).ok());
+                let reader = match followed.entry(thread) {
+                    Occupied(known) => known.into_mut(),
+                    // One that is only being made has no task yet, and is looked at again.
+                    Vacant(new) => match Reader::open(new.key()) {
+                        Ok(reader) => new.insert(Some(reader)),
+                        Err(_) => continue,
+                    },
+                };
                 if reader.as_ref().is_some_and(|reader| !calls.contains(&reader.sub.call_id)) {
                     *reader = None;
                 }
