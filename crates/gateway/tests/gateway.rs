@@ -4,7 +4,7 @@
 //! against the schemas of `docs/schema`. They take Python's `websockets` and `jsonschema`:
 //! `GATEWAY_PYTHON` names a Python that has them, else it is `python3`. Where these are missing, the
 //! tests say so on stderr and are skipped. `GATEWAY_AGUI_1` and `GATEWAY_AGUI_0` name folders in which npm has
-//! installed `@ag-ui/client` 1.0 and 0.x. `THREAD_FAULTS=long` has some of them go on for longer.
+//! installed `@ag-ui/client` 1.0 and 0.x, `GATEWAY_WS` one with `ws`. `THREAD_FAULTS=long` has some of them go on for longer.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,9 +26,19 @@ fn programs() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
         let dir = Path::new(env!("CARGO_BIN_EXE_thread-serve")).parent().unwrap();
-        if !["thread", "thread-agent"].iter().all(|name| dir.join(name).is_file()) {
+        if !["thread", "thread-agent", "thread-chat"].iter().all(|name| dir.join(name).is_file()) {
             let mut build = Command::new(env!("CARGO"));
-            build.args(["build", "--quiet", "--locked", "-p", "thread", "-p", "thread-agent"]);
+            build.args([
+                "build",
+                "--quiet",
+                "--locked",
+                "-p",
+                "thread",
+                "-p",
+                "thread-agent",
+                "-p",
+                "thread-chat",
+            ]);
             let built = build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap();
             assert!(built.success());
         }
@@ -49,6 +59,7 @@ fn scenario(module: &str, name: &str) {
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("THREAD_SERVE", env!("CARGO_BIN_EXE_thread-serve"))
         .env("THREAD_PROGRAM", dir.join("thread"))
+        .env("THREAD_CHAT", dir.join("thread-chat"))
         .env("DOCS", here.join("../../docs"))
         .output()
         .unwrap();
@@ -113,7 +124,7 @@ scenarios! {
         an_agent_is_a_line_of_shell_with_the_limits_that_the_gateway_was_given
         a_now_message_interrupts_and_a_cancel_ends
         sub_agents_are_watched_at_work
-        twelve_clients_of_two_gateways_see_the_same
+        twelve_clients_of_three_kinds_and_two_gateways_see_the_same
         a_gateway_that_is_killed_loses_nothing_and_doubles_nothing
     }
     agui {

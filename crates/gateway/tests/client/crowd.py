@@ -2,20 +2,26 @@
 with what is on disk."""
 
 import asyncio
+import fcntl
+import json
 import os
 import pathlib
 import random
 import resource
 import shlex
 import sys
+import termios
 import time
 
 import websockets
 
 from agent import answer
-from harness import PATIENCE, THREAD, Client, Gateway, Refused, run
+from harness import EVENT, PATIENCE, THREAD, Client, Gateway, Refused, run
 
 AGENT = f"{shlex.quote(sys.executable)} {shlex.quote(str(pathlib.Path(__file__).with_name('agent.py')))}"
+HERE = pathlib.Path(__file__).parent
+WS = os.environ.get("GATEWAY_WS")
+CHAT = os.environ.get("THREAD_CHAT")
 LONG = os.environ.get("THREAD_FAULTS") == "long"
 BROKEN = (ConnectionError, OSError, websockets.WebSocketException, TimeoutError)
 
@@ -23,9 +29,9 @@ BROKEN = (ConnectionError, OSError, websockets.WebSocketException, TimeoutError)
 class Person:
     """Somebody who stays in one session, over as many connections as it takes."""
 
-    def __init__(self, name, gateways, session, after):
+    def __init__(self, name, gateways, session, after, dial=None):
         self.name, self.gateways, self.session, self.after = name, gateways, session, after
-        self.seen, self.client, self.said = [], None, {}
+        self.seen, self.client, self.said, self.dial = [], None, {}, dial
 
     async def here(self):
         """A connection that works, as far as can be known."""
@@ -33,7 +39,7 @@ class Person:
             await self.leave()
             try:
                 gateway = random.choice(self.gateways)
-                client = await asyncio.wait_for(Client.connect(gateway, clientId=self.name), 10)
+                client = await asyncio.wait_for(Client.connect(gateway, clientId=self.name, dial=self.dial), 10)
                 self.client = client
                 last = self.seen[-1]["seq"] if self.seen else self.after
                 await client.request("sessions.switch", sessionId=self.session, after=last)
@@ -69,6 +75,16 @@ class Person:
             assert time.monotonic() - began < 4 * PATIENCE, (text, client.seen())
             await asyncio.sleep(0.02)
 
+    async def comes_or_goes(self):
+        """Leaves, in one way or another, if it is there, else comes back."""
+        if self.client and random.random() < 0.5:
+            if random.random() < 0.5:
+                # Not the polite way.
+                self.client.abort()
+            await self.leave()
+        else:
+            await self.here()
+
     async def listen(self, until):
         """Stays until it has seen an event."""
         while not (self.seen and self.seen[-1]["seq"] >= until):
@@ -87,6 +103,166 @@ class Person:
             if event["event"] == "message":
                 text = event["payload"]["content"]
                 assert event["payload"]["fromSelf"] == (sayings[text] == self.name), (self.name, text)
+
+
+async def python_person(name, gateways, session):
+    """Somebody who uses Python's `websockets`."""
+    return Person(name, gateways, session, 0)
+
+
+class NodeSocket:
+    """A connection by npm's `ws`, in a process of its own."""
+
+    @classmethod
+    async def dial(cls, gateway):
+        self = cls()
+        self.process = await asyncio.create_subprocess_exec(
+            "node", str(HERE / "ws.mjs"), WS, gateway.ws, gateway.token, limit=2**24,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+        )
+        self.close_code = self.close_reason = None
+        return self
+
+    async def send(self, text):
+        self.process.stdin.write(text.encode() + b"\n")
+        await self.process.stdin.drain()
+
+    async def __aiter__(self):
+        while line := await self.process.stdout.readline():
+            yield line
+
+    async def close(self):
+        self.process.stdin.close()
+        await self.process.wait()
+
+    @property
+    def transport(self):
+        return self
+
+    def abort(self):
+        self.process.kill()
+
+
+async def node_person(name, gateways, session):
+    """Somebody who uses npm's `ws`."""
+    return Person(name, gateways, session, 0, dial=NodeSocket.dial)
+
+
+class Crossing:
+    """A way to several gateways, each connection to one of them, until it is cut."""
+
+    @classmethod
+    async def open(cls, gateways):
+        self = cls()
+        self.gateways, self.ways, self.crossed = gateways, set(), 0
+        self.server = await asyncio.start_server(self.cross, "127.0.0.1", 0)
+        self.url = "http://127.0.0.1:%d" % self.server.sockets[0].getsockname()[1]
+        return self
+
+    async def cross(self, reader, writer):
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", random.choice(self.gateways).port)
+        except OSError:
+            writer.transport.abort()
+            return
+        way = (writer.transport, back.transport)
+        self.ways.add(way)
+        self.crossed += 1
+        await asyncio.gather(self.carry(reader, back), self.carry(there, writer))
+        self.ways.discard(way)
+
+    async def carry(self, reader, writer):
+        try:
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        writer.close()
+
+    def cut(self):
+        for transport in [transport for way in self.ways for transport in way]:
+            transport.abort()
+
+
+class ChatPerson(Person):
+    """Somebody at a terminal with `thread chat --json`, which comes back by itself whenever it is cut off."""
+
+    async def start(self, home):
+        self.crossing = await Crossing.open(self.gateways)
+        self.screen, terminal = os.openpty()
+        begin = lambda: (os.setsid(), fcntl.ioctl(terminal, termios.TIOCSCTTY, 0))
+        options = ["--json", "--session", self.session, "--url", self.crossing.url]
+        token = self.gateways[0].token
+        self.process = await asyncio.create_subprocess_exec(
+            CHAT, *options, stdin=terminal, stderr=terminal, stdout=asyncio.subprocess.PIPE, limit=2**24,
+            env={**os.environ, "THREAD_TOKEN": token, "HOME": home, "XDG_STATE_HOME": home, "TERM": "xterm"},
+            preexec_fn=begin,
+        )
+        os.close(terminal)
+        self.prompts, self.shown = asyncio.Queue(), b""
+        asyncio.get_running_loop().add_reader(self.screen, self.look)
+        self.reading = asyncio.create_task(self.read())
+        # It has entered the session, so nothing is said that it does not see.
+        await asyncio.wait_for(self.prompts.get(), PATIENCE)
+
+    def look(self):
+        try:
+            said = os.read(self.screen, 65536)
+        except OSError:
+            said = b""
+        self.shown += said
+        for _ in range(said.count(b"> ")):
+            self.prompts.put_nowait(None)
+        if not said:
+            asyncio.get_running_loop().remove_reader(self.screen)
+
+    async def read(self):
+        async for line in self.process.stdout:
+            event = json.loads(line)
+            EVENT.validate({"type": "event", **event})
+            if "seq" in event:
+                self.seen.append(event)
+
+    async def say(self, text):
+        os.write(self.screen, text.encode() + b"\r")
+        is_own = lambda event: event["event"] == "message" and event["payload"]["content"] == text
+        await self.until(lambda: any(is_own(event) for event in self.seen))
+        [own] = [event for event in self.seen if is_own(event)]
+        run_id = own["payload"]["runId"]
+        await self.until(lambda: any(e["event"] == "final" and e["payload"]["runId"] == run_id for e in self.seen))
+        # What is typed before is thrown away.
+        await asyncio.wait_for(self.prompts.get(), PATIENCE)
+
+    async def until(self, done):
+        limit = time.monotonic() + 4 * PATIENCE
+        while not done():
+            assert self.process.returncode is None, (self.process.returncode, self.shown[-1000:])
+            assert time.monotonic() < limit, (self.seen[-3:], self.shown[-1000:])
+            await asyncio.sleep(0.02)
+
+    async def comes_or_goes(self):
+        self.crossing.cut()
+
+    async def listen(self, until):
+        await self.until(lambda: self.seen and self.seen[-1]["seq"] >= until)
+
+    async def leave(self):
+        os.write(self.screen, b"\x04")
+        assert await asyncio.wait_for(self.process.wait(), PATIENCE) == 0, self.shown[-1000:]
+        await self.reading
+        asyncio.get_running_loop().remove_reader(self.screen)
+        os.close(self.screen)
+        self.crossing.server.close()
+
+
+async def chat_person(name, gateways, session):
+    """Somebody who uses `thread chat`."""
+    self = ChatPerson(name, gateways, session, 0)
+    home = gateways[0].root / f"home of {name}"
+    home.mkdir()
+    await self.start(str(home))
+    return self
 
 
 def check_transcript(stored, sayings):
@@ -202,26 +378,24 @@ async def sub_agents_are_watched_at_work():
         assert not (gateway.root / session).exists()
 
 
-async def twelve_clients_of_two_gateways_see_the_same():
+async def twelve_clients_of_three_kinds_and_two_gateways_see_the_same():
     with Gateway("--agent", AGENT, "--protocol", "ndjson") as one:
         with Gateway("--agent", AGENT, "--protocol", "ndjson", root=one.root) as two:
             assert one.token == two.token
             first = await one.client()
             session = (await first.request("sessions.new"))["sessionId"]
             elsewhere = (await first.request("sessions.new"))["sessionId"]
-            people = [Person(f"person{n}", [one, two], session, 0) for n in range(12)]
+            kinds = [python_person, *([node_person] if WS else []), *([chat_person] if CHAT else [])]
+            if len(kinds) < 3:
+                print("SKIPPED: twelve clients of three kinds are only "
+                      f"{len(kinds)}; GATEWAY_WS names no folder with npm's ws, or there is no thread-chat")
+            # One of each kind talks, if there are three.
+            people = [await kinds[n % len(kinds)](f"person{n}", [one, two], session) for n in range(12)]
             stop, sayings = asyncio.Event(), {}
             talking = [asyncio.create_task(talk(person, stop, sayings)) for person in people[:3]]
             end = time.monotonic() + (60 if LONG else 6)
             while time.monotonic() < end:
-                person = random.choice(people[3:])
-                if person.client and random.random() < 0.5:
-                    if random.random() < 0.5:
-                        # Not the polite way.
-                        person.client.socket.transport.abort()
-                    await person.leave()
-                else:
-                    await person.here()
+                await random.choice(people[3:]).comes_or_goes()
                 if random.random() < 0.2:
                     await first.request("agent", sessionId=elsewhere, message="in another session")
                 await asyncio.sleep(0.02)
@@ -234,7 +408,9 @@ async def twelve_clients_of_two_gateways_see_the_same():
             for person in people:
                 await person.leave()
                 person.check(stored, sayings)
-            print(f"{len(sayings)} messages, {len(stored)} events, twelve clients")
+            again = sum(person.crossing.crossed - 1 for person in people if isinstance(person, ChatPerson))
+            print(f"{len(sayings)} messages, {len(stored)} events, twelve clients of {len(kinds)} kinds; "
+                  f"thread chat came back {again} times")
 
 
 async def answered(gateway, session, sayings):
