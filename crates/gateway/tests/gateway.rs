@@ -93,6 +93,9 @@ macro_rules! scenarios {
 scenarios! {
     protocol {
         a_client_connects_and_learns_the_methods
+        requests_are_answered_in_their_order
+        a_message_keeps_what_its_client_may_say_about_it
+        a_switch_tells_what_is_under_way_and_how_it_failed
         every_event_of_a_run_reaches_every_client
         what_other_programs_say_is_seen_like_anything_else
         parts_go_through_as_parts
@@ -118,11 +121,14 @@ scenarios! {
         term_closes_with_1001_and_ends_within_two_seconds
         whoever_is_silent_is_pinged_and_after_a_minute_closed
         a_connection_without_connect_is_closed_after_ten_seconds
+        a_search_says_that_two_seconds_were_too_short
     }
     crowd {
         an_answer_streams_from_an_agent_program
         an_agent_is_a_line_of_shell_with_the_limits_that_the_gateway_was_given
         a_now_message_interrupts_and_a_cancel_ends
+        a_message_that_is_to_be_resumed_gets_its_turn_again
+        a_session_that_is_removed_ends_its_agent
         sub_agents_are_watched_at_work
         twelve_clients_of_three_kinds_and_two_gateways_see_the_same
         a_gateway_that_is_killed_loses_nothing_and_doubles_nothing

@@ -35,6 +35,8 @@ async def a_bad_beginning_is_answered_where_it_can_be_and_closed():
             (connect(clientType="t", token=gateway.token), 1008, True),
             (connect(version="1", token=gateway.token), 1008, True),
             (connect(**{**good, "clientId": ""}), 1008, True),
+            (connect(**{**good, "clientId": "x" * 65}), 1008, True),
+            (connect(**{**good, "clientType": "x" * 65}), 1008, True),
             (connect(**{**good, "token": "wrong"}), 1008, True),
             (connect(version="1", clientType="t"), 1008, True),
             (b"bytes", 1003, False),
@@ -187,6 +189,19 @@ async def a_connection_without_connect_is_closed_after_ten_seconds():
         assert kind == CLOSE and reason[:2] == (1008).to_bytes(2, "big") and b"10 s" in reason, reason
         assert (time.monotonic() - began) * speed >= 10
         writer.close()
+
+
+async def a_search_says_that_two_seconds_were_too_short():
+    if not (env := fast_clock(50)):
+        return
+    with Gateway(env=env) as gateway:
+        session = (await (await patiently(gateway)).request("sessions.new"))["sessionId"]
+        line = json.dumps({"source": "external:a:b:c:d:e", "type": "message", "content": "hay " * 250})
+        gateway.thread("push", "--batch", session=session, stdin="\n".join([line] * 20_000))
+        # The first one is gone: a minute of silence was short.
+        client = await patiently(gateway)
+        found = await client.request("sessions.search", query="needle")
+        assert found["truncated"] is True and found["sessions"] == [], found
 
 
 async def patiently(gateway):

@@ -347,6 +347,30 @@ async def a_now_message_interrupts_and_a_cancel_ends():
         assert waiting["runId"] not in begun
 
 
+async def a_message_that_is_to_be_resumed_gets_its_turn_again():
+    with Gateway("--agent", f"{AGENT} 0.2", "--protocol", "ndjson") as gateway:
+        client = await gateway.client()
+        first = await client.request("agent", message="slow", metadata={"resume": True})
+        await client.wait("token")
+        urgent = await client.request("agent", message="urgent", priority="now")
+        ends = lambda run: lambda e: e["event"] in ("final", "cancelled") and e["payload"]["runId"] == run["runId"]
+        await client.wait(ends(first))
+        runs = [(e["event"], e["payload"]["runId"]) for e in client.named("error", "final", "cancelled")]
+        assert runs == [("error", first["runId"]), ("final", urgent["runId"]), ("final", first["runId"])], runs
+        assert client.named("error")[0]["payload"]["retryable"] is True
+
+
+async def a_session_that_is_removed_ends_its_agent():
+    with Gateway("--agent", "echo $$ >pid; echo working; exec sleep 1000") as gateway:
+        client = await gateway.client()
+        session = (await client.request("agent", message="work"))["sessionId"]
+        await client.wait("token")
+        process = pathlib.Path("/proc") / (gateway.root / "pid").read_text().strip()
+        assert "sleep" in (process / "comm").read_text()
+        await client.request("sessions.delete", sessionId=session)
+        assert not (gateway.root / session).exists() and not process.exists()
+
+
 async def sub_agents_are_watched_at_work():
     with Gateway() as gateway:
         client = await gateway.client()

@@ -1,7 +1,9 @@
 """Every method, event and command, one after the other."""
 
 import asyncio
+import datetime
 import json
+import os
 import uuid
 
 from harness import Gateway, Refused, run
@@ -19,6 +21,73 @@ async def a_client_connects_and_learns_the_methods():
         assert "already" in await client.refused("connect", version="1", clientType="test")
         other = await gateway.client()
         assert uuid.UUID(other.hello["clientId"]).version == 4
+
+
+async def requests_are_answered_in_their_order():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        answered = []
+        asked = [
+            client.send(*request, checked=False)
+            for n in range(6) for request in [
+                ("agent", {"message": str(n)}), ("status", {}), ("sessions.new", {}), ("nonsense", {}),
+                ("sessions.search", {"query": "x"}), ("sessions.switch", {"sessionId": session, "after": 0}),
+            ]
+        ]
+        for n, answer in enumerate(asked):
+            answer.add_done_callback(lambda _, n=n: answered.append(n))
+        await asyncio.gather(*asked)
+        assert answered == list(range(len(asked)))
+        assert [answer.result()["ok"] for answer in asked] == [True, True, True, False, True, True] * 6
+
+
+async def a_message_keeps_what_its_client_may_say_about_it():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        reserved = {"run_id": "mine", "message_id": "mine", "client": "another", "priority": "now", "reply_to": 9}
+        params = {"message": "x", "metadata": {**reserved, "stage": 1}, "priority": "soon"}
+        run_id = (await client.call("agent", params, checked=False))["runId"]
+        assert run_id != "mine"
+        payload = (await client.wait("message"))["payload"]
+        assert payload["metadata"] == {"stage": 1} and payload["fromSelf"] and payload["runId"] == run_id, payload
+        [stored] = gateway.events(session)
+        assert stored["metadata"]["client"] == client.id and stored["metadata"].get("priority", "next") == "next", stored
+        assert "reply_to" not in stored["metadata"] and stored["metadata"]["message_id"] != "mine"
+        for key in "", "k" * 513:
+            assert "1 to 512" in await client.refused("agent", sessionId=session, message="x", idempotencyKey=key)
+        await client.request("agent", sessionId=session, message="x", idempotencyKey="k" * 512)
+        assert len(gateway.events(session)) == 2
+
+
+async def a_switch_tells_what_is_under_way_and_how_it_failed():
+    with Gateway() as gateway:
+        client, other = await gateway.client(), await gateway.client()
+        session = (await client.request("sessions.new", title="Title"))["sessionId"]
+        gateway.fake_agent(session)
+        run_id = (await client.request("agent", message="1"))["runId"]
+        seq = (await client.wait("message"))["seq"]
+        about = {"run_id": run_id, "reply_to": seq}
+        gateway.push(session, {"status": "started", "attempt": 1}, "run", **about)
+        gateway.push(session, {"error": "at first", "retryable": True}, "error", **about)
+        last = gateway.push(session, {"status": "started", "attempt": 2}, "run", **about)
+        await client.seq(last)
+        switched = await other.request("sessions.switch", sessionId=session)
+        assert (switched["title"], switched["lastSeq"], switched["activeRun"]) == ("Title", last, run_id)
+        [recent] = switched["recentMessages"]
+        assert (recent["role"], recent["content"], recent["seq"]) == ("user", "1", seq) and recent["timestamp"]
+        last = gateway.push(session, {"error": "at last", "retryable": False}, "error", **about)
+        for who in client, other:
+            await who.seq(last)
+            failed = [e["payload"] for e in who.named("error")]
+            failed = [(e["message"], e["errorCode"], e["retryable"]) for e in failed]
+            expected = [("at first", "attempt_failed", True), ("at last", "run_failed", False)]
+            assert failed == expected[len(expected) - len(failed):] and failed, failed
+        assert (await other.request("sessions.switch", sessionId=session))["activeRun"] is None
+        status = await other.request("status")
+        assert status["gateway"]["activeConnections"] == 2 and status["gateway"]["activeSessions"] == 1
+        assert status["session"] == {"id": session, "messageCount": 1, "queuedRequests": 0, "activeRun": None, "clients": 2}
 
 
 async def every_event_of_a_run_reaches_every_client():
@@ -223,6 +292,15 @@ async def sessions_are_made_listed_named_searched_and_removed():
         assert len((await client.request("sessions.search", date_filter="today"))["sessions"]) == 4
         assert (await client.request("sessions.search", date_filter="last_week"))["total"] == 0
         assert len((await client.request("sessions.search", date_filter="this_week", limit=2))["sessions"]) == 2
+        today = datetime.datetime.now().replace(hour=12)
+        last_week = today - datetime.timedelta(days=today.weekday() + 3)
+        for session, day in (ids[0], today - datetime.timedelta(days=1)), (ids[2], last_week):
+            os.utime(gateway.root / session / "events.jsonl", (day.timestamp(),) * 2)
+        for days, expected in ("yesterday", ids[0]), ("last_week", ids[2]):
+            found = [s["id"] for s in (await client.request("sessions.search", date_filter=days))["sessions"]]
+            assert expected in found and untitled not in found, (days, found)
+        found = await client.request("sessions.search", date_filter="yesterday", query="needle")
+        assert [session["id"] for session in found["sessions"]] == [ids[0]]
 
         gateway.fake_agent(ids[1])
         assert await client.request("sessions.delete", sessionId=ids[1]) == {"sessionId": ids[1]}
@@ -259,6 +337,9 @@ async def history_is_read_page_by_page():
                 break
         assert collected == [text for n in range(1, 26) for text in (f"q{n}", f"a{n}")]
         assert "no message" in await client.refused("sessions.history", before="nonsense")
+        assert len((await client.request("sessions.history", limit=200))["messages"]) == 50
+        for limit in 0, 201:
+            assert "1 to 200" in await client.refused("sessions.history", limit=limit)
         switched = await client.request("sessions.switch", sessionId=session)
         assert switched["lastSeq"] == len(batch) and len(switched["recentMessages"]) == 20
         assert switched["activeRun"] is None and switched["title"] == "q1"
@@ -404,7 +485,8 @@ async def later_errors_are_responses_and_the_connection_stays():
             ("agent", {}), ("agent", {"message": 1}), ("agent", {"message": ""}), ("agent", {"message": []}),
             ("agent", {"message": [{"text": "x"}]}), ("agent", {"message": "x", "metadata": 1}),
             ("agent.cancel", {}), ("sessions.list", {"limit": 0}), ("sessions.list", {"limit": 101}),
-            ("sessions.list", {"limit": "x"}), ("sessions.new", {"title": " "}), ("sessions.switch", {}),
+            ("sessions.list", {"limit": "x"}), ("sessions.list", {"offset": -1}), ("sessions.search", {"limit": 101}),
+            ("permission.answer", {}), ("agent", {"message": "x", "idempotencyKey": 1}), ("sessions.new", {"title": " "}), ("sessions.switch", {}),
             ("sessions.search", {"date_filter": "never"}), ("sessions.rename", {"sessionId": nowhere, "title": ""}),
         ]:
             assert "bad params" in await client.refused(method, **params), (method, params)
