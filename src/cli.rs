@@ -53,7 +53,7 @@ use serde_json::{Value, json};
 
 use self::consumer::ConsumerArg;
 use self::error::{Failure, Result, WithHint};
-use crate::files::log::Level;
+use crate::files::log::log;
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
 use crate::run;
@@ -372,7 +372,7 @@ fn warn_if_clamped(moved: Moved, asked: i64) {
 fn wake_consumer(queue: &mut Queue, consumer: &ConsumerId) {
     signals::defer();
     if let Err(e) = run::wake::wake_consumer(queue, &environment::launcher(), consumer) {
-        queue.log(Level::Warn, format_args!("wake: consumer={consumer} not woken: {e}"));
+        log!(queue, Warn, "wake: consumer={consumer} not woken: {e}");
         output::warn(format_args!("'{consumer}' was not woken: {e}"));
     }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::files::log::{self, Level};
+use crate::files::log::{self, Level, log};
 use crate::files::watch::{LOOK_EVERY, Watcher};
 use crate::files::{COMMIT, Files};
 use crate::jsonl;
@@ -166,11 +166,11 @@ impl Queue {
     /// The first step of a push: stores, and no more. [`Queue::publish`] has to follow.
     pub(crate) fn append(&mut self, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Appended> {
         if let Err(e) = log::rotate(&self.files) {
-            self.log(Level::Warn, format_args!("push: logs/thread.log could not be rotated: {e}"));
+            log!(self, Warn, "push: logs/thread.log could not be rotated: {e}");
         }
         let appended = self.store.append(feed);
         if let Err(e @ (Error::Database(_) | Error::Io { .. })) = &appended {
-            self.log(Level::Error, format_args!("push: {e}"));
+            log!(self, Error, "push: {e}");
         }
         appended
     }
@@ -178,12 +178,12 @@ impl Queue {
     pub(crate) fn log_push(&self, event: &NewEvent<'_>, id: i64, repeated: bool) {
         let again = if repeated { " repeated" } else { "" };
         let (source, kind) = (&event.source, event.kind.as_str());
-        self.log(Level::Info, format_args!("push: source={source} type={kind} id={id}{again}"));
+        log!(self, Info, "push: source={source} type={kind} id={id}{again}");
     }
 
     pub(crate) fn log_batch(&self, appended: &Appended) {
         let (count, last_id) = (appended.count, appended.last_id.unwrap_or_default());
-        self.log(Level::Info, format_args!("push batch: count={count} last_id={last_id}"));
+        log!(self, Info, "push batch: count={count} last_id={last_id}");
     }
 
     /// The second step of a push: brings the JSONL log up to date, then lets waiters know. `progress`
@@ -191,7 +191,7 @@ impl Queue {
     pub(crate) fn publish(&mut self, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let logged = jsonl::catch_up(&self.files, &mut self.store, progress);
         if let Err(e) = &logged {
-            self.log(Level::Warn, format_args!("push: events.jsonl is behind: {e}"));
+            log!(self, Warn, "push: events.jsonl is behind: {e}");
         }
         // Where it cannot be touched, waiters look within a second.
         drop(self.files.touch(COMMIT));
@@ -358,17 +358,11 @@ impl Queue {
         let consumer = &subscription.consumer;
         for failure in look.failures.iter().take(SHOWN) {
             let (id, error) = (failure.id, log::Quoted(&failure.message));
-            self.log(
-                Level::Warn,
-                format_args!("filter: consumer={consumer} id={id} does not match: error={error}"),
-            );
+            log!(self, Warn, "filter: consumer={consumer} id={id} does not match: error={error}");
         }
         if let Some(last) = look.failures.get(SHOWN..).and_then(<[_]>::last) {
             let (more, id) = (look.failures.len() - SHOWN, last.id);
-            self.log(
-                Level::Warn,
-                format_args!("filter: consumer={consumer} failed on {more} more events up to id={id}"),
-            );
+            log!(self, Warn, "filter: consumer={consumer} failed on {more} more events up to id={id}");
         }
     }
 }

@@ -20,7 +20,7 @@ use rustix::fs::{CWD, FileType, OFlags};
 use tempfile::TempDir;
 
 use crate::error::{Error, IoContext, Result};
-use crate::files::log::{Level, Quoted};
+use crate::files::log::{Quoted, log};
 use crate::files::{self, Access, DB, Files};
 use crate::jsonl;
 use crate::model::run::{Phase, RunState, Task};
@@ -91,7 +91,7 @@ pub fn backup(queue: &mut Queue, place: &Path, progress: &mut dyn FnMut(u64)) ->
         ))
     })?;
     let shown = place.to_string_lossy();
-    queue.log(Level::Info, format_args!("backup: path={} count={count}", Quoted(&shown)));
+    log!(queue, Info, "backup: path={} count={count}", Quoted(&shown));
     Ok(Backup { path: place, count, newest })
 }
 
@@ -120,7 +120,7 @@ pub fn delete_old(queue: &Queue, made: &Backup, keep: u64) -> Result<Vec<PathBuf
             continue;
         }
         fs::remove_dir_all(&path).at("delete", &path)?;
-        queue.log(Level::Info, format_args!("backup: deleted path={}", Quoted(&path.to_string_lossy())));
+        log!(queue, Info, "backup: deleted path={}", Quoted(&path.to_string_lossy()));
         deleted.push(path);
     }
     Ok(deleted)

@@ -18,7 +18,7 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 use crate::files::Files;
-use crate::files::log;
+use crate::files::log::log;
 use crate::queue::Queue;
 use crate::run::Launcher;
 
@@ -119,7 +119,7 @@ impl Doctor<'_> {
         }
         self.findings.push(match repair() {
             Ok(done) => {
-                self.files.log(log::Level::Info, format_args!("doctor: repaired: {}", finding.problem));
+                log!(self.files, Info, "doctor: repaired: {}", finding.problem);
                 Finding { remedy: Remedy::Repaired(done), ..finding }
             }
             Err(error) => {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::error::{Error, IoContext, Result};
 use crate::files::DB;
-use crate::files::log::Level;
+use crate::files::log::log;
 use crate::jsonl;
 use crate::model::filter::{Filter, Scope};
 use crate::model::subscription::{ConsumerId, Subscription};
@@ -84,7 +84,7 @@ pub fn prune(queue: &mut Queue, request: &Request<'_>, progress: &mut dyn FnMut(
     if pruned.events > 0 {
         let forced = if request.force { " forced" } else { "" };
         let Pruned { events, bytes, .. } = pruned;
-        queue.log(Level::Info, format_args!("prune: count={events} bytes={bytes}{forced}"));
+        log!(queue, Info, "prune: count={events} bytes={bytes}{forced}");
     }
     Ok(Report { pruned, held: plan.held, failed })
 }
@@ -200,7 +200,7 @@ pub fn prune_sealed(queue: &mut Queue, before: Time, dry_run: bool) -> Result<(u
     let removed = jsonl::remove_sealed(&queue.files, before, dry_run);
     let (files, bytes) = removed.at("delete sealed files in", queue.path())?;
     if files > 0 && !dry_run {
-        queue.log(Level::Info, format_args!("prune: sealed_files={files} bytes={bytes}"));
+        log!(queue, Info, "prune: sealed_files={files} bytes={bytes}");
     }
     Ok((files, bytes))
 }

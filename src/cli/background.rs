@@ -11,7 +11,7 @@ use signal_hook::consts::SIGTERM;
 use super::error::{Failure, Result, usage_error};
 use super::{environment, signals};
 use crate::files::Files;
-use crate::files::log::Level;
+use crate::files::log::log;
 use crate::model::subscription::ConsumerId;
 use crate::run::{supervisor, wake};
 
@@ -64,7 +64,7 @@ pub fn run(args: Vec<OsString>) -> Result<()> {
     if let Err(failure) = &done
         && let Some(files) = files.filter(Files::still_there)
     {
-        files.log(Level::Error, format_args!("{}: {failure}", args[1].to_string_lossy()));
+        log!(files, Error, "{}: {failure}", args[1].to_string_lossy());
     }
     done
 }

@@ -8,7 +8,7 @@ use super::error::{Failure, Result};
 use super::output::{self, Reader};
 use super::{ConsumerArg, Globals, event_id, wake_consumer};
 use crate::error::Error;
-use crate::files::log::Level;
+use crate::files::log::log;
 use crate::model::run::Deliver;
 use crate::model::subscription::{ConsumerId, DeadLetter, Subscription};
 use crate::queue::{Queue, Selection};
@@ -200,7 +200,7 @@ impl Which {
         if let (Some(id), 0) = (self.event_id, count) {
             return Err(no_such_letter(Some(consumer), id));
         }
-        queue.log(Level::Info, format_args!("dead: consumer={consumer} {what} count={count}"));
+        log!(queue, Info, "dead: consumer={consumer} {what} count={count}");
         Ok(())
     }
 }

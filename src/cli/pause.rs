@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::error::Result;
 use super::{ConsumerArg, Globals, print_consumer};
-use crate::files::log::Level;
+use crate::files::log::log;
 use crate::run::control;
 
 /// Keep a consumer from being started
@@ -22,7 +22,7 @@ impl Pause {
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
         control::pause(&mut queue, &consumer)?;
-        queue.log(Level::Info, format_args!("pause: consumer={consumer}"));
+        log!(queue, Info, "pause: consumer={consumer}");
         print_consumer(&consumer, globals)
     }
 }

@@ -11,7 +11,7 @@ use super::event::EventArgs;
 use super::progress::Progress;
 use super::{Globals, environment, event_id, output, signals};
 use crate::error::Error;
-use crate::files::log::Level;
+use crate::files::log::log;
 use crate::model::duration;
 use crate::model::event::{Defaults, NewEvent};
 use crate::queue::Queue;
@@ -252,7 +252,7 @@ fn finish(queue: &mut Queue, source: &str, progress: &mut dyn FnMut(u64)) -> &'s
             "failed"
         }
         Err(e) => {
-            queue.log(Level::Warn, format_args!("push: consumers were not woken: {e}"));
+            log!(queue, Warn, "push: consumers were not woken: {e}");
             output::warn(format_args!("consumers were not woken: {e}; the event is stored"));
             "failed"
         }

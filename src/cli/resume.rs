@@ -6,7 +6,7 @@ use serde_json::json;
 use super::error::Result;
 use super::{ConsumerArg, Globals, output, print_consumer, wake_consumer};
 use crate::error::Error;
-use crate::files::log::Level;
+use crate::files::log::log;
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
 use crate::run::control;
@@ -53,7 +53,7 @@ impl Resume {
 
 fn resume(queue: &mut Queue, consumer: &ConsumerId) -> crate::error::Result<()> {
     control::resume(queue, consumer)?;
-    queue.log(Level::Info, format_args!("resume: consumer={consumer}"));
+    log!(queue, Info, "resume: consumer={consumer}");
     // A supervisor that waits goes on by itself; where there is none, one has to be started.
     wake_consumer(queue, consumer);
     Ok(())

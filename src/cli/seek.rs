@@ -5,7 +5,7 @@ use clap::Args;
 use super::consumer::Second;
 use super::error::Result;
 use super::{ConsumerArg, Globals, event_id, print_cursor, wake_consumer, warn_if_clamped};
-use crate::files::log::Level;
+use crate::files::log::log;
 use crate::model::time::{self, Time};
 use crate::store::Move;
 
@@ -71,7 +71,7 @@ impl Seek {
         let moved = store.move_cursor(&consumer, id, Move::Seek)?;
         warn_if_clamped(moved, id);
         let at = moved.position();
-        queue.log(Level::Info, format_args!("seek: consumer={consumer} last_acked_id={at}"));
+        log!(queue, Info, "seek: consumer={consumer} last_acked_id={at}");
         wake_consumer(&mut queue, &consumer);
         print_cursor(&consumer, at, globals)
     }

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use super::error::{Failure, Result};
 use super::{ConsumerArg, Globals, output, print_consumer};
-use crate::files::log::Level;
+use crate::files::log::log;
 use crate::model::duration;
 use crate::model::run::StopRequest;
 use crate::run::stop::{Stopped, stop};
@@ -58,13 +58,12 @@ impl Stop {
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
         queue.subscription(&consumer)?;
-        queue.log(
-            Level::Info,
-            format_args!(
-                "stop: consumer={consumer} signal={}{}",
-                self.signal,
-                if self.skip { " skip" } else { "" }
-            ),
+        log!(
+            queue,
+            Info,
+            "stop: consumer={consumer} signal={}{}",
+            self.signal,
+            if self.skip { " skip" } else { "" }
         );
         let kill_after_ms = self.kill_after.as_millis() as u64;
         match stop(

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::error::{Failure, Result, WithHint};
 use super::{ConsumerArg, Globals, event_id, limit, output, wake_consumer, warn_if_clamped};
 use crate::error::Error;
-use crate::files::log::{Level, Quoted};
+use crate::files::log::{Quoted, log};
 use crate::files::{self, Files};
 use crate::model::duration;
 use crate::model::filter::{Filter, Scope};
@@ -194,13 +194,12 @@ impl Subscribe {
         if let Some((moved, id)) = moved.zip(from) {
             warn_if_clamped(moved, id);
         }
-        queue.log(
-            Level::Info,
-            format_args!(
-                "subscribe: consumer={consumer} handler_cmd={} filter={}",
-                Quoted(&new.handler_cmd),
-                Quoted(new.filter.as_deref().unwrap_or_default())
-            ),
+        log!(
+            queue,
+            Info,
+            "subscribe: consumer={consumer} handler_cmd={} filter={}",
+            Quoted(&new.handler_cmd),
+            Quoted(new.filter.as_deref().unwrap_or_default())
         );
         if self.replace {
             // A wait of the former subscription ends at once.

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::error::Result;
 use super::{ConsumerArg, Globals, print_consumer};
-use crate::files::log::Level;
+use crate::files::log::log;
 use crate::run::control::notify_supervisors;
 
 /// Remove a consumer's subscription
@@ -23,7 +23,7 @@ impl Unsubscribe {
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
         queue.store().unsubscribe(&consumer)?;
-        queue.log(Level::Info, format_args!("unsubscribe: consumer={consumer}"));
+        log!(queue, Info, "unsubscribe: consumer={consumer}");
         // A wait between two attempts ends at once.
         notify_supervisors(queue.files());
         print_consumer(&consumer, globals)

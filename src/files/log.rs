@@ -46,6 +46,14 @@ impl Files {
     }
 }
 
+/// Logs a line of a thread: `log!(queue, Warn, "push: {e}")`.
+macro_rules! log {
+    ($thread:expr, $level:ident, $($text:tt)+) => {
+        $thread.log($crate::files::log::Level::$level, format_args!($($text)+))
+    };
+}
+pub(crate) use log;
+
 /// Sets the log aside when it is long. Counting costs nothing while the log is too small to hold
 /// that many lines, and then only what has come since the last count.
 pub fn rotate(files: &Files) -> io::Result<()> {

@@ -13,7 +13,7 @@ use super::{Launcher, supervisor, wake};
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::files::lock::Lock;
-use crate::files::log::Level;
+use crate::files::log::log;
 use crate::model::run::{self, Action, Phase, RunState};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time::Time;
@@ -98,7 +98,7 @@ pub fn dispatch(
 }
 
 pub(super) fn log_lock_held(queue: &Queue, consumer: &ConsumerId) {
-    queue.log(Level::Info, format_args!("dispatch: consumer={consumer} skipped (lock held)"));
+    log!(queue, Info, "dispatch: consumer={consumer} skipped (lock held)");
 }
 
 /// Does what [`dispatch`] does, without logging who is at work already.
@@ -117,7 +117,7 @@ pub(super) fn start_all(
             Err(e) => Dispatched::Failed(e),
         };
         if let Dispatched::Broken(e) | Dispatched::Failed(e) = &done {
-            queue.log(Level::Error, format_args!("dispatch: consumer={consumer} not started: {e}"));
+            log!(queue, Error, "dispatch: consumer={consumer} not started: {e}");
         }
         all.push((consumer, done));
     }

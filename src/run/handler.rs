@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use super::{process, spawn};
 use crate::error::{Error, IoContext, Result};
 use crate::files::lock::Lock;
-use crate::files::log::Level;
+use crate::files::log::log;
 use crate::files::{Access, Files, rotation};
 use crate::model::run::{Deliver, Exit, ProcessId, Task};
 use crate::model::subscription::Subscription;
@@ -59,10 +59,7 @@ pub fn next_task(queue: &mut Queue, subscription: &Subscription) -> Result<Optio
             return Ok(Some((Task::DeadLetter(id), Some(stdin_file(queue, &page)?))));
         }
         queue.store.discard_dead_letters(consumer, Some(id))?;
-        queue.log(
-            Level::Warn,
-            format_args!("dead: consumer={consumer} id={id} is no longer stored; discarded"),
-        );
+        log!(queue, Warn, "dead: consumer={consumer} id={id} is no longer stored; discarded");
     }
     let after = subscription.scanned_upto(subscription.last_acked_id);
     let mut selection = Selection { after, limit: Some(1), filter: checked_filter(subscription)? };
@@ -126,7 +123,7 @@ pub fn start(
         }
         Err(e) => {
             let consumer = &subscription.consumer;
-            queue.log(Level::Warn, format_args!("handler: consumer={consumer} its output is lost: {e}"));
+            log!(queue, Warn, "handler: consumer={consumer} its output is lost: {e}");
         }
     }
     let failed = |source| Error::Spawn { what: "the handler", source };

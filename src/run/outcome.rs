@@ -3,7 +3,7 @@
 use super::dispatch::is_pending;
 use super::stop::skipped;
 use crate::error::Result;
-use crate::files::log::{Level, Quoted};
+use crate::files::log::{Quoted, log};
 use crate::model::run::{Ended, Exit, Outcome, Phase, Task, apply_outcome};
 use crate::model::subscription::{NOTHING_ACKNOWLEDGED, Subscription};
 use crate::model::time::Time;
@@ -65,17 +65,14 @@ pub fn log_outcome(queue: &Queue, before: &Subscription, after: &Subscription, t
         && let Task::Single(id) = task
     {
         let attempts = before.state.attempts;
-        queue.log(
-            Level::Warn,
-            format_args!("dispatch: consumer={consumer} id={id} is a dead letter attempts={attempts}"),
-        );
+        log!(queue, Warn, "dispatch: consumer={consumer} id={id} is a dead letter attempts={attempts}");
     }
     if after.acknowledged_nothing() {
-        queue.log(Level::Warn, format_args!("dispatch: consumer={consumer} {NOTHING_ACKNOWLEDGED}"));
+        log!(queue, Warn, "dispatch: consumer={consumer} {NOTHING_ACKNOWLEDGED}");
     }
     if after.state.phase == Phase::Stalled {
         let reason = Quoted(after.state.reason.as_deref().unwrap_or_default());
-        queue.log(Level::Warn, format_args!("dispatch: consumer={consumer} stalled reason={reason}"));
+        log!(queue, Warn, "dispatch: consumer={consumer} stalled reason={reason}");
     }
 }
 

@@ -24,7 +24,7 @@ use super::stop::{skipped, stopped_update};
 use super::{Launcher, spawn as processes};
 use crate::error::{Error, Result};
 use crate::files::lock::Lock;
-use crate::files::log::{Level, Quoted};
+use crate::files::log::{Quoted, log};
 use crate::files::watch::Watcher;
 use crate::files::{CONTROL, Files};
 use crate::model::run::{Exit, Phase, ProcessId, RunState, StopRequest, Task};
@@ -154,10 +154,7 @@ impl Supervisor<'_> {
         queue: &mut Queue,
         subscription: &Subscription,
     ) -> Result<Option<Subscription>> {
-        queue.log(
-            Level::Warn,
-            format_args!("dispatch: consumer={} abandoned by its supervisor", self.consumer),
-        );
+        log!(queue, Warn, "dispatch: consumer={} abandoned by its supervisor", self.consumer);
         let began = subscription.state.since.unwrap_or_else(Utc::now).min(Utc::now());
         let end = End { exit: Exit::Unknown, interrupted: false, output: "", at: began };
         record_end(queue, subscription, &end)
@@ -180,13 +177,12 @@ impl Supervisor<'_> {
             return Ok(Next::Again);
         };
         let attempts = waiting.state.attempts;
-        queue.log(
-            Level::Info,
-            format_args!(
-                "dispatch: consumer={} waiting until={} attempts={attempts}",
-                self.consumer,
-                time::format(time)
-            ),
+        log!(
+            queue,
+            Info,
+            "dispatch: consumer={} waiting until={} attempts={attempts}",
+            self.consumer,
+            time::format(time)
         );
         drop(queue);
         let end = Instant::now() + (time - Utc::now()).to_std().unwrap_or_default();
@@ -214,7 +210,7 @@ impl Supervisor<'_> {
                 if self.patiently(|| queue.store.update_run(&current, &stopped))?.is_none() {
                     continue;
                 }
-                queue.log(Level::Info, format_args!("stop: consumer={} no longer waits", self.consumer));
+                log!(queue, Info, "stop: consumer={} no longer waits", self.consumer);
                 return Ok(Next::Unlock);
             }
             if !current.is_same(&waiting) || current.state.phase != Phase::Waiting || current.state.paused {
@@ -248,10 +244,10 @@ impl Supervisor<'_> {
         });
         if let Err(e) = recorded {
             // It runs, and must be attended to whether or not others can find it.
-            queue.log(Level::Error, format_args!("dispatch: consumer={consumer} {e}"));
+            log!(queue, Error, "dispatch: consumer={consumer} {e}");
         }
         let command = Quoted(&subscription.handler_cmd);
-        queue.log(Level::Info, format_args!("dispatch: consumer={consumer} spawned handler_cmd={command}"));
+        log!(queue, Info, "dispatch: consumer={consumer} spawned handler_cmd={command}");
         drop(queue);
 
         let (exit, interrupted) = self.attend(&mut running, &subscription);
@@ -263,12 +259,11 @@ impl Supervisor<'_> {
             let end = End { exit, interrupted, output: &output, at: Utc::now() };
             let settled = record_end(&mut queue, &subscription, &end)?;
             let acked = settled.as_ref().unwrap_or(&subscription).last_acked_id;
-            queue.log(
-                Level::Info,
-                format_args!(
-                    "dispatch: consumer={consumer} ended {exit} after={after:.1}s acked={acked}{}",
-                    if interrupted { " interrupted" } else { "" }
-                ),
+            log!(
+                queue,
+                Info,
+                "dispatch: consumer={consumer} ended {exit} after={after:.1}s acked={acked}{}",
+                if interrupted { " interrupted" } else { "" }
             );
             if let Some(settled) = settled {
                 log_outcome(&queue, &subscription, &settled, task);
@@ -376,10 +371,7 @@ impl Supervisor<'_> {
         loop {
             match work() {
                 Err(Error::Database(e)) if e.kind.may_pass() && self.files.still_there() => {
-                    self.files.log(
-                        Level::Warn,
-                        format_args!("supervise: consumer={} tries again: {e}", self.consumer),
-                    );
+                    log!(self.files, Warn, "supervise: consumer={} tries again: {e}", self.consumer);
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }

@@ -15,7 +15,7 @@ use super::notifier::{self, Answer};
 use super::{Launcher, WakeBy, process, spawn};
 use crate::error::{Error, Result};
 use crate::files::lock::Lock;
-use crate::files::log::Level;
+use crate::files::log::log;
 use crate::files::{COMMIT, Files};
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
@@ -55,7 +55,7 @@ pub enum Waking {
 /// This process was to dispatch, or to start the process in the background, and could not.
 pub fn wake(queue: &mut Queue, launcher: &Launcher, source: &str) -> Result<Waking> {
     if !queue.files.is_owner() {
-        queue.log(Level::Info, "wake: left to the owner of the thread");
+        log!(queue, Info, "wake: left to the owner of the thread");
         return Ok(Waking::LeftToOwner);
     }
     let (program, word) = match &launcher.waking {
@@ -65,12 +65,12 @@ pub fn wake(queue: &mut Queue, launcher: &Launcher, source: &str) -> Result<Waki
     };
     let waking = match notifier::ask(program, word, queue.path(), source) {
         Answer::Queued => {
-            queue.log(Level::Info, "notifier: queued a dispatch");
+            log!(queue, Info, "notifier: queued a dispatch");
             Waking::Queued
         }
         Answer::AlreadyQueued => Waking::AlreadyQueued,
         Answer::Failed(why) => {
-            queue.log(Level::Warn, format_args!("notifier: {why}; dispatching without it"));
+            log!(queue, Warn, "notifier: {why}; dispatching without it");
             return dispatch(queue, launcher, Effort::Quick).map(Waking::Dispatched);
         }
     };
@@ -147,7 +147,7 @@ pub unsafe fn in_background(dir: &Path, launcher: &Launcher, delay: Duration, lo
             Ok((_, false)) => return Ok(()),
             Ok((started, true)) => started,
             Err(Error::Database(e)) if e.kind.may_pass() => {
-                files.log(Level::Warn, format_args!("wake: tries again: {e}"));
+                log!(files, Warn, "wake: tries again: {e}");
                 false
             }
             Err(e) => return Err(e),

@@ -25,7 +25,7 @@ use super::process::background_below;
 use super::shutdown::Shutdown;
 use super::{Launcher, handler, supervisor, wake};
 use crate::error::{Error, IoContext, Result};
-use crate::files::log::Level;
+use crate::files::log::log;
 use crate::files::stamp::Stamp;
 use crate::files::watch::{LOOK_EVERY, Notice, PAUSE, WITHOUT_NOTICES, Watcher};
 use crate::files::{self, COMMIT, Files};
@@ -306,7 +306,7 @@ impl Worker<'_> {
         if let Some(watch) = watch {
             self.by_watch.insert(watch, path.to_owned());
         }
-        files.log(Level::Info, format_args!("dispatch: a worker follows pid={}", std::process::id()));
+        log!(files, Info, "dispatch: a worker follows pid={}", std::process::id());
         let thread = Followed {
             home: files.home(),
             watch,
