@@ -6,6 +6,7 @@
 mod batches;
 mod catalogue;
 mod filters;
+mod lines;
 mod looks;
 mod marks;
 #[path = "../store/memory.rs"]
@@ -13,5 +14,6 @@ mod memory;
 mod model;
 mod names;
 mod projection;
+mod rule;
 mod scans;
 mod world;

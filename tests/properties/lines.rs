@@ -1,0 +1,42 @@
+//! Lines of a batch that are no events, and sources that do not fit their form: what is said of each.
+
+use thread::NewEvent;
+use thread::model::event::{Defaults, source_warning};
+
+const NO_DEFAULTS: Defaults = Defaults { source: None, kind: None, subtype: None };
+
+fn invalid(line: &str) -> String {
+    NewEvent::from_json(line.as_bytes(), &NO_DEFAULTS).unwrap_err().0
+}
+
+#[test]
+fn every_kind_of_bad_line_says_what_is_wrong() {
+    assert_eq!(invalid("[1]"), "is not a JSON object");
+    assert_eq!(invalid("nonsense"), "is not a JSON object");
+    assert!(invalid(r#"{"source":"#).starts_with("is not valid JSON"));
+    assert_eq!(invalid(r#"{"type":"record","content":"c"}"#), "has no 'source'");
+    assert_eq!(invalid(r#"{"source":"s","content":"c"}"#), "has no 'type'");
+    assert_eq!(invalid(r#"{"source":"s","type":"record"}"#), "has no 'content'");
+    assert_eq!(invalid(r#"{"source":"s","type":"record","content":null}"#), "has 'content' null");
+    assert!(invalid(r#"{"source":1,"type":"record","content":"c"}"#).starts_with("has a wrong value"));
+    assert!(invalid(r#"{"source":"s","type":"x","content":"c"}"#).contains("neither 'message' nor 'record'"));
+    assert_eq!(invalid(r#"{"source":"","type":"record","content":"c"}"#), "has an empty source");
+    assert!(invalid("{\"source\":\"a\\nb\",\"type\":\"record\",\"content\":\"c\"}").contains("control"));
+    assert!(invalid(r#"{"source":"a","source":"b","type":"record","content":"c"}"#).contains("duplicate"));
+}
+
+#[test]
+fn structured_sources_are_checked_against_their_form() {
+    for fine in [
+        "external:telegram:tg-main:group:grp-123/topic-456:alice",
+        "internal:dm:default:warden",
+        "self",
+        "Anything: else",
+        "external",
+    ] {
+        assert_eq!(source_warning(fine), None, "{fine}");
+    }
+    for odd in ["external:a:b", "internal:dm:default:Warden", "internal:dm::x", "internal:a:b:c:d"] {
+        assert!(source_warning(odd).is_some(), "{odd}");
+    }
+}
