@@ -523,6 +523,16 @@ pub fn surrounding(dir: &Path) -> Option<PathBuf> {
         .map(Path::to_owned)
 }
 
+/// Syncs the directories that got a new entry when `made` was made.
+pub(crate) fn sync_parents(parents: &[PathBuf], made: &Path) -> Result<()> {
+    parents.iter().try_for_each(|parent| sync_dir(parent)).map_err(|source| {
+        Error::Other(format!(
+            "{} was made, but the disk failed to sync its directory ({source}), so whether it lasts is unknown",
+            made.display()
+        ))
+    })
+}
+
 /// The absolute, lexically normalised form of a path: `.` and `..` resolved, links not followed.
 pub fn absolute(path: &Path) -> io::Result<PathBuf> {
     Ok(normalised(&std::path::absolute(path)?))

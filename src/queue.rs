@@ -139,17 +139,9 @@ impl Queue {
     /// [`Error::KeyConflict`]; those of the database. Nothing is stored then, unless the error says
     /// that the outcome is unknown.
     pub fn push(&mut self, event: &NewEvent<'_>) -> Result<PushedEvent> {
-        let mut stored = None;
-        let appended = self.append(&mut |put| {
-            stored = Some(put(event)?);
-            Ok(())
-        })?;
-        let (id, created_at, repeated) = match stored {
-            Some(Stored::Repeated { id, created_at }) => (id, created_at, true),
-            _ => (appended.last_id.unwrap_or_default(), appended.created_at, false),
-        };
-        self.log_push(event, id, repeated);
-        Ok(PushedEvent { id, created_at, repeated, log_behind: self.publish(&mut |_| {}).err() })
+        let pushed = self.append_one(event, || {})?;
+        self.log_push(event, pushed.id, pushed.repeated);
+        Ok(PushedEvent { log_behind: self.publish(&mut |_| {}).err(), ..pushed })
     }
 
     /// Stores what `feed` puts, in one transaction: all or nothing.
@@ -173,6 +165,25 @@ impl Queue {
             log!(self, Error, "push: {e}");
         }
         appended
+    }
+
+    /// The same for one event. `before_commit` is called when nothing but the commit is left to do.
+    pub(crate) fn append_one(
+        &mut self,
+        event: &NewEvent<'_>,
+        before_commit: impl Fn(),
+    ) -> Result<PushedEvent> {
+        let mut stored = None;
+        let appended = self.append(&mut |put| {
+            stored = Some(put(event)?);
+            before_commit();
+            Ok(())
+        })?;
+        let (id, created_at, repeated) = match stored {
+            Some(Stored::Repeated { id, created_at }) => (id, created_at, true),
+            _ => (appended.last_id.unwrap_or_default(), appended.created_at, false),
+        };
+        Ok(PushedEvent { id, created_at, repeated, log_behind: None })
     }
 
     pub(crate) fn log_push(&self, event: &NewEvent<'_>, id: i64, repeated: bool) {

@@ -84,12 +84,7 @@ pub fn backup(queue: &mut Queue, place: &Path, progress: &mut dyn FnMut(u64)) ->
         return Err(e).at("put the backup in place at", &place);
     }
     drop(draft.keep());
-    parents.iter().try_for_each(|parent| files::sync_dir(parent)).map_err(|source| {
-        Error::Other(format!(
-            "{} was made, but the disk failed to sync its directory ({source}), so whether it lasts is unknown",
-            place.display()
-        ))
-    })?;
+    files::sync_parents(&parents, &place)?;
     let shown = place.to_string_lossy();
     log!(queue, Info, "backup: path={} count={count}", Quoted(&shown));
     Ok(Backup { path: place, count, newest })

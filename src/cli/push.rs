@@ -14,11 +14,11 @@ use crate::error::Error;
 use crate::files::log::log;
 use crate::model::duration;
 use crate::model::event::{Defaults, NewEvent};
-use crate::queue::Queue;
 use crate::queue::delivery::Delivery;
+use crate::queue::{PushedEvent, Queue};
 use crate::run::dispatch::Dispatched;
 use crate::run::wake::{self, Waking};
-use crate::store::{Appended, Stored};
+use crate::store::Appended;
 
 /// Store an event, or a batch of them, and wake its consumers
 ///
@@ -182,16 +182,7 @@ pub fn store(queue: &mut Queue, event: &NewEvent<'_>, committed: impl FnOnce(i64
             event.source
         ));
     }
-    let mut stored = None;
-    let appended = queue.append(&mut |put| {
-        stored = Some(put(event)?);
-        signals::defer();
-        Ok(())
-    })?;
-    let (id, created_at, repeated) = match stored {
-        Some(Stored::Repeated { id, created_at }) => (id, created_at, true),
-        _ => (appended.last_id.unwrap_or_default(), appended.created_at, false),
-    };
+    let PushedEvent { id, created_at, repeated, .. } = queue.append_one(event, signals::defer)?;
     committed(id);
     queue.log_push(event, id, repeated);
     let dispatch = finish(queue, &event.source, &mut |_| {});

@@ -41,7 +41,7 @@ pub fn init(path: &Path, open_to_others: bool) -> Result<PathBuf> {
         files.make_dir(name).at("make", &files.path_of(name))?;
     }
     let lock = Lock::take(&files, LOCK, PATIENCE)?;
-    let made = refuse_occupied(&files).and_then(|()| put_in_place(&files, &parents));
+    let made = refuse_occupied(&files).and_then(|()| put_in_place(&files, parents));
     // Whoever waits for this lock, or makes a new one, finds what has been made. Where nothing was, a
     // new one would let two work at once.
     if files.exists(DB) {
@@ -73,7 +73,7 @@ fn refuse_occupied(files: &Files) -> Result<()> {
 }
 
 /// Builds the database under another name, moves it into place, and syncs the names of all that is new.
-fn put_in_place(files: &Files, parents: &[PathBuf]) -> Result<()> {
+fn put_in_place(files: &Files, parents: Vec<PathBuf>) -> Result<()> {
     for suffix in ["", "-wal", "-shm", "-journal"] {
         let stray = format!("{DRAFT}{suffix}");
         files.remove(&stray).at("remove", &files.path_of(&stray))?;
@@ -84,12 +84,6 @@ fn put_in_place(files: &Files, parents: &[PathBuf]) -> Result<()> {
     // Links above the thread are followed, those in it are not.
     Sqlite::create(&resolved(files.path()).join(DRAFT))?;
     draft.sync_all().and_then(|()| files.rename(DRAFT, DB)).at("put in place", &files.path_of(DB))?;
-    let synced =
-        files.sync_dir("").and_then(|()| parents.iter().try_for_each(|parent| files::sync_dir(parent)));
-    synced.map_err(|source| {
-        Error::Other(format!(
-            "{} was made, but the disk failed to sync the directory ({source}), so whether it lasts is unknown",
-            files.path().display()
-        ))
-    })
+    let dirs: Vec<PathBuf> = [files.path().to_owned()].into_iter().chain(parents).collect();
+    files::sync_parents(&dirs, files.path())
 }
