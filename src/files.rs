@@ -18,7 +18,7 @@ pub mod watch;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
@@ -250,15 +250,15 @@ impl Files {
 
     /// Makes a directory of the thread, unless it is there: open to whoever `events.db` is open to.
     pub fn make_dir(&self, name: impl AsRef<Path>) -> io::Result<()> {
-        let (dir, name) = self.parent(name.as_ref())?;
+        let path = name.as_ref();
+        let (dir, name) = self.parent(path)?;
         // Who may read may also enter.
         let mode = self.mode | (self.mode & 0o444) >> 2;
         match rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(mode as _)) {
             Err(Errno::EXIST) => return Ok(()),
             made => made?,
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made = rustix::fs::openat(&dir, name, flags, Mode::empty()).map_err(explained)?;
+        let made = self.open_dir(path)?;
         // What its parent passes on to it stays.
         let inherited = rustix::fs::fstat(&made)?.st_mode & 0o2000;
         self.adopt(&made, mode | inherited);
@@ -416,29 +416,14 @@ impl Files {
     }
 
     /// The directory that holds `name`, opened link by link, and the last part of the name.
-    fn parent<'n>(&self, name: &'n Path) -> io::Result<(Parent<'_>, &'n OsStr)> {
+    fn parent<'n>(&self, name: &'n Path) -> io::Result<(Arc<OwnedFd>, &'n OsStr)> {
         let last = name.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        let mut dir = Parent::Root(self.dir.as_fd());
+        let mut dir = Arc::clone(&self.dir);
         for part in name.parent().into_iter().flat_map(Path::components) {
             let Component::Normal(part) = part else { return Err(io::ErrorKind::InvalidInput.into()) };
-            dir = Parent::Below(open_dir(&dir, Path::new(part), OFlags::NOFOLLOW).map_err(explained)?);
+            dir = Arc::new(open_dir(&dir, Path::new(part), OFlags::NOFOLLOW).map_err(explained)?);
         }
         Ok((dir, last))
-    }
-}
-
-/// A directory below which a name is looked up.
-enum Parent<'f> {
-    Root(BorrowedFd<'f>),
-    Below(OwnedFd),
-}
-
-impl AsFd for Parent<'_> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Parent::Root(dir) => *dir,
-            Parent::Below(dir) => dir.as_fd(),
-        }
     }
 }
 

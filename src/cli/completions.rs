@@ -8,6 +8,7 @@ use clap_complete::Shell;
 
 use super::error::{Failure, Result};
 use super::{Cli, Command, Globals, output};
+use crate::model::event::Type;
 use crate::model::subscription::ConsumerId;
 
 /// Print a script for a shell that completes commands and consumers
@@ -35,6 +36,12 @@ impl Completions {
         let shown = globals.get_arguments().filter(|arg| !arg.is_hide_set()).cloned();
         let program = clap::Command::new("thread").version(env!("CARGO_PKG_VERSION")).args(shown);
         let mut program = Command::augment_subcommands(program);
+        // In a batch whose lines all have a type any other is accepted, but not offered.
+        for name in ["push", "ask", "reply"] {
+            let types = [Type::Message, Type::Record].map(Type::as_str);
+            program =
+                program.mut_subcommand(name, |one| one.mut_arg("kind", |kind| kind.value_parser(types)));
+        }
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut program, "thread", &mut script);
         let script = String::from_utf8_lossy(&script);

@@ -1,11 +1,9 @@
 //! The options that make one event: who sends it, of what kind, its content and what stands beside it.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use rustix::fs::{FileType, OFlags};
 
@@ -27,7 +25,7 @@ pub struct EventArgs {
     #[arg(long, allow_hyphen_values = true)]
     pub source: Option<String>,
     /// message (between actors) or record (an actor's own trace) [default: message]
-    #[arg(long = "type", value_name = "TYPE", value_parser = AnyType, hide_possible_values = true)]
+    #[arg(long = "type", value_name = "TYPE")]
     pub kind: Option<String>,
     /// A finer kind, e.g. toolcall or decision
     #[arg(long, allow_hyphen_values = true)]
@@ -101,30 +99,6 @@ impl EventArgs {
                 "give it as a word, or - to read it from stdin; nothing was stored",
             )),
         }
-    }
-}
-
-/// Takes any type, and tells completions which there are: in a batch whose lines all have one, it does
-/// not matter.
-#[derive(Clone)]
-struct AnyType;
-
-impl TypedValueParser for AnyType {
-    type Value = String;
-
-    fn parse_ref(
-        &self,
-        command: &clap::Command,
-        arg: Option<&clap::Arg>,
-        value: &OsStr,
-    ) -> std::result::Result<String, clap::Error> {
-        StringValueParser::new().parse_ref(command, arg, value)
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue>>> {
-        Some(Box::new(
-            [Type::Message, Type::Record].map(|kind| PossibleValue::new(kind.as_str())).into_iter(),
-        ))
     }
 }
 

@@ -40,7 +40,19 @@ impl Lock {
         let name = name.as_ref();
         let path = files.path_of(name);
         let file = files.open_lock(name).at("lock", &path)?;
-        Lock::take_file(file, patience).at("lock", &path)?.ok_or(Error::LockTimeout(path))
+        let began = Instant::now();
+        let mut pause = Duration::from_micros(100);
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Lock(file)),
+                Err(TryLockError::Error(e)) => return Err(e).at("lock", &path),
+                Err(TryLockError::WouldBlock) if began.elapsed() >= patience => {
+                    return Err(Error::LockTimeout(path));
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(pause),
+            }
+            pause = (pause * 2).min(Duration::from_millis(5));
+        }
     }
 
     pub(crate) fn try_take_file(file: File) -> io::Result<Option<Lock>> {
@@ -48,20 +60,6 @@ impl Lock {
             Ok(()) => Ok(Some(Lock(file))),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(e)) => Err(e),
-        }
-    }
-
-    pub(crate) fn take_file(file: File, patience: Duration) -> io::Result<Option<Lock>> {
-        let began = Instant::now();
-        let mut pause = Duration::from_micros(100);
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(Some(Lock(file))),
-                Err(TryLockError::Error(e)) => return Err(e),
-                Err(TryLockError::WouldBlock) if began.elapsed() >= patience => return Ok(None),
-                Err(TryLockError::WouldBlock) => std::thread::sleep(pause),
-            }
-            pause = (pause * 2).min(Duration::from_millis(5));
         }
     }
 

@@ -129,14 +129,3 @@ impl fmt::Display for Quoted<'_> {
         write!(f, "\"{}\"", self.0.replace('\\', "\\\\").replace('"', "\\\""))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_cannot_leave_its_line() {
-        assert_eq!(Escaped("a\nb\x1b[31m\u{202e}é").to_string(), "a\\nb\\u{1b}[31m\\u{202e}é");
-        assert_eq!(Quoted("say \"a\\b\"").to_string(), r#""say \"a\\b\"""#);
-    }
-}

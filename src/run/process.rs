@@ -189,24 +189,3 @@ fn stat_field<T: std::str::FromStr>(pid: u32, number: usize) -> Option<T> {
     // The state is field 3.
     if matches!(state, "Z" | "X") { None } else { fields.get(number - 3)?.parse().ok() }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_process_is_alive_until_it_ends() {
-        assert_eq!(ProcessId::own().liveness(), Liveness::Alive);
-        let mut child =
-            std::process::Command::new("/bin/cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
-        let id = ProcessId::of(child.id()).unwrap();
-        assert_eq!(id.liveness(), Liveness::Alive);
-        let elsewhere = ProcessId { namespace: 1, ..id.clone() };
-        assert_eq!(elsewhere.liveness(), Liveness::Unknown);
-        let before = ProcessId { boot: "another boot".into(), ..id.clone() };
-        assert_eq!(before.liveness(), Liveness::Dead);
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert_eq!(id.liveness(), Liveness::Dead);
-    }
-}

@@ -149,15 +149,3 @@ fn label(name: &str, value: &str) -> String {
     }
     format!("{name}=\"{escaped}\"")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_are_escaped() {
-        assert_eq!(label("a", "b"), r#"a="b""#);
-        assert_eq!(label("a", "\"\\\n\n"), r#"a="\"\\\n\n""#);
-        assert_eq!(label("a", "\x1b[31mé\r"), r#"a="\\u{1b}[31mé\\r""#);
-    }
-}
