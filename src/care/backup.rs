@@ -1,15 +1,9 @@
 //! A copy of a thread that is in use, which is a thread itself.
 //!
-//! It is made in a directory beside its place, `<place>.partial-` and six letters, synced, and renamed
-//! as the last step: what stands under the final name is whole. One that was killed leaves that
-//! directory; nobody else uses it, and people can see what it is and remove it.
-//!
-//! The JSONL log of the copy has every line of the original up to the newest event in the copy. Lines
-//! of pruned events are only in the original's sealed files, so these are copied, as they are: each one
-//! that does not go past the newest event of the copy. That is every file with a line that the copy's
-//! table lacks, because prune seals the log before it deletes: such a file was sealed before the
-//! database was copied, so its events are no newer than that copy. All that follows is written from the
-//! copy's own table, which has all of those rows, for the same reason.
+//! It is made in a directory beside its place, synced, and renamed as the last step. Lines of pruned events are
+//! only in the original's sealed JSONL files, so those that do not go past the newest event of the copy are
+//! copied. That is every file with a line that the copy's table lacks: prune seals the log before it deletes, so
+//! such a file was sealed before the database was copied. All other lines are written from the copy's table.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Write};

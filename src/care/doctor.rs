@@ -1,12 +1,8 @@
 //! Whether a thread is whole, and repairing what is not.
 //!
-//! Each check says what it finds, and what to do about it. A repair loses nothing that was stored: a
-//! damaged database is never written to, and the JSONL log is only made to agree with the table. All of
-//! it may happen while others push, read and dispatch: what looks wrong only because somebody is at
-//! work is looked at again before it counts.
-//!
-//! The checks go from the ground up, and end where the next would stand on something broken: first the
-//! files, then the database, then the JSONL log, then the consumers.
+//! A repair loses nothing that was stored. Others may push, read and dispatch meanwhile: what looks wrong only
+//! because somebody is at work is looked at again before it counts. The checks go from the ground up, and end
+//! where the next would stand on something broken: files, database, JSONL log, consumers.
 
 mod consumers;
 mod database;

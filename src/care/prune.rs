@@ -1,12 +1,8 @@
 //! Deleting old events that nobody needs any more.
 //!
-//! Two things are certain before anything is deleted: no subscribed consumer is still to be given it,
-//! and a sealed JSONL file has its line, on the disk. Then it goes in short transactions with pauses
-//! between them, so that pushes get their turn. Each of them stands for itself: a prune that is killed
-//! has deleted less, and the next one goes on.
-//!
-//! A consumer that is subscribed meanwhile, or whose cursor is moved back, is noticed in the very
-//! transaction that would delete its events; then prune finds out anew how far it may go.
+//! Before anything is deleted, no subscribed consumer is still to be given it, and a sealed JSONL file has its
+//! line, on the disk. A consumer that is subscribed meanwhile, or whose cursor is moved back, is noticed in the
+//! very transaction that would delete its events; then prune finds out anew how far it may go.
 
 use std::time::Duration;
 

@@ -1,13 +1,10 @@
 //! Advisory locks on files in `run/`.
 //!
-//! A lock belongs to an open file description, not to a process: it is shared by every copy of the
-//! descriptor, survives exec, and goes when the last copy closes or anyone who shares it unlocks.
-//! That keeps a consumer exclusive even when its supervisor is killed: the handler holds a copy. And
-//! it is why the end of a run must *unlock* and not merely close: a process that the handler left in
-//! the background would otherwise keep the consumer busy for ever.
-//!
-//! Nobody takes a lock to see whether it is free, because whoever tries meanwhile would be turned
-//! away. Whoever did hold one looks again after releasing it.
+//! A lock belongs to an open file description: it is shared by every copy of the descriptor, survives exec, and
+//! goes when the last copy closes or anyone who shares it unlocks. So a consumer stays exclusive even when its
+//! supervisor is killed, because the handler holds a copy; and the end of a run must *unlock* and not merely
+//! close, or a process that the handler left in the background would keep the consumer busy for ever. Nobody
+//! takes a lock to see whether it is free: whoever did hold one looks again after releasing it.
 
 use std::fs::{File, TryLockError};
 use std::io;

@@ -1,10 +1,9 @@
 //! Starting processes that owe nothing to whoever started them.
 //!
-//! A detached process has a session of its own, the default signal handling, `/dev/null` for its
-//! three standard descriptors, and no other descriptor but one lock, if it is to hold one. Without
-//! that a notifier that waits for its pipe to close would wait for the handler, Ctrl-C in the
-//! pusher's terminal would reach it, and handler B would inherit the lock of consumer A whenever
-//! A's handler pushes.
+//! A detached process has its own session, default signal handling, `/dev/null` on its standard descriptors, and
+//! no other descriptor but a lock that it is to hold. Otherwise a notifier that waits for its pipe to close would
+//! wait for the handler, Ctrl-C in the pusher's terminal would reach it, and a handler that pushes would pass its
+//! lock on to another consumer's.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -1,12 +1,10 @@
 //! Ending a run on request, from outside.
 //!
-//! The request is written to the consumer's row, and its supervisor told to look: the supervisor is
-//! the parent of the run and so the only one who can be certain about its processes. Where the
-//! supervisor was killed and its handler lives on, two things make a process certainly the run's.
-//! It belongs to the process group of the recorded handler, which is still the same process (pid,
-//! start time, boot); or it holds the consumer's lock and was told, in its environment, that it
-//! works for this consumer of this thread. Nothing else is ever signalled: not a leftover of an
-//! earlier run (the lock was taken from it), nor somebody who merely opened the lock file.
+//! The request is written to the consumer's row, and its supervisor, the parent of the run, ends it. If the
+//! supervisor was killed and its handler lives on, a process certainly belongs to the run in two cases: it is
+//! in the process group of the recorded handler, which is still the same process; or it holds the consumer's
+//! lock and was told in its environment that it works for this consumer of this thread. Nothing else is ever
+//! signalled.
 
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};

@@ -1,14 +1,10 @@
 //! The process that stands beside a handler from its start to its end, and through the waits
 //! between its attempts.
 //!
-//! [`spawn`] hands a consumer's lock to a new process. That process holds the lock, starts the
-//! handler (which holds a copy of it), reaps it, unlocks, and looks again. Whoever pushed while the
-//! lock was held was turned away, but had committed before: the second look sees what he stored, so
-//! no wake-up is lost. Each run has a lock description of its own, so that what one run leaves in the
-//! background cannot keep the next one's lock.
-//!
-//! The database is not open while the handler runs or the supervisor waits. A supervisor whose
-//! thread was moved or removed meanwhile ends and touches nothing.
+//! [`spawn`] hands a consumer's lock to a new process. It starts the handler (which holds a copy of the lock),
+//! reaps it, unlocks, and looks again: whoever found the lock held had committed before, so no wake-up is lost.
+//! Each run has an open file description of its own, so what it leaves in the background cannot hold the next
+//! one's lock. The database is not open while the handler runs or the supervisor waits.
 
 use std::os::fd::RawFd;
 use std::path::Path;

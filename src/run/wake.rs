@@ -1,10 +1,8 @@
 //! Waking consumers after something was stored: through a notifier, by dispatching, or not at all.
 //!
-//! A notifier is never trusted: one that answers "queued" may still lose the task. So after it there
-//! is a process in the background, one per thread, that waits a second and then dispatches itself;
-//! where the notifier did its work, it finds nothing to do. The same process looks through backlogs
-//! that are too long for a push. It holds a lock; whoever finds that held had committed before, and
-//! the process looks once more after letting go.
+//! A notifier is never trusted: after it, a process in the background, one per thread, waits a second and then
+//! dispatches. The same process looks through backlogs that are too long for a push. Whoever finds its lock held
+//! had committed before, and it looks once more after letting go.
 
 use std::os::fd::RawFd;
 use std::path::Path;

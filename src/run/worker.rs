@@ -1,17 +1,10 @@
 //! A worker in the foreground: it starts whoever has something pending, for as long as it runs.
 //!
-//! It is for where a push cannot do that: where the pusher's container ends with the push, or where
-//! pushers are told to wake nobody. It starts the same supervisors that a push would, under the same
-//! locks, so any number of workers and pushes may work on one thread.
-//!
-//! While nothing happens it holds nothing of a thread but a watch on `run/_commit`: all watches share
-//! one descriptor, and no database is open. Once a second it looks, by `stat` alone, for what gave no
-//! notice: commits of other programs, threads that are new, moved or replaced. And it tries the locks
-//! of consumers that somebody else was at work for: whoever held one may have been killed, together
-//! with all that would have looked again.
-//!
-//! It must not wait for one thread while others have something to do. So it leaves long backlogs to
-//! a process in the background, as a push does, and comes back later to a database that is locked.
+//! It starts the same supervisors as a push, under the same locks, so there may be any number of workers. For
+//! a quiet thread it keeps a watch on `run/_commit` and nothing else. Once a second it looks for what gave no
+//! notice: commits by other programs, threads that are new or gone, supervisors that were killed together with
+//! all that would have looked again. It leaves long backlogs to a process in the background, and comes back
+//! later to a locked database, so that no thread waits for another.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
