@@ -64,7 +64,10 @@ pub enum Step {
     Start {
         newest: i64,
     },
-    WaitUntil(Time),
+    Wait {
+        until: Time,
+        left: Duration,
+    },
     /// Time ran out before it could be told.
     Unknown,
 }
@@ -72,7 +75,7 @@ pub enum Step {
 impl Step {
     /// Whether a supervisor has to be started.
     pub fn is_due(self) -> bool {
-        matches!(self, Step::Start { .. } | Step::WaitUntil(_))
+        matches!(self, Step::Start { .. } | Step::Wait { .. })
     }
 }
 
@@ -138,7 +141,7 @@ pub fn start_if_due(
         match next_step(queue, &subscription, until)? {
             Step::None { .. } => return Ok(Dispatched::Idle),
             Step::Unknown => return Ok(Dispatched::LeftToBackground),
-            Step::Start { .. } | Step::WaitUntil(_) => {}
+            Step::Start { .. } | Step::Wait { .. } => {}
         }
         let consumer = &subscription.consumer;
         let Some(lock) = try_lock(&queue.files, consumer)? else {
@@ -187,10 +190,13 @@ pub fn next_step(queue: &mut Queue, subscription: &Subscription, until: Option<I
         },
         _ => false,
     };
-    Ok(match run::decide(state, &subscription.options, newer, Utc::now()) {
+    let now = Utc::now();
+    Ok(match run::decide(state, &subscription.options, newer, now) {
         Action::None => Step::None { pending: true },
         Action::Start => Step::Start { newest: look.newest },
-        Action::WaitUntil(time) => Step::WaitUntil(time),
+        Action::WaitUntil(time) => {
+            Step::Wait { until: time, left: (time - now).to_std().unwrap_or_default() }
+        }
     })
 }
 

@@ -124,16 +124,16 @@ impl Supervisor<'_> {
                 }
             }
             let step = match self.patiently(|| next_step(&mut queue, &subscription, None))? {
-                Step::WaitUntil(_) if waited => Step::Start { newest: queue.store.newest()? },
+                Step::Wait { .. } if waited => Step::Start { newest: queue.store.newest()? },
                 step => step,
             };
             let next = match step {
                 Step::None { pending } => return release(&mut queue, &subscription, pending),
                 Step::Unknown => Next::Again,
                 Step::Start { newest } => self.run_handler(queue, &subscription, newest, lock)?,
-                Step::WaitUntil(time) => {
+                Step::Wait { until, left } => {
                     waited = true;
-                    self.wait(queue, &subscription, time)?
+                    self.wait(queue, &subscription, until, left)?
                 }
             };
             if next == Next::Unlock {
@@ -156,8 +156,16 @@ impl Supervisor<'_> {
         record_end(queue, subscription, &end)
     }
 
-    /// Waits until `time`, a request that changes something, or the end of the thread.
-    fn wait(&self, mut queue: Queue, subscription: &Subscription, time: Time) -> Result<Next> {
+    /// Waits until `time`, which is `left` away, a request that changes something, or the end of the thread.
+    fn wait(
+        &self,
+        mut queue: Queue,
+        subscription: &Subscription,
+        time: Time,
+        left: Duration,
+    ) -> Result<Next> {
+        // The clock may be set back at any moment, also while this is being recorded.
+        let end = Instant::now() + left;
         // Taken before the wait is recorded: a request that comes from then on is noticed.
         self.watcher.clear();
         let update = RunUpdate::state(RunState {
@@ -166,7 +174,7 @@ impl Supervisor<'_> {
             supervisor: Some(ProcessId::own()),
             handler: None,
             home: Some(self.files.home()),
-            since: Some(Utc::now()),
+            since: Some(time - left),
             ..subscription.state.clone()
         });
         let Some(waiting) = self.patiently(|| queue.store.update_run(subscription, &update))? else {
@@ -181,7 +189,6 @@ impl Supervisor<'_> {
             time::format(time)
         );
         drop(queue);
-        let end = Instant::now() + (time - Utc::now()).to_std().unwrap_or_default();
         loop {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() || time <= Utc::now() {
