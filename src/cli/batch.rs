@@ -12,7 +12,8 @@ use std::os::fd::AsRawFd;
 use rustix::fs::FileType;
 use tempfile::SpooledTempFile;
 
-use super::error::{Result, WithHint};
+use super::error::{Failure, Result, WithHint};
+use super::event::stdin_is_closed;
 use super::progress::Progress;
 use crate::error::Error;
 use crate::files::Files;
@@ -77,6 +78,12 @@ impl Batch {
             Some(length) => (Input::Stdin, length),
             None => {
                 let (spool, length) = spool(files)?;
+                if length == 0 && stdin_is_closed() {
+                    return Err(Failure::failed(
+                        "cannot read the batch from stdin, which is closed or not connected to anything",
+                        "connect it; nothing was stored",
+                    ));
+                }
                 (Input::Spool(spool), length)
             }
         };

@@ -130,6 +130,13 @@ fn content_from_a_stdin_that_is_closed_is_no_empty_event() {
     // Somebody who says so means it.
     assert_eq!(world.sh(&format!("{push} </dev/null")).quiet(), "1\n");
     assert_eq!(world.sh("thread push --source s --type message --content '' <&-").quiet(), "2\n");
+    // Nor an empty batch.
+    for push in ["thread push --batch", "thread push --lines"] {
+        let error = world.sh(&format!("{push} <&-")).fails(1);
+        assert!(error.contains("stdin, which is closed") && error.contains("nothing was stored"), "{error}");
+        assert_eq!(world.sh(&format!("{push} </dev/null")).quiet(), "0\n");
+    }
+    assert_eq!(world.query("SELECT count(*) FROM events"), 2);
 }
 
 #[test]
