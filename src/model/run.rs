@@ -133,6 +133,13 @@ pub struct StopRequest {
     pub skip: bool,
 }
 
+/// TERM, and KILL ten seconds later.
+impl Default for StopRequest {
+    fn default() -> StopRequest {
+        StopRequest { signal: libc::SIGTERM, kill_after_ms: 10_000, skip: false }
+    }
+}
+
 /// The reason recorded for a consumer that somebody stopped.
 pub const STOPPED: &str = "stopped";
 
