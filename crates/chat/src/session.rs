@@ -217,6 +217,8 @@ fn explain(place: &Place, error: &Error) -> Failure {
                 NEEDS_TOKEN
             } else if is_unknown(why) {
                 "`thread chat --sessions` lists the sessions"
+            } else if why.contains("disk is full") {
+                "free some space where the gateway keeps its sessions, then try again"
             } else {
                 "try again, see what the gateway prints, or begin another session with --new"
             };

@@ -81,6 +81,11 @@ impl Turn<'_> {
             self.screen.answer(&content(&event.payload["content"]));
             return Ok(Some(Outcome::Final));
         }
+        if event.text("errorCode") == "session_deleted" {
+            let fix = "begin another one: thread chat --new";
+            self.screen.failure(&Failure::new("the session was deleted", fix));
+            return Ok(Some(Outcome::Failed));
+        }
         if event.text("runId") != self.run || self.run.is_empty() {
             return Ok(None);
         }

@@ -117,6 +117,24 @@ fn a_gateway_that_is_killed_and_comes_back_loses_nothing() {
 }
 
 #[test]
+fn a_session_that_is_removed_while_its_agent_works_is_an_error() {
+    let gateway = Gateway::start("printf working; exec sleep 1000");
+    let mut chat = gateway.chat(["go"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut seen = [0; 7];
+    chat.stdout.as_mut().unwrap().read_exact(&mut seen).unwrap();
+    let listed = gateway.chat(["--sessions"]).output().unwrap();
+    let session = gateway.root().join(String::from_utf8(listed.stdout).unwrap().split(' ').next().unwrap());
+    let away = gateway.root().join("away");
+    fs::rename(&session, &away).unwrap();
+    let said = chat.wait_with_output().unwrap();
+    // Back again, so that its agent is ended with the others.
+    fs::rename(&away, &session).unwrap();
+    let errors = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert_eq!(said.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("the session was deleted - "), "{errors}");
+}
+
+#[test]
 fn ctrl_c_cancels_the_run_and_is_exit_130() {
     let gateway = Gateway::start("printf working; exec sleep 1000");
     let mut chat = gateway.chat(["go"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

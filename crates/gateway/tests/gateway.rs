@@ -104,6 +104,7 @@ scenarios! {
         a_run_is_cancelled_by_its_name
         a_permission_is_answered_once
         sessions_are_made_listed_named_searched_and_removed
+        a_session_that_is_moved_away_is_gone_for_whoever_is_in_it
         history_is_read_page_by_page
         a_switch_with_after_leaves_no_gap_and_no_double
         all_who_enter_at_the_same_moment_hear_what_is_said

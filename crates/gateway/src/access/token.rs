@@ -52,7 +52,12 @@ pub fn secret_of(path: &Path) -> Result<String, StartError> {
     };
     let file = match open(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            make(path).map_err(unusable)?;
+            make(path).map_err(|e| {
+                StartError::failed(
+                    format!("cannot make {}: {e}", path.display()),
+                    "check that directory, its permissions and its disk",
+                )
+            })?;
             open(path)
         }
         opened => opened,
@@ -90,12 +95,16 @@ fn open(path: &Path) -> io::Result<fs::File> {
 /// makes the secret and both use it.
 fn make(path: &Path) -> io::Result<()> {
     let draft = path.with_extension(format!("draft-{}", std::process::id()));
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
-    file.write_all(random_hex(32)?.as_bytes())?;
-    file.write_all(b"\n")?;
-    file.sync_all()?;
-    let placed = fs::hard_link(&draft, path);
-    fs::remove_file(&draft)?;
+    let secret = random_hex(32)?;
+    let write = || {
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+        file.write_all(format!("{secret}\n").as_bytes())?;
+        file.sync_all()?;
+        fs::hard_link(&draft, path)
+    };
+    let placed = write();
+    fs::remove_file(&draft).ok();
     match placed {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
         _ => Ok(()),

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use thread::Queue;
-use thread::files::{COMMIT, WAL};
+use thread::files::{COMMIT, DB, WAL};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
@@ -28,8 +28,10 @@ pub struct Notices {
 /// One session's bell.
 pub struct Bell {
     pub rings: Notify,
+    db: PathBuf,
     wal: PathBuf,
-    /// The state of the WAL when it was last looked at.
+    /// The state of the WAL when it was last looked at, of the database where there is none; `None` if the
+    /// thread is gone.
     seen: Mutex<Option<Stamp>>,
 }
 
@@ -51,8 +53,11 @@ impl Notices {
 
     /// Watches a thread for as long as the bell is kept.
     pub fn watch(&self, queue: &Queue) -> Arc<Bell> {
-        let bell =
-            Arc::new(Bell { rings: Notify::new(), wal: queue.files().path_of(WAL), seen: Mutex::default() });
+        let (db, wal) = (queue.files().path_of(DB), queue.files().path_of(WAL));
+        let bell = Bell { rings: Notify::new(), db, wal, seen: Mutex::default() };
+        // A thread that goes before the first look has changed, too.
+        bell.has_changed();
+        let bell = Arc::new(bell);
         let file = queue.files().open_lock(COMMIT).ok();
         // One that is forgotten meanwhile must not take the watch with it.
         let mut bells = self.bells();
@@ -93,6 +98,7 @@ impl Bell {
     /// Whether the WAL has changed since the last look.
     fn has_changed(&self) -> bool {
         let stamp = rustix::fs::lstat(&self.wal)
+            .or_else(|_| rustix::fs::lstat(&self.db))
             .ok()
             .map(|wal| (wal.st_mtime, u64::from(wal.st_mtime_nsec as u32), wal.st_size));
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);

@@ -312,6 +312,18 @@ async def sessions_are_made_listed_named_searched_and_removed():
         assert (await client.request("sessions.list"))["total"] == 3
 
 
+async def a_session_that_is_moved_away_is_gone_for_whoever_is_in_it():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        (gateway.root / session).rename(gateway.root / "elsewhere")
+        event = await client.wait("error")
+        assert event["payload"]["errorCode"] == "session_deleted" and event["payload"]["sessionId"] == session
+        assert (await client.request("status"))["session"] is None
+        (gateway.root / "elsewhere").rename(gateway.root / session)
+        await client.request("agent", sessionId=session, message="back")
+
+
 async def history_is_read_page_by_page():
     with Gateway() as gateway:
         client = await gateway.client()
