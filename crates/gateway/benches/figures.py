@@ -1,6 +1,7 @@
 """Measures the gateway. Run by `figures.rs`; each figure is printed as a line."""
 
 import asyncio
+import contextlib
 import os
 import pathlib
 import shlex
@@ -8,6 +9,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 
@@ -16,98 +18,195 @@ import websockets
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests/client"))
 from harness import Gateway  # noqa: E402
 
-TOKENS = int(os.environ.get("TOKENS", "200"))
+# Each figure is the median of the medians of so many rounds, in which all take turns: what else the machine
+# does falls on all of them.
+ROUNDS = int(os.environ.get("ROUNDS", "5"))
+TOKENS = int(os.environ.get("TOKENS", "60"))
+PAUSE = 0.03
 
 # Says what time it is, again and again. The clock is the same for all processes of a machine.
-AGENT = """
+AGENT = f"""
 import json, sys, time
-say = lambda event, **keys: print(json.dumps({"event": event, **keys}), flush=True)
+say = lambda event, **keys: print(json.dumps({{"event": event, **keys}}), flush=True)
 for line in sys.stdin:
-    for _ in range(%d):
+    for _ in range({TOKENS}):
         say("token", content=str(time.monotonic_ns()))
-        time.sleep(0.03)
+        time.sleep({PAUSE})
     say("final")
-""" % TOKENS
+"""
+
+# The same without a gateway: a program that tells Redis.
+TELLS_REDIS = f"""
+import socket, sys, time
+redis = socket.socket(socket.AF_UNIX)
+redis.connect(sys.argv[1])
+for _ in range({TOKENS}):
+    redis.sendall((sys.argv[2] % time.monotonic_ns()).encode() + b"\\r\\n")
+    redis.recv(1000)
+    time.sleep({PAUSE})
+"""
+
+CONNECT = '{"type":"req","id":"1","method":"connect","params":{"version":"1","clientType":"t","token":"%s"}}'
+SWITCH = '{"type":"req","id":"2","method":"sessions.switch","params":{"sessionId":"%s"}}'
 
 
 def show(what, value, wanted=""):
     print(f"{what:<64} {value:>12}   {wanted}", flush=True)
 
 
+def since(digits):
+    """Milliseconds since the time that stands at the beginning of a text."""
+    now = time.monotonic_ns()
+    return (now - int(digits[:len(str(now))])) / 1e6
+
+
+async def websocket(address):
+    # By hand: checking each frame against the schemas would be what is measured.
+    return await websockets.connect(address, proxy=None, compression=None, ping_interval=None)
+
+
+class ThroughTheGateway:
+    """From a token that the agent prints to the sockets of clients in its session."""
+
+    def __init__(self, gateway, clients):
+        self.name, self.gateway, self.clients = "agent's token to the socket", gateway, clients
+
+    async def __aenter__(self):
+        self.speaker = await self.gateway.client()
+        self.session = (await self.speaker.request("sessions.new"))["sessionId"]
+        self.sockets = [await websocket(self.gateway.ws) for _ in range(self.clients)]
+        for socket in self.sockets:
+            await socket.send(CONNECT % self.gateway.token)
+            await socket.send(SWITCH % self.session)
+            for _ in range(2):
+                await socket.recv()
+
+    async def round(self):
+        took = []
+        async def listen(socket):
+            async for text in socket:
+                if '"event":"token"' in text:
+                    # Under load the adapter joins pieces: the oldest stands first.
+                    took.append(since(text[text.index('"content":"') + 11:]))
+                elif '"event":"final"' in text:
+                    return
+        listening = [asyncio.create_task(listen(socket)) for socket in self.sockets]
+        await self.speaker.request("agent", sessionId=self.session, message="go")
+        await asyncio.gather(*listening)
+        return took
+
+    async def __aexit__(self, *_):
+        for socket in self.sockets:
+            socket.transport.abort()
+        await self.speaker.close()
+
+
+class ThroughAnEcho:
+    """From a client to all clients, through a bare axum that sends each frame to everybody."""
+
+    def __init__(self, clients):
+        self.name, self.clients = "client to the socket through a bare axum echo", clients
+
+    async def __aenter__(self):
+        self.process = subprocess.Popen([os.environ["ECHO"], "echo"], stdout=subprocess.PIPE, text=True)
+        address = f"ws://127.0.0.1:{int(self.process.stdout.readline())}/ws"
+        self.sockets = [await websocket(address) for _ in range(self.clients)]
+
+    async def round(self):
+        took = []
+        async def listen(socket):
+            for _ in range(TOKENS):
+                took.append(since(await socket.recv()))
+        listening = [asyncio.create_task(listen(socket)) for socket in self.sockets]
+        for _ in range(TOKENS):
+            # About as long as the frame of a token.
+            await self.sockets[0].send(f"{time.monotonic_ns()}{'x' * 200}")
+            await asyncio.sleep(PAUSE)
+        await asyncio.gather(*listening)
+        return took
+
+    async def __aexit__(self, *_):
+        for socket in self.sockets:
+            socket.transport.abort()
+        self.process.kill()
+        self.process.wait()
+
+
+class ThroughRedis:
+    """From a program to all readers, through a Redis of its own: told only, or kept on disk first."""
+
+    def __init__(self, clients, kept):
+        self.name = "XADD (appendfsync always) to XREAD" if kept else "PUBLISH to a subscriber"
+        self.name, self.clients, self.kept = f"{self.name} through Redis", clients, kept
+
+    async def __aenter__(self):
+        self.dir = tempfile.TemporaryDirectory(prefix="figures-")
+        self.path = f"{self.dir.name}/redis.sock"
+        keep = ["--appendonly", "yes", "--appendfsync", "always"] if self.kept else []
+        self.server = subprocess.Popen(
+            ["redis-server", "--port", "0", "--unixsocket", self.path, "--dir", self.dir.name, "--save", "", *keep],
+            stdout=subprocess.DEVNULL)
+        while not os.path.exists(self.path):
+            assert self.server.poll() is None, "redis-server has ended"
+            await asyncio.sleep(0.05)
+        self.readers = [await asyncio.open_unix_connection(self.path) for _ in range(self.clients)]
+        if not self.kept:
+            for reader, writer in self.readers:
+                writer.write(b"SUBSCRIBE c\r\n")
+                await reader.readuntil(b":1\r\n")
+
+    async def round(self):
+        took = []
+        async def listen(reader, writer):
+            for n in range(TOKENS):
+                if self.kept:
+                    # Each reads on from the last one; the first begins before there is any.
+                    writer.write(b"XREAD COUNT 1 BLOCK 0 STREAMS s %s\r\n" % last if n else b"XREAD COUNT 1 BLOCK 0 STREAMS s $\r\n")
+                while True:
+                    line = (await reader.readline()).strip()
+                    if self.kept and b"-" in line:
+                        last = line
+                    elif len(line) > 10 and line.isdigit():
+                        break
+                took.append(since(line.decode()))
+        listening = [asyncio.create_task(listen(*reader)) for reader in self.readers]
+        await asyncio.sleep(0.2)
+        tell = "XADD s * t %d" if self.kept else "PUBLISH c %d"
+        teller = await asyncio.create_subprocess_exec(sys.executable, "-c", TELLS_REDIS, self.path, tell)
+        await asyncio.gather(*listening)
+        await teller.wait()
+        return took
+
+    async def __aexit__(self, *_):
+        for _, writer in self.readers:
+            writer.close()
+        self.server.terminate()
+        self.server.wait()
+        self.dir.cleanup()
+
+
 async def latency(clients, wanted):
     agent = f"{shlex.quote(sys.executable)} -c {shlex.quote(AGENT)}"
     with Gateway("--agent", agent, "--protocol", "ndjson") as gateway:
-        first = await gateway.client()
-        session = (await first.request("sessions.new"))["sessionId"]
-        took, ended = [], []
-
-        async def listen():
-            # By hand: checking each frame against the schemas would be what is measured.
-            socket = await websockets.connect(gateway.ws, proxy=None, compression=None)
-            connect = '{"type":"req","id":"1","method":"connect","params":{"version":"1","clientType":"t","token":"%s"}}'
-            await socket.send(connect % gateway.token)
-            await socket.send('{"type":"req","id":"2","method":"sessions.switch","params":{"sessionId":"%s"}}' % session)
-            async for text in socket:
-                now = time.monotonic_ns()
-                if '"event":"token"' in text:
-                    # Under load the adapter joins pieces: the last is the newest, and the first the oldest.
-                    at = text.index('"content":"') + 11
-                    took.append((now - int(text[at:text.index('"', at)][:len(str(now))])) / 1e6)
-                elif '"event":"final"' in text:
-                    ended.append(True)
-                    return await socket.close()
-
-        listening = [asyncio.create_task(listen()) for _ in range(clients)]
-        while (await first.request("status", sessionId=session))["session"]["clients"] < clients:
-            await asyncio.sleep(0.1)
-        await first.close()
-        speaker = await gateway.client()
-        await speaker.request("agent", sessionId=session, message="go")
-        await asyncio.gather(*listening)
-        took.sort()
-        show(f"agent's token to the socket, {clients} client(s): median", f"{statistics.median(took):.1f} ms", wanted)
-        show(f"agent's token to the socket, {clients} client(s): 99 of 100", f"{took[len(took) * 99 // 100]:.1f} ms")
-
-
-async def echo():
-    process = subprocess.Popen([os.environ["ECHO"], "echo"], stdout=subprocess.PIPE, text=True)
-    port = int(process.stdout.readline())
-    took = []
-    async with websockets.connect(f"ws://127.0.0.1:{port}/ws", proxy=None, compression=None) as socket:
-        for _ in range(TOKENS):
-            began = time.monotonic_ns()
-            await socket.send("x" * 200)
-            await socket.recv()
-            took.append((time.monotonic_ns() - began) / 1e6)
-            await asyncio.sleep(0.005)
-    process.kill()
-    process.wait()
-    show("there and back through a bare axum echo: median", f"{statistics.median(took):.1f} ms")
-
-
-async def redis():
-    if not shutil.which("redis-server"):
-        return show("PUBLISH to a subscriber through Redis: median", "skipped", "needs redis-server")
-    path = f"/tmp/figures-{os.getpid()}.sock"
-    server = subprocess.Popen(["redis-server", "--port", "0", "--unixsocket", path, "--save", ""],
-                              stdout=subprocess.DEVNULL)
-    while not os.path.exists(path):
-        time.sleep(0.05)
-    reader, writer = await asyncio.open_unix_connection(path)
-    _, publisher = await asyncio.open_unix_connection(path)
-    writer.write(b"SUBSCRIBE c\r\n")
-    await reader.readuntil(b":1\r\n")
-    took = []
-    for _ in range(TOKENS):
-        publisher.write(b"PUBLISH c %d\r\n" % time.monotonic_ns())
-        line = b""
-        while not line.strip().isdigit() or len(line) < 10:
-            line = await reader.readline()
-        took.append((time.monotonic_ns() - int(line)) / 1e6)
-        await asyncio.sleep(0.005)
-    server.terminate()
-    server.wait()
-    show("PUBLISH to a subscriber through Redis: median", f"{statistics.median(took):.1f} ms")
+        ways = [ThroughTheGateway(gateway, clients), ThroughAnEcho(clients)]
+        if shutil.which("redis-server"):
+            ways += [ThroughRedis(clients, False), ThroughRedis(clients, True)]
+        else:
+            show("through Redis", "SKIPPED", "needs redis-server")
+        async with contextlib.AsyncExitStack() as stack:
+            for way in ways:
+                await stack.enter_async_context(way)
+                # The first round starts what has to be started.
+                await way.round()
+            rounds = [[await way.round() for way in ways] for _ in range(ROUNDS)]
+        own = None
+        for n, way in enumerate(ways):
+            median = statistics.median(statistics.median(took[n]) for took in rounds)
+            every = sorted(ms for took in rounds for ms in took[n])
+            own = own or median
+            ratio = f"; ours takes {own / median:.1f} times as long" if n else f"; {wanted}"
+            show(f"{way.name}, {clients} client(s)", f"{median:.2f} ms",
+                 f"99 of 100 within {every[len(every) * 99 // 100]:.1f} ms{ratio}")
 
 
 def copies(gateway, template, count):
@@ -133,13 +232,12 @@ async def idle(sessions, connections, seconds=30):
         copies(gateway, template, sessions)
         ids = [path.name for path in gateway.root.glob("*-*-*") if (path / "events.db").exists()]
         sockets = []
-        connect = '{"type":"req","id":"1","method":"connect","params":{"version":"1","clientType":"t","token":"%s"}}'
         for n in range(connections):
-            socket = await websockets.connect(gateway.ws, proxy=None, compression=None, ping_interval=None)
-            await socket.send(connect % gateway.token)
+            socket = await websocket(gateway.ws)
+            await socket.send(CONNECT % gateway.token)
             await socket.recv()
             # Each in a session of its own.
-            await socket.send('{"type":"req","id":"2","method":"sessions.switch","params":{"sessionId":"%s"}}' % ids[n])
+            await socket.send(SWITCH % ids[n])
             await socket.recv()
             sockets.append(socket)
         await asyncio.sleep(8)
@@ -148,8 +246,10 @@ async def idle(sessions, connections, seconds=30):
         share = 100 * (cpu(gateway) - before) / seconds
         show(f"{sessions} sessions, {connections} connections: memory", f"{memory(gateway):.0f} MB", "at most 150 MB")
         show(f"{sessions} sessions, {connections} connections: a core", f"{share:.1f} %", "at most 2 %")
-        for socket in sockets:
-            socket.transport.abort()
+        _, took = await asyncio.to_thread(gateway.stop)
+        await asyncio.gather(*(socket.wait_closed() for socket in sockets))
+        told = sum(socket.close_code == 1001 for socket in sockets)
+        show(f"TERM with {connections} connections, of which {told} got 1001", f"{took * 1000:.0f} ms", "at most 2000 ms")
 
 
 async def listing(sessions):
@@ -168,9 +268,9 @@ async def listing(sessions):
 async def main():
     wanted = set(sys.argv[1:])
     for name, measured in [
-        ("echo", echo), ("redis", redis), ("one", lambda: latency(1, "at most 8 ms")),
-        ("hundred", lambda: latency(100, "at most 15 ms")), ("list", lambda: listing(10_000)),
-        ("idle", lambda: idle(2000, 1000)),
+        ("one", lambda: latency(1, "at most 8 ms")),
+        ("hundred", lambda: latency(100, "at most 15 ms")),
+        ("list", lambda: listing(10_000)), ("idle", lambda: idle(2000, 1000)),
     ]:
         if not wanted or name in wanted:
             await measured()

@@ -1,8 +1,10 @@
-//! What the gateway costs, beside a bare echo and Redis: `cargo bench -p thread-gateway`.
+//! What the gateway costs, beside a bare echo and Redis in the same rounds: `cargo bench -p thread-gateway`.
 //!
 //! Measured by `figures.py`, a client that shares no code with the gateway; this program is the echo
 //! that it compares with. It takes a Python with `websockets` and `jsonschema` (`GATEWAY_PYTHON` names
-//! it), and all programs of the workspace built in the same profile: `cargo build --release --workspace`.
+//! it), `redis-server`, and all programs of the workspace built in the same profile: `cargo build --release
+//! --workspace`. `cargo bench -p thread-gateway -- one list` measures these alone, of `one`, `hundred`, `list`
+//! and `idle`.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -10,6 +12,7 @@ use std::process::{Command, ExitCode};
 use axum::Router;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::routing::get;
+use tokio::sync::broadcast;
 
 fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("echo") {
@@ -21,6 +24,7 @@ fn main() -> ExitCode {
     let measured = std::env::current_exe().and_then(|own| {
         Command::new(python)
             .arg(here.join("benches/figures.py"))
+            .args(std::env::args().skip(1).filter(|arg| !arg.starts_with('-')))
             .env("THREAD_SERVE", serve)
             .env("THREAD_PROGRAM", serve.with_file_name("thread"))
             .env("DOCS", here.join("../../docs"))
@@ -37,15 +41,22 @@ fn main() -> ExitCode {
     }
 }
 
-/// Answers each frame with itself. Prints its port first.
+/// Sends each frame to everybody, its sender included. Prints its port first.
 fn echo() -> ExitCode {
     let serve = async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         println!("{}", listener.local_addr()?.port());
-        let answer = |upgrade: WebSocketUpgrade| async {
-            upgrade.on_upgrade(|mut socket| async move {
-                while let Some(Ok(frame)) = socket.recv().await {
-                    if socket.send(frame).await.is_err() {
+        let (everybody, _) = broadcast::channel(1024);
+        let answer = async move |upgrade: WebSocketUpgrade| {
+            let mut told = everybody.subscribe();
+            upgrade.on_upgrade(async move |mut socket| {
+                loop {
+                    let done = tokio::select! {
+                        Some(Ok(frame)) = socket.recv() => everybody.send(frame).is_ok(),
+                        Ok(frame) = told.recv() => socket.send(frame).await.is_ok(),
+                        else => false,
+                    };
+                    if !done {
                         return;
                     }
                 }
