@@ -144,6 +144,8 @@ scenarios! {
     }
     attachments {
         an_image_goes_round
+        an_image_is_sent_by_the_clients_of_both_versions
+        an_answer_bears_the_keys_that_clients_look_for
         metadata_of_messages_is_kept_and_handed_on
         a_url_that_is_not_ours_is_refused_wherever_it_is_shown
         what_is_uploaded_is_what_its_bytes_say

@@ -26,4 +26,4 @@ if __name__ == "__main__":
         for word in answer(text).split(" "):
             say("token", content=word if word.endswith("characters.") else word + " ")
             time.sleep(pause)
-        say("final", content=answer(text), total_tokens=7)
+        say("final", content=answer(text), total_tokens=7, stage="final")

@@ -84,17 +84,22 @@ async def a_killed_adapter_is_a_pause_and_a_final_error_is_an_error():
     if skipped():
         return
     with Gateway("--agent", f"{AGENT} 0.2", "--protocol", "ndjson") as gateway:
-        running = asyncio.create_task(client(gateway, "1", "killed", "hello"))
-        while not (session := session_of(gateway)):
-            await asyncio.sleep(0.05)
-        while not any(event["subtype"] == "token" for event in gateway.events(session)):
-            await asyncio.sleep(0.05)
-        os.kill(adapter(gateway.root / session), signal.SIGKILL)
-        types, seen = await running
-        assert seen["error"] is None and types[-1] == "RUN_FINISHED", seen
-        names = [event["name"] for event in seen["events"] if event["type"] == "CUSTOM"]
-        assert "attempt_failed" in names and "attempt" in names, names
-        assert seen["messages"][-1]["content"] == answer("hello")
+        # The stream that is cut is picked up while the adapter is dead.
+        for version, options in ("1", {}), ("0", {}), ("1", {"cut": 4}):
+            known = set(gateway.root.glob("*-*-*"))
+            running = asyncio.create_task(client(gateway, version, f"killed {version} {options}", "hello", **options))
+            while not (made := [path for path in gateway.root.glob("[0-9a-f]*-*-*") if path not in known]):
+                await asyncio.sleep(0.05)
+            session = made[0].name
+            while not any(event["subtype"] == "token" for event in gateway.events(session)):
+                await asyncio.sleep(0.05)
+            os.kill(adapter(gateway.root / session), signal.SIGKILL)
+            types, seen = await running
+            assert seen["error"] is None and types[-1] == "RUN_FINISHED", seen
+            assert types.count("RUN_STARTED") == 1, types
+            names = [event["name"] for event in seen["events"] if event["type"] == "CUSTOM"]
+            assert "attempt_failed" in names and "attempt" in names, names
+            assert seen["messages"][-1]["content"] == answer("hello")
     with tempfile.TemporaryDirectory() as scratch:
         program = pathlib.Path(scratch) / "agent"
         program.write_text("#!/bin/sh\n")

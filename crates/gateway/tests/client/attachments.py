@@ -10,7 +10,10 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
+import agui
+from agent import answer
 from agui import get, session_of
+from crowd import AGENT
 from harness import Gateway, run
 
 PNG = base64.b64decode(
@@ -98,6 +101,56 @@ async def an_image_goes_round():
         await client.request("agent", message=parts)
         [*_, event] = [e for e in gateway.events(session_of(gateway)) if e["type"] == "message" and e["source"] != "self"]
         assert [a["mime_type"] for a in event["metadata"]["user_message_attachments"]] == ["image/png", "text/plain"]
+
+
+async def an_image_is_sent_by_the_clients_of_both_versions():
+    if agui.skipped():
+        return
+    with Gateway("--agent", "cat") as gateway:
+        stored = upload(gateway, PNG)
+        kept = {key: stored[key] for key in ("bucket", "path", "mime_type")}
+        plain = stored["url"].split("?")[0]
+        source = {"type": "url", "value": stored["url"], "mimeType": "image/png"}
+        for version, part in [
+            ("1", {"type": "image", "source": source}),
+            ("0", {"type": "binary", "mimeType": "image/png", "url": stored["url"]}),
+        ]:
+            name = f"pictures of {version}"
+            parts = [{"type": "text", "text": "what is this?"}, part]
+            types, seen = await agui.client(gateway, version, name, parts, runId="r" + version)
+            assert seen["error"] is None and types[-1] == "RUN_FINISHED", seen
+            said, answered = json.loads(get(gateway, "/api/v1/agent/history?threadId=" + urllib.parse.quote(name)))["messages"]
+            assert said["metadata"]["user_message_attachments"] == kept, said
+            [text, image] = said["content"]
+            url = image["url"] if version == "0" else image["source"]["value"]
+            assert text["text"] == "what is this?" and image["type"] == part["type"]
+            assert url.startswith(plain + "?token=") and fetch(url)[:2] == (200, PNG)
+            assert answered["metadata"]["run_id"] == said["metadata"]["run_id"] == "r" + version
+
+        # An hour later, the signatures of today have expired, and whoever asks gets a new one.
+        claims = stored["url"].partition("?token=")[2].split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+        assert claims["exp"] - claims["iat"] == 3600
+        name = f"attachments/{stored['path']}"
+        for ago, status in (3590, 200), (3601, 403):
+            now = int(time.time())
+            old = signed(gateway, **{"name": name, "iat": now - ago, "exp": now - ago + 3600})
+            assert fetch(old)[0] == status, ago
+        refusal = {"type": "binary", "mimeType": "image/png", "url": old}
+        types, seen = await agui.client(gateway, "0", "too late", [refusal])
+        assert "expired" in seen["error"] and "RUN_FINISHED" not in types, seen
+
+
+async def an_answer_bears_the_keys_that_clients_look_for():
+    with Gateway("--agent", f"{AGENT} 0", "--protocol", "ndjson") as gateway:
+        ask = {"threadId": "t", "runId": "r1", "messages": [{"id": "m1", "role": "user", "content": "hello"}]}
+        get(gateway, "/api/v1/agent/run", {"Content-Type": "application/json"}, json.dumps(ask).encode())
+        said, answered = json.loads(get(gateway, "/api/v1/agent/history?threadId=t"))["messages"]
+        assert said["id"] == said["metadata"]["message_id"] == "m1" and said["metadata"]["run_id"] == "r1"
+        about = answered["metadata"]
+        assert answered["content"] == answer("hello") and answered["id"] == about["message_id"]
+        assert about["run_id"] == "r1" and about["reply_to"] == said["seq"] and about["total_tokens"] == 7
+        assert 0 <= about["latency_ms"] < 60_000 and about["stage"] == "final", about
 
 
 async def metadata_of_messages_is_kept_and_handed_on():

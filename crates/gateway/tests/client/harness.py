@@ -146,8 +146,10 @@ class Gateway:
                     )
         if failed:
             print(self.output(), file=sys.stderr)
-        elif self.token:
-            assert self.token not in self.output(), "a token in the log"
+        else:
+            # Neither the token nor a url that is signed.
+            secret = self.token or "token="
+            assert secret not in self.output() and "token=" not in self.output(), self.output()
         # What was stopped may be writing its last words.
         while self.scratch:
             try:

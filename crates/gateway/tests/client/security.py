@@ -248,6 +248,20 @@ async def frames_that_make_no_sense_do_no_harm():
         print(f"{frames} frames, {closed} connections closed, {first} KiB then {last} KiB")
 
 
+def check_format(text):
+    """Whether Prometheus can read it, by its own parser."""
+    try:
+        from prometheus_client.parser import text_string_to_metric_families
+    except ImportError:
+        return print("SKIPPED: the format of the metrics is checked with prometheus-client")
+    families = list(text_string_to_metric_families(text))
+    assert len(families) > 10
+    for family in families:
+        assert family.type in ("counter", "gauge") and family.documentation and family.samples, family
+        for sample in family.samples:
+            assert sample.name.endswith("_total") == (family.type == "counter") and sample.value >= 0, sample
+
+
 async def figures_are_those_of_the_sessions():
     with Gateway() as gateway:
         client = await gateway.client()
@@ -263,6 +277,7 @@ async def figures_are_those_of_the_sessions():
 
         def figures():
             text = get(gateway, "/metrics").decode()
+            check_format(text)
             found = re.findall(r"^thread_gateway_(\w+)(?:\{outcome=\"(\w+)\"\})? (\S+)$", text, re.M)
             return {name + outcome: float(number) for name, outcome, number in found}
 
