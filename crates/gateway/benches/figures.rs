@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use axum::Router;
-use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::routing::get;
 use tokio::sync::broadcast;
 
@@ -47,20 +47,9 @@ fn echo() -> ExitCode {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         println!("{}", listener.local_addr()?.port());
         let (everybody, _) = broadcast::channel(1024);
-        let answer = async move |upgrade: WebSocketUpgrade| {
-            let mut told = everybody.subscribe();
-            upgrade.on_upgrade(async move |mut socket| {
-                loop {
-                    let done = tokio::select! {
-                        Some(Ok(frame)) = socket.recv() => everybody.send(frame).is_ok(),
-                        Ok(frame) = told.recv() => socket.send(frame).await.is_ok(),
-                        else => false,
-                    };
-                    if !done {
-                        return;
-                    }
-                }
-            })
+        let answer = move |upgrade: WebSocketUpgrade| {
+            let everybody = everybody.clone();
+            async { upgrade.on_upgrade(|socket| tell_everybody(socket, everybody)) }
         };
         axum::serve(listener, Router::new().route("/ws", get(answer))).await
     };
@@ -70,6 +59,20 @@ fn echo() -> ExitCode {
         Err(e) => {
             eprintln!("the echo cannot be served: {e}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+async fn tell_everybody(mut socket: WebSocket, everybody: broadcast::Sender<Message>) {
+    let mut told = everybody.subscribe();
+    loop {
+        let done = tokio::select! {
+            Some(Ok(frame)) = socket.recv() => everybody.send(frame).is_ok(),
+            Ok(frame) = told.recv() => socket.send(frame).await.is_ok(),
+            else => false,
+        };
+        if !done {
+            return;
         }
     }
 }
