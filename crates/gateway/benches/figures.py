@@ -257,12 +257,18 @@ async def listing(sessions):
         client = await gateway.client()
         template = (await client.request("agent", message="hello"))["sessionId"]
         copies(gateway, template, sessions)
-        for what, params in ("first", {}), ("again", {}), ("a hundred of them, first", {"limit": 100}), (
-            "a hundred of them, again", {"limit": 100}):
+
+        async def timed(**params):
             began = time.monotonic()
             page = await client.request("sessions.list", **params)
             assert page["total"] == sessions + 1
-            show(f"{sessions} sessions listed, {what}", f"{(time.monotonic() - began) * 1000:.0f} ms", "at most 100 ms")
+            return (time.monotonic() - began) * 1000
+
+        show(f"{sessions} sessions listed, ten of them opened", f"{await timed():.0f} ms", "at most 100 ms")
+        show(f"{sessions} sessions listed, a hundred of them opened", f"{await timed(limit=100):.0f} ms")
+        again = [await timed() for _ in range(3 * ROUNDS)]
+        show(f"{sessions} sessions listed, again", f"{statistics.median(again):.0f} ms",
+             f"at most 100 ms; quickest {min(again):.0f} ms")
 
 
 async def main():
