@@ -23,8 +23,11 @@ fn release(args: &[&str]) -> Option<Output> {
 
 /// What the script puts into this folder when it packs the program that is tested.
 fn packed(world: &World, folder: &str) -> Option<Vec<String>> {
-    let out = world.path(folder);
-    let done = release(&["--binary", env!("CARGO_BIN_EXE_thread"), "--out", out.to_str().unwrap()])?;
+    let (built, out) = (world.path("built"), world.path(folder));
+    fs::create_dir_all(&built).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_thread"), built.join("thread")).unwrap();
+    world.script("built/thread-chat", &format!("echo thread chat {VERSION}"));
+    let done = release(&["--binaries", built.to_str().unwrap(), "--out", out.to_str().unwrap()])?;
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     Some(names(&out))
 }
@@ -55,12 +58,15 @@ fn assert_is_installed(world: &World, prefix: &str, page_ending: &str, zsh: &str
     let below = ["", "-dead-list", "-dead-show", "-dead-retry", "-dead-discard"].map(page);
     let others = [
         "./bin/thread",
+        "./bin/thread-chat",
         "./share/bash-completion/completions/thread",
         "./share/fish/vendor_completions.d/thread.fish",
         "./share/thread/completions/thread.elv",
         "./share/thread/completions/thread.ps1",
         "./share/doc/thread/README.md",
         "./share/doc/thread/USAGE.md",
+        "./share/doc/thread/docs/DESIGN.md",
+        "./share/doc/thread/docs/schema/event.json",
         zsh,
     ]
     .map(str::to_owned);
@@ -117,9 +123,10 @@ fn a_release_installs_by_unpacking_and_is_the_same_when_made_again() {
 #[test]
 fn a_release_of_another_version_or_with_unknown_words_makes_nothing() {
     let world = World::new();
-    let other = world.script("other", "echo thread 99.0.0");
-    let out = world.path("out");
-    let args = ["--binary", other.to_str().unwrap(), "--out", out.to_str().unwrap()];
+    fs::create_dir(world.path("other")).unwrap();
+    world.script("other/thread", "echo thread 99.0.0");
+    let (other, out) = (world.path("other"), world.path("out"));
+    let args = ["--binaries", other.to_str().unwrap(), "--out", out.to_str().unwrap()];
     for (more, said) in [(None, "is thread 99.0.0, but Cargo.toml says"), (Some("--fast"), "--fast")] {
         let args: Vec<&str> = args.into_iter().chain(more).collect();
         let Some(done) = release(&args) else { return };
