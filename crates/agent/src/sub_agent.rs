@@ -355,13 +355,23 @@ pub fn threads_in(dir: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(|path| path.join("events.db").exists()).collect()
 }
 
-/// Asks the sub-agents of a run that have not ended to end.
-pub fn cancel_those_of(parent: &Path, run_id: &str, launcher: &Launcher, why: &str) -> Result<()> {
+/// Asks the sub-agents of a run that are meant and have not ended to end.
+///
+/// # Errors
+///
+/// Those of their threads.
+pub fn cancel_those_of(
+    parent: &Path,
+    run_id: &str,
+    launcher: &Launcher,
+    why: &str,
+    is_meant: impl Fn(&Sub) -> bool,
+) -> Result<()> {
     for dir in threads_in(parent) {
         let mut queue = Queue::open(&dir)?;
         // One whose task was not stored yet is nobody's: whoever made it was killed.
         let Ok(sub) = Sub::of(&mut queue) else { continue };
-        if sub.run_id == run_id && sub.ending(&mut queue)?.is_none() {
+        if sub.run_id == run_id && is_meant(&sub) && sub.ending(&mut queue)?.is_none() {
             sub.cancel(&mut queue, launcher, why)?;
         }
     }

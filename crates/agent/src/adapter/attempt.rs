@@ -7,9 +7,10 @@ use crate::agenda::Verdict;
 use crate::conversation::{Choice, Run, Status};
 use crate::protocol::Done;
 
-/// When a program that does not stop is sent TERM, and when KILL.
+/// When a program that does not stop is sent TERM, and when KILL: five seconds after it was told the turn is
+/// to be another's.
 const TERM_AFTER: Duration = Duration::from_secs(2);
-const KILL_AFTER: Duration = Duration::from_secs(5);
+const KILL_AFTER: Duration = Duration::from_millis(4800);
 
 /// How long another process may keep the stdout of a program that has ended.
 pub const LAST_WORDS: Duration = Duration::from_secs(2);

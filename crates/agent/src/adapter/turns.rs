@@ -15,7 +15,7 @@ use crate::conversation::{Answer, Status, ToolResult};
 use crate::marked::{Mark, descendants};
 use crate::program::{Input, Program};
 use crate::protocol::{Done, Ended, Prompt};
-use crate::sub_agent::cancel_those_of;
+use crate::sub_agent::{Sub, cancel_those_of};
 use crate::transcript::transcript;
 
 /// The waits between attempts; the last repeats.
@@ -23,6 +23,9 @@ const WAITS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(5), Du
 
 /// Why an attempt did not end by itself, when its adapter has left nothing but the open attempt.
 const KILLED: &str = "the adapter was killed";
+
+/// Why a call has no result of its own in a run that has its answer.
+const TOO_LATE: &str = "the answer came without it";
 
 impl Adapter {
     /// Does what is due now, and says what to wait for.
@@ -215,7 +218,13 @@ impl Adapter {
     }
 
     fn answer(&mut self, attempt: &mut Attempt, answer: Answer) {
-        self.close_calls(attempt.run.reply_to, "the answer came without it");
+        // Those in the background have given their calls a result, and go on.
+        let waited_for = self.agenda.turn(attempt.run.reply_to).filter(|turn| !turn.open_calls.is_empty());
+        if let Some(turn) = waited_for.cloned() {
+            let is_open = |sub: &Sub| turn.open_calls.iter().any(|(call_id, _)| *call_id == sub.call_id);
+            self.cancel_sub_agents(&turn, TOO_LATE, is_open);
+            self.close_calls(turn.id(), TOO_LATE);
+        }
         show(attempt, &mut self.unsaid, Status::Done);
         let latency = attempt.began.elapsed().as_millis();
         self.unsaid.event(attempt.run.answer(&Answer {
@@ -262,12 +271,16 @@ impl Adapter {
     /// Ends what a turn has begun and nobody waits for any more: sub-agents, and calls without a result.
     fn abandon(&mut self, turn: &Turn, why: &str) {
         if turn.begun > 0 {
-            let dir = self.queue.path().to_owned();
-            if let Err(e) = cancel_those_of(&dir, &turn.run.run_id, &self.launcher, why) {
-                self.warn(format_args!("a sub-agent was not told to end: {e}"));
-            }
+            self.cancel_sub_agents(turn, why, |_| true);
         }
         self.close_calls(turn.id(), why);
+    }
+
+    fn cancel_sub_agents(&self, turn: &Turn, why: &str, is_meant: impl Fn(&Sub) -> bool) {
+        let done = cancel_those_of(self.queue.path(), &turn.run.run_id, &self.launcher, why, is_meant);
+        if let Err(e) = done {
+            self.warn(format_args!("a sub-agent was not told to end: {e}"));
+        }
     }
 
     /// Gives each open call of a turn an error for a result.

@@ -6,7 +6,7 @@ use clap::Args;
 use thread::Queue;
 use thread::model::run::{Phase, ProcessId, StopRequest};
 use thread::model::subscription::ConsumerId;
-use thread::run::stop::stop;
+use thread::run::stop::{Stopped, stop};
 use thread::run::{Launcher, WakeBy};
 use thread_agent::marked::{self, Mark};
 use thread_agent::sub_agent::{Sub, threads_in};
@@ -15,6 +15,9 @@ use super::{Failure, Globals, Result, find_launcher, print};
 
 /// How long processes that were killed may take to be gone.
 const GONE: Duration = Duration::from_secs(30);
+
+/// How long an agent that somebody keeps starting is stopped again.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How often supervisors that are about to end are looked at.
 const STEP: Duration = Duration::from_millis(10);
@@ -36,19 +39,31 @@ impl Command {
         let mut queue = globals.open()?;
         // What is said about the end must start nobody.
         let launcher = Launcher { waking: WakeBy::Nobody, ..find_launcher()? };
-        // The agent first, so that it starts no more sub-agents.
-        end(&mut queue)?;
-        for dir in threads_in(queue.path()) {
-            let mut queue = Queue::open(dir)?;
-            end(&mut queue)?;
-            end_task(&mut queue, &launcher)?;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            // The agent first, so that it starts no more sub-agents.
+            let mut was_at_work = end(&mut queue)?;
+            for dir in threads_in(queue.path()) {
+                let mut queue = Queue::open(dir)?;
+                was_at_work |= end(&mut queue)?;
+                end_task(&mut queue, &launcher)?;
+            }
+            // One that was just done, in the background, may have started the agent again by its report.
+            if !was_at_work {
+                return print(queue.path().display());
+            }
+            if Instant::now() >= until {
+                return Err(Failure::failed(
+                    "the agent is started again and again by new messages",
+                    "`thread pause` its consumer, then stop it",
+                ));
+            }
         }
-        print(queue.path().display())
     }
 }
 
-/// Ends whatever works for the agents of a thread.
-fn end(queue: &mut Queue) -> Result<()> {
+/// Ends whatever works for the agents of a thread. Returns whether there was anything.
+fn end(queue: &mut Queue) -> Result<bool> {
     let dir = queue.path().to_owned();
     let works = |handler: &str| handler.contains("thread-agent") || handler.contains("thread agent");
     let agents: Vec<ConsumerId> = queue
@@ -59,14 +74,16 @@ fn end(queue: &mut Queue) -> Result<()> {
         .map(|subscription| subscription.consumer)
         .collect();
     // Known before anything ends, for then they are nobody's children any more.
-    let supervisors = agents.iter().flat_map(|agent| marked::supervisors_of(&dir, agent.as_str()));
-    let started: Vec<ProcessId> =
-        supervisors.flat_map(|one| marked::descendants(&one)).filter_map(ProcessId::of).collect();
+    let supervisors: Vec<ProcessId> =
+        agents.iter().flat_map(|agent| marked::supervisors_of(&dir, agent.as_str())).collect();
+    let below = supervisors.iter().flat_map(marked::descendants);
+    let started: Vec<ProcessId> = below.filter_map(ProcessId::of).collect();
+    let mut was_at_work = !supervisors.is_empty();
     for agent in &agents {
-        stop(queue, agent, STOP)?;
+        was_at_work |= stop(queue, agent, STOP)? == Stopped::Done;
     }
     let gone = |what| Failure::failed(what, "run this as their user");
-    Mark::thread(&dir).kill(GONE).map_err(gone)?;
+    was_at_work |= Mark::thread(&dir).kill(GONE).map_err(gone)? > 0;
     marked::kill_all(&started, GONE).map_err(gone)?;
     let until = Instant::now() + GONE;
     for agent in &agents {
@@ -77,7 +94,7 @@ fn end(queue: &mut Queue) -> Result<()> {
             std::thread::sleep(STEP);
         }
     }
-    Ok(())
+    Ok(was_at_work)
 }
 
 /// Whether somebody has given the consumer something to do since it was stopped.

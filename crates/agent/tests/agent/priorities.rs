@@ -71,7 +71,8 @@ fn now_interrupts_within_seconds_a_program_that_ignores_everything() {
     let now = talk.say_with("now", r#"{"priority":"now"}"#);
     assert!(cancelled(&talk, long).starts_with("interrupted by "));
     let took = began.elapsed();
-    assert!(took >= Duration::from_secs(4), "it had its time: {took:?}");
+    // On a machine with time for it, within five seconds.
+    assert!(took >= Duration::from_millis(4500), "it had its time: {took:?}");
     eprintln!("interrupted after {took:?}");
     assert_eq!(talk.answer(now), "now\n");
 }

@@ -97,3 +97,20 @@ fn what_a_killed_adapter_leaves_hidden_is_ended_by_the_next() {
     assert_eq!(hidden(&talk), Vec::<String>::new());
     nothing_lives_on(&talk);
 }
+
+#[test]
+fn stop_ends_also_what_is_started_again_meanwhile() {
+    for _ in 0..times() {
+        let talk = Talk::new();
+        // Each sub-agent's report is a message that starts the next.
+        let script = "read x; case $THREAD_DIR in */agents/*) echo again;; *) echo $x | thread agent run --background;; esac";
+        talk.install(&["--idle", "0s"], &["sh", "-c", script]);
+        talk.say("hello");
+        talk.until("no report", |entries| {
+            let reports = |entry: &Entry| matches!(entry, Entry::Message(said) if said.content == "again\n");
+            (entries.iter().filter(|(.., entry)| reports(entry)).count() > 1).then_some(())
+        });
+        talk.thread(&["agent", "stop"]).ok();
+        assert_eq!(talk.everything(), Vec::new());
+    }
+}

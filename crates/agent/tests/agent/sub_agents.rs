@@ -174,6 +174,38 @@ fn cancelling_a_run_ends_its_sub_agents() {
 }
 
 #[test]
+fn an_answer_that_came_without_a_sub_agent_ends_it_and_not_one_in_the_background() {
+    for background in ["", "--background"] {
+        let talk = Talk::new();
+        let sub = talk.write("sub.sh", "read x; echo begun; until [ -e go ]; do sleep 0.05; done; echo done");
+        let script = format!(
+            "read x; case $x in begun*) exit;; esac; echo $x | thread agent run {background} -- sh {sub} >/dev/null 2>&1 & \
+             until [ -e answer ]; do sleep 0.02; done; echo answer"
+        );
+        talk.install(&[], &["sh", "-c", &script]);
+        let id = talk.say("hello");
+        let dir = at_work(&talk);
+        talk.write("answer", "");
+        assert_eq!(talk.answer(id), "answer\n");
+        if background.is_empty() {
+            assert_eq!(results(&talk), [Err("the answer came without it".to_owned())]);
+            let end = std::time::Instant::now() + PATIENCE;
+            while !thread_agent::marked::Mark::thread(&dir).processes().is_empty() {
+                assert!(std::time::Instant::now() < end, "the sub-agent works on");
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            assert_eq!(talk.is_settled(), Ok(()));
+        } else {
+            talk.write("go", "");
+            let reports =
+                |entry: &Entry| matches!(entry, Entry::Message(said) if said.content == "begun\ndone\n");
+            talk.until("no report", |entries| entries.iter().any(|(.., entry)| reports(entry)).then_some(()));
+        }
+        nothing_lives_on(&talk);
+    }
+}
+
+#[test]
 fn a_program_that_is_kept_has_sub_agents_of_the_run_it_works_on() {
     let talk = Talk::new();
     let sub = talk.write("sub.sh", "read x; case $x in *work*) echo begun; sleep 1000;; *) echo $x;; esac");
