@@ -27,12 +27,14 @@ pub const BUCKET: &str = "attachments";
 const KEY: &str = "signing-key";
 
 pub struct Storage {
-    store: Arc<dyn ObjectStore>,
+    /// What lies in the folder below the root: all attachments.
+    files: LocalFileSystem,
+    dir: PathBuf,
+    /// Where they are kept, if not there. What lies in the folder is then for agents, which open files.
+    remote: Option<Arc<dyn ObjectStore>>,
     pub signer: Signer,
     /// Origins of other stores, whose urls are taken apart in the same way and left to them.
     pub others: Vec<String>,
-    /// Where objects lie as files, if they do.
-    local: Option<PathBuf>,
 }
 
 impl Storage {
@@ -41,16 +43,14 @@ impl Storage {
     /// The storage is none, or cannot be used.
     pub fn open(root: &Root, url: Option<&str>, others: Vec<String>) -> Result<Storage, StartError> {
         let signer = Signer::new(secret_of(&root.dir().join(KEY))?.as_bytes());
-        if let Some(url) = url {
-            return Ok(Storage { store: remote(url)?, signer, others, local: None });
-        }
+        let remote = url.map(remote).transpose()?;
         let dir = root.dir().join(STORAGE);
-        let store = std::fs::create_dir_all(&dir).map_err(|e| e.to_string());
-        let store = store.and_then(|()| LocalFileSystem::new_with_prefix(&dir).map_err(|e| e.to_string()));
-        let store = store.map_err(|e| {
+        let files = std::fs::create_dir_all(&dir).map_err(|e| e.to_string());
+        let files = files.and_then(|()| LocalFileSystem::new_with_prefix(&dir).map_err(|e| e.to_string()));
+        let files = files.map_err(|e| {
             StartError::failed(format!("{} cannot be used: {e}", dir.display()), "look at its permissions")
         })?;
-        Ok(Storage { store: Arc::new(store), signer, others, local: Some(dir) })
+        Ok(Storage { files, dir, remote, signer, others })
     }
 
     /// Fetches an object; `None` if there is none.
@@ -59,21 +59,30 @@ impl Storage {
     ///
     /// Those of the store.
     pub async fn get(&self, object: &Object) -> Result<Option<GetResult>, object_store::Error> {
-        match self.store.get(&object.location()).await {
+        let location = object.location();
+        let found = match &self.remote {
+            Some(remote) => remote.get(&location).await,
+            None => self.files.get(&location).await,
+        };
+        match found {
             Ok(found) => Ok(Some(found)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(e) => Err(e),
         }
     }
 
-    /// Stores an object. When this returns it survives a power cut, where it is a file.
+    /// Stores an object. When this returns its file survives a power cut.
     ///
     /// # Errors
     ///
     /// Those of the store.
     pub async fn put(&self, object: &Object, bytes: axum::body::Bytes) -> Result<(), object_store::Error> {
-        self.store.put(&object.location(), PutPayload::from_bytes(bytes)).await?;
-        let Some(file) = self.file_of(object) else { return Ok(()) };
+        let (location, payload) = (object.location(), PutPayload::from_bytes(bytes));
+        if let Some(remote) = &self.remote {
+            remote.put(&location, payload.clone()).await?;
+        }
+        self.files.put(&location, payload).await?;
+        let file = self.file_of(object);
         let synced = tokio::task::spawn_blocking(move || {
             std::fs::File::open(&file)?.sync_all()?;
             file.ancestors().skip(1).take(2).try_for_each(|dir| std::fs::File::open(dir)?.sync_all())
@@ -85,9 +94,9 @@ impl Storage {
         synced.await.map_err(|e| failed(e.into()))?.map_err(|e| failed(e.into()))
     }
 
-    /// The file of an object, where objects are files.
-    pub fn file_of(&self, object: &Object) -> Option<PathBuf> {
-        Some(self.local.as_ref()?.join(&object.bucket).join(&object.path))
+    /// The file of an object that was uploaded here.
+    pub fn file_of(&self, object: &Object) -> PathBuf {
+        self.dir.join(&object.bucket).join(&object.path)
     }
 }
 

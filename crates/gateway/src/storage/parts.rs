@@ -28,7 +28,7 @@ pub fn take_apart(
         let (origin, object, token) = split(url).ok_or_else(|| refuse("its url is none of a store's"))?;
         if origin.is_empty() || own.contains(&origin) {
             storage.signer.check(&object, token).map_err(|e| refuse(&e.to_string()))?;
-            files.extend(storage.file_of(&object).map(|file| Value::from(file.to_string_lossy())));
+            files.push(Value::from(storage.file_of(&object).to_string_lossy()));
         } else if !storage.others.contains(&origin) {
             return Err(refuse("its url is of another origin"));
         }

@@ -94,7 +94,6 @@ async def attachments_go_to_the_bucket_and_come_back_from_it():
     with bucket() as (store, env), Gateway("--agent", "cat", "--storage", "s3://files/our/prefix", env=env) as gateway:
         stored = upload(gateway, PNG)
         assert keys(store) == [f"our/prefix/attachments/{stored['path']}"], keys(store)
-        assert not (gateway.root / "storage").exists()
         status, data, headers = fetch(stored["url"])
         assert (status, data, headers["Content-Type"]) == (200, PNG, "image/png")
         large = os.urandom(25 * 1024 * 1024)
@@ -107,7 +106,12 @@ async def attachments_go_to_the_bucket_and_come_back_from_it():
         kept = {key: stored[key] for key in ("bucket", "path", "mime_type")}
         assert event["metadata"]["user_message_attachments"] == kept
         assert json.loads(event["content"])[1]["url"] == stored["url"].split("?")[0]
-        [said, _] = json.loads(get(gateway, "/api/v1/agent/history?threadId=pictures"))["messages"]
+        # The agent, which opens files, gets one.
+        [said, answered] = json.loads(get(gateway, "/api/v1/agent/history?threadId=pictures"))["messages"]
+        file = gateway.root / "storage" / "attachments" / stored["path"]
+        assert str(file) in answered["content"] and file.read_bytes() == PNG, answered
+        # Clients get what the bucket has.
+        file.unlink()
         assert fetch(said["content"][1]["url"])[:2] == (200, PNG)
 
         name = f"attachments/{stored['path']}"
