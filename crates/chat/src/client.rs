@@ -11,14 +11,18 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::http::StatusCode;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message, protocol::CloseFrame};
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_with_config};
 
 /// The gateway pings every 20 s: whoever is silent for so long is gone.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// How long a connection, or an answer to a request, may take.
+/// How long a connection may take, and how long nothing may come while an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The largest frame that is read, in bytes.
+const MAX: usize = 128 * 1024 * 1024;
 
 #[derive(Debug, Error)]
 pub enum Error {
@@ -82,7 +86,10 @@ impl Client {
     /// Connects and introduces itself. `client_id` tells the gateway after a lost connection that it
     /// is the same client.
     pub async fn connect(url: &str, token: Option<&str>, client_id: &str) -> Result<Client, Error> {
-        let connecting = timeout(PATIENCE, connect_async(url)).await;
+        // An answer may have 16 MiB, and be six times as long as JSON.
+        let limits = WebSocketConfig::default().max_message_size(Some(MAX)).max_frame_size(Some(MAX));
+        let connecting = connect_async_with_config(url, Some(limits), false);
+        let connecting = timeout(PATIENCE, connecting).await;
         let connected = connecting.map_err(|_| Error::Lost("no answer within 30 s".to_owned()))?;
         let (socket, _) = connected.map_err(not_connected)?;
         let mut client = Client { socket, next_id: 1, waiting: VecDeque::new(), let_in: false };
@@ -101,20 +108,16 @@ impl Client {
         self.next_id += 1;
         let frame = json!({ "type": "req", "id": asked, "method": method, "params": params });
         self.socket.send(Message::text(frame.to_string())).await.map_err(lost)?;
-        let answer = async {
-            loop {
-                match self.frame().await? {
-                    Frame::Event(event) => self.waiting.push_back(event),
-                    Frame::Res { id, ok: true, payload, .. } if id == asked => return Ok(payload),
-                    Frame::Res { id, error, .. } if id == asked => {
-                        return Err(Error::Refused(message(error)));
-                    }
-                    Frame::Res { .. } => {}
-                }
+        // Much may have been said that comes first, and a connection may be slow.
+        loop {
+            let frame = timeout(PATIENCE, self.frame()).await;
+            match frame.map_err(|_| Error::Lost("no answer within 30 s".to_owned()))?? {
+                Frame::Event(event) => self.waiting.push_back(event),
+                Frame::Res { id, ok: true, payload, .. } if id == asked => return Ok(payload),
+                Frame::Res { id, error, .. } if id == asked => return Err(Error::Refused(message(error))),
+                Frame::Res { .. } => {}
             }
-        };
-        let late = |_| Err(Error::Lost("no answer within 30 s".to_owned()));
-        timeout(PATIENCE, answer).await.unwrap_or_else(late)
+        }
     }
 
     /// The next event. May be dropped and called again without losing one.

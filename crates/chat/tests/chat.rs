@@ -49,6 +49,15 @@ fn stdin_is_the_message_and_stdout_goes_into_a_pipe() {
 }
 
 #[test]
+fn an_answer_that_is_six_times_as_long_as_json_is_printed_whole() {
+    let gateway = Gateway::start(r"head -c 3000000 /dev/zero | tr '\0' '\001'");
+    let said = gateway.chat(["go"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&said.stderr), "");
+    let (answer, end) = said.stdout.split_at(3_000_000);
+    assert!(answer.iter().all(|byte| *byte == 1) && end == b"\n", "{} bytes", said.stdout.len());
+}
+
+#[test]
 fn a_reader_that_closes_the_pipe_is_no_error() {
     let gateway = Gateway::start("yes | head -n 100000");
     let chat = format!("{} go | head -n 1", gateway.command_line());

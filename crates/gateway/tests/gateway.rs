@@ -119,6 +119,7 @@ scenarios! {
         a_frame_over_a_mebibyte_is_1009_and_one_below_is_not
         more_than_64_unanswered_requests_are_1008
         a_slow_reader_is_closed_with_1013_and_nobody_else_notices
+        one_frame_larger_than_what_may_wait_reaches_everybody
         term_closes_with_1001_and_ends_within_two_seconds
         whoever_is_silent_is_pinged_and_after_a_minute_closed
         a_connection_without_connect_is_closed_after_ten_seconds

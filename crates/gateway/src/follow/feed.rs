@@ -67,6 +67,9 @@ pub enum Live {
     Deleted,
 }
 
+/// One frame may be larger than all that may wait, and has to get through with others behind it.
+const MOST_COUNTED: usize = MAX_BACKLOG / 2;
+
 /// How many bytes wait for a client, wherever they do.
 #[derive(Default)]
 pub struct Backlog {
@@ -79,7 +82,8 @@ pub struct Backlog {
 impl Backlog {
     /// Counts bytes that wait. Returns whether they still may.
     pub fn add(&self, bytes: usize) -> bool {
-        let waiting = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let counted = bytes.min(MOST_COUNTED);
+        let waiting = self.bytes.fetch_add(counted, Ordering::Relaxed) + counted;
         if waiting > MAX_BACKLOG && !self.over.swap(true, Ordering::Relaxed) {
             self.overflow.notify_one();
         }
@@ -87,7 +91,7 @@ impl Backlog {
     }
 
     pub fn remove(&self, bytes: usize) {
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes.min(MOST_COUNTED), Ordering::Relaxed);
     }
 
     pub fn waiting(&self) -> usize {

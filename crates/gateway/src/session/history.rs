@@ -13,6 +13,9 @@ use crate::storage::Storage;
 /// How many ids one step covers.
 const STEP: i64 = 4096;
 
+/// How much text a page holds, in bytes, unless one message has more: a session may have messages of 16 MiB.
+const PAGE: usize = 1024 * 1024;
+
 /// Messages of a session, and whether there are older ones.
 pub struct Page {
     /// Oldest first.
@@ -20,7 +23,7 @@ pub struct Page {
     pub has_more: bool,
 }
 
-/// The last `limit` messages before an event.
+/// The last `limit` messages before an event; fewer, but one at least, if they are large.
 ///
 /// # Errors
 ///
@@ -28,12 +31,19 @@ pub struct Page {
 pub fn before(queue: &mut Queue, before: i64, limit: usize) -> Result<Page> {
     let wanted = limit + 1;
     let mut ids = newest_matching(queue, "type = 'message'", before - 1, wanted)?;
-    let has_more = ids.len() == wanted;
+    let mut has_more = ids.len() == wanted;
     ids.truncate(limit);
-    let mut messages = Vec::with_capacity(ids.len());
-    for id in ids.into_iter().rev() {
-        messages.extend(event(queue, id)?);
+    let (mut messages, mut size) = (Vec::with_capacity(ids.len()), 0);
+    for id in ids {
+        let Some(event) = event(queue, id)? else { continue };
+        size += event.content.len();
+        if size > PAGE && !messages.is_empty() {
+            has_more = true;
+            break;
+        }
+        messages.push(event);
     }
+    messages.reverse();
     Ok(Page { messages, has_more })
 }
 

@@ -104,6 +104,32 @@ async def a_slow_reader_is_closed_with_1013_and_nobody_else_notices():
         writer.close()
 
 
+async def one_frame_larger_than_what_may_wait_reaches_everybody():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        # As JSON, it is twice as long.
+        text = "\n" * 9_000_000
+        huge = await asyncio.to_thread(gateway.push, session, text, kind="message")
+        last = gateway.push(session, "after it", "token")
+        late = await gateway.client()
+        await late.request("sessions.switch", sessionId=session, after=0)
+        for who in client, late:
+            assert (await who.seq(huge))["payload"]["content"] == text
+            await who.seq(last)
+            assert not who.closed.done()
+        page = await client.request("sessions.history")
+        assert [message["content"] for message in page["messages"]] == [text] and page["hasMore"] is False
+        # Beside it, no other has a place in a page.
+        next = gateway.push(session, "next", kind="message")
+        page = await client.request("sessions.history")
+        assert [message["seq"] for message in page["messages"]] == [next] and page["hasMore"] is True
+        page = await client.request("sessions.history", before=next)
+        assert [message["seq"] for message in page["messages"]] == [huge] and page["hasMore"] is False
+        switched = await client.request("sessions.switch", sessionId=session)
+        assert [message["seq"] for message in switched["recentMessages"]] == [next]
+
+
 async def slow_websocket(gateway):
     """A WebSocket by hand, which reads nothing until it is told to."""
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port, limit=2**16)
