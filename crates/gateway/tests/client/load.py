@@ -143,7 +143,9 @@ async def thousands_that_never_connect_are_each_closed_while_a_good_client_talks
         text = ask(gateway, "/metrics", Authorization="Bearer " + gateway.token)[2].decode()
         assert int(re.search(r"^thread_gateway_connections_refused_total (\d+)", text, re.M)[1]) >= full
         # Nobody is left, whatever their clients believe.
+        until = time.monotonic() + PATIENCE
         while descriptors(gateway) > 100:
+            assert time.monotonic() < until, descriptors(gateway)
             await asyncio.sleep(0.1)
         print(f"said and heard: {statistics.median(alone) * 1000:.1f} ms alone, among {count} "
               f"{statistics.median(among) * 1000:.1f} ms, at most {max(among) * 1000:.0f} ms; {most} descriptors, "
@@ -164,7 +166,8 @@ async def half_of_the_descriptors_are_kept_for_those_who_are_in():
             await good.request("sessions.new")
             await said(good, f"hello {n}")
         hows = [how for _, how, _ in await bad]
-        assert sum(how in ("503", "reset") for how in hows) >= 200, hows
+        # Where it takes long to open them all, some find places that others have left.
+        assert sum(how in ("503", "reset") for how in hows) >= 100, hows
         await said(await gateway.client(), "afterwards")
         assert "cannot" not in gateway.output(), gateway.output()
 
@@ -178,6 +181,7 @@ async def without_descriptors_the_gateway_waits_and_then_goes_on():
         resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE, (left, limits[1]))
         bad = flooded(gateway.port, 40, processes=1)
         while "cannot accept" not in gateway.output():
+            assert not bad.done(), "there was room for all"
             await asyncio.sleep(0.05)
         before, began = cpu(gateway), time.monotonic()
         while time.monotonic() - began < 3:
