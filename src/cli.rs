@@ -1,6 +1,6 @@
 //! The command line: one module per command, each with its options, its help and what it does.
 //!
-//! This file owns what they share: the top level, naming the thread, and reading numbers.
+//! This file owns the top level: which command is meant, its help, and what they share in the end.
 
 pub mod error;
 pub mod output;
@@ -19,11 +19,13 @@ mod environment;
 mod event;
 mod external;
 mod form;
+mod globals;
 mod guide;
 mod info;
 mod init;
 mod logs;
 mod man;
+mod number;
 mod pause;
 mod peek;
 mod pop;
@@ -41,18 +43,18 @@ mod subscribe;
 mod unsubscribe;
 
 use std::ffi::OsString;
-use std::fmt::Display;
 use std::panic;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
 use clap::error::ErrorKind;
-use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
-use serde_json::{Value, json};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use serde_json::json;
 
 use self::consumer::ConsumerArg;
-use self::error::{Failure, Result, WithHint};
+use self::error::{Failure, Result};
+pub use self::globals::Globals;
+use self::number::{event_id, limit};
 use crate::files::log::log;
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
@@ -72,24 +74,6 @@ struct Cli {
     globals: Globals,
     #[command(subcommand)]
     command: Command,
-}
-
-/// What every command accepts, before or after its name.
-#[derive(Args, Default)]
-pub struct Globals {
-    /// Run as if started in DIR, relative to any earlier -C
-    #[arg(short = 'C', value_name = "DIR", value_hint = ValueHint::DirPath)]
-    directories: Vec<PathBuf>,
-    /// The thread's directory [default: $THREAD_DIR, or the one you are in]
-    #[arg(short, long, global = true, display_order = 900, value_name = "PATH", value_hint = ValueHint::DirPath,
-        action = ArgAction::Append)]
-    pub thread: Vec<PathBuf>,
-    /// Print JSON, for errors too
-    #[arg(long, global = true, display_order = 901)]
-    pub json: bool,
-    /// Accepted with --help, for which it changes nothing
-    #[arg(long, global = true, hide = true)]
-    verbose: bool,
 }
 
 const EXAMPLE: &str = "\
@@ -287,9 +271,10 @@ fn parse_alone(args: &[OsString]) -> Option<(Command, Globals)> {
 /// Prints which program this is.
 fn version(as_json: bool) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
-    let globals = Globals { json: as_json, ..Globals::default() };
-    let json = json!({ "version": version, "sqlite": rusqlite::version() });
-    globals.print(format_args!("thread {version}"), json)
+    match as_json {
+        true => output::json(&json!({ "version": version, "sqlite": rusqlite::version() })),
+        false => output::line(format_args!("thread {version}")),
+    }
 }
 
 /// What the last panic said, and where it was.
@@ -316,47 +301,6 @@ fn asks_for_json(args: &[OsString]) -> bool {
     let options: Vec<&OsString> = args.iter().take_while(|arg| *arg != "--").collect();
     options.iter().any(|arg| *arg == "--json" || *arg == "--format=json")
         || options.windows(2).any(|pair| pair[0] == "--format" && pair[1] == "json")
-}
-
-impl Globals {
-    /// Goes where `-C` says.
-    fn enter(&self) -> Result<()> {
-        for dir in &self.directories {
-            environment::enter(dir).with_hint(
-                format_args!("cannot work in {}", dir.display()),
-                "name a directory that is there with -C",
-            )?;
-        }
-        Ok(())
-    }
-
-    /// The thread's directory: `--thread`, else `THREAD_DIR`, else, as git does it, the current
-    /// directory or the nearest parent that is a thread of the caller's own on the same file system.
-    pub fn path(&self) -> Result<PathBuf> {
-        if self.thread.len() > 1 {
-            return Err(Failure::usage(
-                "more than one --thread given",
-                "give one; only `thread dispatch --follow` takes several",
-            ));
-        }
-        let named = self.thread.first().cloned();
-        let named = named.or_else(|| environment::variable("THREAD_DIR").map(PathBuf::from));
-        named.or_else(environment::surrounding_thread).ok_or_else(|| {
-            Failure::usage(
-                "no thread given, and the current directory is not inside one",
-                "give --thread <path> or set THREAD_DIR; `thread init <path>` makes one",
-            )
-        })
-    }
-
-    pub fn open(&self) -> Result<Queue> {
-        Ok(Queue::open(self.path()?)?)
-    }
-
-    /// Prints one line to stdout: the text, or the JSON with --json.
-    fn print(&self, text: impl Display, json: Value) -> Result<()> {
-        if self.json { output::json(&json) } else { output::line(text) }
-    }
 }
 
 /// Warns when a cursor was asked to go past the newest event.
@@ -386,25 +330,6 @@ fn print_consumer(consumer: &ConsumerId, globals: &Globals) -> Result<()> {
 /// Prints where a cursor is now.
 fn print_cursor(consumer: &ConsumerId, at: i64, globals: &Globals) -> Result<()> {
     globals.print(at, json!({ "consumer_id": consumer.as_str(), "last_acked_id": at }))
-}
-
-/// Reads an event id: a plain decimal integer, 0 or more.
-fn event_id(text: &str) -> std::result::Result<i64, String> {
-    whole_number(text).ok_or_else(|| "an event id is a whole number, 0 or more".to_owned())
-}
-
-/// Reads a limit, or another number of things: a plain decimal integer, 1 or more.
-fn limit(text: &str) -> std::result::Result<u64, String> {
-    let number = whole_number(text).and_then(|n| u64::try_from(n).ok());
-    number.filter(|&n| n >= 1).ok_or_else(|| "it must be a whole number, 1 or more".to_owned())
-}
-
-/// Digits only: no sign, no space, no fraction, nothing after them.
-fn whole_number(text: &str) -> Option<i64> {
-    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
-    }
-    text.parse().ok()
 }
 
 #[cfg(test)]

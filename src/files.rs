@@ -11,6 +11,8 @@
 mod database;
 pub mod lock;
 pub mod log;
+mod paths;
+mod rights;
 pub mod rotation;
 pub mod stamp;
 pub mod watch;
@@ -20,13 +22,14 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+pub use self::paths::{absolute, surrounding};
+pub(crate) use self::paths::{parents_to_sync, sync_dir, sync_parents};
 use crate::error::{Error, Result};
 use crate::model::subscription::ConsumerId;
 
@@ -103,7 +106,7 @@ impl Files {
         Ok(Files {
             path,
             dir: Arc::new(dir),
-            mode: if open_to_others { 0o664 & !umask() } else { 0o600 },
+            mode: if open_to_others { 0o664 & !rights::umask() } else { 0o600 },
             owner: rustix::process::geteuid().as_raw(),
             group,
             home: (0, 0),
@@ -139,19 +142,6 @@ impl Files {
     /// Where a file is, for messages and for SQLite.
     pub fn path_of(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(name)
-    }
-
-    /// A path that is absolute or relative to the thread's directory, as an absolute one.
-    pub fn resolve(&self, path: &Path) -> PathBuf {
-        normalised(&self.path.join(path))
-    }
-
-    /// An absolute path as one relative to the thread's directory.
-    pub fn relative(&self, path: &Path) -> PathBuf {
-        let common = self.path.components().zip(path.components()).take_while(|(a, b)| a == b).count();
-        let up = self.path.components().skip(common).map(|_| Component::ParentDir);
-        let relative: PathBuf = up.chain(path.components().skip(common)).collect();
-        if relative.as_os_str().is_empty() { PathBuf::from(".") } else { relative }
     }
 
     /// Identifies this thread among copies of it: device and inode of its database.
@@ -263,69 +253,6 @@ impl Files {
         let inherited = rustix::fs::fstat(&made)?.st_mode & 0o2000;
         self.adopt(&made, mode | inherited);
         Ok(())
-    }
-
-    /// Gives a file or directory that was just made the group, the mode and, where root made it, the
-    /// owner of the thread. What may not be changed stays: it serves at least its maker.
-    pub(crate) fn adopt(&self, file: impl AsFd, mode: u32) {
-        let root = rustix::process::geteuid().is_root();
-        let owner = (root && self.owner != 0).then(|| Uid::from_raw(self.owner));
-        let file = file.as_fd();
-        if rustix::fs::fstat(file).is_ok_and(|made| made.st_gid != self.group || owner.is_some()) {
-            rustix::fs::fchown(file, owner, Some(Gid::from_raw(self.group))).ok();
-        }
-        rustix::fs::fchmod(file, Mode::from_raw_mode(mode as _)).ok();
-    }
-
-    /// Gives a file or directory (`""` is the root) the permission bits and, if there is one, the owner
-    /// and group that `decide` makes of what is there: of what was opened, so that nobody can put
-    /// anything else in its place meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// As [`Files::open_file`], but for directories.
-    pub(crate) fn change(
-        &self,
-        name: impl AsRef<Path>,
-        decide: impl FnOnce(&Stat) -> (u32, Option<(u32, u32)>),
-    ) -> io::Result<()> {
-        // Opened only as a place: that needs no permission, and closing it releases no lock that SQLite
-        // has on it in this process.
-        #[cfg(target_os = "linux")]
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        #[cfg(not(target_os = "linux"))]
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let name = name.as_ref();
-        let file = if name.as_os_str().is_empty() {
-            rustix::fs::openat(&*self.dir, ".", flags, Mode::empty())?
-        } else {
-            let (dir, name) = self.parent(name)?;
-            rustix::fs::openat(&dir, name, flags, Mode::empty()).map_err(explained)?
-        };
-        let found = rustix::fs::fstat(&file)?;
-        if FileType::from_raw_mode(found.st_mode as _) != FileType::Directory {
-            refuse_odd(&found)?;
-        }
-        let (mode, owner) = decide(&found);
-        let mode = Mode::from_raw_mode(mode as _);
-        let owner = owner.map(|(user, group)| (Some(Uid::from_raw(user)), Some(Gid::from_raw(group))));
-        #[cfg(target_os = "linux")]
-        {
-            use std::os::fd::AsRawFd;
-            if let Some((user, group)) = owner {
-                rustix::fs::chownat(&file, "", user, group, AtFlags::EMPTY_PATH)?;
-            }
-            // Such a descriptor cannot be given to fchmod.
-            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-            Ok(rustix::fs::chmod(path, mode)?)
-        }
-        #[cfg(not(target_os = "linux"))]
-        {
-            if let Some((user, group)) = owner {
-                rustix::fs::fchown(&file, user, group)?;
-            }
-            Ok(rustix::fs::fchmod(&file, mode)?)
-        }
     }
 
     /// Renames a file. Whatever has the new name is replaced.
@@ -474,79 +401,6 @@ fn explained(e: Errno) -> io::Error {
 
 fn cannot_sync(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput)
-}
-
-/// Syncs a directory anywhere, its entries, as far as that can be done.
-pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
-    match File::open(path).and_then(|dir| dir.sync_all()) {
-        Err(e) if cannot_sync(&e) => Ok(()),
-        done => done,
-    }
-}
-
-/// The directories that get a new entry when `path` is made with all its parents. Its own is always
-/// among them: whoever made it before may not have come to sync that.
-pub(crate) fn parents_to_sync(path: &Path) -> Vec<PathBuf> {
-    // The first that is there holds the name of the first that is new.
-    let parents = || path.ancestors().skip(1);
-    let new = parents().take_while(|above| !above.exists()).count();
-    parents().take(new + 1).map(Path::to_owned).collect()
-}
-
-/// This directory or the nearest parent that is a thread of this user's own, on the same file system: a
-/// thread that somebody else planted in `/tmp` collects nobody's pushes.
-pub fn surrounding(dir: &Path) -> Option<PathBuf> {
-    let device = dir.metadata().ok()?.dev();
-    let user = rustix::process::geteuid().as_raw();
-    dir.ancestors()
-        .take_while(|dir| dir.metadata().is_ok_and(|about| about.dev() == device))
-        .find(|dir| {
-            let owned = |path: &Path| path.symlink_metadata().is_ok_and(|about| about.uid() == user);
-            let db = dir.join(DB);
-            owned(dir) && owned(&db) && db.is_file()
-        })
-        .map(Path::to_owned)
-}
-
-/// Syncs the directories that got a new entry when `made` was made.
-pub(crate) fn sync_parents(parents: &[PathBuf], made: &Path) -> Result<()> {
-    parents.iter().try_for_each(|parent| sync_dir(parent)).map_err(|source| {
-        Error::Other(format!(
-            "{} was made, but the disk failed to sync its directory ({source}), so whether it lasts is unknown",
-            made.display()
-        ))
-    })
-}
-
-/// The absolute, lexically normalised form of a path: `.` and `..` resolved, links not followed.
-pub fn absolute(path: &Path) -> io::Result<PathBuf> {
-    Ok(normalised(&std::path::absolute(path)?))
-}
-
-fn normalised(path: &Path) -> PathBuf {
-    let mut normal = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => {
-                normal.pop();
-            }
-            Component::CurDir => {}
-            other => normal.push(other),
-        }
-    }
-    normal
-}
-
-/// Permission bits that new files of this process do not get.
-fn umask() -> u32 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let told = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    told.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or_else(|| {
-        // Where nobody tells, it is told only by setting it.
-        let mask = rustix::process::umask(Mode::from_raw_mode(0o077));
-        rustix::process::umask(mask);
-        mask.as_raw_mode() as _
-    })
 }
 
 /// Changes with every boot. Empty where the system does not tell.

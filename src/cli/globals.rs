@@ -1,0 +1,69 @@
+//! What every command accepts, before or after its name.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, ValueHint};
+use serde_json::Value;
+
+use super::error::{Failure, Result, WithHint};
+use super::{environment, output};
+use crate::queue::Queue;
+
+#[derive(Args, Default)]
+pub struct Globals {
+    /// Run as if started in DIR, relative to any earlier -C
+    #[arg(short = 'C', value_name = "DIR", value_hint = ValueHint::DirPath)]
+    directories: Vec<PathBuf>,
+    /// The thread's directory [default: $THREAD_DIR, or the one you are in]
+    #[arg(short, long, global = true, display_order = 900, value_name = "PATH", value_hint = ValueHint::DirPath,
+        action = ArgAction::Append)]
+    pub thread: Vec<PathBuf>,
+    /// Print JSON, for errors too
+    #[arg(long, global = true, display_order = 901)]
+    pub json: bool,
+    /// Accepted with --help, for which it changes nothing
+    #[arg(long, global = true, hide = true)]
+    verbose: bool,
+}
+
+impl Globals {
+    /// Goes where `-C` says.
+    pub fn enter(&self) -> Result<()> {
+        for dir in &self.directories {
+            environment::enter(dir).with_hint(
+                format_args!("cannot work in {}", dir.display()),
+                "name a directory that is there with -C",
+            )?;
+        }
+        Ok(())
+    }
+
+    /// The thread's directory: `--thread`, else `THREAD_DIR`, else, as git does it, the current
+    /// directory or the nearest parent that is a thread of the caller's own on the same file system.
+    pub fn path(&self) -> Result<PathBuf> {
+        if self.thread.len() > 1 {
+            return Err(Failure::usage(
+                "more than one --thread given",
+                "give one; only `thread dispatch --follow` takes several",
+            ));
+        }
+        let named = self.thread.first().cloned();
+        let named = named.or_else(|| environment::variable("THREAD_DIR").map(PathBuf::from));
+        named.or_else(environment::surrounding_thread).ok_or_else(|| {
+            Failure::usage(
+                "no thread given, and the current directory is not inside one",
+                "give --thread <path> or set THREAD_DIR; `thread init <path>` makes one",
+            )
+        })
+    }
+
+    pub fn open(&self) -> Result<Queue> {
+        Ok(Queue::open(self.path()?)?)
+    }
+
+    /// Prints one line to stdout: the text, or the JSON with --json.
+    pub fn print(&self, text: impl Display, json: Value) -> Result<()> {
+        if self.json { output::json(&json) } else { output::line(text) }
+    }
+}

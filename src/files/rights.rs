@@ -1,0 +1,86 @@
+//! Who may read and write a thread's files: what is made later is open to whoever `events.db` is open to.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
+
+use super::{Files, explained, refuse_odd};
+
+impl Files {
+    /// Gives a file or directory that was just made the group, the mode and, where root made it, the
+    /// owner of the thread. What may not be changed stays: it serves at least its maker.
+    pub(crate) fn adopt(&self, file: impl AsFd, mode: u32) {
+        let root = rustix::process::geteuid().is_root();
+        let owner = (root && self.owner != 0).then(|| Uid::from_raw(self.owner));
+        let file = file.as_fd();
+        if rustix::fs::fstat(file).is_ok_and(|made| made.st_gid != self.group || owner.is_some()) {
+            rustix::fs::fchown(file, owner, Some(Gid::from_raw(self.group))).ok();
+        }
+        rustix::fs::fchmod(file, Mode::from_raw_mode(mode as _)).ok();
+    }
+
+    /// Gives a file or directory (`""` is the root) the permission bits and, if there is one, the owner
+    /// and group that `decide` makes of what is there: of what was opened, so that nobody can put
+    /// anything else in its place meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`Files::open_file`], but for directories.
+    pub(crate) fn change(
+        &self,
+        name: impl AsRef<Path>,
+        decide: impl FnOnce(&Stat) -> (u32, Option<(u32, u32)>),
+    ) -> io::Result<()> {
+        // Opened only as a place: that needs no permission, and closing it releases no lock that SQLite
+        // has on it in this process.
+        #[cfg(target_os = "linux")]
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        #[cfg(not(target_os = "linux"))]
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let name = name.as_ref();
+        let file = if name.as_os_str().is_empty() {
+            rustix::fs::openat(&*self.dir, ".", flags, Mode::empty())?
+        } else {
+            let (dir, name) = self.parent(name)?;
+            rustix::fs::openat(&dir, name, flags, Mode::empty()).map_err(explained)?
+        };
+        let found = rustix::fs::fstat(&file)?;
+        if FileType::from_raw_mode(found.st_mode as _) != FileType::Directory {
+            refuse_odd(&found)?;
+        }
+        let (mode, owner) = decide(&found);
+        let mode = Mode::from_raw_mode(mode as _);
+        let owner = owner.map(|(user, group)| (Some(Uid::from_raw(user)), Some(Gid::from_raw(group))));
+        #[cfg(target_os = "linux")]
+        {
+            use std::os::fd::AsRawFd;
+            if let Some((user, group)) = owner {
+                rustix::fs::chownat(&file, "", user, group, AtFlags::EMPTY_PATH)?;
+            }
+            // Such a descriptor cannot be given to fchmod.
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+            Ok(rustix::fs::chmod(path, mode)?)
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            if let Some((user, group)) = owner {
+                rustix::fs::fchown(&file, user, group)?;
+            }
+            Ok(rustix::fs::fchmod(&file, mode)?)
+        }
+    }
+}
+
+/// Permission bits that new files of this process do not get.
+pub fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let told = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    told.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or_else(|| {
+        // Where nobody tells, it is told only by setting it.
+        let mask = rustix::process::umask(Mode::from_raw_mode(0o077));
+        rustix::process::umask(mask);
+        mask.as_raw_mode() as _
+    })
+}
