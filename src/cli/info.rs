@@ -8,7 +8,7 @@ use anstream::ColorChoice;
 use chrono::Utc;
 use clap::{Args, ValueEnum};
 use rustix::fs::FileType;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::Globals;
 use super::error::{Failure, Result};
@@ -21,7 +21,7 @@ use crate::model::time::{self, Time};
 use crate::pending;
 use crate::queue::Queue;
 use crate::run::dispatch;
-use crate::run::process::{Liveness, handler_of, holders_of, supervisor_of};
+use crate::run::process::{AtWork, at_work};
 
 mod check;
 mod prometheus;
@@ -99,15 +99,6 @@ struct Consumer {
     pending: u64,
     /// The oldest pending event, and when it was stored.
     oldest: Option<(i64, Option<String>)>,
-}
-
-/// Who works for a consumer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AtWork {
-    Process(u32),
-    /// Somebody in another PID namespace, perhaps.
-    Elsewhere,
-    Nobody,
 }
 
 impl Info {
@@ -218,7 +209,11 @@ impl Consumer {
     /// How a consumer stands. `gapless` as in [`pending::count`].
     fn of(queue: &mut Queue, mut subscription: Subscription, gapless: bool) -> Result<Consumer> {
         loop {
-            let at_work = at_work(queue.files(), &subscription);
+            // Who merely holds the lock between two runs does nothing yet.
+            let at_work = match subscription.state.phase {
+                Phase::Running | Phase::Waiting => at_work(queue.files(), &subscription),
+                Phase::Idle | Phase::Stalled => AtWork::Nobody,
+            };
             // A run may have ended after the row was read: that its process is gone says nothing then.
             if at_work == AtWork::Nobody
                 && let Some(current) = queue.store().subscription(&subscription.consumer)?
@@ -300,33 +295,33 @@ impl Consumer {
 
     fn to_json(&self) -> Value {
         let s = &self.subscription;
-        let base = [
-            ("consumer_id", json!(s.consumer.as_str())),
-            ("handler_cmd", json!(s.handler_cmd)),
-            ("filter", json!(s.filter)),
-            ("last_acked_id", json!(s.last_acked_id)),
-            ("updated_at", json!(s.updated_at)),
-            ("deliver", json!(s.options.deliver.as_str())),
-            ("state", json!(self.state)),
-        ];
         let (oldest_id, oldest_at) = self.oldest.clone().unzip();
-        let counts = [
-            ("pending", json!(self.pending)),
-            ("oldest_pending_id", json!(oldest_id)),
-            ("oldest_pending_at", json!(oldest_at.flatten())),
-            ("dead", json!(s.dead)),
-            ("filter_errors", json!(s.filter_errors)),
-            ("last_filter_error_id", json!((s.filter_errors > 0).then_some(s.filter_error_id))),
-            ("runs_succeeded", json!(s.state.succeeded)),
-            ("runs_failed", json!(s.state.failed)),
-            ("dead_letters_made", json!(s.state.dead_lettered)),
-            ("last_run_started_at", json!(s.state.began.map(time::format))),
-            ("last_run_ended_at", json!(s.state.ended.map(time::format))),
-            ("last_exit", json!(s.state.last_exit.map(|exit| exit.to_string()))),
-            ("last_exit_code", json!(s.state.last_exit.and_then(Exit::code))),
-        ];
-        let all = base.into_iter().chain(self.facts.clone()).chain(counts);
-        Value::Object(all.map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>())
+        let mut object = json!({
+            "consumer_id": s.consumer.as_str(),
+            "handler_cmd": s.handler_cmd,
+            "filter": s.filter,
+            "last_acked_id": s.last_acked_id,
+            "updated_at": s.updated_at,
+            "deliver": s.options.deliver.as_str(),
+            "state": self.state,
+            "pending": self.pending,
+            "oldest_pending_id": oldest_id,
+            "oldest_pending_at": oldest_at.flatten(),
+            "dead": s.dead,
+            "filter_errors": s.filter_errors,
+            "last_filter_error_id": (s.filter_errors > 0).then_some(s.filter_error_id),
+            "runs_succeeded": s.state.succeeded,
+            "runs_failed": s.state.failed,
+            "dead_letters_made": s.state.dead_lettered,
+            "last_run_started_at": s.state.began.map(time::format),
+            "last_run_ended_at": s.state.ended.map(time::format),
+            "last_exit": s.state.last_exit.map(|exit| exit.to_string()),
+            "last_exit_code": s.state.last_exit.and_then(Exit::code),
+        });
+        for (name, value) in &self.facts {
+            object[name] = value.clone();
+        }
+        object
     }
 
     fn write_text(&self, text: &mut String) {
@@ -368,24 +363,4 @@ fn size_of_files(files: &Files, dir: &str) -> u64 {
     let stats = names.iter().filter_map(|name| files.stat(Path::new(dir).join(name)).ok());
     let of_files = stats.filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
     of_files.map(|stat| u64::try_from(stat.st_size).unwrap_or(0)).sum()
-}
-
-/// Who works for a consumer, as its row and the processes say.
-fn at_work(files: &Files, subscription: &Subscription) -> AtWork {
-    let state = &subscription.state;
-    if !matches!(state.phase, Phase::Running | Phase::Waiting) {
-        return AtWork::Nobody;
-    }
-    let recorded =
-        [(handler_of(files, state), &state.handler), (supervisor_of(files, state), &state.supervisor)];
-    let alive = recorded.iter().find(|(liveness, _)| *liveness == Liveness::Alive);
-    if let Some((_, Some(process))) = alive {
-        return AtWork::Process(process.pid);
-    }
-    if recorded.iter().any(|(liveness, _)| *liveness == Liveness::Unknown) {
-        return AtWork::Elsewhere;
-    }
-    // When both are gone or were never recorded, the run lasts as long as anything of it holds the lock.
-    let lock = files.consumer_lock(&subscription.consumer);
-    holders_of(files, &lock).next().map_or(AtWork::Nobody, |holder| AtWork::Process(holder.pid))
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Once, OnceLock};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::*;
 use signal_hook::low_level;
 
 use super::error::{Failure, Result, WithHint};
@@ -15,20 +15,8 @@ use crate::run::shutdown::Shutdown;
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
 /// What is heard even by a process that must not end now.
-const HEARD: [i32; 12] = [
-    libc::SIGABRT,
-    libc::SIGBUS,
-    libc::SIGFPE,
-    libc::SIGILL,
-    libc::SIGSEGV,
-    libc::SIGSYS,
-    libc::SIGTRAP,
-    libc::SIGCHLD,
-    libc::SIGCONT,
-    libc::SIGTSTP,
-    libc::SIGTTIN,
-    libc::SIGTTOU,
-];
+const HEARD: [i32; 12] =
+    [SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP, SIGCHLD, SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU];
 
 /// What was blocked before signals were deferred.
 static BEFORE: OnceLock<libc::sigset_t> = OnceLock::new();

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
-use rustix::process::Signal;
+use signal_hook::consts::{SIGABRT, SIGALRM, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::low_level::signal_name;
 
 use super::error::{Failure, Result};
 use super::{ConsumerArg, Globals, output, print_consumer};
@@ -36,20 +37,13 @@ pub struct Stop {
 fn signal(text: &str) -> std::result::Result<i32, String> {
     let name = text.to_ascii_uppercase();
     let name = name.strip_prefix("SIG").unwrap_or(&name);
-    let known = [
-        ("TERM", Signal::TERM),
-        ("INT", Signal::INT),
-        ("HUP", Signal::HUP),
-        ("QUIT", Signal::QUIT),
-        ("KILL", Signal::KILL),
-        ("USR1", Signal::USR1),
-        ("USR2", Signal::USR2),
-        ("ABRT", Signal::ABORT),
-        ("ALRM", Signal::ALARM),
-    ];
-    let found = known.iter().find(|(known, signal)| *known == name || signal.as_raw().to_string() == name);
-    found
-        .map(|(_, signal)| signal.as_raw())
+    let mut known =
+        [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGKILL, SIGUSR1, SIGUSR2, SIGABRT, SIGALRM].into_iter();
+    let is_meant = |signal: &i32| {
+        signal.to_string() == name || signal_name(*signal).is_some_and(|known| &known[3..] == name)
+    };
+    known
+        .find(is_meant)
         .ok_or_else(|| "it must be one of TERM, INT, HUP, QUIT, KILL, USR1, USR2, ABRT, ALRM".to_owned())
 }
 

@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal};
 
 use crate::files::{Files, boot_id};
 use crate::model::run::{ProcessId, RunState};
+use crate::model::subscription::Subscription;
 
 /// What is known of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +92,32 @@ fn liveness_of(files: &Files, state: &RunState, process: &Option<ProcessId>) -> 
         Some(process) if state.home == Some(files.home()) => process.liveness(),
         _ => Liveness::Dead,
     }
+}
+
+/// Who works for a consumer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtWork {
+    Process(u32),
+    /// Somebody in another PID namespace, perhaps.
+    Elsewhere,
+    Nobody,
+}
+
+/// Who works for a consumer, as its row and the processes say.
+pub fn at_work(files: &Files, subscription: &Subscription) -> AtWork {
+    let state = &subscription.state;
+    let recorded =
+        [(handler_of(files, state), &state.handler), (supervisor_of(files, state), &state.supervisor)];
+    let alive = recorded.iter().find(|(liveness, _)| *liveness == Liveness::Alive);
+    if let Some((_, Some(process))) = alive {
+        return AtWork::Process(process.pid);
+    }
+    if recorded.iter().any(|(liveness, _)| *liveness == Liveness::Unknown) {
+        return AtWork::Elsewhere;
+    }
+    // When both are gone or were never recorded, the run lasts as long as anything of it holds the lock.
+    let lock = files.consumer_lock(&subscription.consumer);
+    holders_of(files, &lock).next().map_or(AtWork::Nobody, |holder| AtWork::Process(holder.pid))
 }
 
 /// Whether a process group has a member that still runs. Zombies do not: one whose parent is

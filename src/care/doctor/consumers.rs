@@ -15,7 +15,7 @@ use crate::pending;
 use crate::queue::Queue;
 use crate::run::WakeBy;
 use crate::run::dispatch::{self, Dispatched, Effort};
-use crate::run::process::{Liveness, handler_of, holders_of, supervisor_of};
+use crate::run::process::{AtWork, at_work};
 use crate::store::Store;
 
 const CHECK: &str = "consumer";
@@ -63,7 +63,7 @@ fn look(queue: &mut Queue) -> Result<BTreeSet<ConsumerId>> {
     let mut left = BTreeSet::new();
     for subscription in queue.store.subscriptions()? {
         if is_due(&queue.files, &mut queue.store, &subscription)?
-            && !is_looked_after(&queue.files, &subscription)
+            && at_work(&queue.files, &subscription) == AtWork::Nobody
         {
             left.insert(subscription.consumer);
         }
@@ -89,15 +89,6 @@ fn is_due(files: &Files, store: &mut dyn Store, subscription: &Subscription) -> 
     }
     let newer = any(&dispatch::since_last_run(subscription))?;
     Ok(decide(&subscription.state, &subscription.options, newer, Utc::now()) != Action::None)
-}
-
-/// Whether its supervisor or its handler is running, or anybody holds its lock. Of a process in another
-/// container that cannot be known, so it counts as running.
-fn is_looked_after(files: &Files, subscription: &Subscription) -> bool {
-    let state = &subscription.state;
-    supervisor_of(files, state) != Liveness::Dead
-        || handler_of(files, state) != Liveness::Dead
-        || holders_of(files, &files.consumer_lock(&subscription.consumer)).next().is_some()
 }
 
 fn tell(doctor: &mut Doctor<'_>, queue: &mut Queue, left: &BTreeSet<ConsumerId>) {

@@ -58,10 +58,7 @@ fn rate(text: &str) -> std::result::Result<Rate, String> {
 }
 
 /// Why a consumer needs attention: a word for programs, and what it is about.
-struct Problem {
-    word: &'static str,
-    about: String,
-}
+type Problem = (&'static str, String);
 
 impl CheckArgs {
     pub fn is_given(&self) -> bool {
@@ -96,7 +93,7 @@ impl CheckArgs {
     fn problems(&self, queue: &mut Queue, consumer: &Consumer, now: Time) -> Result<Vec<Problem>> {
         let s = &consumer.subscription;
         let mut problems = Vec::new();
-        let mut tell = |word, about: String| problems.push(Problem { word, about });
+        let mut tell = |word, about: String| problems.push((word, about));
         let fact = |name: &str| consumer.facts.iter().find(|(n, _)| *n == name)?.1.as_str();
         if consumer.state == "stalled" {
             tell("stalled", fact("reason").unwrap_or_default().to_owned());
@@ -169,14 +166,14 @@ fn last_before(store: &mut dyn Store, time: &str) -> Result<i64> {
 }
 
 fn as_value(name: &str, problems: &[Problem]) -> Value {
-    let problems = problems.iter().map(|problem| json!({ "check": problem.word, "problem": problem.about }));
+    let problems = problems.iter().map(|(word, about)| json!({ "check": word, "problem": about }));
     json!({ "consumer_id": name, "problems": problems.collect::<Vec<_>>() })
 }
 
 fn line(name: &str, problems: &[Problem]) -> String {
-    let one = |problem: &Problem| match problem.about.as_str() {
-        "" => problem.word.to_owned(),
-        about => format!("{} ({about})", problem.word),
+    let one = |(word, about): &Problem| match about.as_str() {
+        "" => (*word).to_owned(),
+        about => format!("{word} ({about})"),
     };
     let problems: Vec<String> = problems.iter().map(one).collect();
     format!("{}: {}\n", plain(name), plain(&problems.join(", ")))
