@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rusqlite::config::DbConfig;
-use rusqlite::types::ValueRef;
+use rusqlite::types::{ToSql, ValueRef};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
 use self::error::{Doing, Failed, commit, database};
@@ -191,9 +191,7 @@ impl Store for Sqlite {
 
     fn last_upto(&mut self, id: i64) -> Result<Option<i64>> {
         let sql = "SELECT id FROM events WHERE id <= ? ORDER BY id DESC LIMIT 1";
-        let last =
-            self.conn.prepare_cached(sql).and_then(|mut s| s.query_row([id], |row| row.get(0)).optional());
-        last.doing("looking for the last events")
+        one(&self.conn, sql, [id]).doing("looking for the last events")
     }
 
     fn first_since(&mut self, time: &str) -> Result<Option<i64>> {
@@ -208,9 +206,8 @@ impl Store for Sqlite {
     }
 
     fn id_of_key(&mut self, key: &str) -> Result<Option<i64>> {
-        let found = self.conn.prepare_cached("SELECT id FROM events WHERE idempotency_key = ?");
-        let found = found.and_then(|mut s| s.query_row([key], |row| row.get(0)).optional());
-        found.doing("looking for an idempotency key")
+        let sql = "SELECT id FROM events WHERE idempotency_key = ?";
+        one(&self.conn, sql, [key]).doing("looking for an idempotency key")
     }
 
     fn count_after(&mut self, id: i64) -> Result<u64> {
@@ -296,9 +293,12 @@ fn newest(conn: &Connection) -> rusqlite::Result<i64> {
 }
 
 fn first_after(conn: &Connection, id: i64) -> rusqlite::Result<Option<i64>> {
-    conn.prepare_cached("SELECT id FROM events WHERE id > ? ORDER BY id LIMIT 1")?
-        .query_row([id], |row| row.get(0))
-        .optional()
+    one(conn, "SELECT id FROM events WHERE id > ? ORDER BY id LIMIT 1", [id])
+}
+
+/// The number that a statement finds, if it finds any.
+fn one(conn: &Connection, sql: &str, with: [impl ToSql; 1]) -> rusqlite::Result<Option<i64>> {
+    conn.prepare_cached(sql)?.query_row(with, |row| row.get(0)).optional()
 }
 
 /// The bytes of a text or BLOB. Other programs may have stored either.

@@ -100,10 +100,10 @@ impl Which {
         }
         let mut text = String::new();
         for letter in self.dead_letters(&mut queue, consumer.as_ref())? {
-            match globals.json {
-                true => text.push_str(&json_line(&letter)),
-                false => text.push_str(&text_line(&letter, consumer.is_none())),
-            }
+            text.push_str(&match globals.json {
+                true => json!(letter).to_string() + "\n",
+                false => text_line(&letter, consumer.is_none()),
+            });
         }
         output::bytes(text.as_bytes()).map(drop)
     }
@@ -217,19 +217,6 @@ fn check_known(queue: &mut Queue, consumer: &ConsumerId) -> Result<()> {
 fn no_such_letter(consumer: Option<&ConsumerId>, id: i64) -> Failure {
     let whose = consumer.map_or("any consumer".to_owned(), |consumer| format!("'{consumer}'"));
     Failure::failed(format_args!("event {id} is not a dead letter of {whose}"), "see `thread dead list`")
-}
-
-fn json_line(letter: &DeadLetter) -> String {
-    let object = json!({
-        "consumer_id": letter.consumer.as_str(),
-        "event_id": letter.event_id,
-        "attempts": letter.attempts,
-        "last_exit": letter.last_exit,
-        "last_error": letter.last_error,
-        "parked_at": letter.parked_at,
-        "retry": letter.retry,
-    });
-    format!("{object}\n")
 }
 
 fn text_line(letter: &DeadLetter, with_name: bool) -> String {

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use serde::Serialize;
 use sha1::{Digest, Sha1};
 
 use super::run::{Deliver, Exit, Options, Phase, RunState};
@@ -14,7 +15,7 @@ use super::run::{Deliver, Exit, Options, Phase, RunState};
 pub const MAX_ID: usize = 128;
 
 /// The name of a consumer.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct ConsumerId(String);
 
 impl ConsumerId {
@@ -207,9 +208,11 @@ impl Subscription {
 pub const NOTHING_ACKNOWLEDGED: &str = "exit 0, but nothing was acknowledged: `thread ack` what is done, or subscribe \
      with --deliver stdin, where exit 0 acknowledges";
 
-/// A dead letter: an event that a consumer's handler failed on until it was out of attempts.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A dead letter: an event that a consumer's handler failed on until it was out of attempts. As JSON, it is
+/// what `thread dead list` prints.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DeadLetter {
+    #[serde(rename = "consumer_id")]
     pub consumer: ConsumerId,
     pub event_id: i64,
     pub attempts: i64,
