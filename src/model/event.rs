@@ -209,6 +209,16 @@ impl<'a> NewEvent<'a> {
         }
     }
 
+    /// Whether a stored event is this one, pushed before. Metadata is compared as text: two numbers
+    /// that differ in a digit no float can hold are different.
+    pub fn is_same(&self, stored: &Event) -> bool {
+        self.source == stored.source.as_str()
+            && self.kind.as_str() == stored.kind
+            && self.subtype.as_deref() == stored.subtype.as_deref()
+            && self.content == stored.content.as_str()
+            && self.metadata.as_deref() == stored.metadata.as_deref()
+    }
+
     /// Reads one line of a batch: a JSON object with `source`, `type`, `content` and optionally
     /// `subtype`, `metadata` and `idempotency_key`. A `content` that is not a string is stored as the
     /// JSON text it was written as.

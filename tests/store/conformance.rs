@@ -241,7 +241,7 @@ pub fn an_event_comes_back_as_it_went_in(store: &mut dyn Store) {
     let stored = events(store);
     for ((id, sent), stored) in (1..).zip(&sent).zip(&stored) {
         assert_eq!(*stored, sent.row(id, &appended.created_at).to_event());
-        assert!(crate::memory::is_same(sent, stored));
+        assert!(sent.is_same(stored));
     }
     assert_eq!(stored.len(), sent.len());
     assert_eq!(stored[3].metadata.as_deref(), Some(r#"{"n":1.10,"deep":{"k":[1," "]}}"#));

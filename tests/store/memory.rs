@@ -39,7 +39,7 @@ impl MemoryStore {
         if let Some(key) = event.idempotency_key.as_deref()
             && let Some(stored) = self.keys.get(key).and_then(|id| self.events.get(id))
         {
-            return match is_same(event, stored) {
+            return match event.is_same(stored) {
                 true => Ok(Stored::Repeated { id: stored.id, created_at: stored.created_at.clone() }),
                 false => Err(Error::KeyConflict { key: key.to_owned(), id: stored.id }),
             };
@@ -359,12 +359,4 @@ impl Store for MemoryStore {
     fn changes(&mut self) -> Result<i64> {
         Ok(0)
     }
-}
-
-/// Whether a stored event is this one, pushed before. Metadata is compared as text.
-pub fn is_same(event: &NewEvent<'_>, stored: &Event) -> bool {
-    let of = stored.row();
-    let new = event.row(stored.id, &stored.created_at);
-    (new.source, new.kind, new.subtype, new.content, new.metadata)
-        == (of.source, of.kind, of.subtype, of.content, of.metadata)
 }
