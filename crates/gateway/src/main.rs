@@ -136,6 +136,12 @@ async fn run(options: Options) -> Result<(), StartError> {
     let others = Origins::new(&options.storage_origin)?.into_names();
     let storage = Storage::open(&root, options.storage.as_deref(), others)?;
     let places = places(options.max_connections);
+    if places < options.max_connections {
+        eprintln!(
+            "Warning: there will be only {places} connections at a time, half of the files that may be open - \
+             raise that limit (ulimit -Hn), or give --max-connections {places}"
+        );
+    }
     let cannot_listen = |e| {
         StartError::failed(
             format!("cannot listen on {}: {e}", options.listen),
@@ -180,11 +186,6 @@ async fn run(options: Options) -> Result<(), StartError> {
         ends,
     });
     tokio::spawn(signals.until_told(ending));
-    if places < options.max_connections {
-        gateway.log(format_args!(
-            "there may be only {places} connections at a time: twice as many files may be open (ulimit -Hn)"
-        ));
-    }
     match &gateway.token {
         Some(token) => println!("{url}/?token={}", token.text()),
         None => println!("{url}/"),
