@@ -49,13 +49,15 @@ impl Chaos {
         symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/notifier"), world.bin().join("notifier"))
             .unwrap();
         fs::create_dir(world.path("tasks")).unwrap();
+        // What does its work for it may be killed alone, and then it has not succeeded.
         let fed = format!(
-            "{GUARD}cat >in-$THREAD_CONSUMER\n{WORK}echo >>got-$THREAD_CONSUMER\n\
-             cat in-$THREAD_CONSUMER >>got-$THREAD_CONSUMER\n: >$owner\n"
+            "{GUARD}cat >in-$THREAD_CONSUMER || exit\n{WORK}echo >>got-$THREAD_CONSUMER\n\
+             cat in-$THREAD_CONSUMER >>got-$THREAD_CONSUMER || exit\n: >$owner\n"
         );
         world.script("fed", &fed);
         let popping = format!(
-            "{GUARD}thread pop --resume >in-popping\n{WORK}echo >>got-popping\ncat in-popping >>got-popping\n\
+            "{GUARD}thread pop --resume >in-popping\n{WORK}echo >>got-popping\n\
+             cat in-popping >>got-popping || exit\n\
              last=$(tail -n 1 in-popping | sed 's/^{{\"id\":\\([0-9]*\\),.*/\\1/')\n\
              : >$owner\n[ -n \"$last\" ] && thread ack --event-id $last >/dev/null\n"
         );
