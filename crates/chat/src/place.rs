@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use tokio_tungstenite::tungstenite::http::uri::Authority;
@@ -30,13 +31,14 @@ pub fn find(options: &Options) -> Result<Place> {
         options.root.clone().or_else(|| Some(dir_of("XDG_DATA_HOME", ".local/share")?.join("sessions")));
     let url = match &options.url {
         Some(url) => websocket(url)?,
-        None => websocket(&read(root.as_deref(), ADDRESS).ok_or_else(no_gateway)?)?,
+        None => websocket(&read(root.as_deref(), ADDRESS)?.ok_or_else(no_gateway)?)?,
     };
     let token = env::var("THREAD_TOKEN").ok().filter(|token| !token.is_empty());
     // A token of this machine's gateway is nobody else's business.
-    let token = token.or_else(|| {
-        if options.url.is_none() || is_loopback(&url) { read(root.as_deref(), TOKEN) } else { None }
-    });
+    let token = match token {
+        None if options.url.is_none() || is_loopback(&url) => read(root.as_deref(), TOKEN)?,
+        token => token,
+    };
     Ok(Place { url, token, state: dir_of("XDG_STATE_HOME", ".local/state") })
 }
 
@@ -51,9 +53,16 @@ fn dir_of(variable: &str, default: &str) -> Option<PathBuf> {
     Some(dir.join("thread"))
 }
 
-fn read(root: Option<&Path>, name: &str) -> Option<String> {
-    let text = fs::read_to_string(root?.join(name)).ok()?;
-    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+fn read(root: Option<&Path>, name: &str) -> Result<Option<String>> {
+    let Some(path) = root.map(|root| root.join(name)) else { return Ok(None) };
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(Failure::new(
+            format_args!("cannot read {}: {e}", path.display()),
+            "run it as the user who started the gateway, or choose another root with --root",
+        )),
+    }
 }
 
 /// The address of the gateway's socket: `host:port`, `http://…` and `ws://…` are understood.

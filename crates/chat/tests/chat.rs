@@ -167,6 +167,13 @@ fn what_fails_before_anything_is_said_tells_what_to_do() {
             "Error: no gateway has been started here - start one with `thread serve`, or name one with --url\n"
         )
     );
+    // As root may read all files: something else that cannot be read.
+    fs::create_dir_all(home.path().join("root/address")).unwrap();
+    let root = home.path().join("root");
+    let unreadable = harness::chat_in(home.path(), ["hello", "--root"]).arg(&root).output().unwrap();
+    let errors = String::from_utf8_lossy(&unreadable.stderr).into_owned();
+    assert!(unreadable.status.code() == Some(1) && errors.contains("Error: cannot read "), "{errors}");
+
     let gateway = Gateway::start("cat");
     for (args, code, error) in [
         (vec!["hello", "--url", "https://example.org"], 2, "is not a gateway's address"),

@@ -121,10 +121,7 @@ async fn run(options: Options) -> Result<(), StartError> {
             })?;
             Some(Agent::new(command, options.protocol, cwd, &launcher)?)
         }
-        None => {
-            eprintln!("Warning: nobody answers in new sessions - name an agent with --agent");
-            None
-        }
+        None => None,
     };
     let root = Root::open(&dir).map_err(|e| {
         StartError::failed(
@@ -189,6 +186,9 @@ async fn run(options: Options) -> Result<(), StartError> {
     match &gateway.token {
         Some(token) => println!("{url}/?token={}", token.text()),
         None => println!("{url}/"),
+    }
+    if gateway.agent.is_none() {
+        eprintln!("Warning: nobody answers in new sessions - name an agent with --agent");
     }
     server::serve(gateway, listener, places).await;
     published.withdraw();
