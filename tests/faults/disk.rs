@@ -192,9 +192,16 @@ fn a_commit_that_fails_after_its_sync_is_of_unknown_outcome() {
         return;
     }
     let world = World::with_thread();
+    // Small pages, so that an event of moderate size has many.
+    world
+        .db()
+        .execute_batch(
+            "PRAGMA journal_mode = DELETE; PRAGMA page_size = 4096; VACUUM; PRAGMA journal_mode = WAL",
+        )
+        .unwrap();
     quiet_push(&world, "before");
     // So many pages that the index needs its second part while the last of them are committed.
-    world.write("stdin", format!("victim{}", "x".repeat(33_800_000)));
+    world.write("stdin", format!("victim{}", "x".repeat(16_900_000)));
     let args = ["push", "--source", "self", "--type", "record", "--content-file", "-"];
     let scene = Scene::new("very large push", world, Kind::Push(1), &args);
     let calls = "pwrite64";
