@@ -25,6 +25,9 @@ use crate::store::{RunUpdate, Store};
 /// are left to a process beside it.
 const OWN_TIME: Duration = Duration::from_millis(20);
 
+/// A filter is evaluated on so few events even when time is up.
+const BACKLOG: i64 = 16;
+
 /// A stalled consumer's place is remembered when this many events were looked at since.
 const REMEMBER_AFTER: i64 = 256;
 
@@ -177,6 +180,9 @@ pub fn next_step(queue: &mut Queue, subscription: &Subscription, until: Option<I
     if !subscription.has_handler() {
         return Ok(Step::None { pending: false });
     }
+    if until.is_some_and(|until| Instant::now() >= until) && has_backlog(queue, subscription)? {
+        return Ok(Step::Unknown);
+    }
     let look = queue.look(subscription, until)?;
     if look.first.is_none() && !subscription.has_retry() {
         return Ok(if look.cut_short { Step::Unknown } else { Step::None { pending: false } });
@@ -198,6 +204,12 @@ pub fn next_step(queue: &mut Queue, subscription: &Subscription, until: Option<I
             Step::Wait { until: time, left: (time - now).to_std().unwrap_or_default() }
         }
     })
+}
+
+/// Whether a filter is still to be evaluated on so many events that the background does it as well.
+fn has_backlog(queue: &mut Queue, subscription: &Subscription) -> Result<bool> {
+    let scanned = subscription.scanned_upto(subscription.last_acked_id);
+    Ok(subscription.filter_text().is_some() && queue.store.newest()? - scanned > BACKLOG)
 }
 
 /// Whether something matching has come since a stalled consumer's last run, or a dead letter is to be
