@@ -175,7 +175,7 @@ impl Queue {
     ) -> Result<PushedEvent> {
         let mut stored = None;
         let appended = self.append(&mut |put| {
-            stored = Some(put(event)?);
+            stored = put(std::slice::from_ref(event))?.pop();
             before_commit();
             Ok(())
         })?;

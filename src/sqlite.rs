@@ -41,9 +41,6 @@ const LONGEST_PATH: usize = 504;
 /// How long it waits between two tries at first.
 const SHORT_WAIT: Duration = Duration::from_micros(500);
 
-/// SQLite's page cache. Its default of 2 MB spills all the time during a large batch.
-const CACHE_KIB: u32 = 16_000;
-
 /// An open database of a thread.
 pub struct Sqlite {
     conn: Connection,
@@ -322,9 +319,7 @@ fn configure(conn: &mut Connection) -> rusqlite::Result<()> {
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
     // Otherwise a LIMIT of one that is bound has its statement prepared a second time.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-    conn.execute_batch(&format!(
-        "PRAGMA synchronous = FULL; PRAGMA cell_size_check = ON; PRAGMA cache_size = -{CACHE_KIB}"
-    ))
+    conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA cell_size_check = ON")
 }
 
 /// Waits for other writers in short, even steps. SQLite's own back-off grows to a tenth of a

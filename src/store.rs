@@ -43,12 +43,12 @@ pub enum Stored {
     },
 }
 
-/// Stores one event inside a transaction.
+/// Stores events inside a transaction. Returns what became of each.
 ///
 /// # Errors
 ///
 /// [`KeyConflict`](crate::Error::KeyConflict): a different event under the same key.
-pub type Put<'p> = dyn FnMut(&NewEvent<'_>) -> Result<Stored> + 'p;
+pub type Put<'p> = dyn FnMut(&[NewEvent<'_>]) -> Result<Vec<Stored>> + 'p;
 
 /// Which way a cursor may be moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -118,8 +118,7 @@ fn server_has_a_hundred_waiters_on_one_thread() {
     insert_by_other_means(dir.path(), "without a notice");
     assert_eq!(server.line(), "51");
     // The rest at once.
-    let rest = queue
-        .push_all(&mut |put| (52..=101).try_for_each(|_| put(&NewEvent::message("self", "")?).map(drop)));
+    let rest = queue.push_all(&mut |put| put(&vec![NewEvent::message("self", "")?; 50]).map(drop));
     assert_eq!(rest.unwrap().appended.last_id, Some(101));
     let mut woken: Vec<i64> = (52..=101).map(|_| server.line().parse().unwrap()).collect();
     woken.sort_unstable();

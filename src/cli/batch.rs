@@ -24,8 +24,11 @@ const IN_MEMORY: usize = 4 * 1024 * 1024;
 
 const CHUNK: usize = 256 * 1024;
 
+/// Lines are parsed and stored in pieces of about so many bytes.
+const PIECE: usize = 64 * 1024;
+
 /// Longest line, in bytes: no longer row fits the database.
-const MAX_LINE: u64 = 1_000_000_000;
+const MAX_LINE: usize = 1_000_000_000;
 
 /// Lines that can be read without waiting for anybody.
 pub struct Batch {
@@ -90,7 +93,7 @@ impl Batch {
         Ok(Batch { input, length, odd_sources: None, last_source: None })
     }
 
-    /// Hands over the events, in order.
+    /// Hands over the events, in order, some at a time.
     ///
     /// # Errors
     ///
@@ -99,7 +102,7 @@ impl Batch {
     pub fn for_each(
         &mut self,
         form: &Form,
-        take: &mut dyn FnMut(&NewEvent<'_>) -> crate::Result<()>,
+        take: &mut dyn FnMut(&[NewEvent<'_>]) -> crate::Result<()>,
     ) -> crate::Result<()> {
         let input: &mut dyn Read = match &mut self.input {
             Input::Stdin => &mut io::stdin(),
@@ -107,38 +110,50 @@ impl Batch {
         };
         let mut input = BufReader::with_capacity(CHUNK, input);
         let mut progress = Progress::of("storing the batch", Some(self.length));
-        let (mut line, mut number) = (Vec::new(), 0);
-        let mut last_source = String::new();
+        let (mut text, mut ends, mut number) = (Vec::new(), Vec::new(), 0);
         loop {
-            line.clear();
-            let read = input.by_ref().take(MAX_LINE + 1).read_until(b'\n', &mut line);
-            let read =
-                read.map_err(|e| Error::Other(format!("cannot read the batch, nothing was stored: {e}")))?;
-            if read == 0 {
-                break;
+            text.clear();
+            ends.clear();
+            while text.len() < PIECE && read_line(&mut input, &mut text)? {
+                ends.push(text.len());
             }
-            progress.advance(read as u64);
-            number += 1;
-            if number == 1 && line.starts_with(b"\xef\xbb\xbf") {
-                line.drain(..3);
+            if ends.is_empty() {
+                return Ok(());
             }
-            let event = if read as u64 > MAX_LINE {
-                Err(InvalidEvent(format!("is longer than {MAX_LINE} bytes")))
-            } else {
-                form.read(&line)
-            };
-            let event = event.map_err(|problem| Error::InvalidLine { line: number, problem })?;
-            let Some(event) = event else { continue };
-            if let Some(form) = event.source_warning() {
-                self.odd_sources.get_or_insert((0, number, form)).0 += 1;
+            let mut events = Vec::with_capacity(ends.len());
+            let mut start = 0;
+            for &end in &ends {
+                let mut line = &text[start..end];
+                start = end;
+                number += 1;
+                if number == 1 {
+                    line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
+                }
+                let event = match line.len() {
+                    ..=MAX_LINE => form.read(line),
+                    _ => Err(InvalidEvent(format!("is longer than {MAX_LINE} bytes"))),
+                };
+                let event = event.map_err(|problem| Error::InvalidLine { line: number, problem })?;
+                let Some(event) = event else { continue };
+                if let Some(form) = event.source_warning() {
+                    self.odd_sources.get_or_insert((0, number, form)).0 += 1;
+                }
+                events.push(event);
             }
-            last_source.clear();
-            last_source.push_str(&event.source);
-            take(&event)?;
+            if let Some(last) = events.last() {
+                self.last_source = Some(last.source.clone().into_owned());
+            }
+            take(&events)?;
+            progress.advance(text.len() as u64);
         }
-        self.last_source = (!last_source.is_empty()).then_some(last_source);
-        Ok(())
     }
+}
+
+/// Appends a line, of what is too long no more than its beginning. Returns false at the end.
+fn read_line(input: &mut impl BufRead, text: &mut Vec<u8>) -> crate::Result<bool> {
+    let read = input.take(MAX_LINE as u64 + 1).read_until(b'\n', text);
+    read.map(|read| read > 0)
+        .map_err(|e| Error::Other(format!("cannot read the batch, nothing was stored: {e}")))
 }
 
 /// How much a file still holds, in bytes. `None` for what is not a file.

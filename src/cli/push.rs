@@ -87,7 +87,7 @@ impl Push {
         };
         let mut batch = Batch::open(queue.files())?;
         let appended = queue.append(&mut |put| {
-            batch.for_each(&form, &mut |event| put(event).map(drop))?;
+            batch.for_each(&form, &mut |events| put(events).map(drop))?;
             signals::defer();
             Ok(())
         })?;

@@ -183,19 +183,6 @@ impl<'a> NewEvent<'a> {
         Ok(self)
     }
 
-    /// A copy that borrows nothing.
-    pub fn to_static(&self) -> NewEvent<'static> {
-        let owned = |text: &Cow<'a, str>| Cow::Owned(text.clone().into_owned());
-        NewEvent {
-            source: owned(&self.source),
-            kind: self.kind,
-            subtype: self.subtype.as_ref().map(owned),
-            content: owned(&self.content),
-            metadata: self.metadata.as_ref().map(owned),
-            idempotency_key: self.idempotency_key.as_ref().map(owned),
-        }
-    }
-
     /// The event as it is stored with that id and time.
     pub fn row<'r>(&'r self, id: i64, created_at: &'r str) -> Row<'r> {
         Row {

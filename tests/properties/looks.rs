@@ -204,15 +204,14 @@ fn run(filters: &[Filter], steps: Vec<Step>) -> Result<(), TestCaseError> {
             match &step {
                 Step::Push(parts) => {
                     let put_all = |put: &mut thread::store::Put<'_>| {
-                        parts.iter().try_for_each(|parts| put(&parts.event()).map(drop))
+                        parts.iter().try_for_each(|parts| put(&[parts.event()]).map(drop))
                     };
                     store.append(&mut |put| put_all(put)).unwrap();
                 }
                 Step::Fill(count) => {
                     let common = Parts::record("0");
-                    let put_all = |put: &mut thread::store::Put<'_>| {
-                        (0..*count).try_for_each(|_| put(&common.event()).map(drop))
-                    };
+                    let put_all =
+                        |put: &mut thread::store::Put<'_>| put(&vec![common.event(); *count]).map(drop);
                     store.append(&mut |put| put_all(put)).unwrap();
                 }
                 Step::Seek(consumer, at) => {

@@ -145,7 +145,7 @@ fn push_batch(place: &mut Place, lines: &[String]) -> thread::Result<u64> {
     let pushed = place.queue.push_all(&mut |put| {
         for (line, number) in lines.iter().zip(1..) {
             let event = NewEvent::from_json(line.as_bytes(), &defaults);
-            put(&event.map_err(|problem| Error::InvalidLine { line: number, problem })?)?;
+            put(&[event.map_err(|problem| Error::InvalidLine { line: number, problem })?])?;
         }
         Ok(())
     })?;

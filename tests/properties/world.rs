@@ -75,7 +75,7 @@ impl Place {
     /// Stores these in one transaction, and leaves the JSONL log as it is.
     pub fn store(&mut self, parts: &[Parts]) {
         let store = self.queue.store();
-        store.append(&mut |put| parts.iter().try_for_each(|parts| put(&parts.event()).map(drop))).unwrap();
+        store.append(&mut |put| parts.iter().try_for_each(|parts| put(&[parts.event()]).map(drop))).unwrap();
     }
 
     pub fn catch_up(&mut self) -> Result<()> {

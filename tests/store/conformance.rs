@@ -81,13 +81,13 @@ pub fn with_key<'e>(event: &NewEvent<'e>, key: &'e str) -> NewEvent<'e> {
 
 /// Stores events in one append.
 pub fn append(store: &mut dyn Store, events: &[NewEvent<'_>]) -> Result<Appended> {
-    store.append(&mut |put| events.iter().try_for_each(|event| put(event).map(drop)))
+    store.append(&mut |put| put(events).map(drop))
 }
 
 pub fn put(store: &mut dyn Store, event: &NewEvent<'_>) -> Result<Stored> {
     let mut stored = None;
     store.append(&mut |put| {
-        stored = Some(put(event)?);
+        stored = put(std::slice::from_ref(event))?.pop();
         Ok(())
     })?;
     Ok(stored.unwrap())
@@ -264,41 +264,52 @@ pub fn an_empty_append_stores_nothing(store: &mut dyn Store) {
 pub fn a_long_append_keeps_the_order(store: &mut dyn Store) {
     fill(store, 5);
     prune(store, EVERYTHING).unwrap();
-    // Every seventh has a key, and is put twice, at once and later.
+    // Every fortieth has a key, and is put twice, at once and later.
     let keyed = |n: i64| NewEvent::message("self", n.to_string()).unwrap().with_key(format!("k{n}")).unwrap();
+    let mut put_as: Vec<(NewEvent<'_>, i64)> = Vec::new();
+    for n in 6..=505 {
+        if n % 40 == 0 {
+            let again = [n, n, n - 80].into_iter().filter(|again| *again > 5);
+            put_as.extend(again.map(|again| (keyed(again), again)));
+        } else {
+            put_as.push((NewEvent::message("self", n.to_string()).unwrap(), n));
+        }
+    }
     let appended = store
         .append(&mut |put| {
-            for n in 6..=205 {
-                let event = NewEvent::message("self", n.to_string())?;
-                let stored = if n % 7 == 0 { put(&keyed(n))? } else { put(&event)? };
-                assert_eq!(stored, Stored::New(n));
-                for again in [n, n - 35].into_iter().filter(|again| *again > 5 && again % 7 == 0) {
-                    assert!(matches!(put(&keyed(again))?, Stored::Repeated { id, .. } if id == again));
-                }
+            let mut rest = &put_as[..];
+            for many in [1, 15, 16, 17, 31, 1, 200, usize::MAX] {
+                let (some, later) = rest.split_at(many.min(rest.len()));
+                rest = later;
+                let (events, ids): (Vec<_>, Vec<_>) = some.iter().cloned().unzip();
+                let id_of = |stored: &Stored| match *stored {
+                    Stored::New(id) | Stored::Repeated { id, .. } => id,
+                };
+                assert_eq!(put(&events)?.iter().map(id_of).collect::<Vec<_>>(), ids);
             }
             Ok(())
         })
         .unwrap();
-    assert_eq!((appended.count, appended.first_id, appended.last_id), (200, Some(6), Some(205)));
+    assert_eq!((appended.count, appended.first_id, appended.last_id), (500, Some(6), Some(505)));
     let stored = events(store);
-    assert_eq!(stored.len(), 200);
+    assert_eq!(stored.len(), 500);
     assert!(stored.iter().all(|event| event.content == event.id.to_string()));
     // Until one fails.
     let refused = store.append(&mut |put| {
-        (206..=300)
-            .try_for_each(|n| put(&NewEvent::message("self", "x")?.with_key(format!("k{n}"))?).map(drop))?;
-        put(&NewEvent::message("self", "different")?.with_key("k7")?).map(drop)
+        let mut more = vec![message("x"); 50];
+        more.push(with_key(&message("different"), "k80"));
+        put(&more).map(drop)
     });
-    assert!(matches!(refused, Err(Error::KeyConflict { id: 7, .. })));
-    assert_eq!((store.newest().unwrap(), events(store)), (205, stored));
+    assert!(matches!(refused, Err(Error::KeyConflict { id: 80, .. })));
+    assert_eq!((store.newest().unwrap(), events(store)), (505, stored));
 }
 
 pub fn an_append_is_all_or_nothing(store: &mut dyn Store) {
     fill(store, 1);
     let before = everything(store);
     let refused = store.append(&mut |put| {
-        assert_eq!(put(&message("a"))?, Stored::New(2));
-        assert_eq!(put(&with_key(&message("b"), "k"))?, Stored::New(3));
+        assert_eq!(put(&[message("a")])?, [Stored::New(2)]);
+        assert_eq!(put(&[with_key(&message("b"), "k")])?, [Stored::New(3)]);
         Err(Error::Other("enough".into()))
     });
     assert_eq!(refused.unwrap_err().to_string(), "enough");

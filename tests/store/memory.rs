@@ -108,7 +108,7 @@ impl Store for MemoryStore {
     fn append(&mut self, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Appended> {
         let before = self.newest;
         let mut appended = Appended { created_at: time::now(), ..Appended::default() };
-        let fed = feed(&mut |event| {
+        let mut put = |event: &NewEvent<'_>| {
             let stored = self.put(event, &appended.created_at)?;
             if let Stored::New(id) = stored {
                 appended.count += 1;
@@ -116,7 +116,8 @@ impl Store for MemoryStore {
                 appended.last_id = Some(id);
             }
             Ok(stored)
-        });
+        };
+        let fed = feed(&mut |events| events.iter().map(&mut put).collect());
         if fed.is_err() {
             self.newest = before;
             self.events.split_off(&(before + 1));

@@ -379,7 +379,7 @@ fn append(store: &mut dyn Store, parts: &[Parts], fail: usize) -> Result<String>
                 Some(key) => event.with_key(key)?,
                 None => event,
             };
-            told.push(put(&event)?);
+            told.extend(put(&[event])?);
         }
         Ok(())
     })?;

@@ -133,7 +133,7 @@ fn an_append_is_seen_when_it_is_whole_and_other_writers_wait_for_it() {
     std::thread::scope(|scope| {
         writer
             .append(&mut |put| {
-                put(&message("a"))?;
+                put(&[message("a")])?;
                 let (began, has_begun) = std::sync::mpsc::channel();
                 let path = &path;
                 scope.spawn(move || {
@@ -143,7 +143,7 @@ fn an_append_is_seen_when_it_is_whole_and_other_writers_wait_for_it() {
                 });
                 has_begun.recv().unwrap();
                 assert_eq!(ids(&mut reader), [0; 0]);
-                put(&message("b")).map(drop)
+                put(&[message("b")]).map(drop)
             })
             .unwrap();
         // The other writer's event may have followed.

@@ -77,7 +77,7 @@ fn store_once(
     if in_doubt && is_there(queue, after, events)? {
         return Ok(());
     }
-    queue.push_all(&mut |put| events.iter().try_for_each(|event| put(event).map(drop))).map(drop)
+    queue.push_all(&mut |put| put(events).map(drop)).map(drop)
 }
 
 /// Whether these events were stored, one after another, after that id.

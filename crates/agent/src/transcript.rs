@@ -100,7 +100,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let path = Queue::init(root.path().join("talk")).unwrap();
         let mut queue = Queue::open(path).unwrap();
-        queue.push_all(&mut |put| events.iter().try_for_each(|event| put(event).map(drop))).unwrap();
+        queue.push_all(&mut |put| put(events).map(drop)).unwrap();
         (root, queue)
     }
 
