@@ -132,14 +132,9 @@ impl Drop for Gateway {
         // The agents of its sessions outlive it on purpose.
         for session in std::fs::read_dir(self.root()).into_iter().flatten().flatten() {
             if session.path().join("events.db").exists() {
-                let stop = Command::new(program("thread-agent"))
-                    .arg("stop")
-                    .arg("--thread")
-                    .arg(session.path())
-                    .stdout(Stdio::null())
-                    .stderr(Stdio::null())
-                    .status();
-                let _ = stop;
+                let mut stop = Command::new(program("thread-agent"));
+                stop.arg("stop").arg("--thread").arg(session.path());
+                let _ = stop.stdout(Stdio::null()).stderr(Stdio::null()).status();
             }
         }
     }
