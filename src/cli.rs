@@ -102,7 +102,7 @@ Exit codes:
 
 If you are an agent and new to this, read `thread guide`.";
 
-/// What somebody sees who types the name of the program alone.
+/// What `thread` alone prints.
 const ORIENTATION: &str = "\
 thread keeps durable event queues for agents: each is a directory, and there is no daemon.
 
@@ -116,7 +116,7 @@ The first minute:
 Next: `thread --help` lists all commands; `thread guide` is for agents.
 ";
 
-/// Lists the commands, each by its type and its module, which bears its name.
+/// Lists the commands, each by its type and its module, which has its name.
 macro_rules! commands {
     ($($(#[$attribute:meta])* $kind:ident in $name:ident,)*) => {
         #[derive(Subcommand)]
@@ -237,8 +237,8 @@ fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
     }
 }
 
-/// The help that was asked for, with the programs beside this one. Looking for them takes time, so only
-/// who asks for help does it.
+/// The help that was asked for, with the programs beside this one. Looking for them takes time, so it is
+/// done only for help.
 fn help(args: &[OsString]) -> Option<clap::Error> {
     let programs = external::listed();
     let long = format!("{programs}{EXAMPLE}\n\n{REFERENCE}");
@@ -307,7 +307,7 @@ fn asks_for_json(args: &[OsString]) -> bool {
 fn warn_if_clamped(moved: Moved, asked: i64) {
     if let Moved::Clamped(newest) = moved {
         output::warn(format_args!(
-            "event {asked} does not exist yet; the cursor is at {newest}, so that nothing future is skipped"
+            "event {asked} does not exist yet; the cursor is at {newest}, so that no future event is skipped"
         ));
     }
 }

@@ -33,7 +33,7 @@ pub enum Error {
     #[error("{} cannot use write-ahead logging (it stays in mode '{mode}')", path.display())]
     NoWal { path: PathBuf, mode: String },
     /// The absolute path of a thread, or where its links lead to, is longer than SQLite can open.
-    #[error("{} is {length} bytes long as a path, and SQLite takes no more than {MAX_PATH}", path.display())]
+    #[error("the path {} is {length} bytes long, and SQLite takes no more than {MAX_PATH}", path.display())]
     PathTooLong { path: PathBuf, length: usize },
     /// The directory no longer holds the thread that was opened.
     #[error("{} was moved or removed", .0.display())]

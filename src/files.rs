@@ -167,7 +167,7 @@ impl Files {
         rustix::fs::lstat(self.path.join(DB)).is_ok_and(|db| identity(&db) == self.home)
     }
 
-    /// The lock that whoever runs a consumer's handler holds.
+    /// The lock that is held while a consumer's handler runs.
     pub fn consumer_lock(&self, consumer: &ConsumerId) -> PathBuf {
         Path::new("run").join(format!("{}.lock", self.stem_of(consumer)))
     }
@@ -238,7 +238,7 @@ impl Files {
         tempfile::tempfile_in(self.path_of(dir))
     }
 
-    /// Makes a directory of the thread, unless it is there: open to whoever `events.db` is open to.
+    /// Makes a directory of the thread, unless it exists: open to the same users as `events.db`.
     pub fn make_dir(&self, name: impl AsRef<Path>) -> io::Result<()> {
         let path = name.as_ref();
         let (dir, name) = self.parent(path)?;
@@ -334,7 +334,7 @@ impl Files {
         }
     }
 
-    /// Sets the times of a file to now, making it first if need be. Whoever watches it hears of it.
+    /// Sets the times of a file to now, making it first if need be. This notifies those who watch it.
     pub fn touch(&self, name: impl AsRef<Path>) -> io::Result<()> {
         let file = self.open_file(name, Access::Write)?;
         let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };

@@ -1,9 +1,9 @@
 //! `events.jsonl`, the log for people: a projection of the table.
 //!
 //! The sealed files and then `events.jsonl`, read in order, are exactly the rows that were ever
-//! stored, by id, one line each. Nobody appends "his" event. Whoever pushed takes the writer's lock
-//! and writes whatever the table has beyond the last line, his own event and anybody else's: so no
-//! line is missing, doubled or out of order, however many push at once and wherever one was killed.
+//! stored, by id, one line each. No push appends its own event: it takes the writer's
+//! lock and writes whatever the table has beyond the last line, its own event and any others. So no
+//! line is missing, duplicated or out of order, however many push at once and wherever one was killed.
 //!
 //! What the writer knows of the file is in the lock file itself, `run/_jsonl`. As long as the file is
 //! just as that says (inode, length, modification time), only what is new is looked at. Anything

@@ -2,7 +2,7 @@
 //!
 //! A *thread* is a directory with one SQLite database, a JSONL log for people, lock files and logs.
 //! Programs push events into it; consumers subscribe with a shell command and an SQL filter; a push
-//! starts the handler of whoever has something new, one process per consumer.
+//! starts the handlers of the consumers that have something new, one process per consumer.
 //!
 //! ```
 //! use thread::{After, NewEvent, Queue};

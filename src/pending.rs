@@ -2,7 +2,7 @@
 //!
 //! How far a filter was evaluated without a match is remembered with the subscription (see
 //! [`ScanWatermark`](crate::model::subscription::ScanWatermark)), so that no event is asked about
-//! twice, whoever asks.
+//! twice, whichever process asks.
 
 use std::time::Instant;
 

@@ -301,7 +301,7 @@ impl Queue {
     }
 
     /// Waits until there is an event after `id`, for at most `timeout`. Returns whether there is. Each
-    /// call watches anew: whoever waits in a loop for long uses [`Queue::watcher`].
+    /// call starts a new watch: to wait repeatedly, use [`Queue::watcher`].
     ///
     /// # Errors
     ///
@@ -362,7 +362,7 @@ impl Queue {
         Ok(look)
     }
 
-    /// Whoever looks must log: a failure is reported only once.
+    /// Every look must be followed by this: a failure is reported only once.
     fn log_failures(&self, subscription: &Subscription, look: &Look) {
         // A filter that fails on everything must not fill the log: the first few tell the story.
         const SHOWN: usize = 10;

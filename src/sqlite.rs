@@ -323,7 +323,7 @@ fn configure(conn: &mut Connection) -> rusqlite::Result<()> {
 }
 
 /// Waits for other writers in short, even steps. SQLite's own back-off grows to a tenth of a
-/// second, so that whoever waited longest is the last to notice a free database.
+/// second, so that the one that waited longest is the last to notice a free database.
 fn wait_for_others(conn: &mut Connection, limit: Duration) -> rusqlite::Result<()> {
     let mut began = Instant::now();
     conn.busy_handler(Some(move |times| {

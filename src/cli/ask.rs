@@ -1,7 +1,7 @@
 //! `thread ask`: pushing a question and waiting for its answer.
 //!
 //! The wait reads on from the question's own id, so an answer that comes before it begins is found. The
-//! question stays stored whatever becomes of whoever asks.
+//! question stays stored whatever happens to the process that asked.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ use crate::queue::{Queue, Remaining, Selection};
 /// the question stays stored.
 ///
 /// Run again with the same --idempotency-key, it does not push the question again, and prints at once an
-/// answer that has come meanwhile.
+/// answer that has come in the meantime.
 #[derive(Args)]
 #[command(after_help = "\
 Example:

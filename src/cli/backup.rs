@@ -20,7 +20,7 @@ use crate::care::backup;
 /// one. To restore a thread, stop whatever pushes and stop its running consumers, move the old thread away,
 /// move the backup into its place, and resume its consumers.
 ///
-/// The directory must be new or empty. The backup appears complete or not at all; one that was killed
+/// The directory must be new or empty. The backup appears complete or not at all. If it is killed, it
 /// leaves a directory beside it whose name ends in `.partial-` and six letters, which can be removed.
 #[derive(Args)]
 #[command(after_help = "\

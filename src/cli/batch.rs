@@ -19,12 +19,12 @@ use crate::error::Error;
 use crate::files::Files;
 use crate::model::event::{Defaults, InvalidEvent, NewEvent};
 
-/// Beyond so many bytes what comes through a pipe goes to a file.
+/// Input from a pipe that is longer than this, in bytes, goes to a file.
 const IN_MEMORY: usize = 4 * 1024 * 1024;
 
 const CHUNK: usize = 256 * 1024;
 
-/// Lines are parsed and stored in pieces of about so many bytes.
+/// Lines are parsed and stored in pieces of about this many bytes.
 const PIECE: usize = 64 * 1024;
 
 /// Longest line, in bytes: no longer row fits the database.
@@ -84,7 +84,7 @@ impl Batch {
                 if length == 0 && stdin_is_closed() {
                     return Err(Failure::failed(
                         "cannot read the batch from stdin, which is closed or not connected to anything",
-                        "connect it; nothing was stored",
+                        "give it a file or a pipe; nothing was stored",
                     ));
                 }
                 (Input::Spool(spool), length)

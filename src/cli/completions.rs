@@ -11,7 +11,7 @@ use super::{Cli, Command, Globals, output};
 use crate::model::event::Type;
 use crate::model::subscription::ConsumerId;
 
-/// Print a script for a shell that completes commands and consumers
+/// Print a shell script that completes commands and consumers
 ///
 /// Save it where the shell looks for such scripts, as in the examples, and open a new shell. In bash, zsh
 /// and fish the script asks thread for the names of consumers; everything else is in the script itself,

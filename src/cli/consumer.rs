@@ -17,7 +17,7 @@ pub struct ConsumerArg {
     consumer: Option<String>,
 }
 
-/// What commands take after the consumer's name, or by an option of its own.
+/// What commands take after the consumer's name, or from an option of its own.
 pub struct Second<'a, T> {
     /// What it is: "event id".
     pub what: &'a str,
@@ -31,12 +31,15 @@ impl ConsumerArg {
     /// The name given by a word, `--consumer` or `THREAD_CONSUMER`, if any.
     pub fn name(&self) -> Result<Option<String>> {
         if self.word.is_some() && self.consumer.is_some() {
-            return Err(Failure::usage("the consumer is named twice", "name it as a word or by --consumer"));
+            return Err(Failure::usage(
+                "the consumer is given twice",
+                "give it as an argument or with --consumer",
+            ));
         }
         let name = self.word.clone().or_else(|| self.consumer.clone());
         match name.map(Ok).or_else(from_environment).transpose()? {
             Some(name) if name.is_empty() => {
-                Err(Failure::usage("the consumer's name is empty", "name the consumer"))
+                Err(Failure::usage("the consumer's name is empty", "give its name"))
             }
             name => Ok(name),
         }
@@ -48,7 +51,7 @@ impl ConsumerArg {
     }
 
     pub fn required(&self) -> Result<String> {
-        let missing = || Failure::usage("no consumer given", "name it, or set THREAD_CONSUMER");
+        let missing = || Failure::usage("no consumer given", "give its name, or set THREAD_CONSUMER");
         self.name()?.ok_or_else(missing)
     }
 
@@ -60,13 +63,13 @@ impl ConsumerArg {
         }
     }
 
-    /// The only word, where `--consumer` says who is meant, so that the word is something else.
+    /// The only word, if `--consumer` gives the consumer, so that the word is something else.
     pub fn spare_word(&mut self) -> Option<String> {
         self.consumer.as_ref().and(self.word.take())
     }
 
-    /// Reads what stands after the consumer's name, or by its option. A single word is it, and not the
-    /// consumer, where `--consumer` or `THREAD_CONSUMER` says who is meant. `None` if it is not given.
+    /// Reads what stands after the consumer's name, or its option. A single word is that value, not the
+    /// consumer, if `--consumer` or `THREAD_CONSUMER` gives the consumer. `None` if it is not given.
     pub fn second<T>(
         &mut self,
         second: Second<'_, T>,
@@ -80,11 +83,11 @@ impl ConsumerArg {
         match (given, word) {
             (Some(_), Some(_)) => Err(Failure::usage(
                 format_args!("the {what} is given twice"),
-                format_args!("give it as a word or by --{option}"),
+                format_args!("give it as an argument or with --{option}"),
             )),
             (None, Some(word)) => parse(&word)
                 .map(Some)
-                .map_err(|why| Failure::usage(format_args!("'{word}' is no {what}"), why)),
+                .map_err(|why| Failure::usage(format_args!("invalid {what} '{word}'"), why)),
             (given, None) => Ok(given),
         }
     }
@@ -97,7 +100,7 @@ impl ConsumerArg {
     ) -> Result<T> {
         let missing = Failure::usage(
             format_args!("no {} given", second.what),
-            format_args!("give it after the consumer's name, or by --{}", second.option),
+            format_args!("give it after the consumer's name, or with --{}", second.option),
         );
         self.second(second, parse)?.ok_or(missing)
     }
@@ -105,5 +108,5 @@ impl ConsumerArg {
 
 fn from_environment() -> Option<Result<String>> {
     let name = environment::variable("THREAD_CONSUMER")?;
-    Some(name.into_string().map_err(|_| Failure::usage("THREAD_CONSUMER is not UTF-8", "set it anew")))
+    Some(name.into_string().map_err(|_| Failure::usage("THREAD_CONSUMER is not UTF-8", "set it correctly")))
 }

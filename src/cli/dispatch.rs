@@ -1,4 +1,4 @@
-//! `thread dispatch`: starting whoever has something pending, once or from now on.
+//! `thread dispatch`: starting the consumers that have something pending, once or from now on.
 
 use std::path::PathBuf;
 use std::time::Duration;

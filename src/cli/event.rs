@@ -20,8 +20,8 @@ pub struct EventArgs {
     /// The payload, or - to read it from stdin: any size, byte for byte, UTF-8
     #[arg(value_name = "TEXT", conflicts_with_all = ["content", "content_file"])]
     text: Option<String>,
-    /// Who sends it, e.g. external:telegram:tg-main:dm:alice:alice, internal:dm:default:bot or self
-    /// [default: self in a handler, else one with the name of your user]
+    /// Who sends it, e.g. self, internal:dm:default:bot or external:telegram:tg-main:dm:alice:alice
+    /// [default: self in a handler, else internal:dm:default:<user>]
     #[arg(long, allow_hyphen_values = true)]
     pub source: Option<String>,
     /// message (between actors) or record (an actor's own trace) [default: message]
@@ -96,7 +96,7 @@ impl EventArgs {
             (.., Some(text)) => Ok(text.clone()),
             (None, None, None) => Err(Failure::usage(
                 "the event has no content",
-                "give it as a word, or - to read it from stdin; nothing was stored",
+                "give it as an argument, or - to read it from stdin; nothing was stored",
             )),
         }
     }
@@ -122,7 +122,7 @@ fn read_content(path: &Path) -> Result<String> {
     if from_stdin && bytes.is_empty() && stdin_is_closed() {
         return Err(Failure::failed(
             "cannot read the content from stdin, which is closed or not connected to anything",
-            "connect it, or store an empty event with --content ''; nothing was stored",
+            "give it a file or a pipe, or store an empty event with --content ''; nothing was stored",
         ));
     }
     if bytes.len() as u64 > MAX_CONTENT {

@@ -28,12 +28,12 @@ pub struct Globals {
 }
 
 impl Globals {
-    /// Goes where `-C` says.
+    /// Changes to the directories that `-C` names.
     pub fn enter(&self) -> Result<()> {
         for dir in &self.directories {
             environment::enter(dir).with_hint(
                 format_args!("cannot work in {}", dir.display()),
-                "name a directory that is there with -C",
+                "give -C a directory that exists",
             )?;
         }
         Ok(())

@@ -137,7 +137,7 @@ impl Info {
             Format::Text => report.to_text(),
             Format::Prometheus => prometheus::render(&report),
             Format::Table => {
-                // Whoever reads a pipe or a file cuts for themselves.
+                // A pipe or a file gets whole lines.
                 let width = terminal_size::terminal_size_of(&stdout).map(|(width, _)| width.0);
                 let width = width.filter(|&width| width > 0).or(stdout.is_terminal().then_some(80));
                 table::render(&report, width, output::coloured(&stdout))

@@ -24,7 +24,7 @@ pub struct Init {
     /// If it is a thread already, leave it as it is and exit 0
     #[arg(long)]
     if_missing: bool,
-    /// Open it to nobody but you; otherwise the umask decides, as for any file
+    /// Let nobody but you read it; otherwise the umask decides, as for any file
     #[arg(long)]
     private: bool,
 }

@@ -101,7 +101,7 @@ fn copy(file: &mut File, path: &Path, output: &mut Foreign) -> Result<Reader> {
     }
 }
 
-/// Where the last `lines` lines begin. Reads backwards, so that the size of the file is no matter.
+/// Where the last `lines` lines begin. Reads backwards, so that the size of the file does not matter.
 fn start_of_tail(file: &mut File, lines: u64) -> io::Result<u64> {
     const CHUNK: u64 = 64 * 1024;
     let length = file.metadata()?.len();

@@ -41,7 +41,7 @@ pub struct Peek {
     /// The events since then: 90s, 1h or 2d ago, or a time like 2026-03-18T10:30:00Z or 2026-03-18 (UTC)
     #[arg(long, value_name = "WHEN", value_parser = when)]
     since: Option<Time>,
-    /// The events until then
+    /// Only events before then
     #[arg(long, value_name = "WHEN", value_parser = when, conflicts_with = "follow")]
     until: Option<Time>,
     /// Only events of this type: message or record
@@ -58,7 +58,7 @@ pub struct Peek {
     /// Print JSON content as JSON rather than as a string, for jq '.content.x'
     #[arg(long, conflicts_with = "pretty")]
     parse: bool,
-    /// Print in a form for people
+    /// Print in a human-readable form
     #[arg(long)]
     pretty: bool,
 }
@@ -139,7 +139,7 @@ impl Peek {
     /// The filter that was given, and what further options ask for.
     fn whole_filter(&self) -> Result<Option<Filter>> {
         let text = self.filter.as_deref().unwrap_or_default();
-        // On its own, so that a mistake in it is told in its own words.
+        // Checked on its own, so that the error quotes it as it was given.
         let given = Filter::new(text, Scope::Reading).map_err(Error::from)?;
         if compares_two_forms_of_time(text) {
             output::warn(

@@ -27,7 +27,7 @@ Examples:
 pub struct Prune {
     #[command(flatten)]
     old: OldArgs,
-    /// Also delete, or only, the parts of the JSONL log that were sealed longer ago than this
+    /// Delete the parts of the JSONL log that were sealed longer ago than this; may be given alone
     #[arg(long, value_name = "D", value_parser = duration::parse, allow_hyphen_values = true)]
     sealed_older_than: Option<Duration>,
     /// Only events of this subtype
@@ -80,7 +80,7 @@ impl Prune {
         let old = self.old.old();
         if old.is_none() && (self.sealed_older_than.is_none() || self.subtype.is_some() || self.force) {
             return Err(Failure::usage(
-                "which events to delete is not given",
+                "nothing says which events to delete",
                 "give one of --before-id, --older-than and --keep, or only --sealed-older-than",
             ));
         }

@@ -165,7 +165,7 @@ pub fn check_answered(queue: &mut Queue, id: Option<i64>) -> Result<()> {
     ))
 }
 
-/// Lays aside what to print should memory run out.
+/// Prepares what to print should memory run out.
 pub fn lay_aside(id: i64, globals: &Globals) {
     match globals.json {
         true => signals::stored(0, format_args!("{{\"id\":{id},\"dispatch\":\"failed\"}}\n")),
@@ -214,7 +214,7 @@ fn wait_for_delivery(queue: &mut Queue, sync: Option<Duration>, first: i64, last
 }
 
 /// What follows a commit: the JSONL log, then the consumers. Whatever happens, the events stay stored.
-/// Returns one word for what became of the waking.
+/// Returns one word for how they were woken.
 fn finish(queue: &mut Queue, source: &str, progress: &mut dyn FnMut(u64)) -> &'static str {
     if let Err(e) = queue.publish(progress) {
         let advice = match e {

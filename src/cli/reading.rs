@@ -20,7 +20,7 @@ use crate::queue::{Queue, Remaining, Selection};
 /// How many events are printed by default.
 const LIMIT: u64 = 100;
 
-/// About so many bytes are read before they are printed.
+/// About this many bytes are read before they are printed.
 const PAGE_BYTES: usize = 256 * 1024;
 
 #[derive(Args)]

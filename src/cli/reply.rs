@@ -35,7 +35,7 @@ impl Reply {
     }
 }
 
-/// The event that this process was started for, where whoever started it says so.
+/// The event that this process was started for, if `THREAD_EVENT_ID` says so.
 fn event_of_the_run() -> Result<i64> {
     let missing =
         || Failure::usage("no event to answer was given", "give its id with --to; nothing was stored");

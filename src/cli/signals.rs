@@ -24,8 +24,8 @@ static BEFORE: OnceLock<libc::sigset_t> = OnceLock::new();
 /// Whether it is too late to interrupt this command, or it has been.
 static DECIDED: AtomicBool = AtomicBool::new(false);
 
-/// Lets this process hear of its children's ends, even when whoever started it ignored or blocked the
-/// signal that says so, and makes a write past the limit on file sizes an error of that write.
+/// Lets this process notice the end of its children, even if the process that started it ignored or
+/// blocked the signal for that, and makes a write past the limit on file sizes an error of that write.
 pub fn begin() {
     // SAFETY: these calls take plain values or a set that lives on this stack.
     unsafe {
@@ -77,8 +77,8 @@ pub fn on_interrupt(failure: Option<&Failure>, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// From now on signals wait until the process ends: whoever has stored something, or holds a lock at which
-/// others are turned away, carries through what follows. Job control still works, and so do the signals
+/// From now on signals wait until the process ends: one that has stored something, or holds a lock that
+/// turns others away, must finish what follows. Job control still works, and so do the signals
 /// that say that this process is broken. Only the first call does anything.
 pub fn defer() {
     static ONCE: Once = Once::new();
@@ -104,7 +104,7 @@ pub fn defer() {
 }
 
 /// Ends what [`defer`] began: signals are what they were, but that INT, TERM and HUP end this process at
-/// once and silently, and so does one that came meanwhile. For whoever only waits now.
+/// once and silently, and so does one that came meanwhile. For a command that only waits now.
 pub fn allow() {
     // SAFETY: these calls take plain values, or a set that was made by the system.
     unsafe {
@@ -140,7 +140,7 @@ static ANSWERED: AtomicBool = AtomicBool::new(false);
 static CODE: AtomicU8 = AtomicU8::new(0);
 
 /// From now on this process does not fail, whatever becomes of it: what it was asked to store is stored,
-/// and whoever pushes again when a push has failed would store it twice. Where memory runs out, which
+/// and a caller that pushes again after a failure would store it twice. Where memory runs out, which
 /// aborts the process, it prints `short_answer` and a warning, and ends with `code`. Needs no memory
 /// itself.
 pub fn stored(code: u8, short_answer: fmt::Arguments<'_>) {

@@ -16,7 +16,7 @@ use crate::run::stop::{Stopped, stop};
 /// End a consumer's run, or its wait between two attempts
 ///
 /// Sends the signal to the whole process group of the run, and KILL to what is left after --kill-after.
-/// Returns once all of it is gone. The consumer is then stalled: the next matching event or `thread resume`
+/// Returns once the group is gone. The consumer is then stalled: the next matching event or `thread resume`
 /// starts it again. This does not count as a failed attempt. Exits 1 if there is nothing to stop.
 #[derive(Args)]
 #[command(after_help = "Example:\n  thread stop -t inbox bot --kill-after 30s")]

@@ -81,7 +81,7 @@ pub struct Subscribe {
     /// Where the handler runs; a relative path moves along with the thread [default: the current directory]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     cwd: Option<PathBuf>,
-    /// A variable for the handler's environment, readable by whoever can read the thread; may be given
+    /// A variable for the handler's environment, readable by anybody who can read the thread; may be given
     /// several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
@@ -218,7 +218,7 @@ impl Subscribe {
             (Some(_), Some(_)) => {
                 return Err(Failure::usage(
                     "the handler is given twice",
-                    "give it as a word or by --handler",
+                    "give it as an argument or with --handler",
                 ));
             }
             (word, option) => word.or(option),

@@ -9,8 +9,8 @@ use crate::run::control::notify_supervisors;
 
 /// Remove a consumer's subscription
 ///
-/// A run under way finishes and is not followed by another. The cursor stays, so that
-/// subscribing the same consumer again goes on where it stopped.
+/// A run under way finishes and is not followed by another. The cursor and dead letters stay: if it is
+/// subscribed again, the consumer continues where it was.
 #[derive(Args)]
 #[command(after_help = "Example:\n  thread unsubscribe -t inbox bot")]
 pub struct Unsubscribe {

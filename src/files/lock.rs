@@ -4,7 +4,7 @@
 //! goes when the last copy closes or anyone who shares it unlocks. So a consumer stays exclusive even when its
 //! supervisor is killed, because the handler holds a copy; and the end of a run must *unlock* and not merely
 //! close, or a process that the handler left in the background would keep the consumer busy for ever. Nobody
-//! takes a lock to see whether it is free: whoever did hold one looks again after releasing it.
+//! takes a lock to see whether it is free: a process that held one looks again after releasing it.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -60,7 +60,7 @@ impl Lock {
         }
     }
 
-    /// Adopts the lock on `name` that whoever started this process holds and passed on as descriptor
+    /// Adopts the lock on `name` that the process that started this one holds and passed on as descriptor
     /// `fd`; `None` when that descriptor is not this lock.
     ///
     /// # Safety

@@ -32,7 +32,7 @@ pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
 }
 
 /// The directories that get a new entry when `path` is made with all its parents. Its own is always
-/// among them: whoever made it before may not have come to sync that.
+/// among them: the process that made it may not have got to syncing that.
 pub(crate) fn parents_to_sync(path: &Path) -> Vec<PathBuf> {
     // The first that is there holds the name of the first that is new.
     let parents = || path.ancestors().skip(1);

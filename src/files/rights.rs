@@ -1,4 +1,4 @@
-//! Who may read and write a thread's files: what is made later is open to whoever `events.db` is open to.
+//! Who may read and write a thread's files: those made later are open to the same users as `events.db`.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -8,8 +8,8 @@ use super::{DB, WAL, identity};
 /// A clock that stamps files may move in steps as long as this.
 const CLOCK_STEP: Duration = Duration::from_millis(50);
 
-/// What a database and its write-ahead log look like from outside. A commit changes it, whoever
-/// commits.
+/// What a database and its write-ahead log look like from outside. A commit by any
+/// program changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// Identifies the thread: see [`Files::home`](super::Files::home).

@@ -1,6 +1,6 @@
 //! Hearing that a file of the thread was touched, at no cost while nothing happens.
 //!
-//! A push touches `run/_commit` when its event can be read everywhere, so whoever waits looks once
+//! A push touches `run/_commit` when its event can be read everywhere, so waiters look once
 //! after each notice. A commit by another program touches nothing: waiters also look once a second.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

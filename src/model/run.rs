@@ -46,9 +46,9 @@ pub struct Options {
     pub backoff: Vec<Duration>,
     /// How long a run may take.
     pub timeout: Option<Duration>,
-    /// Variables that the handler gets, whoever dispatches.
+    /// Variables that the handler gets, whichever process dispatches.
     pub env: BTreeMap<String, String>,
-    /// Of the dispatcher's environment the handler gets only what no program can do without.
+    /// From the dispatcher's environment the handler gets only what no program can do without.
     pub clear_env: bool,
     /// Nobody starts the consumer: it reads for itself.
     pub no_handler: bool,
@@ -241,7 +241,7 @@ pub fn decide(state: &RunState, options: &Options, newer: bool, now: Time) -> Ac
         return Action::None;
     }
     match state.phase {
-        // A run whose supervisor is gone is settled by whoever has the lock.
+        // A run whose supervisor is gone is settled by the process that has the lock.
         Phase::Idle | Phase::Running => Action::Start,
         Phase::Waiting => {
             let left = state.next_try.zip(state.since).and_then(|(next, since)| (next - since).to_std().ok());

@@ -58,7 +58,7 @@ impl Queue {
     }
 
     /// Waits until all recipients have acknowledged their events or one of these is a dead letter, for at
-    /// most `timeout`. Whoever is no longer subscribed is not waited for.
+    /// most `timeout`. A consumer that is no longer subscribed is not waited for.
     ///
     /// # Errors
     ///

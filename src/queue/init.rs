@@ -42,8 +42,8 @@ pub fn init(path: &Path, open_to_others: bool) -> Result<PathBuf> {
     }
     let lock = Lock::take(&files, LOCK, PATIENCE)?;
     let made = refuse_occupied(&files).and_then(|()| put_in_place(&files, parents));
-    // Whoever waits for this lock, or makes a new one, finds what has been made. Where nothing was, a
-    // new one would let two work at once.
+    // A process that waits for this lock, or makes a new one, finds what has been made. If nothing was
+    // made, a new lock would let two work at once.
     if files.exists(DB) {
         drop(files.remove(LOCK));
     }

@@ -1,7 +1,7 @@
 //! Being told to end, in two steps: to finish what is under way, and then to end it.
 //!
-//! The library sets no signal handlers. Whoever runs a supervisor or a worker passes on what it is
-//! told: each byte on a socket is one request.
+//! The library sets no signal handlers. The program that runs a supervisor or a worker passes on the
+//! signals it gets: each byte on a socket is one request.
 
 use std::cell::Cell;
 use std::io::{self, Read};

@@ -1,4 +1,4 @@
-//! Starting processes that owe nothing to whoever started them.
+//! Starting processes that do not depend on the one that started them.
 //!
 //! A detached process has its own session, default signal handling, `/dev/null` on its standard descriptors, and
 //! no other descriptor but a lock that it is to hold. Otherwise a notifier that waits for its pipe to close would
@@ -47,7 +47,7 @@ fn prepare_child(lock: Option<RawFd>) -> io::Result<()> {
     // SAFETY: these calls take plain values or a set that lives on this stack.
     unsafe {
         for signal in 1..=64 {
-            // One that is pending, because whoever started this one had it blocked, was not meant for
+            // One that is pending, because it was blocked when this process was started, was not meant for
             // this session; ignoring it forgets it. Fails for KILL, STOP and the C library's own,
             // which have no other handling anyway.
             libc::signal(signal, libc::SIG_IGN);
@@ -86,7 +86,7 @@ const KEPT: [&str; 9] =
 const USUAL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// The environment of a handler, but for what it is told of its thread. The folder of this program
-/// stands last on its `PATH`, so that a handler can call it whoever dispatched.
+/// stands last on its `PATH`, so that a handler can call it, whichever process dispatched.
 pub fn handler_environment(options: &Options) -> BTreeMap<OsString, OsString> {
     let is_kept =
         |name: &OsString| KEPT.iter().any(|kept| name == kept) || name.as_encoded_bytes().starts_with(b"LC_");

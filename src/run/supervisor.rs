@@ -2,7 +2,7 @@
 //! between its attempts.
 //!
 //! [`spawn`] hands a consumer's lock to a new process. It starts the handler (which holds a copy of the lock),
-//! reaps it, unlocks, and looks again: whoever found the lock held had committed before, so no wake-up is lost.
+//! reaps it, unlocks, and looks again: a push that found the lock held had committed before, so no wake-up is lost.
 //! Each run has an open file description of its own, so what it leaves in the background cannot hold the next
 //! one's lock. The database is not open while the handler runs or the supervisor waits.
 
@@ -117,7 +117,7 @@ impl Supervisor<'_> {
                 return Ok(());
             };
             if subscription.state.phase == Phase::Running {
-                // Whoever supervised that run is dead, or the lock would not be ours.
+                // The supervisor of that run is dead, or the lock would not be ours.
                 match self.patiently(|| self.settle_abandoned(&mut queue, &subscription))? {
                     Some(settled) => subscription = settled,
                     None => continue,
@@ -328,7 +328,7 @@ impl Supervisor<'_> {
                 && let Some(stop) = self.stop_request(subscription)
                 && followed != Some(stop)
             {
-                // Once for each request: whoever asks does so until the run is gone.
+                // Once for each request: `stop` repeats its request until the run is gone.
                 followed = Some(stop);
                 running.end(stop.signal, Duration::from_millis(stop.kill_after_ms));
             }

@@ -1,8 +1,8 @@
 //! Waking consumers after something was stored: through a notifier, by dispatching, or not at all.
 //!
 //! A notifier is never trusted: after it, a process in the background, one per thread, waits a second and then
-//! dispatches. The same process looks through backlogs that are too long for a push. Whoever finds its lock held
-//! had committed before, and it looks once more after letting go.
+//! dispatches. The same process looks through backlogs that are too long for a push. A push that finds its lock
+//! held had committed before, and it looks once more after releasing it.
 
 use std::os::fd::RawFd;
 use std::path::Path;
@@ -46,7 +46,7 @@ pub enum Waking {
     LeftToOwner,
 }
 
-/// Wakes whoever has something pending, in the way the launcher says, on behalf of `source`.
+/// Wakes the consumers that have something pending, in the way the launcher says, on behalf of `source`.
 ///
 /// # Errors
 ///
@@ -139,7 +139,7 @@ pub unsafe fn in_background(dir: &Path, launcher: &Launcher, delay: Duration, lo
         if !files.still_there() {
             return Ok(());
         }
-        // Whoever was turned away meanwhile had committed before the lock was free again.
+        // A push that was turned away meanwhile had committed before the lock was free again.
         let due = done.and_then(|started| Ok((started, somebody_is_due(&files)?)));
         let all_started = match due {
             Ok((_, false)) => return Ok(()),

@@ -1,4 +1,4 @@
-//! A worker in the foreground: it starts whoever has something pending, for as long as it runs.
+//! A worker in the foreground: it starts the consumers that have something pending, for as long as it runs.
 //!
 //! It starts the same supervisors as a push, under the same locks, so there may be any number of workers. For
 //! a quiet thread it keeps a watch on `run/_commit` and nothing else. Once a second it looks for what gave no
@@ -197,7 +197,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Starts whoever is due in one thread.
+    /// Starts the consumers that are due in one thread.
     fn look(&mut self, path: &Path) {
         // Taken first: a commit after this is one that the next look has to see.
         let seen = Stamp::of(path);
@@ -333,8 +333,8 @@ fn start_in(path: &Path, launcher: &Launcher) -> Result<Vec<(ConsumerId, Dispatc
     start_all(&mut queue, launcher, Effort::Quick)
 }
 
-/// Whether a consumer's lock is free for which somebody was at work. Whoever held it has looked again,
-/// unless killed. The lock is let go at once; the look that follows is the one that is owed for it.
+/// Whether the lock of a consumer that was busy is free. Its holder has looked again, unless it was
+/// killed. The lock is released at once; the look that follows is the one that every release requires.
 fn somebody_stopped_working(path: &Path, thread: &Followed) -> bool {
     if thread.busy.is_empty() {
         return false;

@@ -194,7 +194,7 @@ pub fn remember_scan(
     failures: &[FilterFailure],
 ) -> rusqlite::Result<()> {
     let Some(text) = seen.filter_text() else { return Ok(()) };
-    // Whoever may only read has to look a second time.
+    // A process that may only read has to look a second time.
     if conn.is_readonly("main")? {
         return Ok(());
     }

@@ -66,7 +66,7 @@ impl Inserter<'_> {
         }
         let mut stored = Vec::with_capacity(events.len());
         for group in events.chunks(TOGETHER) {
-            // Whoever has a key may have been stored before, by the one before him too.
+            // An event with a key may be stored already, even by the event just before it.
             if group.len() == TOGETHER && group.iter().all(|event| event.idempotency_key.is_none()) {
                 self.insert(group).doing(doing)?;
                 stored.extend(group.iter().map(|_| self.count()));

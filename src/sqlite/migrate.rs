@@ -148,7 +148,7 @@ pub fn migrate(conn: &mut Connection) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-/// Lets whoever may only read a thread read an older one: whatever it lacks is created, empty, in this
+/// Lets a process that may only read a thread read an older one: whatever it lacks is created, empty, in this
 /// connection's own temporary schema, where names are looked up first.
 pub fn create_compat_views(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch("PRAGMA temp_store = MEMORY")?;

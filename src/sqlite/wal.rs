@@ -1,7 +1,7 @@
 //! The write-ahead log: when it is checkpointed, and by whom.
 //!
 //! Closing the database does not checkpoint: that would cost every push several syncs and shut
-//! readers out for a moment. Whoever finds the log long does, if nobody is in the way.
+//! readers out for a moment. A process that finds the log long does it, if no other is in the way.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::error::Doing;
 use super::{BUSY_LIMIT, Sqlite, wait_for_others};
 use crate::error::Result;
 
-/// A WAL longer than this is checkpointed by whoever notices. Whoever opens the database alone reads
+/// A WAL longer than this is checkpointed by the process that notices. The first to open the database reads
 /// all of the WAL, so a long one costs every command something; a checkpoint costs two syncs.
 const WAL_LIMIT: u64 = 256 * 1024;
 
@@ -39,7 +39,7 @@ pub fn keep(conn: &Connection) -> rusqlite::Result<()> {
 
 impl Sqlite {
     /// Checkpoints the WAL if it is long, before the next of many steps. Where somebody is in the way
-    /// for long, it is left to whoever comes next.
+    /// for long, it is left to the next process.
     pub fn keep_wal_short(&mut self) -> Result<()> {
         if self.wal_is_long() { self.checkpoint() } else { Ok(()) }
     }

@@ -122,12 +122,7 @@ fn missing_directories_are_made_again() {
         let world = with_events();
         let mode = fs::metadata(world.inbox().join(name)).unwrap().permissions().mode();
         fs::remove_dir_all(world.inbox().join(name)).unwrap();
-        found_and_repaired(
-            &world,
-            "error",
-            &format!("the directory {name}/ is missing"),
-            "it was made again",
-        );
+        found_and_repaired(&world, "error", &format!("the directory {name}/ is missing"), "it was recreated");
         assert_eq!(fs::metadata(world.inbox().join(name)).unwrap().permissions().mode(), mode);
     }
 }
@@ -157,7 +152,7 @@ fn files_that_others_may_write_are_closed_to_them() {
         chmod(&world, name, mode);
         let shown = shown.map_or_else(|| world.inbox().display().to_string(), str::to_owned);
         let problem = format!(
-            "anybody on this machine may write {shown}, and could so run commands as the thread's owner"
+            "anybody on this machine may write to {shown}, and could thereby run commands as the thread's owner"
         );
         found_and_repaired(&world, "error", &problem, "others can no longer write it");
         assert_eq!(fs::metadata(world.path(name)).unwrap().permissions().mode() & 0o777, mode & !0o002);
@@ -172,7 +167,7 @@ fn a_thread_in_a_directory_that_is_open_to_all_is_told_to_move() {
     found_and_told(
         &world,
         &format!(
-            "error: anybody on this machine may write {root}, and could so run commands as the thread's owner - \
+            "error: anybody on this machine may write to {root}, and could thereby run commands as the thread's owner - \
              move the thread to a directory of its own"
         ),
     );
@@ -186,8 +181,8 @@ fn a_directory_above_that_is_open_to_all_is_a_warning() {
     let root = fs::canonicalize(world.root()).unwrap().display().to_string();
     chmod(&world, "", 0o777);
     let warning = format!(
-        "warning: anybody on this machine may write {root}, and so replace the thread - \
-         move the thread to a directory that only its users may write"
+        "warning: anybody on this machine may write to {root}, and could thereby replace the thread - \
+         move the thread to a directory that only its users may write to"
     );
     for words in [&["doctor"][..], &["doctor", "--fix"]] {
         assert_eq!(world.thread(words).ok(), format!("{warning}\n"));
@@ -391,7 +386,7 @@ fn missing_indexes_and_triggers_are_made_again() {
     ] {
         let world = with_events();
         world.db().execute_batch(&format!("DROP {kind} {name}")).unwrap();
-        found_and_repaired(&world, "error", &format!("the schema lacks {name}"), "it was made again");
+        found_and_repaired(&world, "error", &format!("the schema lacks {name}"), "it was recreated");
     }
 }
 

@@ -185,7 +185,7 @@ fn a_path_that_is_too_long_is_refused_and_nothing_is_made() {
     let told = |length: usize, path: &Path| {
         let path = path.display();
         format!(
-            "Error: {path} is {length} bytes long as a path, and SQLite takes no more than 480 - \
+            "Error: the path {path} is {length} bytes long, and SQLite takes no more than 480 - \
              choose a shorter path; nothing was made or changed"
         )
     };

@@ -340,7 +340,7 @@ fn only_dead_letters_of_the_subtype_are_concerned() {
 #[test]
 fn usage_errors_delete_nothing() {
     let world = world_with(3);
-    let none = "which events to delete is not given - give one of --before-id, --older-than and --keep, or only \
+    let none = "nothing says which events to delete - give one of --before-id, --older-than and --keep, or only \
                 --sealed-older-than";
     for (args, says) in [
         (&[][..], none),

@@ -35,7 +35,7 @@ pub enum Error {
     /// The gateway does not serve anybody who calls it by this name.
     #[error("403 Forbidden")]
     Forbidden,
-    /// What answers there is no gateway.
+    /// What answers there is not a gateway.
     #[error("{0}")]
     Foreign(String),
     /// Closed by the gateway for a reason that another try does not change.

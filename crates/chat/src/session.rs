@@ -209,7 +209,7 @@ fn explain(place: &Place, error: &Error) -> Failure {
             "use its IP address, or start it with --origin and this name",
         ),
         Error::Foreign(why) => Failure::new(
-            format_args!("what answers at {url} is no gateway: {why}"),
+            format_args!("what answers at {url} is not a gateway: {why}"),
             "choose the address that `thread serve` prints, with --url",
         ),
         Error::Refused(why) => {

@@ -65,7 +65,7 @@ impl Turn<'_> {
                         return Ok(Outcome::Interrupted);
                     }
                     self.interrupted = true;
-                    self.screen.note("cancelling; Ctrl-C again leaves");
+                    self.screen.note("cancelling; Ctrl-C again quits");
                     tokio::select! {
                         asked = self.session.cancel(&self.run) => asked?,
                         _ = interrupts.recv() => return Ok(Outcome::Interrupted),

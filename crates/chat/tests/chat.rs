@@ -209,11 +209,11 @@ fn what_fails_before_anything_is_said_tells_what_to_do() {
 fn what_answers_but_is_no_gateway_is_told_as_that() {
     let home = tempfile::tempdir().unwrap();
     for (answer, error) in [
-        ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello", "is no gateway: it answered 200"),
-        ("HTTP/1.1 301 Moved\r\nlocation: https://x/\r\ncontent-length: 0\r\n\r\n", "is no gateway"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello", "is not a gateway: it answered 200"),
+        ("HTTP/1.1 301 Moved\r\nlocation: https://x/\r\ncontent-length: 0\r\n\r\n", "is not a gateway"),
         ("HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n", "does not serve"),
         ("HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n", "cannot reach the gateway"),
-        ("SSH-2.0-OpenSSH_9.9\r\n", "is no gateway"),
+        ("SSH-2.0-OpenSSH_9.9\r\n", "is not a gateway"),
         ("", "cannot reach the gateway"),
     ] {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -81,15 +81,15 @@ fn words(line: &str, cwd: &Path) -> Result<Vec<String>, StartError> {
         return match checked {
             Ok(output) if !output.status.success() => {
                 let why = String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ");
-                Err(usage(format!("--agent is no line of shell: {why}")))
+                Err(usage(format!("--agent is not a line of shell: {why}")))
             }
             // Without a shell, the adapter says so.
             _ => Ok(vec!["sh".into(), "-c".into(), line.into()]),
         };
     }
     let words = shlex::split(line).filter(|words| !words.is_empty());
-    let words =
-        words.ok_or_else(|| usage(format!("--agent is no line of shell: a quote is open in {line}")))?;
+    let words = words
+        .ok_or_else(|| usage(format!("--agent is not a line of shell: a quote is not closed in {line}")))?;
     let program = &words[0];
     let found = match program.contains('/') {
         true => launcher::is_executable(&cwd.join(program)),

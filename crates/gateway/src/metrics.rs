@@ -159,7 +159,7 @@ fn written(gateway: &Gateway, sum: &Sum) -> String {
     add(
         "connections_refused_total",
         "counter",
-        "Connections for which there was no place.",
+        "Connections refused because there were too many.",
         &[("", counters.refused as f64)],
     );
     add("wrong_tokens_total", "counter", "Wrong or missing tokens.", &[("", counters.wrong_tokens as f64)]);

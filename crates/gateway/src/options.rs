@@ -52,7 +52,7 @@ pub struct Options {
     #[arg(long, value_name = "ORIGIN")]
     pub storage_origin: Vec<String>,
 
-    /// The most connections at a time, and no more than half of the files that may be open; further ones are
+    /// The most connections at a time, but never more than half the limit on open files; further ones are
     /// refused
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_connections: u32,

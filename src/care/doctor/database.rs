@@ -104,7 +104,7 @@ fn schema(doctor: &mut Doctor<'_>, store: &mut Sqlite) -> Result<()> {
         for name in store.missing_objects()? {
             doctor.found(Finding::error(CHECK, format!("the schema lacks {name}")), || {
                 store.migrate()?;
-                Ok("it was made again")
+                Ok("it was recreated")
             });
         }
     }

@@ -23,7 +23,7 @@ pub fn check(doctor: &mut Doctor<'_>) -> bool {
             let files = doctor.files.clone();
             doctor.found(Finding::error(CHECK, format!("the directory {name}/ is missing")), || {
                 files.make_dir(name).at("make", &files.path_of(name))?;
-                Ok("it was made again")
+                Ok("it was recreated")
             });
         }
     }
@@ -93,7 +93,7 @@ fn permissions(doctor: &mut Doctor<'_>, name: &Path, found: &Stat, db: &Stat) {
     let is_shared = is_dir(found) && found.st_mode & 0o1000 != 0;
     if found.st_mode & 0o002 != 0 {
         let problem = format!(
-            "anybody on this machine may write {shown}, and could so run commands as the thread's owner"
+            "anybody on this machine may write to {shown}, and could thereby run commands as the thread's owner"
         );
         if is_shared && is_root {
             // A directory like /tmp must stay open. Nobody else can replace the thread's files in it, but
@@ -112,8 +112,8 @@ fn permissions(doctor: &mut Doctor<'_>, name: &Path, found: &Stat, db: &Stat) {
     }
     let finding =
         Finding::error(PERMISSIONS, format!("the owner of the thread cannot read and write {shown}"));
-    // Whoever may write a directory can move somebody else's file there. What its owner could not read
-    // is not given to him.
+    // A user who may write to a directory can move somebody else's file into it. A file that the owner
+    // could not read is not opened to the owner.
     if found.st_uid != db.st_uid && !owner_may(found, db, 0o400) {
         let advice = format!("if it belongs to the thread, `chown {} {}`", db.st_uid, path.display());
         return doctor.tell(finding.advise(advice));
@@ -129,15 +129,17 @@ fn permissions(doctor: &mut Doctor<'_>, name: &Path, found: &Stat, db: &Stat) {
     });
 }
 
-/// Whoever may write a directory above the thread can put another one in its place. In one like /tmp
-/// nobody can who does not own the thread.
+/// A user who may write to a directory above the thread can put another thread in its place. In one like
+/// /tmp, only the thread's owner can.
 fn surroundings(doctor: &mut Doctor<'_>) {
     let Ok(path) = doctor.files.path().canonicalize() else { return };
     for dir in path.ancestors().skip(1) {
         if rustix::fs::stat(dir).is_ok_and(|found| found.st_mode & 0o1002 == 0o002) {
-            let problem =
-                format!("anybody on this machine may write {}, and so replace the thread", dir.display());
-            let advice = "move the thread to a directory that only its users may write";
+            let problem = format!(
+                "anybody on this machine may write to {}, and could thereby replace the thread",
+                dir.display()
+            );
+            let advice = "move the thread to a directory that only its users may write to";
             doctor.tell(Finding::warning(PERMISSIONS, problem).advise(advice));
         }
     }

@@ -39,7 +39,7 @@ fn handlers(doctor: &mut Doctor<'_>, queue: &mut Queue) -> Result<()> {
         return Ok(());
     }
     for subscription in queue.store.subscriptions()? {
-        // Where its directory is gone, that is told, and its program need not be missing.
+        // If its directory is gone, that is the finding, and its program need not be missing.
         if dispatch::check(&queue.files, &subscription).is_ok()
             && let Some(word) = program_of(&subscription)
             && !runs_in(&queue.files, word, &subscription)?

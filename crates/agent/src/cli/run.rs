@@ -125,7 +125,7 @@ fn handler_of_parent(parent: &mut Queue) -> Result<String> {
     sub_agent::handler_of_parent(parent, &consumer)?.ok_or_else(|| {
         Failure::failed(
             format_args!(
-                "the parent's consumer '{consumer}' is no `thread agent` whose program could be run"
+                "the parent's consumer '{consumer}' is not a `thread agent` whose program could be run"
             ),
             "name a program: `thread agent run -- PROGRAM`",
         )
@@ -152,7 +152,7 @@ fn wait(
         }
         let signal = signal.swap(0, Ordering::Relaxed);
         if signal != 0 {
-            sub.cancel(queue, launcher, "whoever waited for it was ended")?;
+            sub.cancel(queue, launcher, "the process that waited for it was ended")?;
             let code = 128 + u8::try_from(signal).unwrap_or_default();
             return Err(Failure::ended("the sub-agent was cancelled", code));
         }

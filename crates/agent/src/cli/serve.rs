@@ -19,7 +19,7 @@ pub struct Settings {
     /// How to talk to PROGRAM
     #[arg(long, value_enum, value_name = "P", default_value_t = Way::Exec, requires = "program")]
     protocol: Way,
-    /// End a program that owes an answer and has printed nothing for this long
+    /// End a program that should be answering and has printed nothing for this long
     #[arg(long, value_name = "D", default_value = "10m", requires = "program")]
     #[arg(value_parser = duration::parse_positive)]
     quiet: Duration,

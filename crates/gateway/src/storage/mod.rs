@@ -111,8 +111,8 @@ fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, StartError> {
     let parts = url.strip_prefix("s3://").map(|rest| rest.split_once('/').unwrap_or((rest, "")));
     let Some((bucket, prefix)) = parts.filter(|(bucket, _)| !bucket.is_empty()) else {
         return Err(StartError::usage(
-            format!("'{url}' is no storage"),
-            "give --storage an URL like s3://bucket/prefix",
+            format!("'{url}' is not a storage URL"),
+            "give --storage a URL like s3://bucket/prefix",
         ));
     };
     let built =
@@ -128,7 +128,7 @@ fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, StartError> {
 fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, StartError> {
     if !url.starts_with("s3://") {
         return Err(StartError::usage(
-            format!("'{url}' is no storage"),
+            format!("'{url}' is not a storage URL"),
             "leave out --storage to keep attachments below the root",
         ));
     }

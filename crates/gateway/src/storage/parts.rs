@@ -25,12 +25,13 @@ pub fn take_apart(
     for part in parts {
         let Some((url, mime_type)) = url_of(part) else { continue };
         let refuse = |why: &str| RequestError::BadParams(format!("an attachment is refused: {why}"));
-        let (origin, object, token) = split(url).ok_or_else(|| refuse("its url is none of a store's"))?;
+        let (origin, object, token) =
+            split(url).ok_or_else(|| refuse("its URL does not belong to a store"))?;
         if origin.is_empty() || own.contains(&origin) {
             storage.signer.check(&object, token).map_err(|e| refuse(&e.to_string()))?;
             files.push(Value::from(storage.file_of(&object).to_string_lossy()));
         } else if !storage.others.contains(&origin) {
-            return Err(refuse("its url is of another origin"));
+            return Err(refuse("its URL has another origin"));
         }
         taken.push(json!({ "bucket": object.bucket, "path": object.path, "mime_type": mime_type }));
         *url = format!("{origin}{PREFIX}{}", object.name());

@@ -29,9 +29,9 @@ struct Claims {
 /// Why a signature is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadSignature {
-    #[error("the signature of the url has expired")]
+    #[error("the signature of the URL has expired")]
     Expired,
-    #[error("the url is not signed by this gateway")]
+    #[error("the URL is not signed by this gateway")]
     Foreign,
 }
 
