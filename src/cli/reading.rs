@@ -25,7 +25,7 @@ const PAGE_BYTES: usize = 256 * 1024;
 
 #[derive(Args)]
 pub struct ReadingArgs {
-    /// The most events to print [default: 100; with --follow, no limit]
+    /// The most events to print [default: 100 after an id or the cursor, without --follow; else no limit]
     #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true)]
     pub limit: Option<u64>,
     /// If there are none, wait up to this long for one, e.g. 30s or 5m; with --follow, end after this long

@@ -15,7 +15,7 @@ use uuid::Uuid;
 /// the run, and a second one quits. Exits 0 after an answer, 1 after an error, 2 after a usage error, 130
 /// after Ctrl-C.
 #[derive(Debug, Parser)]
-#[command(name = "thread chat", version)]
+#[command(name = "thread chat", bin_name = "thread chat", version, max_term_width = 100)]
 #[command(after_help = "\
 Examples:
   thread chat 'What changed since yesterday?'

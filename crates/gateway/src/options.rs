@@ -14,7 +14,7 @@ use clap::{Parser, ValueEnum};
 /// before any client sees it. The gateway itself holds only connections: it may be killed and restarted at
 /// any moment, and agents keep running. docs/PROTOCOL.md describes the protocol for clients.
 #[derive(Debug, Parser)]
-#[command(name = "thread serve", version)]
+#[command(name = "thread serve", bin_name = "thread serve", version, max_term_width = 100)]
 pub struct Options {
     /// Where sessions live [default: $XDG_DATA_HOME/thread/sessions]
     #[arg(long, value_name = "DIR")]
