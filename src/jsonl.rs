@@ -45,7 +45,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// at most are compared with the table.
 const SYNC_STEP: u64 = 64 * 1024 * 1024;
 
-/// Lines are written in pieces of about so many bytes, and of so many rows at most.
+/// Lines are written in pieces of about this many bytes, and of at most this many rows.
 const PAGE_BYTES: usize = 256 * 1024;
 const PAGE_ROWS: usize = 1000;
 

@@ -22,7 +22,7 @@ use crate::pending::{self, Look};
 use crate::sqlite::Sqlite;
 use crate::store::{Appended, Move, Moved, Put, ScanRange, Store, Stored};
 
-/// A page of reading ends at about so many bytes, and at so many events.
+/// A page of reading ends at about this many bytes, or at this many events.
 const PAGE_BYTES: usize = 256 * 1024;
 const PAGE_EVENTS: usize = 1000;
 

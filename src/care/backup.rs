@@ -85,7 +85,7 @@ pub fn backup(queue: &mut Queue, place: &Path, progress: &mut dyn FnMut(u64)) ->
 }
 
 /// Deletes the backups of this thread in the directory of `made`, all but the newest `keep`. Whatever
-/// bears no note that it is a backup of this thread is left alone, and so is one that is in use by now:
+/// has no note that it is a backup of this thread is left alone, and so is one that is in use by now:
 /// something was pushed to it, or a consumer resumed. Returns those that were deleted.
 ///
 /// # Errors

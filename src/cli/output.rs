@@ -1,7 +1,7 @@
 //! All printing. Data goes to stdout, everything else to stderr.
 //!
 //! Nothing here panics: stdout and stderr may be closed, full, or a pipe whose reader has gone. A
-//! reader that went early has what it wanted and is no error.
+//! reader that left early has what it wanted and is not an error.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};

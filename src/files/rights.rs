@@ -78,7 +78,7 @@ pub fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let told = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     told.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or_else(|| {
-        // Where nobody tells, it is told only by setting it.
+        // Elsewhere it can be read only by setting it.
         let mask = rustix::process::umask(Mode::from_raw_mode(0o077));
         rustix::process::umask(mask);
         mask.as_raw_mode() as _

@@ -1,6 +1,6 @@
 //! Setting long files aside: the JSONL log, the log, and what handlers print follow the same rule.
 //!
-//! A rotated file bears the UTC time of its rotation, so that names sort in the order of their
+//! A rotated file's name has the UTC time of its rotation, so that names sort in the order of their
 //! contents, whatever the clock does: a time that is not later than the newest name's is moved on.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -14,7 +14,7 @@ use crate::model::time::Time;
 /// A file with more lines than this is set aside when the next push begins.
 pub const MAX_LINES: u64 = 10_000;
 
-/// What is kept of a log that is set aside: the last so many bytes of it, in whole lines.
+/// How much is kept of a log that is set aside: its last bytes, in whole lines.
 pub const MAX_LOG: u64 = 10 * 1024 * 1024;
 
 const STAMP: &str = "%Y%m%d-%H%M%S";

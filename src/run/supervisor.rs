@@ -1,10 +1,11 @@
 //! The process that stands beside a handler from its start to its end, and through the waits
 //! between its attempts.
 //!
-//! [`spawn`] hands a consumer's lock to a new process. It starts the handler (which holds a copy of the lock),
-//! reaps it, unlocks, and looks again: a push that found the lock held had committed before, so no wake-up is lost.
-//! Each run has an open file description of its own, so what it leaves in the background cannot hold the next
-//! one's lock. The database is not open while the handler runs or the supervisor waits.
+//! [`spawn`] hands a consumer's lock to a new process. It starts the handler (which holds a copy of the
+//! lock), reaps it, unlocks, and looks again: a push that found the lock held had committed before, so no
+//! wake-up is lost. Each run has an open file description of its own, so what it leaves in the background
+//! cannot hold the next one's lock. The database is not open while the handler runs or the supervisor
+//! waits.
 
 use std::os::fd::RawFd;
 use std::path::Path;

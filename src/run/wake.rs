@@ -1,8 +1,8 @@
 //! Waking consumers after something was stored: through a notifier, by dispatching, or not at all.
 //!
-//! A notifier is never trusted: after it, a process in the background, one per thread, waits a second and then
-//! dispatches. The same process looks through backlogs that are too long for a push. A push that finds its lock
-//! held had committed before, and it looks once more after releasing it.
+//! A notifier is never trusted: after it, a process in the background, one per thread, waits a second and
+//! then dispatches. The same process looks through backlogs that are too long for a push. A push that finds
+//! its lock held had committed before, and it looks once more after releasing it.
 
 use std::os::fd::RawFd;
 use std::path::Path;

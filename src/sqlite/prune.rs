@@ -1,4 +1,4 @@
-//! Deleting old events, in steps so short that nobody who pushes waits long for one.
+//! Deleting old events, in steps so short that no push waits long for one.
 
 use std::time::{Duration, Instant};
 

@@ -54,7 +54,7 @@ const ATTACHMENTS: &str = "THREAD_ATTACHMENTS";
 /// How requests for permission are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Permit {
-    /// By whoever reads the thread.
+    /// By anybody who reads the thread.
     Ask,
     Allow,
     Reject,

@@ -1,8 +1,8 @@
 //! What is to be done next in a conversation, from nothing but its events.
 //!
 //! An [`Agenda`] is told every event past the consumer's cursor, in order, its own adapter's too, and
-//! holds what has no ending yet. So whoever reads the same events comes to the same decision: an adapter
-//! that was killed is followed by one that goes on where it stood. Pure: no clock, no file, no process.
+//! holds what has no ending yet. So any adapter that reads the same events decides the same: one that
+//! replaces a killed adapter continues where that stopped. Pure: no clock, no file, no process.
 
 use std::collections::{BTreeMap, BTreeSet};
 

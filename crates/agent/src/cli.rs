@@ -154,7 +154,7 @@ pub fn variable(name: &str) -> Option<OsString> {
 }
 
 pub fn main(mut args: Vec<OsString>) -> ExitCode {
-    // Whoever asks for help with the help gets the help.
+    // `help --help` is help.
     if args.get(1).is_some_and(|word| word == "help") {
         args.retain(|word| word != "--help" && word != "-h");
     }
@@ -168,7 +168,7 @@ pub fn main(mut args: Vec<OsString>) -> ExitCode {
             return report(&usage_error(&e), json);
         }
         Err(e) => {
-            // Help. Whoever closed the pipe does not want it.
+            // Help. If the pipe is closed, nobody wants it.
             drop(e.print());
             return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
         }

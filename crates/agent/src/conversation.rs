@@ -1,8 +1,8 @@
 //! A conversation as events of a thread: what each kind looks like, and how it is read back.
 //!
-//! Whoever speaks, and whatever the agent does in answer, is an event. This module is the one place
-//! that knows the shapes: [`Message`], [`Run`] and the free functions make [`NewEvent`]s, [`Entry::of`]
-//! reads stored ones. Nothing here touches a file or a process.
+//! Everything that is said, and everything the agent does in answer, is an event. This module is the one
+//! place that knows the shapes: [`Message`], [`Run`] and the free functions make [`NewEvent`]s,
+//! [`Entry::of`] reads stored ones. Nothing here touches a file or a process.
 //!
 //! | who | makes an event with | reads it back as |
 //! |---|---|---|
@@ -14,12 +14,12 @@
 //!
 //! # Runs
 //!
-//! A *run* is all that is done in answer to one message. It has a run id, given by whoever speaks or made
-//! from the message's id ([`run_id_of`]). Two messages may carry the same run id; what tells their runs
-//! apart is the id of the message, which the run's beginning and its ending name as `reply_to`. A run ends
-//! with exactly one of an answer, an error that is not retryable, and a cancellation: each is pushed under
-//! the key [`end_key`], so there can be only one, whoever writes it. An event that looks like an ending and
-//! is not the one stored under that key ends nothing.
+//! A *run* is all that is done in answer to one message. It has a run id, given by the sender or made from
+//! the message's id ([`run_id_of`]). Two messages may carry the same run id; what tells their runs apart is
+//! the id of the message, which the run's beginning and its ending name as `reply_to`. A run ends with
+//! exactly one of an answer, an error that is not retryable, and a cancellation: each is pushed under the
+//! key [`end_key`], so there can be only one, whichever process writes it. An event that looks like an
+//! ending and is not the one stored under that key ends nothing.
 
 mod parse;
 

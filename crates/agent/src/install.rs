@@ -50,8 +50,8 @@ impl Install {
         }
     }
 
-    /// The handler: the adapter with the `PATH` of this moment, so that whoever dispatches later, cron for
-    /// one, starts the same programs.
+    /// The handler: the adapter with the `PATH` of this moment, so that a later dispatch, by cron for
+    /// instance, starts the same programs.
     ///
     /// # Errors
     ///

@@ -68,8 +68,8 @@ pub fn is_executable(path: &Path) -> bool {
     path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
-/// Stores an event and wakes whoever has something new. Trouble with waking is logged in the thread: the
-/// event is stored, and the owner's next push or dispatch wakes.
+/// Stores an event and wakes the consumers that have something new. A failure to wake is logged in the
+/// thread: the event is stored, and the owner's next push or dispatch wakes them.
 ///
 /// # Errors
 ///

@@ -28,8 +28,8 @@ pub const REPORTER: &str = "report";
 /// Who gives a sub-agent its task, and ends it.
 const PARENT: &str = "internal:agent:default:parent";
 
-/// How an adapter is told to work on one message: a sub-agent that dies is an error of its call, and whoever
-/// called decides; and there will be no other message.
+/// How an adapter is told to work on one message: a sub-agent that dies is an error of its call, which the
+/// caller decides about; and there will be no other message.
 pub const STAY: [&str; 4] = ["--attempts", "1", "--idle", "0s"];
 
 /// The first event of a sub-agent's thread is its task.
@@ -369,7 +369,7 @@ pub fn cancel_those_of(
 ) -> Result<()> {
     for dir in threads_in(parent) {
         let mut queue = Queue::open(&dir)?;
-        // One whose task was not stored yet is nobody's: whoever made it was killed.
+        // One whose task was not stored yet is nobody's: the process that made it was killed.
         let Ok(sub) = Sub::of(&mut queue) else { continue };
         if sub.run_id == run_id && is_meant(&sub) && sub.ending(&mut queue)?.is_none() {
             sub.cancel(&mut queue, launcher, why)?;

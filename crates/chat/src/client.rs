@@ -15,10 +15,10 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message, protocol::CloseFrame};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_with_config};
 
-/// The gateway pings every 20 s: whoever is silent for so long is gone.
+/// The gateway pings every 20 s: a peer that is silent for this long is gone.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// How long a connection may take, and how long nothing may come while an answer is waited for.
+/// How long a connection may take, and how long to wait for an answer while nothing comes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The largest frame that is read, in bytes.
@@ -29,7 +29,7 @@ pub enum Error {
     /// The connection is gone, or was never there; another try may help.
     #[error("{0}")]
     Lost(String),
-    /// The gateway said no.
+    /// The gateway refused.
     #[error("{0}")]
     Refused(String),
     /// The gateway does not serve anybody who calls it by this name.
@@ -149,7 +149,7 @@ impl Client {
         }
     }
 
-    /// Whoever was let in once may come back, but not with the same frame if that was too large.
+    /// A client that was let in once may come back, but not with the same frame if that was too large.
     fn closed(&self, close: Option<CloseFrame>) -> Error {
         match close {
             Some(close) if !self.let_in || u16::from(close.code) == TOO_LARGE => {

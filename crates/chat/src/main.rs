@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(e) if !e.use_stderr() => {
-            // Help. Whoever closed the pipe does not want it.
+            // Help. If the pipe is closed, nobody wants it.
             drop(e.print());
             return ExitCode::SUCCESS;
         }

@@ -1,4 +1,4 @@
-//! What can go wrong, for the two who are told: whoever starts the gateway, and a client.
+//! What can go wrong, as reported to the two who need to know: the operator, and a client.
 
 use std::fmt;
 

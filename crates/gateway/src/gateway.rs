@@ -56,7 +56,7 @@ impl Gateway {
 
     /// Waits until the gateway ends.
     pub async fn ended(&self) {
-        // Whoever says so lives as long as the gateway; without it, the gateway has ended.
+        // The sender lives as long as the gateway; without it, the gateway has ended.
         drop(self.ends.clone().wait_for(|ends| *ends).await.map(|ends| *ends));
     }
 
@@ -70,7 +70,7 @@ impl Gateway {
         self.agent.as_ref().filter(|_| self.agent_for_all)
     }
 
-    /// Writes a line for whoever runs the gateway. No token and no signed address may be in it.
+    /// Writes a line for the operator of the gateway. No token and no signed address may be in it.
     pub fn log(&self, text: impl fmt::Display) {
         // It may hold what somebody else's server said.
         let line = text.to_string().replace(char::is_control, " ");

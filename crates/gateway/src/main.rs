@@ -208,7 +208,7 @@ fn default_root() -> Result<PathBuf, StartError> {
 
 /// How many connections there may be, of so many that are wanted, and the limit on open files raised as
 /// far as they need. One takes a descriptor, and so do the files of the sessions: half are kept for these,
-/// or whoever opens many connections would keep those who are in from speaking.
+/// or a client that opens many connections would keep the others from speaking.
 fn places(wanted: u32) -> u32 {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

@@ -1,8 +1,8 @@
 //! `GET /metrics`, for Prometheus, and `GET /healthz`.
 //!
-//! What it tells of runs is read from the sessions, so it is right whoever runs them. Each session's
-//! tally is kept with the state of its log, and read on when that has changed. A scrape reads for a
-//! second at most; the rest is left to the next ones, and counted.
+//! What it says about runs is read from the sessions, so it is right whichever process runs them. Each
+//! session's tally is kept with the state of its log, and read on when that has changed. A scrape reads for
+//! a second at most; the rest is left to the next ones, and counted.
 
 use std::collections::HashMap;
 use std::fmt::Write;

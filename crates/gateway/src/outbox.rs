@@ -46,7 +46,7 @@ impl Outbox {
         self.sender.closed().await;
     }
 
-    /// Waits until little is left to be written: for whoever has much to send.
+    /// Waits until little is left to be written: for callers with much to send.
     pub async fn drained(&self) {
         const LITTLE: usize = 512 * 1024;
         while self.backlog.waiting() > LITTLE && !self.sender.is_closed() {

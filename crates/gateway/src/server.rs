@@ -131,7 +131,7 @@ pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, most: u32) {
 /// Tells somebody for whom there is no place, without spending a task on it.
 fn refuse(stream: &TcpStream) {
     const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
-    // Into an empty buffer this fits; whoever is gone already need not be told.
+    // This fits into an empty buffer; a client that is gone already need not get it.
     stream.try_write(FULL).ok();
 }
 

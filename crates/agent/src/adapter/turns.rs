@@ -170,9 +170,9 @@ impl Adapter {
         }
         let Some(kept) = &mut self.kept else { return true };
         let Some(code) = kept.exited else { return false };
-        // Of one that was to end nobody waits for more, whoever still has its stdout. Of others all is heard
-        // that they can have left in the pipe: what counts is the time that was waited for it, not what
-        // storing it has taken.
+        // From one that was to end nobody waits for more, even if another process still has its stdout. Of
+        // others all is heard that they can have left in the pipe: what counts is the time that was waited
+        // for it, not what storing it has taken.
         let more = !kept.closed || !kept.silent;
         let patient = kept.listened < LAST_WORDS && kept.late < LONGEST_PIPE;
         if more && attempt.ending.is_none() && patient {

@@ -10,9 +10,10 @@ use super::{
 
 /// What an event means to a conversation.
 ///
-/// Whoever pushed it, it is read leniently: a key that is missing or of another type counts as not given,
-/// and an event that cannot mean anything is [`Entry::Other`]. What belongs to a run is written by `self`;
-/// the same from any other source is [`Entry::Other`], so that nobody outside ends a run by saying so.
+/// It is read leniently, no matter who pushed it: a key that is missing or of another type counts as not
+/// given, and an event that cannot mean anything is [`Entry::Other`]. What belongs to a run is written by
+/// `self`; the same from any other source is [`Entry::Other`], so that nobody outside ends a run by saying
+/// so.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Entry {
     Message(Message),

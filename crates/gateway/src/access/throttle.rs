@@ -1,4 +1,4 @@
-//! Slowing down whoever keeps offering wrong tokens.
+//! Slowing down clients that keep offering wrong tokens.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -12,8 +12,8 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// make each further one wait so long for its answer.
 const DELAY: Duration = Duration::from_secs(2);
 
-/// So many addresses are remembered. Whoever has more than that to try from is not slowed down by
-/// this, but by the length of the token.
+/// How many addresses are remembered. An attacker with more than that is not slowed down by this, but by
+/// the length of the token.
 const MOST_ADDRESSES: usize = 1024;
 
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! A run as a stream of server-sent events.
 //!
 //! What one stored event becomes is written together, and its last part bears the event's id as `id:`.
-//! So whoever was cut off names the last id it got, and has missed nothing of it and gets nothing
+//! So a client that was cut off names the last id it got, and has missed nothing of it and gets nothing
 //! twice. A stream whose run is not over never ends in an orderly way: it would be taken for success.
 
 use std::io;

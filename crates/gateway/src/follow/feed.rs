@@ -20,7 +20,7 @@ pub struct Told {
     pub entry: Entry,
     /// Who caused it, if it was a client and clients are told of it.
     client: Option<String>,
-    /// The frame for others, and for whoever caused it.
+    /// The frame for others, and the one for the client that caused it.
     frames: Option<(Utf8Bytes, Option<Utf8Bytes>)>,
 }
 

@@ -84,7 +84,7 @@ impl Drop for Membership {
 
 impl Follower {
     /// Begins to follow a session, and wakes its agent: where a gateway was killed between storing a
-    /// message and starting whoever waits for it, coming back makes up for it.
+    /// message and starting the consumers that wait for it, coming back makes up for it.
     ///
     /// # Errors
     ///
@@ -257,7 +257,7 @@ fn read(queue: &mut Queue, after: i64) -> Result<Page> {
 async fn follow(gateway: Arc<Gateway>, follower: Arc<Follower>, queue: Queue) {
     let session = follower.session;
     let mut queue = Some(queue);
-    // Whoever asked for it is about to come in.
+    // The client that asked for it is about to come in.
     timeout(LINGER, follower.bell.rings.notified()).await.ok();
     while !follower.is_over() {
         let after = follower.inner().upto;

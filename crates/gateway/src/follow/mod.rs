@@ -1,8 +1,8 @@
 //! Following sessions: one reader for each that somebody is in, from disk, for all who are in it.
 //!
 //! A follower holds what it has read up to and who is in the session; all else is in the thread. It
-//! reads what is new when its bell rings and hands it to everybody, in the order of ids. Whoever comes
-//! in is told, under the same lock, up to where the others have been told: what is before that it reads
+//! reads what is new when its bell rings and hands it to everybody, in the order of ids. A client that
+//! comes in learns, under the same lock, how far the others have got: what is before that it reads
 //! itself, what is after comes by its feed, so nothing is missing and nothing comes twice.
 
 pub mod feed;

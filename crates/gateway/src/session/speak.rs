@@ -1,7 +1,7 @@
 //! What a client puts into a session: messages, requests for an end, titles, answers to questions.
 //!
-//! A message is stored, and whoever waits for it started, before its client hears that it was
-//! accepted. A gateway that is killed before that leaves a client without an answer, which sends the
+//! A message is stored, and the consumers that wait for it are started, before its client hears that it
+//! was accepted. A gateway that is killed before that leaves a client without an answer, which sends the
 //! message again under the same key and finds it stored.
 
 use serde_json::{Map, Value};
@@ -203,7 +203,8 @@ fn push(queue: &mut Queue, launcher: &Launcher, event: &NewEvent<'_>) -> Result<
     Ok(())
 }
 
-/// Starts whoever has something pending. Trouble is logged in the thread; the next push tries again.
+/// Starts the consumers that have something pending. A failure is logged in the thread; the next push tries
+/// again.
 pub fn wake(queue: &mut Queue, launcher: &Launcher, source: &str) {
     if let Err(e) = thread::run::wake(queue, launcher, source) {
         queue.log(thread::files::log::Level::Warn, format_args!("wake: {e}"));

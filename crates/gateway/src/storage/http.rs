@@ -84,7 +84,7 @@ pub struct Signed {
     token: String,
 }
 
-/// `GET /storage/v1/object/sign/{bucket}/{path}?token=…`: for whoever has a url that is signed.
+/// `GET /storage/v1/object/sign/{bucket}/{path}?token=…`: for anybody who has a signed URL.
 pub async fn download(
     State(gateway): State<Arc<Gateway>>,
     Path((bucket, path)): Path<(String, String)>,

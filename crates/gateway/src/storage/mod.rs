@@ -1,7 +1,7 @@
 //! Attachments: files that clients upload, kept beside the sessions and handed out by signed urls.
 //!
-//! A url is signed for an hour and works for whoever has it. What is stored of one is bucket and path;
-//! whoever asks for a message later gets it with a new signature.
+//! A URL is signed for an hour and works for anybody who has it. Only its bucket and path are stored; a
+//! client that asks for the message later gets it with a new signature.
 
 pub mod http;
 pub mod parts;
