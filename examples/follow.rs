@@ -1,7 +1,7 @@
 //! Prints the events after an id, then each one as it comes: `follow <thread> [<id>]`.
 //!
-//! A follower keeps its own place; whoever stores the last id it has finished with goes on from there
-//! after a restart.
+//! A follower keeps its own position: store the last id it has finished with to continue from there after
+//! a restart.
 
 use std::io::Write;
 use std::time::Duration;
