@@ -57,7 +57,7 @@ pub struct Push {
     #[arg(long, conflicts_with_all = ["text", "content", "content_file", "idempotency_key", "reply_to", "batch"])]
     lines: bool,
     /// Store many events, read as NDJSON from stdin
-    #[arg(long, conflicts_with_all = ["text", "content_file", "reply_to"])]
+    #[arg(long, conflicts_with_all = ["text", "content_file", "meta", "metadata", "idempotency_key", "reply_to"])]
     batch: bool,
 }
 

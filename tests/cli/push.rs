@@ -212,6 +212,9 @@ fn missing_and_clashing_arguments_are_exit_2() {
         &["push", "--source", "self", "--type", "record", "--content", "x", "more"],
         &["push", "--source", "self", "--type", "record", "--content", "x", "--colour"],
         &["push", "--batch", "--content-file", "f"],
+        &["push", "--batch", "--meta", "a=b"],
+        &["push", "--batch", "--metadata", "{}"],
+        &["push", "--batch", "--idempotency-key", "k"],
     ] {
         world.thread(args).fails(2);
     }
