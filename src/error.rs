@@ -90,6 +90,19 @@ pub enum Error {
     Other(String),
 }
 
+impl Error {
+    /// Whether the trouble may pass by itself, so that it is worth trying again later.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Error::Database(e) => e.kind.may_pass(),
+            Error::Io { source, .. } => {
+                matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+            }
+            _ => false,
+        }
+    }
+}
+
 impl From<FilterError> for Error {
     fn from(problem: FilterError) -> Error {
         match problem {
@@ -126,8 +139,7 @@ pub enum DatabaseErrorKind {
 }
 
 impl DatabaseErrorKind {
-    /// Whether the trouble may pass by itself, so that it is worth trying again later.
-    pub fn may_pass(self) -> bool {
+    fn may_pass(self) -> bool {
         use DatabaseErrorKind::{Full, Locked, NoRoom, OutOfMemory, OutcomeUnknown, Write};
         matches!(self, Full | Locked | NoRoom | OutOfMemory | OutcomeUnknown | Write)
     }

@@ -36,7 +36,7 @@ pub const COMMAND: &str = "_supervise";
 /// How long processes have between TERM and KILL when a run exceeds its time limit.
 const TIMEOUT_GRACE: Duration = Duration::from_secs(10);
 
-/// The longest pause between two tries to record something on a disk that is full.
+/// The longest pause between two tries to write something on a disk that is full.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// How long processes have between TERM and KILL when the supervisor was told to end the run.
@@ -125,11 +125,15 @@ impl Supervisor<'_> {
                 }
             }
             let step = match self.patiently(|| next_step(&mut queue, &subscription, None))? {
-                Step::Wait { .. } if waited => Step::Start { newest: queue.store.newest()? },
+                Step::Wait { .. } if waited => {
+                    Step::Start { newest: self.patiently(|| queue.store.newest())? }
+                }
                 step => step,
             };
             let next = match step {
-                Step::None { pending } => return release(&mut queue, &subscription, pending),
+                Step::None { pending } => {
+                    return self.patiently(|| release(&mut queue, &subscription, pending));
+                }
                 Step::Unknown => Next::Again,
                 Step::Start { newest } => self.run_handler(queue, &subscription, newest, lock)?,
                 Step::Wait { until, left } => {
@@ -208,8 +212,8 @@ impl Supervisor<'_> {
                 return Ok(Next::Unlock);
             };
             if current.state.stop.is_some() {
-                let newest = queue.store.newest()?;
-                let acknowledge = skipped(&mut queue, &current)?;
+                let newest = self.patiently(|| queue.store.newest())?;
+                let acknowledge = self.patiently(|| skipped(&mut queue, &current))?;
                 let stopped = RunUpdate { acknowledge, ..stopped_update(&current, newest, Utc::now()) };
                 if self.patiently(|| queue.store.update_run(&current, &stopped))?.is_none() {
                     continue;
@@ -226,7 +230,12 @@ impl Supervisor<'_> {
     /// One run of the handler, from the record of its start to the record of its end.
     fn run_handler(&self, mut queue: Queue, found: &Subscription, newest: i64, lock: &Lock) -> Result<Next> {
         let consumer = self.consumer;
-        let Some((task, stdin)) = handler::next_task(&mut queue, found)? else { return Ok(Next::Unlock) };
+        let next = self.patiently(|| handler::next_task(&mut queue, found))?;
+        let Some((task, stdin)) = next else { return Ok(Next::Unlock) };
+        // A request to end may have come while the disk was full.
+        if self.shutdown.requests() > 0 {
+            return Ok(Next::Unlock);
+        }
         let update = RunUpdate::state(self.started(found, task, newest));
         let Some(subscription) = self.patiently(|| queue.store.update_run(found, &update))? else {
             return Ok(Next::Again);
@@ -369,12 +378,13 @@ impl Supervisor<'_> {
     }
 
     /// Does `work` again, with growing pauses, for as long as the disk is full or the database locked:
-    /// what a run came to must not be forgotten because of that.
+    /// what a run came to must not be forgotten because of that, nor a run that is due be left to the
+    /// next push.
     fn patiently<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<T> {
         let mut pause = Duration::from_millis(100);
         loop {
             match work() {
-                Err(Error::Database(e)) if e.kind.may_pass() && self.files.still_there() => {
+                Err(e) if e.may_pass() && self.files.still_there() => {
                     log!(self.files, Warn, "supervise: consumer={} tries again: {e}", self.consumer);
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(LONGEST_PAUSE);

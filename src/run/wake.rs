@@ -144,7 +144,7 @@ pub unsafe fn in_background(dir: &Path, launcher: &Launcher, delay: Duration, lo
         let all_started = match due {
             Ok((_, false)) => return Ok(()),
             Ok((started, true)) => started,
-            Err(Error::Database(e)) if e.kind.may_pass() => {
+            Err(e) if e.may_pass() => {
                 log!(files, Warn, "wake: tries again: {e}");
                 false
             }

@@ -110,6 +110,38 @@ fn a_run_that_ends_on_a_full_disk_is_recorded_when_there_is_space_again() {
 }
 
 #[test]
+fn a_run_whose_stdin_has_no_room_on_the_disk_starts_when_there_is_space_again() {
+    let world = World::new();
+    let seconds = outage().as_secs();
+    let script = format!(
+        "export THREAD_DIR=$PWD/inbox\n\
+         thread init inbox >/dev/null\n\
+         thread subscribe --consumer bot --deliver stdin --handler 'cat >>got; echo $PPID >supervisor'\n\
+         thread push --source s --type message --content \"$(printf %90000s x)\" >/dev/null\n\
+         {FILL}\n\
+         thread dispatch >dispatched 2>&1; sleep {seconds}\n\
+         [ -e got ] && echo early >early\n\
+         rm inbox/filler inbox/filler2\n\
+         n=0; while [ $n -lt 600 ] && ! [ -s supervisor ]; do n=$((n+1)); sleep 0.1; done\n\
+         n=0; while [ $n -lt 600 ] && kill -0 $(cat supervisor) 2>/dev/null; do n=$((n+1)); sleep 0.1; done\n\
+         thread info --json >informed"
+    );
+    if !on_a_small_disk(&world, &script) {
+        return;
+    }
+    assert!(!world.path("early").exists(), "there was room");
+    assert_eq!(world.lines("got").len(), 1, "{:?} {:?}", world.read("dispatched"), world.log());
+    let tried = |line: &String| line.starts_with("[WARN] supervise: consumer=bot tries again: cannot write");
+    assert!(world.log().iter().any(tried), "{:?}", world.log());
+    let info: serde_json::Value = serde_json::from_str(&world.read("informed")).unwrap();
+    let bot = &info["subscriptions"][0];
+    assert_eq!(
+        (&bot["state"], &bot["last_acked_id"], &bot["pending"]),
+        (&"idle".into(), &1.into(), &0.into())
+    );
+}
+
+#[test]
 fn a_run_that_ends_while_the_database_is_locked_is_recorded_afterwards() {
     let world = World::with_thread();
     let handler = "cat >>got; echo $PPID >supervisor; while [ ! -e go ]; do sleep 0.05; done";
