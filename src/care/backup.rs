@@ -7,6 +7,7 @@
 
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -67,7 +68,7 @@ pub fn backup(queue: &mut Queue, place: &Path, progress: &mut dyn FnMut(u64)) ->
     let (count, newest) = (store.count_after(0)?, store.newest()?);
     copy_sealed(&queue.files, &copy, &mut store)?;
     jsonl::catch_up(&copy, &mut store, progress)?;
-    let note = Note { thread: queue.path().to_owned(), made: time::now(), newest };
+    let note = Note { thread: noted(queue.path()), made: time::now(), newest };
     write_note(&copy, &note).at("write", &copy.path_of(NOTE))?;
     store.close_whole()?;
 
@@ -93,12 +94,13 @@ pub fn backup(queue: &mut Queue, place: &Path, progress: &mut dyn FnMut(u64)) ->
 /// Those of the file system; some may be deleted by then.
 pub fn delete_old(queue: &Queue, made: &Backup, keep: u64) -> Result<Vec<PathBuf>> {
     let dir = made.path.parent().unwrap_or(&made.path);
+    let thread = noted(queue.path());
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).at("list", dir)? {
         let entry = entry.at("list", dir)?;
         // Neither a link nor one that is not finished.
         let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if is_dir && let Some(note) = note_of(&entry.path()).filter(|note| note.thread == queue.path()) {
+        if is_dir && let Some(note) = note_of(&entry.path()).filter(|note| note.thread == thread) {
             found.push((note, entry.path()));
         }
     }
@@ -118,11 +120,16 @@ pub fn delete_old(queue: &Queue, made: &Backup, keep: u64) -> Result<Vec<PathBuf
 /// What a backup says of itself in a file of its own.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Note {
-    /// The path of the original.
-    thread: PathBuf,
+    /// The path of the original, as [`noted`].
+    thread: String,
     made: String,
     /// The newest id ever given.
     newest: i64,
+}
+
+/// A path in ASCII: JSON cannot hold every path, and different paths must stay so.
+fn noted(path: &Path) -> String {
+    path.as_os_str().as_bytes().escape_ascii().to_string()
 }
 
 const NOTE: &str = "run/_backup";

@@ -1,5 +1,6 @@
 //! `backup --keep`: only backups of this very thread are deleted, and only ones that nobody uses.
 
+use std::ffi::OsStr;
 use std::fs;
 
 use serde_json::{Value, json};
@@ -40,6 +41,25 @@ fn all_but_the_newest_backups_of_this_thread_are_deleted() {
     assert_eq!(stderr, told("d") + &told("c"));
     world.thread(["backup", "backups/f", "--keep", "0"]).fails(2);
     assert!(world.inbox().join("events.db").exists());
+}
+
+#[test]
+fn threads_whose_paths_are_not_utf_8_keep_their_backups_apart() {
+    use std::os::unix::ffi::OsStrExt;
+    let world = World::new();
+    let [one, other] = [b"non\xff", b"non\xfe"].map(|name| OsStr::from_bytes(name));
+    let backup = |thread: &OsStr, place: &str| {
+        let run = world.thread(["backup"]).arg(place).arg("--keep").arg("1").arg("-t").arg(thread);
+        run.ends_with(0).0
+    };
+    for thread in [one, other] {
+        world.thread(["init"]).arg(thread).ends_with(0);
+    }
+    backup(one, "backups/a");
+    backup(other, "backups/b");
+    assert_eq!(names(&world.path("backups")), ["a", "b"]);
+    backup(one, "backups/c");
+    assert_eq!(names(&world.path("backups")), ["b", "c"]);
 }
 
 #[test]
