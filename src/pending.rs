@@ -94,7 +94,8 @@ fn look_from(
         let mut fresh = scan.failures;
         fresh.retain(|failure| failure.id > subscription.filter_error_id && failure.id <= gained);
         if remember && (gained - remembered >= WATERMARK_STEP || !fresh.is_empty() || look.cut_short) {
-            store.remember_scan(subscription, gained, &fresh)?;
+            let first_seen = store.remember_scan(subscription, gained, &fresh)?;
+            fresh.drain(..fresh.len() - first_seen);
             remembered = gained;
         }
         look.failures.extend(fresh);

@@ -249,9 +249,17 @@ impl Store for Sqlite {
         if update.durable { record(self) } else { self.unsynced(record) }
     }
 
-    fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<()> {
+    fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize> {
         let doing = "remembering how far a filter was evaluated";
-        self.unsynced(|store| consumers::remember_scan(&store.conn, seen, upto, failures).doing(doing))
+        // A process that may only read has to look a second time.
+        if self.conn.is_readonly("main").doing(doing)? {
+            return Ok(failures.len());
+        }
+        self.unsynced(|store| {
+            store.transact(doing, |conn| {
+                consumers::remember_scan(conn, seen, upto, failures).map_err(Failed::from)
+            })
+        })
     }
 
     fn dead_letters(&mut self, consumer: Option<&ConsumerId>) -> Result<Vec<DeadLetter>> {

@@ -260,8 +260,9 @@ pub trait Store {
     fn update_run(&mut self, seen: &Subscription, update: &RunUpdate) -> Result<Option<Subscription>>;
 
     /// Remembers that between the cursor of `seen` and `upto` nothing matches its filter, and on
-    /// which events the filter failed. A power cut may undo it.
-    fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<()>;
+    /// which events the filter failed, oldest first. A power cut may undo it. Returns how many of the
+    /// failures, the last ones, nobody had recorded before.
+    fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize>;
 
     /// A consumer's dead letters, oldest event first; or those of all, one consumer after the other.
     fn dead_letters(&mut self, consumer: Option<&ConsumerId>) -> Result<Vec<DeadLetter>>;

@@ -192,12 +192,8 @@ pub fn remember_scan(
     seen: &Subscription,
     upto: i64,
     failures: &[FilterFailure],
-) -> rusqlite::Result<()> {
-    let Some(text) = seen.filter_text() else { return Ok(()) };
-    // A process that may only read has to look a second time.
-    if conn.is_readonly("main")? {
-        return Ok(());
-    }
+) -> rusqlite::Result<usize> {
+    let Some(text) = seen.filter_text() else { return Ok(failures.len()) };
     let cursor = seen.last_acked_id;
     let from = match &seen.watermark {
         Some(mark) if mark.filter == text && mark.from <= cursor && mark.upto >= cursor => mark.from,
@@ -208,7 +204,15 @@ pub fn remember_scan(
                 filter_errors = filter_errors + ?, filter_error_id = max(filter_error_id, ?) \
          WHERE consumer_id = ? AND token = ?",
     )?;
+    let consumer = seen.consumer.as_str();
+    // Another process may have evaluated the filter on the same events meanwhile.
+    let known = conn
+        .prepare_cached("SELECT filter_error_id FROM consumers WHERE consumer_id = ?")?
+        .query_row([consumer], |row| row.get(0))
+        .optional()?
+        .unwrap_or(0);
+    let count = failures.iter().filter(|failure| failure.id > known).count();
     let newest = failures.last().map_or(0, |failure| failure.id);
-    let (count, consumer) = (failures.len() as i64, seen.consumer.as_str());
-    update.execute(params![text, from, upto, count, newest, consumer, seen.token]).map(drop)
+    update.execute(params![text, from, upto, count as i64, newest, consumer, seen.token])?;
+    Ok(count)
 }

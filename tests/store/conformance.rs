@@ -46,7 +46,7 @@ macro_rules! conformance {
             a_watermark_is_kept_with_its_subscription
             a_watermark_goes_on_where_it_joins_the_known_one
             a_watermark_of_an_earlier_subscription_is_ignored
-            failures_of_a_filter_are_counted
+            failures_of_a_filter_are_counted_once
             a_run_update_applies_to_what_was_seen
             a_run_update_is_refused_after_any_change
             a_run_update_moves_the_cursor_and_makes_a_dead_letter_in_one_step
@@ -860,17 +860,21 @@ pub fn a_watermark_of_an_earlier_subscription_is_ignored(store: &mut dyn Store) 
     assert_eq!(get(store, "c"), anew);
 }
 
-pub fn failures_of_a_filter_are_counted(store: &mut dyn Store) {
+pub fn failures_of_a_filter_are_counted_once(store: &mut dyn Store) {
     fill(store, 9);
     let seen = subscribe_with_filter(store, "c", "content ->> '$' = 1");
-    let failure = |id| FilterFailure { id, message: "malformed JSON".into() };
-    store.remember_scan(&seen, 5, &[failure(2), failure(4)]).unwrap();
-    store.remember_scan(&seen, 6, &[]).unwrap();
-    let stored = get(store, "c");
-    assert_eq!((stored.filter_errors, stored.filter_error_id), (2, 4));
-    store.remember_scan(&seen, 3, &[failure(3)]).unwrap();
-    let stored = get(store, "c");
-    assert_eq!((stored.filter_errors, stored.filter_error_id), (3, 4));
+    let mut recorded = |upto, ids: &[i64]| {
+        let failure = |&id: &i64| FilterFailure { id, message: "malformed JSON".into() };
+        let failures: Vec<_> = ids.iter().map(failure).collect();
+        let first_seen = store.remember_scan(&seen, upto, &failures).unwrap();
+        let stored = get(store, "c");
+        (first_seen, stored.filter_errors, stored.filter_error_id)
+    };
+    assert_eq!(recorded(5, &[2, 4]), (2, 2, 4));
+    assert_eq!(recorded(6, &[]), (0, 2, 4));
+    // By somebody who had read the same subscription, too.
+    assert_eq!(recorded(7, &[2, 4, 7]), (1, 3, 7));
+    assert_eq!(recorded(6, &[2, 4]), (0, 3, 7));
 }
 
 // Runs and dead letters.

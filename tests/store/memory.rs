@@ -281,10 +281,10 @@ impl Store for MemoryStore {
         Ok(self.find(consumer))
     }
 
-    fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<()> {
+    fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize> {
         let cursor = seen.last_acked_id;
         let current = self.subscriptions.get_mut(&seen.consumer).filter(|now| now.token == seen.token);
-        let (Some(current), Some(text)) = (current, seen.filter_text()) else { return Ok(()) };
+        let (Some(current), Some(text)) = (current, seen.filter_text()) else { return Ok(failures.len()) };
         // What was known already continues, if nothing lies between.
         let known = seen
             .watermark
@@ -292,10 +292,11 @@ impl Store for MemoryStore {
             .filter(|mark| mark.filter == text && mark.from <= cursor && mark.upto >= cursor);
         let from = known.map_or(cursor, |mark| mark.from);
         current.watermark = Some(ScanWatermark { filter: text.to_owned(), from, upto });
-        current.filter_errors += failures.len() as i64;
+        let count = failures.iter().filter(|failure| failure.id > current.filter_error_id).count();
+        current.filter_errors += count as i64;
         let newest = failures.last().map_or(0, |failure| failure.id);
         current.filter_error_id = current.filter_error_id.max(newest);
-        Ok(())
+        Ok(count)
     }
 
     fn dead_letters(&mut self, consumer: Option<&ConsumerId>) -> Result<Vec<DeadLetter>> {
