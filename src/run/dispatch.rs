@@ -25,9 +25,6 @@ use crate::store::{RunUpdate, Store};
 /// are left to a process beside it.
 const OWN_TIME: Duration = Duration::from_millis(20);
 
-/// A filter is evaluated on so few events even when time is up.
-const BACKLOG: i64 = 16;
-
 /// A stalled consumer's place is remembered when this many events were looked at since.
 const REMEMBER_AFTER: i64 = 256;
 
@@ -206,10 +203,10 @@ pub fn next_step(queue: &mut Queue, subscription: &Subscription, until: Option<I
     })
 }
 
-/// Whether a filter is still to be evaluated on so many events that the background does it as well.
+/// Whether a filter is still to be evaluated on any event.
 fn has_backlog(queue: &mut Queue, subscription: &Subscription) -> Result<bool> {
     let scanned = subscription.scanned_upto(subscription.last_acked_id);
-    Ok(subscription.filter_text().is_some() && queue.store.newest()? - scanned > BACKLOG)
+    Ok(subscription.filter_text().is_some() && queue.store.newest()? > scanned)
 }
 
 /// Whether something matching has come since a stalled consumer's last run, or a dead letter is to be

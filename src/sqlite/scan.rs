@@ -14,9 +14,6 @@ use crate::store::{FilterFailure, Scan, ScanRange};
 /// How many ids one statement covers at most, so that no read transaction lasts long.
 const STEP: i64 = 64 * 1024;
 
-/// How many events are asked about between two looks at the clock, where these are small.
-const BETWEEN_LOOKS: u32 = 16;
-
 pub fn scan(conn: &Connection, filter: &Filter, range: ScanRange) -> rusqlite::Result<Scan> {
     let mut scan = Scan { upto: range.after, ..Scan::default() };
     let limit = EvalLimit::begin(conn)?;
@@ -67,7 +64,6 @@ fn scan_step(
     scan: &mut Scan,
 ) -> rusqlite::Result<Step> {
     let mut rows = statement.query(params![scan.upto, end])?;
-    let mut asked = 0_u32;
     loop {
         functions::begin_event();
         let Some(row) = rows.next()? else { return Ok(Step::Done) };
@@ -78,8 +74,7 @@ fn scan_step(
                 return Ok(Step::CutShort);
             }
         }
-        asked += 1;
-        if asked.is_multiple_of(BETWEEN_LOOKS) && range.until.is_some_and(|until| Instant::now() >= until) {
+        if range.until.is_some_and(|until| Instant::now() >= until) {
             return Ok(Step::CutShort);
         }
     }
