@@ -6,11 +6,9 @@
 //! waiting and is read as it is stored.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, IsTerminal, Read, Seek, Write};
-use std::os::fd::AsRawFd;
+use std::io::{self, BufRead, BufReader, Cursor, IsTerminal, Read, Seek, Write};
 
 use rustix::fs::FileType;
-use tempfile::SpooledTempFile;
 
 use super::error::{Failure, Result, WithHint};
 use super::event::stdin_is_closed;
@@ -71,24 +69,22 @@ impl Form {
 
 enum Input {
     Stdin,
-    Spool(SpooledTempFile),
+    Memory(Cursor<Vec<u8>>),
+    File(File),
 }
 
 impl Batch {
     /// Takes stdin as it is if it is a file; else reads it to its end.
     pub fn open(files: &Files) -> Result<Batch> {
+        if stdin_is_closed() {
+            return Err(Failure::failed(
+                "cannot read the batch from stdin, which is closed or not connected to anything",
+                "give it a file or a pipe; nothing was stored",
+            ));
+        }
         let (input, length) = match length_of_file(&io::stdin()) {
             Some(length) => (Input::Stdin, length),
-            None => {
-                let (spool, length) = spool(files)?;
-                if length == 0 && stdin_is_closed() {
-                    return Err(Failure::failed(
-                        "cannot read the batch from stdin, which is closed or not connected to anything",
-                        "give it a file or a pipe; nothing was stored",
-                    ));
-                }
-                (Input::Spool(spool), length)
-            }
+            None => spool(files)?,
         };
         Ok(Batch { input, length, odd_sources: None, last_source: None })
     }
@@ -106,7 +102,8 @@ impl Batch {
     ) -> crate::Result<()> {
         let input: &mut dyn Read = match &mut self.input {
             Input::Stdin => &mut io::stdin(),
-            Input::Spool(spool) => spool,
+            Input::Memory(memory) => memory,
+            Input::File(file) => file,
         };
         let mut input = BufReader::with_capacity(CHUNK, input);
         let mut progress = Progress::of("storing the batch", Some(self.length));
@@ -156,21 +153,19 @@ fn read_line(input: &mut impl BufRead, text: &mut Vec<u8>) -> crate::Result<bool
         .map_err(|e| Error::Other(format!("cannot read the batch, nothing was stored: {e}")))
 }
 
-/// How much a file still holds, in bytes. `None` for what is not a file.
+/// How much a file still holds, in bytes. `None` for what is not a file, and for one without a length: it
+/// may be one that a kernel makes up, and that one waits for.
 fn length_of_file(stdin: &io::Stdin) -> Option<u64> {
     let about = rustix::fs::fstat(stdin).ok()?;
     let is_file = FileType::from_raw_mode(about.st_mode).is_file();
-    let size = u64::try_from(about.st_size).unwrap_or(0);
-    is_file.then(|| size.saturating_sub(rustix::fs::tell(stdin).unwrap_or(0)))
+    let size = u64::try_from(about.st_size).ok().filter(|size| is_file && *size > 0)?;
+    Some(size.saturating_sub(rustix::fs::tell(stdin).unwrap_or(0)))
 }
 
-/// Reads stdin to its end.
-fn spool(files: &Files) -> Result<(SpooledTempFile, u64)> {
+/// Reads stdin to its end. Returns its length, too.
+fn spool(files: &Files) -> Result<(Input, u64)> {
     let (cannot_keep, hint) =
         ("cannot keep the batch, nothing was stored", "free some space, then push again");
-    let dir = files.open_dir("run").with_hint(cannot_keep, hint)?;
-    // By its descriptor: by its name, somebody could put a link in its place.
-    let mut spool = tempfile::spooled_tempfile_in(IN_MEMORY, format!("/proc/self/fd/{}", dir.as_raw_fd()));
     let mut stdin = File::from(
         rustix::io::dup(rustix::stdio::stdin())
             .with_hint("cannot read stdin", "check where it comes from")?,
@@ -181,6 +176,7 @@ fn spool(files: &Files) -> Result<(SpooledTempFile, u64)> {
         false => Progress::of("reading the batch", None),
     };
     let (mut chunk, mut length) = (vec![0; CHUNK], 0);
+    let (mut memory, mut file) = (Vec::new(), None);
     loop {
         let read = match stdin.read(&mut chunk) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
@@ -189,10 +185,18 @@ fn spool(files: &Files) -> Result<(SpooledTempFile, u64)> {
         if read == 0 {
             break;
         }
-        spool.write_all(&chunk[..read]).with_hint(cannot_keep, hint)?;
+        memory.extend_from_slice(&chunk[..read]);
+        if memory.len() > IN_MEMORY && file.is_none() {
+            file = Some(files.make_unnamed_file("run").with_hint(cannot_keep, hint)?);
+        }
+        if let Some(file) = &mut file {
+            file.write_all(&memory).with_hint(cannot_keep, hint)?;
+            memory.clear();
+        }
         length += read as u64;
         progress.advance(memchr::memchr_iter(b'\n', &chunk[..read]).count() as u64);
     }
-    spool.rewind().with_hint(cannot_keep, hint)?;
-    Ok((spool, length))
+    let Some(mut file) = file else { return Ok((Input::Memory(Cursor::new(memory)), length)) };
+    file.rewind().with_hint(cannot_keep, hint)?;
+    Ok((Input::File(file), length))
 }

@@ -142,11 +142,13 @@ fn read_content(path: &Path) -> Result<String> {
 /// Whether nobody gave this process a stdin. Where it is closed, the runtime opens `/dev/null` there, for
 /// reading and writing, as others do who start a program without one; a shell's `</dev/null` is for
 /// reading only.
+///
+/// One that is open for writing only counts too: the runtime takes it for empty.
 pub fn stdin_is_closed() -> bool {
     let null = rustix::fs::stat("/dev/null").map(|null| null.st_rdev);
     let stdin = rustix::fs::fstat(io::stdin()).map(|stdin| stdin.st_rdev);
     let mode = rustix::fs::fcntl_getfl(io::stdin()).map(|flags| flags & OFlags::RWMODE);
-    stdin.is_ok() && stdin == null && mode == Ok(OFlags::RDWR)
+    mode == Ok(OFlags::WRONLY) || stdin.is_ok() && stdin == null && mode == Ok(OFlags::RDWR)
 }
 
 /// A JSON object of strings from `key=value` words.

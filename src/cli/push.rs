@@ -18,7 +18,7 @@ use crate::queue::delivery::Delivery;
 use crate::queue::{PushedEvent, Queue};
 use crate::run::dispatch::Dispatched;
 use crate::run::wake::{self, Waking};
-use crate::store::Appended;
+use crate::store::{Appended, Stored};
 
 /// Store an event, or a batch of them, and wake its consumers
 ///
@@ -73,7 +73,7 @@ impl Push {
         check_answered(&mut queue, self.reply_to)?;
         let stored = store(&mut queue, &event, |id| lay_aside(id, globals))?;
         stored.print(&event, globals);
-        wait_for_delivery(&mut queue, self.sync, stored.id, stored.id)
+        wait_for_delivery(&mut queue, self.sync, &[(stored.id, stored.id)])
     }
 
     fn push_many(self, globals: &Globals) -> Result<()> {
@@ -86,8 +86,17 @@ impl Push {
             false => Form::Json(Defaults { source: event.source, kind: event.kind, subtype: event.subtype }),
         };
         let mut batch = Batch::open(queue.files())?;
+        let mut repeated: Option<(i64, i64)> = None;
         let appended = queue.append(&mut |put| {
-            batch.for_each(&form, &mut |events| put(events).map(drop))?;
+            batch.for_each(&form, &mut |events| {
+                for stored in put(events)? {
+                    if let Stored::Repeated { id, .. } = stored {
+                        let (first, last) = repeated.unwrap_or((id, id));
+                        repeated = Some((first.min(id), last.max(id)));
+                    }
+                }
+                Ok(())
+            })?;
             signals::defer();
             Ok(())
         })?;
@@ -116,10 +125,8 @@ impl Push {
             finish(&mut queue, last_source, &mut |events| progress.advance(events));
         }
         confirm(globals.print(count, json!({ "count": count, "first_id": first_id, "last_id": last_id })));
-        match (first_id, last_id) {
-            (Some(first), Some(last)) => wait_for_delivery(&mut queue, self.sync, first, last),
-            _ => Ok(()),
-        }
+        let ranges: Vec<_> = first_id.zip(last_id).into_iter().chain(repeated).collect();
+        wait_for_delivery(&mut queue, self.sync, &ranges)
     }
 }
 
@@ -189,13 +196,15 @@ pub fn store(queue: &mut Queue, event: &NewEvent<'_>, committed: impl FnOnce(i64
     Ok(StoredEvent { id, created_at, repeated, dispatch })
 }
 
-/// Waits, if that was requested, until what was stored is acknowledged.
-fn wait_for_delivery(queue: &mut Queue, sync: Option<Duration>, first: i64, last: i64) -> Result<()> {
+/// Waits, if that was requested, until what was stored is acknowledged: the events from the first to the last
+/// id of each range.
+fn wait_for_delivery(queue: &mut Queue, sync: Option<Duration>, ranges: &[(i64, i64)]) -> Result<()> {
     let Some(timeout) = sync else { return Ok(()) };
     signals::answered(3);
     signals::allow();
-    let recipients = queue.recipients(first, last);
-    let what = match recipients.and_then(|all| queue.wait_for_delivery(all, timeout)) {
+    let recipients = ranges.iter().map(|&(first, last)| queue.recipients(first, last));
+    let recipients: crate::Result<Vec<_>> = recipients.collect();
+    let what = match recipients.and_then(|all| queue.wait_for_delivery(all.concat(), timeout)) {
         Ok(Delivery::Acknowledged) => return Ok(()),
         Ok(Delivery::Pending(late)) => {
             let names: Vec<String> = late.iter().map(|consumer| format!("'{consumer}'")).collect();

@@ -136,6 +136,14 @@ fn content_from_a_stdin_that_is_closed_is_no_empty_event() {
         assert!(error.contains("stdin, which is closed") && error.contains("nothing was stored"), "{error}");
         assert_eq!(world.sh(&format!("{push} </dev/null")).quiet(), "0\n");
     }
+    // One that cannot be read is not empty either.
+    world.write("written", "{}");
+    for push in [push, "thread push --batch", "thread push --lines"] {
+        for only_written in ["0>/dev/null", "0>>written"] {
+            let error = world.sh(&format!("{push} {only_written}")).fails(1);
+            assert!(error.contains("cannot read") && error.contains("nothing was stored"), "{error}");
+        }
+    }
     assert_eq!(world.query("SELECT count(*) FROM events"), 2);
 }
 

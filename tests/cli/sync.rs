@@ -43,6 +43,14 @@ fn a_synced_push_returns_when_all_whom_it_is_for_have_acknowledged() {
     assert_eq!(answer["last_id"], 9);
     assert_eq!(cursor(&world, "even"), 8);
     assert_eq!(world.lines("even").len(), 4);
+    // Events that were there already are waited for, too.
+    let keyed = ["one", "two"].map(|key| line.replace('}', &format!(",\"idempotency_key\":\"{key}\"}}")));
+    for _ in 0..2 {
+        world.off(["push", "--batch", "--sync", "100ms"]).stdin(keyed.concat()).ends_with(3);
+    }
+    assert_eq!(cursor(&world, "even"), 8);
+    assert_eq!(world.thread(["push", "--batch", "--sync", "2m"]).stdin(keyed.concat()).quiet(), "0\n");
+    assert_eq!((cursor(&world, "even"), world.lines("even").len()), (10, 5));
     // Nothing to wait for.
     assert_eq!(world.thread(push).quiet(), "{\"count\":0,\"first_id\":null,\"last_id\":null}\n");
     world.wait_until_quiet();
