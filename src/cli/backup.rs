@@ -54,16 +54,22 @@ impl Backup {
             }
         };
         let deleted: Vec<_> = deleted.iter().map(|path| path.to_string_lossy()).collect();
-        if globals.json {
+        let printed = if globals.json {
             let mut facts = json!({ "path": path, "event_count": made.count, "last_event_id": made.newest });
             if self.keep.is_some() {
                 facts["deleted"] = json!(deleted);
             }
-            return output::json(&facts);
+            output::json(&facts)
+        } else {
+            for path in deleted {
+                output::note(format_args!("deleted the backup {path}"));
+            }
+            output::line(output::plain(&path))
+        };
+        // On exit 1 there is no backup.
+        if let Err(failure) = printed {
+            output::warn(format_args!("{failure}; the backup is complete"));
         }
-        for path in deleted {
-            output::note(format_args!("deleted the backup {path}"));
-        }
-        output::line(output::plain(&path))
+        Ok(())
     }
 }

@@ -371,6 +371,15 @@ fn one_that_fails_leaves_nothing() {
 }
 
 #[test]
+fn one_whose_name_cannot_be_printed_is_there_all_the_same() {
+    let world = World::with_thread();
+    push_many(&world, 3);
+    let (_, stderr) = world.sh("exec thread backup there >/dev/full").ends_with(0);
+    assert!(stderr.starts_with("Warning: ") && stderr.contains("the backup is complete"), "{stderr}");
+    assert_eq!(checked_ids(&world, "there"), [1, 2, 3]);
+}
+
+#[test]
 fn of_two_to_the_same_place_one_succeeds() {
     let world = World::with_thread();
     push_many(&world, 3000);
