@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::Files;
+use super::{Access, Files};
 use crate::error::{Error, IoContext, Result};
 
 /// A held lock. Dropping it closes this copy; [`Lock::release`] unlocks for everybody.
@@ -36,7 +36,12 @@ impl Lock {
     pub fn take(files: &Files, name: impl AsRef<Path>, patience: Duration) -> Result<Lock> {
         let name = name.as_ref();
         let path = files.path_of(name);
-        let file = files.open_lock(name).at("lock", &path)?;
+        let file = match files.open_lock(name) {
+            // Whoever only looks needs no more; whoever goes on to write will be told then.
+            Err(e) if e.kind() == io::ErrorKind::ReadOnlyFilesystem => files.open_file(name, Access::Read),
+            opened => opened,
+        };
+        let file = file.at("lock", &path)?;
         let began = Instant::now();
         let mut pause = Duration::from_micros(100);
         loop {

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::{Run, World, names, snapshot, wait_until};
+use crate::disk::on_a_small_disk;
+use crate::harness::{Run, World, ids, names, snapshot, wait_until};
 use crate::inject::EARLIER_SCHEMA;
 use crate::users::{NOBODY, as_user, shared_world};
 
@@ -171,6 +172,31 @@ fn whoever_may_only_read_can_look_though_nothing_of_it_can_be_remembered() {
     assert_eq!(world.query(marks), 0);
     world.thread(["info"]).quiet();
     assert_eq!(world.query(marks), 1);
+}
+
+#[test]
+fn on_a_read_only_file_system_its_owner_can_look_and_is_told_plainly_that_nothing_is_started() {
+    let world = World::new();
+    let script = "export THREAD_DIR=$PWD/inbox; chmod 755 inbox\n\
+         thread init inbox >/dev/null\n\
+         thread subscribe bot cat --deliver stdin >/dev/null\n\
+         thread push one >/dev/null\n\
+         PATH=/usr/bin:/bin mount -o remount,ro inbox || exit 1\n\
+         thread doctor >found 2>&1; echo $? >code\n\
+         thread peek >peeked 2>&1; thread backup copy >made 2>&1; thread dispatch >dispatched 2>&1";
+    if !on_a_small_disk(&world, script) {
+        return;
+    }
+    let found = world.lines("found");
+    assert!(found.len() == 1 && found[0].starts_with("warning: 'bot' has events pending"), "{found:?}");
+    assert_eq!(world.read("code"), "0\n");
+    assert_eq!(ids(&world.read("peeked")), [1]);
+    let dispatched = world.read("dispatched");
+    assert!(
+        dispatched.starts_with("Warning: the consumer 'bot' was not started: cannot lock "),
+        "{dispatched}"
+    );
+    assert!(world.read("made").ends_with("/copy\n"), "{}", world.read("made"));
 }
 
 #[test]
