@@ -99,7 +99,17 @@ impl Push {
             })?;
             signals::defer();
             Ok(())
-        })?;
+        });
+        let appended = match appended {
+            // That event went with the rest of the batch.
+            Err(Error::KeyConflict { key, id }) if queue.newest()?.0 < id => {
+                return Err(Failure::failed(
+                    format_args!("two different events of the batch have the idempotency key '{key}'"),
+                    "use a new key for a new event; nothing was stored",
+                ));
+            }
+            appended => appended?,
+        };
         let Appended { count, first_id, last_id, .. } = appended;
         match (globals.json, first_id.zip(last_id)) {
             (true, Some((first, last))) => signals::stored(

@@ -147,6 +147,11 @@ fn a_conflict_in_a_batch_stores_nothing() {
     }
     assert_eq!(count(&world), 1);
     assert_eq!(push(&world, "new", "y").quiet(), "2\n", "its key is free");
+    // Neither is there afterwards.
+    let twice = line("twice", "one") + &line("twice", "two");
+    let error = world.thread(["push", "--batch"]).stdin(twice).fails(1);
+    assert!(error.contains("two different events of the batch have the idempotency key 'twice'"), "{error}");
+    assert_eq!(count(&world), 2);
 }
 
 #[test]
