@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use super::lock::Lock;
 use super::rotation::{self, MAX_LINES, MAX_LOG};
@@ -38,8 +38,14 @@ impl Level {
 impl Files {
     /// Appends one line `[time] [LEVEL] text` to the thread's log.
     pub fn log(&self, level: Level, text: impl fmt::Display) {
-        let line = format!("[{}] [{}] {}\n", time::now(), level.as_str(), Escaped(&text.to_string()));
+        let mut line = format!("[{}] [{}] {}\n", time::now(), level.as_str(), Escaped(&text.to_string()));
         if let Ok(mut file) = self.open_file(LOG, Access::Append) {
+            // A disk that was full may have cut the last line short.
+            let mut last = *b"\n";
+            let end = file.metadata().map_or(0, |log| log.len());
+            if end > 0 && file.read_at(&mut last, end - 1).is_ok() && last != *b"\n" {
+                line.insert(0, '\n');
+            }
             // One write, so that lines of several processes do not mix.
             drop(file.write_all(line.as_bytes()));
         }
@@ -127,5 +133,26 @@ pub struct Quoted<'a>(pub &'a str);
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\"", self.0.replace('\\', "\\\\").replace('"', "\\\""))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_was_cut_short_is_not_joined_with_the_next() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("logs")).unwrap();
+        std::fs::write(root.path().join("events.db"), "").unwrap();
+        let files = Files::open(root.path()).unwrap();
+        files.log(Level::Info, "first");
+        files.open_file(LOG, Access::Append).unwrap().write_all(b"[2026-01-01T00:0").unwrap();
+        files.log(Level::Info, "second");
+        files.log(Level::Info, "third");
+        let log = std::fs::read_to_string(files.path_of(LOG)).unwrap();
+        let ends: Vec<&str> = log.lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
+        assert_eq!(ends, ["first", "[2026-01-01T00:0", "second", "third"]);
+        assert!(log.ends_with("third\n"));
     }
 }
