@@ -50,7 +50,6 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("care/backup", "tempfile::", "it is made beside its place"),
     ("run/process", "fs::read", "of /proc"),
     ("run/worker", "fs::read", "the directory in which threads are looked for"),
-    ("cli/batch", "tempfile::", "a spool without a name, in a directory given by its descriptor"),
 ];
 
 /// A file's path below `src`, without `.rs`, and its code: no comments, no text, no unit tests.
