@@ -86,13 +86,16 @@ impl Push {
             false => Form::Json(Defaults { source: event.source, kind: event.kind, subtype: event.subtype }),
         };
         let mut batch = Batch::open(queue.files())?;
-        let mut repeated: Option<(i64, i64)> = None;
+        // Events that were there already, as ranges of ids: others may lie between them.
+        let mut repeated: Vec<(i64, i64)> = Vec::new();
         let appended = queue.append(&mut |put| {
             batch.for_each(&form, &mut |events| {
                 for stored in put(events)? {
                     if let Stored::Repeated { id, .. } = stored {
-                        let (first, last) = repeated.unwrap_or((id, id));
-                        repeated = Some((first.min(id), last.max(id)));
+                        match repeated.last_mut() {
+                            Some((_, last)) if *last == id - 1 => *last = id,
+                            _ => repeated.push((id, id)),
+                        }
                     }
                 }
                 Ok(())

@@ -266,6 +266,16 @@ fn a_large_batch_waits_in_an_unlinked_file_and_holds_no_lock() {
 }
 
 #[test]
+fn what_fits_into_memory_needs_no_other_place() {
+    let world = World::with_thread();
+    // A file that the kernel makes up has no length.
+    assert_eq!(world.sh("thread push --lines </proc/version").quiet(), "1\n");
+    std::fs::remove_dir_all(world.path("inbox/run")).unwrap();
+    let (stdout, _) = world.sh("echo two | thread push --lines").ends_with(0);
+    assert_eq!((stdout.as_str(), count(&world)), ("1\n", 2));
+}
+
+#[test]
 fn a_bad_line_far_down_a_large_batch_stores_nothing() {
     let world = World::with_thread();
     let long = "x".repeat(1000);

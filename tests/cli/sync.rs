@@ -57,6 +57,23 @@ fn a_synced_push_returns_when_all_whom_it_is_for_have_acknowledged() {
 }
 
 #[test]
+fn a_repeated_batch_does_not_wait_for_events_between_its_own() {
+    let world = World::with_thread();
+    let line = |content: &str| {
+        format!(
+            "{{\"source\":\"self\",\"type\":\"record\",\"content\":\"{content}\",\"idempotency_key\":\"{content}\"}}\n"
+        )
+    };
+    for content in ["first", "other", "last"] {
+        world.off(["push", "--batch"]).stdin(line(content)).quiet();
+    }
+    world.idle_consumer("bot", "content = 'other'");
+    let again = line("first") + &line("last");
+    assert_eq!(world.off(["push", "--batch", "--sync", "100ms"]).stdin(again).quiet(), "0\n");
+    world.off(["push", "--batch", "--sync", "100ms"]).stdin(line("other")).ends_with(3);
+}
+
+#[test]
 fn what_is_not_acknowledged_in_time_is_stored_all_the_same() {
     let world = World::with_thread();
     world.idle_consumer("bot", "type = 'message'");
