@@ -2,22 +2,18 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
 
 use crate::error::{RequestError, Result};
 use crate::follow::feed::{Live, Order, Told};
 use crate::follow::follower::Membership;
 use crate::follow::tail::Tail;
 use crate::gateway::Gateway;
-use crate::methods::{self, Reply};
 use crate::outbox::Outbox;
 use crate::protocol::event::notice;
-use crate::protocol::frame::{self, Request};
-use crate::session::id::SessionId;
 use crate::session::speak::{Accepted, Speaker};
+use crate::session_id::SessionId;
 
 pub struct Client {
     pub gateway: Arc<Gateway>,
@@ -56,43 +52,20 @@ impl Client {
         }
     }
 
-    /// Carries out requests and passes on what comes, to the end of the connection.
-    pub async fn run(mut self, mut requests: mpsc::UnboundedReceiver<Request>, unanswered: Arc<AtomicUsize>) {
-        loop {
-            tokio::select! {
-                request = requests.recv() => {
-                    let Some(request) = request else { return };
-                    self.answer(request).await;
-                    unanswered.fetch_sub(1, Ordering::Relaxed);
-                }
-                live = next(&mut self.current) => match live {
-                    Some(live) => self.pass_on(live),
-                    // The follower ended because its thread is gone.
-                    None => self.leave(),
-                },
-            }
+    /// What comes next in the session it is in; never, if it is in none. `None` when its thread is gone.
+    pub async fn next(&mut self) -> Option<Live> {
+        match &mut self.current {
+            Some(membership) => membership.feed.next().await,
+            None => std::future::pending().await,
         }
     }
 
-    async fn answer(&mut self, request: Request) {
-        let Request { id, method, params } = request;
-        match methods::call(self, &id, &method, params).await {
-            Ok(Reply { payload, then }) => {
-                self.outbox.send(frame::response(&id, Ok(payload)));
-                for frame in then {
-                    self.outbox.send(frame);
-                }
-            }
-            Err(e) => {
-                if let RequestError::Thread(_) | RequestError::Failed(_) = e {
-                    self.gateway.log(format_args!("{method}: {e}"));
-                }
-                self.outbox.send(frame::response(&id, Err(&e)));
-            }
-        }
+    pub fn send(&self, frame: String) {
+        self.outbox.send(frame);
     }
 
-    fn pass_on(&mut self, live: Live) {
+    /// Tells the client what came.
+    pub fn pass_on(&mut self, live: Live) {
         match live {
             Live::Event(told) => self.tell(&told),
             Live::Order(order) => self.reorder(&order),
@@ -139,7 +112,8 @@ impl Client {
         }
     }
 
-    fn leave(&mut self) {
+    /// Is in no session any more.
+    pub fn leave(&mut self) {
         self.current = None;
         self.asked.clear();
     }
@@ -169,7 +143,7 @@ impl Client {
         // Nothing of the session it was in comes in between.
         self.leave();
         self.told = after;
-        let mut tail = Tail::new(self.gateway.clone(), session, after, self.outbox.backlog.clone());
+        let mut tail = Tail::new(self.gateway.hub.clone(), session, after, self.outbox.backlog.clone());
         while let Some(told) = tail.stored().await? {
             self.tell(&told);
             if !tail.has_entered() {
@@ -182,7 +156,7 @@ impl Client {
     }
 
     async fn join(&self, session: SessionId) -> Result<Membership> {
-        self.gateway.hub.join(&self.gateway, session, self.outbox.backlog.clone()).await
+        self.gateway.hub.join(session, self.outbox.backlog.clone()).await
     }
 
     /// The last event that the client was told of.
@@ -230,14 +204,6 @@ impl Asked {
             "message": format!("{} {others} before this one", self.position),
         });
         notice("queued", payload, session, Some(&self.run_id))
-    }
-}
-
-/// What comes next in the session a client is in; never, if it is in none.
-async fn next(current: &mut Option<Membership>) -> Option<Live> {
-    match current {
-        Some(membership) => membership.feed.next().await,
-        None => std::future::pending().await,
     }
 }
 

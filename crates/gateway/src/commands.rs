@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
+use crate::actions::{self, Reply};
 use crate::client::Client;
 use crate::error::Result;
-use crate::methods::{self, Reply};
 use crate::protocol::event::in_session;
 use crate::protocol::frame;
-use crate::session::id::SessionId;
 use crate::session::{blocking, history};
+use crate::session_id::SessionId;
 
 const HELP: &str = "\
 /new [title]           begins a session
@@ -94,7 +94,7 @@ async fn answer(client: &mut Client, command: Command<'_>) -> Result<String> {
         Command::Unknown(word) => format!("There is no command /{word}.\n{HELP}"),
         Command::New(title) => {
             let title = title.map(|title| crate::protocol::content::beginning(title, 200));
-            let session = methods::create(client, title).await?;
+            let session = actions::create(client, title).await?;
             client.enter(session).await?;
             format!("This is the new session {session}.")
         }
@@ -102,7 +102,7 @@ async fn answer(client: &mut Client, command: Command<'_>) -> Result<String> {
         Command::Session(which) => match found(client, which) {
             None => "Name a session by its number in the last list of /sessions, or by its id.".to_owned(),
             Some(session) => {
-                let switched = methods::switch(client, session, None).await?;
+                let switched = actions::switch(client, session, None).await?;
                 let title =
                     switched["title"].as_str().filter(|title| !title.is_empty()).unwrap_or("(no title)");
                 format!("This is {title} ({session}).")
@@ -110,8 +110,7 @@ async fn answer(client: &mut Client, command: Command<'_>) -> Result<String> {
         },
         Command::History(count) => recent(client, count).await?,
         Command::Status => {
-            let params = serde_json::Map::new();
-            let status = Box::pin(methods::call(client, "", "status", params)).await?.payload;
+            let status = actions::status(client, None).await?;
             let (gateway, session) = (&status["gateway"], &status["session"]);
             let mut text = format!(
                 "Gateway {}, up {} s, {} connections, {} sessions in use.",
@@ -134,7 +133,7 @@ async fn answer(client: &mut Client, command: Command<'_>) -> Result<String> {
         }
         Command::Cancel => {
             let session = client.session_or_current(None)?;
-            match methods::cancel(client, session, None).await? {
+            match actions::cancel(client, session, None).await? {
                 Some(run) => format!("Cancellation of {run} was requested."),
                 None => "No run is under way.".to_owned(),
             }

@@ -20,6 +20,7 @@ use crate::gateway::Gateway;
 use crate::outbox::{Out, Outbox};
 use crate::protocol::frame::{self, Request};
 use crate::protocol::{Close, MAX_UNANSWERED, VERSION};
+use crate::requests;
 use crate::session::speak::Speaker;
 
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -46,7 +47,7 @@ pub async fn serve(
     let why = match greet(&gateway, &mut reader, &outbox, address, admitted).await {
         Ok(speaker) => {
             let client = Client::new(gateway.clone(), outbox.clone(), speaker, origin);
-            let worker = tokio::spawn(client.run(asked, unanswered.clone()));
+            let worker = tokio::spawn(requests::serve(client, asked, unanswered.clone()));
             let why = tokio::select! {
                 why = read(&mut reader, &requests, &unanswered, &outbox) => why,
                 // The writer ends first when the client reads too slowly, or the gateway ends.

@@ -1,5 +1,6 @@
 //! What is counted for `status` and for metrics, since the gateway was started.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 #[derive(Default)]
@@ -11,19 +12,19 @@ pub struct Counters {
 }
 
 /// A connection that is counted for as long as this lives.
-pub struct Counted(std::sync::Arc<crate::gateway::Gateway>);
+pub struct Counted(Arc<Counters>);
 
 impl Counted {
-    pub fn new(gateway: &std::sync::Arc<crate::gateway::Gateway>) -> Counted {
-        gateway.counters.connections.fetch_add(1, Ordering::Relaxed);
-        gateway.counters.accepted.fetch_add(1, Ordering::Relaxed);
-        Counted(gateway.clone())
+    pub fn new(counters: &Arc<Counters>) -> Counted {
+        counters.connections.fetch_add(1, Ordering::Relaxed);
+        counters.accepted.fetch_add(1, Ordering::Relaxed);
+        Counted(counters.clone())
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.counters.connections.fetch_sub(1, Ordering::Relaxed);
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -1,6 +1,5 @@
 //! What all connections share. None of it has to outlast the process.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,14 +13,13 @@ use crate::access::token::Token;
 use crate::agent::Agent;
 use crate::counters::Counters;
 use crate::follow::Hub;
-use crate::follow::notices::Notices;
-use crate::metrics::Tallies;
 use crate::session::catalogue::Catalogue;
 use crate::session::root::Root;
+use crate::session::tallies::Tallies;
 use crate::storage::Storage;
 
 pub struct Gateway {
-    pub root: Root,
+    pub root: Arc<Root>,
     /// None lets everybody in.
     pub token: Option<Token>,
     pub origins: Origins,
@@ -31,12 +29,11 @@ pub struct Gateway {
     pub agent: Option<Agent>,
     pub agent_for_all: bool,
     pub launcher: Launcher,
-    pub notices: Arc<Notices>,
-    pub hub: Hub,
+    pub hub: Arc<Hub>,
     pub catalogue: Catalogue,
     pub tallies: Tallies,
-    pub storage: Storage,
-    pub counters: Counters,
+    pub storage: Arc<Storage>,
+    pub counters: Arc<Counters>,
     pub started: Instant,
     /// True once the gateway ends.
     pub ends: watch::Receiver<bool>,
@@ -68,12 +65,5 @@ impl Gateway {
     /// The agent that older sessions are to have, too.
     pub fn agent_for_all(&self) -> Option<&Agent> {
         self.agent.as_ref().filter(|_| self.agent_for_all)
-    }
-
-    /// Writes a line for the operator of the gateway. No token and no signed address may be in it.
-    pub fn log(&self, text: impl fmt::Display) {
-        // It may hold what somebody else's server said.
-        let line = text.to_string().replace(char::is_control, " ");
-        eprintln!("[{}] {line}", thread::model::time::now());
     }
 }

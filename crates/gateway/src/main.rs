@@ -9,16 +9,19 @@
 //! | `metrics` | health, and figures for Prometheus |
 //! | `access` | tokens, origins, host names, slowing down |
 //! | `connection`, `outbox` | one WebSocket: reading, writing, pings, closing |
-//! | `client`, `methods`, `commands` | what one client asks for, and what it is told |
+//! | `client` | one client: the session it is in, and what it has been told |
+//! | `requests`, `methods`, `commands`, `actions` | what it asks for, as a method or a command, and how that is done |
 //! | `protocol` | the frames, and what stored events look like in them |
 //! | `agui` | the same conversations for clients of AG-UI |
 //! | `follow` | one reader per session for all who are in it |
-//! | `storage` | attachments and their signed urls |
+//! | `attachments`, `storage` | attachments and their signed urls |
 //! | `session` | sessions on disk: making, speaking, listing, reading, searching |
 
 mod access;
+mod actions;
 mod agent;
 mod agui;
+mod attachments;
 mod client;
 mod commands;
 mod connection;
@@ -26,14 +29,17 @@ mod counters;
 mod error;
 mod follow;
 mod gateway;
+mod log;
 mod methods;
 mod metrics;
 mod options;
 mod outbox;
 mod page;
 mod protocol;
+mod requests;
 mod server;
 mod session;
+mod session_id;
 mod storage;
 
 use std::path::PathBuf;
@@ -50,6 +56,8 @@ use crate::access::origin::Origins;
 use crate::access::token::Token;
 use crate::agent::Agent;
 use crate::error::StartError;
+use crate::follow::Hub;
+use crate::follow::follower::Context;
 use crate::follow::notices::Notices;
 use crate::gateway::Gateway;
 use crate::options::Options;
@@ -131,7 +139,7 @@ async fn run(options: Options) -> Result<(), StartError> {
     })?;
     let token = if options.no_auth { None } else { Some(Token::of(root.dir())?) };
     let others = Origins::new(&options.storage_origin)?.into_names();
-    let storage = Storage::open(&root, options.storage.as_deref(), others)?;
+    let storage = Storage::open(root.dir(), options.storage.as_deref(), others)?;
     let places = places(options.max_connections);
     if places < options.max_connections {
         eprintln!(
@@ -164,6 +172,9 @@ async fn run(options: Options) -> Result<(), StartError> {
             "check that directory, its permissions and its disk",
         )
     })?;
+    let (root, storage) = (Arc::new(root), Arc::new(storage));
+    let context =
+        Context { root: root.clone(), launcher: launcher.clone(), notices, storage: storage.clone() };
     let gateway = Arc::new(Gateway {
         root,
         token,
@@ -173,8 +184,7 @@ async fn run(options: Options) -> Result<(), StartError> {
         agent,
         agent_for_all: options.agent_for_all,
         launcher,
-        notices,
-        hub: Default::default(),
+        hub: Arc::new(Hub::new(context)),
         catalogue: Default::default(),
         tallies: Default::default(),
         counters: Default::default(),

@@ -1,115 +1,15 @@
 //! `GET /metrics`, for Prometheus, and `GET /healthz`.
-//!
-//! What it says about runs is read from the sessions, so it is right whichever process runs them. Each
-//! session's tally is kept with the state of its log, and read on when that has changed. A scrape reads for
-//! a second at most; the rest is left to the next ones, and counted.
 
-use std::collections::HashMap;
 use std::fmt::Write;
-use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use thread::model::filter::Scope;
-use thread::queue::{Remaining, Selection};
-use thread::{Filter, Queue};
-use thread_agent::conversation::Entry;
 
-use crate::error::Result;
 use crate::gateway::Gateway;
-use crate::session::id::SessionId;
-use crate::session::runs::Runs;
+use crate::session::tallies::Sum;
 use crate::session::{blocking, catalogue};
-
-/// How long a scrape reads.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-/// What a log looked like when its session was read.
-type Stamp = (SystemTime, u64);
-
-/// The stamp of a session that has not been read.
-const NEVER: Stamp = (SystemTime::UNIX_EPOCH, 0);
-
-#[derive(Default)]
-pub struct Tallies(Mutex<HashMap<SessionId, (Stamp, Tally)>>);
-
-/// What is known of a session's runs.
-#[derive(Debug, Clone, Default)]
-struct Tally {
-    upto: i64,
-    answered: u64,
-    failed: u64,
-    cancelled: u64,
-    queued: usize,
-    running: usize,
-    /// When the oldest that waits was stored.
-    oldest: Option<String>,
-}
-
-impl Tally {
-    fn read_on(&mut self, queue: &mut Queue) -> Result<()> {
-        let condition = "source = 'self' AND (type = 'message' OR subtype IN ('error', 'cancelled'))";
-        let filter = Filter::new(condition, Scope::Reading).map_err(thread::Error::from)?;
-        let mut selection = Selection { after: self.upto, limit: None, filter };
-        while queue.read_page(&mut selection, &mut |row| {
-            let entry = Entry::of(&row.to_event()).1;
-            match entry {
-                _ if entry.ends().is_none() => {}
-                Entry::Answer { .. } => self.answered += 1,
-                Entry::Cancelled { .. } => self.cancelled += 1,
-                _ => self.failed += 1,
-            }
-            ControlFlow::Continue(())
-        })? == Remaining::Some
-        {}
-        self.upto = selection.after;
-        let (runs, _) = Runs::of(queue)?;
-        (self.queued, self.oldest) = (runs.queued(), runs.oldest_queued().map(str::to_owned));
-        self.running = usize::from(runs.active().is_some());
-        Ok(())
-    }
-}
-
-/// All sessions together.
-#[derive(Default)]
-struct Sum {
-    sessions: usize,
-    unread: usize,
-    tally: Tally,
-}
-
-impl Tallies {
-    fn sum(&self, gateway: &Gateway) -> Result<Sum> {
-        let until = Instant::now() + PATIENCE;
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut old = std::mem::take(&mut *all);
-        let mut sum = Sum::default();
-        for listed in catalogue::entries(&gateway.root)? {
-            sum.sessions += 1;
-            let stamp = (listed.active, listed.size);
-            let (seen, mut tally) = old.remove(&listed.id).unwrap_or((NEVER, Tally::default()));
-            let mut now = seen;
-            if seen != stamp && Instant::now() < until {
-                let read = gateway.root.queue(listed.id).and_then(|mut queue| tally.read_on(&mut queue));
-                now = if read.is_ok() { stamp } else { NEVER };
-            }
-            sum.unread += usize::from(now != stamp);
-            all.insert(listed.id, (now, tally.clone()));
-            let total = &mut sum.tally;
-            total.answered += tally.answered;
-            total.failed += tally.failed;
-            total.cancelled += tally.cancelled;
-            total.queued += tally.queued;
-            total.running += tally.running;
-            let oldest = [total.oldest.take(), tally.oldest].into_iter().flatten().min();
-            total.oldest = oldest;
-        }
-        Ok(sum)
-    }
-}
 
 /// `GET /healthz`: whether the root can be read.
 pub async fn health(State(gateway): State<Arc<Gateway>>) -> Response {
@@ -122,7 +22,7 @@ pub async fn health(State(gateway): State<Arc<Gateway>>) -> Response {
 /// `GET /metrics`.
 pub async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response {
     let own = gateway.clone();
-    match blocking(move || own.tallies.sum(&own)).await {
+    match blocking(move || own.tallies.sum(&own.root)).await {
         Ok(sum) => {
             ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], written(&gateway, &sum)).into_response()
         }

@@ -8,9 +8,9 @@ use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use serde::Deserialize;
 
+use crate::access::peer::{Peer, Shown};
 use crate::access::token::cookie_name;
 use crate::gateway::Gateway;
-use crate::server::{Peer, Shown};
 
 const PAGE: &str = include_str!("page.html");
 

@@ -16,19 +16,22 @@ use axum::routing::{get, post};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
 use crate::access::origin;
+use crate::access::peer::{Peer, Shown};
 use crate::access::token::{Offered, cookie_name, offered};
 use crate::agui;
+use crate::attachments;
 use crate::connection;
 use crate::counters::Counted;
 use crate::gateway::Gateway;
+use crate::log::log;
 use crate::metrics;
 use crate::page;
 use crate::protocol::MAX_FRAME;
-use crate::storage::{http, sign};
+use crate::storage::sign;
 
 /// How long a client may take to send the head of a request.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
@@ -46,23 +49,6 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 /// The largest `RunAgentInput`, in bytes: it holds the whole conversation, of which only the last
 /// message is taken.
 const MAX_INPUT: usize = 8 * 1024 * 1024;
-
-/// Who a request comes from.
-#[derive(Clone)]
-pub struct Peer {
-    pub address: SocketAddr,
-    /// Taken for as long as the connection lasts, also when it has become a WebSocket.
-    _place: Arc<OwnedSemaphorePermit>,
-}
-
-/// Whether a request has shown a token that lets it in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shown {
-    Right,
-    Wrong,
-    /// None; also where none is needed.
-    None,
-}
 
 /// # Errors
 ///
@@ -87,9 +73,9 @@ pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, most: u32) {
         .route("/api/v1/agent/history", get(agui::past))
         .route(
             "/api/v1/agent/attachments",
-            post(http::upload).layer(DefaultBodyLimit::max(http::MAX + 64 * 1024)),
+            post(attachments::upload).layer(DefaultBodyLimit::max(attachments::MAX + 64 * 1024)),
         )
-        .route("/storage/v1/object/sign/{bucket}/{*path}", get(http::download))
+        .route("/storage/v1/object/sign/{bucket}/{*path}", get(attachments::download))
         .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing here\n") })
         .layer(middleware::from_fn_with_state(gateway.clone(), admit))
         .with_state(gateway.clone());
@@ -106,7 +92,7 @@ pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, most: u32) {
                 // No descriptors left, as a rule: they come back when somebody leaves.
                 if complained.is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
                     complained = Some(Instant::now());
-                    gateway.log(format_args!("cannot accept a connection: {e}"));
+                    log(format_args!("cannot accept a connection: {e}"));
                 }
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
@@ -199,7 +185,7 @@ async fn websocket(
     upgrade: WebSocketUpgrade,
 ) -> Response {
     let origin = origin::own(&headers);
-    let counted = Counted::new(&gateway);
+    let counted = Counted::new(&gateway.counters);
     upgrade
         .max_message_size(MAX_FRAME)
         .max_frame_size(MAX_FRAME)

@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 use crate::access::origin;
 use crate::error::RequestError;
 use crate::gateway::Gateway;
-use crate::session::id::SessionId;
 use crate::session::speak::{self, Speaker, Spoken};
 use crate::session::{blocking, history};
+use crate::session_id::SessionId;
 use input::{Input, InputError};
 use stream::{Cut, Stream};
 
@@ -57,7 +57,7 @@ pub async fn run(
 ) -> Result<Response, Refused> {
     let mut input = Input::read(body)?;
     let mut metadata = serde_json::Map::new();
-    speak::take_attachments(&gateway, &[origin::own(&headers)], &mut input.content, &mut metadata)?;
+    speak::take_attachments(&gateway.storage, &[origin::own(&headers)], &mut input.content, &mut metadata)?;
     let session = SessionId::named(&input.thread_id);
     let spoken = Spoken {
         content: input.content,

@@ -24,8 +24,8 @@ use crate::follow::feed::{Backlog, Told};
 use crate::follow::tail::Tail;
 use crate::gateway::Gateway;
 use crate::session::history;
-use crate::session::id::SessionId;
 use crate::session::runs::Runs;
+use crate::session_id::SessionId;
 
 /// How often a line is written when nothing happens, so that nobody in between takes it for dead.
 const ALIVE_EVERY: Duration = Duration::from_secs(15);
@@ -132,7 +132,7 @@ async fn feed(
 ) -> Done {
     // What came before the cut is read again, to know what is open in the stream.
     let from = if cut.message > 0 { cut.message - 1 } else { cut.after };
-    let mut tail = Tail::new(gateway, session, from, Arc::<Backlog>::default());
+    let mut tail = Tail::new(gateway.hub.clone(), session, from, Arc::<Backlog>::default());
     let mut translator = None;
     loop {
         let next = match timeout(ALIVE_EVERY, tail.next()).await {

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::protocol::MAX_BACKLOG;
 use crate::protocol::event::Shown;
-use crate::session::id::SessionId;
+use crate::session_id::SessionId;
 use crate::storage::Storage;
 
 /// A stored event that is on its way to clients.

@@ -7,19 +7,21 @@ use std::time::Duration;
 
 use axum::extract::ws::Utf8Bytes;
 use thread::queue::{Remaining, Selection};
+use thread::run::Launcher;
 use thread::{After, Event, Queue};
 use thread_agent::conversation::Entry;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::feed::{Backlog, Feed, Live, Order, Sink, Told};
-use super::notices::Bell;
+use super::notices::{Bell, Notices};
 use super::sub_agents;
 use crate::error::{RequestError, Result};
-use crate::gateway::Gateway;
-use crate::session::id::SessionId;
+use crate::log::log;
+use crate::session::root::Root;
 use crate::session::runs::{self, Runs};
 use crate::session::{blocking, history, speak};
+use crate::session_id::SessionId;
 use crate::storage::Storage;
 
 /// How long a database stays open after the last event.
@@ -30,6 +32,14 @@ const PAGE: usize = 256 * 1024;
 
 /// How long to wait after a failed read.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// What all followers work with.
+pub struct Context {
+    pub root: Arc<Root>,
+    pub launcher: Launcher,
+    pub notices: Arc<Notices>,
+    pub storage: Arc<Storage>,
+}
 
 pub struct Follower {
     pub session: SessionId,
@@ -89,9 +99,9 @@ impl Follower {
     /// # Errors
     ///
     /// [`RequestError::UnknownSession`]; those of the thread.
-    pub async fn start(gateway: &Arc<Gateway>, session: SessionId) -> Result<Arc<Follower>> {
-        let own = gateway.clone();
-        let (follower, queue) = blocking(move || {
+    pub async fn new(context: &Arc<Context>, session: SessionId) -> Result<(Arc<Follower>, Queue)> {
+        let own = context.clone();
+        blocking(move || {
             let mut queue = own.root.queue(session)?;
             // Watched before it is read: what comes in between rings.
             let bell = own.notices.watch(&queue);
@@ -102,9 +112,7 @@ impl Follower {
                 Inner { upto, runs, members: Vec::new(), next_key: 0, calls, passes_on: false, ended: false };
             Ok((Arc::new(Follower { session, bell, inner: Mutex::new(inner) }), queue))
         })
-        .await?;
-        tokio::spawn(follow(gateway.clone(), follower.clone(), queue));
-        Ok(follower)
+        .await
     }
 
     /// Enters; `None` if the follower has ended.
@@ -254,14 +262,14 @@ fn read(queue: &mut Queue, after: i64) -> Result<Page> {
 }
 
 /// Reads and tells what is new, for as long as somebody is there.
-async fn follow(gateway: Arc<Gateway>, follower: Arc<Follower>, queue: Queue) {
+pub async fn follow(context: &Arc<Context>, follower: &Arc<Follower>, queue: Queue) {
     let session = follower.session;
     let mut queue = Some(queue);
     // The client that asked for it is about to come in.
     timeout(LINGER, follower.bell.rings.notified()).await.ok();
     while !follower.is_over() {
         let after = follower.inner().upto;
-        let (own, taken) = (gateway.clone(), queue.take());
+        let (own, taken) = (context.clone(), queue.take());
         let read = blocking(move || {
             let mut queue = match taken {
                 Some(queue) => queue,
@@ -277,9 +285,15 @@ async fn follow(gateway: Arc<Gateway>, follower: Arc<Follower>, queue: Queue) {
             Ok((open, page)) => {
                 queue = Some(open);
                 let remaining = page.remaining;
-                follower.tell(&gateway.storage, page);
+                follower.tell(&context.storage, page);
                 if follower.has_new_calls() {
-                    tokio::spawn(sub_agents::follow(gateway.clone(), follower.clone()));
+                    let (calls, told) = (follower.clone(), follower.clone());
+                    tokio::spawn(sub_agents::follow(
+                        session,
+                        context.root.path_of(session),
+                        move || calls.open_calls(),
+                        move |frames| told.notice(frames),
+                    ));
                 }
                 remaining
             }
@@ -288,7 +302,7 @@ async fn follow(gateway: Arc<Gateway>, follower: Arc<Follower>, queue: Queue) {
                 break;
             }
             Err(e) => {
-                gateway.log(format_args!("session {session}: cannot be read: {e}"));
+                log(format_args!("session {session}: cannot be read: {e}"));
                 tokio::time::sleep(PAUSE).await;
                 Remaining::Some
             }
@@ -299,7 +313,6 @@ async fn follow(gateway: Arc<Gateway>, follower: Arc<Follower>, queue: Queue) {
             follower.bell.rings.notified().await;
         }
     }
-    gateway.hub.forget(&follower);
     // Closing may write to the disk, too.
     drop(tokio::task::spawn_blocking(move || drop(queue)).await);
 }

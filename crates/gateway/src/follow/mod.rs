@@ -15,33 +15,34 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::Result;
-use crate::gateway::Gateway;
-use crate::session::id::SessionId;
+use crate::session_id::SessionId;
 use feed::Backlog;
-use follower::{Follower, Membership};
+use follower::{Context, Follower, Membership, follow};
 
 /// The followers at work.
-#[derive(Default)]
-pub struct Hub(Mutex<HashMap<SessionId, Arc<Follower>>>);
+pub struct Hub {
+    pub context: Arc<Context>,
+    followers: Mutex<HashMap<SessionId, Arc<Follower>>>,
+}
 
 impl Hub {
+    /// Nobody is followed yet.
+    pub fn new(context: Context) -> Hub {
+        Hub { context: Arc::new(context), followers: Mutex::default() }
+    }
+
     /// Enters a session: what comes from now on goes to the returned feed.
     ///
     /// # Errors
     ///
     /// [`UnknownSession`](crate::error::RequestError::UnknownSession); those of the thread.
-    pub async fn join(
-        &self,
-        gateway: &Arc<Gateway>,
-        session: SessionId,
-        backlog: Arc<Backlog>,
-    ) -> Result<Membership> {
+    pub async fn join(self: &Arc<Hub>, session: SessionId, backlog: Arc<Backlog>) -> Result<Membership> {
         loop {
             let follower = self.all().get(&session).cloned();
             let follower = match follower {
                 Some(follower) => follower,
                 None => {
-                    let started = Follower::start(gateway, session).await?;
+                    let started = self.start(session).await?;
                     // Somebody else may have been quicker: then this one ends again.
                     self.all().entry(session).or_insert(started).clone()
                 }
@@ -52,6 +53,16 @@ impl Hub {
             }
             self.forget(&follower);
         }
+    }
+
+    async fn start(self: &Arc<Hub>, session: SessionId) -> Result<Arc<Follower>> {
+        let (follower, queue) = Follower::new(&self.context, session).await?;
+        let (hub, started) = (self.clone(), follower.clone());
+        tokio::spawn(async move {
+            follow(&hub.context, &started, queue).await;
+            hub.forget(&started);
+        });
+        Ok(follower)
     }
 
     /// The follower of a session, if somebody is in it.
@@ -71,6 +82,6 @@ impl Hub {
     }
 
     fn all(&self) -> std::sync::MutexGuard<'_, HashMap<SessionId, Arc<Follower>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.followers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,11 +4,10 @@
 //! word by word stays with them, and is passed on from here, so that people watch them work. None of it
 //! is an event of the session, so it has no `seq`, and who comes later does not get it.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry::{Occupied, Vacant};
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::ws::Utf8Bytes;
@@ -19,12 +18,11 @@ use thread::{Filter, Queue};
 use thread_agent::conversation::Entry;
 use thread_agent::sub_agent::{Sub, threads_in};
 
-use super::follower::Follower;
 use crate::error::Result;
-use crate::gateway::Gateway;
+use crate::log::log;
 use crate::protocol::event::notice;
 use crate::session::blocking;
-use crate::session::id::SessionId;
+use crate::session_id::SessionId;
 
 /// How often their threads are looked at.
 const EVERY: Duration = Duration::from_millis(100);
@@ -38,12 +36,16 @@ struct Reader {
     at: i64,
 }
 
-/// Passes on what the sub-agents of open calls say, for as long as there are such calls.
-pub async fn follow(gateway: Arc<Gateway>, follower: Arc<Follower>) {
-    let session = follower.session;
+/// Passes on what the sub-agents of a session's open calls say, for as long as there are such calls.
+pub async fn follow(
+    session: SessionId,
+    dir: PathBuf,
+    open_calls: impl Fn() -> Option<HashSet<String>>,
+    tell: impl Fn(Vec<Utf8Bytes>),
+) {
     let mut followed = Followed::new();
-    while let Some(calls) = follower.open_calls() {
-        let dir = gateway.root.path_of(session);
+    while let Some(calls) = open_calls() {
+        let dir = dir.clone();
         let read = blocking(move || {
             let mut frames = Vec::new();
             for thread in threads_in(&dir) {
@@ -67,10 +69,10 @@ pub async fn follow(gateway: Arc<Gateway>, follower: Arc<Follower>) {
         match read.await {
             Ok((read, frames)) => {
                 followed = read;
-                follower.notice(frames);
+                tell(frames);
             }
             Err(e) => {
-                gateway.log(format_args!("session {session}: a sub-agent cannot be read: {e}"));
+                log(format_args!("session {session}: a sub-agent cannot be read: {e}"));
                 followed = Followed::new();
             }
         }

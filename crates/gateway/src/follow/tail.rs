@@ -11,17 +11,17 @@ use std::sync::Arc;
 use thread::queue::{Remaining, Selection};
 use thread::{After, Queue};
 
+use super::Hub;
 use super::feed::{Backlog, Live, Told};
 use super::follower::Membership;
 use crate::error::Result;
-use crate::gateway::Gateway;
 use crate::session::blocking;
-use crate::session::id::SessionId;
+use crate::session_id::SessionId;
 
 const PAGE: usize = 256 * 1024;
 
 pub struct Tail {
-    gateway: Arc<Gateway>,
+    hub: Arc<Hub>,
     session: SessionId,
     backlog: Arc<Backlog>,
     /// The last event that was handed out.
@@ -33,9 +33,9 @@ pub struct Tail {
 }
 
 impl Tail {
-    pub fn new(gateway: Arc<Gateway>, session: SessionId, after: i64, backlog: Arc<Backlog>) -> Tail {
+    pub fn new(hub: Arc<Hub>, session: SessionId, after: i64, backlog: Arc<Backlog>) -> Tail {
         Tail {
-            gateway,
+            hub,
             session,
             backlog,
             at: after,
@@ -61,8 +61,7 @@ impl Tail {
             match &self.membership {
                 None if self.remaining == Remaining::Some => self.read(i64::MAX).await?,
                 None => {
-                    let hub = &self.gateway.hub;
-                    let membership = hub.join(&self.gateway, self.session, self.backlog.clone()).await?;
+                    let membership = self.hub.join(self.session, self.backlog.clone()).await?;
                     self.membership = Some(membership);
                     self.remaining = Remaining::Some;
                 }
@@ -114,12 +113,12 @@ impl Tail {
 
     /// Reads a page of what is stored up to an id.
     async fn read(&mut self, upto: i64) -> Result<()> {
-        let (gateway, session, after, queue) =
-            (self.gateway.clone(), self.session, self.at, self.queue.take());
+        let (context, session, after, queue) =
+            (self.hub.context.clone(), self.session, self.at, self.queue.take());
         let (queue, page, remaining) = blocking(move || {
             let mut queue = match queue {
                 Some(queue) => queue,
-                None => gateway.root.queue(session)?,
+                None => context.root.queue(session)?,
             };
             let mut selection = Selection::from(After(after));
             let (mut page, mut size, mut past) = (VecDeque::new(), 0, false);
@@ -129,7 +128,7 @@ impl Tail {
                     return ControlFlow::Break(());
                 }
                 size += row.content.len();
-                page.push_back(Arc::new(Told::new(&gateway.storage, session, row.to_event())));
+                page.push_back(Arc::new(Told::new(&context.storage, session, row.to_event())));
                 if size < PAGE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })?;
             if past {

@@ -1,17 +1,17 @@
-//! Speaking, ending a run, answering a question of the agent.
+//! Speaking, ending a run, answering a question of the agent, asking how things are.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use thread_agent::conversation::Priority;
 
-use super::Reply;
+use crate::actions::{self, Reply, cancel, create, speak};
 use crate::client::{Client, parse_session};
 use crate::commands::{self, Said};
 use crate::error::{RequestError, Result};
 use crate::protocol::content::is_part;
-use crate::session::id::SessionId;
-use crate::session::speak::{self as disk, Accepted, MAX_KEY, Spoken};
-use crate::session::{blocking, runs};
+use crate::session::blocking;
+use crate::session::speak::{self as disk, MAX_KEY, Spoken};
+use crate::session_id::SessionId;
 
 /// Keys of metadata that the gateway gives itself.
 const RESERVED: &[&str] = &["run_id", "message_id", "client", "priority", "reply_to"];
@@ -41,12 +41,12 @@ pub async fn agent(client: &mut Client, id: &str, params: AgentParams) -> Result
     for reserved in RESERVED {
         metadata.shift_remove(*reserved);
     }
-    disk::take_attachments(&client.gateway, &client.origins, &mut content, &mut metadata)?;
+    disk::take_attachments(&client.gateway.storage, &client.origins, &mut content, &mut metadata)?;
     let priority = params.priority.as_deref().map_or(Priority::Next, Priority::of);
     let spoken = Spoken { content, priority, metadata, key, run_id: None, message_id: None };
     let session = match session.or(client.session()) {
         Some(session) => session,
-        None => super::create(client, None).await?,
+        None => create(client, None).await?,
     };
     // It is in the session before the message is: it misses nothing of its run.
     client.enter(session).await?;
@@ -55,23 +55,6 @@ pub async fn agent(client: &mut Client, id: &str, params: AgentParams) -> Result
     let status = if queued.is_some() { "queued" } else { "accepted" };
     let payload = json!({ "runId": accepted.run_id, "sessionId": session.to_string(), "status": status });
     Ok(Reply { payload, then: queued.into_iter().collect() })
-}
-
-/// Stores a message of a client.
-///
-/// # Errors
-///
-/// As [`disk::message`].
-pub async fn speak(client: &Client, session: SessionId, spoken: Spoken) -> Result<Accepted> {
-    let (gateway, speaker) = (client.gateway.clone(), client.speaker.clone());
-    blocking(move || {
-        let mut queue = gateway.root.queue(session)?;
-        if let Some(agent) = gateway.agent_for_all() {
-            agent.replace(&mut queue)?;
-        }
-        disk::message(&mut queue, &gateway.launcher, session, &speaker, spoken)
-    })
-    .await
 }
 
 /// The text that is stored for a message.
@@ -111,31 +94,6 @@ pub async fn agent_cancel(client: &mut Client, params: CancelParams) -> Result<V
     Ok(json!({ "message": "Cancellation requested" }))
 }
 
-/// Asks for the end of a run, or of the one under way. Returns which.
-///
-/// # Errors
-///
-/// [`RequestError::UnknownRun`]; those of the thread.
-pub async fn cancel(client: &Client, session: SessionId, run_id: Option<String>) -> Result<Option<String>> {
-    let (gateway, source) = (client.gateway.clone(), client.speaker.source(session));
-    blocking(move || {
-        let mut queue = gateway.root.queue(session)?;
-        let run_id = match run_id {
-            Some(run_id) => run_id,
-            None => {
-                let (runs, _) = runs::Runs::of(&mut queue)?;
-                match runs.active() {
-                    Some((_, run)) => run.run_id.clone(),
-                    None => return Ok(None),
-                }
-            }
-        };
-        disk::cancel(&mut queue, &gateway.launcher, &source, &run_id)?;
-        Ok(Some(run_id))
-    })
-    .await
-}
-
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PermissionParams {
@@ -154,4 +112,16 @@ pub async fn permission_answer(client: &mut Client, params: PermissionParams) ->
     })
     .await?;
     Ok(json!({}))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StatusParams {
+    session_id: Option<String>,
+}
+
+/// `status`.
+pub async fn status(client: &mut Client, params: StatusParams) -> Result<Value> {
+    let session = params.session_id.as_deref().map(parse_session).transpose()?;
+    actions::status(client, session).await
 }

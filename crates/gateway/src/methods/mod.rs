@@ -2,16 +2,13 @@
 
 mod agent;
 mod sessions;
-mod status;
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use crate::actions::Reply;
 use crate::client::Client;
 use crate::error::{RequestError, Result};
-
-pub use agent::cancel;
-pub use sessions::{create, switch};
 
 /// All of them.
 pub const NAMES: &[&str] = &[
@@ -28,19 +25,6 @@ pub const NAMES: &[&str] = &[
     "permission.answer",
     "status",
 ];
-
-/// What a request gets.
-pub struct Reply {
-    pub payload: Value,
-    /// Events for this client alone, behind the response.
-    pub then: Vec<String>,
-}
-
-impl From<Value> for Reply {
-    fn from(payload: Value) -> Reply {
-        Reply { payload, then: Vec::new() }
-    }
-}
 
 /// Carries out a request.
 ///
@@ -60,20 +44,11 @@ pub async fn call(client: &mut Client, id: &str, method: &str, params: Map<Strin
         "sessions.rename" => sessions::rename(client, read(params)?).await.map(Reply::from),
         "sessions.search" => sessions::search(client, read(params)?).await.map(Reply::from),
         "sessions.delete" => sessions::delete(client, read(params)?).await.map(Reply::from),
-        "status" => status::status(client, read(params)?).await.map(Reply::from),
+        "status" => agent::status(client, read(params)?).await.map(Reply::from),
         _ => Err(RequestError::UnknownMethod(method.chars().take(100).collect())),
     }
 }
 
 fn read<T: DeserializeOwned>(params: Map<String, Value>) -> Result<T> {
     serde_json::from_value(Value::Object(params)).map_err(|e| RequestError::BadParams(e.to_string()))
-}
-
-/// A number within its range, or what stands in for it.
-fn within(name: &str, value: Option<u64>, default: usize, most: usize) -> Result<usize> {
-    match value.map(usize::try_from) {
-        None => Ok(default),
-        Some(Ok(value)) if (1..=most).contains(&value) => Ok(value),
-        Some(_) => Err(RequestError::BadParams(format!("'{name}' must be 1 to {most}"))),
-    }
 }

@@ -3,16 +3,12 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::within;
+use crate::actions::{create, switch};
 use crate::client::{Client, parse_session};
 use crate::error::{RequestError, Result};
 use crate::protocol::content;
-use crate::session::id::SessionId;
 use crate::session::search::{self, Period};
 use crate::session::{blocking, history, speak};
-
-/// How many messages `sessions.switch` shows.
-const RECENT: usize = 20;
 
 /// Longest title, in characters.
 const TITLE: usize = 200;
@@ -48,25 +44,6 @@ pub async fn new(client: &mut Client, params: NewParams) -> Result<Value> {
     }))
 }
 
-/// Makes a session, with a title if one is given.
-///
-/// # Errors
-///
-/// Those of making it.
-pub async fn create(client: &Client, title: Option<String>) -> Result<SessionId> {
-    let (gateway, speaker) = (client.gateway.clone(), client.speaker.clone());
-    blocking(move || {
-        let session = SessionId::random();
-        gateway.root.make(session, gateway.agent())?;
-        if let Some(title) = title {
-            let mut queue = gateway.root.queue(session)?;
-            speak::title(&mut queue, &gateway.launcher, &speaker.source(session), &title)?;
-        }
-        Ok(session)
-    })
-    .await
-}
-
 fn title_of(title: &str) -> Result<String> {
     let title = content::beginning(title, TITLE);
     if title.is_empty() { Err(RequestError::BadParams("'title' is empty".into())) } else { Ok(title) }
@@ -82,42 +59,6 @@ pub struct SwitchParams {
 /// `sessions.switch`.
 pub async fn switch_to(client: &mut Client, params: SwitchParams) -> Result<Value> {
     switch(client, parse_session(&params.session_id)?, params.after).await
-}
-
-/// Enters a session. With `after`, every later event is sent first.
-///
-/// # Errors
-///
-/// [`RequestError::UnknownSession`]; those of the thread.
-pub async fn switch(client: &mut Client, session: SessionId, after: Option<u64>) -> Result<Value> {
-    match after {
-        None => client.enter(session).await?,
-        Some(after) => {
-            let gateway = client.gateway.clone();
-            // An id that was never given would keep back what comes next.
-            let newest = blocking(move || Ok(gateway.root.queue(session)?.newest()?.0)).await?;
-            client.enter_after(session, i64::try_from(after).unwrap_or(i64::MAX).min(newest)).await?;
-        }
-    }
-    let (gateway, last) = (client.gateway.clone(), client.last_seq());
-    let (title, recent) = blocking(move || {
-        let mut queue = gateway.root.queue(session)?;
-        let listed = gateway.root.entry(session)?;
-        let title = gateway.catalogue.summary(&gateway.root, &listed)?.title();
-        let recent = history::before(&mut queue, last + 1, RECENT)?.messages;
-        Ok((title, recent.iter().map(|event| history::shown(&gateway.storage, event)).collect::<Vec<_>>()))
-    })
-    .await?;
-    let active = client.membership().and_then(|membership| {
-        membership.follower().with_runs(|runs| runs.active().map(|(_, run)| run.run_id.clone()))
-    });
-    Ok(json!({
-        "sessionId": session.to_string(),
-        "title": title,
-        "recentMessages": recent,
-        "lastSeq": last,
-        "activeRun": active,
-    }))
 }
 
 #[derive(Deserialize)]
@@ -202,4 +143,13 @@ pub async fn delete(client: &mut Client, params: DeleteParams) -> Result<Value> 
         client.gateway.hub.forget(&follower);
     }
     Ok(json!({ "sessionId": session.to_string() }))
+}
+
+/// A number within its range, or what stands in for it.
+fn within(name: &str, value: Option<u64>, default: usize, most: usize) -> Result<usize> {
+    match value.map(usize::try_from) {
+        None => Ok(default),
+        Some(Ok(value)) if (1..=most).contains(&value) => Ok(value),
+        Some(_) => Err(RequestError::BadParams(format!("'{name}' must be 1 to {most}"))),
+    }
 }

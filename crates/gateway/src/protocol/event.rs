@@ -6,7 +6,7 @@ use thread_agent::conversation::Entry;
 
 use super::{content, frame};
 use crate::session::history::message_id;
-use crate::session::id::SessionId;
+use crate::session_id::SessionId;
 use crate::storage::Storage;
 
 /// An event's name and payload; the payload lacks the session, the run and `fromSelf`.

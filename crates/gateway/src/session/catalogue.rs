@@ -15,10 +15,10 @@ use thread::queue::{Remaining, Selection};
 use thread::{Filter, Queue};
 use thread_agent::conversation::Entry;
 
-use super::id::SessionId;
 use super::root::{Entry as Listed, Root};
 use crate::error::Result;
 use crate::protocol::content;
+use crate::session_id::SessionId;
 
 /// Longest title made from a message, in characters; and longest piece of a last message.
 const TITLE: usize = 60;

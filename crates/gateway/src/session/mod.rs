@@ -5,11 +5,11 @@
 
 pub mod catalogue;
 pub mod history;
-pub mod id;
 pub mod root;
 pub mod runs;
 pub mod search;
 pub mod speak;
+pub mod tallies;
 
 use crate::error::{RequestError, Result};
 

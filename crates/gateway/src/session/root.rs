@@ -14,9 +14,9 @@ use thread::model::run::StopRequest;
 use thread::model::subscription::ConsumerId;
 use thread::{Error, Queue};
 
-use super::id::SessionId;
 use crate::agent::Agent;
 use crate::error::{RequestError, Result};
+use crate::session_id::SessionId;
 
 /// What is on its way in or out has a name that begins so.
 const HALF: &str = ".half-";

@@ -11,12 +11,11 @@ use thread_agent::conversation::{self, Entry, Message, Priority};
 use uuid::Uuid;
 
 use super::history;
-use super::id::SessionId;
 use super::runs::Runs;
 use crate::error::{RequestError, Result};
-use crate::gateway::Gateway;
 use crate::protocol::content;
-use crate::storage;
+use crate::session_id::SessionId;
+use crate::storage::{Storage, parts};
 
 /// Longest key that a client may give, in bytes.
 pub const MAX_KEY: usize = 512;
@@ -74,13 +73,13 @@ fn segment(text: &str) -> String {
 ///
 /// One of them is refused.
 pub fn take_attachments(
-    gateway: &Gateway,
+    storage: &Storage,
     own: &[String],
     content: &mut String,
     metadata: &mut Map<String, Value>,
 ) -> Result<()> {
     let mut parts = content::parts(content).unwrap_or_default();
-    storage::parts::take_apart(&gateway.storage, own, &mut parts, metadata)?;
+    parts::take_apart(storage, own, &mut parts, metadata)?;
     if !parts.is_empty() {
         *content = Value::Array(parts).to_string();
     }

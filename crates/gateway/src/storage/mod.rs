@@ -3,11 +3,10 @@
 //! A URL is signed for an hour and works for anybody who has it. Only its bucket and path are stored; a
 //! client that asks for the message later gets it with a new signature.
 
-pub mod http;
 pub mod parts;
 pub mod sign;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use object_store::local::LocalFileSystem;
@@ -17,7 +16,6 @@ use thread_agent::attachments::STORAGE;
 
 use crate::access::token::secret_of;
 use crate::error::StartError;
-use crate::session::root::Root;
 use sign::Signer;
 
 /// The bucket for what clients upload.
@@ -41,10 +39,10 @@ impl Storage {
     /// # Errors
     ///
     /// The storage is none, or cannot be used.
-    pub fn open(root: &Root, url: Option<&str>, others: Vec<String>) -> Result<Storage, StartError> {
-        let signer = Signer::new(secret_of(&root.dir().join(KEY))?.as_bytes());
+    pub fn open(root: &Path, url: Option<&str>, others: Vec<String>) -> Result<Storage, StartError> {
+        let signer = Signer::new(secret_of(&root.join(KEY))?.as_bytes());
         let remote = url.map(remote).transpose()?;
-        let dir = root.dir().join(STORAGE);
+        let dir = root.join(STORAGE);
         let files = std::fs::create_dir_all(&dir).map_err(|e| e.to_string());
         let files = files.and_then(|()| LocalFileSystem::new_with_prefix(&dir).map_err(|e| e.to_string()));
         let files = files.map_err(|e| {

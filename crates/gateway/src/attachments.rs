@@ -11,10 +11,11 @@ use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{BUCKET, Object};
 use crate::access::origin;
 use crate::agui::Refused;
 use crate::gateway::Gateway;
+use crate::log::log;
+use crate::storage::{BUCKET, Object};
 
 /// The largest attachment, in bytes.
 pub const MAX: usize = 25 * 1024 * 1024;
@@ -41,7 +42,7 @@ pub async fn upload(
             return Err(Refused(StatusCode::BAD_REQUEST, "the file's name cannot be used".into()));
         };
         gateway.storage.put(&object, bytes).await.map_err(|e| {
-            gateway.log(format_args!("an attachment cannot be stored: {e}"));
+            log(format_args!("an attachment cannot be stored: {e}"));
             Refused(StatusCode::INSUFFICIENT_STORAGE, "the attachment cannot be stored".into())
         })?;
         let url = format!("{}{}", origin::own(&headers), gateway.storage.signer.url(&object));
@@ -95,7 +96,7 @@ pub async fn download(
     let signature = gateway.storage.signer.check(&object, &signed.token);
     signature.map_err(|e| Refused(StatusCode::FORBIDDEN, e.to_string()))?;
     let unread = |e: object_store::Error| {
-        gateway.log(format_args!("an attachment cannot be read: {e}"));
+        log(format_args!("an attachment cannot be read: {e}"));
         Refused(StatusCode::BAD_GATEWAY, "the attachment cannot be read".into())
     };
     let found = gateway.storage.get(&object).await.map_err(unread)?.ok_or_else(missing)?;

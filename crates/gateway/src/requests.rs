@@ -1,0 +1,53 @@
+//! A client's requests, carried out one after another, and between them what comes in its session.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::mpsc;
+
+use crate::actions::Reply;
+use crate::client::Client;
+use crate::error::RequestError;
+use crate::log::log;
+use crate::methods;
+use crate::protocol::frame::{self, Request};
+
+/// Carries out requests and passes on what comes, to the end of the connection.
+pub async fn serve(
+    mut client: Client,
+    mut requests: mpsc::UnboundedReceiver<Request>,
+    unanswered: Arc<AtomicUsize>,
+) {
+    loop {
+        tokio::select! {
+            request = requests.recv() => {
+                let Some(request) = request else { return };
+                answer(&mut client, request).await;
+                unanswered.fetch_sub(1, Ordering::Relaxed);
+            }
+            live = client.next() => match live {
+                Some(live) => client.pass_on(live),
+                // The follower ended because its thread is gone.
+                None => client.leave(),
+            },
+        }
+    }
+}
+
+async fn answer(client: &mut Client, request: Request) {
+    let Request { id, method, params } = request;
+    match methods::call(client, &id, &method, params).await {
+        Ok(Reply { payload, then }) => {
+            client.send(frame::response(&id, Ok(payload)));
+            for frame in then {
+                client.send(frame);
+            }
+        }
+        Err(e) => {
+            if let RequestError::Thread(_) | RequestError::Failed(_) = e {
+                log(format_args!("{method}: {e}"));
+            }
+            client.send(frame::response(&id, Err(&e)));
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What the runs of all sessions add up to.
+//!
+//! It is read from the sessions, so it is right whichever process runs them. Each session's tally is kept
+//! with the state of its log, and read on when that has changed.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use thread::model::filter::Scope;
+use thread::queue::{Remaining, Selection};
+use thread::{Filter, Queue};
+use thread_agent::conversation::Entry;
+
+use super::catalogue;
+use super::root::Root;
+use super::runs::Runs;
+use crate::error::Result;
+use crate::session_id::SessionId;
+
+/// How long to read; the rest is left to the next time, and counted.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What a log looked like when its session was read.
+type Stamp = (SystemTime, u64);
+
+/// The stamp of a session that has not been read.
+const NEVER: Stamp = (SystemTime::UNIX_EPOCH, 0);
+
+#[derive(Default)]
+pub struct Tallies(Mutex<HashMap<SessionId, (Stamp, Tally)>>);
+
+/// What is known of a session's runs.
+#[derive(Debug, Clone, Default)]
+pub struct Tally {
+    upto: i64,
+    pub answered: u64,
+    pub failed: u64,
+    pub cancelled: u64,
+    pub queued: usize,
+    pub running: usize,
+    /// When the oldest that waits was stored.
+    pub oldest: Option<String>,
+}
+
+impl Tally {
+    fn read_on(&mut self, queue: &mut Queue) -> Result<()> {
+        let condition = "source = 'self' AND (type = 'message' OR subtype IN ('error', 'cancelled'))";
+        let filter = Filter::new(condition, Scope::Reading).map_err(thread::Error::from)?;
+        let mut selection = Selection { after: self.upto, limit: None, filter };
+        while queue.read_page(&mut selection, &mut |row| {
+            let entry = Entry::of(&row.to_event()).1;
+            match entry {
+                _ if entry.ends().is_none() => {}
+                Entry::Answer { .. } => self.answered += 1,
+                Entry::Cancelled { .. } => self.cancelled += 1,
+                _ => self.failed += 1,
+            }
+            ControlFlow::Continue(())
+        })? == Remaining::Some
+        {}
+        self.upto = selection.after;
+        let (runs, _) = Runs::of(queue)?;
+        (self.queued, self.oldest) = (runs.queued(), runs.oldest_queued().map(str::to_owned));
+        self.running = usize::from(runs.active().is_some());
+        Ok(())
+    }
+}
+
+/// All sessions together.
+#[derive(Default)]
+pub struct Sum {
+    pub sessions: usize,
+    pub unread: usize,
+    pub tally: Tally,
+}
+
+impl Tallies {
+    /// Reads what is new, for [`PATIENCE`] at most.
+    ///
+    /// # Errors
+    ///
+    /// The root cannot be read.
+    pub fn sum(&self, root: &Root) -> Result<Sum> {
+        let until = Instant::now() + PATIENCE;
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut old = std::mem::take(&mut *all);
+        let mut sum = Sum::default();
+        for listed in catalogue::entries(root)? {
+            sum.sessions += 1;
+            let stamp = (listed.active, listed.size);
+            let (seen, mut tally) = old.remove(&listed.id).unwrap_or((NEVER, Tally::default()));
+            let mut now = seen;
+            if seen != stamp && Instant::now() < until {
+                let read = root.queue(listed.id).and_then(|mut queue| tally.read_on(&mut queue));
+                now = if read.is_ok() { stamp } else { NEVER };
+            }
+            sum.unread += usize::from(now != stamp);
+            all.insert(listed.id, (now, tally.clone()));
+            let total = &mut sum.tally;
+            total.answered += tally.answered;
+            total.failed += tally.failed;
+            total.cancelled += tally.cancelled;
+            total.queued += tally.queued;
+            total.running += tally.running;
+            let oldest = [total.oldest.take(), tally.oldest].into_iter().flatten().min();
+            total.oldest = oldest;
+        }
+        Ok(sum)
+    }
+}
