@@ -6,6 +6,7 @@ use thread_agent::conversation::Entry;
 
 use super::translate::Version;
 use crate::protocol::content;
+use crate::protocol::event::message_id;
 use crate::session::history;
 use crate::storage::Storage;
 
@@ -77,7 +78,7 @@ pub fn message(storage: &Storage, event: &Event) -> Value {
         .and_then(|text| serde_json::from_str(text).ok())
         .unwrap_or_else(|| json!({}));
     json!({
-        "id": history::message_id(event, &entry),
+        "id": message_id(event, &entry),
         "seq": event.id,
         "role": history::role(&entry),
         "content": content::shown(storage, &event.content),

@@ -5,7 +5,6 @@ use thread::Event;
 use thread_agent::conversation::Entry;
 
 use super::{content, frame};
-use crate::session::history::message_id;
 use crate::session_id::SessionId;
 use crate::storage::Storage;
 
@@ -38,6 +37,16 @@ impl Shown {
         }
         frame::event(self.name, in_session(payload, session, self.run_id.as_deref()), Some(seq))
     }
+}
+
+/// The id under which clients know a message: its own, or one made from the event's.
+pub fn message_id(event: &Event, entry: &Entry) -> String {
+    let own = match entry {
+        Entry::Message(message) => message.message_id.clone(),
+        Entry::Answer { answer, .. } => answer.message_id.clone(),
+        _ => None,
+    };
+    own.unwrap_or_else(|| format!("event_{}", event.id))
 }
 
 /// Adds what every event says.

@@ -8,6 +8,7 @@ use thread_agent::conversation::Entry;
 
 use crate::error::{RequestError, Result};
 use crate::protocol::content;
+use crate::protocol::event::message_id;
 use crate::storage::Storage;
 
 /// How many ids one step covers.
@@ -104,16 +105,6 @@ pub fn shown(storage: &Storage, event: &Event) -> Value {
         "content": content::shown(storage, &event.content),
         "timestamp": event.created_at,
     })
-}
-
-/// The id under which clients know a message: its own, or one made from the event's.
-pub fn message_id(event: &Event, entry: &Entry) -> String {
-    let own = match entry {
-        Entry::Message(message) => message.message_id.clone(),
-        Entry::Answer { answer, .. } => answer.message_id.clone(),
-        _ => None,
-    };
-    own.unwrap_or_else(|| format!("event_{}", event.id))
 }
 
 pub fn role(entry: &Entry) -> &'static str {
