@@ -18,6 +18,7 @@ use crate::jsonl;
 use crate::model::event::{Event, NewEvent, Row};
 use crate::model::filter::{Filter, Scope};
 use crate::model::subscription::{ConsumerId, NewSubscription, Subscription};
+use crate::model::time::{self, Time};
 use crate::pending::{self, Look};
 use crate::sqlite::Sqlite;
 use crate::store::{Appended, Move, Moved, Put, ScanRange, Store, Stored};
@@ -288,6 +289,15 @@ impl Queue {
             upto = self.store.last_upto(start)?.unwrap_or(0);
         }
         Ok(after)
+    }
+
+    /// The id after which the first event stored at `time` or later comes; the newest one if there is
+    /// none.
+    pub fn last_before(&mut self, time: Time) -> Result<i64> {
+        match self.store.first_since(&time::format(time))? {
+            Some(first) => Ok(first - 1),
+            None => self.store.newest(),
+        }
     }
 
     /// Watches for commits, for an event loop: see [`Watcher`].

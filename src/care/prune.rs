@@ -12,7 +12,7 @@ use crate::files::log::log;
 use crate::jsonl;
 use crate::model::filter::{Filter, Scope};
 use crate::model::subscription::{ConsumerId, Subscription};
-use crate::model::time::{self, Time};
+use crate::model::time::Time;
 use crate::queue::Queue;
 use crate::store::{PruneRange, PruneStep, Pruned, Store};
 
@@ -90,9 +90,7 @@ fn last_old(queue: &mut Queue, request: &Request<'_>) -> Result<i64> {
     let newest = queue.store.newest()?;
     let last = match request.old {
         Old::BeforeId(id) => id - 1,
-        Old::StoredBefore(time) => {
-            queue.store.first_since(&time::format(time))?.map_or(newest, |first| first - 1)
-        }
+        Old::StoredBefore(time) => queue.last_before(time)?,
         Old::AllButNewest(0) => newest,
         Old::AllButNewest(count) => {
             let filter = request.subtype.map(|name| format!("subtype = '{}'", name.replace('\'', "''")));

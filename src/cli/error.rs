@@ -54,8 +54,9 @@ impl<T, E: fmt::Display> WithHint<T> for std::result::Result<T, E> {
     }
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
+impl<E: Into<Error>> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        let error = error.into();
         let code = match error {
             Error::InvalidEvent(_) | Error::InvalidLine { .. } | Error::InvalidFilter(_) => 2,
             _ => 1,

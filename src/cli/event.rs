@@ -9,7 +9,6 @@ use rustix::fs::{FileType, OFlags};
 
 use super::error::{Failure, Result, WithHint};
 use super::{environment, output};
-use crate::error::Error;
 use crate::model::event::{NewEvent, Type};
 
 /// The largest content, in bytes: no larger row fits the database.
@@ -55,10 +54,10 @@ impl EventArgs {
         let event = self.without_content()?;
         let mut event = NewEvent { content: self.content()?.into(), ..event };
         if let Some(id) = reply_to {
-            event = event.with_reply_to(id).map_err(Error::from)?;
+            event = event.with_reply_to(id)?;
         }
         if let Some(key) = self.idempotency_key {
-            event = event.with_key(key).map_err(Error::from)?;
+            event = event.with_key(key)?;
         }
         Ok(event)
     }
@@ -74,13 +73,13 @@ impl EventArgs {
             ));
         }
         let subtype = self.subtype.clone().map(Into::into);
-        let event = NewEvent::new(source, kind, subtype, "").map_err(Error::from)?;
+        let event = NewEvent::new(source, kind, subtype, "")?;
         let metadata = match &self.meta[..] {
             [] => self.metadata.clone(),
             words => Some(object_of(words)?),
         };
         Ok(match metadata {
-            Some(json) => event.with_metadata(&json).map_err(Error::from)?,
+            Some(json) => event.with_metadata(&json)?,
             None => event,
         })
     }

@@ -7,7 +7,6 @@ use super::error::Result;
 use super::form::Form;
 use super::reading::ReadingArgs;
 use super::{Globals, event_id, limit, output};
-use crate::error::Error;
 use crate::model::duration;
 use crate::model::filter::{Filter, Scope};
 use crate::model::time::{self, Time};
@@ -128,19 +127,14 @@ impl Peek {
     /// After which event what is wanted begins, where anything says so.
     fn beginning(&self, queue: &mut Queue) -> Result<Option<i64>> {
         let Some(since) = self.since else { return Ok(self.last_event_id) };
-        let store = queue.store();
-        let after = match store.first_since(&time::format(since))? {
-            Some(first) => first - 1,
-            None => store.newest()?,
-        };
-        Ok(Some(after.max(self.last_event_id.unwrap_or(0))))
+        Ok(Some(queue.last_before(since)?.max(self.last_event_id.unwrap_or(0))))
     }
 
     /// The filter that was given, and what further options ask for.
     fn whole_filter(&self) -> Result<Option<Filter>> {
         let text = self.filter.as_deref().unwrap_or_default();
         // Checked on its own, so that the error quotes it as it was given.
-        let given = Filter::new(text, Scope::Reading).map_err(Error::from)?;
+        let given = Filter::new(text, Scope::Reading)?;
         if compares_two_forms_of_time(text) {
             output::warn(
                 "created_at is written 2026-03-18T10:30:00.123Z and datetime() writes 2026-03-18 10:30:00, so to \
@@ -159,6 +153,6 @@ impl Peek {
             return Ok(given);
         }
         conditions.extend(given.map(|filter| format!("(\n{}\n)", filter.text())));
-        Ok(Filter::new(&conditions.join(" AND "), Scope::Reading).map_err(Error::from)?)
+        Ok(Filter::new(&conditions.join(" AND "), Scope::Reading)?)
     }
 }
