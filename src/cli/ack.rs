@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::consumer::Second;
+use super::consumer::missing;
 use super::error::Result;
 use super::{ConsumerArg, Globals, event_id, output, print_cursor, warn_if_clamped};
 use crate::store::Moved;
@@ -26,8 +26,8 @@ pub struct Ack {
 
 impl Ack {
     pub fn run(mut self, globals: &Globals) -> Result<()> {
-        let id = Second { what: "event id", option: "event-id", given: self.event_id, word: self.id };
-        let id = self.consumer.required_second(id, event_id)?;
+        let id = self.consumer.value("event id", self.id, event_id, "--event-id", self.event_id)?;
+        let id = id.ok_or_else(|| missing("event id", "--event-id"))?;
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
         let moved = queue.acknowledge(&consumer, id)?;

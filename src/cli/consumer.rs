@@ -1,5 +1,7 @@
 //! Naming a consumer, and what may stand after its name.
 
+use std::ffi::OsString;
+
 use clap::Args;
 
 use super::environment;
@@ -17,42 +19,47 @@ pub struct ConsumerArg {
     consumer: Option<String>,
 }
 
-/// What commands take after the consumer's name, or from an option of its own.
-pub struct Second<'a, T> {
-    /// What it is: "event id".
-    pub what: &'a str,
-    /// The option that gives it, without its dashes.
-    pub option: &'a str,
-    pub given: Option<T>,
-    pub word: Option<String>,
+/// What is given as an argument or by an option, `what` as in "event id".
+pub fn one_of<T>(what: &str, word: Option<T>, option: &str, given: Option<T>) -> Result<Option<T>> {
+    if word.is_some() && given.is_some() {
+        return Err(Failure::usage(
+            format_args!("the {what} is given twice"),
+            format_args!("give it as an argument or with {option}"),
+        ));
+    }
+    Ok(word.or(given))
+}
+
+/// Such a thing must be given, and is not.
+pub fn missing(what: &str, option: &str) -> Failure {
+    Failure::usage(
+        format_args!("no {what} given"),
+        format_args!("give it after the consumer's name, or with {option}"),
+    )
 }
 
 impl ConsumerArg {
-    /// The name given by a word, `--consumer` or `THREAD_CONSUMER`, if any.
+    /// The name given by an argument, `--consumer` or `THREAD_CONSUMER`, if any.
     pub fn name(&self) -> Result<Option<String>> {
-        if self.word.is_some() && self.consumer.is_some() {
-            return Err(Failure::usage(
-                "the consumer is given twice",
-                "give it as an argument or with --consumer",
-            ));
-        }
-        let name = self.word.clone().or_else(|| self.consumer.clone());
-        match name.map(Ok).or_else(from_environment).transpose()? {
-            Some(name) if name.is_empty() => {
+        let named = one_of("consumer", self.word.clone(), "--consumer", self.consumer.clone())?;
+        let name = named.map(OsString::from).or_else(|| environment::variable("THREAD_CONSUMER"));
+        match name.map(OsString::into_string).transpose() {
+            Err(_) => Err(Failure::usage("THREAD_CONSUMER is not UTF-8", "set it correctly")),
+            Ok(Some(name)) if name.is_empty() => {
                 Err(Failure::usage("the consumer's name is empty", "give its name"))
             }
-            name => Ok(name),
+            Ok(name) => Ok(name),
         }
-    }
-
-    /// A consumer that is expected to exist: any name that may be in the table.
-    pub fn existing(&self) -> Result<ConsumerId> {
-        self.required().map(ConsumerId::stored)
     }
 
     pub fn required(&self) -> Result<String> {
         let missing = || Failure::usage("no consumer given", "give its name, or set THREAD_CONSUMER");
         self.name()?.ok_or_else(missing)
+    }
+
+    /// A consumer that is expected to exist: any name that may be in the table.
+    pub fn existing(&self) -> Result<ConsumerId> {
+        self.required().map(ConsumerId::stored)
     }
 
     /// Refuses a consumer that is named where --all means all consumers.
@@ -63,50 +70,25 @@ impl ConsumerArg {
         }
     }
 
-    /// The only word, if `--consumer` gives the consumer, so that the word is something else.
+    /// The only argument, if `--consumer` gives the consumer, so that the argument is something else.
     pub fn spare_word(&mut self) -> Option<String> {
         self.consumer.as_ref().and(self.word.take())
     }
 
-    /// Reads what stands after the consumer's name, or its option. A single word is that value, not the
-    /// consumer, if `--consumer` or `THREAD_CONSUMER` gives the consumer. `None` if it is not given.
-    pub fn second<T>(
+    /// What stands after the consumer's name, or is given by its option. A single argument is that
+    /// value, not the consumer, if `--consumer` or `THREAD_CONSUMER` gives the consumer.
+    pub fn value<T>(
         &mut self,
-        second: Second<'_, T>,
+        what: &str,
+        word: Option<String>,
         parse: fn(&str) -> std::result::Result<T, String>,
+        option: &str,
+        given: Option<T>,
     ) -> Result<Option<T>> {
-        let Second { what, option, given, mut word } = second;
         let known = self.consumer.is_some() || environment::variable("THREAD_CONSUMER").is_some();
-        if word.is_none() && given.is_none() && known {
-            word = self.word.take();
-        }
-        match (given, word) {
-            (Some(_), Some(_)) => Err(Failure::usage(
-                format_args!("the {what} is given twice"),
-                format_args!("give it as an argument or with --{option}"),
-            )),
-            (None, Some(word)) => parse(&word)
-                .map(Some)
-                .map_err(|why| Failure::usage(format_args!("invalid {what} '{word}'"), why)),
-            (given, None) => Ok(given),
-        }
+        let word = if word.is_none() && given.is_none() && known { self.word.take() } else { word };
+        let invalid = |word, why| Failure::usage(format_args!("invalid {what} '{word}'"), why);
+        let word = word.map(|word| parse(&word).map_err(|why| invalid(word, why))).transpose()?;
+        one_of(what, word, option, given)
     }
-
-    /// The same, where it must be given.
-    pub fn required_second<T>(
-        &mut self,
-        second: Second<'_, T>,
-        parse: fn(&str) -> std::result::Result<T, String>,
-    ) -> Result<T> {
-        let missing = Failure::usage(
-            format_args!("no {} given", second.what),
-            format_args!("give it after the consumer's name, or with --{}", second.option),
-        );
-        self.second(second, parse)?.ok_or(missing)
-    }
-}
-
-fn from_environment() -> Option<Result<String>> {
-    let name = environment::variable("THREAD_CONSUMER")?;
-    Some(name.into_string().map_err(|_| Failure::usage("THREAD_CONSUMER is not UTF-8", "set it correctly")))
 }

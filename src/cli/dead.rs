@@ -3,7 +3,6 @@
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::consumer::Second;
 use super::error::{Failure, Result};
 use super::output::{self, Reader};
 use super::{ConsumerArg, Globals, event_id, wake_consumer};
@@ -66,40 +65,25 @@ struct Which {
 impl Dead {
     pub fn run(self, globals: &Globals) -> Result<()> {
         match self.what {
-            // A single word is the consumer here: the list is not of one event.
-            What::List(which) if which.id.is_none() => which.list(globals),
-            What::List(which) => which.read()?.list(globals),
-            What::Show(which) => which.read()?.show(globals),
-            What::Retry(which) => which.read()?.retry(globals),
-            What::Discard(which) => which.read()?.discard(globals),
+            What::List(which) => which.list(globals),
+            What::Show(which) => which.show(globals),
+            What::Retry(which) => which.retry(globals),
+            What::Discard(which) => which.discard(globals),
         }
     }
 }
 
 impl Which {
-    /// With the event id where the words say it.
-    fn read(mut self) -> Result<Which> {
-        let id = Second { what: "event id", option: "event-id", given: self.event_id, word: self.id.take() };
-        match (self.all, &id.word) {
-            (true, Some(_)) => {
-                Err(Failure::usage("both --all and an event id are given", "give one of them"))
-            }
-            (true, None) => Ok(self),
-            (false, _) => {
-                self.event_id = self.consumer.second(id, event_id)?;
-                Ok(self)
-            }
-        }
-    }
-
-    fn list(&self, globals: &Globals) -> Result<()> {
+    fn list(mut self, globals: &Globals) -> Result<()> {
+        // A single argument is the consumer here: the list is not of one event.
+        let event = if self.id.is_some() { self.event()? } else { self.event_id };
         let consumer = self.consumer.name()?.map(ConsumerId::stored);
         let mut queue = globals.open()?;
         if let Some(consumer) = &consumer {
             check_known(&mut queue, consumer)?;
         }
         let mut text = String::new();
-        for letter in self.dead_letters(&mut queue, consumer.as_ref())? {
+        for letter in dead_letters(&mut queue, consumer.as_ref(), event)? {
             text.push_str(&match globals.json {
                 true => json!(letter).to_string() + "\n",
                 false => text_line(&letter, consumer.is_none()),
@@ -108,10 +92,9 @@ impl Which {
         output::bytes(text.as_bytes()).map(drop)
     }
 
-    fn show(&self, globals: &Globals) -> Result<()> {
-        self.selected()?;
-        let (mut queue, consumer) = self.open(globals)?;
-        for letter in self.dead_letters(&mut queue, Some(&consumer))? {
+    fn show(self, globals: &Globals) -> Result<()> {
+        let (mut queue, consumer, event) = self.open(globals)?;
+        for letter in dead_letters(&mut queue, Some(&consumer), event)? {
             let after = letter.event_id.saturating_sub(1);
             let mut selection = Selection { after, limit: Some(1), filter: None };
             let mut line = Vec::new();
@@ -124,20 +107,20 @@ impl Which {
         Ok(())
     }
 
-    fn retry(&self, globals: &Globals) -> Result<()> {
-        let event = self.selected()?;
-        let everybody = self.all && self.consumer.name()?.is_none();
-        let one = if everybody { None } else { Some(self.consumer.existing()?) };
-        let mut queue = globals.open()?;
-        let can_be_given = |subscription: &Subscription| subscription.options.deliver == Deliver::Stdin;
-        let mut consumers = match &one {
-            None => queue.store().subscriptions()?,
-            Some(consumer) => {
-                check_known(&mut queue, consumer)?;
-                vec![queue.subscription(consumer)?]
+    fn retry(self, globals: &Globals) -> Result<()> {
+        let can_be_given = |one: &Subscription| one.options.deliver == Deliver::Stdin;
+        if self.all && self.consumer.name()?.is_none() {
+            let mut queue = globals.open()?;
+            let mut total = 0;
+            for one in queue.store().subscriptions()? {
+                if one.dead > 0 && can_be_given(&one) {
+                    total += retry(&mut queue, &one.consumer, None)?;
+                }
             }
-        };
-        if let (Some(consumer), false) = (&one, consumers.iter().all(can_be_given)) {
+            return print_count(None, total, globals);
+        }
+        let (mut queue, consumer, event) = self.open(globals)?;
+        if !can_be_given(&queue.subscription(&consumer)?) {
             return Err(Failure::failed(
                 format_args!(
                     "the consumer '{consumer}' pops for itself, so nothing can be delivered to it again"
@@ -146,63 +129,73 @@ impl Which {
                  `thread dead show`",
             ));
         }
-        consumers.retain(|one| !everybody || (one.dead > 0 && can_be_given(one)));
-        let mut total = 0;
-        for Subscription { consumer, .. } in consumers {
-            let count = queue.store().retry_dead_letters(&consumer, event)?;
-            self.record(&queue, &consumer, "retry", count)?;
-            wake_consumer(&mut queue, &consumer);
-            total += count;
-        }
-        print_count(one.as_ref(), total, globals)
-    }
-
-    fn discard(&self, globals: &Globals) -> Result<()> {
-        let event = self.selected()?;
-        let (mut queue, consumer) = self.open(globals)?;
-        let count = queue.store().discard_dead_letters(&consumer, event)?;
-        self.record(&queue, &consumer, "discard", count)?;
+        let count = retry(&mut queue, &consumer, event)?;
         print_count(Some(&consumer), count, globals)
     }
 
-    fn open(&self, globals: &Globals) -> Result<(Queue, ConsumerId)> {
-        let consumer = self.consumer.existing()?;
-        let mut queue = globals.open()?;
-        check_known(&mut queue, &consumer)?;
-        Ok((queue, consumer))
+    fn discard(self, globals: &Globals) -> Result<()> {
+        let (mut queue, consumer, event) = self.open(globals)?;
+        let count = queue.store().discard_dead_letters(&consumer, event)?;
+        record(&queue, &consumer, "discard", event, count)?;
+        print_count(Some(&consumer), count, globals)
     }
 
-    /// The event that was given; `None` for all. One or the other is required.
-    fn selected(&self) -> Result<Option<i64>> {
-        if self.event_id.is_none() && !self.all {
+    /// Opens the thread for a command on one event of a consumer or, with `None`, on all its dead letters.
+    fn open(mut self, globals: &Globals) -> Result<(Queue, ConsumerId, Option<i64>)> {
+        let event = self.event()?;
+        if event.is_none() && !self.all {
             return Err(Failure::usage(
                 "no dead letter given",
                 "give its event id after the consumer's name, or --all",
             ));
         }
-        Ok(self.event_id)
+        let consumer = self.consumer.existing()?;
+        let mut queue = globals.open()?;
+        check_known(&mut queue, &consumer)?;
+        Ok((queue, consumer, event))
     }
 
-    /// The dead letters of one consumer, or of all.
-    fn dead_letters(&self, queue: &mut Queue, consumer: Option<&ConsumerId>) -> Result<Vec<DeadLetter>> {
-        let mut letters = queue.store().dead_letters(consumer)?;
-        if let Some(id) = self.event_id {
-            letters.retain(|letter| letter.event_id == id);
-            if letters.is_empty() {
-                return Err(no_such_letter(consumer, id));
+    /// The event that is given, if any.
+    fn event(&mut self) -> Result<Option<i64>> {
+        match (self.all, self.id.take()) {
+            (true, Some(_)) => {
+                Err(Failure::usage("both --all and an event id are given", "give one of them"))
             }
+            (true, None) => Ok(None),
+            (false, word) => self.consumer.value("event id", word, event_id, "--event-id", self.event_id),
         }
-        Ok(letters)
     }
+}
 
-    /// Logs how many dead letters were changed.
-    fn record(&self, queue: &Queue, consumer: &ConsumerId, what: &str, count: usize) -> Result<()> {
-        if let (Some(id), 0) = (self.event_id, count) {
-            return Err(no_such_letter(Some(consumer), id));
-        }
-        log!(queue, Info, "dead: consumer={consumer} {what} count={count}");
-        Ok(())
+/// The dead letters of one consumer or of all, for one event or for all.
+fn dead_letters(
+    queue: &mut Queue,
+    consumer: Option<&ConsumerId>,
+    event: Option<i64>,
+) -> Result<Vec<DeadLetter>> {
+    let mut letters = queue.store().dead_letters(consumer)?;
+    letters.retain(|letter| event.is_none_or(|id| letter.event_id == id));
+    match event {
+        Some(id) if letters.is_empty() => Err(no_such_letter(consumer, id)),
+        _ => Ok(letters),
     }
+}
+
+/// Has dead letters delivered again. Returns how many.
+fn retry(queue: &mut Queue, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
+    let count = queue.store().retry_dead_letters(consumer, event)?;
+    record(queue, consumer, "retry", event, count)?;
+    wake_consumer(queue, consumer);
+    Ok(count)
+}
+
+/// Logs how many dead letters were changed. Fails if the one that was meant is none.
+fn record(queue: &Queue, consumer: &ConsumerId, what: &str, event: Option<i64>, count: usize) -> Result<()> {
+    if let (Some(id), 0) = (event, count) {
+        return Err(no_such_letter(Some(consumer), id));
+    }
+    log!(queue, Info, "dead: consumer={consumer} {what} count={count}");
+    Ok(())
 }
 
 /// Fails unless the consumer is subscribed or has dead letters, which outlive their subscription.

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::consumer::Second;
+use super::consumer::missing;
 use super::error::Result;
 use super::{ConsumerArg, Globals, event_id, print_cursor, wake_consumer, warn_if_clamped};
 use crate::files::log::log;
@@ -32,7 +32,6 @@ pub struct Seek {
 
 #[derive(Debug, Clone, Copy)]
 enum Position {
-    Earliest,
     Latest,
     Event(i64),
     Time(Time),
@@ -40,7 +39,7 @@ enum Position {
 
 fn position(text: &str) -> std::result::Result<Position, String> {
     match text {
-        "earliest" => Ok(Position::Earliest),
+        "earliest" => Ok(Position::Event(0)),
         "latest" => Ok(Position::Latest),
         _ => event_id(text)
             .ok()
@@ -54,21 +53,16 @@ fn position(text: &str) -> std::result::Result<Position, String> {
 
 impl Seek {
     pub fn run(mut self, globals: &Globals) -> Result<()> {
-        let to = Second { what: "position", option: "to", given: self.to, word: self.place };
-        let to = self.consumer.required_second(to, position)?;
+        let to = self.consumer.value("position", self.place, position, "--to", self.to)?;
+        let to = to.ok_or_else(|| missing("position", "--to"))?;
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
-        let store = queue.store();
         let id = match to {
-            Position::Earliest => 0,
-            Position::Latest => store.newest()?,
+            Position::Latest => queue.store().newest()?,
             Position::Event(id) => id,
-            Position::Time(at) => match store.first_since(&time::format(at))? {
-                Some(first) => first - 1,
-                None => store.newest()?,
-            },
+            Position::Time(time) => queue.last_before(time)?,
         };
-        let moved = store.move_cursor(&consumer, id, Move::Seek)?;
+        let moved = queue.store().move_cursor(&consumer, id, Move::Seek)?;
         warn_if_clamped(moved, id);
         let at = moved.position();
         log!(queue, Info, "seek: consumer={consumer} last_acked_id={at}");

@@ -8,9 +8,9 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use serde_json::json;
 
+use super::consumer::one_of;
 use super::error::{Failure, Result, WithHint};
 use super::{ConsumerArg, Globals, event_id, limit, output, wake_consumer, warn_if_clamped};
-use crate::error::Error;
 use crate::files::log::{Quoted, log};
 use crate::files::{self, Files};
 use crate::model::duration;
@@ -97,7 +97,6 @@ struct Backoff(Vec<Duration>);
 
 #[derive(Debug, Clone, Copy)]
 enum From {
-    All,
     New,
     After(i64),
 }
@@ -118,7 +117,7 @@ fn backoff(text: &str) -> std::result::Result<Backoff, String> {
 
 fn from(text: &str) -> std::result::Result<From, String> {
     match text {
-        "all" => Ok(From::All),
+        "all" => Ok(From::After(0)),
         "new" => Ok(From::New),
         id => event_id(id).map(From::After).map_err(|_| "it must be 'all', 'new' or an event id".to_owned()),
     }
@@ -140,7 +139,7 @@ fn variable(text: &str) -> std::result::Result<(String, String), String> {
 
 impl Subscribe {
     pub fn run(mut self, globals: &Globals) -> Result<()> {
-        let handler = if self.no_handler { NO_HANDLER.to_owned() } else { self.handler()? };
+        let handler = self.handler()?;
         if self.no_handler && self.deliver == Deliver::Stdin {
             return Err(Failure::usage(
                 "--deliver stdin needs a handler",
@@ -165,12 +164,11 @@ impl Subscribe {
             _ => dir,
         };
         let filter = self.filter.filter(|text| !text.trim().is_empty());
-        Filter::new(filter.as_deref().unwrap_or_default(), Scope::Subscription).map_err(Error::from)?;
+        Filter::new(filter.as_deref().unwrap_or_default(), Scope::Subscription)?;
         let from = match self.from {
-            None => None,
-            Some(From::All) => Some(0),
             Some(From::New) => Some(queue.store().newest()?),
             Some(From::After(id)) => Some(id),
+            None => None,
         };
         let new = NewSubscription {
             consumer: consumer.clone(),
@@ -213,33 +211,26 @@ impl Subscribe {
 impl Subscribe {
     /// The command to start.
     fn handler(&mut self) -> Result<String> {
+        if self.no_handler {
+            return Ok(NO_HANDLER.to_owned());
+        }
         let word = self.command.take().or_else(|| self.consumer.spare_word());
-        let handler = match (word, self.handler.take()) {
-            (Some(_), Some(_)) => {
-                return Err(Failure::usage(
-                    "the handler is given twice",
-                    "give it as an argument or with --handler",
-                ));
-            }
-            (word, option) => word.or(option),
-        };
-        let missing = || {
-            Failure::usage(
+        match one_of("handler", word, "--handler", self.handler.take())? {
+            None => Err(Failure::usage(
                 "no handler given",
                 "give the command to start after the consumer's name, or --no-handler",
-            )
-        };
-        let handler = handler.ok_or_else(missing)?;
-        if handler.trim().is_empty() {
-            return Err(Failure::usage("the handler is empty", "give the command to start"));
+            )),
+            Some(handler) if handler.trim().is_empty() => {
+                Err(Failure::usage("the handler is empty", "give the command to start"))
+            }
+            Some(handler) => Ok(handler),
         }
-        Ok(handler)
     }
 }
 
 fn print_json(files: &Files, new: &NewSubscription) -> Result<()> {
     let options = &new.options;
-    output::json(&json!({
+    output::line(json!({
         "consumer_id": new.consumer.as_str(),
         "handler_cmd": new.handler_cmd,
         "filter": new.filter,
