@@ -133,7 +133,7 @@ impl Info {
             return self.check.run(&mut queue, &report, format == Format::Json);
         }
         let text = match format {
-            Format::Json => return output::json(&report.to_json()),
+            Format::Json => return output::line(report.to_json()),
             Format::Text => report.to_text(),
             Format::Prometheus => prometheus::render(&report),
             Format::Table => {
@@ -208,30 +208,23 @@ impl Report {
 impl Consumer {
     /// How a consumer stands. `gapless` as in [`pending::count`].
     fn of(queue: &mut Queue, mut subscription: Subscription, gapless: bool) -> Result<Consumer> {
-        loop {
+        let at_work = loop {
             // Who merely holds the lock between two runs does nothing yet.
             let at_work = match subscription.state.phase {
                 Phase::Running | Phase::Waiting => at_work(queue.files(), &subscription),
                 Phase::Idle | Phase::Stalled => AtWork::Nobody,
             };
-            // A run may have ended after the row was read: that its process is gone says nothing then.
-            if at_work == AtWork::Nobody
-                && let Some(current) = queue.store().subscription(&subscription.consumer)?
-                && (&current.token, current.revision) != (&subscription.token, subscription.revision)
-            {
-                subscription = current;
-                continue;
+            if at_work != AtWork::Nobody {
+                break at_work;
             }
-            return Consumer::seen(queue, subscription, at_work, gapless);
-        }
-    }
-
-    fn seen(
-        queue: &mut Queue,
-        mut subscription: Subscription,
-        at_work: AtWork,
-        gapless: bool,
-    ) -> Result<Consumer> {
+            // A run may have ended after the row was read: that its process is gone says nothing then.
+            match queue.store().subscription(&subscription.consumer)? {
+                Some(now) if (&now.token, now.revision) != (&subscription.token, subscription.revision) => {
+                    subscription = now;
+                }
+                _ => break at_work,
+            }
+        };
         let (mut pending, mut oldest) = (0, None);
         let broken = match pending::checked_filter(&subscription) {
             Err(e) => Some(e),
@@ -291,6 +284,11 @@ impl Consumer {
         let (_, stored_at) = self.oldest.as_ref()?;
         let stored_at = time::parse(stored_at.as_deref()?)?;
         Some((now - stored_at).to_std().unwrap_or_default())
+    }
+
+    /// One of the facts, where it is text.
+    fn fact(&self, name: &str) -> Option<&str> {
+        self.facts.iter().find(|(known, _)| *known == name)?.1.as_str()
     }
 
     fn to_json(&self) -> Value {

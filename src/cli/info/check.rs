@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{Consumer, Report};
 use crate::cli::error::{Failure, Result};
@@ -67,22 +67,27 @@ impl CheckArgs {
 
     /// Prints what needs attention, and fails if anything does.
     pub fn run(&self, queue: &mut Queue, report: &Report, as_json: bool) -> Result<()> {
-        let mut found = Vec::new();
+        let (mut values, mut lines) = (Vec::new(), String::new());
         for consumer in &report.consumers {
             let problems = self.problems(queue, consumer, report.now)?;
-            if !problems.is_empty() {
-                found.push((consumer.subscription.consumer.as_str(), problems));
+            if problems.is_empty() {
+                continue;
             }
+            let name = consumer.subscription.consumer.as_str();
+            let told = problems.iter().map(|(word, about)| match about.as_str() {
+                "" => (*word).to_owned(),
+                about => format!("{word} ({about})"),
+            });
+            let told = told.collect::<Vec<_>>().join(", ");
+            lines.push_str(&format!("{}: {}\n", plain(name), plain(&told)));
+            let problems = problems.iter().map(|(word, about)| json!({ "check": word, "problem": about }));
+            values.push(json!({ "consumer_id": name, "problems": problems.collect::<Vec<_>>() }));
         }
-        if as_json {
-            let problems: Vec<Value> =
-                found.iter().map(|(name, problems)| as_value(name, problems)).collect();
-            output::json(&json!({ "healthy": found.is_empty(), "consumers": problems }))?;
-        } else {
-            let text: String = found.iter().map(|(name, problems)| line(name, problems)).collect();
-            output::bytes(text.as_bytes())?;
+        match as_json {
+            true => output::line(json!({ "healthy": values.is_empty(), "consumers": values }))?,
+            false => output::bytes(lines.as_bytes()).map(drop)?,
         }
-        let what = match found.len() {
+        let what = match values.len() {
             0 => return Ok(()),
             1 => "1 consumer needs attention".to_owned(),
             n => format!("{n} consumers need attention"),
@@ -94,9 +99,8 @@ impl CheckArgs {
         let s = &consumer.subscription;
         let mut problems = Vec::new();
         let mut tell = |word, about: String| problems.push((word, about));
-        let fact = |name: &str| consumer.facts.iter().find(|(n, _)| *n == name)?.1.as_str();
         if consumer.state == "stalled" {
-            tell("stalled", fact("reason").unwrap_or_default().to_owned());
+            tell("stalled", consumer.fact("reason").unwrap_or_default().to_owned());
         }
         if s.state.paused {
             tell("paused", String::new());
@@ -112,7 +116,8 @@ impl CheckArgs {
                 format!("the oldest pending event is {} old, more than {most}", duration::rough(age)),
             );
         }
-        let nobody = (s.has_handler() && consumer.state == "idle") || fact("reason") == Some("interrupted");
+        let nobody =
+            (s.has_handler() && consumer.state == "idle") || consumer.fact("reason") == Some("interrupted");
         if nobody && self.max_age.is_none() && age > UNATTENDED {
             let age = duration::rough(age);
             let pending = events(consumer.pending);
@@ -163,20 +168,6 @@ fn last_before(store: &mut dyn Store, time: &str) -> Result<i64> {
         }
     }
     Ok(before)
-}
-
-fn as_value(name: &str, problems: &[Problem]) -> Value {
-    let problems = problems.iter().map(|(word, about)| json!({ "check": word, "problem": about }));
-    json!({ "consumer_id": name, "problems": problems.collect::<Vec<_>>() })
-}
-
-fn line(name: &str, problems: &[Problem]) -> String {
-    let one = |(word, about): &Problem| match about.as_str() {
-        "" => (*word).to_owned(),
-        about => format!("{word} ({about})"),
-    };
-    let problems: Vec<String> = problems.iter().map(one).collect();
-    format!("{}: {}\n", plain(name), plain(&problems.join(", ")))
 }
 
 #[cfg(test)]

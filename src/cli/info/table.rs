@@ -88,9 +88,8 @@ fn style_of(state: &str) -> Style {
 
 /// Why a consumer stands still, and on how many events its filter failed.
 fn note(consumer: &Consumer, now: Time) -> Option<String> {
-    let fact = |name: &str| consumer.facts.iter().find(|(n, _)| *n == name)?.1.as_str();
-    let mut parts: Vec<String> = fact("reason").map(str::to_owned).into_iter().collect();
-    if let Some(at) = fact("next_try").and_then(time::parse) {
+    let mut parts: Vec<String> = consumer.fact("reason").map(str::to_owned).into_iter().collect();
+    if let Some(at) = consumer.fact("next_try").and_then(time::parse) {
         parts.push(
             (at - now).to_std().map_or("due".to_owned(), |left| format!("next try in {}", rough(left))),
         );
