@@ -12,7 +12,6 @@ use super::error::{Failure, Result};
 use super::event::EventArgs;
 use super::reading::{self, Woken};
 use super::{Globals, output, push, signals};
-use crate::error::Error;
 use crate::model::duration;
 use crate::model::event::{Event, Type};
 use crate::model::filter::{Filter, Scope};
@@ -46,7 +45,8 @@ impl Ask {
         let question = self.event.into_event(None)?;
         let mut queue = Queue::open(path)?;
         // Exit 0 would say that there is an answer.
-        let id = push::store(&mut queue, &question, |_| signals::stored(3, format_args!("")))?.id;
+        let stored = push::store(&mut queue, &question, |_| signals::stored(3, format_args!("")))?;
+        let id = stored.0.id;
         signals::allow();
         let deadline = Instant::now() + self.timeout;
         let Some(answer) = wait_for_answer(&mut queue, id, deadline)? else { return Ok(()) };
@@ -77,7 +77,7 @@ fn wait_for_answer(queue: &mut Queue, id: i64, deadline: Instant) -> Result<Opti
     let filter = format!(
         "(type = 'message' OR subtype IS NULL OR subtype = 'cancelled' OR {given_up}) AND {about_it}"
     );
-    let filter = Filter::new(&filter, Scope::Reading).map_err(Error::from)?;
+    let filter = Filter::new(&filter, Scope::Reading)?;
     // Begun before the first look, so that nothing falls between the two.
     let watcher = queue.watcher();
     let mut selection = Selection { after: id, limit: None, filter };

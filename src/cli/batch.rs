@@ -5,7 +5,6 @@
 //! thread's directory, so that memory stays bounded and nothing is left behind. A file keeps nobody
 //! waiting and is read as it is stored.
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, IsTerminal, Read, Seek, Write};
 
 use rustix::fs::FileType;
@@ -30,7 +29,7 @@ const MAX_LINE: usize = 1_000_000_000;
 
 /// Lines that can be read without waiting for anybody.
 pub struct Batch {
-    input: Input,
+    input: Box<dyn Read>,
     /// Its length in bytes.
     length: u64,
     /// Events whose structured source does not fit its form: how many, the first one's line, and the
@@ -41,22 +40,22 @@ pub struct Batch {
 }
 
 /// What a line is.
-pub enum Form {
+pub enum LineFormat {
     /// A JSON object; what it lacks is here.
     Json(Defaults),
     /// The content of an event that is else like this one. Empty lines are none.
-    Lines(NewEvent<'static>),
+    Content(NewEvent<'static>),
 }
 
-impl Form {
+impl LineFormat {
     /// The event that a line makes; `None` if it makes none.
     fn read<'a>(&'a self, line: &'a [u8]) -> std::result::Result<Option<NewEvent<'a>>, InvalidEvent> {
         match self {
-            Form::Json(defaults) => match line.trim_ascii() {
+            LineFormat::Json(defaults) => match line.trim_ascii() {
                 [] => Ok(None),
                 text => NewEvent::from_json(text, defaults).map(Some),
             },
-            Form::Lines(like) => {
+            LineFormat::Content(like) => {
                 let line = line.strip_suffix(b"\n").unwrap_or(line);
                 let line = line.strip_suffix(b"\r").unwrap_or(line);
                 let text =
@@ -65,12 +64,6 @@ impl Form {
             }
         }
     }
-}
-
-enum Input {
-    Stdin,
-    Memory(Cursor<Vec<u8>>),
-    File(File),
 }
 
 impl Batch {
@@ -83,7 +76,7 @@ impl Batch {
             ));
         }
         let (input, length) = match length_of_file(&io::stdin()) {
-            Some(length) => (Input::Stdin, length),
+            Some(length) => (Box::new(io::stdin()) as Box<dyn Read>, length),
             None => spool(files)?,
         };
         Ok(Batch { input, length, odd_sources: None, last_source: None })
@@ -97,15 +90,10 @@ impl Batch {
     /// included; those of reading and of `take`.
     pub fn for_each(
         &mut self,
-        form: &Form,
+        format: &LineFormat,
         take: &mut dyn FnMut(&[NewEvent<'_>]) -> crate::Result<()>,
     ) -> crate::Result<()> {
-        let input: &mut dyn Read = match &mut self.input {
-            Input::Stdin => &mut io::stdin(),
-            Input::Memory(memory) => memory,
-            Input::File(file) => file,
-        };
-        let mut input = BufReader::with_capacity(CHUNK, input);
+        let mut input = BufReader::with_capacity(CHUNK, &mut self.input);
         let mut progress = Progress::of("storing the batch", Some(self.length));
         let (mut text, mut ends, mut number) = (Vec::new(), Vec::new(), 0);
         loop {
@@ -127,7 +115,7 @@ impl Batch {
                     line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
                 }
                 let event = match line.len() {
-                    ..=MAX_LINE => form.read(line),
+                    ..=MAX_LINE => format.read(line),
                     _ => Err(InvalidEvent(format!("is longer than {MAX_LINE} bytes"))),
                 };
                 let event = event.map_err(|problem| Error::InvalidLine { line: number, problem })?;
@@ -163,18 +151,12 @@ fn length_of_file(stdin: &io::Stdin) -> Option<u64> {
 }
 
 /// Reads stdin to its end. Returns its length, too.
-fn spool(files: &Files) -> Result<(Input, u64)> {
+fn spool(files: &Files) -> Result<(Box<dyn Read>, u64)> {
     let (cannot_keep, hint) =
         ("cannot keep the batch, nothing was stored", "free some space, then push again");
-    let mut stdin = File::from(
-        rustix::io::dup(rustix::stdio::stdin())
-            .with_hint("cannot read stdin", "check where it comes from")?,
-    );
+    let mut stdin = io::stdin().lock();
     // Nothing is drawn between the lines that somebody types.
-    let mut progress = match io::stdin().is_terminal() {
-        true => Progress::none(),
-        false => Progress::of("reading the batch", None),
-    };
+    let mut progress = Progress::of("reading the batch", None).only_if(!io::stdin().is_terminal());
     let (mut chunk, mut length) = (vec![0; CHUNK], 0);
     let (mut memory, mut file) = (Vec::new(), None);
     loop {
@@ -196,7 +178,7 @@ fn spool(files: &Files) -> Result<(Input, u64)> {
         length += read as u64;
         progress.advance(memchr::memchr_iter(b'\n', &chunk[..read]).count() as u64);
     }
-    let Some(mut file) = file else { return Ok((Input::Memory(Cursor::new(memory)), length)) };
+    let Some(mut file) = file else { return Ok((Box::new(Cursor::new(memory)), length)) };
     file.rewind().with_hint(cannot_keep, hint)?;
-    Ok((Input::File(file), length))
+    Ok((Box::new(file), length))
 }

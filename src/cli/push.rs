@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 
-use super::batch::{Batch, Form};
+use super::batch::{Batch, LineFormat};
 use super::error::{Failure, Result};
 use super::event::EventArgs;
 use super::progress::Progress;
@@ -63,17 +63,11 @@ pub struct Push {
 
 impl Push {
     pub fn run(self, globals: &Globals) -> Result<()> {
-        if self.batch || self.lines { self.push_many(globals) } else { self.push_one(globals) }
-    }
-
-    fn push_one(self, globals: &Globals) -> Result<()> {
-        let path = globals.path()?;
-        let event = self.event.into_event(self.reply_to)?;
-        let mut queue = Queue::open(path)?;
-        check_answered(&mut queue, self.reply_to)?;
-        let stored = store(&mut queue, &event, |id| lay_aside(id, globals))?;
-        stored.print(&event, globals);
-        wait_for_delivery(&mut queue, self.sync, &[(stored.id, stored.id)])
+        if self.batch || self.lines {
+            return self.push_many(globals);
+        }
+        let (mut queue, id) = push_one(self.event, self.reply_to, globals)?;
+        wait_for_delivery(&mut queue, self.sync, &[(id, id)])
     }
 
     fn push_many(self, globals: &Globals) -> Result<()> {
@@ -81,15 +75,17 @@ impl Push {
         signals::on_interrupt(Some(&interrupted), globals.json)?;
         let mut queue = globals.open()?;
         let event = self.event;
-        let form = match self.lines {
-            true => Form::Lines(event.without_content()?),
-            false => Form::Json(Defaults { source: event.source, kind: event.kind, subtype: event.subtype }),
+        let format = match self.lines {
+            true => LineFormat::Content(event.without_content()?),
+            false => {
+                LineFormat::Json(Defaults { source: event.source, kind: event.kind, subtype: event.subtype })
+            }
         };
         let mut batch = Batch::open(queue.files())?;
         // Events that were there already, as ranges of ids: others may lie between them.
         let mut repeated: Vec<(i64, i64)> = Vec::new();
         let appended = queue.append(&mut |put| {
-            batch.for_each(&form, &mut |events| {
+            batch.for_each(&format, &mut |events| {
                 for stored in put(events)? {
                     if let Stored::Repeated { id, .. } = stored {
                         match repeated.last_mut() {
@@ -143,70 +139,57 @@ impl Push {
     }
 }
 
-/// One event that is stored, and what followed.
-pub struct StoredEvent {
-    pub id: i64,
-    created_at: String,
-    /// Its idempotency key found it stored already.
-    repeated: bool,
-    /// What became of the waking, in one word.
-    dispatch: &'static str,
-}
-
-impl StoredEvent {
-    /// Prints the answer to a push.
-    pub fn print(&self, event: &NewEvent<'_>, globals: &Globals) {
-        confirm(match globals.json {
-            true => self.print_json(event),
-            false => output::line(self.id),
-        });
+/// Stores one event, as the answer to `reply_to` if that is given, and prints its id. Returns it.
+pub fn push_one(event: EventArgs, reply_to: Option<i64>, globals: &Globals) -> Result<(Queue, i64)> {
+    let path = globals.path()?;
+    let event = event.into_event(reply_to)?;
+    let mut queue = Queue::open(path)?;
+    if let Some(id) = reply_to {
+        let newest = queue.store().newest()?;
+        // The answer to an event that does not exist yet would be taken for that of another.
+        if !(1..=newest).contains(&id) {
+            return Err(Failure::failed(
+                format_args!("there is no event {id} to answer; the newest is {newest}"),
+                "give the id of the question; nothing was stored",
+            ));
+        }
     }
-
-    fn print_json(&self, event: &NewEvent<'_>) -> Result<()> {
-        let mut line = Vec::new();
-        event.row(self.id, &self.created_at).write_json(&mut line);
-        line.pop();
-        let repeated = if self.repeated { ",\"repeated\":true" } else { "" };
-        line.extend_from_slice(format!(",\"dispatch\":\"{}\"{repeated}}}\n", self.dispatch).as_bytes());
-        output::bytes(&line).map(drop)
-    }
-}
-
-/// Refuses an answer to an event that does not exist yet: it would be taken for that of another.
-pub fn check_answered(queue: &mut Queue, id: Option<i64>) -> Result<()> {
-    let Some(id) = id else { return Ok(()) };
-    let newest = queue.store().newest()?;
-    if (1..=newest).contains(&id) {
-        return Ok(());
-    }
-    Err(Failure::failed(
-        format_args!("there is no event {id} to answer; the newest is {newest}"),
-        "give the id of the question; nothing was stored",
-    ))
-}
-
-/// Prepares what to print should memory run out.
-pub fn lay_aside(id: i64, globals: &Globals) {
-    match globals.json {
+    let (stored, dispatch) = store(&mut queue, &event, |id| match globals.json {
         true => signals::stored(0, format_args!("{{\"id\":{id},\"dispatch\":\"failed\"}}\n")),
         false => signals::stored(0, format_args!("{id}\n")),
-    }
+    })?;
+    confirm(match globals.json {
+        true => {
+            let mut line = Vec::new();
+            event.row(stored.id, &stored.created_at).write_json(&mut line);
+            line.pop();
+            let repeated = if stored.repeated { ",\"repeated\":true" } else { "" };
+            line.extend_from_slice(format!(",\"dispatch\":\"{dispatch}\"{repeated}}}\n").as_bytes());
+            output::bytes(&line).map(drop)
+        }
+        false => output::line(stored.id),
+    });
+    Ok((queue, stored.id))
 }
 
 /// Stores one event, brings the JSONL log up to date and wakes consumers. From the commit on, signals
-/// wait, and nothing may fail: `committed` is told the id.
-pub fn store(queue: &mut Queue, event: &NewEvent<'_>, committed: impl FnOnce(i64)) -> Result<StoredEvent> {
+/// wait, and nothing may fail: `committed` is told the id. Returns one word for how they were woken, too.
+pub fn store(
+    queue: &mut Queue,
+    event: &NewEvent<'_>,
+    committed: impl FnOnce(i64),
+) -> Result<(PushedEvent, &'static str)> {
     if let Some(form) = event.source_warning() {
         output::warn(format_args!(
             "the source '{}' does not fit the form {form}; stored as it is",
             event.source
         ));
     }
-    let PushedEvent { id, created_at, repeated, .. } = queue.append_one(event, signals::defer)?;
-    committed(id);
-    queue.log_push(event, id, repeated);
+    let stored = queue.append_one(event, signals::defer)?;
+    committed(stored.id);
+    queue.log_push(event, stored.id, stored.repeated);
     let dispatch = finish(queue, &event.source, &mut |_| {});
-    Ok(StoredEvent { id, created_at, repeated, dispatch })
+    Ok((stored, dispatch))
 }
 
 /// Waits, if that was requested, until what was stored is acknowledged: the events from the first to the last

@@ -4,8 +4,8 @@ use clap::Args;
 
 use super::error::{Failure, Result};
 use super::event::EventArgs;
-use super::{Globals, environment, event_id, push};
-use crate::queue::Queue;
+use super::push::push_one;
+use super::{Globals, environment, event_id};
 
 /// Push the answer to an event
 ///
@@ -26,12 +26,7 @@ pub struct Reply {
 impl Reply {
     pub fn run(self, globals: &Globals) -> Result<()> {
         let to = self.to.map_or_else(event_of_the_run, Ok)?;
-        let path = globals.path()?;
-        let answer = self.event.into_event(Some(to))?;
-        let mut queue = Queue::open(path)?;
-        push::check_answered(&mut queue, Some(to))?;
-        push::store(&mut queue, &answer, |id| push::lay_aside(id, globals))?.print(&answer, globals);
-        Ok(())
+        push_one(self.event, Some(to), globals).map(drop)
     }
 }
 
