@@ -45,7 +45,7 @@ mod unsubscribe;
 use std::ffi::OsString;
 use std::panic;
 use std::process::ExitCode;
-use std::sync::{Mutex, PoisonError};
+use std::sync::OnceLock;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -114,6 +114,7 @@ The first minute:
   thread info -t inbox
 
 Next: `thread --help` lists all commands; `thread guide` is for agents.
+
 ";
 
 /// Lists the commands, each by its type and its module, which has its name.
@@ -196,7 +197,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
 
 fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
     if background::is_internal(&args) {
-        return background::run(args);
+        return background::run(&args);
     }
     if completions::is_asked(&args) {
         return completions::print_consumers(&args[2].to_string_lossy());
@@ -223,7 +224,7 @@ fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
             }
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
                 if args.len() == 1 {
-                    output::text(ORIENTATION);
+                    output::to_stderr(ORIENTATION);
                 }
                 let command = named_command(&args);
                 let hint = match command.as_str() {
@@ -272,26 +273,24 @@ fn parse_alone(args: &[OsString]) -> Option<(Command, Globals)> {
 fn version(as_json: bool) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     match as_json {
-        true => output::json(&json!({ "version": version, "sqlite": rusqlite::version() })),
+        true => output::line(json!({ "version": version, "sqlite": rusqlite::version() })),
         false => output::line(format_args!("thread {version}")),
     }
 }
 
-/// What the last panic said, and where it was.
-static PANIC: Mutex<String> = Mutex::new(String::new());
+/// What the first panic said, and where it was.
+static PANIC: OnceLock<String> = OnceLock::new();
 
 /// Does `work`. A panic in it is a failure like any other: it must not look like success or spill a
 /// backtrace into somebody's pipe.
 fn caught(work: impl FnOnce() -> Result<()>) -> Result<()> {
-    let said = || PANIC.lock().unwrap_or_else(PoisonError::into_inner);
-    panic::set_hook(Box::new(move |about| {
-        let why = about.payload().downcast_ref::<String>().map(String::as_str);
-        let why = why.or_else(|| about.payload().downcast_ref::<&str>().copied()).unwrap_or("no message");
+    panic::set_hook(Box::new(|about| {
         let place = about.location().map(|at| format!(" ({at})")).unwrap_or_default();
-        *said() = format!("{why}{place}");
+        PANIC.set(format!("{}{place}", about.payload_as_str().unwrap_or("no message"))).ok();
     }));
     panic::catch_unwind(panic::AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        Err(Failure::failed(format_args!("a bug in thread: {}", said()), "please report it"))
+        let said = PANIC.get().map_or("", String::as_str);
+        Err(Failure::failed(format_args!("a bug in thread: {said}"), "please report it"))
     })
 }
 

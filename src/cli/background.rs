@@ -8,34 +8,27 @@ use std::time::Duration;
 use clap::Parser;
 use signal_hook::consts::SIGTERM;
 
-use super::error::{Failure, Result, usage_error};
-use super::{environment, signals};
+use super::error::{Result, usage_error};
+use super::{caught, environment, signals};
 use crate::files::Files;
 use crate::files::log::log;
 use crate::model::subscription::ConsumerId;
 use crate::run::{supervisor, wake};
 
 #[derive(Parser)]
-#[command(name = "thread", disable_help_subcommand = true)]
-enum Background {
-    #[command(name = supervisor::COMMAND)]
-    Supervise {
-        #[arg(long)]
-        thread: PathBuf,
-        #[arg(long, allow_hyphen_values = true)]
-        consumer: String,
-        #[arg(long)]
-        lock_fd: i32,
-    },
-    #[command(name = wake::COMMAND)]
-    Wake {
-        #[arg(long)]
-        thread: PathBuf,
-        #[arg(long)]
-        delay_ms: u64,
-        #[arg(long)]
-        lock_fd: i32,
-    },
+#[command(name = "thread")]
+struct Background {
+    command: String,
+    #[arg(long)]
+    thread: PathBuf,
+    #[arg(long)]
+    lock_fd: i32,
+    /// Whose supervisor this is.
+    #[arg(long, required_if_eq("command", supervisor::COMMAND), allow_hyphen_values = true)]
+    consumer: Option<String>,
+    /// How long to wait before waking.
+    #[arg(long, default_value_t = 0)]
+    delay_ms: u64,
 }
 
 /// Whether the first word is one of these commands.
@@ -43,28 +36,28 @@ pub fn is_internal(args: &[OsString]) -> bool {
     args.get(1).is_some_and(|word| word == supervisor::COMMAND || word == wake::COMMAND)
 }
 
-pub fn run(args: Vec<OsString>) -> Result<()> {
-    let (files, done) = match Background::try_parse_from(&args).map_err(|e| usage_error(&e, "thread"))? {
-        Background::Supervise { thread, consumer, lock_fd } => {
-            let consumer = ConsumerId::stored(consumer);
+pub fn run(args: &[OsString]) -> Result<()> {
+    let Background { command, thread, lock_fd, consumer, delay_ms } =
+        Background::try_parse_from(args).map_err(|e| usage_error(&e, "thread"))?;
+    let files = Files::open(&thread).ok();
+    let done = caught(|| match consumer {
+        Some(consumer) => {
             let shutdown = signals::as_requests(&[SIGTERM])?;
+            let consumer = ConsumerId::stored(consumer);
             // SAFETY: this process owns what was passed on to it.
-            let work = || unsafe { supervisor::supervise(&thread, &consumer, lock_fd, &shutdown) };
-            (Files::open(&thread).ok(), super::caught(|| work().map_err(Failure::from)))
+            Ok(unsafe { supervisor::supervise(&thread, &consumer, lock_fd, &shutdown) }?)
         }
-        Background::Wake { thread, delay_ms, lock_fd } => {
-            let delay = Duration::from_millis(delay_ms);
-            let launcher = environment::launcher();
+        None => {
+            let (launcher, delay) = (environment::launcher(), Duration::from_millis(delay_ms));
             // SAFETY: as above.
-            let work = || unsafe { wake::in_background(&thread, &launcher, delay, lock_fd) };
-            (Files::open(&thread).ok(), super::caught(|| work().map_err(Failure::from)))
+            Ok(unsafe { wake::in_background(&thread, &launcher, delay, lock_fd) }?)
         }
-    };
+    });
     // Nobody reads what these print. Nothing may be written where a thread was.
     if let Err(failure) = &done
         && let Some(files) = files.filter(Files::still_there)
     {
-        log!(files, Error, "{}: {failure}", args[1].to_string_lossy());
+        log!(files, Error, "{command}: {failure}");
     }
     done
 }

@@ -59,7 +59,7 @@ impl Backup {
             if self.keep.is_some() {
                 facts["deleted"] = json!(deleted);
             }
-            output::json(&facts)
+            output::line(facts)
         } else {
             for path in deleted {
                 output::note(format_args!("deleted the backup {path}"));

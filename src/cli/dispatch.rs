@@ -64,7 +64,7 @@ impl Dispatch {
             .iter()
             .map(|(consumer, done)| json!({ "consumer_id": consumer.as_str(), "outcome": word(done) }))
             .collect();
-        output::json(&json!({ "consumers": consumers }))
+        output::line(json!({ "consumers": consumers }))
     }
 
     /// The life of a worker.

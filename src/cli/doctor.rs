@@ -33,7 +33,7 @@ impl Doctor {
         let wrong = findings.iter().filter(|finding| finding.is_wrong()).count();
         if globals.json {
             let findings: Vec<Value> = findings.iter().map(as_json).collect();
-            output::json(&json!({ "healthy": wrong == 0, "findings": findings }))?;
+            output::line(json!({ "healthy": wrong == 0, "findings": findings }))?;
         } else if findings.is_empty() {
             output::line("healthy")?;
         } else {

@@ -64,6 +64,6 @@ impl Globals {
 
     /// Prints one line to stdout: the text, or the JSON with --json.
     pub fn print(&self, text: impl Display, json: Value) -> Result<()> {
-        if self.json { output::json(&json) } else { output::line(text) }
+        if self.json { output::line(json) } else { output::line(text) }
     }
 }

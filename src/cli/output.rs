@@ -11,7 +11,7 @@ use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FileType;
-use serde::Serialize;
+use serde_json::json;
 
 use super::error::{Failure, Result, WithHint};
 use crate::files::log::Escaped;
@@ -106,12 +106,6 @@ pub fn line(text: impl fmt::Display) -> Result<()> {
     bytes(format!("{text}\n").as_bytes()).map(drop)
 }
 
-/// Prints a value as one line of JSON.
-pub fn json(value: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_string(value).with_hint("cannot write this as JSON", "leave out --json")?;
-    line(text)
-}
-
 /// Whether to colour what goes to this stream: on a terminal, unless `NO_COLOR`, `CLICOLOR` or
 /// `TERM=dumb` say no, or `CLICOLOR_FORCE` says yes; `--color` decides before them.
 pub fn coloured<S: RawStream>(stream: &S) -> bool {
@@ -136,17 +130,12 @@ pub fn plain(text: &str) -> Escaped<'_> {
 
 /// Prints a warning to stderr.
 pub fn warn(text: impl fmt::Display) {
-    stderr_line(&format!("Warning: {}", Escaped(&text.to_string())));
-}
-
-/// Prints text of ours to stderr.
-pub fn text(text: &str) {
-    stderr_line(text);
+    to_stderr(&format!("Warning: {}\n", Escaped(&text.to_string())));
 }
 
 /// Prints to stderr what is good to know and no cause for concern.
 pub fn note(text: impl fmt::Display) {
-    stderr_line(&format!("Note: {}", Escaped(&text.to_string())));
+    to_stderr(&format!("Note: {}\n", Escaped(&text.to_string())));
 }
 
 /// Prints a failure to stderr, in one line: for people, or as JSON.
@@ -156,27 +145,15 @@ pub fn failure(failure: &Failure, as_json: bool) {
 
 /// That line, with its end.
 pub fn failure_line(failure: &Failure, as_json: bool) -> String {
-    #[derive(Serialize)]
-    struct Report<'a> {
-        error: &'a str,
-        suggestion: &'a str,
+    if as_json {
+        return json!({ "error": failure.what, "suggestion": failure.hint }).to_string() + "\n";
     }
-    let report = Report { error: &failure.what, suggestion: &failure.hint };
-    match serde_json::to_string(&report) {
-        Ok(json) if as_json => json + "\n",
-        _ => {
-            let red = AnsiColor::Red.on_default().bold();
-            let label = styled("Error:", red, coloured(&io::stderr()));
-            format!("{label} {}\n", Escaped(&failure.to_string()))
-        }
-    }
+    let label = styled("Error:", AnsiColor::Red.on_default().bold(), coloured(&io::stderr()));
+    format!("{label} {}\n", Escaped(&failure.to_string()))
 }
 
-fn stderr_line(line: &str) {
-    to_stderr(&format!("{line}\n"));
-}
-
-fn to_stderr(text: &str) {
+/// Prints text of ours to stderr.
+pub fn to_stderr(text: &str) {
     // There is nowhere left to say that this failed.
     drop(io::stderr().write_all(text.as_bytes()));
 }

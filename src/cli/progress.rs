@@ -16,9 +16,6 @@ const QUIET: Duration = Duration::from_millis(500);
 /// The time between two drawings.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// So many units of work go by between two looks at the clock.
-const UNITS: u64 = 64;
-
 /// Clears the line.
 pub const CLEAR: &str = "\r\x1b[K";
 
@@ -30,16 +27,13 @@ pub fn is_drawn() -> bool {
 }
 
 /// One piece of work under way. Dropping it clears its line.
-pub struct Progress(Option<Meter>);
-
-struct Meter {
+pub struct Progress {
     what: &'static str,
     total: Option<u64>,
-    began: Instant,
-    next_drawing: Instant,
     done: u64,
-    /// As many units were done when the clock was last looked at.
-    done_then: u64,
+    began: Instant,
+    /// `None` if it is not shown.
+    next_drawing: Option<Instant>,
 }
 
 impl Progress {
@@ -47,61 +41,45 @@ impl Progress {
     /// time left are shown; without, how many events are done.
     pub fn of(what: &'static str, total: Option<u64>) -> Progress {
         let moves_cursor = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
-        if !moves_cursor || !io::stderr().is_terminal() {
-            return Progress(None);
-        }
         let began = Instant::now();
-        let next_drawing = began + QUIET;
-        Progress(Some(Meter { what, total, began, next_drawing, done: 0, done_then: 0 }))
+        let next_drawing = (moves_cursor && io::stderr().is_terminal()).then(|| began + QUIET);
+        Progress { what, total, done: 0, began, next_drawing }
     }
 
-    /// Shows nothing.
-    pub fn none() -> Progress {
-        Progress(None)
+    /// The same, shown only if `wanted`.
+    pub fn only_if(self, wanted: bool) -> Progress {
+        Progress { next_drawing: self.next_drawing.filter(|_| wanted), ..self }
     }
 
-    /// So many more units are done. Cheap enough for each event of many.
+    /// So many more units are done. For each page of events rather than for each event.
     pub fn advance(&mut self, units: u64) {
-        let Some(meter) = &mut self.0 else { return };
-        meter.done += units;
-        if meter.done - meter.done_then >= UNITS {
-            meter.draw();
-        }
-    }
-}
-
-impl Meter {
-    fn draw(&mut self) {
-        self.done_then = self.done;
+        self.done += units;
         let now = Instant::now();
-        if now < self.next_drawing {
+        if self.next_drawing.is_none_or(|at| now < at) {
             return;
         }
-        self.next_drawing = now + PAUSE;
+        self.next_drawing = Some(now + PAUSE);
         if !DRAWN.swap(true, Ordering::SeqCst) {
             // Where signals cannot be heard, an interrupt leaves the line on the terminal, no more.
             drop(signals::on_interrupt(None, false));
         }
-        // There is nowhere to say that a line could not be drawn.
-        drop(write!(io::stderr(), "{CLEAR}{}", self.line()));
-    }
-
-    fn line(&self) -> String {
         let (what, done) = (self.what, self.done);
-        match self.total {
+        let line = match self.total {
             Some(total) => {
-                let left =
-                    self.began.elapsed().mul_f64(total.saturating_sub(done) as f64 / done.max(1) as f64);
-                format!("{what}: {}%, {} left", done * 100 / total.max(1), duration::rough(left))
+                let left = total.saturating_sub(done) as f64 / done.max(1) as f64;
+                let left = duration::rough(self.began.elapsed().mul_f64(left));
+                format!("{what}: {}%, {left} left", done * 100 / total.max(1))
             }
             None => format!("{what}: {done}"),
-        }
+        };
+        // There is nowhere to say that a line could not be drawn.
+        drop(write!(io::stderr(), "{CLEAR}{line}"));
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self.0.is_some() && DRAWN.swap(false, Ordering::SeqCst) {
+        if self.next_drawing.is_some() && DRAWN.swap(false, Ordering::SeqCst) {
             drop(write!(io::stderr(), "{CLEAR}"));
         }
     }

@@ -102,7 +102,7 @@ impl Prune {
         let sealed = before.map(|before| prune::prune_sealed(&mut queue, before, dry_run)).transpose();
         let sealed = sealed.map_err(|e| part_done(e.into(), report.pruned.events))?;
         if globals.json {
-            return output::json(&self.as_json(&report, sealed, sizes));
+            return output::line(self.as_json(&report, sealed, sizes));
         }
         self.print_notes(&report, sizes);
         if let Some((files, bytes)) = sealed {

@@ -81,7 +81,7 @@ impl ReadingArgs {
         let patient = self.follow || self.wait.is_some();
         // Begun before the first look, so that nothing falls between the two.
         let watcher = patient.then(|| queue.watcher());
-        let mut progress = if patient { Progress::none() } else { progress_of(queue, &selection)? };
+        let mut progress = progress_of(queue, &selection, !patient && output::is_put_away())?;
         let mut last_event = Instant::now();
         let mut page = Vec::new();
         let mut printed = Printed::None;
@@ -139,13 +139,11 @@ pub fn wait(queue: &mut Queue, watcher: &Watcher, id: i64, deadline: Option<Inst
     }
 }
 
-/// How far `selection` has come, by ids. Shown only where no events are seen on the same terminal.
-fn progress_of(queue: &mut Queue, selection: &Selection) -> Result<Progress> {
-    if !output::is_put_away() {
-        return Ok(Progress::none());
-    }
-    let to_end = queue.store().newest()?.saturating_sub(selection.after).try_into().unwrap_or(0);
+/// How far `selection` has come, by ids. `shown` only where no events are seen on the same terminal.
+fn progress_of(queue: &mut Queue, selection: &Selection, shown: bool) -> Result<Progress> {
+    let newest = if shown { queue.store().newest()? } else { 0 };
+    let to_end = newest.saturating_sub(selection.after).try_into().unwrap_or(0);
     // With a filter, nobody knows where the last of so many events is.
     let left = selection.limit.filter(|_| selection.filter.is_none()).unwrap_or(to_end);
-    Ok(Progress::of("reading events", Some(to_end.min(left))))
+    Ok(Progress::of("reading events", Some(to_end.min(left))).only_if(shown))
 }

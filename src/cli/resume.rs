@@ -47,7 +47,7 @@ impl Resume {
             return consumers.iter().try_for_each(|consumer| output::line(output::plain(consumer.as_str())));
         }
         let names: Vec<&str> = consumers.iter().map(ConsumerId::as_str).collect();
-        output::json(&json!({ "consumers": names }))
+        output::line(json!({ "consumers": names }))
     }
 }
 
