@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use super::json::{without_blanks, write_escaped, write_object};
+use super::json::{without_blanks, write_object, write_string};
 
 /// The two types of event. Anything else is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -337,27 +337,21 @@ impl Row<'_> {
         out.reserve(self.content.len() + self.source.len() + 192);
         out.extend_from_slice(b"{\"id\":");
         out.extend_from_slice(itoa::Buffer::new().format(self.id).as_bytes());
-        out.extend_from_slice(b",\"created_at\":\"");
-        write_escaped(out, self.created_at);
-        out.extend_from_slice(b"\",\"source\":\"");
-        write_escaped(out, self.source);
-        out.extend_from_slice(b"\",\"type\":\"");
-        write_escaped(out, self.kind);
+        out.extend_from_slice(b",\"created_at\":");
+        write_string(out, self.created_at);
+        out.extend_from_slice(b",\"source\":");
+        write_string(out, self.source);
+        out.extend_from_slice(b",\"type\":");
+        write_string(out, self.kind);
+        out.extend_from_slice(b",\"subtype\":");
         match self.subtype {
-            Some(subtype) => {
-                out.extend_from_slice(b"\",\"subtype\":\"");
-                write_escaped(out, subtype);
-                out.extend_from_slice(b"\",\"content\":");
-            }
-            None => out.extend_from_slice(b"\",\"subtype\":null,\"content\":"),
+            Some(subtype) => write_string(out, subtype),
+            None => out.extend_from_slice(b"null"),
         }
+        out.extend_from_slice(b",\"content\":");
         match json {
             Some(json) => out.extend_from_slice(json.as_bytes()),
-            None => {
-                out.push(b'"');
-                write_escaped(out, self.content);
-                out.push(b'"');
-            }
+            None => write_string(out, self.content),
         }
         if let Some(metadata) = self.metadata {
             out.extend_from_slice(b",\"metadata\":");

@@ -31,57 +31,21 @@ pub fn write_object(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Appends a JSON string.
-fn write_string(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.push(b'"');
-    write_escaped(out, bytes);
-    out.push(b'"');
-}
-
-/// Appends what goes between the quotes of a JSON string. Bytes that are not UTF-8 become
-/// replacement characters.
-///
-/// Every event that is read or logged comes through here, so plain stretches are copied whole.
-pub fn write_escaped(out: &mut Vec<u8>, bytes: &[u8]) {
-    let (plain, rest) = bytes.split_at(plain_length(bytes));
-    out.extend_from_slice(plain);
-    if rest.is_empty() {
-        return;
-    }
-    let text = String::from_utf8_lossy(rest);
-    let mut rest = text.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        match byte {
-            b'"' => out.extend_from_slice(b"\\\""),
-            b'\\' => out.extend_from_slice(b"\\\\"),
-            b'\n' => out.extend_from_slice(b"\\n"),
-            b'\r' => out.extend_from_slice(b"\\r"),
-            b'\t' => out.extend_from_slice(b"\\t"),
-            0x08 => out.extend_from_slice(b"\\b"),
-            0x0c => out.extend_from_slice(b"\\f"),
-            control @ ..0x20 => {
-                out.extend_from_slice(b"\\u00");
-                out.extend([control >> 4, control & 15].map(|digit| b"0123456789abcdef"[usize::from(digit)]));
-            }
-            // Part of a character beyond ASCII, or ASCII after such a one.
-            other => out.push(other),
-        }
-        let (plain, after) = after.split_at(plain_length(after));
-        out.extend_from_slice(plain);
-        rest = after;
+/// Appends a JSON string. Bytes that are not UTF-8 become replacement characters.
+pub fn write_string(out: &mut Vec<u8>, bytes: &[u8]) {
+    // Every event that is read or logged comes through here. Most text is plain, and without an early end
+    // the compiler looks at many bytes at once.
+    if bytes.iter().fold(true, |plain, &byte| plain & is_plain(byte)) {
+        out.push(b'"');
+        out.extend_from_slice(bytes);
+        out.push(b'"');
+    } else {
+        let text = String::from_utf8_lossy(bytes);
+        serde_json::to_writer(out, &text).expect("writing text to memory does not fail");
     }
 }
 
-/// How many bytes at the beginning are ASCII that stands in a JSON string as it is.
-fn plain_length(text: &[u8]) -> usize {
-    // Without an early end, so that the compiler looks at all bytes of a chunk at once.
-    let all_plain = |chunk: &[u8; 32]| chunk.iter().fold(true, |plain, &byte| plain & is_plain(byte));
-    let (chunks, _) = text.as_chunks();
-    let whole = chunks.iter().take_while(|chunk| all_plain(chunk)).count() * 32;
-    let rest = &text[whole..];
-    whole + rest.iter().position(|&byte| !is_plain(byte)).unwrap_or(rest.len())
-}
-
+/// Whether it is ASCII that stands in a JSON string as it is.
 fn is_plain(byte: u8) -> bool {
     (0x20..0x80).contains(&byte) & (byte != b'"') & (byte != b'\\')
 }
