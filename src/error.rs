@@ -7,7 +7,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::model::event::InvalidEvent;
-use crate::model::filter::FilterError;
 use crate::model::subscription::ConsumerId;
 
 /// The longest path of a thread, in bytes. SQLite takes 511 bytes with the names of its own files.
@@ -55,10 +54,10 @@ pub enum Error {
     #[error("line {line} of the batch {problem}")]
     InvalidLine { line: u64, problem: InvalidEvent },
     #[error("the filter {0}")]
-    InvalidFilter(FilterError),
+    InvalidFilter(String),
     /// The filter stored with a subscription is not valid.
     #[error("the filter of '{consumer}' {problem}")]
-    BrokenFilter { consumer: ConsumerId, problem: FilterError },
+    BrokenFilter { consumer: ConsumerId, problem: String },
     /// The handler of a subscription cannot be started: its command is empty or its directory gone.
     #[error("{0}")]
     BrokenSubscription(String),
@@ -99,20 +98,6 @@ impl Error {
                 matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
             }
             _ => false,
-        }
-    }
-}
-
-impl From<FilterError> for Error {
-    fn from(problem: FilterError) -> Error {
-        match problem {
-            FilterError::OutOfMemory => DatabaseError {
-                kind: DatabaseErrorKind::OutOfMemory,
-                doing: "checking a filter",
-                message: String::new(),
-            }
-            .into(),
-            problem => Error::InvalidFilter(problem),
         }
     }
 }

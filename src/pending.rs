@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use crate::error::{Error, Result};
-use crate::model::filter::{Filter, FilterError, Scope};
+use crate::model::filter::{Filter, Scope};
 use crate::model::subscription::Subscription;
 use crate::store::{FilterFailure, ScanRange, Store};
 
@@ -38,9 +38,11 @@ pub struct Look {
 /// [`Error::BrokenFilter`]; when memory runs out, which is no fault of the filter.
 pub fn checked_filter(subscription: &Subscription) -> Result<Option<Filter>> {
     let text = subscription.filter_text().unwrap_or_default();
-    Filter::new(text, Scope::Subscription).map_err(|problem| match problem {
-        FilterError::OutOfMemory => problem.into(),
-        problem => Error::BrokenFilter { consumer: subscription.consumer.clone(), problem },
+    Filter::new(text, Scope::Subscription).map_err(|e| match e {
+        Error::InvalidFilter(problem) => {
+            Error::BrokenFilter { consumer: subscription.consumer.clone(), problem }
+        }
+        e => e,
     })
 }
 

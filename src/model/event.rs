@@ -5,7 +5,6 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -57,10 +56,9 @@ pub struct NewEvent<'a> {
 pub const MAX_KEY: usize = 1024;
 
 /// Why something is not an event; completes "line 3 …" or "the event …".
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct InvalidEvent(pub String);
-
-impl std::error::Error for InvalidEvent {}
 
 /// What lines of a batch that lack a field get in its place.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -68,12 +66,6 @@ pub struct Defaults {
     pub source: Option<String>,
     pub kind: Option<String>,
     pub subtype: Option<String>,
-}
-
-impl fmt::Display for InvalidEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
 }
 
 /// One line of a batch as it is in the JSON. Keys that are not named here are ignored.

@@ -5,10 +5,11 @@
 
 use std::time::Instant;
 
+use rusqlite::limits::Limit;
 use rusqlite::{Connection, Statement, params};
 
 use super::first_after;
-use crate::model::filter::{self, EvalLimit, Filter, functions};
+use crate::model::filter::{self, Filter, functions};
 use crate::store::{FilterFailure, Scan, ScanRange};
 
 /// How many ids one statement covers at most, so that no read transaction lasts long.
@@ -16,9 +17,9 @@ const STEP: i64 = 64 * 1024;
 
 pub fn scan(conn: &Connection, filter: &Filter, range: ScanRange) -> rusqlite::Result<Scan> {
     let mut scan = Scan { upto: range.after, ..Scan::default() };
-    let limit = EvalLimit::begin(conn)?;
+    let limit = conn.set_limit(Limit::SQLITE_LIMIT_LENGTH, filter::MAX_VALUE)?;
     let scanned = scan_steps(conn, filter, range, &mut scan);
-    limit.end(conn)?;
+    conn.set_limit(Limit::SQLITE_LIMIT_LENGTH, limit)?;
     scanned.map(|()| scan)
 }
 

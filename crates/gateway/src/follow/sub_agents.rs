@@ -88,8 +88,7 @@ impl Reader {
     }
 
     fn read(&mut self, session: SessionId, frames: &mut Vec<Utf8Bytes>) -> Result<()> {
-        let filter = Filter::new("source = 'self' AND subtype IN ('token', 'thinking')", Scope::Reading);
-        let filter = filter.map_err(thread::Error::from)?;
+        let filter = Filter::new("source = 'self' AND subtype IN ('token', 'thinking')", Scope::Reading)?;
         let mut selection = Selection { after: self.at, limit: None, filter };
         let sub = &self.sub;
         while self.queue.read_page(&mut selection, &mut |row| {

@@ -56,8 +56,7 @@ impl Summary {
     ///
     /// Those of the thread.
     pub fn read_on(&mut self, queue: &mut Queue) -> Result<()> {
-        let filter = Filter::new("type = 'message' OR subtype = 'title'", Scope::Reading);
-        let filter = filter.map_err(thread::Error::from)?;
+        let filter = Filter::new("type = 'message' OR subtype = 'title'", Scope::Reading)?;
         let mut selection = Selection { after: self.upto, limit: None, filter };
         while queue.read_page(&mut selection, &mut |row| {
             let event = row.to_event();

@@ -61,7 +61,7 @@ pub fn event(queue: &mut Queue, id: i64) -> Result<Option<Event>> {
 /// The ids of the newest events up to `upto` that match, newest first. Reads backwards, so its cost
 /// follows how far back they are.
 pub fn newest_matching(queue: &mut Queue, condition: &str, upto: i64, most: usize) -> Result<Vec<i64>> {
-    let filter = Filter::new(condition, Scope::Reading).map_err(thread::Error::from)?;
+    let filter = Filter::new(condition, Scope::Reading)?;
     let filter = filter.ok_or_else(|| RequestError::Failed("an empty condition".into()))?;
     let After(newest) = queue.newest()?;
     let (mut upto, mut ids) = (upto.min(newest), Vec::new());

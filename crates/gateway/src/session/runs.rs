@@ -53,7 +53,7 @@ impl Runs {
         let mut runs = Runs::default();
         // Without an agent nobody takes a message, and none stands in the way of another.
         let Some(cursor) = cursor(queue)? else { return Ok((runs, queue.newest()?.0)) };
-        let filter = Filter::new(TELLING, Scope::Reading).map_err(thread::Error::from)?;
+        let filter = Filter::new(TELLING, Scope::Reading)?;
         let mut selection = Selection { after: cursor, limit: None, filter };
         while queue.read_page(&mut selection, &mut |row| {
             runs.apply(&row.to_event());

@@ -120,7 +120,7 @@ enum Found {
 }
 
 fn find(queue: &mut Queue, query: &str, until: Instant) -> Result<Found> {
-    let filter = Filter::new("type = 'message'", Scope::Reading).map_err(thread::Error::from)?;
+    let filter = Filter::new("type = 'message'", Scope::Reading)?;
     let mut selection = Selection { after: 0, limit: None, filter };
     let mut found = Found::Nothing;
     loop {

@@ -47,7 +47,7 @@ pub struct Tally {
 impl Tally {
     fn read_on(&mut self, queue: &mut Queue) -> Result<()> {
         let condition = "source = 'self' AND (type = 'message' OR subtype IN ('error', 'cancelled'))";
-        let filter = Filter::new(condition, Scope::Reading).map_err(thread::Error::from)?;
+        let filter = Filter::new(condition, Scope::Reading)?;
         let mut selection = Selection { after: self.upto, limit: None, filter };
         while queue.read_page(&mut selection, &mut |row| {
             let entry = Entry::of(&row.to_event()).1;

@@ -1,0 +1,121 @@
+//! What a filter may reach for: the columns of the event, and functions that are on a list.
+
+use std::sync::mpsc::{Receiver, channel};
+
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+
+use super::Scope;
+
+/// The columns a filter may read.
+const COLUMNS: &[&str] = &["id", "created_at", "source", "type", "subtype", "content", "metadata"];
+
+/// Functions whose result depends on nothing but their arguments and whose cost is bounded by the
+/// length of these. Left out on purpose: whatever builds long values from short ones, searches one
+/// long text for another, or looks outside the event.
+const PURE_FUNCTIONS: &[&str] = &[
+    "->",
+    "->>",
+    "abs",
+    "char",
+    "coalesce",
+    "concat",
+    "glob",
+    "hex",
+    "if",
+    "ifnull",
+    "iif",
+    "instr",
+    "json",
+    "json_array_length",
+    "json_error_position",
+    "json_extract",
+    "json_quote",
+    "json_type",
+    "json_valid",
+    "length",
+    "like",
+    "likelihood",
+    "likely",
+    "lower",
+    "ltrim",
+    "max",
+    "min",
+    "nullif",
+    "octet_length",
+    "round",
+    "rtrim",
+    "sign",
+    "substr",
+    "substring",
+    "trim",
+    "typeof",
+    "unicode",
+    "unlikely",
+    "upper",
+];
+
+/// Functions that may consult the clock or the time zone: for a single reading only.
+const TIME_FUNCTIONS: &[&str] = &[
+    "current_date",
+    "current_time",
+    "current_timestamp",
+    "date",
+    "datetime",
+    "julianday",
+    "strftime",
+    "time",
+    "timediff",
+    "unixepoch",
+];
+
+/// Asked by SQLite, while it compiles a statement, about each thing that this reaches for. The receiver gets
+/// the reason for each that was denied.
+pub fn authorizer(
+    scope: Scope,
+) -> (impl FnMut(AuthContext<'_>) -> Authorization + Send + 'static, Receiver<String>) {
+    let (denied, reasons) = channel();
+    let mut selects = 0;
+    let authorizer = move |context: AuthContext<'_>| {
+        selects += u32::from(context.action == AuthAction::Select);
+        match judge(&context.action, scope, selects) {
+            Ok(()) => Authorization::Allow,
+            Err(reason) => {
+                drop(denied.send(reason));
+                Authorization::Deny
+            }
+        }
+    };
+    (authorizer, reasons)
+}
+
+/// Says why something is denied; completes "the filter …".
+fn judge(action: &AuthAction<'_>, scope: Scope, selects: u32) -> Result<(), String> {
+    match action {
+        // One is ours.
+        AuthAction::Select if selects == 1 => Ok(()),
+        AuthAction::Select => Err("contains a subquery".to_owned()),
+        AuthAction::Read { table_name: "events", column_name }
+            if column_name.is_empty() || COLUMNS.contains(column_name) =>
+        {
+            Ok(())
+        }
+        AuthAction::Read { table_name, column_name } => {
+            Err(format!("reads {table_name}.{column_name}, which is not one of the event's fields"))
+        }
+        AuthAction::Function { function_name } => {
+            let name = function_name.to_ascii_lowercase();
+            let uses_clock = TIME_FUNCTIONS.contains(&name.as_str());
+            match scope {
+                _ if PURE_FUNCTIONS.contains(&name.as_str()) => Ok(()),
+                Scope::Reading if uses_clock => Ok(()),
+                Scope::Subscription if uses_clock => Err(format!(
+                    "calls {name}(), which may use the clock; compare created_at as text instead, as in \
+                     created_at >= '2026-01-01'"
+                )),
+                _ => Err(format!("calls {name}(), which filters may not call")),
+            }
+        }
+        AuthAction::Recursive => Err("contains a recursive query".to_owned()),
+        other => Err(format!("does more than compare ({other:?})")),
+    }
+}

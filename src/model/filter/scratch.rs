@@ -1,0 +1,185 @@
+//! A database in memory with `events` and nothing else, to check filters and to ask about single events.
+//!
+//! The real table would not do for checking: SQLite looks into the default of every column that is read, so
+//! that a filter on `created_at` would seem to call `strftime`.
+
+use std::cell::RefCell;
+
+use rusqlite::config::DbConfig;
+use rusqlite::hooks::{AuthContext, Authorization};
+use rusqlite::limits::Limit;
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Connection, Error, ErrorCode, params};
+
+use super::authorizer::authorizer;
+use super::{
+    Filter, MAX_ARGUMENTS, MAX_DEPTH, MAX_INSTRUCTIONS, MAX_PATTERN, MAX_TEXT, MAX_VALUE, Scope, functions,
+    message,
+};
+use crate::error::{DatabaseError, DatabaseErrorKind, Result};
+use crate::model::event::Row;
+
+/// The columns of `events`, as a filter sees them.
+const SHAPE: &str = "id INTEGER PRIMARY KEY, created_at TEXT NOT NULL, source TEXT NOT NULL, type TEXT NOT NULL, \
+                     subtype TEXT, content TEXT NOT NULL, metadata TEXT";
+
+thread_local! {
+    static SCRATCH: RefCell<Option<Connection>> = const { RefCell::new(None) };
+}
+
+/// Lends this thread's scratch database, opening it first if need be.
+fn with_scratch<T>(work: impl FnOnce(&mut Connection) -> T) -> rusqlite::Result<T> {
+    SCRATCH.with_borrow_mut(|slot| {
+        let scratch = match slot {
+            Some(scratch) => scratch,
+            none => none.insert(open()?),
+        };
+        Ok(work(scratch))
+    })
+}
+
+fn open() -> rusqlite::Result<Connection> {
+    let scratch = Connection::open_in_memory()?;
+    scratch.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
+    scratch.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
+    functions::install(&scratch)?;
+    // With two arguments, these cost the product of their lengths.
+    for name in ["trim", "ltrim", "rtrim"] {
+        scratch.remove_function(name, 2)?;
+    }
+    scratch.execute_batch(&format!(
+        "CREATE TABLE events ({SHAPE}); \
+         INSERT INTO events VALUES (1, '2026-03-18T10:30:00.123Z', 'self', 'message', NULL, '{{}}', '{{}}')"
+    ))?;
+    scratch.set_limit(Limit::SQLITE_LIMIT_VDBE_OP, MAX_INSTRUCTIONS)?;
+    scratch.set_limit(Limit::SQLITE_LIMIT_EXPR_DEPTH, MAX_DEPTH)?;
+    scratch.set_limit(Limit::SQLITE_LIMIT_FUNCTION_ARG, MAX_ARGUMENTS)?;
+    scratch.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE)?;
+    Ok(scratch)
+}
+
+/// Refuses what is not one expression over an event's columns, or exceeds the limits.
+pub fn check(text: &str, scope: Scope) -> Result<()> {
+    if text.len() > MAX_TEXT {
+        return Err(refused(format!("is {} bytes long; the limit is {MAX_TEXT}", text.len())));
+    }
+    if text.contains('\0') {
+        return Err(refused("contains a NUL character"));
+    }
+    with_scratch(|scratch| {
+        let (authorizer, reasons) = authorizer(scope);
+        scratch.authorizer(Some(authorizer)).map_err(does_not_compile)?;
+        // Outside of any bracket: one too many has nothing to close.
+        let sql = format!("SELECT CASE WHEN\n{text}\nTHEN 1 END FROM events");
+        let tried = try_out(scratch, &sql);
+        scratch.authorizer(None::<fn(AuthContext<'_>) -> Authorization>).map_err(does_not_compile)?;
+        if let Ok(reason) = reasons.try_recv() {
+            return Err(refused(reason));
+        }
+        tried.map_err(|e| not_compiled(scratch, &sql, e))??;
+        check_in_brackets(scratch, text)
+    })
+    .map_err(does_not_compile)?
+}
+
+/// Asks about the row that is there, for what would fail on every other too.
+///
+/// # Errors
+///
+/// The outer one: the statement does not compile.
+fn try_out(scratch: &Connection, sql: &str) -> rusqlite::Result<Result<()>> {
+    let mut statement = scratch.prepare(sql)?;
+    if statement.parameter_count() > 0 {
+        return Ok(Err(refused("contains a parameter (?, :name, @name or $name)")));
+    }
+    functions::begin_event();
+    Ok(match statement.exists([]) {
+        Err(e) if message(&e).contains("pattern too complex") => {
+            Err(refused(format!("has a LIKE or GLOB pattern of more than {MAX_PATTERN} bytes")))
+        }
+        Err(e) if is_out_of_memory(&e) => Err(out_of_memory()),
+        _ => Ok(()),
+    })
+}
+
+/// The text in the brackets of a CHECK constraint, where SQLite itself allows one expression over
+/// the columns and neither subqueries nor parameters. The statement is never run.
+fn check_in_brackets(scratch: &Connection, text: &str) -> Result<()> {
+    let sql = format!("CREATE TEMP TABLE events ({SHAPE}, CHECK (\n{text}\n))");
+    scratch.prepare(&sql).map(drop).map_err(|e| match message(&e) {
+        said if said.contains("subqueries prohibited") => refused("contains a subquery"),
+        _ => does_not_compile(e),
+    })
+}
+
+/// Whether an event matches, or why that cannot be said.
+pub fn ask(filter: &Filter, row: &Row<'_>) -> rusqlite::Result<bool> {
+    with_scratch(|scratch| {
+        // Storing the event is not what is limited.
+        scratch.set_limit(Limit::SQLITE_LIMIT_LENGTH, i32::MAX)?;
+        let stored = store(scratch, row);
+        scratch.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE)?;
+        stored?;
+        let sql = format!("SELECT {} FROM events", filter.condition());
+        functions::begin_event();
+        scratch.prepare_cached(&sql)?.query_row([], |row| row.get(0))
+    })?
+}
+
+fn store(scratch: &Connection, row: &Row<'_>) -> rusqlite::Result<()> {
+    scratch.prepare_cached("DELETE FROM events")?.execute([])?;
+    scratch.prepare_cached("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)")?.execute(params![
+        row.id,
+        value(row.created_at),
+        value(row.source),
+        value(row.kind),
+        row.subtype.map(value),
+        value(row.content),
+        row.metadata.map(value)
+    ])?;
+    Ok(())
+}
+
+/// Text, or what is not UTF-8 as the bytes that it is.
+fn value(bytes: &[u8]) -> ToSqlOutput<'_> {
+    ToSqlOutput::Borrowed(std::str::from_utf8(bytes).map_or(ValueRef::Blob(bytes), ValueRef::from))
+}
+
+fn refused(why: impl Into<String>) -> crate::Error {
+    crate::Error::InvalidFilter(why.into())
+}
+
+/// It could not be checked, and may well be a filter.
+fn out_of_memory() -> crate::Error {
+    let (doing, message) = ("checking a filter", String::new());
+    DatabaseError { kind: DatabaseErrorKind::OutOfMemory, doing, message }.into()
+}
+
+fn does_not_compile(error: Error) -> crate::Error {
+    match is_out_of_memory(&error) {
+        true => out_of_memory(),
+        false => refused(format!("does not compile: {}", message(&error))),
+    }
+}
+
+/// Why a statement did not compile. SQLite calls a statement of too many instructions one for which
+/// memory ran out: that is what compiles without the limit, and with it fails again.
+fn not_compiled(scratch: &Connection, sql: &str, error: Error) -> crate::Error {
+    if !is_out_of_memory(&error) {
+        return does_not_compile(error);
+    }
+    let compile = |limit| {
+        scratch.set_limit(Limit::SQLITE_LIMIT_VDBE_OP, limit)?;
+        scratch.prepare(sql).map(drop)
+    };
+    match (compile(i32::MAX), compile(MAX_INSTRUCTIONS)) {
+        (Ok(()), Err(_)) => {
+            refused(format!("is too complex: it compiles to more than {MAX_INSTRUCTIONS} instructions"))
+        }
+        _ => out_of_memory(),
+    }
+}
+
+fn is_out_of_memory(error: &Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::OutOfMemory)
+}
