@@ -20,10 +20,13 @@ pub mod supervisor;
 pub mod wake;
 pub mod worker;
 
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::error::{Error, Result};
 use crate::files::Files;
+use crate::files::lock::Lock;
 
 pub use dispatch::dispatch;
 pub use wake::{Waking, wake};
@@ -53,17 +56,26 @@ pub enum WakeBy {
 }
 
 impl Launcher {
-    /// A background process for a thread: the program's subcommand of that name.
-    fn background(&self, word: &str, files: &Files) -> Command {
+    /// Starts a background process for a thread, as the new holder of `lock`: the program's subcommand of
+    /// that name. `what` it is, for the error.
+    fn start(
+        &self,
+        what: &'static str,
+        subcommand: &str,
+        args: &[&str],
+        files: &Files,
+        lock: &Lock,
+    ) -> Result<()> {
         let mut command = Command::new(&self.program);
-        std::os::unix::process::CommandExt::arg0(&mut command, "thread");
-        command.arg(word).arg("--thread").arg(files.path());
+        command.arg0("thread").arg(subcommand).arg("--thread").arg(files.path()).args(args);
+        command.arg("--lock-fd").arg(lock.as_raw_fd().to_string());
         // What a handler is told belongs to that handler, even when it is its push that starts this.
         for name in spawn::thread_variables() {
             command.env_remove(name);
         }
         // What a service manager hears of a worker comes from the worker alone.
         command.env_remove("NOTIFY_SOCKET");
-        command
+        let started = spawn::detached(&mut command, Some(lock)).spawn();
+        started.map(drop).map_err(|source| Error::Spawn { what, source })
     }
 }

@@ -12,7 +12,7 @@ use super::{Globals, environment, output, service, signals};
 use crate::error::Error;
 use crate::files::DB;
 use crate::model::duration;
-use crate::run::dispatch::{Dispatched, Effort, dispatch};
+use crate::run::dispatch::{Dispatched, dispatch};
 use crate::run::worker::{News, Scope, follow};
 
 /// Start the handlers of all consumers that have something pending
@@ -51,7 +51,7 @@ impl Dispatch {
         }
         let mut queue = globals.open()?;
         signals::defer();
-        let all = dispatch(&mut queue, &environment::launcher(), Effort::Quick)?;
+        let all = dispatch(&mut queue, &environment::launcher())?;
         for (consumer, done) in &all {
             if let Dispatched::Broken(e) | Dispatched::Failed(e) = done {
                 output::warn(format_args!("the consumer '{consumer}' was not started: {e}"));

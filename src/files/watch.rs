@@ -14,7 +14,6 @@ use super::Files;
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How often to look where there are no notices: the system has none, or its limit is reached.
-#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 pub const WITHOUT_NOTICES: Duration = Duration::from_millis(50);
 
 /// How long to let the process that gave a notice finish first: a hundred waiters would take the

@@ -2,8 +2,8 @@
 //!
 //! For each subscription: is something pending, and does the rule for runs allow a run? Then try its
 //! lock; if that is held, its holder looks again after letting go, so going away is safe. If it is
-//! free, look once more under the lock, because the last run may have ended between the two, and
-//! hand the lock to a supervisor.
+//! free, hand it to a supervisor, which decides under the lock what is to be done: the last run may
+//! have ended between the look and the lock.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ use crate::store::{RunUpdate, Store};
 
 /// How long a push or dispatch itself evaluates filters, for all consumers together. Longer backlogs
 /// are left to a process beside it.
-const OWN_TIME: Duration = Duration::from_millis(20);
+pub(super) const OWN_TIME: Duration = Duration::from_millis(20);
 
 /// A stalled consumer's place is remembered when this many events were looked at since.
 const REMEMBER_AFTER: i64 = 256;
@@ -45,38 +45,22 @@ pub enum Dispatched {
     Failed(Error),
 }
 
-/// How thoroughly to look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effort {
-    /// For a few milliseconds; the rest is left to a process in the background.
-    Quick,
-    /// However long it takes.
-    Thorough,
-}
-
 /// What to do for a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     None {
         pending: bool,
     },
-    /// Start its handler. `newest` is the newest event at the time of the look.
+    /// Start its handler, when it has waited until a time which is so far away.
     Start {
+        after: Option<(Time, Duration)>,
+        /// The oldest pending event; `None` if there is but a dead letter to be delivered again.
+        first: Option<i64>,
+        /// The newest event at the time of the look.
         newest: i64,
-    },
-    Wait {
-        until: Time,
-        left: Duration,
     },
     /// Time ran out before it could be told.
     Unknown,
-}
-
-impl Step {
-    /// Whether a supervisor has to be started.
-    pub fn is_due(self) -> bool {
-        matches!(self, Step::Start { .. } | Step::Wait { .. })
-    }
 }
 
 /// Starts the handler of every consumer that has something pending and is not running. Trouble with
@@ -85,36 +69,33 @@ impl Step {
 /// # Errors
 ///
 /// [`Error::NotOwner`]; when the subscriptions cannot be read.
-pub fn dispatch(
+pub fn dispatch(queue: &mut Queue, launcher: &Launcher) -> Result<Vec<(ConsumerId, Dispatched)>> {
+    let all = start_all(queue, launcher, Some(OWN_TIME))?;
+    log_lock_held(&queue.files, &all);
+    Ok(all)
+}
+
+pub(super) fn log_lock_held(files: &Files, all: &[(ConsumerId, Dispatched)]) {
+    for (consumer, _) in all.iter().filter(|(_, done)| matches!(done, Dispatched::LockHeld)) {
+        log!(files, Info, "dispatch: consumer={consumer} skipped (lock held)");
+    }
+}
+
+/// Does what [`dispatch`] does, without logging who is at work already, and evaluates filters for
+/// `time`, or for as long as it takes.
+pub(super) fn start_all(
     queue: &mut Queue,
     launcher: &Launcher,
-    effort: Effort,
+    time: Option<Duration>,
 ) -> Result<Vec<(ConsumerId, Dispatched)>> {
     if !queue.files.is_owner() {
         return Err(Error::NotOwner(queue.path().to_owned()));
     }
-    let all = start_all(queue, launcher, effort)?;
-    for (consumer, _) in all.iter().filter(|(_, done)| matches!(done, Dispatched::LockHeld)) {
-        log_lock_held(queue, consumer);
-    }
-    Ok(all)
-}
-
-pub(super) fn log_lock_held(queue: &Queue, consumer: &ConsumerId) {
-    log!(queue, Info, "dispatch: consumer={consumer} skipped (lock held)");
-}
-
-/// Does what [`dispatch`] does, without logging who is at work already.
-pub(super) fn start_all(
-    queue: &mut Queue,
-    launcher: &Launcher,
-    effort: Effort,
-) -> Result<Vec<(ConsumerId, Dispatched)>> {
-    let until = (effort == Effort::Quick).then(|| Instant::now() + OWN_TIME);
+    let until = time.map(|time| Instant::now() + time);
     let mut all = Vec::new();
     for subscription in queue.store.subscriptions()? {
         let consumer = subscription.consumer.clone();
-        let done = match start_if_due(queue, launcher, subscription, until) {
+        let done = match start_if_due(queue, launcher, &subscription, until) {
             Ok(done) => done,
             Err(e @ (Error::BrokenFilter { .. } | Error::BrokenSubscription(_))) => Dispatched::Broken(e),
             Err(e) => Dispatched::Failed(e),
@@ -134,33 +115,22 @@ pub(super) fn start_all(
 pub fn start_if_due(
     queue: &mut Queue,
     launcher: &Launcher,
-    mut subscription: Subscription,
+    subscription: &Subscription,
     until: Option<Instant>,
 ) -> Result<Dispatched> {
-    loop {
-        match next_step(queue, &subscription, until)? {
-            Step::None { .. } => return Ok(Dispatched::Idle),
-            Step::Unknown => return Ok(Dispatched::LeftToBackground),
-            Step::Start { .. } | Step::Wait { .. } => {}
-        }
-        let consumer = &subscription.consumer;
-        let Some(lock) = try_lock(&queue.files, consumer)? else {
-            return Ok(Dispatched::LockHeld);
-        };
-        if let Some(current) = queue.store.subscription(consumer)?
-            && next_step(queue, &current, until)?.is_due()
-        {
-            supervisor::spawn(&queue.files, launcher, consumer, &lock)?;
-            // The supervisor holds it now, through its own copy.
-            return Ok(Dispatched::Started);
-        }
-        lock.release();
-        // Something may have come while the lock was ours, and its pusher was turned away.
-        match queue.store.subscription(consumer)? {
-            Some(current) => subscription = current,
-            None => return Ok(Dispatched::Idle),
-        }
+    match next_step(queue, subscription, until)? {
+        Step::None { .. } => return Ok(Dispatched::Idle),
+        Step::Unknown => return Ok(Dispatched::LeftToBackground),
+        Step::Start { .. } => {}
     }
+    let consumer = &subscription.consumer;
+    let Some(lock) = try_lock(&queue.files, consumer)? else {
+        return Ok(Dispatched::LockHeld);
+    };
+    // The supervisor holds it from then on, through its own copy, and looks again after releasing it.
+    let args = ["--consumer", consumer.as_str()];
+    launcher.start("a supervisor", supervisor::COMMAND, &args, &queue.files, &lock)?;
+    Ok(Dispatched::Started)
 }
 
 /// Tries the consumer's lock.
@@ -177,7 +147,8 @@ pub fn next_step(queue: &mut Queue, subscription: &Subscription, until: Option<I
     if !subscription.has_handler() {
         return Ok(Step::None { pending: false });
     }
-    if until.is_some_and(|until| Instant::now() >= until) && has_backlog(queue, subscription)? {
+    // To evaluate a filter on a single event may take seconds.
+    if subscription.filter_text().is_some() && until.is_some_and(|until| Instant::now() >= until) {
         return Ok(Step::Unknown);
     }
     let look = queue.look(subscription, until)?;
@@ -194,19 +165,12 @@ pub fn next_step(queue: &mut Queue, subscription: &Subscription, until: Option<I
         _ => false,
     };
     let now = Utc::now();
-    Ok(match run::decide(state, &subscription.options, newer, now) {
-        Action::None => Step::None { pending: true },
-        Action::Start => Step::Start { newest: look.newest },
-        Action::WaitUntil(time) => {
-            Step::Wait { until: time, left: (time - now).to_std().unwrap_or_default() }
-        }
-    })
-}
-
-/// Whether a filter is still to be evaluated on any event.
-fn has_backlog(queue: &mut Queue, subscription: &Subscription) -> Result<bool> {
-    let scanned = subscription.scanned_upto(subscription.last_acked_id);
-    Ok(subscription.filter_text().is_some() && queue.store.newest()? > scanned)
+    let after = match run::decide(state, &subscription.options, newer, now) {
+        Action::None => return Ok(Step::None { pending: true }),
+        Action::Start => None,
+        Action::WaitUntil(time) => Some((time, (time - now).to_std().unwrap_or_default())),
+    };
+    Ok(Step::Start { after, first: look.first, newest: look.newest })
 }
 
 /// Whether something matching has come since a stalled consumer's last run, or a dead letter is to be

@@ -39,11 +39,15 @@ const OUTPUT_KEPT: u64 = 2048;
 const ENDING_STEP: Duration = Duration::from_millis(10);
 
 /// How often one is looked at where the system does not tell of its end.
-#[cfg_attr(target_os = "linux", allow(dead_code))]
 const WITHOUT_NOTICE: Duration = Duration::from_millis(20);
 
-/// What the next run is given, with its stdin if it is fed. `None` when nothing is pending any more.
-pub fn next_task(queue: &mut Queue, subscription: &Subscription) -> Result<Option<(Task, Option<File>)>> {
+/// What the next run is given, with its stdin if it is fed; `first` is the oldest pending event. `None`
+/// when nothing is pending any more.
+pub fn next_task(
+    queue: &mut Queue,
+    subscription: &Subscription,
+    first: Option<i64>,
+) -> Result<Option<(Task, Option<File>)>> {
     if subscription.options.deliver == Deliver::Wake {
         return Ok(Some((Task::Wake, None)));
     }
@@ -61,22 +65,19 @@ pub fn next_task(queue: &mut Queue, subscription: &Subscription) -> Result<Optio
         queue.store.discard_dead_letters(consumer, Some(id))?;
         log!(queue, Warn, "dead: consumer={consumer} id={id} is no longer stored; discarded");
     }
-    let after = subscription.scanned_upto(subscription.last_acked_id);
-    let mut selection = Selection { after, limit: Some(1), filter: checked_filter(subscription)? };
+    let Some(first) = first else { return Ok(None) };
+    let most = if first <= subscription.state.single_upto { 1 } else { subscription.options.batch_size };
+    let filter = checked_filter(subscription)?;
+    let mut selection = Selection { after: first - 1, limit: Some(most), filter };
     let (mut batch, mut count, mut last) = (Vec::new(), 0, 0);
-    // The first event decides whether others may come with it.
-    let mut most = 1;
-    while count < most && batch.len() < BATCH_BYTES {
-        selection.limit = Some(if count == 0 { 1 } else { most - count });
+    while batch.len() < BATCH_BYTES {
         let remaining = queue.read_page(&mut selection, &mut |row| {
             row.write_line(&mut batch);
             count += 1;
             last = row.id;
             if batch.len() < BATCH_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
-        if most == 1 && count == 1 && last > subscription.state.single_upto {
-            most = subscription.options.batch_size;
-        } else if remaining == Remaining::None {
+        if remaining == Remaining::None {
             break;
         }
     }
@@ -110,7 +111,7 @@ pub fn start(
 ) -> Result<Running> {
     let mut output = Output::open(&queue.files, subscription);
     let mut command = command(queue, subscription);
-    spawn::detached(&mut command, Some(lock.as_raw_fd()));
+    spawn::detached(&mut command, Some(lock));
     if let Some(file) = stdin {
         command.stdin(file);
     }
@@ -130,14 +131,11 @@ pub fn start(
     let child = command.spawn().map_err(failed)?;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| failed(std::io::ErrorKind::NotFound.into()))?;
-    Ok(Running {
-        pid,
-        exit_notice: exit_notice(pid),
-        exit: None,
-        kill_at: None,
-        began: Instant::now(),
-        output: output.ok(),
-    })
+    #[cfg(target_os = "linux")]
+    let exit_notice = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok();
+    #[cfg(not(target_os = "linux"))]
+    let exit_notice = None;
+    Ok(Running { pid, exit_notice, exit: None, kill_at: None, began: Instant::now(), output: output.ok() })
 }
 
 /// The handler's command line, in its place and with its environment.
@@ -152,16 +150,6 @@ fn command(queue: &Queue, subscription: &Subscription) -> Command {
         command.current_dir(queue.files.resolve(cwd));
     }
     command
-}
-
-#[cfg(target_os = "linux")]
-fn exit_notice(pid: Pid) -> Option<OwnedFd> {
-    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
-}
-
-#[cfg(not(target_os = "linux"))]
-fn exit_notice(_: Pid) -> Option<OwnedFd> {
-    None
 }
 
 /// A handler at work. This process is its parent.

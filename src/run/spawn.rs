@@ -29,17 +29,12 @@ pub fn limit_open_files(soft: u64) {
 }
 
 /// Makes `command` start detached, holding on to `lock` (and nothing else) if there is one.
-pub fn detached(command: &mut Command, lock: Option<RawFd>) -> &mut Command {
+pub fn detached<'c>(command: &'c mut Command, lock: Option<&Lock>) -> &'c mut Command {
+    let lock = lock.map(Lock::as_raw_fd);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // SAFETY: between fork and exec the closure makes only system calls that are safe there
     // (setsid, sigaction, sigprocmask, prlimit, fcntl, close_range) and allocates nothing.
     unsafe { command.pre_exec(move || prepare_child(lock)) }
-}
-
-/// Makes a background process of ours start detached, as the new holder of `lock`.
-pub fn holding<'c>(command: &'c mut Command, lock: &Lock) -> &'c mut Command {
-    command.arg("--lock-fd").arg(lock.as_raw_fd().to_string());
-    detached(command, Some(lock.as_raw_fd()))
 }
 
 fn prepare_child(lock: Option<RawFd>) -> io::Result<()> {

@@ -1,9 +1,9 @@
 //! The process that stands beside a handler from its start to its end, and through the waits
 //! between its attempts.
 //!
-//! [`spawn`] hands a consumer's lock to a new process. It starts the handler (which holds a copy of the
-//! lock), reaps it, unlocks, and looks again: a push that found the lock held had committed before, so no
-//! wake-up is lost. Each run has an open file description of its own, so what it leaves in the background
+//! It is started with the consumer's lock. It starts the handler (which holds a copy of the lock), reaps
+//! it, unlocks, and looks again: a push that found the lock held had committed before, so no wake-up is
+//! lost. Each run has an open file description of its own, so what it leaves in the background
 //! cannot hold the next one's lock. The database is not open while the handler runs or the supervisor
 //! waits.
 
@@ -18,7 +18,6 @@ use super::handler::{self, Running};
 use super::outcome::{End, log_outcome, record_end};
 use super::shutdown::Shutdown;
 use super::stop::{skipped, stopped_update};
-use super::{Launcher, spawn as processes};
 use crate::error::{Error, Result};
 use crate::files::lock::Lock;
 use crate::files::log::{Quoted, log};
@@ -41,14 +40,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// How long processes have between TERM and KILL when the supervisor was told to end the run.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
-
-/// Starts a supervisor for a consumer and passes `lock` on to it.
-pub fn spawn(files: &Files, launcher: &Launcher, consumer: &ConsumerId, lock: &Lock) -> Result<()> {
-    let mut command = launcher.background(COMMAND, files);
-    command.arg("--consumer").arg(consumer.as_str());
-    let started = processes::holding(&mut command, lock).spawn();
-    started.map(drop).map_err(|source| Error::Spawn { what: "a supervisor", source })
-}
 
 /// The life of a supervisor. `lock_fd` is the lock its starter passed on. On a first request of
 /// `shutdown` it lets the run under way end, and starts no other; on a second it ends the run. A run
@@ -124,21 +115,17 @@ impl Supervisor<'_> {
                     None => continue,
                 }
             }
-            let step = match self.patiently(|| next_step(&mut queue, &subscription, None))? {
-                Step::Wait { .. } if waited => {
-                    Step::Start { newest: self.patiently(|| queue.store.newest())? }
-                }
-                step => step,
-            };
-            let next = match step {
+            let next = match self.patiently(|| next_step(&mut queue, &subscription, None))? {
                 Step::None { pending } => {
                     return self.patiently(|| release(&mut queue, &subscription, pending));
                 }
                 Step::Unknown => Next::Again,
-                Step::Start { newest } => self.run_handler(queue, &subscription, newest, lock)?,
-                Step::Wait { until, left } => {
+                Step::Start { after: Some((until, left)), .. } if !waited => {
                     waited = true;
                     self.wait(queue, &subscription, until, left)?
+                }
+                Step::Start { first, newest, .. } => {
+                    self.run_handler(queue, &subscription, first, newest, lock)?
                 }
             };
             if next == Next::Unlock {
@@ -228,9 +215,16 @@ impl Supervisor<'_> {
     }
 
     /// One run of the handler, from the record of its start to the record of its end.
-    fn run_handler(&self, mut queue: Queue, found: &Subscription, newest: i64, lock: &Lock) -> Result<Next> {
+    fn run_handler(
+        &self,
+        mut queue: Queue,
+        found: &Subscription,
+        first: Option<i64>,
+        newest: i64,
+        lock: &Lock,
+    ) -> Result<Next> {
         let consumer = self.consumer;
-        let next = self.patiently(|| handler::next_task(&mut queue, found))?;
+        let next = self.patiently(|| handler::next_task(&mut queue, found, first))?;
         let Some((task, stdin)) = next else { return Ok(Next::Unlock) };
         // A request to end may have come while the disk was full.
         if self.shutdown.requests() > 0 {
@@ -360,9 +354,9 @@ impl Supervisor<'_> {
         self.patiently(|| {
             let mut queue = self.open()?;
             let Some(subscription) = queue.store.subscription(self.consumer)? else { return Ok(None) };
-            match next_step(&mut queue, &subscription, None)?.is_due() {
-                true => dispatch::try_lock(self.files, self.consumer),
-                false => Ok(None),
+            match next_step(&mut queue, &subscription, None)? {
+                Step::Start { .. } => dispatch::try_lock(self.files, self.consumer),
+                Step::None { .. } | Step::Unknown => Ok(None),
             }
         })
     }

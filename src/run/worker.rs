@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
-use super::dispatch::{Dispatched, Effort, start_all, try_lock};
+use super::dispatch::{Dispatched, OWN_TIME, start_all, try_lock};
 use super::process::background_below;
 use super::shutdown::Shutdown;
 use super::{Launcher, handler, supervisor, wake};
@@ -330,7 +330,7 @@ impl Worker<'_> {
 fn start_in(path: &Path, launcher: &Launcher) -> Result<Vec<(ConsumerId, Dispatched)>> {
     let mut queue = Queue::open(path)?;
     queue.store.wait_at_most(PATIENCE)?;
-    start_all(&mut queue, launcher, Effort::Quick)
+    start_all(&mut queue, launcher, Some(OWN_TIME))
 }
 
 /// Whether the lock of a consumer that was busy is free. Its holder has looked again, unless it was

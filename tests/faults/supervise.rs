@@ -21,11 +21,12 @@ fn outage() -> Duration {
     Duration::from_secs(if long() { 65 } else { 3 })
 }
 
-/// Starts a command under strace, to which something happens at its calls on that file.
+/// Starts a command under strace, to which something happens at its calls on that file, and at those of
+/// the processes that it starts.
 fn held_up(world: &World, args: &[&str], inject: &str, file: &str) -> Option<Child> {
     let strace = strace()?;
     let mut run = world.sh("exec \"$0\" \"$@\"");
-    run.command().arg(strace).args(["-qq", "-o", "/dev/null", "-e"]).arg(format!("inject={inject}"));
+    run.command().arg(strace).args(["-f", "-qq", "-o", "/dev/null", "-e"]).arg(format!("inject={inject}"));
     run.command().arg("-P").arg(file).arg(env!("CARGO_BIN_EXE_thread")).args(args);
     Some(run.spawn())
 }
@@ -45,10 +46,10 @@ fn raw(pid: Pid) -> u32 {
     pid.as_raw_nonzero().get() as u32
 }
 
-/// A dispatcher has the lock and finds that the subscription is gone. Whoever subscribes anew before it
+/// A supervisor has the lock and finds that the subscription is gone. Whoever subscribes anew before it
 /// lets go is turned away, and nobody else comes.
 #[test]
-fn a_dispatcher_that_finds_its_subscription_gone_looks_again_after_letting_go() {
+fn a_supervisor_that_finds_its_subscription_gone_looks_again_after_letting_go() {
     let world = World::with_thread();
     world.off(PUSH).quiet();
     let subscribe = || {
@@ -62,13 +63,14 @@ fn a_dispatcher_that_finds_its_subscription_gone_looks_again_after_letting_go() 
     let lock = world.path("inbox/run/bot.lock");
     let mut turned_away = 0;
     for round in 0..if long() { 10 } else { 2 } {
-        // Before it locks and after, before it unlocks and after.
+        // Before the dispatcher locks and after, before its supervisor takes over and after, before that
+        // unlocks and after.
         let inject = "flock:delay_enter=700000:delay_exit=700000";
         let Some(push) = held_up(&world, PUSH, inject, lock.to_str().unwrap()) else { return };
         wait_until("the dispatcher to have the lock", || is_held(&world, "inbox/run/bot.lock"));
         world.off(["unsubscribe", "--consumer", "bot"]).quiet();
         // By then it has looked, and does not unlock yet. Earlier or later, there is nothing to be seen.
-        std::thread::sleep(Duration::from_millis(1000));
+        std::thread::sleep(Duration::from_millis(2450));
         subscribe();
         assert!(push.wait_with_output().unwrap().status.success());
         let log = world.read("inbox/logs/thread.log");
@@ -77,7 +79,7 @@ fn a_dispatcher_that_finds_its_subscription_gone_looks_again_after_letting_go() 
         world.wait_until_quiet();
         assert_eq!(world.lines("got").len(), round + 2);
     }
-    eprintln!("a subscription made anew under a dispatcher's lock: {turned_away} were turned away");
+    eprintln!("a subscription made anew under a supervisor's lock: {turned_away} were turned away");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::model::subscription::{ConsumerId, Subscription};
 use crate::pending;
 use crate::queue::Queue;
 use crate::run::WakeBy;
-use crate::run::dispatch::{self, Dispatched, Effort};
+use crate::run::dispatch::{self, Dispatched};
 use crate::run::process::{AtWork, at_work};
 use crate::store::Store;
 
@@ -102,7 +102,7 @@ fn tell(doctor: &mut Doctor<'_>, queue: &mut Queue, left: &BTreeSet<ConsumerId>)
         };
         doctor.found(finding.advise("run `thread dispatch`, or `thread doctor --fix`"), || {
             if dispatched.is_empty() {
-                dispatched = dispatch::dispatch(queue, launcher, Effort::Quick)?;
+                dispatched = dispatch::dispatch(queue, launcher)?;
             }
             let at = dispatched.iter().position(|(id, _)| id == consumer);
             match at.map(|at| dispatched.swap_remove(at).1) {

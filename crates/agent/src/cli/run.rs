@@ -10,7 +10,6 @@ use clap::{Args, ValueHint};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use thread::model::subscription::ConsumerId;
-use thread::run::dispatch::Effort;
 use thread::{LOOK_EVERY, Queue};
 use thread_agent::install::{CONSUMER, Install};
 use thread_agent::sub_agent::{self, NewSubAgent, Sub};
@@ -157,7 +156,7 @@ fn wait(
             return Err(Failure::ended("the sub-agent was cancelled", code));
         }
         if healed.elapsed() >= HEAL_EVERY {
-            thread::run::dispatch(queue, launcher, Effort::Quick)?;
+            thread::run::dispatch(queue, launcher)?;
             healed = Instant::now();
         }
         if !queue.files().still_there() {
