@@ -70,7 +70,7 @@ impl Launcher {
         command.arg0("thread").arg(subcommand).arg("--thread").arg(files.path()).args(args);
         command.arg("--lock-fd").arg(lock.as_raw_fd().to_string());
         // What a handler is told belongs to that handler, even when it is its push that starts this.
-        for name in spawn::thread_variables() {
+        for (name, _) in std::env::vars_os().filter(|(name, _)| spawn::is_ours(name)) {
             command.env_remove(name);
         }
         // What a service manager hears of a worker comes from the worker alone.

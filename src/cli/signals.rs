@@ -121,9 +121,9 @@ pub fn allow() {
 /// to ignore are ignored.
 pub fn as_requests(signals: &[i32]) -> Result<Shutdown> {
     let listening = || -> std::io::Result<Shutdown> {
-        let (shutdown, sender) = Shutdown::new()?;
+        let shutdown = Shutdown::new()?;
         for &signal in signals.iter().filter(|&&signal| !is_ignored(signal)) {
-            low_level::pipe::register(signal, sender.try_clone()?)?;
+            low_level::pipe::register(signal, shutdown.sender().try_clone()?)?;
         }
         Ok(shutdown)
     };

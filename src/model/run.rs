@@ -215,7 +215,7 @@ impl RunState {
         }
     }
 
-    fn stalled(self, reason: &str) -> RunState {
+    pub fn stalled(self, reason: &str) -> RunState {
         RunState { phase: Phase::Stalled, reason: Some(reason.to_owned()), ..self }
     }
 }

@@ -1,10 +1,9 @@
 //! Recording the end of a run: what the rule for runs makes of it, in one transaction.
 
 use super::dispatch::is_pending;
-use super::stop::skipped;
 use crate::error::Result;
 use crate::files::log::{Quoted, log};
-use crate::model::run::{Ended, Exit, Outcome, Phase, Task, apply_outcome};
+use crate::model::run::{Deliver, Ended, Exit, Outcome, Phase, STOPPED, Task, apply_outcome};
 use crate::model::subscription::{NOTHING_ACKNOWLEDGED, Subscription};
 use crate::model::time::Time;
 use crate::queue::Queue;
@@ -33,8 +32,8 @@ pub fn record_end(
             queue.store.subscription(&subscription.consumer)?.filter(|now| now.is_same(subscription));
         let Some(current) = current else { return Ok(None) };
         let state = &current.state;
-        if state.phase != Phase::Running {
-            // A try that seemed to fail had succeeded.
+        if state.phase != Phase::Running || state.supervisor != subscription.state.supervisor {
+            // A try that seemed to fail had succeeded, or somebody else has recorded it.
             return Ok(Some(current));
         }
         let task = state.task.unwrap_or(Task::Wake);
@@ -56,6 +55,37 @@ pub fn record_end(
             return Ok(Some(updated));
         }
     }
+}
+
+/// Records that somebody stopped a wait: whatever has come by now, and the dead letters that were to be
+/// delivered again, start the consumer no more. The run before it stays the last one, and no attempt is
+/// given back. `None`, and nothing is recorded, if anything has changed.
+pub fn record_end_of_wait(queue: &mut Queue, waiting: &Subscription) -> Result<Option<Subscription>> {
+    let newest = queue.store.newest()?;
+    let acknowledge = skipped(queue, waiting)?;
+    let mut state = waiting.state.idle().stalled(STOPPED);
+    state.start_newest = state.start_newest.max(newest);
+    let update = RunUpdate { acknowledge, cancel_retries: true, durable: true, ..RunUpdate::state(state) };
+    queue.store.update_run(waiting, &update)
+}
+
+/// The last event that was under way when a consumer was stopped, if it was requested to skip these:
+/// what the run was given, or would be given again after the wait.
+fn skipped(queue: &mut Queue, current: &Subscription) -> Result<Option<i64>> {
+    let state = &current.state;
+    if !state.stop.is_some_and(|stop| stop.skip) {
+        return Ok(None);
+    }
+    Ok(match (state.phase, state.task) {
+        (Phase::Running, Some(Task::Batch(last) | Task::Single(last))) => Some(last),
+        (Phase::Running, Some(Task::DeadLetter(_))) => None,
+        // A batch that failed as a whole.
+        (Phase::Waiting, _) if state.attempts == 0 && state.single_upto > current.last_acked_id => {
+            Some(state.single_upto)
+        }
+        (Phase::Waiting, _) if current.options.deliver == Deliver::Stdin => queue.look(current, None)?.first,
+        _ => Some(state.start_newest),
+    })
 }
 
 /// Logs what became of a consumer by the end of a run.

@@ -57,22 +57,17 @@ impl ProcessId {
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         let gone = || io::Error::from(io::ErrorKind::NotFound);
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
+        // What the descriptor stands for cannot change between the look and the signal.
         #[cfg(target_os = "linux")]
-        {
-            // What the descriptor stands for cannot change between the look and the signal.
-            let fd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
-            if self.liveness() != Liveness::Alive {
-                return Err(gone());
-            }
-            Ok(rustix::process::pidfd_send_signal(&fd, signal)?)
+        let fd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
+        if self.liveness() != Liveness::Alive {
+            return Err(gone());
         }
+        #[cfg(target_os = "linux")]
+        rustix::process::pidfd_send_signal(&fd, signal)?;
         #[cfg(not(target_os = "linux"))]
-        {
-            if self.liveness() != Liveness::Alive {
-                return Err(gone());
-            }
-            Ok(rustix::process::kill_process(pid, signal)?)
-        }
+        rustix::process::kill_process(pid, signal)?;
+        Ok(())
     }
 }
 

@@ -13,38 +13,36 @@ use rustix::event::{PollFd, PollFlags};
 #[derive(Debug)]
 pub struct Shutdown {
     requests: Cell<u32>,
-    /// The other end is there, so that more may come.
-    open: Cell<bool>,
     socket: UnixStream,
+    sender: UnixStream,
 }
 
 impl Shutdown {
-    /// Returns the other end of the socket as well: each byte that is written to it is a request.
-    ///
     /// # Errors
     ///
     /// Those of the system.
-    pub fn new() -> io::Result<(Shutdown, UnixStream)> {
-        let (socket, other) = UnixStream::pair()?;
+    pub fn new() -> io::Result<Shutdown> {
+        let (socket, sender) = UnixStream::pair()?;
         socket.set_nonblocking(true)?;
-        Ok((Shutdown { requests: Cell::new(0), open: Cell::new(true), socket }, other))
+        Ok(Shutdown { requests: Cell::new(0), socket, sender })
+    }
+
+    /// The other end of the socket: each byte that is written to it is a request.
+    pub fn sender(&self) -> &UnixStream {
+        &self.sender
     }
 
     /// How many requests there have been.
     pub fn requests(&self) -> u32 {
         let mut bytes = [0; 16];
         while let Ok(read) = (&self.socket).read(&mut bytes) {
-            if read == 0 {
-                self.open.set(false);
-                break;
-            }
             self.requests.set(self.requests.get().saturating_add(read as u32));
         }
         self.requests.get()
     }
 
-    /// What becomes readable with the next request; `None` once nobody can make one.
-    pub fn poll_fd(&self) -> Option<PollFd<'_>> {
-        self.open.get().then(|| PollFd::new(&self.socket, PollFlags::IN))
+    /// What becomes readable with the next request.
+    pub fn poll_fd(&self) -> PollFd<'_> {
+        PollFd::new(&self.socket, PollFlags::IN)
     }
 }

@@ -99,12 +99,7 @@ pub fn handler_environment(options: &Options) -> BTreeMap<OsString, OsString> {
     environment
 }
 
-/// The variables of this environment that a handler must not see: all of ours, except the choice of
-/// the notifier.
-pub fn thread_variables() -> impl Iterator<Item = OsString> {
-    std::env::vars_os().map(|(name, _)| name).filter(is_ours)
-}
-
-fn is_ours(name: &OsString) -> bool {
+/// Whether this is a variable that a handler must not inherit: one of ours, except the choice of the notifier.
+pub fn is_ours(name: &OsString) -> bool {
     name.as_encoded_bytes().starts_with(b"THREAD_") && name != "THREAD_NOTIFIER"
 }

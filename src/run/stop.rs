@@ -13,9 +13,10 @@ use chrono::Utc;
 use rustix::process::Signal;
 
 use super::control::{notify_supervisors, update};
+use super::outcome::{End, record_end, record_end_of_wait};
 use super::process::{self, Liveness, handler_of, supervisor_of};
 use crate::error::{Error, Result};
-use crate::model::run::{Deliver, Ended, Exit, Phase, ProcessId, RunState, StopRequest, Task, apply_outcome};
+use crate::model::run::{Exit, Phase, ProcessId, RunState, StopRequest};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time::Time;
 use crate::queue::Queue;
@@ -71,17 +72,16 @@ pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> R
         } else if state.stop.is_none() && asked.is_some_and(|since| since != state.since) {
             // Something new has started the next one since.
             return Ok(Stopped::Done);
-        } else if supervisor_of(&queue.files, state) == Liveness::Dead {
-            end_orphans(queue, &current, request);
-            if record_stopped(queue, &current, request)? {
-                return Ok(Stopped::Done);
-            }
-            // Somebody has begun to look after it meanwhile, and is to be asked.
-        } else {
+        } else if asked != Some(state.since) {
             // Once for each run: another who asks as well, in another way, is not fought.
-            if asked != Some(state.since) && request_stop(queue, &current, request)? {
+            if request_stop(queue, &current, request)? {
                 asked = Some(state.since);
             }
+            continue;
+        } else if supervisor_of(&queue.files, state) == Liveness::Dead {
+            end_orphans(queue, &current, request);
+            record_stopped(queue, &current)?;
+        } else {
             notify_supervisors(&queue.files);
             let patience = Duration::from_millis(request.kill_after_ms).saturating_add(ELSEWHERE);
             if supervisor_of(&queue.files, state) == Liveness::Unknown && began.elapsed() > patience {
@@ -119,61 +119,15 @@ fn withdraw_stop(queue: &mut Queue, subscription: &Subscription, request: StopRe
     .map(drop)
 }
 
-/// Records the end of a run whose supervisor is dead. Returns false when somebody else looks after the
-/// consumer now.
-fn record_stopped(queue: &mut Queue, subscription: &Subscription, request: StopRequest) -> Result<bool> {
-    let newest = queue.store.newest()?;
-    let state = RunState { stop: Some(request), ..subscription.state.clone() };
-    let acknowledge = skipped(queue, &Subscription { state, ..subscription.clone() })?;
-    let stopped = update(&mut queue.store, subscription, |current| {
-        let same = current.state.supervisor == subscription.state.supervisor;
-        same.then(|| RunUpdate { acknowledge, ..stopped_update(current, newest, Utc::now()) })
-    })?;
-    // One that is subscribed no more is stopped, too.
-    Ok(stopped.is_some() || queue.store.subscription(&subscription.consumer)?.is_none())
-}
-
-/// The last event that was under way when a consumer was stopped, if it was requested to skip these:
-/// what the run was given, or would be given again after the wait.
-pub(super) fn skipped(queue: &mut Queue, current: &Subscription) -> Result<Option<i64>> {
-    let state = &current.state;
-    if !state.stop.is_some_and(|stop| stop.skip) {
-        return Ok(None);
-    }
-    Ok(match (state.phase, state.task) {
-        (Phase::Running, Some(Task::Batch(last) | Task::Single(last))) => Some(last),
-        (Phase::Running, Some(Task::DeadLetter(_))) => None,
-        // A batch that failed as a whole.
-        (Phase::Waiting, _) if state.attempts == 0 && state.single_upto > current.last_acked_id => {
-            Some(state.single_upto)
+/// Records the end of a run or a wait whose supervisor is dead, unless somebody else has done so.
+fn record_stopped(queue: &mut Queue, subscription: &Subscription) -> Result<()> {
+    match subscription.state.phase {
+        Phase::Waiting => record_end_of_wait(queue, subscription).map(drop),
+        _ => {
+            let end = End { exit: Exit::Unknown, interrupted: false, output: "", at: Utc::now() };
+            record_end(queue, subscription, &end).map(drop)
         }
-        (Phase::Waiting, _) if current.options.deliver == Deliver::Stdin => queue.look(current, None)?.first,
-        _ => Some(state.start_newest),
-    })
-}
-
-/// What to record of a consumer that somebody stopped: whatever has come by now, and the dead letters
-/// that were to be delivered again, start it no more.
-pub(super) fn stopped_update(current: &Subscription, newest: i64, now: Time) -> RunUpdate {
-    let ended = Ended {
-        task: current.state.task.unwrap_or(Task::Wake),
-        exit: Exit::Unknown,
-        stopped: true,
-        interrupted: false,
-        cursor: current.last_acked_id,
-        rewound: false,
-        pending: true,
-        now,
-    };
-    let mut state = apply_outcome(&current.state, &current.options, &ended).state;
-    if current.state.phase != Phase::Running {
-        // A wait that was stopped is no run: it costs no attempt, has none to give back, and the run
-        // before it stays the last one.
-        let RunState { attempts, began, ended, last_exit, .. } = current.state.clone();
-        state = RunState { attempts, began, ended, last_exit, ..state };
     }
-    state.start_newest = state.start_newest.max(newest);
-    RunUpdate { cancel_retries: true, durable: true, ..RunUpdate::state(state) }
 }
 
 /// Ends what a killed supervisor left running.

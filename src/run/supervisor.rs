@@ -15,9 +15,8 @@ use chrono::Utc;
 
 use super::dispatch::{self, Step, next_step};
 use super::handler::{self, Running};
-use super::outcome::{End, log_outcome, record_end};
+use super::outcome::{End, log_outcome, record_end, record_end_of_wait};
 use super::shutdown::Shutdown;
-use super::stop::{skipped, stopped_update};
 use crate::error::{Error, Result};
 use crate::files::lock::Lock;
 use crate::files::log::{Quoted, log};
@@ -186,7 +185,7 @@ impl Supervisor<'_> {
             if left.is_zero() || time <= Utc::now() {
                 return Ok(Next::Again);
             }
-            let requested = self.watcher.wait(left, self.shutdown.poll_fd());
+            let requested = self.watcher.wait(left, [self.shutdown.poll_fd()]);
             handler::reap();
             if !self.files.still_there() || self.shutdown.requests() > 0 {
                 return Ok(Next::Unlock);
@@ -199,10 +198,7 @@ impl Supervisor<'_> {
                 return Ok(Next::Unlock);
             };
             if current.state.stop.is_some() {
-                let newest = self.patiently(|| queue.store.newest())?;
-                let acknowledge = self.patiently(|| skipped(&mut queue, &current))?;
-                let stopped = RunUpdate { acknowledge, ..stopped_update(&current, newest, Utc::now()) };
-                if self.patiently(|| queue.store.update_run(&current, &stopped))?.is_none() {
+                if self.patiently(|| record_end_of_wait(&mut queue, &current))?.is_none() {
                     continue;
                 }
                 log!(queue, Info, "stop: consumer={} no longer waits", self.consumer);
@@ -327,7 +323,7 @@ impl Supervisor<'_> {
             let (notice, longest) = running.wait_for();
             let left = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
             let requested =
-                self.watcher.wait(longest.min(left), notice.into_iter().chain(self.shutdown.poll_fd()));
+                self.watcher.wait(longest.min(left), notice.into_iter().chain([self.shutdown.poll_fd()]));
             if requested
                 && let Some(stop) = self.stop_request(subscription)
                 && followed != Some(stop)

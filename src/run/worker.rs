@@ -6,7 +6,7 @@
 //! all that would have looked again. It leaves long backlogs to a process in the background, and comes back
 //! later to a locked database, so that no thread waits for another.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -82,7 +82,6 @@ pub fn follow(
         launcher,
         watcher: Watcher::open(),
         threads: BTreeMap::new(),
-        by_watch: HashMap::new(),
         told: HashSet::new(),
         tell,
     };
@@ -105,7 +104,6 @@ struct Worker<'a> {
     watcher: Watcher,
     /// By their absolute paths.
     threads: BTreeMap<PathBuf, Followed>,
-    by_watch: HashMap<i32, PathBuf>,
     /// Those whose trouble was told.
     told: HashSet<PathBuf>,
     tell: &'a mut dyn FnMut(News<'_>),
@@ -174,25 +172,20 @@ impl Worker<'_> {
         }
         let notices = self.watcher.notices();
         let notices = notices.as_ref().map(|notices| PollFd::new(notices, PollFlags::IN));
-        let mut polled: Vec<PollFd<'_>> = notices.into_iter().chain(shutdown.poll_fd()).collect();
+        let mut polled: Vec<PollFd<'_>> = notices.into_iter().chain([shutdown.poll_fd()]).collect();
         // An interrupted wait is only a short one.
         poll(&mut polled, Timespec::try_from(left).ok().as_ref()).ok();
         for notice in self.watcher.take() {
-            match notice {
-                Notice::Touched(watch) => {
-                    let path = self.by_watch.get(&watch);
-                    if let Some(thread) = path.and_then(|path| self.threads.get_mut(path)) {
-                        thread.notice();
-                    }
-                }
-                Notice::Gone(watch) => {
-                    let path = self.by_watch.remove(&watch);
-                    if let Some(thread) = path.and_then(|path| self.threads.get_mut(&path)) {
+            for thread in self.threads.values_mut() {
+                match (notice, thread.watch) {
+                    (Notice::Touched(watch), Some(own)) if watch == own => thread.notice(),
+                    (Notice::Gone(watch), Some(own)) if watch == own => {
                         thread.watch = None;
                         thread.notice();
                     }
+                    (Notice::Overflow, _) => thread.notice(),
+                    _ => {}
                 }
-                Notice::Overflow => self.threads.values_mut().for_each(Followed::notice),
             }
         }
     }
@@ -237,10 +230,8 @@ impl Worker<'_> {
                 Some(stamp) if stamp.home == thread.home => {
                     if thread.watch.is_none()
                         && let Ok(files) = Files::open(path)
-                        && let Some(watch) = self.watcher.add(&files, COMMIT)
                     {
-                        thread.watch = Some(watch);
-                        self.by_watch.insert(watch, path.clone());
+                        thread.watch = self.watcher.add(&files, COMMIT);
                     }
                     if thread.seen != Some(stamp) || somebody_stopped_working(path, thread) {
                         thread.notice();
@@ -250,7 +241,9 @@ impl Worker<'_> {
             }
         }
         for path in gone {
-            self.let_go(&path);
+            if let Some(watch) = self.threads.remove(&path).and_then(|thread| thread.watch) {
+                self.watcher.remove(watch);
+            }
         }
         for path in self.wanted() {
             if !self.threads.contains_key(&path)
@@ -295,14 +288,10 @@ impl Worker<'_> {
         if !files.is_owner() {
             return Err(Error::NotOwner(path.to_owned()));
         }
-        let watch = self.watcher.add(&files, COMMIT);
-        if let Some(watch) = watch {
-            self.by_watch.insert(watch, path.to_owned());
-        }
         log!(files, Info, "dispatch: a worker follows pid={}", std::process::id());
         let thread = Followed {
             home: files.home(),
-            watch,
+            watch: self.watcher.add(&files, COMMIT),
             seen: None,
             due: Some(Instant::now()),
             looked: None,
@@ -311,13 +300,6 @@ impl Worker<'_> {
         };
         self.threads.insert(path.to_owned(), thread);
         Ok(())
-    }
-
-    fn let_go(&mut self, path: &Path) {
-        if let Some(watch) = self.threads.remove(path).and_then(|thread| thread.watch) {
-            self.by_watch.remove(&watch);
-            self.watcher.remove(watch);
-        }
     }
 
     fn trouble(&mut self, path: &Path, error: &Error) {
@@ -370,7 +352,6 @@ fn end_background(shutdown: &Shutdown, grace: Duration) {
                 told.push(process);
             }
         }
-        let mut polled: Vec<PollFd<'_>> = shutdown.poll_fd().into_iter().collect();
-        poll(&mut polled, Timespec::try_from(ENDING_STEP).ok().as_ref()).ok();
+        poll(&mut [shutdown.poll_fd()], Timespec::try_from(ENDING_STEP).ok().as_ref()).ok();
     }
 }
