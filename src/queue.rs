@@ -23,8 +23,7 @@ use crate::pending::{self, Look};
 use crate::sqlite::Sqlite;
 use crate::store::{Appended, Move, Moved, Put, ScanRange, Store, Stored};
 
-/// A page of reading ends at about this many bytes, or at this many events.
-const PAGE_BYTES: usize = 256 * 1024;
+/// A page of reading ends at this many events at the latest.
 const PAGE_EVENTS: usize = 1000;
 
 /// An open thread. It can be sent to another thread of the program; each that works at the same time
@@ -222,48 +221,51 @@ impl Queue {
         Ok(events)
     }
 
-    /// Appends the next events to `page` as NDJSON, about 256 KiB of them, and moves `selection` on.
-    /// No read transaction stays open, so a slow reader holds nothing up.
-    pub fn read_lines(&mut self, selection: &mut Selection, page: &mut Vec<u8>) -> Result<Remaining> {
-        self.read_page(selection, &mut |row| {
-            row.write_line(page);
-            if page.len() < PAGE_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })
-    }
-
-    /// Hands the next events to `take`, until it breaks or a page is full, and moves `selection` on.
+    /// Hands the next events to `take`, until it breaks or a page is full, and moves `selection` on. No read
+    /// transaction stays open between pages, so a slow reader holds nothing up.
     pub fn read_page(
         &mut self,
         selection: &mut Selection,
         take: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
     ) -> Result<Remaining> {
-        if selection.limit == Some(0) {
+        let Selection { after, limit, filter } = selection;
+        let most = limit.map_or(PAGE_EVENTS, |limit| PAGE_EVENTS.min(limit as usize));
+        if most == 0 {
             return Ok(Remaining::None);
         }
-        let most = selection.limit.map_or(PAGE_EVENTS, |limit| PAGE_EVENTS.min(limit as usize));
-        let Selection { after, limit, filter } = selection;
-        let Some(filter) = filter else {
-            let read = read_counted(&mut self.store, (after, limit), (i64::MAX, most), take)?;
-            let more = (read == most || most == 0) && *limit != Some(0);
-            return Ok(if more { Remaining::Some } else { Remaining::None });
-        };
-        let newest = self.store.newest()?;
-        let range = ScanRange { after: *after, upto: newest, most, until: None };
-        let scan = self.store.scan(filter, range)?;
-        for &id in &scan.ids {
-            *after = id - 1;
-            let mut flow = ControlFlow::Continue(());
-            read_counted(&mut self.store, (after, limit), (id, 1), &mut |row| {
+        let mut flow = ControlFlow::Continue(());
+        let more = if let Some(filter) = filter {
+            let newest = self.store.newest()?;
+            let range = ScanRange { after: *after, upto: newest, most, until: None };
+            let scan = self.store.scan(filter, range)?;
+            for id in scan.ids {
+                self.store.read(id - 1, id, 1, &mut |row| {
+                    *limit = limit.map(|limit| limit - 1);
+                    flow = take(row);
+                    flow
+                })?;
+                *after = id;
+                if flow.is_break() {
+                    break;
+                }
+            }
+            if flow.is_continue() {
+                *after = scan.upto.max(*after);
+            }
+            scan.upto < newest
+        } else {
+            let mut read = 0;
+            self.store.read(*after, i64::MAX, most, &mut |row| {
+                *after = row.id;
+                *limit = limit.map(|limit| limit - 1);
+                read += 1;
                 flow = take(row);
                 flow
             })?;
-            *after = id;
-            if flow.is_break() || *limit == Some(0) {
-                return Ok(if *limit == Some(0) { Remaining::None } else { Remaining::Some });
-            }
-        }
-        *after = scan.upto.max(*after);
-        Ok(if scan.upto < newest { Remaining::Some } else { Remaining::None })
+            read == most
+        };
+        let more = (more || flow.is_break()) && *limit != Some(0);
+        Ok(if more { Remaining::Some } else { Remaining::None })
     }
 
     /// The id after which the last `count` matching events begin, none of them up to `after`.
@@ -367,15 +369,9 @@ impl Queue {
     ///
     /// [`Error::BrokenFilter`].
     pub fn look(&mut self, subscription: &Subscription, until: Option<Instant>) -> Result<Look> {
-        let look = pending::look(&mut self.store, subscription, until)?;
-        self.log_failures(subscription, &look);
-        Ok(look)
-    }
-
-    /// Every look must be followed by this: a failure is reported only once.
-    fn log_failures(&self, subscription: &Subscription, look: &Look) {
         // A filter that fails on everything must not fill the log: the first few tell the story.
         const SHOWN: usize = 10;
+        let look = pending::look(&mut self.store, subscription, until)?;
         let consumer = &subscription.consumer;
         for failure in look.failures.iter().take(SHOWN) {
             let (id, error) = (failure.id, log::Quoted(&failure.message));
@@ -385,27 +381,6 @@ impl Queue {
             let (more, id) = (look.failures.len() - SHOWN, last.id);
             log!(self, Warn, "filter: consumer={consumer} failed on {more} more events up to id={id}");
         }
+        Ok(look)
     }
-}
-
-/// Reads up to `most` events with ids up to `upto`, and moves the place in a selection on. Returns how
-/// many there were.
-fn read_counted(
-    store: &mut dyn Store,
-    (after, limit): (&mut i64, &mut Option<u64>),
-    (upto, most): (i64, usize),
-    take: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
-) -> Result<usize> {
-    let mut read = 0;
-    let mut broken = false;
-    store.read(*after, upto, most, &mut |row| {
-        *after = row.id;
-        *limit = limit.map(|limit| limit.saturating_sub(1));
-        read += 1;
-        let flow = take(row);
-        broken = flow.is_break();
-        flow
-    })?;
-    // A page that was cut short may be followed by another.
-    Ok(if broken { most } else { read })
 }

@@ -1,5 +1,7 @@
 //! `thread dead`: events that a consumer's handler failed on until it was out of attempts.
 
+use std::ops::ControlFlow;
+
 use clap::{Args, Subcommand};
 use serde_json::json;
 
@@ -10,7 +12,7 @@ use crate::error::Error;
 use crate::files::log::log;
 use crate::model::run::Deliver;
 use crate::model::subscription::{ConsumerId, DeadLetter, Subscription};
-use crate::queue::{Queue, Selection};
+use crate::queue::Queue;
 
 /// List, retry or discard events that a handler kept failing on
 ///
@@ -95,12 +97,14 @@ impl Which {
     fn show(self, globals: &Globals) -> Result<()> {
         let (mut queue, consumer, event) = self.open(globals)?;
         for letter in dead_letters(&mut queue, Some(&consumer), event)? {
-            let after = letter.event_id.saturating_sub(1);
-            let mut selection = Selection { after, limit: Some(1), filter: None };
+            let id = letter.event_id;
+            // Stays empty if the event is gone.
             let mut line = Vec::new();
-            queue.read_lines(&mut selection, &mut line)?;
-            // Else the event is gone, and this is the one after it.
-            if selection.after == letter.event_id && output::bytes(&line)? == Reader::Gone {
+            queue.store().read(id.saturating_sub(1), id, 1, &mut |row| {
+                row.write_line(&mut line);
+                ControlFlow::Break(())
+            })?;
+            if output::bytes(&line)? == Reader::Gone {
                 break;
             }
         }
