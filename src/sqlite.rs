@@ -76,22 +76,20 @@ impl Sqlite {
     ///
     /// A database that is newer than this program, or not a thread's, is refused and left as it was.
     pub fn open(path: &Path) -> Result<Sqlite> {
-        let had_wal = wal::length(&wal::path_of(path)) > 0;
         let mut store = Sqlite::connect(path)?;
-        match migrate::bring_up_to_date(&mut store.conn, path) {
-            Ok(()) => {
-                wal::keep(&store.conn).doing("opening the database")?;
-                store.checkpoints = true;
-                Ok(store)
-            }
-            Err(refused) => {
-                // A WAL that was there stays as it is; one that only this look made goes again.
-                if had_wal {
-                    wal::keep(&store.conn).doing("opening the database")?;
-                }
-                Err(refused)
-            }
+        let accepted = migrate::bring_up_to_date(&mut store.conn, path);
+        let mut store = store.if_accepted(accepted)?;
+        store.checkpoints = true;
+        Ok(store)
+    }
+
+    /// A WAL that was there stays as it is, even where the database is refused; one that only this look made
+    /// goes again.
+    fn if_accepted(self, accepted: Result<()>) -> Result<Sqlite> {
+        if accepted.is_err() && self.new_wal {
+            self.keep_wal(false).doing("opening the database")?;
         }
+        accepted.map(|()| self)
     }
 
     /// From now on waits for other writers for so long at most, in place of a minute.
@@ -118,8 +116,10 @@ impl Sqlite {
             | OpenFlags::SQLITE_OPEN_NO_MUTEX
             | OpenFlags::SQLITE_OPEN_NOFOLLOW;
         let mut conn = Connection::open_with_flags(&path, flags).doing(doing)?;
-        configure(&mut conn).map_err(|e| migrate::foreign_or(e, &path, doing))?;
-        Ok(Sqlite { conn, path, wal, beside: None, checkpoints: false, new_wal })
+        configure(&mut conn).map_err(|e| migrate::not_opened(e, &path))?;
+        let store = Sqlite { conn, path, wal, beside: None, checkpoints: false, new_wal };
+        store.keep_wal(true).doing(doing)?;
+        Ok(store)
     }
 
     /// Begins a transaction that writes.
@@ -256,9 +256,7 @@ impl Store for Sqlite {
             return Ok(failures.len());
         }
         self.unsynced(|store| {
-            store.transact(doing, |conn| {
-                consumers::remember_scan(conn, seen, upto, failures).map_err(Failed::from)
-            })
+            store.transact(doing, |conn| Ok(consumers::remember_scan(conn, seen, upto, failures)?))
         })
     }
 
@@ -267,13 +265,11 @@ impl Store for Sqlite {
     }
 
     fn retry_dead_letters(&mut self, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
-        self.must_be_writable("changing the dead letters")?;
-        dead_letters::retry(&self.conn, consumer, event).doing("changing the dead letters")
+        self.transact("changing the dead letters", |conn| Ok(dead_letters::retry(conn, consumer, event)?))
     }
 
     fn discard_dead_letters(&mut self, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
-        self.must_be_writable("changing the dead letters")?;
-        dead_letters::discard(&self.conn, consumer, event).doing("changing the dead letters")
+        self.transact("changing the dead letters", |conn| Ok(dead_letters::discard(conn, consumer, event)?))
     }
 
     fn prune(&mut self, range: &PruneRange<'_>) -> Result<PruneStep> {

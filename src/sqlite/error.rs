@@ -12,8 +12,8 @@ pub trait Doing<T> {
 
 impl<T, E: Into<Failed>> Doing<T> for Result<T, E> {
     fn doing(self, what: &'static str) -> crate::Result<T> {
-        self.map_err(|failed| match failed.into() {
-            Failed::Sqlite(e) => database(kind_of(&e), what, e),
+        self.map_err(|e| match e.into() {
+            Failed::Sqlite(e) => failed(e, what),
             Failed::Otherwise(e) => e,
         })
     }
@@ -35,6 +35,10 @@ impl From<Error> for Failed {
     fn from(error: Error) -> Failed {
         Failed::Otherwise(error)
     }
+}
+
+pub fn failed(error: rusqlite::Error, doing: &'static str) -> Error {
+    database(kind_of(&error), doing, error)
 }
 
 pub fn database(kind: DatabaseErrorKind, doing: &'static str, message: impl std::fmt::Display) -> Error {

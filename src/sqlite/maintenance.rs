@@ -3,12 +3,11 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rusqlite::config::DbConfig;
-use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
+use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Row, params};
 
 use super::error::{Doing, database};
-use super::{Sqlite, migrate, newest, text_of, wal};
+use super::{Sqlite, migrate, newest, text_of};
 use crate::error::{DatabaseErrorKind, Result};
 use crate::model::time;
 
@@ -23,16 +22,10 @@ impl Sqlite {
     ///
     /// It cannot be read, is not a thread's, or is newer than this program. It is left as it was.
     pub fn open_to_examine(path: &Path) -> Result<Sqlite> {
-        let doing = "opening the database";
-        let had_wal = wal::length(&wal::path_of(path)) > 0;
         let store = Sqlite::connect(path)?;
-        let opened = migrate::refuse_foreign(&store.conn, path);
-        // One that is refused closes as in any other command.
-        if opened.is_ok() || had_wal {
-            wal::keep(&store.conn).doing(doing)?;
-        }
-        opened?;
-        store.conn.execute_batch("PRAGMA query_only = ON").doing(doing)?;
+        let accepted = migrate::refuse_foreign(&store.conn, path);
+        let store = store.if_accepted(accepted)?;
+        store.conn.execute_batch("PRAGMA query_only = ON").doing("opening the database")?;
         Ok(store)
     }
 
@@ -106,8 +99,8 @@ impl Sqlite {
     /// # Errors
     ///
     /// [`NoWal`](crate::Error::NoWal); those of the database.
-    pub fn use_wal(&mut self, path: &Path) -> Result<()> {
-        migrate::use_wal(&self.conn, path)
+    pub fn use_wal(&mut self) -> Result<()> {
+        migrate::use_wal(&self.conn, &self.path)
     }
 
     /// Cursors beyond the newest event ever, and cursors that are not numbers: whose they are, and what they
@@ -145,8 +138,9 @@ impl Sqlite {
     /// `VACUUM INTO` reads in one transaction: it sees everything committed before, keeps no writer
     /// waiting, and never begins again because somebody wrote.
     pub fn copy_to(&mut self, path: &Path) -> Result<()> {
-        let copied = self.conn.execute("VACUUM main INTO ?", [RawText(path.as_os_str().as_bytes())]);
-        copied.map(drop).doing("copying the database")
+        // As text, which for a path need not be UTF-8.
+        let path = ToSqlOutput::Borrowed(ValueRef::Text(path.as_os_str().as_bytes()));
+        self.conn.execute("VACUUM main INTO ?", [path]).map(drop).doing("copying the database")
     }
 
     /// Closes the database so that it is whole in its one file. Nobody else may be using it.
@@ -156,7 +150,7 @@ impl Sqlite {
             return Err(database(DatabaseErrorKind::Other, doing, "somebody else uses it"));
         }
         // With nothing in it any more, closing removes the WAL.
-        self.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).map(drop).doing(doing)
+        self.keep_wal(false).doing(doing)
     }
 
     /// Writes the database anew without the space of deleted events. Others wait meanwhile.
@@ -166,14 +160,5 @@ impl Sqlite {
         self.conn.execute_batch("VACUUM").doing(doing)?;
         // Only that makes the file itself shorter.
         self.checkpoint()
-    }
-}
-
-/// Text as SQLite accepts it, which for a path need not be UTF-8.
-struct RawText<'a>(&'a [u8]);
-
-impl ToSql for RawText<'_> {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-        Ok(ToSqlOutput::Borrowed(ValueRef::Text(self.0)))
     }
 }

@@ -6,9 +6,9 @@
 use std::path::Path;
 use std::time::Instant;
 
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 
-use super::error::Doing;
+use super::error::{Doing, failed};
 use super::{BUSY_LIMIT, SHORT_WAIT, newest};
 use crate::error::{Error, Result};
 
@@ -41,16 +41,16 @@ pub fn use_wal(conn: &Connection, path: &Path) -> Result<()> {
     let switched = loop {
         match switch_to_wal(conn) {
             // Where two would wait for each other, SQLite turns one away without any waiting.
-            Err(e) if is_busy(&e) && began.elapsed() < BUSY_LIMIT => std::thread::sleep(SHORT_WAIT),
+            Err(e)
+                if e.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && began.elapsed() < BUSY_LIMIT =>
+            {
+                std::thread::sleep(SHORT_WAIT);
+            }
             done => break done,
         }
     };
     let mode = switched.doing("switching to write-ahead logging")?;
     if mode.eq_ignore_ascii_case("wal") { Ok(()) } else { Err(Error::NoWal { path: path.to_owned(), mode }) }
-}
-
-fn is_busy(error: &rusqlite::Error) -> bool {
-    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
 }
 
 /// Returns the mode it came to.
@@ -80,7 +80,7 @@ pub fn bring_up_to_date(conn: &mut Connection, path: &Path) -> Result<()> {
 
 /// Refuses what is not a thread's database or is newer than this program.
 pub fn refuse_foreign(conn: &Connection, path: &Path) -> Result<()> {
-    let failed = |e: rusqlite::Error| foreign_or(e, path, "opening the database");
+    let failed = |e: rusqlite::Error| not_opened(e, path);
     let found: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed)?;
     for (table, columns) in BASE {
         if !has(conn, table, columns).map_err(failed)? {
@@ -110,22 +110,16 @@ fn has(conn: &Connection, table: &str, columns: &[&str]) -> rusqlite::Result<boo
         }
         match conn.prepare(&format!("SELECT {column} FROM main.{table}")) {
             Ok(_) => {}
-            Err(e) if lacks_something(&e) => return Ok(false),
+            // The second where SQLite can point at the place in the SQL.
+            Err(rusqlite::Error::SqliteFailure(e, _) | rusqlite::Error::SqlInputError { error: e, .. })
+                if e.code == ErrorCode::Unknown =>
+            {
+                return Ok(false);
+            }
             Err(e) => return Err(e),
         }
     }
     Ok(true)
-}
-
-/// Whether a statement failed to prepare because a table or column is not there.
-fn lacks_something(error: &rusqlite::Error) -> bool {
-    // Two forms of the same: the second when SQLite can point at the place in the SQL.
-    match error {
-        rusqlite::Error::SqliteFailure(error, _) | rusqlite::Error::SqlInputError { error, .. } => {
-            error.code == rusqlite::ErrorCode::Unknown
-        }
-        _ => false,
-    }
 }
 
 pub fn migrate(conn: &mut Connection) -> rusqlite::Result<()> {
@@ -152,12 +146,10 @@ pub fn migrate(conn: &mut Connection) -> rusqlite::Result<()> {
 /// connection's own temporary schema, where names are looked up first.
 pub fn create_compat_views(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch("PRAGMA temp_store = MEMORY")?;
-    for column in LATER_COLUMNS {
-        if !has(conn, "events", &[column])? {
-            let sql = "CREATE TEMP VIEW events AS SELECT *, NULL AS metadata, NULL AS idempotency_key FROM main.events";
-            conn.execute_batch(sql)?;
-            break;
-        }
+    if !has(conn, "events", LATER_COLUMNS)? {
+        let sql =
+            "CREATE TEMP VIEW events AS SELECT *, NULL AS metadata, NULL AS idempotency_key FROM main.events";
+        conn.execute_batch(sql)?;
     }
     for table in ["consumers", "dead_letters"] {
         if !conn.table_exists(Some("main"), table)? {
@@ -171,9 +163,9 @@ pub fn create_compat_views(conn: &Connection) -> rusqlite::Result<()> {
 }
 
 /// The error for a file that could not be opened: it may be no database at all.
-pub fn foreign_or(error: rusqlite::Error, path: &Path, doing: &'static str) -> Error {
+pub fn not_opened(error: rusqlite::Error, path: &Path) -> Error {
     match error.sqlite_error_code() {
-        Some(rusqlite::ErrorCode::NotADatabase) => Error::ForeignDatabase(path.to_owned()),
-        _ => Err::<(), _>(error).doing(doing).unwrap_err(),
+        Some(ErrorCode::NotADatabase) => Error::ForeignDatabase(path.to_owned()),
+        _ => failed(error, "opening the database"),
     }
 }

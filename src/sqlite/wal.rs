@@ -6,7 +6,6 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
 use super::error::Doing;
@@ -32,12 +31,12 @@ pub fn length(wal: &Path) -> u64 {
     std::fs::symlink_metadata(wal).map_or(0, |wal| wal.len())
 }
 
-/// Leaves the WAL as it is when this connection is closed.
-pub fn keep(conn: &Connection) -> rusqlite::Result<()> {
-    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map(drop)
-}
-
 impl Sqlite {
+    /// Whether the WAL stays as it is when this connection is closed as the last one.
+    pub(super) fn keep_wal(&self, keep: bool) -> rusqlite::Result<()> {
+        self.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep).map(drop)
+    }
+
     /// Checkpoints the WAL if it is long, before the next of many steps. Where somebody is in the way
     /// for long, it is left to the next process.
     pub fn keep_wal_short(&mut self) -> Result<()> {
@@ -74,9 +73,7 @@ impl Sqlite {
         let path = self.path.clone();
         let checkpoint = move || {
             // Truncating is left to closing: it would wait for the readers that this runs beside.
-            if let Ok(store) = Sqlite::connect(&path)
-                && keep(&store.conn).is_ok()
-            {
+            if let Ok(store) = Sqlite::connect(&path) {
                 drop(store.conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())));
             }
         };
@@ -90,11 +87,7 @@ impl Sqlite {
     }
 
     fn wal_is_long(&self) -> bool {
-        self.wal_length() > WAL_LIMIT
-    }
-
-    fn wal_length(&self) -> u64 {
-        length(&self.wal)
+        length(&self.wal) > WAL_LIMIT
     }
 }
 

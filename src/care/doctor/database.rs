@@ -110,10 +110,9 @@ fn schema(doctor: &mut Doctor<'_>, store: &mut Sqlite) -> Result<()> {
     }
     let mode = store.journal_mode()?;
     if !mode.eq_ignore_ascii_case("wal") {
-        let path = doctor.files.path_of(DB);
         let problem = format!("the database is in mode '{mode}', not in write-ahead logging");
         doctor.found(Finding::warning(CHECK, problem), || {
-            store.use_wal(&path)?;
+            store.use_wal()?;
             Ok("it was switched")
         });
     }
