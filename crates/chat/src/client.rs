@@ -18,27 +18,27 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_with_conf
 /// The gateway pings every 20 s: a peer that is silent for this long is gone.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// How long a connection may take, and how long to wait for an answer while nothing comes.
+/// Limit for connecting, and for each frame while a response is awaited.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The largest frame that is read, in bytes.
+/// The largest frame that is accepted, in bytes.
 const MAX: usize = 128 * 1024 * 1024;
 
 #[derive(Debug, Error)]
 pub enum Error {
-    /// The connection is gone, or was never there; another try may help.
+    /// The connection was lost, or could not be made; a retry may help.
     #[error("{0}")]
     Lost(String),
-    /// The gateway refused.
+    /// The gateway refused a request.
     #[error("{0}")]
     Refused(String),
-    /// The gateway does not serve anybody who calls it by this name.
+    /// The gateway does not accept this host name.
     #[error("403 Forbidden")]
     Forbidden,
-    /// What answers there is not a gateway.
+    /// The server at this address is not a gateway.
     #[error("{0}")]
     Foreign(String),
-    /// Closed by the gateway for a reason that another try does not change.
+    /// The gateway closed the connection for a reason that a retry does not change.
     #[error("the gateway closed the connection: {reason} ({code})")]
     Closed { code: u16, reason: String },
 }
@@ -57,18 +57,18 @@ enum Frame {
     Event(Event),
 }
 
-/// Something that happened in the session.
+/// An event of the session.
 #[derive(Debug, Clone, Deserialize, serde::Serialize)]
 pub struct Event {
     pub event: String,
     pub payload: Value,
-    /// The event's id in its thread; what is no event of a thread has none.
+    /// The event's id in its thread; `None` if it is not stored there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<i64>,
 }
 
 impl Event {
-    /// A text of the payload, empty where there is none.
+    /// A text in the payload; empty if there is none.
     pub fn text(&self, key: &str) -> &str {
         self.payload.get(key).and_then(Value::as_str).unwrap_or_default()
     }
@@ -77,16 +77,15 @@ impl Event {
 pub struct Client {
     socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
     next_id: u64,
-    /// Events that came while an answer was waited for.
+    /// Events received while a response was awaited.
     waiting: VecDeque<Event>,
     let_in: bool,
 }
 
 impl Client {
-    /// Connects and introduces itself. `client_id` tells the gateway after a lost connection that it
-    /// is the same client.
+    /// Connects and sends `connect`. By `client_id`, the gateway recognizes the client after a reconnect.
     pub async fn connect(url: &str, token: Option<&str>, client_id: &str) -> Result<Client, Error> {
-        // An answer may have 16 MiB, and be six times as long as JSON.
+        // An answer may have 16 MiB, and six times that when escaped as JSON.
         let limits = WebSocketConfig::default().max_message_size(Some(MAX)).max_frame_size(Some(MAX));
         let connecting = connect_async_with_config(url, Some(limits), false);
         let connecting = timeout(PATIENCE, connecting).await;
@@ -102,13 +101,13 @@ impl Client {
         Ok(client)
     }
 
-    /// Asks for something and waits for the answer.
+    /// Sends a request and waits for the response.
     pub async fn request(&mut self, method: &str, params: Value) -> Result<Value, Error> {
         let asked = self.next_id.to_string();
         self.next_id += 1;
         let frame = json!({ "type": "req", "id": asked, "method": method, "params": params });
         self.socket.send(Message::text(frame.to_string())).await.map_err(lost)?;
-        // Much may have been said that comes first, and a connection may be slow.
+        // Many events may come first over a slow connection, so the limit is for each frame.
         loop {
             let frame = timeout(PATIENCE, self.frame()).await;
             match frame.map_err(|_| Error::Lost("no answer within 30 s".to_owned()))?? {
@@ -120,7 +119,7 @@ impl Client {
         }
     }
 
-    /// The next event. May be dropped and called again without losing one.
+    /// The next event. Cancel-safe: no event is lost if the future is dropped.
     pub async fn event(&mut self) -> Result<Event, Error> {
         loop {
             if let Some(event) = self.waiting.pop_front() {
@@ -137,7 +136,7 @@ impl Client {
             let heard = timeout(SILENCE, self.socket.next()).await;
             let heard = heard.map_err(|_| Error::Lost("nothing was heard for a minute".to_owned()))?;
             match heard.ok_or_else(|| Error::Lost("the connection ended".to_owned()))?.map_err(lost)? {
-                // What a newer gateway may say besides is none of ours.
+                // Frames that only a newer gateway knows are ignored.
                 Message::Text(text) => {
                     if let Ok(frame) = serde_json::from_str(&text) {
                         return Ok(frame);
@@ -149,7 +148,8 @@ impl Client {
         }
     }
 
-    /// A client that was let in once may come back, but not with the same frame if that was too large.
+    /// Once `connect` has succeeded, a closed connection counts as lost, which is worth a reconnect, unless a
+    /// frame was too large: it would be sent again.
     fn closed(&self, close: Option<CloseFrame>) -> Error {
         match close {
             Some(close) if !self.let_in || u16::from(close.code) == TOO_LARGE => {
@@ -160,10 +160,10 @@ impl Client {
     }
 }
 
-/// The code with which the gateway refuses a frame of more than 1 MiB.
+/// The close code for a frame of more than 1 MiB.
 pub const TOO_LARGE: u16 = 1009;
 
-/// An error is a text; a newer gateway may say more in an object.
+/// The text of an error; a newer gateway may send an object instead.
 fn message(error: Option<Value>) -> String {
     match error {
         Some(Value::String(text)) => text,
@@ -176,7 +176,7 @@ fn lost(error: WsError) -> Error {
     Error::Lost(error.to_string())
 }
 
-/// Why there is no connection: whether waiting helps depends on who answered what.
+/// Why a connection could not be made: the kind of failure decides whether a retry may help.
 fn not_connected(error: WsError) -> Error {
     match error {
         WsError::Http(response) => match response.status() {
@@ -184,7 +184,7 @@ fn not_connected(error: WsError) -> Error {
             StatusCode::FORBIDDEN => Error::Forbidden,
             status => Error::Foreign(format!("it answered {status}")),
         },
-        // It was ended in the middle.
+        // The connection ended during the handshake.
         WsError::Protocol(ProtocolError::HandshakeIncomplete) => lost(error),
         WsError::Protocol(e) => Error::Foreign(e.to_string()),
         error => lost(error),

@@ -12,17 +12,17 @@ use crate::turn::{self, Outcome};
 
 type Lines = Editor<(), FileHistory>;
 
-/// Talks until Ctrl-D, or Ctrl-C on an empty line.
+/// Reads and sends messages until Ctrl-D, `/quit`, or Ctrl-C at the prompt.
 pub async fn talk(session: &mut Session, screen: &mut Screen) -> Result<Outcome> {
     let cannot = |e: ReadlineError| {
         Failure::new(format_args!("cannot read lines from here: {e}"), "give the message as an argument")
     };
-    // The prompt goes to the terminal, wherever stdout goes: that holds the answers.
+    // The prompt goes to the terminal even if stdout, which gets the answers, is redirected.
     let config = Config::builder().behavior(Behavior::PreferTerm).build();
     let mut lines = Lines::with_config(config).map_err(cannot)?;
     let history = session.place.history();
     if let Some(history) = &history {
-        // The first time there is none.
+        // There is no file the first time.
         let _ = lines.load_history(history);
     }
     screen.note(format_args!("session {}; /help lists the commands, Ctrl-D quits", session.id()));
@@ -49,7 +49,7 @@ pub async fn talk(session: &mut Session, screen: &mut Screen) -> Result<Outcome>
                     let _ = lines.append_history(history);
                 }
                 if let Err(failure) = turn::say(session, screen, text).await {
-                    // The conversation is not over because one message was refused.
+                    // A refused message does not end the conversation.
                     screen.failure(&failure);
                 }
             }
@@ -58,7 +58,7 @@ pub async fn talk(session: &mut Session, screen: &mut Screen) -> Result<Outcome>
     Ok(outcome)
 }
 
-/// Waits for a line, and shows meanwhile what others say.
+/// Waits for a line, and meanwhile shows what other clients and the agent send.
 async fn listen<T>(
     session: &mut Session,
     screen: &mut Screen,
@@ -81,7 +81,7 @@ async fn listen<T>(
                 }
                 Err(failure) => {
                     let _ = printer.print(format!("Error: {} - {}\n", failure.what, failure.fix));
-                    // Not by leaving: the terminal is in the editor's hands until the line ends.
+                    // Returns only then: the editor has the terminal until the line is complete.
                     return reading.await.map_err(gone);
                 }
             }
@@ -89,7 +89,7 @@ async fn listen<T>(
     }
 }
 
-/// What somebody else said here, or was answered.
+/// The line for an event that does not belong to a message of this client; `None` if it is not shown.
 fn of_others(event: &Event) -> Option<String> {
     match event.event.as_str() {
         "message" if event.payload["fromSelf"] != true => {

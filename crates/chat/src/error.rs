@@ -1,4 +1,4 @@
-//! What is told when something fails: what, how to fix it, and the exit code.
+//! A failure as reported to the user: what failed, how to fix it, and the exit code.
 
 use std::fmt::Display;
 
@@ -22,10 +22,10 @@ impl Failure {
         Failure { code: 2, ..Failure::new(what, fix) }
     }
 
-    /// The parser's complaint, on one line.
+    /// A usage error found by clap, on one line.
     pub fn of_usage(error: &clap::Error) -> Failure {
         let rendered = error.render().to_string();
-        // The first paragraph says what is wrong, sometimes with a list below it.
+        // clap puts the error, sometimes with a list below it, in the first paragraph.
         let what: Vec<&str> =
             rendered.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
         let what = what.join(" ");

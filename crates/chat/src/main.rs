@@ -1,8 +1,7 @@
 //! `thread chat`: a terminal client of the gateway `thread serve`.
 //!
-//! Everything that is said is an event on the gateway's disk, and this program keeps nothing but the
-//! number of the last event it has shown: when the connection is lost, it comes back and asks for
-//! what followed.
+//! Every message is an event on the gateway's disk. This program only keeps the `seq` of the last event
+//! that it has shown: after a lost connection, it reconnects and asks for the events after that.
 
 mod client;
 mod dialog;
@@ -24,14 +23,14 @@ use crate::screen::Screen;
 use crate::session::{Session, Start};
 use crate::turn::Outcome;
 
-/// After Ctrl-C, as shells have it.
+/// The exit code after Ctrl-C, as in shells.
 const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(e) if !e.use_stderr() => {
-            // Help. If the pipe is closed, nobody wants it.
+            // Help or version. If the reader closed the pipe, there is nothing more to print.
             drop(e.print());
             return ExitCode::SUCCESS;
         }
@@ -51,7 +50,7 @@ fn main() -> ExitCode {
         }
     };
     let done = runtime.block_on(run(options, &mut screen));
-    // A thread that still waits for a line of the terminal must not hold up the end.
+    // A thread that is blocked on reading the terminal must not delay the exit.
     runtime.shutdown_background();
     match done {
         Ok(Outcome::Final) => ExitCode::SUCCESS,

@@ -57,7 +57,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Whether there is something to do without a message.
+    /// Whether the options ask for output that needs no message.
     pub fn looks(&self) -> bool {
         self.sessions || self.history.is_some()
     }

@@ -1,4 +1,4 @@
-//! Where the gateway is, how to prove oneself to it, and which session was the last.
+//! The gateway's address and token, and the session used last.
 
 use std::env;
 use std::fs;
@@ -11,10 +11,10 @@ use uuid::Uuid;
 use crate::error::{Failure, Result};
 use crate::options::Options;
 
-/// Where `thread serve` leaves the address it listens on, below its root.
+/// The file in the gateway's root with the address it listens on.
 const ADDRESS: &str = "address";
 
-/// Where it keeps its token.
+/// The file in the gateway's root with its token.
 const TOKEN: &str = "token";
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct Place {
     /// `ws://host:port/ws`
     pub url: String,
     pub token: Option<String>,
-    /// Where this program remembers what it did last; `None` where there is no home for it.
+    /// The directory for this program's state; `None` if there is no home directory.
     pub state: Option<PathBuf>,
 }
 
@@ -34,7 +34,7 @@ pub fn find(options: &Options) -> Result<Place> {
         None => websocket(&read(root.as_deref(), ADDRESS)?.ok_or_else(no_gateway)?)?,
     };
     let token = env::var("THREAD_TOKEN").ok().filter(|token| !token.is_empty());
-    // A token of this machine's gateway is nobody else's business.
+    // The token of this machine's gateway must not be sent to another machine.
     let token = match token {
         None if options.url.is_none() || is_loopback(&url) => read(root.as_deref(), TOKEN)?,
         token => token,
@@ -46,7 +46,7 @@ fn no_gateway() -> Failure {
     Failure::new("no gateway has been started here", "start one with `thread serve`, or name one with --url")
 }
 
-/// The directory `thread` below one of XDG's.
+/// The directory `thread` in one of the XDG directories.
 fn dir_of(variable: &str, default: &str) -> Option<PathBuf> {
     let given = env::var_os(variable).map(PathBuf::from).filter(|dir| dir.is_absolute());
     let dir = given.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(default)))?;
@@ -65,7 +65,7 @@ fn read(root: Option<&Path>, name: &str) -> Result<Option<String>> {
     }
 }
 
-/// The address of the gateway's socket: `host:port`, `http://…` and `ws://…` are understood.
+/// The URL of the gateway's WebSocket, from `host:port`, `http://…` or `ws://…`.
 fn websocket(address: &str) -> Result<String> {
     let (scheme, rest) = address.split_once("://").unwrap_or(("ws", address));
     let scheme = match scheme {
@@ -77,7 +77,7 @@ fn websocket(address: &str) -> Result<String> {
     };
     let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let authority: Option<Authority> = host.parse().ok();
-    // What the parser takes for a name of a user is none that anybody would be asked for.
+    // A user name or password in the address would be ignored.
     let valid = authority.is_some_and(|authority| {
         let port = host.rsplit_once(':').map(|(_, port)| port).filter(|port| !port.ends_with(']'));
         !authority.host().is_empty() && !host.contains('@') && port.is_none() == authority.port().is_none()
@@ -97,14 +97,14 @@ fn is_loopback(url: &str) -> bool {
 }
 
 impl Place {
-    /// The session that was the last one here.
+    /// The session used last with this gateway.
     pub fn last_session(&self) -> Option<Uuid> {
         let text = fs::read_to_string(self.state.as_ref()?.join("chat-session")).ok()?;
         let (url, session) = text.trim().split_once(' ')?;
         if url == self.url { session.parse().ok() } else { None }
     }
 
-    /// Remembers the session. Where it cannot, the next call begins a new one.
+    /// Remembers the session. If that fails, the next call does not continue it.
     pub fn remember(&self, session: &str) {
         if let Some(state) = &self.state {
             let _ = fs::create_dir_all(state);
@@ -112,7 +112,7 @@ impl Place {
         }
     }
 
-    /// Where the lines typed in conversations are kept.
+    /// The file with the lines typed in conversations.
     pub fn history(&self) -> Option<PathBuf> {
         Some(self.state.as_ref()?.join("chat-history"))
     }

@@ -1,6 +1,6 @@
-//! What people see: the answer on stdout, everything about it on stderr.
+//! What users see: the answer on stdout, everything about it on stderr.
 //!
-//! What an agent says is untrusted: a terminal gets no control characters from it.
+//! The output of agents is untrusted: none of its control characters reach a terminal.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -12,7 +12,7 @@ use unicode_width::UnicodeWidthChar;
 use crate::client::Event;
 use crate::error::Failure;
 
-/// Where the width is not known.
+/// The width of a terminal if it is not known, in columns.
 const WIDTH: usize = 80;
 
 pub struct Screen {
@@ -20,7 +20,7 @@ pub struct Screen {
     json: bool,
     out_is_terminal: bool,
     notes_are_seen: bool,
-    /// Whether the cursor stands behind text on a line.
+    /// Whether stdout ends in an incomplete line.
     in_line: bool,
 }
 
@@ -38,14 +38,14 @@ impl Screen {
         self.json
     }
 
-    /// One event of the session, for programs.
+    /// Prints an event of the session, with `--json`.
     pub fn event(&mut self, event: &Event) {
         if self.json {
             self.json_line(event);
         }
     }
 
-    /// The same while a line is edited. Returns what the editor has to print, if that is what stdout shows.
+    /// The same while a line is edited. Returns what the editor has to print if stdout is the terminal.
     pub fn event_at_prompt(&mut self, event: &Event) -> Option<String> {
         if self.out_is_terminal {
             return serde_json::to_string(event).ok();
@@ -61,7 +61,7 @@ impl Screen {
         }
     }
 
-    /// A piece of the answer.
+    /// Prints a piece of the answer.
     pub fn answer(&mut self, text: &str) {
         if self.json || text.is_empty() {
             return;
@@ -73,14 +73,14 @@ impl Screen {
         self.in_line = !text.ends_with('\n');
     }
 
-    /// The answer is over, or something else comes in between.
+    /// Completes the line: the answer is over, or interrupted by something else.
     pub fn end_line(&mut self) {
         if !self.json && std::mem::take(&mut self.in_line) {
             write("\n");
         }
     }
 
-    /// Something about the answer, on a line of its own.
+    /// Prints a remark about the answer on stderr, on a line of its own.
     pub fn note(&mut self, text: impl Display) {
         if self.json {
             return;
@@ -89,7 +89,7 @@ impl Screen {
             self.end_line();
         }
         let text = visible(&text.to_string()).replace('\n', " ");
-        // Nobody is helped by a panic because stderr is closed.
+        // A closed stderr is no reason to panic.
         let _ = match self.notes_are_seen {
             true => writeln!(io::stderr(), "\x1b[2m{}\x1b[0m", shortened(&text, width())),
             false => writeln!(io::stderr(), "{text}"),
@@ -137,7 +137,7 @@ impl Screen {
         }
     }
 
-    /// A line that is cut where the terminal ends, with a mark.
+    /// Prints a line, shortened to the width of the terminal.
     fn line(&self, line: &str) {
         match self.out_is_terminal {
             true => write(&format!("{}\n", shortened(line, width()))),
@@ -146,7 +146,7 @@ impl Screen {
     }
 }
 
-/// The text of a message: as it is, or of its parts.
+/// The content of a message as text; parts are joined.
 pub fn content(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
@@ -162,7 +162,7 @@ pub fn content(content: &Value) -> String {
     }
 }
 
-/// Text whose control characters, but for line ends and tabs, are shown instead of obeyed.
+/// Escapes control characters other than line feeds and tabs; removes carriage returns.
 pub fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -176,7 +176,7 @@ pub fn visible(text: &str) -> String {
     shown
 }
 
-/// The beginning of a line that fits, with a mark where something is left out.
+/// The beginning of a line that fits, with `…` if something is left out.
 fn shortened(line: &str, width: usize) -> String {
     let columns = |c: char| c.width().unwrap_or(0);
     if line.chars().map(columns).sum::<usize>() <= width {
@@ -195,8 +195,8 @@ fn width() -> usize {
     terminal_size::terminal_size().map_or(WIDTH, |(width, _)| usize::from(width.0))
 }
 
-/// Writes to stdout at once: tokens are to be seen as they come. A reader who has gone wants no more:
-/// the run goes on without us.
+/// Writes to stdout and flushes, so that tokens are seen as they come. Exits if the reader has closed the
+/// pipe; the run continues without this client.
 fn write(text: &str) {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -1,4 +1,4 @@
-//! A session, over as many connections as it takes.
+//! A session, which survives lost connections.
 
 use std::time::{Duration, Instant};
 
@@ -10,16 +10,16 @@ use crate::error::{Failure, Result};
 use crate::options::Options;
 use crate::place::Place;
 
-/// How long a gateway may be gone before this program gives up.
+/// How long to try to reconnect.
 const GIVE_UP: Duration = Duration::from_secs(60);
 
-/// Waits between two tries.
+/// The delay between two attempts doubles, from the first to the longest.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// Which session to begin with.
+/// Which session to start with.
 pub enum Start {
-    /// None: the list is looked at.
+    /// None: the sessions are only listed.
     None,
     New,
     This(Uuid),
@@ -43,7 +43,7 @@ pub struct Session {
     client_id: String,
     /// The current session; empty before there is one.
     id: String,
-    /// The last event that was seen.
+    /// The `seq` of the last event that was seen.
     seq: i64,
 }
 
@@ -94,7 +94,7 @@ impl Session {
         self.place.remember(&self.id);
     }
 
-    /// A command of the gateway may have made another session the current one.
+    /// Notes that a command of the gateway has switched to another session, if it has.
     pub fn moved_to(&mut self, id: &str) {
         if !id.is_empty() && id != self.id {
             self.id = id.to_owned();
@@ -116,7 +116,7 @@ impl Session {
         Ok(std::mem::take(&mut history["messages"]).as_array().cloned().unwrap_or_default())
     }
 
-    /// Says something. It is stored once, also when the answer was lost and it is said again.
+    /// Sends a message. By its idempotency key it is stored once, even if it is sent again.
     pub async fn say(&mut self, text: &str) -> Result<Value> {
         let key = Uuid::new_v4().to_string();
         self.get("agent", json!({ "sessionId": self.id, "message": text, "idempotencyKey": key })).await
@@ -131,7 +131,7 @@ impl Session {
         self.get("permission.answer", params).await.map(drop)
     }
 
-    /// The next event of the session; over a lost connection it goes on where it was.
+    /// The next event of the session. After a lost connection, none is missing.
     pub async fn event(&mut self) -> Result<Event> {
         loop {
             match self.client.event().await {
@@ -149,7 +149,7 @@ impl Session {
         }
     }
 
-    /// Asks until there is an answer. Every request here may be made twice.
+    /// Sends a request, again if the connection is lost. Every request made here may be repeated.
     async fn get(&mut self, method: &str, params: Value) -> Result<Value> {
         self.ask(method, params).await.map_err(|e| explain(&self.place, &e))
     }
@@ -167,7 +167,7 @@ impl Session {
         self.reconnect().await.map_err(|e| explain(&self.place, &e))
     }
 
-    /// Connects again, and asks for what came after the last event that was seen.
+    /// Reconnects, and asks for the events after the last one that was seen.
     async fn reconnect(&mut self) -> std::result::Result<(), Error> {
         let began = Instant::now();
         let mut wait = FIRST_WAIT;
@@ -229,7 +229,7 @@ fn explain(place: &Place, error: &Error) -> Failure {
 
 const NEEDS_TOKEN: &str = "set THREAD_TOKEN to the content of the file `token` in the gateway's root";
 
-/// Whether the session that was asked for is not there.
+/// Whether the requested session does not exist.
 fn is_unknown(why: &str) -> bool {
     why.starts_with("unknown session")
 }

@@ -1,4 +1,4 @@
-//! One message, from saying it to its end.
+//! One message, from sending it to the end of its run.
 
 use std::io::{self, BufRead, IsTerminal};
 
@@ -15,13 +15,13 @@ use crate::session::Session;
 pub enum Outcome {
     Final,
     Failed,
-    /// By somebody else.
+    /// By another client.
     Cancelled,
     /// By Ctrl-C here.
     Interrupted,
 }
 
-/// Says something and shows what comes of it.
+/// Sends a message and shows its run.
 pub async fn say(session: &mut Session, screen: &mut Screen, text: &str) -> Result<Outcome> {
     let mut interrupts = signal(SignalKind::interrupt())
         .map_err(|e| Failure::new(format_args!("cannot listen to signals: {e}"), "try again"))?;
@@ -40,11 +40,11 @@ struct Turn<'a> {
     session: &'a mut Session,
     screen: &'a mut Screen,
     run: String,
-    /// Whether the gateway answers it itself.
+    /// Whether the message is a command, which the gateway answers itself.
     is_command: bool,
-    /// What has been shown of the answer.
+    /// The part of the answer that has been shown.
     streamed: String,
-    /// Whether Ctrl-C asked for the end.
+    /// Whether Ctrl-C has requested the cancellation.
     interrupted: bool,
 }
 
@@ -110,7 +110,7 @@ impl Turn<'_> {
             "final" => {
                 let whole = content(&event.payload["content"]);
                 if self.streamed != whole {
-                    // Not streamed, or an agent that put it differently in the end.
+                    // Not streamed, or the whole answer differs from what was streamed.
                     self.screen.end_line();
                     self.screen.answer(&whole);
                 }
@@ -135,7 +135,7 @@ impl Turn<'_> {
         Ok(None)
     }
 
-    /// Asks the person at the terminal; without one, somebody else may answer, or nobody.
+    /// Asks the user at the terminal. Without one, another client may answer.
     async fn permit(&mut self, event: &Event) -> Result<()> {
         let choices: Vec<&Value> = event.payload["choices"].as_array().into_iter().flatten().collect();
         self.screen.note(format_args!("the agent asks for permission: {}", event.text("title")));
@@ -146,7 +146,7 @@ impl Turn<'_> {
             return Ok(());
         }
         self.screen.note("type a number, then Enter");
-        // An answer that comes from elsewhere meanwhile is seen after this line.
+        // An answer of another client that comes meanwhile is shown after this line.
         let typed = tokio::task::spawn_blocking(|| {
             let mut line = String::new();
             io::stdin().lock().read_line(&mut line).map(|_| line)

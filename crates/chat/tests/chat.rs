@@ -1,4 +1,4 @@
-//! The real program against a real gateway, an agent that is a line of shell, and real terminals.
+//! The real program against a real gateway, with shell commands as agents, and in real terminals.
 
 mod harness;
 
@@ -136,7 +136,7 @@ fn a_session_that_is_removed_while_its_agent_works_is_an_error() {
     let away = gateway.root().join("away");
     fs::rename(&session, &away).unwrap();
     let said = chat.wait_with_output().unwrap();
-    // Back again, so that its agent is ended with the others.
+    // Moved back, so that the harness stops its agent.
     fs::rename(&away, &session).unwrap();
     let errors = String::from_utf8_lossy(&said.stderr).into_owned();
     assert_eq!(said.status.code(), Some(1), "{errors}");
@@ -167,7 +167,7 @@ fn what_fails_before_anything_is_said_tells_what_to_do() {
             "Error: no gateway has been started here - start one with `thread serve`, or name one with --url\n"
         )
     );
-    // As root may read all files: something else that cannot be read.
+    // A directory, since root may read every file.
     fs::create_dir_all(home.path().join("root/address")).unwrap();
     let root = home.path().join("root");
     let unreadable = harness::chat_in(home.path(), ["hello", "--root"]).arg(&root).output().unwrap();
@@ -194,7 +194,7 @@ fn what_fails_before_anything_is_said_tells_what_to_do() {
     }
     let mut chat = gateway.chat(["-"]);
     let mut chat = chat.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // It may give up while it still reads.
+    // It may exit before it has read everything.
     let _ = chat.stdin.take().unwrap().write_all(&[b'x'; 2 * 1024 * 1024]);
     let said = chat.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&said.stderr).into_owned();
@@ -263,7 +263,7 @@ fn a_conversation_in_a_terminal_wide_and_narrow() {
         terminal.types("/help", &["Enter"]);
         terminal.shows("/history");
         terminal.prompts();
-        // The line before, brought back by the history of lines.
+        // The previous line, recalled from the history.
         terminal.types("", &["Up", "Up", "Enter"]);
         eventually("the answer comes twice", Duration::from_secs(60), || {
             terminal.screen().matches("echo: hello there").count() >= 2

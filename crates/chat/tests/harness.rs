@@ -1,4 +1,4 @@
-//! A gateway of the test's own, the program in a home of its own, and a terminal made by tmux.
+//! A gateway and a home directory for each test, and terminals made by tmux.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ pub fn eventually(what: &str, limit: Duration, mut check: impl FnMut() -> bool) 
     }
 }
 
-/// The program, in a home of its own, with nothing of ours in its environment.
+/// The program with a home of its own, and without variables that would change what it does.
 pub fn chat_in<A: AsRef<OsStr>>(home: &Path, args: impl IntoIterator<Item = A>) -> Command {
     let mut chat = Command::new(env!("CARGO_BIN_EXE_thread-chat"));
     chat.args(args).env("HOME", home).stdin(Stdio::null());
@@ -55,13 +55,13 @@ pub fn interrupt(child: &Child) {
 pub struct Gateway {
     home: TempDir,
     agent: String,
-    /// So that it can come back where it was.
+    /// For a restart at the same address.
     listen: String,
     process: Child,
 }
 
 impl Gateway {
-    /// With an agent that is a line of shell.
+    /// Starts a gateway whose agent is a shell command.
     pub fn start(line: &str) -> Gateway {
         let agent = &format!("sh -c '{}'", line.replace('\'', r"'\''"));
         let home = tempfile::tempdir().unwrap();
@@ -115,7 +115,7 @@ impl Gateway {
         chat_in(self.home.path(), args)
     }
 
-    /// The program for a shell.
+    /// The program as a command line for a shell.
     pub fn command_line(&self) -> String {
         let home = self.home.path().display();
         format!(
@@ -129,7 +129,7 @@ impl Drop for Gateway {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        // The agents of its sessions outlive it on purpose.
+        // The agents of its sessions survive it by design.
         for session in std::fs::read_dir(self.root()).into_iter().flatten().flatten() {
             if session.path().join("events.db").exists() {
                 let mut stop = Command::new(program("thread-agent"));
@@ -140,15 +140,15 @@ impl Drop for Gateway {
     }
 }
 
-/// The program in a terminal of so many columns.
+/// The program in a terminal of a given width.
 pub struct Terminal {
     socket: PathBuf,
     _dir: TempDir,
 }
 
 impl Terminal {
-    /// With options for the program and redirections for the shell. `None`, said aloud, where there is no
-    /// tmux.
+    /// `options` are those of the program, and redirections for the shell. `None` if there is no tmux, with a
+    /// line on stderr.
     pub fn start(gateway: &Gateway, columns: u16, options: &str) -> Option<Terminal> {
         if Command::new("tmux").arg("-V").output().is_err() {
             eprintln!("SKIPPED: there is no tmux");
@@ -156,7 +156,7 @@ impl Terminal {
         }
         let dir = tempfile::tempdir().unwrap();
         let terminal = Terminal { socket: dir.path().join("tmux"), _dir: dir };
-        // The shell around it hears Ctrl-C, too.
+        // The shell around it gets Ctrl-C, too.
         let run = format!("trap : INT; {} {options}; echo exit=$?; exec sleep 1000", gateway.command_line());
         let columns = columns.to_string();
         let started = terminal
@@ -187,7 +187,7 @@ impl Terminal {
         }
     }
 
-    /// Waits for the prompt on an empty line: what is typed earlier may be thrown away by the editor.
+    /// Waits for the prompt on an empty line: the editor may discard what is typed earlier.
     pub fn prompts(&self) {
         eventually("the prompt comes back", LIMIT, || {
             self.screen().lines().rev().find(|line| !line.trim().is_empty()).map(str::trim) == Some(">")
