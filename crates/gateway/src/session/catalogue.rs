@@ -1,8 +1,8 @@
 //! The list of sessions: title, last message, number of messages.
 //!
-//! A list is sorted by the times of files alone; only the sessions of the page that is asked for are
-//! opened. What was found in one is remembered together with the state of its log, and read on from
-//! there when that has changed. Nothing is lost with what is remembered here.
+//! A list is sorted by file times alone; only the sessions on the requested page are opened. A summary is
+//! cached with the state of the session's log. When that has changed, reading continues where it stopped.
+//! The cache can be lost at any time.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -20,23 +20,23 @@ use crate::error::Result;
 use crate::protocol::content;
 use crate::session_id::SessionId;
 
-/// Longest title made from a message, in characters; and longest piece of a last message.
+/// Longest title made from a message, and longest excerpt of a last message, in characters.
 const TITLE: usize = 60;
 const LAST: usize = 200;
 
-/// So many sessions are remembered.
+/// How many summaries are cached before the cache is cleared.
 const MOST: usize = 20_000;
 
 #[derive(Default)]
 pub struct Catalogue(Mutex<HashMap<SessionId, (Stamp, Summary)>>);
 
-/// What a log looked like when its session was read.
+/// Time and size of a log when its session was read.
 type Stamp = (SystemTime, u64);
 
-/// What a list says of a session.
+/// A session's entry in a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// What was read.
+    /// The id up to which the thread has been read.
     upto: i64,
     given: Option<String>,
     first: Option<String>,
@@ -45,16 +45,16 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// What somebody called it, or the beginning of its first message.
+    /// The title that was set, or the beginning of the first message.
     pub fn title(&self) -> String {
         self.given.clone().or_else(|| self.first.clone()).unwrap_or_default()
     }
 
-    /// Reads on in the session's thread.
+    /// Updates the summary with the thread's new events.
     ///
     /// # Errors
     ///
-    /// Those of the thread.
+    /// Errors of the thread.
     pub fn read_on(&mut self, queue: &mut Queue) -> Result<()> {
         let filter = Filter::new("type = 'message' OR subtype = 'title'", Scope::Reading)?;
         let mut selection = Selection { after: self.upto, limit: None, filter };
@@ -81,11 +81,11 @@ impl Summary {
 }
 
 impl Catalogue {
-    /// What a list says of a session.
+    /// The summary of a session; from the cache if its log has not changed.
     ///
     /// # Errors
     ///
-    /// Those of the thread.
+    /// Errors of the thread.
     pub fn summary(&self, root: &Root, listed: &Listed) -> Result<Summary> {
         let stamp = (listed.active, listed.size);
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&listed.id).cloned();
@@ -107,11 +107,11 @@ impl Catalogue {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 
-    /// A page of the list, as `sessions.list` has it.
+    /// A page of the list, as `sessions.list` returns it.
     ///
     /// # Errors
     ///
-    /// The root cannot be read. A session that cannot be read is in the list without its contents.
+    /// The root cannot be read. A session that cannot be read is listed without its contents.
     pub fn page(&self, root: &Root, offset: usize, limit: usize) -> Result<Value> {
         let entries = entries(root)?;
         let shown = entries.iter().skip(offset).take(limit);
@@ -121,17 +121,17 @@ impl Catalogue {
     }
 }
 
-/// Whether the root can be read.
+/// Checks that the root can be read.
 ///
 /// # Errors
 ///
-/// It cannot.
+/// The root cannot be read.
 pub fn readable(root: &Root) -> Result<()> {
     let found = std::fs::read_dir(root.dir()).map(drop);
     found.map_err(|e| crate::error::RequestError::Failed(format!("the sessions cannot be listed: {e}")))
 }
 
-/// All sessions, the last active first.
+/// All sessions, most recently active first.
 pub fn entries(root: &Root) -> Result<Vec<Listed>> {
     root.entries().map_err(|e| crate::error::RequestError::Failed(format!("cannot list the sessions: {e}")))
 }

@@ -1,4 +1,4 @@
-//! What was said in a session, read from its end.
+//! The messages of a session, read from the end.
 
 use serde_json::{Value, json};
 use thread::model::filter::Scope;
@@ -11,10 +11,10 @@ use crate::protocol::content;
 use crate::protocol::event::message_id;
 use crate::storage::Storage;
 
-/// How many ids one step covers.
+/// How many ids one step backwards covers.
 const STEP: i64 = 4096;
 
-/// How much text a page holds, in bytes, unless one message has more: a session may have messages of 16 MiB.
+/// How much text a page has, in bytes, unless one message has more: messages may have up to 16 MiB.
 const PAGE: usize = 1024 * 1024;
 
 /// Messages of a session, and whether there are older ones.
@@ -24,11 +24,11 @@ pub struct Page {
     pub has_more: bool,
 }
 
-/// The last `limit` messages before an event; fewer, but one at least, if they are large.
+/// The last `limit` messages before an event; fewer, but at least one, if they are large.
 ///
 /// # Errors
 ///
-/// Those of the thread.
+/// Errors of the thread.
 pub fn before(queue: &mut Queue, before: i64, limit: usize) -> Result<Page> {
     let wanted = limit + 1;
     let mut ids = newest_matching(queue, "type = 'message'", before - 1, wanted)?;
@@ -58,8 +58,8 @@ pub fn event(queue: &mut Queue, id: i64) -> Result<Option<Event>> {
     Ok(found)
 }
 
-/// The ids of the newest events up to `upto` that match, newest first. Reads backwards, so its cost
-/// follows how far back they are.
+/// The ids of the newest events up to `upto` that match, newest first. Reads backwards, so the cost depends
+/// on how far back they are.
 pub fn newest_matching(queue: &mut Queue, condition: &str, upto: i64, most: usize) -> Result<Vec<i64>> {
     let filter = Filter::new(condition, Scope::Reading)?;
     let filter = filter.ok_or_else(|| RequestError::Failed("an empty condition".into()))?;
@@ -76,11 +76,11 @@ pub fn newest_matching(queue: &mut Queue, condition: &str, upto: i64, most: usiz
     Ok(ids)
 }
 
-/// The id of the event that a client means by a number or by a message's id.
+/// The id of the event for a `seq` or the id of a message.
 ///
 /// # Errors
 ///
-/// It is neither.
+/// The value is neither.
 pub fn place(queue: &mut Queue, value: &Value) -> Result<i64> {
     let unknown = || RequestError::BadParams(format!("there is no message {value}"));
     if let Some(seq) = value.as_i64().filter(|seq| *seq > 0) {
@@ -95,7 +95,7 @@ pub fn place(queue: &mut Queue, value: &Value) -> Result<i64> {
     newest_matching(queue, &condition, i64::MAX, 1)?.first().copied().ok_or_else(unknown)
 }
 
-/// A message as `sessions.history` has it.
+/// A message as `sessions.history` returns it.
 pub fn shown(storage: &Storage, event: &Event) -> Value {
     let (_, entry) = Entry::of(event);
     json!({

@@ -1,8 +1,8 @@
-//! The directory that holds the sessions, and making and removing one.
+//! The directory of the sessions; creating and deleting sessions.
 //!
-//! A session appears in one step, with its agent subscribed: it is made under a name that is no
-//! session's and renamed. It goes in one step, too. What a crash leaves half made or half removed is
-//! cleared away by a later start.
+//! A session appears in one step, with its agent subscribed: it is created under a temporary name and
+//! renamed. It disappears in one step, too. What a crash leaves under temporary names is removed by a later
+//! start.
 
 use std::fs;
 use std::io;
@@ -18,13 +18,13 @@ use crate::agent::Agent;
 use crate::error::{RequestError, Result};
 use crate::session_id::SessionId;
 
-/// What is on its way in or out has a name that begins so.
+/// Prefix of the temporary names.
 const HALF: &str = ".half-";
 
-/// How old something half made has to be before it counts as left by a crash.
+/// Age at which a directory with a temporary name counts as left by a crash.
 const STALE: Duration = Duration::from_secs(3600);
 
-/// How what runs in a session that is removed is ended.
+/// How the handlers of a session that is deleted are stopped.
 const STOP: StopRequest =
     StopRequest { signal: rustix::process::Signal::TERM.as_raw(), kill_after_ms: 5_000, skip: false };
 
@@ -32,7 +32,7 @@ pub struct Root {
     dir: PathBuf,
 }
 
-/// A session's directory, and when something was last said in it.
+/// A session and the state of its log.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
     pub id: SessionId,
@@ -44,9 +44,9 @@ pub struct Entry {
 impl Root {
     /// # Errors
     ///
-    /// The directory cannot be made or read.
+    /// The directory cannot be created or read.
     pub fn open(dir: &Path) -> io::Result<Root> {
-        // What is said in sessions is their owner's alone, unless the directory was made for others, too.
+        // Sessions are private to their owner, unless the directory was made for others, too.
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let root = Root { dir: dir.canonicalize()? };
         for entry in fs::read_dir(&root.dir)?.flatten() {
@@ -71,7 +71,7 @@ impl Root {
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownSession`]; those of the thread.
+    /// [`RequestError::UnknownSession`]; errors of the thread.
     pub fn queue(&self, id: SessionId) -> Result<Queue> {
         Queue::open(self.path_of(id)).map_err(|e| match e {
             Error::NotAThread(_) => RequestError::UnknownSession(id.to_string()),
@@ -79,7 +79,7 @@ impl Root {
         })
     }
 
-    /// Makes a session of a name that a client has chosen.
+    /// Creates a session under an id that may exist already; then it does nothing.
     ///
     /// # Errors
     ///
@@ -88,16 +88,17 @@ impl Root {
         if self.path_of(id).join(thread::files::DB).exists() { Ok(()) } else { self.make(id, agent) }
     }
 
-    /// Makes a session, unless it is there.
+    /// Creates a session. If another gateway creates it at the same time, the first one stays.
     ///
     /// # Errors
     ///
-    /// Those of making a thread, and of subscribing the agent. There is no session then.
+    /// Errors of creating the thread and of subscribing the agent: then there is no session. The root cannot
+    /// be synced: then there is one, but it may not survive a power cut.
     pub fn make(&self, id: SessionId, agent: Option<&Agent>) -> Result<()> {
         let failed =
             |what: &str, e: io::Error| RequestError::Failed(format!("the session cannot be {what}: {e}"));
         let half = self.dir.join(format!("{HALF}{}", SessionId::random()));
-        // By itself: a root that has vanished is not made again below those who look for the old one.
+        // Not with its parents: a root that has vanished must not be created again.
         fs::create_dir(&half)
             .map_err(|e| failed("made", io::Error::new(e.kind(), format!("{}: {e}", self.dir.display()))))?;
         let made = Queue::init(&half).map_err(RequestError::from).and_then(|_| match agent {
@@ -108,7 +109,7 @@ impl Root {
             Ok(()) => {
                 fs::File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(|e| failed("synced", e))
             }
-            // Another gateway was quicker.
+            // Another gateway created it first.
             Err(_) if self.queue(id).is_ok() => {
                 drop(fs::remove_dir_all(&half));
                 Ok(())
@@ -121,15 +122,16 @@ impl Root {
         placed
     }
 
-    /// Ends what runs in a session, then removes it.
+    /// Stops the handlers of a session, then deletes it.
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownSession`]; what runs cannot be ended: then the session stays.
+    /// [`RequestError::UnknownSession`]; a handler cannot be stopped, or the directory not be renamed: then
+    /// the session stays.
     pub fn delete(&self, id: SessionId) -> Result<()> {
         drop(self.queue(id)?);
         let dir = self.path_of(id);
-        // The session's agent first: it starts no further sub-agents then.
+        // The session's agent first, so that it starts no further sub-agents.
         for thread in std::iter::once(dir.clone()).chain(thread_agent::sub_agent::threads_in(&dir)) {
             end_all_in(&thread)?;
         }
@@ -139,7 +141,7 @@ impl Root {
             .map_err(|e| RequestError::Failed(format!("cannot remove the session: {e}")))
     }
 
-    /// One session, for what depends on when something was last said in it.
+    /// The entry of one session.
     ///
     /// # Errors
     ///
@@ -150,14 +152,14 @@ impl Root {
         look(&dir, id).ok_or_else(|| RequestError::UnknownSession(id.to_string()))
     }
 
-    /// All sessions, the last active first.
+    /// All sessions, most recently active first.
     pub fn entries(&self) -> io::Result<Vec<Entry>> {
         let dir = fs::File::open(&self.dir)?;
         let ids: Vec<SessionId> = fs::read_dir(&self.dir)?
             .flatten()
             .filter_map(|entry| SessionId::parse(entry.file_name().to_str()?))
             .collect();
-        // Most of the time goes into looking at the files: of many, on two processors.
+        // Most of the time goes into `stat`: with many sessions, two threads share the work.
         let looked = |ids: &[SessionId]| ids.iter().filter_map(|id| look(&dir, *id)).collect::<Vec<_>>();
         let (first, second) = ids.split_at(if ids.len() < 1000 { 0 } else { ids.len() / 2 });
         let (mut entries, more) = std::thread::scope(|scope| {
@@ -171,7 +173,7 @@ impl Root {
     }
 }
 
-/// Ends what runs in a thread, and lets nothing new begin.
+/// Pauses all consumers of a thread and stops their handlers.
 fn end_all_in(thread: &Path) -> Result<()> {
     let mut queue = Queue::open(thread)?;
     for subscription in queue.store().subscriptions()? {
@@ -182,14 +184,14 @@ fn end_all_in(thread: &Path) -> Result<()> {
     Ok(())
 }
 
-/// One call for each of perhaps ten thousand.
+/// The state of a session's log. One system call as a rule, since there may be ten thousand sessions.
 fn look(root: &fs::File, id: SessionId) -> Option<Entry> {
     let about = rustix::fs::statat(
         root,
         format!("{id}/{}", thread::files::JSONL),
         rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
     );
-    // Between two sealed files there is none for a moment.
+    // While the log is being sealed there is none for a moment.
     let about = about.or_else(|_| {
         rustix::fs::statat(root, format!("{id}/{}", thread::files::DB), rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
     });

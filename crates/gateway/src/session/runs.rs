@@ -1,7 +1,7 @@
-//! Which runs of a session are not over, and in which order they get their turn.
+//! The open runs of a session, and the order in which they are executed.
 //!
-//! A run is over with its ending. The agent's cursor stands before the first message whose run is not
-//! over, so what is read of a thread to learn this begins there.
+//! A run is open until the event that ends it. The agent's cursor is before the first message whose run is
+//! open, so reading starts there.
 
 use std::collections::BTreeMap;
 
@@ -15,21 +15,21 @@ use thread_agent::conversation::{Entry, Priority};
 use crate::agent;
 use crate::error::Result;
 
-/// What of a thread tells about its runs: all but the pieces.
+/// The events that change the state of runs.
 const TELLING: &str = "type = 'message' OR subtype IN ('run', 'error', 'cancelled')";
 
-/// A message whose run is not over.
+/// A message whose run is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Open {
     pub run_id: String,
     pub priority: Priority,
     /// When its message was stored.
     pub since: String,
-    /// It has begun.
+    /// Whether the run has started.
     pub begun: bool,
 }
 
-/// How a run ended, and its attempts began.
+/// How an event changed the state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     Spoken,
@@ -39,19 +39,19 @@ pub enum Change {
     Cancelled,
 }
 
-/// The runs that are not over, by the ids of their messages.
+/// The open runs, by the ids of their messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Runs(BTreeMap<i64, Open>);
 
 impl Runs {
-    /// The runs of a thread, as far as it has been read, and up to which id that is.
+    /// Reads the open runs of a thread. Also returns the id up to which it was read.
     ///
     /// # Errors
     ///
-    /// Those of the thread.
+    /// Errors of the thread.
     pub fn of(queue: &mut Queue) -> Result<(Runs, i64)> {
         let mut runs = Runs::default();
-        // Without an agent nobody takes a message, and none stands in the way of another.
+        // Without an agent, messages start no runs.
         let Some(cursor) = cursor(queue)? else { return Ok((runs, queue.newest()?.0)) };
         let filter = Filter::new(TELLING, Scope::Reading)?;
         let mut selection = Selection { after: cursor, limit: None, filter };
@@ -63,13 +63,13 @@ impl Runs {
         Ok((runs, selection.after))
     }
 
-    /// Takes note of an event. Returns what it changed.
+    /// Applies an event. Returns what it changed.
     pub fn apply(&mut self, event: &Event) -> Option<Change> {
         let (run_id, entry) = Entry::of(event);
         self.apply_entry(event, run_id.as_deref(), &entry)
     }
 
-    /// As [`Runs::apply`], for an event that has been read already.
+    /// As [`Runs::apply`], for an event that has been parsed already.
     pub fn apply_entry(&mut self, event: &Event, run_id: Option<&str>, entry: &Entry) -> Option<Change> {
         match entry {
             Entry::Message(message) => {
@@ -88,7 +88,7 @@ impl Runs {
                 run.begun = true;
                 return changed.then_some(Change::Begun);
             }
-            // It waits for its next turn.
+            // The run was interrupted, and is queued again.
             Entry::Error { retryable: true, interrupted_by: Some(_), reply_to: Some(id), .. } => {
                 self.0.get_mut(id)?.begun = false;
                 return Some(Change::Spoken);
@@ -103,45 +103,45 @@ impl Runs {
         })
     }
 
-    /// Forgets what the agent has acknowledged: a cursor that somebody set forward.
+    /// Removes runs that the agent has acknowledged. They end this way if its cursor is set forward by hand.
     pub fn acknowledged(&mut self, cursor: i64) {
         self.0 = self.0.split_off(&(cursor + 1));
     }
 
-    /// The run under way.
+    /// The active run, with the id of its message.
     pub fn active(&self) -> Option<(i64, &Open)> {
         self.0.iter().find(|(_, run)| run.begun).map(|(id, run)| (*id, run))
     }
 
-    /// The messages in the order in which they get their turn, the one under way first.
+    /// The ids of messages in the order of their runs, the active one first.
     pub fn in_order(&self) -> Vec<i64> {
         let mut order: Vec<_> = self.0.iter().map(|(id, run)| (!run.begun, run.priority, *id)).collect();
         order.sort_unstable();
         order.into_iter().map(|(.., id)| id).collect()
     }
 
-    /// How many stand before a message; `None` if its run is over.
+    /// How many runs are ahead of a message's; `None` if that is over.
     pub fn position(&self, id: i64) -> Option<usize> {
         self.in_order().iter().position(|other| *other == id)
     }
 
-    /// The messages of the runs that are called so.
+    /// The ids of the messages whose runs have this id.
     pub fn named<'r>(&'r self, run_id: &'r str) -> impl Iterator<Item = i64> + 'r {
         self.0.iter().filter(move |(_, run)| run.run_id == run_id).map(|(id, _)| *id)
     }
 
-    /// How many have not begun.
+    /// How many runs are queued.
     pub fn queued(&self) -> usize {
         self.0.values().filter(|run| !run.begun).count()
     }
 
-    /// When the message of the oldest that has not begun was stored.
+    /// When the oldest queued message was stored.
     pub fn oldest_queued(&self) -> Option<&str> {
         self.0.values().find(|run| !run.begun).map(|run| &*run.since)
     }
 }
 
-/// The cursor of the session's agent; `None` if it has none.
+/// The cursor of the session's agent; `None` if there is no agent.
 pub fn cursor(queue: &mut Queue) -> Result<Option<i64>> {
     Ok(queue.store().subscription(&agent::consumer())?.map(|subscription| subscription.last_acked_id))
 }

@@ -1,4 +1,4 @@
-//! Looking for sessions by a word, or by the day of their last activity.
+//! Searching sessions by text, or by the day of their last activity.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use super::root::Root;
 use crate::error::Result;
 use crate::protocol::content;
 
-/// How long a search looks.
+/// How long a search may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How much of a text is shown on either side of what matched, in characters.
+/// How much text is shown on either side of a match, in characters.
 const AROUND: usize = 40;
 
-/// Days of last activity, by this machine's calendar; weeks begin on Monday.
+/// Days of last activity, in local time; weeks begin on Monday.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Period {
@@ -31,7 +31,7 @@ pub enum Period {
 }
 
 impl Period {
-    /// The first day, and the first one after.
+    /// The first day, and the day after the last.
     fn range(self, today: NaiveDate) -> (NaiveDate, NaiveDate) {
         let back = |from: NaiveDate, days| from.checked_sub_days(Days::new(days)).unwrap_or(from);
         let tomorrow = today.succ_opt().unwrap_or(today);
@@ -50,7 +50,7 @@ impl Period {
     }
 }
 
-/// Sessions whose title or messages contain a text, whatever its case, the last active first.
+/// Sessions whose title or messages contain `query`, ignoring case, most recently active first.
 ///
 /// # Errors
 ///
@@ -102,7 +102,7 @@ pub fn search(
             }
             sessions.push(shown);
         } else if query.is_some() {
-            // More would only be counted, at the price of reading them.
+            // Further matches would only be counted, at the cost of reading all sessions.
             break;
         }
     }
@@ -139,11 +139,11 @@ fn find(queue: &mut Queue, query: &str, until: Instant) -> Result<Found> {
     }
 }
 
-/// The piece of a text in which `query` (in lower case) occurs.
+/// The part of a text around the first match of `query`, which is in lower case.
 fn around(text: &str, query: &str) -> Option<String> {
     let lower = text.to_lowercase();
     let at = lower.find(query)?;
-    // Lower case may be longer or shorter, so the place is counted in characters, roughly.
+    // Lower case may be longer or shorter, so the position is only approximate.
     let before = lower[..at].chars().count().saturating_sub(AROUND);
     let piece: String = text.chars().skip(before).take(2 * AROUND + query.chars().count()).collect();
     Some(content::beginning(&piece, 2 * AROUND + query.chars().count()))

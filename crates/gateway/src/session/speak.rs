@@ -1,8 +1,8 @@
-//! What a client puts into a session: messages, requests for an end, titles, answers to questions.
+//! What clients write to a session: messages, cancellations, titles, answers to permission requests.
 //!
-//! A message is stored, and the consumers that wait for it are started, before its client hears that it
-//! was accepted. A gateway that is killed before that leaves a client without an answer, which sends the
-//! message again under the same key and finds it stored.
+//! A message is stored, and the consumers that wait for it are started, before its client gets the response.
+//! If the gateway is killed before that, the client gets none, sends the message again with the same key, and
+//! the stored one is found.
 
 use serde_json::{Map, Value};
 use thread::run::Launcher;
@@ -17,13 +17,13 @@ use crate::protocol::content;
 use crate::session_id::SessionId;
 use crate::storage::{Storage, parts};
 
-/// Longest key that a client may give, in bytes.
+/// Longest idempotency key, in bytes.
 pub const MAX_KEY: usize = 512;
 
-/// Who speaks.
+/// A client, as the author of what it sends.
 #[derive(Debug, Clone)]
 pub struct Speaker {
-    /// Chosen by the client, or for it.
+    /// The client's id: its own, or one that was assigned.
     pub client: String,
     pub client_type: String,
 }
@@ -34,26 +34,26 @@ pub struct Spoken {
     /// Text, or the JSON text of content parts.
     pub content: String,
     pub priority: Priority,
-    /// Free keys, kept and handed on.
+    /// Keys of the client's choice, stored with the message.
     pub metadata: Map<String, Value>,
-    /// A second message with the same key is the same message, sent again.
+    /// Idempotency key: a second message with the same key is a resend.
     pub key: Option<String>,
-    /// A name of the run that its client has chosen.
+    /// An id for the run, if the client has chosen one.
     pub run_id: Option<String>,
     pub message_id: Option<String>,
 }
 
-/// A message that is stored.
+/// A stored message.
 #[derive(Debug, Clone)]
 pub struct Accepted {
     pub event: i64,
     pub run_id: String,
-    /// How many runs stand before it; `None` if it is over already.
+    /// How many runs are ahead of it; `None` if its run is over, or there is no agent.
     pub position: Option<usize>,
 }
 
 impl Speaker {
-    /// The source of what it says in a session.
+    /// The source of its events in a session.
     pub fn source(&self, session: SessionId) -> String {
         format!("external:gateway:{}:dm:{session}:{}", segment(&self.client_type), segment(&self.client))
     }
@@ -67,11 +67,11 @@ fn segment(text: &str) -> String {
     if segment.is_empty() { "default".to_owned() } else { segment }
 }
 
-/// Takes the urls of a message's attachments apart.
+/// Extracts the attachments of a message, as [`parts::take_apart`] does.
 ///
 /// # Errors
 ///
-/// One of them is refused.
+/// An attachment is refused.
 pub fn take_attachments(
     storage: &Storage,
     own: &[String],
@@ -90,7 +90,7 @@ pub fn take_attachments(
 ///
 /// # Errors
 ///
-/// [`RequestError::KeyConflict`]; those of the thread.
+/// [`RequestError::KeyConflict`]; errors of the thread.
 pub fn message(
     queue: &mut Queue,
     launcher: &Launcher,
@@ -118,7 +118,7 @@ pub fn message(
     }
     let pushed = match queue.push(&event) {
         Ok(pushed) => pushed.id,
-        // Another client under another name, or the same with another: what counts is what was said.
+        // A resend under another client id or with other metadata is another event: compare what was said.
         Err(Error::KeyConflict { id, .. }) => match history::event(queue, id)? {
             Some(stored) if is_resend(&stored, &message) => id,
             _ => return Err(RequestError::KeyConflict(spoken.key.unwrap_or_default())),
@@ -135,11 +135,11 @@ fn is_resend(stored: &Event, message: &Message) -> bool {
     said.content == message.content && said.priority == message.priority && run_id == message.run_id
 }
 
-/// Asks for the end of a run.
+/// Requests the cancellation of a run.
 ///
 /// # Errors
 ///
-/// [`RequestError::UnknownRun`]; those of the thread.
+/// [`RequestError::UnknownRun`]; errors of the thread.
 pub fn cancel(queue: &mut Queue, launcher: &Launcher, source: &str, run_id: &str) -> Result<()> {
     let (runs, _) = Runs::of(queue)?;
     if runs.named(run_id).next().is_none() {
@@ -149,21 +149,21 @@ pub fn cancel(queue: &mut Queue, launcher: &Launcher, source: &str, run_id: &str
     push(queue, launcher, &event)
 }
 
-/// Gives a session a title.
+/// Sets the title of a session.
 ///
 /// # Errors
 ///
-/// Those of the thread.
+/// Errors of the thread.
 pub fn title(queue: &mut Queue, launcher: &Launcher, source: &str, title: &str) -> Result<()> {
     let event = conversation::title(source, title).map_err(Error::from)?;
     push(queue, launcher, &event)
 }
 
-/// Answers a question of the agent.
+/// Answers a permission request of the agent.
 ///
 /// # Errors
 ///
-/// [`RequestError::UnknownPermission`], a choice that is none; those of the thread.
+/// [`RequestError::UnknownPermission`]; the choice was not offered; errors of the thread.
 pub fn permission(
     queue: &mut Queue,
     launcher: &Launcher,

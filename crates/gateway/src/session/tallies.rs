@@ -1,7 +1,7 @@
-//! What the runs of all sessions add up to.
+//! Figures on the runs of all sessions.
 //!
-//! It is read from the sessions, so it is right whichever process runs them. Each session's tally is kept
-//! with the state of its log, and read on when that has changed.
+//! They are read from the sessions, so they are right whichever processes execute the runs. A session's tally
+//! is cached with the state of its log. When that has changed, reading continues where it stopped.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -19,10 +19,10 @@ use super::runs::Runs;
 use crate::error::Result;
 use crate::session_id::SessionId;
 
-/// How long to read; the rest is left to the next time, and counted.
+/// How long to read; sessions left unread are counted, and read the next time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a log looked like when its session was read.
+/// Time and size of a log when its session was read.
 type Stamp = (SystemTime, u64);
 
 /// The stamp of a session that has not been read.
@@ -31,7 +31,7 @@ const NEVER: Stamp = (SystemTime::UNIX_EPOCH, 0);
 #[derive(Default)]
 pub struct Tallies(Mutex<HashMap<SessionId, (Stamp, Tally)>>);
 
-/// What is known of a session's runs.
+/// Figures on the runs of a session.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
     upto: i64,
@@ -40,7 +40,7 @@ pub struct Tally {
     pub cancelled: u64,
     pub queued: usize,
     pub running: usize,
-    /// When the oldest that waits was stored.
+    /// When the oldest queued message was stored.
     pub oldest: Option<String>,
 }
 
@@ -68,7 +68,7 @@ impl Tally {
     }
 }
 
-/// All sessions together.
+/// The totals of all sessions.
 #[derive(Default)]
 pub struct Sum {
     pub sessions: usize,
@@ -77,7 +77,7 @@ pub struct Sum {
 }
 
 impl Tallies {
-    /// Reads what is new, for [`PATIENCE`] at most.
+    /// Reads new events, for [`PATIENCE`] at most. Returns the totals.
     ///
     /// # Errors
     ///
