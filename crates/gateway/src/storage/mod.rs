@@ -1,7 +1,7 @@
-//! Attachments: files that clients upload, kept beside the sessions and handed out by signed urls.
+//! Attachments: files that clients upload, kept beside the sessions and served under signed URLs.
 //!
 //! A URL is signed for an hour and works for anybody who has it. Only its bucket and path are stored; a
-//! client that asks for the message later gets it with a new signature.
+//! client that reads the message later gets the URL with a new signature.
 
 pub mod parts;
 pub mod sign;
@@ -18,27 +18,27 @@ use crate::access::token::secret_of;
 use crate::error::StartError;
 use sign::Signer;
 
-/// The bucket for what clients upload.
+/// The bucket of uploaded files.
 pub const BUCKET: &str = "attachments";
 
-/// The file below the root with the key that urls are signed with.
+/// The file in the root with the key that signs URLs.
 const KEY: &str = "signing-key";
 
 pub struct Storage {
-    /// What lies in the folder below the root: all attachments.
+    /// The folder below the root. It has all attachments that were uploaded here.
     files: LocalFileSystem,
     dir: PathBuf,
-    /// Where they are kept, if not there. What lies in the folder is then for agents, which open files.
+    /// The remote store, if there is one. The folder then has copies for agents, which open files.
     remote: Option<Arc<dyn ObjectStore>>,
     pub signer: Signer,
-    /// Origins of other stores, whose urls are taken apart in the same way and left to them.
+    /// Origins of other stores. Their URLs are parsed in the same way, but neither verified nor signed.
     pub others: Vec<String>,
 }
 
 impl Storage {
     /// # Errors
     ///
-    /// The storage is none, or cannot be used.
+    /// The URL is not that of a storage, or the storage cannot be used.
     pub fn open(root: &Path, url: Option<&str>, others: Vec<String>) -> Result<Storage, StartError> {
         let signer = Signer::new(secret_of(&root.join(KEY))?.as_bytes());
         let remote = url.map(remote).transpose()?;
@@ -55,7 +55,7 @@ impl Storage {
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// Errors of the store.
     pub async fn get(&self, object: &Object) -> Result<Option<GetResult>, object_store::Error> {
         let location = object.location();
         let found = match &self.remote {
@@ -69,11 +69,11 @@ impl Storage {
         }
     }
 
-    /// Stores an object. When this returns its file survives a power cut.
+    /// Stores an object. Once this has returned, the local file survives a power cut.
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// Errors of the store.
     pub async fn put(&self, object: &Object, bytes: axum::body::Bytes) -> Result<(), object_store::Error> {
         let (location, payload) = (object.location(), PutPayload::from_bytes(bytes));
         if let Some(remote) = &self.remote {
@@ -92,7 +92,7 @@ impl Storage {
         synced.await.map_err(|e| failed(e.into()))?.map_err(|e| failed(e.into()))
     }
 
-    /// The file of an object that was uploaded here.
+    /// The local file of an object that was uploaded here.
     pub fn file_of(&self, object: &Object) -> PathBuf {
         self.dir.join(&object.bucket).join(&object.path)
     }
@@ -100,7 +100,7 @@ impl Storage {
 
 #[cfg(feature = "s3")]
 fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, StartError> {
-    // Somebody waits for the answer.
+    // A client is waiting for the response.
     let retry = object_store::RetryConfig {
         max_retries: 3,
         retry_timeout: std::time::Duration::from_secs(20),
@@ -137,7 +137,7 @@ fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, StartError> {
     ))
 }
 
-/// The name of a stored file. Neither part can lead out of the storage.
+/// The name of a stored file. Neither part can escape from the storage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Object {
     pub bucket: String,
@@ -145,7 +145,8 @@ pub struct Object {
 }
 
 impl Object {
-    /// `None` if one of them is empty, or has a segment that is, or that leads elsewhere.
+    /// `None` if a segment is empty, begins with a dot, or has other characters than ASCII letters, digits
+    /// and `-_.`, or if the path has more than 1024 bytes.
     pub fn new(bucket: &str, path: &str) -> Option<Object> {
         let plain = |segment: &str| {
             !segment.is_empty()
@@ -156,7 +157,7 @@ impl Object {
         fits.then(|| Object { bucket: bucket.to_owned(), path: path.to_owned() })
     }
 
-    /// Bucket and path in one, as it stands in urls.
+    /// Bucket and path in one, as in URLs.
     pub fn name(&self) -> String {
         format!("{}/{}", self.bucket, self.path)
     }

@@ -1,5 +1,5 @@
 //! Attachments in the content parts of a message: `{"type":"binary","mimeType","url"}`, or
-//! `{"type":"image","source":{"type":"url","value","mimeType"}}` and its like.
+//! `{"type":"image","source":{"type":"url","value","mimeType"}}` and the like.
 
 use serde_json::{Map, Value, json};
 use thread_agent::attachments::{ATTACHMENTS, FILES};
@@ -8,12 +8,12 @@ use super::sign::PREFIX;
 use super::{Object, Storage};
 use crate::error::{RequestError, Result};
 
-/// Takes the urls of a message's attachments apart: the parts keep them without their signatures, and
-/// `metadata` gets what they stand for.
+/// Extracts the attachments of a message: removes the signatures from their URLs in `parts`, and adds the
+/// files to `metadata`.
 ///
 /// # Errors
 ///
-/// A url that is not signed by this gateway, has expired, or is of an origin that is neither its own
+/// A URL that was not signed by this gateway, has expired, or has an origin that is neither the gateway's own
 /// nor named by `--storage-origin`.
 pub fn take_apart(
     storage: &Storage,
@@ -37,7 +37,7 @@ pub fn take_apart(
         *url = format!("{origin}{PREFIX}{}", object.name());
     }
     let one_or_all = |mut all: Vec<Value>| if all.len() == 1 { all.remove(0) } else { Value::Array(all) };
-    // What is not an attachment of this message is not to look like one.
+    // A client must not name other files by setting these keys itself.
     metadata.shift_remove(ATTACHMENTS);
     metadata.shift_remove(FILES);
     if !taken.is_empty() {
@@ -49,7 +49,7 @@ pub fn take_apart(
     Ok(())
 }
 
-/// Signs the urls of a stored message's attachments anew.
+/// Signs the URLs of a stored message's attachments anew.
 pub fn sign(storage: &Storage, content: &mut Value) {
     for part in content.as_array_mut().into_iter().flatten() {
         let Some((url, _)) = url_of(part) else { continue };
@@ -60,7 +60,7 @@ pub fn sign(storage: &Storage, content: &mut Value) {
     }
 }
 
-/// The url of an attachment, and its type as far as its message says.
+/// The URL of an attachment, and its MIME type if the part has one.
 fn url_of(part: &mut Value) -> Option<(&mut String, Value)> {
     let kind = part.get("type")?.as_str()?.to_owned();
     let (holder, keys) = match kind.as_str() {
@@ -82,7 +82,7 @@ fn url_of(part: &mut Value) -> Option<(&mut String, Value)> {
     }
 }
 
-/// The origin (empty if there is none), object and token of a signed url.
+/// The origin (empty if there is none), object and token of a signed URL.
 fn split(url: &str) -> Option<(String, Object, &str)> {
     let (origin, rest) = match url.split_once("://") {
         Some((scheme, rest)) => {

@@ -1,4 +1,4 @@
-//! Signatures of urls: a JSON web token that names the object and when it expires.
+//! Signatures of URLs: JSON Web Tokens with the object and the time of expiry.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::Object;
 
-/// How long a signature is good.
+/// How long a signature is valid.
 const LIFETIME: Duration = Duration::from_secs(3600);
 
-/// Where signed urls begin, behind the origin.
+/// What the path of a signed URL begins with.
 pub const PREFIX: &str = "/storage/v1/object/sign/";
 
 pub struct Signer {
@@ -40,7 +40,7 @@ impl Signer {
         Signer { encode: EncodingKey::from_secret(secret), decode: DecodingKey::from_secret(secret) }
     }
 
-    /// The path and query of a signed url.
+    /// The path and query of a signed URL.
     pub fn url(&self, object: &Object) -> String {
         self.url_at(object, SystemTime::now())
     }
@@ -48,7 +48,7 @@ impl Signer {
     fn url_at(&self, object: &Object, now: SystemTime) -> String {
         let iat = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let claims = Claims { url: object.name(), iat, exp: iat + LIFETIME.as_secs() };
-        // Signing with a key in memory does not fail; a url without a token is refused.
+        // Signing with a key in memory does not fail; if it did, a URL without a token would be refused.
         let token =
             jsonwebtoken::encode(&Header::new(Algorithm::HS256), &claims, &self.encode).unwrap_or_default();
         format!("{PREFIX}{}?token={token}", object.name())
@@ -56,7 +56,7 @@ impl Signer {
 
     /// # Errors
     ///
-    /// The token is not this gateway's for this object, or has expired.
+    /// The token was not issued by this gateway for this object, or has expired.
     pub fn check(&self, object: &Object, token: &str) -> Result<(), BadSignature> {
         let mut validation = Validation::new(Algorithm::HS256);
         validation.leeway = 0;
@@ -86,7 +86,7 @@ mod tests {
         let ago = |seconds| SystemTime::now() - Duration::from_secs(seconds);
         assert_eq!(signer.check(&a, &token(signer.url_at(&a, ago(3590)))), Ok(()));
         assert_eq!(signer.check(&a, &token(signer.url_at(&a, ago(3601)))), Err(BadSignature::Expired));
-        // Somebody else's idea of what an unsigned token is.
+        // A token with `"alg":"none"`.
         let none = "eyJhbGciOiJub25lIn0.eyJ1cmwiOiJ4L2EiLCJpYXQiOjEsImV4cCI6OTk5OTk5OTk5OTl9.";
         assert_eq!(signer.check(&a, none), Err(BadSignature::Foreign));
     }
