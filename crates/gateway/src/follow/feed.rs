@@ -1,4 +1,4 @@
-//! What a follower hands to one client: events in their order, and how much of it waits.
+//! The queue from a follower to one client: events in order, and how many bytes are waiting.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,14 +13,14 @@ use crate::protocol::event::Shown;
 use crate::session_id::SessionId;
 use crate::storage::Storage;
 
-/// A stored event that is on its way to clients.
+/// A stored event on its way to clients.
 pub struct Told {
     pub event: Event,
     pub run_id: Option<String>,
     pub entry: Entry,
-    /// Who caused it, if it was a client and clients are told of it.
+    /// The client that caused it, if it was a client and the event is one that clients see.
     client: Option<String>,
-    /// The frame for others, and the one for the client that caused it.
+    /// The frame for others, and the one for the client that caused it. `None` if clients do not see it.
     frames: Option<(Utf8Bytes, Option<Utf8Bytes>)>,
 }
 
@@ -35,52 +35,53 @@ impl Told {
         Told { event, run_id, entry, client: shown.and_then(|shown| shown.client), frames }
     }
 
-    /// The frame for a client; `None` if it is not told of this.
+    /// The frame for a client; `None` if clients do not see the event.
     pub fn frame_for(&self, client: &str) -> Option<Utf8Bytes> {
         let (others, own) = self.frames.as_ref()?;
         let is_own = self.client.as_deref() == Some(client);
         Some(own.as_ref().filter(|_| is_own).unwrap_or(others).clone())
     }
 
-    /// About how many bytes it keeps from being freed.
+    /// About how many bytes of memory it takes.
     pub fn size(&self) -> usize {
         self.frames.as_ref().map_or(0, |(frame, _)| frame.len()) + self.event.content.len() + 256
     }
 }
 
-/// Messages in the order in which they get their turn, the one whose run is under way first.
+/// Messages in the order of their runs, the active one first.
 pub struct Order {
-    /// What had been read of the thread.
+    /// The id up to which the thread had been read.
     pub upto: i64,
     pub ids: Vec<i64>,
 }
 
-/// What reaches a client of a session.
+/// An update for a client in a session.
 #[derive(Clone)]
 pub enum Live {
     Event(Arc<Told>),
-    /// The order of turns has changed.
+    /// The order of runs has changed.
     Order(Arc<Order>),
-    /// Something that is no event of the session's thread.
+    /// A frame that is not an event of the session's thread.
     Notice(Utf8Bytes),
     /// The session was removed.
     Deleted,
 }
 
-/// One frame may be larger than all that may wait, and has to get through with others behind it.
+/// At most this much of one frame is counted: it may exceed the whole limit, and must get through with
+/// others behind it.
 const MOST_COUNTED: usize = MAX_BACKLOG / 2;
 
-/// How many bytes wait for a client, wherever they do.
+/// How many bytes are waiting for a client, in its feed and its outbox.
 #[derive(Default)]
 pub struct Backlog {
     bytes: AtomicUsize,
     over: AtomicBool,
-    /// Told once it is too much.
+    /// Notified once the limit is exceeded.
     pub overflow: Notify,
 }
 
 impl Backlog {
-    /// Counts bytes that wait. Returns whether they still may.
+    /// Adds waiting bytes. Returns false once the limit has been exceeded.
     pub fn add(&self, bytes: usize) -> bool {
         let counted = bytes.min(MOST_COUNTED);
         let waiting = self.bytes.fetch_add(counted, Ordering::Relaxed) + counted;
@@ -99,14 +100,14 @@ impl Backlog {
     }
 }
 
-/// The follower's end.
+/// The follower's end of a feed.
 pub struct Sink {
     pub sender: mpsc::UnboundedSender<Live>,
     pub backlog: Arc<Backlog>,
 }
 
 impl Sink {
-    /// Hands something over. Returns false when nobody wants any more.
+    /// Queues an update. Returns false if the client is gone, or reads too slowly.
     pub fn send(&self, live: Live) -> bool {
         let size = size_of(&live);
         if !self.backlog.add(size) {
@@ -129,7 +130,7 @@ pub fn size_of(live: &Live) -> usize {
     }
 }
 
-/// The client's end.
+/// The client's end of a feed.
 pub struct Feed {
     pub receiver: mpsc::UnboundedReceiver<Live>,
     pub backlog: Arc<Backlog>,

@@ -1,4 +1,4 @@
-//! The follower of one session.
+//! The follower of one session: reads its new events and sends them to the clients in it.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -27,13 +27,13 @@ use crate::storage::Storage;
 /// How long a database stays open after the last event.
 const LINGER: Duration = Duration::from_secs(3);
 
-/// A page of reading ends at about so many bytes.
+/// About how many bytes a page has.
 const PAGE: usize = 256 * 1024;
 
 /// How long to wait after a failed read.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What all followers work with.
+/// What all followers share.
 pub struct Context {
     pub root: Arc<Root>,
     pub launcher: Launcher,
@@ -48,16 +48,16 @@ pub struct Follower {
 }
 
 struct Inner {
-    /// Everybody has been told up to this id.
+    /// All members have been sent the events up to this id.
     upto: i64,
     runs: Runs,
     members: Vec<Member>,
     next_key: u64,
-    /// Calls of tools that have no result yet.
+    /// The ids of tool calls that have no result yet.
     calls: HashSet<String>,
-    /// Somebody passes on what the sub-agents of these say.
+    /// Whether a task relays the output of sub-agents that work for these calls.
     passes_on: bool,
-    /// Nobody may enter any more.
+    /// Set once the follower stops accepting members.
     ended: bool,
 }
 
@@ -66,10 +66,10 @@ struct Member {
     sink: Sink,
 }
 
-/// Being in a session; dropping it leaves.
+/// A client's place in a session; dropping it leaves the session.
 pub struct Membership {
     pub session: SessionId,
-    /// What comes after this id comes by the feed.
+    /// Events after this id come by the feed.
     pub upto: i64,
     pub feed: Feed,
     follower: Arc<Follower>,
@@ -93,17 +93,17 @@ impl Drop for Membership {
 }
 
 impl Follower {
-    /// Begins to follow a session, and wakes its agent: where a gateway was killed between storing a
-    /// message and starting the consumers that wait for it, coming back makes up for it.
+    /// Starts to follow a session, and wakes its agent: a gateway may have been killed between storing a
+    /// message and starting the consumers that wait for it.
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownSession`]; those of the thread.
+    /// [`RequestError::UnknownSession`]; errors of the thread.
     pub async fn new(context: &Arc<Context>, session: SessionId) -> Result<(Arc<Follower>, Queue)> {
         let own = context.clone();
         blocking(move || {
             let mut queue = own.root.queue(session)?;
-            // Watched before it is read: what comes in between rings.
+            // Watch before reading, so that events stored in between are noticed.
             let bell = own.notices.watch(&queue);
             let (runs, upto) = Runs::of(&mut queue)?;
             speak::wake(&mut queue, &own.launcher, "self");
@@ -115,7 +115,7 @@ impl Follower {
         .await
     }
 
-    /// Enters; `None` if the follower has ended.
+    /// Adds a member; `None` if the follower has ended.
     pub fn enter(self: &Arc<Follower>, backlog: Arc<Backlog>) -> Option<Membership> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let mut inner = self.inner();
@@ -132,17 +132,17 @@ impl Follower {
         Some(Membership { session: self.session, upto, feed, follower: self.clone(), key })
     }
 
-    /// How many clients are in the session; one that is there twice counts twice.
+    /// How many clients are in the session; one with two connections counts twice.
     pub fn clients(&self) -> usize {
         self.inner().members.len()
     }
 
-    /// What is known of its runs.
+    /// Gives access to the session's runs.
     pub fn with_runs<T>(&self, look: impl FnOnce(&Runs) -> T) -> T {
         look(&self.inner().runs)
     }
 
-    /// Hands frames that are no events of the thread to everybody.
+    /// Sends frames that are not events of the thread to all members.
     pub fn notice(&self, frames: Vec<Utf8Bytes>) {
         let mut inner = self.inner();
         for frame in frames {
@@ -150,15 +150,15 @@ impl Follower {
         }
     }
 
-    /// The calls that have no result yet; `None` if there are none, or nobody is left, and then nobody
-    /// passes on any more what sub-agents say.
+    /// The tool calls that have no result yet. `None` if there are none or no members are left; then the
+    /// relay of sub-agents' output counts as ended.
     pub fn open_calls(&self) -> Option<HashSet<String>> {
         let mut inner = self.inner();
         inner.passes_on = !inner.calls.is_empty() && !inner.members.is_empty() && !inner.ended;
         inner.passes_on.then(|| inner.calls.clone())
     }
 
-    /// Whether somebody has to begin to pass on what sub-agents say.
+    /// Whether the relay of sub-agents' output has to be started; from then on it counts as running.
     fn has_new_calls(&self) -> bool {
         let mut inner = self.inner();
         let new = !inner.passes_on && !inner.calls.is_empty() && !inner.members.is_empty();
@@ -166,7 +166,7 @@ impl Follower {
         new
     }
 
-    /// The session is gone: everybody is told, and nobody follows any more.
+    /// Tells all members that the session is gone, and ends the follower.
     pub fn deleted(&self) {
         let mut inner = self.inner();
         inner.tell(&Live::Deleted);
@@ -179,14 +179,14 @@ impl Follower {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the follower has nobody left, or has ended: then it ends.
+    /// Whether the follower has ended. Ends it if no members are left.
     fn is_over(&self) -> bool {
         let mut inner = self.inner();
         inner.ended |= inner.members.is_empty();
         inner.ended
     }
 
-    /// Hands a page to everybody.
+    /// Sends a page to all members.
     fn tell(&self, storage: &Storage, page: Page) {
         let told: Vec<Arc<Told>> =
             page.events.into_iter().map(|event| Arc::new(Told::new(storage, self.session, event))).collect();
@@ -219,16 +219,16 @@ impl Inner {
     }
 }
 
-/// What is new in a thread.
+/// New events of a thread.
 struct Page {
     events: Vec<Event>,
     upto: i64,
-    /// The agent's cursor, if it is worth a look.
+    /// The agent's cursor; only read if a run may have ended.
     cursor: Option<i64>,
     remaining: Remaining,
 }
 
-/// The calls that have no result yet, as far as the last events tell.
+/// The tool calls that have no result yet, according to the last events.
 fn open_calls(queue: &mut Queue, upto: i64) -> Result<HashSet<String>> {
     const LOOKED_AT: usize = 50;
     let mut calls = HashSet::new();
@@ -261,11 +261,11 @@ fn read(queue: &mut Queue, after: i64) -> Result<Page> {
     Ok(Page { events, upto: selection.after, cursor, remaining })
 }
 
-/// Reads and tells what is new, for as long as somebody is there.
+/// Reads new events and sends them to the members, until there are none left.
 pub async fn follow(context: &Arc<Context>, follower: &Arc<Follower>, queue: Queue) {
     let session = follower.session;
     let mut queue = Some(queue);
-    // The client that asked for it is about to come in.
+    // The client that caused the start is about to enter.
     timeout(LINGER, follower.bell.rings.notified()).await.ok();
     while !follower.is_over() {
         let after = follower.inner().upto;
@@ -308,11 +308,11 @@ pub async fn follow(context: &Arc<Context>, follower: &Arc<Follower>, queue: Que
             }
         };
         if remaining == Remaining::None && timeout(LINGER, follower.bell.rings.notified()).await.is_err() {
-            // Nothing was said for a while: the next event finds the database closed.
+            // Idle: the database is closed until the next event.
             queue = None;
             follower.bell.rings.notified().await;
         }
     }
-    // Closing may write to the disk, too.
+    // Closing the database may write to the disk, too.
     drop(tokio::task::spawn_blocking(move || drop(queue)).await);
 }

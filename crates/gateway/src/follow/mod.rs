@@ -1,9 +1,9 @@
-//! Following sessions: one reader for each that somebody is in, from disk, for all who are in it.
+//! Following sessions: one reader for each session with clients, shared by all of them.
 //!
-//! A follower holds what it has read up to and who is in the session; all else is in the thread. It
-//! reads what is new when its bell rings and hands it to everybody, in the order of ids. A client that
-//! comes in learns, under the same lock, how far the others have got: what is before that it reads
-//! itself, what is after comes by its feed, so nothing is missing and nothing comes twice.
+//! A follower holds its position and its members; everything else is in the thread. When it is notified, it
+//! reads the new events and sends them to all members, in the order of ids. A client that enters gets the
+//! follower's position under the same lock: it reads earlier events itself, and later ones come by its feed,
+//! so there are no gaps and no duplicates.
 
 pub mod feed;
 pub mod follower;
@@ -19,23 +19,23 @@ use crate::session_id::SessionId;
 use feed::Backlog;
 use follower::{Context, Follower, Membership, follow};
 
-/// The followers at work.
+/// The running followers.
 pub struct Hub {
     pub context: Arc<Context>,
     followers: Mutex<HashMap<SessionId, Arc<Follower>>>,
 }
 
 impl Hub {
-    /// Nobody is followed yet.
+    /// A hub without followers.
     pub fn new(context: Context) -> Hub {
         Hub { context: Arc::new(context), followers: Mutex::default() }
     }
 
-    /// Enters a session: what comes from now on goes to the returned feed.
+    /// Enters a session: events from now on come by the feed of the returned membership.
     ///
     /// # Errors
     ///
-    /// [`UnknownSession`](crate::error::RequestError::UnknownSession); those of the thread.
+    /// [`UnknownSession`](crate::error::RequestError::UnknownSession); errors of the thread.
     pub async fn join(self: &Arc<Hub>, session: SessionId, backlog: Arc<Backlog>) -> Result<Membership> {
         loop {
             let follower = self.all().get(&session).cloned();
@@ -43,11 +43,11 @@ impl Hub {
                 Some(follower) => follower,
                 None => {
                     let started = self.start(session).await?;
-                    // Somebody else may have been quicker: then this one ends again.
+                    // Another task may have inserted one first: then this one ends without members.
                     self.all().entry(session).or_insert(started).clone()
                 }
             };
-            // One that has just ended, since everybody had left, is replaced.
+            // One that has just ended for lack of members is replaced.
             if let Some(membership) = follower.enter(backlog.clone()) {
                 return Ok(membership);
             }
@@ -65,7 +65,7 @@ impl Hub {
         Ok(follower)
     }
 
-    /// The follower of a session, if somebody is in it.
+    /// The follower of a session, if there is one.
     pub fn of(&self, session: SessionId) -> Option<Arc<Follower>> {
         self.all().get(&session).cloned()
     }

@@ -1,8 +1,8 @@
-//! One watch on many sessions: hearing that something was stored in one.
+//! Notifications of changes in all followed sessions.
 //!
-//! A push touches `run/_commit` of its thread when its event can be read. One queue of inotify covers
-//! all sessions that somebody is in, since a user may have few such queues and many watches. What
-//! gives no notice, a commit by another program, shows on the WAL, which is looked at once a second.
+//! A push touches `run/_commit` of its thread once its event can be read. One inotify instance covers all
+//! followed sessions, since a user may have few instances and many watches. A commit by another program does
+//! not touch the file; it shows in the WAL, which is polled once a second.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,27 +17,27 @@ use thread::files::{COMMIT, DB, WAL};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
-/// Rings the bells of those sessions in which something happened.
+/// Notifies the followers of sessions that have changed.
 pub struct Notices {
-    /// None where the system has no such notices left: all is found by looking.
+    /// `None` if no inotify instance is left: changes are then found by polling.
     queue: Option<AsyncFd<OwnedFd>>,
-    /// By watch. Two that follow one session, for as long as one of them is to end again, share a watch.
+    /// By watch descriptor. Two followers of one session, until the surplus one ends, share a descriptor.
     bells: Mutex<HashMap<i32, Vec<Weak<Bell>>>>,
 }
 
-/// One session's bell.
+/// The watch on one session.
 pub struct Bell {
     pub rings: Notify,
     db: PathBuf,
     wal: PathBuf,
-    /// The state of the WAL when it was last looked at, of the database where there is none; `None` if the
-    /// thread is gone.
+    /// The state of the WAL at the last poll, or of the database if there was no WAL; `None` if the thread is
+    /// gone.
     seen: Mutex<Option<Stamp>>,
 }
 
 type Stamp = (i64, u64, i64);
 
-/// In place of a watch, for threads that could not be watched.
+/// In place of a watch descriptor, for threads that could not be watched.
 const NO_WATCH: i32 = -1;
 
 impl Notices {
@@ -51,17 +51,18 @@ impl Notices {
         Ok(notices)
     }
 
-    /// Watches a thread for as long as the bell is kept.
+    /// Watches a thread until the returned value is dropped.
     pub fn watch(&self, queue: &Queue) -> Arc<Bell> {
         let (db, wal) = (queue.files().path_of(DB), queue.files().path_of(WAL));
         let bell = Bell { rings: Notify::new(), db, wal, seen: Mutex::default() };
-        // A thread that goes before the first look has changed, too.
+        // Record the state now: a thread that is removed before the first poll has changed, too.
         bell.has_changed();
         let bell = Arc::new(bell);
         let file = queue.files().open_lock(COMMIT).ok();
-        // One that is forgotten meanwhile must not take the watch with it.
+        // Locked before the watch is added: inotify returns the descriptor of an existing watch on the file,
+        // which must not be removed in between because its last user is gone.
         let mut bells = self.bells();
-        // A thread without a watch is found by looking.
+        // Changes of a thread without a watch are found by polling.
         let watch = file.and_then(|file| self.add(&file)).unwrap_or(NO_WATCH);
         bells.entry(watch).or_default().push(Arc::downgrade(&bell));
         drop(bells);
@@ -69,7 +70,7 @@ impl Notices {
     }
 
     fn add(&self, file: &File) -> Option<i32> {
-        // By its descriptor: by its name, somebody could put another file in its place.
+        // Through the descriptor: another file could be put in place under its name.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let queue = self.queue.as_ref()?;
         inotify::add_watch(queue.get_ref(), path, WatchFlags::ATTRIB | WatchFlags::MODIFY).ok()
@@ -79,13 +80,13 @@ impl Notices {
         self.bells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets the bells that nobody keeps any more. Returns the others.
+    /// Removes watches that have been dropped. Returns the others.
     fn kept(&self) -> Vec<Arc<Bell>> {
         let mut kept = Vec::new();
         self.bells().retain(|watch, bells| {
             bells.retain(|bell| bell.upgrade().map(|bell| kept.push(bell)).is_some());
             if let Some(queue) = self.queue.as_ref().filter(|_| bells.is_empty() && *watch != NO_WATCH) {
-                // Fails where the file is gone, and the watch with it.
+                // Fails if the file is gone, and the kernel's watch with it.
                 inotify::remove_watch(queue.get_ref(), *watch).ok();
             }
             !bells.is_empty()
@@ -95,7 +96,7 @@ impl Notices {
 }
 
 impl Bell {
-    /// Whether the WAL has changed since the last look.
+    /// Whether the WAL has changed since the last poll.
     fn has_changed(&self) -> bool {
         let stamp = rustix::fs::lstat(&self.wal)
             .or_else(|_| rustix::fs::lstat(&self.db))
@@ -106,7 +107,7 @@ impl Bell {
     }
 }
 
-/// Rings with each notice, for ever.
+/// Notifies followers of each inotify event, forever.
 async fn hear(notices: Arc<Notices>) {
     let Some(queue) = &notices.queue else { return };
     let mut space = [std::mem::MaybeUninit::uninit(); 4096];
@@ -124,7 +125,7 @@ async fn hear(notices: Arc<Notices>) {
     }
 }
 
-/// Rings where the WAL has changed, once a second, for as long as there are notices.
+/// Notifies followers whose WAL has changed, once a second, until [`Notices`] is dropped.
 async fn look(notices: Weak<Notices>) {
     loop {
         tokio::time::sleep(thread::LOOK_EVERY).await;

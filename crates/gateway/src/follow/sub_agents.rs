@@ -1,8 +1,8 @@
-//! What sub-agents say while they work for an open call of the session's agent.
+//! Relays the output of sub-agents while they work for an open call of the session's agent.
 //!
-//! Their threads lie below the session's. What they do is copied to it by their reporter; what they say
-//! word by word stays with them, and is passed on from here, so that people watch them work. None of it
-//! is an event of the session, so it has no `seq`, and who comes later does not get it.
+//! Their threads are below the session's. What they do is copied to the session by their reporter; their
+//! streamed output stays in their own threads, and is relayed from here so that users can watch them work.
+//! Relayed frames are not events of the session: they have no `seq`, and later clients do not get them.
 
 use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::collections::{HashMap, HashSet};
@@ -24,10 +24,10 @@ use crate::protocol::event::notice;
 use crate::session::blocking;
 use crate::session_id::SessionId;
 
-/// How often their threads are looked at.
+/// How often the sub-agents' threads are polled.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// A sub-agent's thread; `None` if it works for no open call.
+/// By thread; `None` if the sub-agent works for no open call.
 type Followed = HashMap<PathBuf, Option<Reader>>;
 
 struct Reader {
@@ -36,7 +36,7 @@ struct Reader {
     at: i64,
 }
 
-/// Passes on what the sub-agents of a session's open calls say, for as long as there are such calls.
+/// Relays the output of the sub-agents of open calls, until `open_calls` returns `None`.
 pub async fn follow(
     session: SessionId,
     dir: PathBuf,
@@ -51,7 +51,7 @@ pub async fn follow(
             for thread in threads_in(&dir) {
                 let reader = match followed.entry(thread) {
                     Occupied(known) => known.into_mut(),
-                    // One that is only being made has no task yet, and is looked at again.
+                    // A thread that is still being created has no task yet, and is opened at a later poll.
                     Vacant(new) => match Reader::open(new.key()) {
                         Ok(reader) => new.insert(Some(reader)),
                         Err(_) => continue,

@@ -1,8 +1,8 @@
-//! A session's events after one of them: first from disk, then as they come.
+//! A session's events after a given one: stored ones from disk, then new ones as they come.
 //!
-//! What is stored already is read page by page, at its reader's pace, without a feed: while much is
-//! sent, nothing has to wait for it in memory. Then the reader enters the session. What was stored
-//! between the two it reads from disk, too, and what its feed repeats is left out.
+//! Stored events are read page by page, at the reader's pace and without a feed, so that new events do not
+//! pile up in memory while many are being sent. Then the reader enters the session. It reads from disk what
+//! was stored in between, and skips what its feed repeats.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -24,7 +24,7 @@ pub struct Tail {
     hub: Arc<Hub>,
     session: SessionId,
     backlog: Arc<Backlog>,
-    /// The last event that was handed out.
+    /// The id of the last event that was returned.
     at: i64,
     page: VecDeque<Arc<Told>>,
     queue: Option<Queue>,
@@ -46,12 +46,12 @@ impl Tail {
         }
     }
 
-    /// The next event that is stored already; `None` once the reader has entered the session and has
-    /// got all that does not come by the feed.
+    /// The next stored event; `None` once the reader has entered the session and all other events come by its
+    /// feed.
     ///
     /// # Errors
     ///
-    /// [`UnknownSession`](crate::error::RequestError::UnknownSession); those of the thread.
+    /// [`UnknownSession`](crate::error::RequestError::UnknownSession); errors of the thread.
     pub async fn stored(&mut self) -> Result<Option<Arc<Told>>> {
         loop {
             if let Some(told) = self.page.pop_front() {
@@ -78,8 +78,7 @@ impl Tail {
         }
     }
 
-    /// The next event, whether it is stored already or not; `None` when the session is gone or its
-    /// reader too slow.
+    /// The next event, stored or new; `None` if the session is gone or the reader too slow.
     ///
     /// # Errors
     ///
@@ -101,17 +100,17 @@ impl Tail {
         Ok(None)
     }
 
-    /// Whether the reader has entered the session: what comes waits for it in memory.
+    /// Whether the reader has entered the session, so that new events wait for it in memory.
     pub fn has_entered(&self) -> bool {
         self.membership.is_some()
     }
 
-    /// What the reader goes on with once [`Tail::stored`] has no more, and the last event it has got.
+    /// The membership to continue with once [`Tail::stored`] returns `None`, and the reader's position.
     pub fn into_membership(self) -> (Option<Membership>, i64) {
         (self.membership, self.at)
     }
 
-    /// Reads a page of what is stored up to an id.
+    /// Reads a page of stored events up to an id.
     async fn read(&mut self, upto: i64) -> Result<()> {
         let (context, session, after, queue) =
             (self.hub.context.clone(), self.session, self.at, self.queue.take());
