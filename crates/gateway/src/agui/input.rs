@@ -1,4 +1,4 @@
-//! What an AG-UI client sends, and a stored message as it gets it back.
+//! The input of AG-UI clients, and stored messages as they get them back.
 
 use serde_json::{Value, json};
 use thread::Event;
@@ -10,28 +10,28 @@ use crate::protocol::event::message_id;
 use crate::session::history;
 use crate::storage::Storage;
 
-/// A `RunAgentInput`, as far as the gateway cares: what is said, and in which conversation.
+/// The parts of a `RunAgentInput` that the gateway uses.
 #[derive(Debug)]
 pub struct Input {
     pub version: Version,
     pub thread_id: String,
     pub run_id: String,
     pub message_id: String,
-    /// The last message of the user: text, or the JSON text of content parts.
+    /// The last user message: text, or content parts as JSON.
     pub content: String,
 }
 
-/// Why a body is no `RunAgentInput`.
+/// Why a body is not a valid `RunAgentInput`.
 #[derive(Debug)]
 pub struct InputError(pub String);
 
-/// Longest ids that a client may choose.
+/// Longest id that a client may choose, in bytes.
 const MAX_ID: usize = 200;
 
 impl Input {
     /// # Errors
     ///
-    /// It lacks what is needed.
+    /// A field that the gateway needs is missing or invalid.
     pub fn read(body: Value) -> Result<Input, InputError> {
         let bad = |what: &str| InputError(format!("the RunAgentInput {what}"));
         let id = |value: &Value, name: &str| {
@@ -64,12 +64,12 @@ impl Input {
     }
 }
 
-/// The version that a client names. One that names none speaks 0.x.
+/// Parses a `protocolVersion`; 0 and 0.x are [`Version::Zero`].
 pub fn version(text: &str) -> Version {
     if text == "0" || text.starts_with("0.") { Version::Zero } else { Version::One }
 }
 
-/// A stored message with its metadata, in the keys that were given.
+/// A stored message and its metadata, with the keys of the metadata unchanged.
 pub fn message(storage: &Storage, event: &Event) -> Value {
     let (_, entry) = Entry::of(event);
     let metadata: Value = event

@@ -1,4 +1,4 @@
-//! AG-UI: a conversation as its clients know it, over HTTP and server-sent events.
+//! Conversations for clients of AG-UI, over HTTP and server-sent events.
 
 pub mod input;
 pub mod stream;
@@ -22,7 +22,7 @@ use crate::session_id::SessionId;
 use input::{Input, InputError};
 use stream::{Cut, Stream};
 
-/// A request that is refused, with its status.
+/// An error response, with its status.
 pub struct Refused(pub StatusCode, pub String);
 
 impl IntoResponse for Refused {
@@ -49,7 +49,7 @@ impl From<InputError> for Refused {
     }
 }
 
-/// `POST /api/v1/agent/run`: speaks, and streams the run.
+/// `POST /api/v1/agent/run`: stores the message and streams its run.
 pub async fn run(
     State(gateway): State<Arc<Gateway>>,
     headers: HeaderMap,
@@ -63,7 +63,7 @@ pub async fn run(
         content: input.content,
         priority: Default::default(),
         metadata,
-        // Asking for the same run again is a resend, and gets the same run.
+        // A second request with the same ids is a resend, and gets the same run.
         key: Some(format!("agui:{}:{}", input.run_id, input.message_id)),
         run_id: Some(input.run_id.clone()),
         message_id: Some(input.message_id),
@@ -92,7 +92,7 @@ pub struct EventsQuery {
     version: Option<String>,
 }
 
-/// `GET /api/v1/agent/events`: picks up a stream that was cut.
+/// `GET /api/v1/agent/events`: resumes an interrupted stream.
 pub async fn events(
     State(gateway): State<Arc<Gateway>>,
     headers: HeaderMap,
@@ -115,7 +115,7 @@ pub struct HistoryQuery {
     before: Option<i64>,
 }
 
-/// `GET /api/v1/agent/history`: the last messages, the oldest first.
+/// `GET /api/v1/agent/history`: the last messages, oldest first.
 pub async fn past(
     State(gateway): State<Arc<Gateway>>,
     Query(query): Query<HistoryQuery>,

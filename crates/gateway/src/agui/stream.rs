@@ -1,8 +1,8 @@
 //! A run as a stream of server-sent events.
 //!
-//! What one stored event becomes is written together, and its last part bears the event's id as `id:`.
-//! So a client that was cut off names the last id it got, and has missed nothing of it and gets nothing
-//! twice. A stream whose run is not over never ends in an orderly way: it would be taken for success.
+//! The AG-UI events of one stored event are written together, and the last of them has the stored event's id
+//! as `id:`. A client that was disconnected resumes after the last id it received, without gaps or
+//! duplicates. A stream whose run is not over is aborted: a clean end would be taken for success.
 
 use std::io;
 use std::sync::Arc;
@@ -27,27 +27,27 @@ use crate::session::history;
 use crate::session::runs::Runs;
 use crate::session_id::SessionId;
 
-/// How often a line is written when nothing happens, so that nobody in between takes it for dead.
+/// How often a comment is written to an idle stream, so that proxies do not close it.
 const ALIVE_EVERY: Duration = Duration::from_secs(15);
 
-/// So many pieces wait for a reader before the stream waits for it.
+/// How many chunks are buffered for a slow reader before the stream waits.
 const WAITING: usize = 64;
 
 /// Where a stream begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
-    /// The message whose run is streamed; 0 for the next one that comes.
+    /// The id of the message whose run is streamed; 0 for the next message.
     pub message: i64,
-    /// Its client has got everything up to this event.
+    /// The client has received everything up to this event id.
     pub after: i64,
 }
 
-/// Where to begin for a client that has got everything up to an event: in the run that was open then,
-/// else with the next message. Without an event, with the run that is open now.
+/// Where to resume for a client that has received everything up to `after`: in the run that was open then,
+/// else with the next message. Without `after`, in the run that is open now.
 ///
 /// # Errors
 ///
-/// Those of the thread.
+/// Errors of the thread.
 pub fn cut_at(queue: &mut Queue, after: Option<i64>) -> Result<Cut> {
     let Some(after) = after else {
         let (runs, newest) = Runs::of(queue)?;
@@ -63,7 +63,7 @@ pub fn cut_at(queue: &mut Queue, after: Option<i64>) -> Result<Cut> {
         let Some(event) = history::event(queue, id)? else { continue };
         let (_, entry) = Entry::of(&event);
         match entry {
-            // It had got the message and nothing of its run.
+            // The client received the message, but nothing of its run.
             Entry::Message(_) if id == after => return Ok(Cut { message: id, after }),
             Entry::RunStarted { reply_to, .. } => return Ok(Cut { message: reply_to, after }),
             _ if entry.ends().is_some() => return Ok(next),
@@ -78,7 +78,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Begins to stream a run. `run_id` is what the client calls it, `None` what the message says.
+    /// Starts to stream a run. `run_id` is the client's name for it; with `None`, the message's is used.
     pub fn new(
         gateway: Arc<Gateway>,
         session: SessionId,
@@ -96,7 +96,7 @@ impl Stream {
                 () = sender.closed() => return,
             };
             if done == Done::Cut {
-                // The connection is broken off, so that its client knows.
+                // Abort the connection, so that the client does not take this for the end of the run.
                 drop(sender.send(Err(io::ErrorKind::ConnectionAborted.into())).await);
             }
         });
@@ -113,11 +113,11 @@ impl IntoResponse for Stream {
     }
 }
 
-/// Why a stream has no more.
+/// Why a stream ended.
 #[derive(Debug, PartialEq, Eq)]
 enum Done {
     Ended,
-    /// Its run is not over.
+    /// The run is not over.
     Cut,
 }
 
@@ -130,7 +130,7 @@ async fn feed(
     cut: Cut,
     pieces: &mpsc::Sender<io::Result<Bytes>>,
 ) -> Done {
-    // What came before the cut is read again, to know what is open in the stream.
+    // Events that the client already has are translated again, to know which message they left open.
     let from = if cut.message > 0 { cut.message - 1 } else { cut.after };
     let mut tail = Tail::new(gateway.hub.clone(), session, from, Arc::<Backlog>::default());
     let mut translator = None;
@@ -166,7 +166,7 @@ async fn feed(
     }
 }
 
-/// What one stored event became, as it is written.
+/// The AG-UI events of one stored event, as server-sent events.
 fn written(next: &Told, told: &[Value]) -> Bytes {
     let mut text = String::new();
     for (n, event) in told.iter().enumerate() {

@@ -1,8 +1,7 @@
-//! The events of one run as events of AG-UI.
+//! Translates the events of one run to AG-UI.
 //!
-//! Fed with the session's events from the message on, it says for each what an AG-UI client is told.
-//! What it says follows from the events alone, ids included, so a stream that is picked up again goes
-//! on exactly where it was cut.
+//! The input is the session's events from the message on. The output, ids included, depends only on them, so
+//! a resumed stream continues exactly where it was interrupted.
 
 use std::hash::{DefaultHasher, Hasher};
 
@@ -10,15 +9,15 @@ use serde_json::{Value, json};
 use thread::Event;
 use thread_agent::conversation::Entry;
 
-/// The protocol that is spoken.
+/// The client's version of AG-UI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// 0.x, which has no word for reasoning and for how a run ended.
+    /// 0.x, which has other events for reasoning, and none that says how a run ended.
     Zero,
     One,
 }
 
-/// What is open in the stream.
+/// The message that is open in the stream, with its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Open {
     Nothing,
@@ -37,17 +36,17 @@ pub struct Translator {
     version: Version,
     thread_id: String,
     run_id: String,
-    /// The message that the run answers.
+    /// The id of the message that the run answers.
     message: i64,
-    /// It has begun and, of runs with the same id, it is this one's turn.
+    /// Whether the run has started. Before that, events with its id belong to another run of that id.
     begun: bool,
     open: Open,
-    /// The message id that the agent gave, once it is used.
+    /// Whether a text message has been opened: only the first gets the message id given by the agent.
     named: bool,
     streamed: Streamed,
 }
 
-/// What was streamed of the answer in this attempt, by its length and a hash.
+/// The text streamed in this attempt, as its length and a hash.
 #[derive(Default)]
 struct Streamed {
     bytes: usize,
@@ -68,13 +67,13 @@ impl Streamed {
 }
 
 impl Translator {
-    /// For the run that answers a message. `thread_id` and `run_id` are those its client knows.
+    /// For the run that answers a message. `thread_id` and `run_id` are the client's names for them.
     pub fn new(version: Version, thread_id: String, run_id: String, message: i64) -> Translator {
         let (open, streamed) = (Open::Nothing, Streamed::default());
         Translator { version, thread_id, run_id, message, begun: false, open, named: false, streamed }
     }
 
-    /// What to tell of the next event.
+    /// Translates the next event.
     pub fn feed(&mut self, event: &Event, run_id: Option<&str>, entry: &Entry) -> (Vec<Value>, Run) {
         let mut told = Vec::new();
         if event.id == self.message {
@@ -169,7 +168,7 @@ impl Translator {
             && !self.streamed.is(&answer.content)
         {
             self.close(told);
-            // It did not come in pieces, or not in these.
+            // It was not streamed, or differs from what was streamed.
             self.text(event, answer.message_id.as_deref(), &answer.content, told);
         }
         self.close(told);
@@ -230,7 +229,7 @@ impl Translator {
         }
     }
 
-    /// Ends the message that is being streamed.
+    /// Closes the open message, if there is one.
     fn close(&mut self, told: &mut Vec<Value>) {
         match std::mem::replace(&mut self.open, Open::Nothing) {
             Open::Nothing => {}
