@@ -1,4 +1,4 @@
-//! Who may come in: by token, by origin, by host, and how often one may be wrong.
+//! Access control: tokens, origins, host names, and throttling after wrong tokens.
 
 pub mod origin;
 pub mod peer;

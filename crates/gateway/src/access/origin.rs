@@ -1,9 +1,9 @@
-//! Which pages may talk to the gateway, and under which names it may be reached.
+//! Which pages may use the gateway, and by which host names it may be reached.
 //!
-//! A browser sends the origin of the page with what its scripts ask for, and lets any page ask. So a
-//! page of another origin is refused; and since a foreign page can have its own host name resolve to
-//! this machine (DNS rebinding), and then is of "the same origin", the host name is checked, too: an
-//! IP address and `localhost` cannot be rebound.
+//! A browser lets any page send requests, and names the page's origin in them. So requests of other origins
+//! are refused. A foreign page can also let its own host name resolve to this machine (DNS rebinding), and
+//! its requests are then of the same origin. So the host name is checked, too: IP addresses and `localhost`
+//! cannot be rebound.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -11,10 +11,10 @@ use axum::http::{HeaderMap, header};
 
 use crate::error::StartError;
 
-/// The origins beside the gateway's own: `scheme://host[:port]`, in lower case.
+/// Allowed origins besides the gateway's own: `scheme://host[:port]`, in lower case.
 pub struct Origins(Vec<String>);
 
-/// Why a request is refused before anything else is looked at.
+/// The header for which a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
     Host,
@@ -33,7 +33,7 @@ impl Refused {
 impl Origins {
     /// # Errors
     ///
-    /// One of them is no `scheme://host[:port]`.
+    /// One of them is not of the form `scheme://host[:port]`.
     pub fn new(named: &[String]) -> Result<Origins, StartError> {
         let origins = named.iter().map(|origin| {
             let origin = origin.trim_end_matches('/').to_ascii_lowercase();
@@ -54,21 +54,21 @@ impl Origins {
         Ok(Origins(origins.collect::<Result<_, _>>()?))
     }
 
-    /// The names themselves.
+    /// The origins as strings.
     pub fn into_names(self) -> Vec<String> {
         self.0
     }
 
-    /// Checks the names by which a request comes.
+    /// Checks the `Host` and `Origin` of a request.
     ///
     /// # Errors
     ///
-    /// Which one is not admitted.
+    /// Which of the two is not allowed.
     pub fn check(&self, headers: &HeaderMap) -> Result<(), Refused> {
         let text = |name| {
             let mut values = headers.get_all(name).iter();
             let first = values.next().map(|value| value.to_str().unwrap_or_default().to_ascii_lowercase());
-            // Two of them mean that somebody wants two readers to see different ones.
+            // A second header is meant to make two parsers see different values. "" is never allowed.
             if values.next().is_some() { Some(String::new()) } else { first }
         };
         let host = text(header::HOST).ok_or(Refused::Host)?;
@@ -82,10 +82,10 @@ impl Origins {
     }
 }
 
-/// The gateway's own origin, by the name it was reached under; it has been checked.
+/// The gateway's own origin, under the host name of a request that [`Origins::check`] has accepted.
 pub fn own(headers: &HeaderMap) -> String {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    // Behind a proxy that ends TLS, the page's own origin says so.
+    // Behind a proxy that terminates TLS, only the page's `Origin` has the right scheme.
     let origin = headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
     match origin.filter(|origin| host_of(origin) == host) {
         Some(origin) => origin.to_ascii_lowercase(),
@@ -97,8 +97,8 @@ fn host_of(origin: &str) -> &str {
     origin.split_once("://").map_or(origin, |(_, host)| host)
 }
 
-/// Whether a host (with or without a port) is an address or a name of this machine, whatever the
-/// name servers say.
+/// Whether a host (with or without a port) is an IP address or `localhost`, which no name server can
+/// redirect.
 fn is_unambiguous(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {

@@ -1,23 +1,23 @@
-//! Who a request comes from, and whether it has shown who it is. The server notes both with the request.
+//! The peer of a request and the check of its token, which the server attaches to the request.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::sync::OwnedSemaphorePermit;
 
-/// Who a request comes from.
+/// The peer of a request.
 #[derive(Clone)]
 pub struct Peer {
     pub address: SocketAddr,
-    /// Taken for as long as the connection lasts, also when it has become a WebSocket.
+    /// Counts against the limit on connections until this one ends, even after an upgrade to a WebSocket.
     pub _place: Arc<OwnedSemaphorePermit>,
 }
 
-/// Whether a request has shown a token that lets it in.
+/// Result of checking a request's token. If none is required and none was sent, it is right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
     Right,
     Wrong,
-    /// None; also where none is needed.
+    /// None was sent, but one is required.
     None,
 }

@@ -1,26 +1,26 @@
-//! Slowing down clients that keep offering wrong tokens.
+//! Delays for clients that keep sending wrong tokens.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// So many wrong tokens from one address,
+/// Wrong tokens from one address within [`WINDOW`] that are answered without delay.
 const MANY: usize = 10;
-/// within this time,
+/// The time over which wrong tokens are counted.
 const WINDOW: Duration = Duration::from_secs(60);
-/// make each further one wait so long for its answer.
+/// Delay of the answer to each further wrong token.
 const DELAY: Duration = Duration::from_secs(2);
 
-/// How many addresses are remembered. An attacker with more than that is not slowed down by this, but by
-/// the length of the token.
+/// How many addresses are remembered. While as many have sent wrong tokens within [`WINDOW`], those of all
+/// other addresses are delayed, too.
 const MOST_ADDRESSES: usize = 1024;
 
 #[derive(Default)]
 pub struct Throttle(Mutex<HashMap<IpAddr, VecDeque<Instant>>>);
 
 impl Throttle {
-    /// Notes a wrong token. Returns how long to wait before saying so.
+    /// Records a wrong token. Returns how long to delay the answer.
     pub fn failed(&self, address: IpAddr, now: Instant) -> Duration {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= MOST_ADDRESSES && !all.contains_key(&address) {

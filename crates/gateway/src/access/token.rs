@@ -1,7 +1,7 @@
-//! The token that lets a client in, and where a request may carry it.
+//! The access token, and where a request may carry it.
 //!
-//! It is made once for a root, so that all gateways on it have the same, and lies in a file that only
-//! its owner may read. A token is compared in constant time: how long a wrong one takes tells nothing.
+//! It is created once for each root, so that all gateways of the root share it, in a file that only its owner
+//! may read. Tokens are compared in constant time, so that timing reveals nothing about the right one.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -14,17 +14,17 @@ use subtle::ConstantTimeEq;
 
 use crate::error::StartError;
 
-/// The file below the root.
+/// The name of the file in the root.
 pub const FILE: &str = "token";
 
 pub struct Token(String);
 
 impl Token {
-    /// The token of a root, made if there is none.
+    /// The token of a root, created if there is none.
     ///
     /// # Errors
     ///
-    /// The file cannot be read or made; others may read it; it holds no token.
+    /// The file cannot be read or created; others may read it; it holds no token.
     pub fn of(root: &Path) -> Result<Token, StartError> {
         secret_of(&root.join(FILE)).map(Token)
     }
@@ -38,11 +38,11 @@ impl Token {
     }
 }
 
-/// A secret in a file that only its owner may read, made if there is none.
+/// Reads a secret from a file that only its owner may read. Creates it if there is none.
 ///
 /// # Errors
 ///
-/// The file cannot be read or made; it is not this user's alone; it holds no secret.
+/// The file cannot be read or created; others may access it; it holds no secret.
 pub fn secret_of(path: &Path) -> Result<String, StartError> {
     let unusable = |e: io::Error| {
         StartError::failed(
@@ -85,14 +85,14 @@ pub fn secret_of(path: &Path) -> Result<String, StartError> {
     Ok(text.to_owned())
 }
 
-/// Opens it without waiting for anybody, whatever it is.
+/// Opens a file without blocking, even if it is a FIFO.
 fn open(path: &Path) -> io::Result<fs::File> {
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     fs::OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
-/// 32 random bytes in hexadecimal, moved into place whole: of two gateways that start at once, one
-/// makes the secret and both use it.
+/// Writes 32 random bytes in hexadecimal. The file appears complete: if two gateways start at once, one
+/// creates the secret and both use it.
 fn make(path: &Path) -> io::Result<()> {
     let draft = path.with_extension(format!("draft-{}", std::process::id()));
     let secret = random_hex(32)?;
@@ -121,7 +121,7 @@ pub fn random_hex(bytes: usize) -> io::Result<String> {
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// What a request offers as a token.
+/// The token of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Offered<'r> {
     Nothing,
@@ -131,12 +131,12 @@ pub enum Offered<'r> {
     Cookie(&'r str),
 }
 
-/// The name of the cookie. Cookies of all ports of a host are sent to each: the port tells them apart.
+/// The name of the cookie. A browser sends a host's cookies to all its ports, so the port is in the name.
 pub fn cookie_name(port: u16) -> String {
     format!("thread_{port}")
 }
 
-/// The token that a request carries. A header that is no bearer token offers an empty one.
+/// Extracts the token of a request. An `Authorization` header without a bearer token counts as an empty one.
 pub fn offered<'r>(headers: &'r HeaderMap, cookie: &str) -> Offered<'r> {
     if let Some(value) = headers.get(header::AUTHORIZATION) {
         let bearer = value.to_str().ok().and_then(|text| text.split_once(' '));
@@ -202,7 +202,7 @@ mod tests {
             assert!(why().contains("another user"), "{}", why());
         }
         fs::remove_file(&file).unwrap();
-        // Opening it would wait for a writer.
+        // Opening it in blocking mode would wait for a writer.
         rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
         assert!(why().contains("is not a file"), "{}", why());
         fs::remove_file(&file).unwrap();
