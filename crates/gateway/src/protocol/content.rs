@@ -1,18 +1,18 @@
-//! What a message says: text, or an array of content parts, stored as its JSON text.
+//! The content of messages: text, or an array of content parts, stored as JSON.
 
 use serde_json::Value;
 
 use crate::storage::{self, Storage};
 
-/// The content of a message as clients get it: the array where it is one of parts, with the urls of
-/// attachments signed, else the text.
+/// The content of a message as clients get it: an array of parts, with the URLs of attachments signed, or
+/// the text.
 pub fn shown(storage: &Storage, content: &str) -> Value {
     let mut shown = parts(content).map_or_else(|| Value::String(content.to_owned()), Value::Array);
     storage::parts::sign(storage, &mut shown);
     shown
 }
 
-/// The parts of a content that is an array of them: objects with a `type`.
+/// The parts (objects with a `type`) of a content that is an array of them; `None` for text.
 pub fn parts(content: &str) -> Option<Vec<Value>> {
     if !content.starts_with('[') {
         return None;
@@ -32,7 +32,7 @@ pub fn text(content: &str) -> String {
     texts.collect::<Vec<_>>().join("\n")
 }
 
-/// The first characters of a text, in one line and without control characters.
+/// The first `most` characters of a text, on one line and without control characters.
 pub fn beginning(text: &str, most: usize) -> String {
     let mut line = String::new();
     let mut blank = false;

@@ -8,7 +8,7 @@ use super::{content, frame};
 use crate::session_id::SessionId;
 use crate::storage::Storage;
 
-/// An event's name and payload; the payload lacks the session, the run and `fromSelf`.
+/// An event's name and payload, still without the session, the run and `fromSelf`.
 pub struct Shown {
     pub name: &'static str,
     payload: Map<String, Value>,
@@ -18,7 +18,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// `None` if clients are not told of it.
+    /// `None` if clients do not see the event.
     pub fn of(storage: &Storage, event: &Event, run_id: Option<String>, entry: &Entry) -> Option<Shown> {
         let (name, payload) = translate(storage, event, entry)?;
         let Value::Object(payload) = payload else { return None };
@@ -39,7 +39,7 @@ impl Shown {
     }
 }
 
-/// The id under which clients know a message: its own, or one made from the event's.
+/// The id of a message for clients: its own, or one made from the event's id.
 pub fn message_id(event: &Event, entry: &Entry) -> String {
     let own = match entry {
         Entry::Message(message) => message.message_id.clone(),
@@ -49,7 +49,7 @@ pub fn message_id(event: &Event, entry: &Entry) -> String {
     own.unwrap_or_else(|| format!("event_{}", event.id))
 }
 
-/// Adds what every event says.
+/// Adds the keys that every payload has.
 pub fn in_session(
     mut payload: Map<String, Value>,
     session: SessionId,
@@ -60,7 +60,7 @@ pub fn in_session(
     payload
 }
 
-/// An event that is none of the thread's, for one client.
+/// The frame of an event that is not in the thread.
 pub fn notice(name: &str, payload: Value, session: SessionId, run_id: Option<&str>) -> String {
     let Value::Object(payload) = payload else { return frame::event(name, Map::new(), None) };
     frame::event(name, in_session(payload, session, run_id), None)
@@ -83,7 +83,7 @@ fn translate(storage: &Storage, event: &Event, entry: &Entry) -> Option<(&'stati
             }
             ("message", payload)
         }
-        // What the agent says of its own accord ends nothing.
+        // An answer to no message in particular does not end a run.
         Entry::Answer { answer, reply_to: None } => {
             let payload = json!({
                 "role": "assistant",
@@ -151,7 +151,7 @@ fn translate(storage: &Storage, event: &Event, entry: &Entry) -> Option<(&'stati
         Entry::PermissionAnswer { request_id, choice } => {
             ("permission", json!({ "requestId": request_id, "choice": choice }))
         }
-        // What the agent's side needs for itself, and what nobody here knows.
+        // Internal to the agent, or unknown.
         _ => return None,
     })
 }

@@ -12,20 +12,20 @@ pub struct Request {
     pub params: Map<String, Value>,
 }
 
-/// A frame that is no request.
+/// A frame that is not a request.
 #[derive(Debug, PartialEq)]
 pub struct Malformed {
-    /// Its id, if it has one: it gets a response then.
+    /// The frame's id, if it has one: then it gets an error response.
     pub id: Option<String>,
     pub why: &'static str,
 }
 
 impl Request {
-    /// Reads a frame. Keys that are not named above are ignored.
+    /// Parses a frame. Other keys than those above are ignored.
     ///
     /// # Errors
     ///
-    /// It is no request.
+    /// The frame is not a request.
     pub fn parse(text: &str) -> Result<Request, Malformed> {
         let malformed = |id, why| Err(Malformed { id, why });
         let Ok(value) = serde_json::from_str::<Value>(text) else {
@@ -52,17 +52,17 @@ impl Request {
     }
 }
 
-/// A response to a request that was carried out.
+/// The response to a request that succeeded.
 pub fn done(id: &str, payload: Value) -> String {
     json!({"type": "res", "id": id, "ok": true, "payload": payload}).to_string()
 }
 
-/// A response to a request that was refused.
+/// The response to a request that failed.
 pub fn refused(id: &str, error: &str) -> String {
     json!({"type": "res", "id": id, "ok": false, "error": error}).to_string()
 }
 
-/// The response to a request, whatever came of it.
+/// The response for an outcome.
 pub fn response(id: &str, outcome: Result<Value, &RequestError>) -> String {
     match outcome {
         Ok(payload) => done(id, payload),
@@ -70,7 +70,7 @@ pub fn response(id: &str, outcome: Result<Value, &RequestError>) -> String {
     }
 }
 
-/// An event. `seq` is the id of the stored event that it is, if it is one.
+/// An event. `seq` is its id in the thread, if it is stored there.
 pub fn event(name: &str, payload: Map<String, Value>, seq: Option<i64>) -> String {
     let mut frame = json!({"type": "event", "event": name, "payload": payload});
     if let Some(seq) = seq {

@@ -1,4 +1,4 @@
-//! What goes over the WebSocket: frames, and what a stored event looks like as one.
+//! The frames of the WebSocket, and stored events as frames.
 //!
 //! docs/PROTOCOL.md is the contract, docs/schema/ its machine-readable form.
 
@@ -6,16 +6,16 @@ pub mod content;
 pub mod event;
 pub mod frame;
 
-/// The version a client names in `connect`.
+/// The version that clients name in `connect`.
 pub const VERSION: &str = "1";
 
 /// The longest frame a client may send, in bytes.
 pub const MAX_FRAME: usize = 1024 * 1024;
 
-/// So many requests of one client may wait for their answers.
+/// How many requests of one client may be unanswered.
 pub const MAX_UNANSWERED: usize = 64;
 
-/// So many bytes may wait for a client that reads slowly.
+/// How many bytes may wait for a client that reads slowly.
 pub const MAX_BACKLOG: usize = 16 * 1024 * 1024;
 
 /// Why a connection ends, as a WebSocket close code.
