@@ -1,5 +1,5 @@
-//! What clients do in sessions, by a method of the protocol or by a command: making one, entering it,
-//! speaking, ending a run, asking how things are.
+//! What methods of the protocol and commands have in common: creating and entering a session, sending a
+//! message, cancelling a run, the status.
 
 use serde_json::{Value, json};
 
@@ -10,13 +10,13 @@ use crate::session::speak::{self as disk, Accepted, Spoken};
 use crate::session::{blocking, history};
 use crate::session_id::SessionId;
 
-/// How many messages `sessions.switch` shows.
+/// How many messages `sessions.switch` returns.
 const RECENT: usize = 20;
 
-/// What a request gets.
+/// The result of a request.
 pub struct Reply {
     pub payload: Value,
-    /// Events for this client alone, behind the response.
+    /// Frames for this client alone, sent after the response.
     pub then: Vec<String>,
 }
 
@@ -26,11 +26,11 @@ impl From<Value> for Reply {
     }
 }
 
-/// Makes a session, with a title if one is given.
+/// Creates a session, with a title if one is given.
 ///
 /// # Errors
 ///
-/// Those of making it.
+/// Errors of [`Root::make`](crate::session::root::Root::make) and of storing the title.
 pub async fn create(client: &Client, title: Option<String>) -> Result<SessionId> {
     let (gateway, speaker) = (client.gateway.clone(), client.speaker.clone());
     blocking(move || {
@@ -49,13 +49,13 @@ pub async fn create(client: &Client, title: Option<String>) -> Result<SessionId>
 ///
 /// # Errors
 ///
-/// [`RequestError::UnknownSession`]; those of the thread.
+/// [`RequestError::UnknownSession`]; errors of the thread.
 pub async fn switch(client: &mut Client, session: SessionId, after: Option<u64>) -> Result<Value> {
     match after {
         None => client.enter(session).await?,
         Some(after) => {
             let gateway = client.gateway.clone();
-            // An id that was never given would keep back what comes next.
+            // An id that does not exist yet would suppress the next events.
             let newest = blocking(move || Ok(gateway.root.queue(session)?.newest()?.0)).await?;
             client.enter_after(session, i64::try_from(after).unwrap_or(i64::MAX).min(newest)).await?;
         }
@@ -98,11 +98,11 @@ pub async fn speak(client: &Client, session: SessionId, spoken: Spoken) -> Resul
     .await
 }
 
-/// Asks for the end of a run, or of the one under way. Returns which.
+/// Requests the cancellation of a run, by default of the active one. Returns its id; `None` if there is none.
 ///
 /// # Errors
 ///
-/// [`RequestError::UnknownRun`]; those of the thread.
+/// [`RequestError::UnknownRun`]; errors of the thread.
 pub async fn cancel(client: &Client, session: SessionId, run_id: Option<String>) -> Result<Option<String>> {
     let (gateway, source) = (client.gateway.clone(), client.speaker.source(session));
     blocking(move || {
@@ -123,11 +123,11 @@ pub async fn cancel(client: &Client, session: SessionId, run_id: Option<String>)
     .await
 }
 
-/// How the gateway is, and a session, if one is given or the client is in one.
+/// The status of the gateway, and of a session: the given one, or the one that the client is in.
 ///
 /// # Errors
 ///
-/// Those of the thread.
+/// Errors of the thread.
 pub async fn status(client: &Client, session: Option<SessionId>) -> Result<Value> {
     let gateway = client.gateway.clone();
     let mut status = json!({

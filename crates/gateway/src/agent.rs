@@ -1,4 +1,4 @@
-//! The agent of the sessions that are made here, and how runs are started.
+//! The agent of new sessions, and how runs are started.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use thread_agent::launcher;
 use crate::error::{Result, StartError};
 use crate::options::Protocol;
 
-/// What sessions that are made here are given.
+/// The agent that new sessions get.
 #[derive(Debug, Clone)]
 pub struct Agent {
     install: Install,
@@ -20,11 +20,11 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// An agent from a line of shell, as it would be typed in `cwd`.
+    /// Builds an agent from a shell command, as it would be typed in `cwd`.
     ///
     /// # Errors
     ///
-    /// The line cannot be run; the adapter is not installed.
+    /// The command cannot be run; the adapter is not installed.
     pub fn new(
         line: &str,
         protocol: Protocol,
@@ -39,20 +39,20 @@ impl Agent {
         Ok(Agent { install, launcher: launcher.clone() })
     }
 
-    /// Subscribes it in a thread.
+    /// Subscribes the agent in a thread.
     ///
     /// # Errors
     ///
-    /// Those of the thread.
+    /// Errors of the thread.
     pub fn install(&self, queue: &mut Queue) -> Result<()> {
         Ok(thread_agent::install(queue, &self.launcher, &self.install)?)
     }
 
-    /// Puts it in the place of another one, whose run under way goes on to its end.
+    /// Replaces the agent of a thread, if it is another one. A run in progress continues to its end.
     ///
     /// # Errors
     ///
-    /// Those of the thread.
+    /// Errors of the thread.
     pub fn replace(&self, queue: &mut Queue) -> Result<()> {
         let consumer = consumer();
         let handler = self.install.handler()?;
@@ -62,15 +62,15 @@ impl Agent {
             None => {}
         }
         match self.install(queue) {
-            // Another gateway was quicker.
+            // Another gateway has just done the same.
             Err(crate::error::RequestError::Thread(thread::Error::AlreadySubscribed(_))) => Ok(()),
             done => done,
         }
     }
 }
 
-/// The program and arguments that a line of shell stands for. A plain command is started without a shell in
-/// between, so that a program that is missing is known at once; all else is the shell's affair.
+/// Splits a shell command into program and arguments. A plain command is started without a shell, so that a
+/// missing program is noticed at startup; everything else is left to `sh -c`.
 fn words(line: &str, cwd: &Path) -> Result<Vec<String>, StartError> {
     const SHELLS_OWN: [char; 14] = ['|', '&', ';', '<', '>', '(', ')', '$', '`', '*', '?', '[', '~', '#'];
     let usage = |what: String| StartError::usage(what, "give --agent a line that sh can run: 'llm -m local'");
@@ -83,7 +83,7 @@ fn words(line: &str, cwd: &Path) -> Result<Vec<String>, StartError> {
                 let why = String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ");
                 Err(usage(format!("--agent is not a line of shell: {why}")))
             }
-            // Without a shell, the adapter says so.
+            // If there is no shell, the adapter will report it.
             _ => Ok(vec!["sh".into(), "-c".into(), line.into()]),
         };
     }
@@ -104,12 +104,12 @@ fn words(line: &str, cwd: &Path) -> Result<Vec<String>, StartError> {
     Ok(words)
 }
 
-/// The name under which a session's agent is subscribed.
+/// The consumer id of a session's agent.
 pub fn consumer() -> ConsumerId {
     ConsumerId::stored(CONSUMER)
 }
 
-/// How a push of the gateway starts handlers: itself, through the program `thread`.
+/// How handlers are started after a push: by the gateway itself, with the program `thread`.
 ///
 /// # Errors
 ///

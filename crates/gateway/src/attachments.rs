@@ -1,4 +1,4 @@
-//! Uploading attachments, and handing them out.
+//! Uploading and downloading attachments.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use crate::storage::{BUCKET, Object};
 /// The largest attachment, in bytes.
 pub const MAX: usize = 25 * 1024 * 1024;
 
-/// Types that a browser may show in its place. All others are for downloading.
+/// Prefixes of the types that a browser may display. All others are downloads.
 const SHOWN: &[&str] = &["image/", "audio/", "video/", "application/pdf", "text/plain"];
 
-/// `POST /api/v1/agent/attachments`: stores the field `file`, or the first that is one.
+/// `POST /api/v1/agent/attachments`: stores the first field with a file name.
 pub async fn upload(
     State(gateway): State<Arc<Gateway>>,
     headers: HeaderMap,
@@ -53,7 +53,7 @@ pub async fn upload(
     Err(Refused(StatusCode::BAD_REQUEST, "the form has no file".into()))
 }
 
-/// A file's name as the last segment of a path.
+/// A file name without directories and unusual characters, for use as the last segment of a path.
 fn plain_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
     let name: String =
@@ -62,10 +62,10 @@ fn plain_name(name: &str) -> String {
     if name.is_empty() { "file".to_owned() } else { name.to_owned() }
 }
 
-/// The type that the bytes themselves show.
+/// The MIME type, determined from the content.
 fn type_of(bytes: &[u8]) -> &'static str {
     match infer::get(bytes).map(|kind| kind.mime_type()) {
-        // A page of somebody else's is not to run as one of ours.
+        // Served as HTML or XML, an upload could run scripts in the gateway's origin.
         Some(kind) if kind.starts_with("text/") || kind.contains("xml") => "text/plain",
         Some(kind) => kind,
         None => {
@@ -85,7 +85,7 @@ pub struct Signed {
     token: String,
 }
 
-/// `GET /storage/v1/object/sign/{bucket}/{path}?token=…`: for anybody who has a signed URL.
+/// `GET /storage/v1/object/sign/{bucket}/{path}?token=…`: for anybody with a signed URL.
 pub async fn download(
     State(gateway): State<Arc<Gateway>>,
     Path((bucket, path)): Path<(String, String)>,
@@ -102,7 +102,7 @@ pub async fn download(
     let found = gateway.storage.get(&object).await.map_err(unread)?.ok_or_else(missing)?;
     let size = found.meta.size;
     let mut stream = found.into_stream();
-    // The type is told from the first piece, which is long enough for that.
+    // The first chunk is long enough to determine the type.
     let first = stream.next().await.transpose().map_err(unread)?.unwrap_or_default();
     let mime_type = type_of(&first);
     let shown = SHOWN.iter().any(|kind| mime_type.starts_with(kind)) && mime_type != "image/svg+xml";

@@ -1,4 +1,4 @@
-//! A connected client: the session it is in, and what it asked.
+//! A connected client: its current session, and its queued messages.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ use crate::session_id::SessionId;
 pub struct Client {
     pub gateway: Arc<Gateway>,
     pub speaker: Speaker,
-    /// The gateway's own origin, as this client knows it.
+    /// The gateway's own origin as the client reaches it.
     pub origins: Vec<String>,
     outbox: Outbox,
     current: Option<Membership>,
-    /// The client has been told up to this event of the current session.
+    /// The client's position in the current session: it is only sent events with a larger id.
     told: i64,
-    /// Its messages whose runs have not begun, by their events.
+    /// Its messages whose runs have not started, by event id.
     asked: HashMap<i64, Asked>,
-    /// The last list that a command made.
+    /// The last result of `/sessions`.
     pub listed: Vec<SessionId>,
 }
 
-/// A message that waits for its turn.
+/// A queued message.
 struct Asked {
     request: String,
     run_id: String,
@@ -52,7 +52,8 @@ impl Client {
         }
     }
 
-    /// What comes next in the session it is in; never, if it is in none. `None` when its thread is gone.
+    /// Waits for the next update of the current session; forever, if there is none. `None` if the follower
+    /// has dropped the client: the session is gone, or the client's backlog too large.
     pub async fn next(&mut self) -> Option<Live> {
         match &mut self.current {
             Some(membership) => membership.feed.next().await,
@@ -64,7 +65,7 @@ impl Client {
         self.outbox.send(frame);
     }
 
-    /// Tells the client what came.
+    /// Sends an update to the client.
     pub fn pass_on(&mut self, live: Live) {
         match live {
             Live::Event(told) => self.tell(&told),
@@ -81,7 +82,7 @@ impl Client {
     }
 
     fn tell(&mut self, told: &Told) {
-        // What it has read from disk itself comes by the feed, too, if the follower was behind.
+        // If the follower is behind, the feed repeats events that were already read from disk.
         if told.event.id <= self.told {
             return;
         }
@@ -91,7 +92,7 @@ impl Client {
         }
     }
 
-    /// The session it is in.
+    /// The current session.
     pub fn session(&self) -> Option<SessionId> {
         self.current.as_ref().map(|membership| membership.session)
     }
@@ -100,7 +101,7 @@ impl Client {
         self.current.as_ref()
     }
 
-    /// The session that a request names, or else the one it is in.
+    /// The session that a request names, or else the current one.
     ///
     /// # Errors
     ///
@@ -112,17 +113,17 @@ impl Client {
         }
     }
 
-    /// Is in no session any more.
+    /// Leaves the current session.
     pub fn leave(&mut self) {
         self.current = None;
         self.asked.clear();
     }
 
-    /// Enters a session, unless it is there. Whatever is stored from now on is passed on.
+    /// Enters a session, unless it is the current one. Events stored from now on are sent to the client.
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownSession`], and the client stays where it is; those of the thread.
+    /// [`RequestError::UnknownSession`]; errors of the thread. The client stays in the current session then.
     pub async fn enter(&mut self, session: SessionId) -> Result<()> {
         if self.session() == Some(session) {
             return Ok(());
@@ -134,13 +135,13 @@ impl Client {
         Ok(())
     }
 
-    /// Enters a session, also the one it is in, and sends it every event after an id.
+    /// Enters a session, even if it is the current one, and sends every event after an id.
     ///
     /// # Errors
     ///
-    /// As [`Client::enter`]. Where it fails, the client is in no session.
+    /// As [`Client::enter`], but the client is in no session then.
     pub async fn enter_after(&mut self, session: SessionId, after: i64) -> Result<()> {
-        // Nothing of the session it was in comes in between.
+        // So that no event of the current session is sent in between.
         self.leave();
         self.told = after;
         let mut tail = Tail::new(self.gateway.hub.clone(), session, after, self.outbox.backlog.clone());
@@ -150,7 +151,7 @@ impl Client {
                 self.outbox.drained().await;
             }
         }
-        // If the follower is behind what was sent, its feed repeats it.
+        // If the follower is behind what was sent, the feed repeats it.
         (self.current, self.told) = tail.into_membership();
         Ok(())
     }
@@ -159,12 +160,12 @@ impl Client {
         self.gateway.hub.join(session, self.outbox.backlog.clone()).await
     }
 
-    /// The last event that the client was told of.
+    /// The client's position in the current session: events with a larger id are still to be sent.
     pub fn last_seq(&self) -> i64 {
         self.told
     }
 
-    /// Remembers a message of the client that waits for its turn. Returns what to tell it.
+    /// Remembers a message if it is queued. Returns the frame that says so.
     pub fn queued(&mut self, request: &str, accepted: &Accepted) -> Option<String> {
         let position = accepted.position.filter(|position| *position > 0)?;
         let asked = Asked { request: request.to_owned(), run_id: accepted.run_id.clone(), position };
@@ -177,7 +178,7 @@ impl Client {
         let Some(session) = self.session() else { return };
         let outbox = &self.outbox;
         self.asked.retain(|event, asked| {
-            // It was stored after the order was made.
+            // Stored after the order was computed.
             if *event > order.upto {
                 return true;
             }
@@ -209,7 +210,7 @@ impl Asked {
 
 /// # Errors
 ///
-/// [`RequestError::UnknownSession`]: it is no session's id.
+/// [`RequestError::UnknownSession`]: the text is not a session id.
 pub fn parse_session(text: &str) -> Result<SessionId> {
     SessionId::parse(text).ok_or_else(|| RequestError::UnknownSession(text.to_owned()))
 }

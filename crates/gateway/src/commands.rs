@@ -1,4 +1,4 @@
-//! Commands: messages that the gateway itself answers, to the client alone. Nothing of them is stored.
+//! Commands: messages that the gateway answers itself, to the sender only. Nothing is stored.
 
 use serde_json::{Value, json};
 
@@ -22,11 +22,11 @@ const HELP: &str = "\
 
 const LISTED: usize = 10;
 
-/// A text that a client sent as a message.
+/// The text of a message, parsed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Said<'t> {
     Command(Command<'t>),
-    /// To be sent on.
+    /// A message for the agent.
     Text(&'t str),
 }
 
@@ -61,11 +61,8 @@ pub fn parse(text: &str) -> Said<'_> {
     })
 }
 
-/// Carries out a command. What it has to say comes behind the response.
-///
-/// # Errors
-///
-/// Those of threads; a command that cannot be carried out says so in its answer.
+/// Executes a command. Its answer is an event that follows the response. Never fails: a command that cannot
+/// be executed says so in its answer.
 pub async fn carry_out(client: &mut Client, command: Command<'_>) -> Result<Reply> {
     let text = match answer(client, command).await {
         Ok(text) => text,

@@ -1,7 +1,7 @@
-//! One WebSocket: a reader, a writer, and in between the client that carries out its requests.
+//! One WebSocket: a reader, a writer, and between them a worker that executes the client's requests.
 //!
-//! The reader never waits for the others, so that it sees when somebody asks too much; the writer
-//! never waits for the reader. Requests of one client are carried out one after the other.
+//! The reader never waits for the other two, so that it notices when too many requests are unanswered; the
+//! writer never waits for the reader. Requests of one client are executed one after the other.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const PING_EVERY: Duration = Duration::from_secs(20);
 const SILENCE: Duration = Duration::from_secs(60);
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long a client has to take the last frames before it is cut off.
+/// How long to wait for the client in each step of closing a connection.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Serves a connection to its end.
@@ -50,7 +50,7 @@ pub async fn serve(
             let worker = tokio::spawn(requests::serve(client, asked, unanswered.clone()));
             let why = tokio::select! {
                 why = read(&mut reader, &requests, &unanswered, &outbox) => why,
-                // The writer ends first when the client reads too slowly, or the gateway ends.
+                // The writer ends first if the client reads too slowly, or at shutdown.
                 () = outbox.closed() => None,
             };
             worker.abort();
@@ -62,7 +62,7 @@ pub async fn serve(
         outbox.close(why);
     }
     drop(outbox);
-    // A client that answers the close, and one that never does, both end here.
+    // Ends in bounded time, whether or not the client answers the close frame.
     let done = async {
         let rest = async { while let Ok(Some(Ok(_))) = timeout(LAST_WORDS, reader.stream.next()).await {} };
         tokio::join!(writer, rest)
@@ -79,12 +79,12 @@ struct Reader {
 enum Heard {
     Text(axum::extract::ws::Utf8Bytes),
     Close(Close),
-    /// It is gone.
+    /// The connection is gone.
     Gone,
 }
 
 impl Reader {
-    /// The next frame with text.
+    /// Waits for the next text frame.
     async fn next(&mut self) -> Heard {
         loop {
             let next = tokio::select! {
@@ -103,7 +103,7 @@ impl Reader {
     }
 }
 
-/// Why a frame could not be read, where the client can still be told.
+/// Why to close the connection after a read error; `None` if it is gone.
 fn too_big(error: WsError) -> Option<Close> {
     let error = error.into_inner();
     match error.downcast_ref::<tungstenite::Error>()? {
@@ -113,11 +113,11 @@ fn too_big(error: WsError) -> Option<Close> {
     }
 }
 
-/// Waits for `connect`. Returns who it is.
+/// Waits for `connect`. Returns the client's identity.
 ///
 /// # Errors
 ///
-/// Why the connection ends, if anybody is left to be told.
+/// Why to close the connection; `None` if it is gone.
 async fn greet(
     gateway: &Gateway,
     reader: &mut Reader,
@@ -173,7 +173,7 @@ fn is_name(text: &str) -> bool {
     (1..=64).contains(&text.chars().count()) && !text.chars().any(char::is_control)
 }
 
-/// Reads a request; what is none gets a response if it can have one.
+/// Parses a request. If that fails and it has an id, the client gets an error response.
 fn parse(text: &str, outbox: &Outbox) -> Result<Request, Close> {
     Request::parse(text).map_err(|malformed| {
         if let Some(id) = malformed.id {
@@ -183,7 +183,7 @@ fn parse(text: &str, outbox: &Outbox) -> Result<Request, Close> {
     })
 }
 
-/// Reads requests to the end of the connection. Returns why it ends, if anybody is left to be told.
+/// Reads requests until the connection ends. Returns why to close it; `None` if it is gone.
 async fn read(
     reader: &mut Reader,
     requests: &mpsc::UnboundedSender<Request>,
@@ -208,7 +208,7 @@ async fn read(
     }
 }
 
-/// Writes what is queued, and pings, to the end of the connection.
+/// Writes queued frames and pings until the connection ends.
 async fn write(
     gateway: Arc<Gateway>,
     mut sink: SplitSink<WebSocket, Message>,
@@ -216,7 +216,7 @@ async fn write(
     outbox: Outbox,
 ) {
     let backlog = outbox.backlog.clone();
-    // The last other end that goes away ends the loop.
+    // Would keep the channel open, and the loop running, after all other senders are gone.
     drop(outbox);
     let mut pings = interval(PING_EVERY);
     pings.tick().await;
@@ -243,13 +243,13 @@ async fn write(
             Err(_) => return,
         }
     };
-    // Nothing that is queued from here on is written.
+    // Frames queued from here on are dropped.
     waiting.close();
     let frame = CloseFrame { code: why.code(), reason: why.reason().into() };
     timeout(LAST_WORDS, sink.send(Message::Close(Some(frame)))).await.ok();
 }
 
-/// Writes a frame and those queued behind it. Returns why to end, if that is among them.
+/// Writes a frame and those queued behind it. Returns why to close, if that was queued, too.
 async fn write_some(
     sink: &mut SplitSink<WebSocket, Message>,
     first: axum::extract::ws::Utf8Bytes,

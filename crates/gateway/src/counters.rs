@@ -1,4 +1,4 @@
-//! What is counted for `status` and for metrics, since the gateway was started.
+//! Counters for `status` and metrics, since the gateway was started.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ pub struct Counters {
     wrong_tokens: AtomicU64,
 }
 
-/// A connection that is counted for as long as this lives.
+/// Counts a WebSocket as open until it is dropped.
 pub struct Counted(Arc<Counters>);
 
 impl Counted {
@@ -29,7 +29,7 @@ impl Drop for Counted {
 }
 
 impl Counters {
-    /// WebSockets that are open.
+    /// The number of open WebSockets.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
@@ -52,7 +52,7 @@ impl Counters {
     }
 }
 
-/// What was counted.
+/// The values of the counters.
 pub struct Counts {
     pub accepted: u64,
     pub refused: u64,

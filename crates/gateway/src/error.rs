@@ -1,13 +1,13 @@
-//! What can go wrong, as reported to the two who need to know: the operator, and a client.
+//! Errors, as reported to the operator at startup and to clients.
 
 use std::fmt;
 
-/// Why the gateway cannot start: what, and how to fix it.
+/// Why the gateway cannot start, and how to fix it.
 #[derive(Debug)]
 pub struct StartError {
     pub what: String,
     pub fix: String,
-    /// Whether it is the command line that is wrong.
+    /// Whether this is a usage error.
     pub usage: bool,
 }
 
@@ -42,12 +42,12 @@ pub enum RequestError {
     UnknownRun(String),
     #[error("there is no permission request '{0}' in this session")]
     UnknownPermission(String),
-    /// A resend that is not the same message.
+    /// The key was used before, with a different message.
     #[error("the idempotencyKey '{0}' belongs to a different message of this session")]
     KeyConflict(String),
     #[error("the client is connected already")]
     Connected,
-    /// Whether anything was stored, the text says.
+    /// The text says whether anything was stored.
     #[error("{0}")]
     Thread(thread::Error),
     #[error("{0}")]
@@ -57,7 +57,7 @@ pub enum RequestError {
 impl From<thread::Error> for RequestError {
     fn from(error: thread::Error) -> RequestError {
         match error {
-            // A session that was deleted while somebody was in it.
+            // The session was deleted while a client was in it.
             thread::Error::NotAThread(path) | thread::Error::Moved(path) => RequestError::UnknownSession(
                 path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             ),

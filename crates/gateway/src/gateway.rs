@@ -1,4 +1,4 @@
-//! What all connections share. None of it has to outlast the process.
+//! State shared by all connections. None of it has to outlive the process.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use crate::storage::Storage;
 
 pub struct Gateway {
     pub root: Arc<Root>,
-    /// None lets everybody in.
+    /// `None` with `--no-auth`: every request is allowed.
     pub token: Option<Token>,
     pub origins: Origins,
     pub throttle: Throttle,
-    /// The port it listens on, which is in the name of its cookie.
+    /// The port it listens on, which is part of the cookie's name.
     pub port: u16,
     pub agent: Option<Agent>,
     pub agent_for_all: bool,
@@ -35,25 +35,25 @@ pub struct Gateway {
     pub storage: Arc<Storage>,
     pub counters: Arc<Counters>,
     pub started: Instant,
-    /// True once the gateway ends.
+    /// True once the shutdown has started.
     pub ends: watch::Receiver<bool>,
 }
 
 impl Gateway {
-    /// Whether a token lets its bearer in.
+    /// Whether a token is the right one, or none is required.
     pub fn admits(&self, offered: &str) -> bool {
         self.token.as_ref().is_none_or(|token| token.is(offered))
     }
 
-    /// Notes a wrong token, and waits if there were many from that address.
+    /// Counts a wrong token, and waits if there were many from that address.
     pub async fn wrong_token(&self, address: IpAddr) {
         self.counters.wrong_token();
         tokio::time::sleep(self.throttle.failed(address, Instant::now())).await;
     }
 
-    /// Waits until the gateway ends.
+    /// Waits until the shutdown starts.
     pub async fn ended(&self) {
-        // The sender lives as long as the gateway; without it, the gateway has ended.
+        // An error means that the sender was dropped, which only happens after the shutdown has started.
         drop(self.ends.clone().wait_for(|ends| *ends).await.map(|ends| *ends));
     }
 
@@ -62,7 +62,7 @@ impl Gateway {
         self.agent.as_ref()
     }
 
-    /// The agent that older sessions are to have, too.
+    /// The agent to give to older sessions, too, with `--agent-for-all`.
     pub fn agent_for_all(&self) -> Option<&Agent> {
         self.agent.as_ref().filter(|_| self.agent_for_all)
     }

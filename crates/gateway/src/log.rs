@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-/// Writes a line. No token and no signed address may be in it.
+/// Writes a line. Callers leave out tokens and signed URLs.
 pub fn log(text: impl fmt::Display) {
-    // It may hold what somebody else's server said.
+    // May contain text from a remote server.
     let line = text.to_string().replace(char::is_control, " ");
     eprintln!("[{}] {line}", thread::model::time::now());
 }

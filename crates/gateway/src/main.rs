@@ -1,21 +1,21 @@
 //! `thread serve`: conversations with agents for many clients at once.
 //!
-//! A conversation is a thread, and everything said in it is an event on disk. The gateway is a way of
-//! looking at it, and of speaking in it; it keeps nothing but connections.
+//! A conversation is a thread, and every message in it is an event on disk. The gateway reads and writes
+//! these threads for its clients; its own state is only the open connections.
 //!
 //! | module | owns |
 //! |---|---|
-//! | `server`, `page` | accepting connections; what is asked for over HTTP |
-//! | `metrics` | health, and figures for Prometheus |
-//! | `access` | tokens, origins, host names, slowing down |
+//! | `server`, `page` | accepting connections, HTTP routes |
+//! | `metrics` | health check, figures for Prometheus |
+//! | `access` | tokens, origins, host names, throttling |
 //! | `connection`, `outbox` | one WebSocket: reading, writing, pings, closing |
-//! | `client` | one client: the session it is in, and what it has been told |
-//! | `requests`, `methods`, `commands`, `actions` | what it asks for, as a method or a command, and how that is done |
-//! | `protocol` | the frames, and what stored events look like in them |
-//! | `agui` | the same conversations for clients of AG-UI |
-//! | `follow` | one reader per session for all who are in it |
-//! | `attachments`, `storage` | attachments and their signed urls |
-//! | `session` | sessions on disk: making, speaking, listing, reading, searching |
+//! | `client` | one client: its session, and its position there |
+//! | `requests`, `methods`, `commands`, `actions` | executing requests, by method or by command |
+//! | `protocol` | frames, and stored events as frames |
+//! | `agui` | the same conversations over AG-UI |
+//! | `follow` | one reader per session, shared by all clients in it |
+//! | `attachments`, `storage` | attachments and their signed URLs |
+//! | `session` | sessions on disk: creating, writing, listing, reading, searching |
 
 mod access;
 mod actions;
@@ -64,20 +64,20 @@ use crate::options::Options;
 use crate::session::root::Root;
 use crate::storage::Storage;
 
-/// Threads that wait for the disk. A push holds one for a few milliseconds.
+/// Size of the pool for blocking disk work. A push occupies a thread for a few milliseconds.
 const BLOCKING: usize = 32;
 
 fn main() -> ExitCode {
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(e) if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            // A closed pipe has been told all it wanted.
+            // If the reader closed the pipe, there is nothing more to print.
             e.print().ok();
             return ExitCode::SUCCESS;
         }
         Err(e) => {
             let text = e.to_string();
-            // The first paragraph says what is wrong, sometimes with a list below it.
+            // clap puts the error, sometimes with a list below it, in the first paragraph.
             let what: Vec<&str> =
                 text.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
             let what = what.join(" ");
@@ -97,7 +97,7 @@ fn main() -> ExitCode {
         })
         .and_then(|runtime| {
             let done = runtime.block_on(run(options));
-            // What still waits for the disk does so in vain: nobody is left to be told.
+            // Blocking tasks that take longer are abandoned: no client is left to get their results.
             runtime.shutdown_timeout(Duration::from_millis(300));
             done
         });
@@ -216,16 +216,16 @@ fn default_root() -> Result<PathBuf, StartError> {
         })
 }
 
-/// How many connections there may be, of so many that are wanted, and the limit on open files raised as
-/// far as they need. One takes a descriptor, and so do the files of the sessions: half are kept for these,
-/// or a client that opens many connections would keep the others from speaking.
+/// Raises the limit on open files as far as `wanted` connections need, and returns how many to allow. Each
+/// takes a descriptor, and so do the files of sessions: half of the limit is reserved for these, or a client
+/// that opens many connections would keep all others from being served.
 fn places(wanted: u32) -> u32 {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     let files = limit.maximum.unwrap_or(u64::MAX).min(2 * u64::from(wanted.max(8 * 1024)));
     if let Some(given) = limit.current.filter(|current| *current < files) {
         limit.current = Some(files);
-        // With fewer, the gateway serves fewer.
+        // If this fails, fewer connections are allowed.
         if setrlimit(Resource::Nofile, limit).is_ok() {
             thread::run::spawn::limit_open_files(given);
         }
@@ -234,7 +234,7 @@ fn places(wanted: u32) -> u32 {
     wanted.min(u32::try_from(files / 2).unwrap_or(u32::MAX))
 }
 
-/// The file below the root in which clients of this machine find the gateway.
+/// The file `address` in the root, by which local clients find the gateway.
 struct Published {
     path: PathBuf,
     url: String,
@@ -252,7 +252,7 @@ impl Published {
         Ok(Published { path, url: url.to_owned() })
     }
 
-    /// Removes it, unless another gateway has put its own there.
+    /// Removes the file, unless another gateway has overwritten it.
     fn withdraw(&self) {
         if std::fs::read_to_string(&self.path).is_ok_and(|text| text.trim() == self.url) {
             std::fs::remove_file(&self.path).ok();
@@ -260,7 +260,7 @@ impl Published {
     }
 }
 
-/// The signals that matter here.
+/// The signals that the gateway handles.
 struct Signals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
@@ -276,7 +276,7 @@ impl Signals {
         })
     }
 
-    /// Reaps supervisors, for which nobody waits, until the gateway is told to end.
+    /// Reaps supervisors, which nothing else waits for, until SIGTERM or SIGINT; then starts the shutdown.
     async fn until_told(mut self, ending: watch::Sender<bool>) {
         loop {
             tokio::select! {

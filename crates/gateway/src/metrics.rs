@@ -41,7 +41,7 @@ fn written(gateway: &Gateway, sum: &Sum) -> String {
     let clients: usize = gateway.hub.everybody().iter().map(|follower| follower.clients()).sum();
     let mut text = String::new();
     let mut add = |name: &str, kind: &str, help: &str, values: &[(&str, f64)]| {
-        // Writing to a text does not fail.
+        // Writing to a `String` does not fail.
         let _ = writeln!(text, "# HELP thread_gateway_{name} {help}\n# TYPE thread_gateway_{name} {kind}");
         for (labels, value) in values {
             let _ = writeln!(text, "thread_gateway_{name}{labels} {value}");

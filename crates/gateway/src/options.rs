@@ -1,6 +1,6 @@
 //! The command line.
 
-// What stands here is the help, which shows brackets and backticks as they are.
+// The doc comments are the help text, where brackets and backticks appear as they are.
 #![allow(rustdoc::bare_urls)]
 
 use std::net::SocketAddr;
@@ -58,7 +58,7 @@ pub struct Options {
     pub max_connections: u32,
 }
 
-/// What `thread agent --protocol` takes.
+/// The values of `thread agent --protocol`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Protocol {
     Exec,
@@ -67,7 +67,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// As it is written on a command line.
+    /// The value as written on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Protocol::Exec => "exec",

@@ -1,4 +1,4 @@
-//! What waits to be written to one WebSocket, in order.
+//! Frames queued for one WebSocket, in order.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::protocol::Close;
 
 pub enum Out {
     Frame(Utf8Bytes),
-    /// The last thing that is written.
+    /// Written last.
     Close(Close),
 }
 
-/// Where a connection's tasks put what is to be written.
+/// The sending end of a connection's queue.
 #[derive(Clone)]
 pub struct Outbox {
     sender: mpsc::UnboundedSender<Out>,
@@ -27,7 +27,7 @@ impl Outbox {
         (Outbox { sender, backlog: Arc::default() }, receiver)
     }
 
-    /// Queues a frame. What cannot be queued belongs to a connection that is ending.
+    /// Queues a frame; drops it if the connection is ending.
     pub fn send(&self, frame: impl Into<Utf8Bytes>) {
         let frame = frame.into();
         let size = frame.len();
@@ -36,17 +36,17 @@ impl Outbox {
         }
     }
 
-    /// Ends the connection when all that was queued before is written.
+    /// Closes the connection once everything queued before has been written.
     pub fn close(&self, why: Close) {
         drop(self.sender.send(Out::Close(why)));
     }
 
-    /// Waits until nothing more is written.
+    /// Waits until the writer has ended.
     pub async fn closed(&self) {
         self.sender.closed().await;
     }
 
-    /// Waits until little is left to be written: for callers with much to send.
+    /// Waits until the backlog is small: backpressure for callers with much to send.
     pub async fn drained(&self) {
         const LITTLE: usize = 512 * 1024;
         while self.backlog.waiting() > LITTLE && !self.sender.is_closed() {

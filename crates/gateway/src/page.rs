@@ -1,4 +1,4 @@
-//! What a browser gets: for now, how to connect.
+//! The page for browsers: for now, how to connect.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::gateway::Gateway;
 
 const PAGE: &str = include_str!("page.html");
 
-/// How long the cookie of a link lasts, in seconds: a month.
+/// How long the cookie lasts, in seconds: a month.
 const COOKIE_AGE: u32 = 30 * 24 * 3600;
 
 #[derive(Deserialize)]
@@ -22,7 +22,7 @@ pub struct Link {
     token: Option<String>,
 }
 
-/// `GET /`; with `?token=`, sets the cookie and goes to the same page without it.
+/// `GET /`; with `?token=`, sets the cookie and redirects to the same page without the token.
 pub async fn page(
     State(gateway): State<Arc<Gateway>>,
     Extension(from): Extension<Peer>,

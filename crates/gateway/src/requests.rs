@@ -1,4 +1,4 @@
-//! A client's requests, carried out one after another, and between them what comes in its session.
+//! Executes a client's requests one after the other, and forwards its session's events between them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use crate::log::log;
 use crate::methods;
 use crate::protocol::frame::{self, Request};
 
-/// Carries out requests and passes on what comes, to the end of the connection.
+/// Executes requests and forwards events until the connection ends.
 pub async fn serve(
     mut client: Client,
     mut requests: mpsc::UnboundedReceiver<Request>,
@@ -27,7 +27,7 @@ pub async fn serve(
             }
             live = client.next() => match live {
                 Some(live) => client.pass_on(live),
-                // The follower ended because its thread is gone.
+                // The follower dropped the client: its session is gone, or its backlog too large.
                 None => client.leave(),
             },
         }

@@ -1,4 +1,4 @@
-//! Accepting connections, and what each may ask for.
+//! Accepting connections, and the routes for HTTP requests.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -36,32 +36,32 @@ use crate::storage::sign;
 /// How long a client may take to send the head of a request.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long connections have to end when the gateway does.
+/// How long a shutdown waits for connections to end.
 const GRACE: Duration = Duration::from_millis(1000);
 
-/// So many connections wait to be accepted. Of those that come at once when there is no room left, some
-/// are never told.
+/// Length of the listen backlog. If it overflows, the kernel drops connection attempts, some of them without
+/// telling the client.
 const UNACCEPTED: u32 = 4096;
 
-/// How often the log says that nobody can be let in.
+/// Least time between two log lines about connections that cannot be accepted.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
-/// The largest `RunAgentInput`, in bytes: it holds the whole conversation, of which only the last
-/// message is taken.
+/// The largest `RunAgentInput`, in bytes: it has the whole conversation, of which only the last message is
+/// used.
 const MAX_INPUT: usize = 8 * 1024 * 1024;
 
 /// # Errors
 ///
-/// The address is not this machine's, or is taken.
+/// The address is not one of this machine's, or is in use.
 pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // What an earlier gateway left in TIME_WAIT is in nobody's way.
+    // Connections of an earlier gateway in TIME_WAIT must not keep this one from listening.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(UNACCEPTED)
 }
 
-/// Serves until the gateway ends.
+/// Serves until the shutdown.
 pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, most: u32) {
     let routes = Router::new()
         .route("/", get(page::page))
@@ -89,7 +89,7 @@ pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, most: u32) {
         let (stream, address) = match accepted {
             Ok(accepted) => accepted,
             Err(e) => {
-                // No descriptors left, as a rule: they come back when somebody leaves.
+                // Usually out of descriptors, which closing connections will free.
                 if complained.is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
                     complained = Some(Instant::now());
                     log(format_args!("cannot accept a connection: {e}"));
@@ -110,20 +110,20 @@ pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, most: u32) {
         }
     }
     drop(listener);
-    // All places are free when everybody is gone.
+    // All permits can be acquired once all connections have ended.
     tokio::time::timeout(GRACE, places.acquire_many(most)).await.ok();
 }
 
-/// Tells somebody for whom there is no place, without spending a task on it.
+/// Answers 503 to a connection beyond the limit, without spawning a task.
 fn refuse(stream: &TcpStream) {
     const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
-    // This fits into an empty buffer; a client that is gone already need not get it.
+    // Fits into the empty send buffer; fails only if the client is gone.
     stream.try_write(FULL).ok();
 }
 
 /// Serves one connection.
 async fn talk(gateway: Arc<Gateway>, routes: Router, stream: TcpStream, from: Peer) {
-    // Tokens are small, and people wait for them.
+    // Streamed tokens are small, and Nagle's algorithm would delay them.
     stream.set_nodelay(true).ok();
     let service = hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
         let mut request = request.map(Body::new);
@@ -141,11 +141,11 @@ async fn talk(gateway: Arc<Gateway>, routes: Router, stream: TcpStream, from: Pe
         _ = connection.as_mut() => return,
         () = gateway.ended() => connection.as_mut().graceful_shutdown(),
     }
-    // A client that went away in between has been served.
+    // An error means that the client has disconnected.
     connection.await.ok();
 }
 
-/// Checks the names by which a request comes, and its token.
+/// Checks a request's `Host`, `Origin` and token.
 async fn admit(State(gateway): State<Arc<Gateway>>, mut request: Request, next: Next) -> Response {
     if let Err(refused) = gateway.origins.check(request.headers()) {
         return (StatusCode::FORBIDDEN, format!("{}\n", refused.message())).into_response();
@@ -158,8 +158,8 @@ async fn admit(State(gateway): State<Arc<Gateway>>, mut request: Request, next: 
         Offered::Bearer(_) | Offered::Cookie(_) => Shown::Wrong,
     };
     request.extensions_mut().insert(shown);
-    // A WebSocket may show its token in its first frame; the page asks for it itself.
-    // A signed url is its own key.
+    // A WebSocket may present its token in its first frame, and the page checks the token itself. A signed
+    // URL needs no token.
     let path = request.uri().path();
     let open = ["/", "/ws", "/healthz"].contains(&path) || path.starts_with(sign::PREFIX);
     if shown != Shown::Right && !open {
@@ -176,7 +176,7 @@ fn unauthorized() -> Response {
     (StatusCode::UNAUTHORIZED, challenge, "wrong or missing token\n").into_response()
 }
 
-/// `/ws`.
+/// `GET /ws`.
 async fn websocket(
     State(gateway): State<Arc<Gateway>>,
     axum::Extension(from): axum::Extension<Peer>,
@@ -189,7 +189,7 @@ async fn websocket(
     upgrade
         .max_message_size(MAX_FRAME)
         .max_frame_size(MAX_FRAME)
-        // Kept for as long as a connection lasts: a thousand of them are quiet most of the time.
+        // Allocated for the lifetime of each connection, and most connections are idle.
         .read_buffer_size(4 * 1024)
         .write_buffer_size(8 * 1024)
         .on_upgrade(move |socket| async move {

@@ -1,4 +1,4 @@
-//! The name of a session: a UUID, which is also the name of its directory.
+//! The id of a session: a UUID, which is also the name of its directory.
 
 use std::fmt;
 
@@ -12,20 +12,20 @@ impl SessionId {
         SessionId(Uuid::new_v4())
     }
 
-    /// A UUID in its usual form of 36 characters; nothing else, for it becomes part of a path.
+    /// Parses a UUID in its usual form of 36 characters. No other form is accepted: it becomes a path.
     pub fn parse(text: &str) -> Option<SessionId> {
         (text.len() == 36).then(|| Uuid::try_parse(text).ok().map(SessionId)).flatten()
     }
 
-    /// The session of a name that a client has chosen: the name itself if it is a UUID, else one made
-    /// from it.
+    /// The session for a name chosen by a client: the name itself if it is a UUID, else a UUID of version 5
+    /// derived from it.
     pub fn named(name: &str) -> SessionId {
         SessionId::parse(name).unwrap_or_else(|| {
             SessionId(Uuid::new_v5(&Uuid::NAMESPACE_URL, format!("thread:session:{name}").as_bytes()))
         })
     }
 
-    /// An id made from a key that a client has chosen, the same each time.
+    /// An id derived from a key chosen by a client, the same each time.
     pub fn made_from(self, key: &str) -> Uuid {
         Uuid::new_v5(&self.0, key.as_bytes())
     }

@@ -1,4 +1,4 @@
-//! Speaking, ending a run, answering a question of the agent, asking how things are.
+//! Sending messages, cancelling runs, answering permission requests, the status.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -13,7 +13,7 @@ use crate::session::blocking;
 use crate::session::speak::{self as disk, MAX_KEY, Spoken};
 use crate::session_id::SessionId;
 
-/// Keys of metadata that the gateway gives itself.
+/// Metadata keys that the gateway sets itself.
 const RESERVED: &[&str] = &["run_id", "message_id", "client", "priority", "reply_to"];
 
 #[derive(Deserialize)]
@@ -26,7 +26,7 @@ pub struct AgentParams {
     idempotency_key: Option<String>,
 }
 
-/// `agent`: somebody speaks.
+/// `agent`: sends a message, or executes a command.
 pub async fn agent(client: &mut Client, id: &str, params: AgentParams) -> Result<Reply> {
     let mut content = content_of(&params.message)?;
     if params.message.is_string() {
@@ -48,7 +48,7 @@ pub async fn agent(client: &mut Client, id: &str, params: AgentParams) -> Result
         Some(session) => session,
         None => create(client, None).await?,
     };
-    // It is in the session before the message is: it misses nothing of its run.
+    // The client enters before the message is stored, so that it misses no event of the run.
     client.enter(session).await?;
     let accepted = speak(client, session, spoken).await?;
     let queued = client.queued(id, &accepted);
@@ -57,7 +57,7 @@ pub async fn agent(client: &mut Client, id: &str, params: AgentParams) -> Result
     Ok(Reply { payload, then: queued.into_iter().collect() })
 }
 
-/// The text that is stored for a message.
+/// The text to store for a message.
 fn content_of(message: &Value) -> Result<String> {
     let bad = |what: &str| Err(RequestError::BadParams(format!("'message' {what}")));
     match message {

@@ -10,7 +10,7 @@ use crate::actions::Reply;
 use crate::client::Client;
 use crate::error::{RequestError, Result};
 
-/// All of them.
+/// The names of all methods.
 pub const NAMES: &[&str] = &[
     "connect",
     "agent",
@@ -26,11 +26,11 @@ pub const NAMES: &[&str] = &[
     "status",
 ];
 
-/// Carries out a request.
+/// Executes a request.
 ///
 /// # Errors
 ///
-/// [`RequestError::UnknownMethod`], [`RequestError::BadParams`]; those of the method.
+/// [`RequestError::UnknownMethod`], [`RequestError::BadParams`]; errors of the method.
 pub async fn call(client: &mut Client, id: &str, method: &str, params: Map<String, Value>) -> Result<Reply> {
     match method {
         "connect" => Err(RequestError::Connected),

@@ -1,4 +1,4 @@
-//! Listing, making, entering, reading, naming, searching and removing sessions.
+//! Listing, creating, entering, reading, renaming, searching and deleting sessions.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -145,7 +145,7 @@ pub async fn delete(client: &mut Client, params: DeleteParams) -> Result<Value> 
     Ok(json!({ "sessionId": session.to_string() }))
 }
 
-/// A number within its range, or what stands in for it.
+/// A number from 1 to `most`, or its default.
 fn within(name: &str, value: Option<u64>, default: usize, most: usize) -> Result<usize> {
     match value.map(usize::try_from) {
         None => Ok(default),
