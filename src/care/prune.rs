@@ -70,13 +70,18 @@ pub fn prune(queue: &mut Queue, request: &Request<'_>, progress: &mut dyn FnMut(
     if !request.force {
         plan.hold_back(queue)?;
     }
-    let counted = count(queue, request, &plan)?;
+    let mut counted = Pruned::default();
+    walk(queue, request, &mut plan, true, &mut |found| counted += found)?;
     if request.dry_run || counted.events == 0 {
         return Ok(Report { pruned: counted, held: plan.held, failed: None });
     }
     jsonl::seal_before_prune(&queue.files, &mut queue.store, plan.upto)?;
     let mut pruned = Pruned::default();
-    let failed = delete(queue, request, &mut plan, &mut pruned, progress).err();
+    let mut add = |deleted: Pruned| {
+        progress(deleted.events);
+        pruned += deleted;
+    };
+    let failed = walk(queue, request, &mut plan, false, &mut add).err();
     if pruned.events > 0 {
         let forced = if request.force { " forced" } else { "" };
         let Pruned { events, bytes, .. } = pruned;
@@ -128,56 +133,35 @@ impl Plan {
         }
         Ok(())
     }
-
-    fn range<'a>(&'a self, request: &Request<'a>, after: i64) -> PruneRange<'a> {
-        PruneRange {
-            after,
-            upto: self.upto,
-            subtype: request.subtype,
-            dead_letters: request.force,
-            seen: (!request.force).then_some(&self.seen),
-            dry_run: false,
-        }
-    }
 }
 
-fn before_oldest(queue: &mut Queue) -> Result<i64> {
-    Ok(queue.store.first_after(0)?.map_or(0, |first| first - 1))
-}
-
-/// Counts what there is to delete.
-fn count(queue: &mut Queue, request: &Request<'_>, plan: &Plan) -> Result<Pruned> {
-    let mut total = Pruned::default();
-    let mut at = before_oldest(queue)?;
-    while at < plan.upto {
-        let range = PruneRange { dry_run: true, ..plan.range(request, at) };
-        if let PruneStep::Upto(reached, found) = queue.store.prune(&range)? {
-            total += found;
-            at = reached;
-        }
-    }
-    Ok(total)
-}
-
-/// Deletes, and adds to `total` what was deleted.
-fn delete(
+/// Goes through the old events, some at a time, and deletes them or, if it is `dry_run`, counts them.
+/// `step` is told what was found in each.
+fn walk(
     queue: &mut Queue,
     request: &Request<'_>,
     plan: &mut Plan,
-    total: &mut Pruned,
-    progress: &mut dyn FnMut(u64),
+    dry_run: bool,
+    step: &mut dyn FnMut(Pruned),
 ) -> Result<()> {
-    let mut at = before_oldest(queue)?;
+    let mut at = queue.store.first_after(0)?.map_or(0, |first| first - 1);
     while at < plan.upto {
-        match queue.store.prune(&plan.range(request, at))? {
-            PruneStep::Upto(reached, pruned) => {
-                progress(pruned.events);
-                *total += pruned;
+        let range = PruneRange {
+            after: at,
+            upto: plan.upto,
+            subtype: request.subtype,
+            dead_letters: request.force,
+            seen: (!request.force).then_some(&plan.seen),
+            dry_run,
+        };
+        match queue.store.prune(&range)? {
+            PruneStep::Upto(reached, found) => {
+                step(found);
                 at = reached;
             }
             PruneStep::Overtaken => plan.hold_back(queue)?,
         }
-        if at < plan.upto {
+        if at < plan.upto && !dry_run {
             queue.store.keep_wal_short()?;
             std::thread::sleep(PAUSE);
         }

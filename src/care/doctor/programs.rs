@@ -1,13 +1,12 @@
 //! Programs that are to be run: those that handlers begin with, and the notifier.
 
-use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::{Doctor, Finding};
 use crate::error::{Error, Result};
-use crate::files::Files;
+use crate::model::run::Options;
 use crate::model::subscription::Subscription;
 use crate::queue::Queue;
 use crate::run::spawn::handler_environment;
@@ -42,7 +41,8 @@ fn handlers(doctor: &mut Doctor<'_>, queue: &mut Queue) -> Result<()> {
         // If its directory is gone, that is the finding, and its program need not be missing.
         if dispatch::check(&queue.files, &subscription).is_ok()
             && let Some(word) = program_of(&subscription)
-            && !runs_in(&queue.files, word, &subscription)?
+            && let dir = subscription.cwd.as_deref().map(|cwd| queue.files.resolve(cwd))
+            && !can_run(word.as_ref(), dir.as_deref(), Some(&subscription.options))?
         {
             let problem = format!(
                 "the handler of '{}' begins with '{word}', which the shell cannot run",
@@ -64,25 +64,16 @@ fn program_of(subscription: &Subscription) -> Option<&str> {
     (is_plain && has_place).then_some(word)
 }
 
-/// Whether the shell of a handler finds something to run by that name.
-fn runs_in(files: &Files, word: &str, subscription: &Subscription) -> Result<bool> {
-    let dir = subscription.cwd.as_deref().map(|cwd| files.resolve(cwd));
-    can_run(word.as_ref(), dir.as_deref(), Some(handler_environment(&subscription.options)))
-}
-
-/// Whether a shell finds something to run by that name: it alone knows its builtins.
-fn can_run(
-    word: &OsStr,
-    dir: Option<&Path>,
-    environment: Option<BTreeMap<OsString, OsString>>,
-) -> Result<bool> {
+/// Whether a shell with that directory and environment finds something to run by that name: it alone
+/// knows its builtins.
+fn can_run(word: &OsStr, dir: Option<&Path>, options: Option<&Options>) -> Result<bool> {
     // Some shells find a file by its path whether or not it may be executed.
     const ASK: &str = r#"command -v -- "$1" && case $1 in */*) [ -f "$1" ] && [ -x "$1" ];; esac"#;
     let mut command = Command::new("/bin/sh");
     command.args(["-c", ASK, "sh"]).arg(word);
     command.current_dir(dir.unwrap_or(Path::new(".")));
-    if let Some(environment) = environment {
-        command.env_clear().envs(environment);
+    if let Some(options) = options {
+        command.env_clear().envs(handler_environment(options));
     }
     let asked = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     let asked = asked.map_err(|source| Error::Spawn { what: "/bin/sh", source })?;
