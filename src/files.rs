@@ -149,14 +149,6 @@ impl Files {
         self.home
     }
 
-    pub fn owner(&self) -> u32 {
-        self.owner
-    }
-
-    pub fn group(&self) -> u32 {
-        self.group
-    }
-
     /// Whether the user of this process owns the thread, and so may start handlers.
     pub fn is_owner(&self) -> bool {
         rustix::process::geteuid().as_raw() == self.owner
@@ -271,19 +263,10 @@ impl Files {
         }
     }
 
-    /// What is there under a name, links not followed.
+    /// What is there under a name (`""` is the root), links not followed.
     pub fn stat(&self, name: impl AsRef<Path>) -> io::Result<Stat> {
-        let name = name.as_ref();
-        if name.as_os_str().is_empty() {
-            return Ok(rustix::fs::fstat(&*self.dir)?);
-        }
-        let (dir, name) = self.parent(name)?;
+        let (dir, name) = self.parent(name.as_ref())?;
         Ok(rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?)
-    }
-
-    /// Device and inode of what is there under a name, links not followed.
-    pub fn identity_of(&self, name: impl AsRef<Path>) -> io::Result<(u64, u64)> {
-        Ok(identity(&self.stat(name)?))
     }
 
     /// The size of a file in bytes; 0 when there is none.
@@ -317,11 +300,7 @@ impl Files {
     /// Opens a directory of the thread (`""` is its root) for listing and syncing.
     pub fn open_dir(&self, name: impl AsRef<Path>) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let name = name.as_ref();
-        if name.as_os_str().is_empty() {
-            return Ok(rustix::fs::openat(&*self.dir, ".", flags, Mode::empty())?);
-        }
-        let (dir, name) = self.parent(name)?;
+        let (dir, name) = self.parent(name.as_ref())?;
         rustix::fs::openat(&dir, name, flags, Mode::empty()).map_err(explained)
     }
 
@@ -342,8 +321,12 @@ impl Files {
         Ok(rustix::fs::futimens(&file, &times)?)
     }
 
-    /// The directory that holds `name`, opened link by link, and the last part of the name.
+    /// The directory that holds `name`, opened link by link, and the last part of the name; `.` for the
+    /// root, `""`.
     fn parent<'n>(&self, name: &'n Path) -> io::Result<(Arc<OwnedFd>, &'n OsStr)> {
+        if name.as_os_str().is_empty() {
+            return Ok((Arc::clone(&self.dir), OsStr::new(".")));
+        }
         let last = name.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let mut dir = Arc::clone(&self.dir);
         for part in name.parent().into_iter().flat_map(Path::components) {
@@ -365,7 +348,7 @@ pub(crate) fn open_dir(at: impl AsFd, path: &Path, flags: OFlags) -> rustix::io:
 
 /// The device and inode of a file.
 #[allow(clippy::unnecessary_cast, reason = "other systems have other types")]
-fn identity(file: &Stat) -> (u64, u64) {
+pub(crate) fn identity(file: &Stat) -> (u64, u64) {
     (file.st_dev as u64, file.st_ino as u64)
 }
 

@@ -20,6 +20,7 @@ pub mod supervisor;
 pub mod wake;
 pub mod worker;
 
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -68,7 +69,7 @@ impl Launcher {
     ) -> Result<()> {
         let mut command = Command::new(&self.program);
         command.arg0("thread").arg(subcommand).arg("--thread").arg(files.path()).args(args);
-        command.arg("--lock-fd").arg(lock.as_raw_fd().to_string());
+        command.arg("--lock-fd").arg(lock.file().as_raw_fd().to_string());
         // What a handler is told belongs to that handler, even when it is its push that starts this.
         for (name, _) in std::env::vars_os().filter(|(name, _)| spawn::is_ours(name)) {
             command.env_remove(name);

@@ -12,40 +12,36 @@ use super::{Access, DB, Files, JOURNAL, SHM, WAL, refuse_odd};
 use crate::error::{IoContext, Result};
 
 impl Files {
-    /// Looks at the database and the files beside it before SQLite opens them, and gives the WAL and
-    /// its index the thread's group. To be called before each opening.
+    /// Looks at the database and the files beside it before SQLite opens them, and has the WAL and its
+    /// index be of the thread's group. To be called before each opening.
     ///
     /// # Errors
     ///
     /// One of them is not a regular file with one name.
     pub(crate) fn prepare_database(&self) -> Result<()> {
-        for name in [DB, WAL, SHM, JOURNAL] {
+        let user = rustix::process::geteuid().as_raw();
+        let other_group = rustix::process::getegid().as_raw() != self.group;
+        for name in [DB, JOURNAL, WAL, SHM] {
             let path = self.path_of(name);
+            let is_shared = name == WAL || name == SHM;
             match self.stat(name) {
-                Ok(found) => refuse_odd(&found).at("use", &path)?,
-                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                Ok(found) => {
+                    refuse_odd(&found).at("use", &path)?;
+                    if is_shared && found.st_uid == user && found.st_gid != self.group {
+                        // By its name: to open it here would drop the locks that SQLite has on it in this
+                        // process. Where it may not be changed, it serves at least its maker.
+                        let group = Some(Gid::from_raw(self.group));
+                        rustix::fs::chownat(&*self.dir, name, None, group, AtFlags::SYMLINK_NOFOLLOW).ok();
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                    if is_shared && other_group {
+                        drop(self.open_file(name, Access::Write));
+                    }
+                }
                 Err(e) => return Err(e).at("look at", &path),
             }
         }
-        self.share_wal();
         Ok(())
-    }
-
-    /// Has the WAL and its index be of the thread's group. One that is there is not opened here, which
-    /// would drop the locks that SQLite has on it in this process. What may not be changed stays: it
-    /// serves at least its maker.
-    fn share_wal(&self) {
-        let user = rustix::process::geteuid().as_raw();
-        let other_group = rustix::process::getegid().as_raw() != self.group;
-        for name in [WAL, SHM] {
-            match rustix::fs::statat(&*self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(found) if found.st_uid == user && found.st_gid != self.group => {
-                    let group = Some(Gid::from_raw(self.group));
-                    rustix::fs::chownat(&*self.dir, name, None, group, AtFlags::SYMLINK_NOFOLLOW).ok();
-                }
-                Err(rustix::io::Errno::NOENT) if other_group => drop(self.open_file(name, Access::Write)),
-                _ => {}
-            }
-        }
     }
 }

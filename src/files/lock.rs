@@ -8,7 +8,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -94,12 +94,8 @@ impl Lock {
         drop(self.0.unlock());
     }
 
+    /// The file, for what is noted in it, and for a child that is to hold the lock as well.
     pub fn file(&self) -> &File {
         &self.0
-    }
-
-    /// The descriptor, for a child that is to hold the lock as well.
-    pub fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
     }
 }

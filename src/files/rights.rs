@@ -1,7 +1,7 @@
 //! Who may read and write a thread's files: those made later are open to the same users as `events.db`.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
@@ -39,37 +39,27 @@ impl Files {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         #[cfg(not(target_os = "linux"))]
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let name = name.as_ref();
-        let file = if name.as_os_str().is_empty() {
-            rustix::fs::openat(&*self.dir, ".", flags, Mode::empty())?
-        } else {
-            let (dir, name) = self.parent(name)?;
-            rustix::fs::openat(&dir, name, flags, Mode::empty()).map_err(explained)?
-        };
+        let (dir, name) = self.parent(name.as_ref())?;
+        let file = rustix::fs::openat(&dir, name, flags, Mode::empty()).map_err(explained)?;
         let found = rustix::fs::fstat(&file)?;
         if FileType::from_raw_mode(found.st_mode as _) != FileType::Directory {
             refuse_odd(&found)?;
         }
         let (mode, owner) = decide(&found);
         let mode = Mode::from_raw_mode(mode as _);
-        let owner = owner.map(|(user, group)| (Some(Uid::from_raw(user)), Some(Gid::from_raw(group))));
+        if let Some((user, group)) = owner {
+            let (user, group) = (Some(Uid::from_raw(user)), Some(Gid::from_raw(group)));
+            #[cfg(target_os = "linux")]
+            rustix::fs::chownat(&file, "", user, group, AtFlags::EMPTY_PATH)?;
+            #[cfg(not(target_os = "linux"))]
+            rustix::fs::fchown(&file, user, group)?;
+        }
+        // A descriptor of a place cannot be given to fchmod.
         #[cfg(target_os = "linux")]
-        {
-            use std::os::fd::AsRawFd;
-            if let Some((user, group)) = owner {
-                rustix::fs::chownat(&file, "", user, group, AtFlags::EMPTY_PATH)?;
-            }
-            // Such a descriptor cannot be given to fchmod.
-            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-            Ok(rustix::fs::chmod(path, mode)?)
-        }
+        rustix::fs::chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), mode)?;
         #[cfg(not(target_os = "linux"))]
-        {
-            if let Some((user, group)) = owner {
-                rustix::fs::fchown(&file, user, group)?;
-            }
-            Ok(rustix::fs::fchmod(&file, mode)?)
-        }
+        rustix::fs::fchmod(&file, mode)?;
+        Ok(())
     }
 }
 

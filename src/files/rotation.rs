@@ -22,19 +22,16 @@ const STAMP: &str = "%Y%m%d-%H%M%S";
 /// The names `<stem><YYYYMMDD-HHmmss>.<extension>` in a directory of the thread, oldest first.
 pub fn names(files: &Files, dir: &str, stem: &str, extension: &str) -> io::Result<Vec<String>> {
     let names = files.list(dir)?.into_iter().filter_map(|name| name.into_string().ok());
-    let mut names: Vec<String> = names.filter(|name| stamp_of(name, stem, extension).is_some()).collect();
+    let mut names: Vec<String> = names.filter(|name| time_of(name, stem, extension).is_some()).collect();
     names.sort();
     Ok(names)
 }
 
-fn stamp_of(name: &str, stem: &str, extension: &str) -> Option<NaiveDateTime> {
-    let stamp = name.strip_prefix(stem)?.strip_suffix(extension)?.strip_suffix('.')?;
-    (stamp.len() == 15).then(|| NaiveDateTime::parse_from_str(stamp, STAMP).ok()).flatten()
-}
-
 /// When such a file was set aside, as its name says; `None` for any other name.
 pub fn time_of(name: &str, stem: &str, extension: &str) -> Option<Time> {
-    Some(stamp_of(name, stem, extension)?.and_utc())
+    let stamp = name.strip_prefix(stem)?.strip_suffix(extension)?.strip_suffix('.')?;
+    let time = NaiveDateTime::parse_from_str(stamp, STAMP).ok().filter(|_| stamp.len() == 15);
+    Some(time?.and_utc())
 }
 
 /// Sets a log aside, as [`set_aside`] does, and keeps the newest `keep` of those that were, each with
@@ -69,17 +66,15 @@ fn keep_end(files: &Files, name: &Path) -> io::Result<()> {
 pub fn set_aside(files: &Files, name: &str, stem: &str, extension: &str) -> io::Result<String> {
     let dir = Path::new(name).parent().and_then(Path::to_str).unwrap_or_default();
     let taken = names(files, dir, stem, extension)?;
-    let later = |name: &String| Some(stamp_of(name, stem, extension)? + TimeDelta::seconds(1));
+    let later = |name: &String| Some(time_of(name, stem, extension)? + TimeDelta::seconds(1));
     // A name at the end of all four-digit years has no later one.
-    let after = taken.iter().filter_map(later).filter(|time| time.year() <= 9999).max();
-    let mut time = after.map_or(Utc::now().naive_utc(), |after| after.max(Utc::now().naive_utc()));
-    let aside = loop {
-        let aside = format!("{stem}{}.{extension}", time.format(STAMP));
-        if !taken.contains(&aside) {
-            break aside;
-        }
+    let later = taken.iter().filter_map(later).filter(|time| time.year() <= 9999);
+    let mut time = later.fold(Utc::now(), Time::max);
+    let named = |time: Time| format!("{stem}{}.{extension}", time.format(STAMP));
+    while taken.contains(&named(time)) {
         time += TimeDelta::seconds(1);
-    };
+    }
+    let aside = named(time);
     files.rename(name, Path::new(dir).join(&aside))?;
     Ok(aside)
 }

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use rustix::process::{Pid, Signal};
 
-use crate::files::{Files, boot_id};
+use crate::files::{Files, boot_id, identity};
 use crate::model::run::{ProcessId, RunState};
 use crate::model::subscription::Subscription;
 
@@ -133,7 +133,7 @@ pub fn members_of(group: u32) -> impl Iterator<Item = ProcessId> {
 /// The processes that hold the lock on a file of a thread, as far as this user may see: not those that
 /// merely have the file open. Empty where the system does not tell.
 pub fn holders_of(files: &Files, name: &Path) -> impl Iterator<Item = ProcessId> + use<> {
-    let file = files.identity_of(name).ok();
+    let file = files.stat(name).ok().map(|file| identity(&file));
     let is_lock = move |fd: &Path| fs::metadata(fd).is_ok_and(|open| Some((open.dev(), open.ino())) == file);
     let holds = move |pid: u32| {
         let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();

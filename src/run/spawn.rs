@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -30,7 +30,7 @@ pub fn limit_open_files(soft: u64) {
 
 /// Makes `command` start detached, holding on to `lock` (and nothing else) if there is one.
 pub fn detached<'c>(command: &'c mut Command, lock: Option<&Lock>) -> &'c mut Command {
-    let lock = lock.map(Lock::as_raw_fd);
+    let lock = lock.map(|lock| lock.file().as_raw_fd());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // SAFETY: between fork and exec the closure makes only system calls that are safe there
     // (setsid, sigaction, sigprocmask, prlimit, fcntl, close_range) and allocates nothing.
