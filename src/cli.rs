@@ -2,8 +2,8 @@
 //!
 //! This file owns the top level: which command is meant, its help, and what they share in the end.
 
-pub mod error;
-pub mod output;
+mod error;
+mod output;
 
 mod ack;
 mod ask;
@@ -36,7 +36,6 @@ mod reading;
 mod reply;
 mod resume;
 mod seek;
-mod service;
 mod signals;
 mod stop;
 mod subscribe;
@@ -53,7 +52,7 @@ use serde_json::json;
 
 use self::consumer::ConsumerArg;
 use self::error::{Failure, Result};
-pub use self::globals::Globals;
+use self::globals::Globals;
 use self::number::{event_id, limit};
 use crate::files::log::log;
 use crate::model::subscription::ConsumerId;

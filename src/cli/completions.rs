@@ -67,8 +67,7 @@ fn with_consumers(shell: Shell, script: &str) -> String {
                 false => format!("{line}\n"),
             };
             let script: String = script.lines().map(place).collect();
-            let (head, body) = script.split_once("\n\n").unwrap_or((&script, ""));
-            format!("{head}\n\n{}\n{body}", include_str!("completions/consumers.zsh"))
+            script.replacen("\n\n", concat!("\n\n", include_str!("completions/consumers.zsh"), "\n"), 1)
         }
         _ => script.to_owned(),
     }
@@ -86,7 +85,7 @@ pub fn is_asked(args: &[OsString]) -> bool {
 /// where no consumer is to be named.
 pub fn print_consumers(line: &str) -> Result<()> {
     let nothing = || Failure::failed("no consumer is to be named there", "complete something else");
-    let Place { globals, begun } = Place::of(line).ok_or_else(nothing)?;
+    let (globals, begun) = consumer_begun(line).ok_or_else(nothing)?;
     globals.enter()?;
     let mut queue = globals.open()?;
     let mut names = String::new();
@@ -101,36 +100,24 @@ pub fn print_consumers(line: &str) -> Result<()> {
     output::bytes(names.as_bytes()).map(drop)
 }
 
-/// A place in a command line where a consumer is to be named.
-struct Place {
-    globals: Globals,
-    /// What of the name is there.
-    begun: String,
-}
-
-impl Place {
-    /// Parses the line with another word in place of the one that is being written, and looks where that went.
-    fn of(line: &str) -> Option<Place> {
-        const HERE: &str = "\0";
-        let mut words =
-            shlex::split(line).unwrap_or_else(|| line.split_whitespace().map(str::to_owned).collect());
-        let begun = if line.ends_with(char::is_whitespace) { String::new() } else { words.pop()? };
-        let program = words.iter().position(|word| word == "thread" || word.ends_with("/thread"))?;
-        if begun.starts_with('-') {
-            return None;
-        }
-        words.push(HERE.to_owned());
-        let parsed = Cli::command().ignore_errors(true).try_get_matches_from(&words[program..]).ok()?;
-        let mut command = &parsed;
-        while let Some((_, inner)) = command.subcommand() {
-            command = inner;
-        }
-        let is_here =
-            |id| command.try_get_one::<String>(id).is_ok_and(|word| word.is_some_and(|w| w == HERE));
-        let named = command.try_get_one::<String>("consumer").is_ok_and(|name| name.is_some());
-        let here = is_here("consumer") || (is_here("word") && !named);
-        here.then(|| Globals::from_arg_matches(&parsed).ok())
-            .flatten()
-            .map(|globals| Place { globals, begun })
+/// What of a consumer's name ends the line, if one does. Parses the line with another word in place of
+/// the one that is being written, and looks where that went.
+fn consumer_begun(line: &str) -> Option<(Globals, String)> {
+    const HERE: &str = "\0";
+    let mut words =
+        shlex::split(line).unwrap_or_else(|| line.split_whitespace().map(str::to_owned).collect());
+    let begun = if line.ends_with(char::is_whitespace) { String::new() } else { words.pop()? };
+    let program = words.iter().position(|word| word == "thread" || word.ends_with("/thread"))?;
+    if begun.starts_with('-') {
+        return None;
     }
+    words.push(HERE.to_owned());
+    let parsed = Cli::command().ignore_errors(true).try_get_matches_from(&words[program..]).ok()?;
+    let mut command = &parsed;
+    while let Some((_, inner)) = command.subcommand() {
+        command = inner;
+    }
+    let given = |id| command.try_get_one::<String>(id).ok().flatten();
+    let place = given("consumer").or_else(|| given("word"))?;
+    (place == HERE).then(|| Some((Globals::from_arg_matches(&parsed).ok()?, begun)))?
 }

@@ -1,5 +1,7 @@
 //! `thread dispatch`: starting the consumers that have something pending, once or from now on.
 
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::error::{Failure, Result};
-use super::{Globals, environment, output, service, signals};
+use super::{Globals, environment, output, signals};
 use crate::error::Error;
 use crate::files::DB;
 use crate::model::duration;
@@ -94,9 +96,23 @@ impl Dispatch {
     }
 }
 
+/// The variable that names a service manager's socket.
+const SOCKET: &str = "NOTIFY_SOCKET";
+
+/// Tells a service manager how the worker is doing, such as `READY=1`, as sd_notify(3) does.
 fn notify(state: &str) {
-    if let Err(e) = service::notify(state) {
-        output::warn(format_args!("cannot notify the service manager at {}: {e}", service::SOCKET));
+    let Some(name) = environment::variable(SOCKET) else { return };
+    let address = match name.as_bytes() {
+        #[cfg(target_os = "linux")]
+        [b'@', name @ ..] => {
+            use std::os::linux::net::SocketAddrExt;
+            SocketAddr::from_abstract_name(name)
+        }
+        _ => SocketAddr::from_pathname(&name),
+    };
+    let send = |address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address);
+    if let Err(e) = address.and_then(send) {
+        output::warn(format_args!("cannot notify the service manager at {SOCKET}: {e}"));
     }
 }
 

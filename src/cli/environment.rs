@@ -1,10 +1,9 @@
-//! What is read from the environment: variables, `PATH`, and where one is.
+//! What is read from the environment: variables and `PATH`.
 
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::files::surrounding;
 use crate::run::notifier::quoted;
 use crate::run::{Launcher, WakeBy};
 
@@ -37,39 +36,23 @@ fn user() -> String {
     listed.or_else(said).unwrap_or(number)
 }
 
-/// The thread that the current directory is in.
-pub fn surrounding_thread() -> Option<PathBuf> {
-    surrounding(&std::env::current_dir().ok()?)
-}
-
-/// Changes the current directory.
-pub fn enter(dir: &Path) -> std::io::Result<()> {
-    std::env::set_current_dir(dir)
-}
-
 /// How this program starts background processes, and how it wakes consumers: by `THREAD_NOTIFIER`,
 /// which is a program, `embedded`, `off`, or (unset, empty or `auto`) `notifier` where `PATH` has it,
 /// else embedded.
 pub fn launcher() -> Launcher {
-    let notifier = match variable("THREAD_NOTIFIER") {
-        Some(value) if value == "embedded" => None,
-        Some(value) if value == "off" => return Launcher { program: this_program(), waking: WakeBy::Nobody },
-        Some(value) if value != "auto" => Some(PathBuf::from(value)),
-        _ => on_path("notifier"),
+    // Even when its file has been replaced meanwhile.
+    let program = match cfg!(target_os = "linux") {
+        true => PathBuf::from("/proc/self/exe"),
+        false => std::env::current_exe().unwrap_or_else(|_| PathBuf::from("thread")),
     };
-    let waking = match notifier {
-        Some(program) => WakeBy::Notifier { program, dispatch_with: program_word() },
-        None => WakeBy::Dispatch,
+    let by = |notifier| WakeBy::Notifier { program: notifier, dispatch_with: program_word() };
+    let waking = match variable("THREAD_NOTIFIER") {
+        Some(value) if value == "embedded" => WakeBy::Dispatch,
+        Some(value) if value == "off" => WakeBy::Nobody,
+        Some(value) if value != "auto" => by(value.into()),
+        _ => on_path("notifier").map_or(WakeBy::Dispatch, by),
     };
-    Launcher { program: this_program(), waking }
-}
-
-/// This very program, even when its file has been replaced meanwhile.
-fn this_program() -> PathBuf {
-    if cfg!(target_os = "linux") {
-        return PathBuf::from("/proc/self/exe");
-    }
-    std::env::current_exe().unwrap_or_else(|_| PathBuf::from("thread"))
+    Launcher { program, waking }
 }
 
 /// How a shell finds this program: by the name `thread`, or else by its absolute path.
@@ -86,14 +69,19 @@ fn program_word() -> String {
 }
 
 /// The first executable file of that name on `PATH`.
-pub fn on_path(name: &str) -> Option<PathBuf> {
-    path_directories().iter().map(|dir| dir.join(name)).find(|path| is_executable(path))
+fn on_path(name: &str) -> Option<PathBuf> {
+    executable_in(path_directories(), name)
 }
 
 /// The folders of `PATH`, without those that an empty word would mean.
 pub fn path_directories() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).filter(|dir| !dir.as_os_str().is_empty()).collect()
+}
+
+/// The first executable file of that name in these folders.
+pub fn executable_in(dirs: Vec<PathBuf>, name: impl AsRef<Path>) -> Option<PathBuf> {
+    dirs.into_iter().map(|dir| dir.join(&name)).find(|path| is_executable(path))
 }
 
 /// Whether this user may run the file.

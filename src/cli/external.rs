@@ -2,7 +2,7 @@
 //! `thread-hello`, from beside this program's file or else from `PATH`.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,7 +26,11 @@ pub fn run(args: &[OsString]) -> Result<()> {
     if Cli::command().find_subcommand(&name).is_some() {
         return Ok(());
     }
-    let Some(program) = find(&name) else { return Ok(()) };
+    let mut file = OsString::from(PREFIX);
+    file.push(&name);
+    let named = (!file.as_encoded_bytes().contains(&b'/')).then_some(file);
+    let program = named.and_then(|file| environment::executable_in(directories(), file));
+    let Some(program) = program else { return Ok(()) };
     globals.enter()?;
     let mut command = Command::new(&program);
     if let Some(thread) = globals.thread.last() {
@@ -51,15 +55,6 @@ fn parse(args: &[OsString]) -> Option<(Globals, OsString, Vec<OsString>)> {
     Some((Globals::from_arg_matches(&matches).ok()?, name.into(), words))
 }
 
-fn find(name: &OsStr) -> Option<PathBuf> {
-    if name.as_encoded_bytes().contains(&b'/') {
-        return None;
-    }
-    let mut file = OsString::from(PREFIX);
-    file.push(name);
-    directories().iter().map(|dir| dir.join(&file)).find(|path| environment::is_executable(path))
-}
-
 /// Where programs are looked for, the first place first.
 fn directories() -> Vec<PathBuf> {
     let own = std::env::current_exe().ok();
@@ -67,31 +62,19 @@ fn directories() -> Vec<PathBuf> {
     beside.into_iter().chain(environment::path_directories()).collect()
 }
 
-/// The programs that are found, by the names of their commands.
-fn all() -> BTreeMap<String, PathBuf> {
+/// The part of the help that lists the programs that are found; empty where there are none.
+pub fn listed() -> String {
     let mut found = BTreeMap::new();
-    for dir in directories() {
-        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-            let file = entry.file_name();
-            let name =
-                file.to_str().and_then(|file| file.strip_prefix(PREFIX)).filter(|name| !name.is_empty());
-            if let Some(name) = name.filter(|_| environment::is_executable(&entry.path())) {
-                found.entry(name.to_owned()).or_insert_with(|| entry.path());
-            }
+    for entry in directories().iter().flat_map(std::fs::read_dir).flatten().flatten() {
+        let file = entry.file_name();
+        let name = file.to_str().and_then(|file| file.strip_prefix(PREFIX)).filter(|name| !name.is_empty());
+        if let Some(name) = name.filter(|_| environment::is_executable(&entry.path())) {
+            found.entry(name.to_owned()).or_insert_with(|| entry.path());
         }
     }
-    found.retain(|name, _| Cli::command().find_subcommand(name).is_none());
-    found
-}
-
-/// The part of the help that lists them; empty where there are none.
-pub fn listed() -> String {
-    let all = all();
-    if all.is_empty() {
-        return String::new();
-    }
-    let width = all.keys().map(|name| name.chars().count()).max().unwrap_or(0);
-    let lines: Vec<String> =
-        all.iter().map(|(name, path)| format!("  {name:width$}  {}", path.display())).collect();
-    format!("Further programs, which run as commands of thread:\n{}\n\n", lines.join("\n"))
+    let own = Cli::command();
+    found.retain(|name, _| own.find_subcommand(name).is_none());
+    let Some(width) = found.keys().map(|name| name.chars().count()).max() else { return String::new() };
+    let lines = found.iter().map(|(name, path)| format!("  {name:width$}  {}\n", path.display()));
+    format!("Further programs, which run as commands of thread:\n{}\n", lines.collect::<String>())
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::error::{Failure, Result, WithHint};
 use super::{environment, output};
+use crate::files::surrounding;
 use crate::queue::Queue;
 
 #[derive(Args, Default)]
@@ -31,7 +32,7 @@ impl Globals {
     /// Changes to the directories that `-C` names.
     pub fn enter(&self) -> Result<()> {
         for dir in &self.directories {
-            environment::enter(dir).with_hint(
+            std::env::set_current_dir(dir).with_hint(
                 format_args!("cannot work in {}", dir.display()),
                 "give -C a directory that exists",
             )?;
@@ -50,7 +51,7 @@ impl Globals {
         }
         let named = self.thread.first().cloned();
         let named = named.or_else(|| environment::variable("THREAD_DIR").map(PathBuf::from));
-        named.or_else(environment::surrounding_thread).ok_or_else(|| {
+        named.or_else(|| surrounding(&std::env::current_dir().ok()?)).ok_or_else(|| {
             Failure::usage(
                 "no thread given, and the current directory is not inside one",
                 "give --thread <path> or set THREAD_DIR; `thread init <path>` makes one",

@@ -8,6 +8,7 @@ use anstream::ColorChoice;
 use chrono::Utc;
 use clap::{Args, ValueEnum};
 use rustix::fs::FileType;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::Globals;
@@ -71,25 +72,28 @@ enum When {
     Never,
 }
 
-/// All that is shown, in whatever form.
-#[derive(Debug)]
+/// All that is shown, in whatever form; as JSON, with these keys.
+#[derive(Serialize)]
 struct Report {
     /// The thread's path.
     thread: String,
-    events: u64,
-    /// The newest id ever given.
+    event_count: u64,
+    /// Both are the newest id ever given.
     last_event_id: i64,
+    events_pushed: i64,
+    subscriptions: Vec<Consumer>,
     /// Sizes of `events.db` alone, of its WAL, and of the JSONL log with its sealed files.
     database_bytes: u64,
     wal_bytes: u64,
     log_bytes: u64,
     /// Of `thread.log`, what handlers printed, and older parts of both.
     logs_bytes: u64,
-    consumers: Vec<Consumer>,
+    /// All of these.
+    disk_bytes: u64,
+    #[serde(skip)]
     now: Time,
 }
 
-#[derive(Debug)]
 struct Consumer {
     subscription: Subscription,
     /// One word for how it stands,
@@ -133,7 +137,7 @@ impl Info {
             return self.check.run(&mut queue, &report, format == Format::Json);
         }
         let text = match format {
-            Format::Json => return output::line(report.to_json()),
+            Format::Json => return output::line(json!(report)),
             Format::Text => report.to_text(),
             Format::Prometheus => prometheus::render(&report),
             Format::Table => {
@@ -150,55 +154,39 @@ impl Info {
 impl Report {
     fn of(queue: &mut Queue) -> Result<Report> {
         let store = queue.store();
-        let (events, last_event_id, oldest) = (store.count_after(0)?, store.newest()?, store.first_after(0)?);
-        let gapless = oldest.is_some_and(|oldest| last_event_id.abs_diff(oldest) + 1 == events);
+        let (count, newest, oldest) = (store.count_after(0)?, store.newest()?, store.first_after(0)?);
+        let gapless = oldest.is_some_and(|oldest| newest.abs_diff(oldest) + 1 == count);
         let mut consumers = Vec::new();
         for subscription in store.subscriptions()? {
             consumers.push(Consumer::of(queue, subscription, gapless)?);
         }
         let files = queue.files();
+        let (database_bytes, wal_bytes, log_bytes) = (files.size(DB), files.size(WAL), jsonl::size(files));
+        let logs_bytes = size_of_files(files, "logs") + size_of_files(files, "logs/handlers");
         Ok(Report {
             thread: queue.path().to_string_lossy().into_owned(),
-            events,
-            last_event_id,
-            database_bytes: files.size(DB),
-            wal_bytes: files.size(WAL),
-            log_bytes: jsonl::size(files),
-            logs_bytes: ["logs", "logs/handlers"].map(|dir| size_of_files(files, dir)).iter().sum(),
-            consumers,
+            event_count: count,
+            last_event_id: newest,
+            events_pushed: newest,
+            subscriptions: consumers,
+            database_bytes,
+            wal_bytes,
+            log_bytes,
+            logs_bytes,
+            disk_bytes: database_bytes + wal_bytes + log_bytes + logs_bytes,
             now: Utc::now(),
         })
     }
 
-    fn to_json(&self) -> Value {
-        json!({
-            "event_count": self.events,
-            "events_pushed": self.last_event_id,
-            "subscriptions": self.consumers.iter().map(Consumer::to_json).collect::<Vec<_>>(),
-            "thread": self.thread,
-            "last_event_id": self.last_event_id,
-            "database_bytes": self.database_bytes,
-            "wal_bytes": self.wal_bytes,
-            "log_bytes": self.log_bytes,
-            "logs_bytes": self.logs_bytes,
-            "disk_bytes": self.disk_bytes(),
-        })
-    }
-
-    /// What the thread takes on disk.
-    fn disk_bytes(&self) -> u64 {
-        self.database_bytes + self.wal_bytes + self.log_bytes + self.logs_bytes
-    }
-
     /// The lines that the text and the table begin with. Programs rely on them.
     fn headline(&self) -> String {
-        let (thread, events, subscriptions) = (plain(&self.thread), self.events, self.consumers.len());
-        format!("Thread: {thread}\nEvents: {events}\nSubscriptions: {subscriptions}\n")
+        let (thread, events, consumers) = (plain(&self.thread), self.event_count, self.subscriptions.len());
+        format!("Thread: {thread}\nEvents: {events}\nSubscriptions: {consumers}\n")
     }
 
     fn to_text(&self) -> String {
         let mut text = self.headline();
-        for consumer in &self.consumers {
+        for consumer in &self.subscriptions {
             consumer.write_text(&mut text);
         }
         text
@@ -291,7 +279,7 @@ impl Consumer {
         self.facts.iter().find(|(known, _)| *known == name)?.1.as_str()
     }
 
-    fn to_json(&self) -> Value {
+    fn as_json(&self) -> Value {
         let s = &self.subscription;
         let (oldest_id, oldest_at) = self.oldest.clone().unzip();
         let mut object = json!({
@@ -352,6 +340,12 @@ impl Consumer {
         if s.filter_errors > 0 {
             line("filter_errors:", &format!("{} last_id={}", s.filter_errors, s.filter_error_id));
         }
+    }
+}
+
+impl Serialize for Consumer {
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        self.as_json().serialize(to)
     }
 }
 

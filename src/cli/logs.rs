@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -50,24 +50,12 @@ impl Logs {
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             opened => Some(opened.at("read", &path)?),
         };
+        if let (Some(file), Some(lines)) = (&mut printed, self.tail) {
+            let start = start_of_tail(file, lines).at("read", &path)?;
+            file.seek(SeekFrom::Start(start)).at("read", &path)?;
+        }
         let mut output = Foreign::to_stdout();
-        if let Some(file) = &mut printed {
-            if let Some(lines) = self.tail {
-                let start = start_of_tail(file, lines).at("read", &path)?;
-                file.seek(SeekFrom::Start(start)).at("read", &path)?;
-            }
-            if copy(file, &path, &mut output)? == Reader::Gone {
-                return Ok(());
-            }
-        }
-        if !self.follow {
-            return Ok(());
-        }
         loop {
-            std::thread::sleep(STEP);
-            if output::reader_is_gone() {
-                return Ok(());
-            }
             // Opened first: a log that was set aside is read to its end before the new one is begun.
             let latest = files.open_file(&name, Access::Read).ok();
             if let Some(file) = &mut printed
@@ -77,6 +65,13 @@ impl Logs {
             }
             if latest.is_some() && identity(&latest) != identity(&printed) {
                 printed = latest;
+            }
+            if !self.follow {
+                return Ok(());
+            }
+            std::thread::sleep(STEP);
+            if output::reader_is_gone() {
+                return Ok(());
             }
         }
     }
@@ -102,27 +97,22 @@ fn copy(file: &mut File, path: &Path, output: &mut Foreign) -> Result<Reader> {
 }
 
 /// Where the last `lines` lines begin. Reads backwards, so that the size of the file does not matter.
-fn start_of_tail(file: &mut File, lines: u64) -> io::Result<u64> {
-    const CHUNK: u64 = 64 * 1024;
-    let length = file.metadata()?.len();
-    let (mut from, mut wanted) = (length, lines);
-    while from > 0 {
-        let start = from.saturating_sub(CHUNK);
-        file.seek(SeekFrom::Start(start))?;
-        let mut chunk = Vec::new();
-        (&*file).take(from - start).read_to_end(&mut chunk)?;
-        for (at, _) in chunk.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
-            let after = start + at as u64 + 1;
-            if after == length {
-                // The newline that ends the last line begins none.
-                continue;
-            }
+fn start_of_tail(file: &File, lines: u64) -> io::Result<u64> {
+    let mut chunk = vec![0; 64 * 1024];
+    // The newline that ends the last line begins none.
+    let mut end = file.metadata()?.len().saturating_sub(1);
+    let mut wanted = lines;
+    while end > 0 {
+        let start = end.saturating_sub(chunk.len() as u64);
+        let part = &mut chunk[..(end - start) as usize];
+        file.read_exact_at(part, start)?;
+        for at in memchr::memrchr_iter(b'\n', part) {
             wanted -= 1;
             if wanted == 0 {
-                return Ok(after);
+                return Ok(start + at as u64 + 1);
             }
         }
-        from = start;
+        end = start;
     }
     Ok(0)
 }

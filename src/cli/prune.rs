@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::error::{Failure, Result};
 use super::progress::Progress;
-use super::{Globals, event_id, limit, output};
+use super::{Globals, limit, output};
 use crate::care::prune::{self, Held, Old, Report, Request};
 use crate::model::duration;
 
@@ -49,8 +49,8 @@ pub struct Prune {
 #[group(multiple = false)]
 struct OldArgs {
     /// Delete events with a smaller id
-    #[arg(long, value_name = "ID", value_parser = first_to_stay, allow_negative_numbers = true)]
-    before_id: Option<i64>,
+    #[arg(long, value_name = "ID", value_parser = limit, allow_negative_numbers = true)]
+    before_id: Option<u64>,
     /// Delete events before the first one that is younger than this
     #[arg(long, value_name = "D", value_parser = duration::parse, allow_hyphen_values = true)]
     older_than: Option<Duration>,
@@ -59,15 +59,10 @@ struct OldArgs {
     keep: Option<u64>,
 }
 
-fn first_to_stay(text: &str) -> std::result::Result<i64, String> {
-    let id = event_id(text).ok().filter(|&id| id >= 1);
-    id.ok_or_else(|| "an event id is a whole number, 1 or more".to_owned())
-}
-
 impl OldArgs {
     fn old(&self) -> Option<Old> {
         match (self.before_id, self.older_than, self.keep) {
-            (Some(id), ..) => Some(Old::BeforeId(id)),
+            (Some(id), ..) => Some(Old::BeforeId(id as i64)),
             // Durations are at most ten years, so there is such a time.
             (_, Some(age), _) => Some(Old::StoredBefore(Utc::now() - age)),
             (.., keep) => keep.map(Old::AllButNewest),

@@ -34,17 +34,16 @@ pub struct Stop {
     skip: bool,
 }
 
+const SIGNALS: [i32; 9] = [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGKILL, SIGUSR1, SIGUSR2, SIGABRT, SIGALRM];
+
 fn signal(text: &str) -> std::result::Result<i32, String> {
     let name = text.to_ascii_uppercase();
     let name = name.strip_prefix("SIG").unwrap_or(&name);
-    let mut known =
-        [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGKILL, SIGUSR1, SIGUSR2, SIGABRT, SIGALRM].into_iter();
     let is_meant = |signal: &i32| {
         signal.to_string() == name || signal_name(*signal).is_some_and(|known| &known[3..] == name)
     };
-    known
-        .find(is_meant)
-        .ok_or_else(|| "it must be one of TERM, INT, HUP, QUIT, KILL, USR1, USR2, ABRT, ALRM".to_owned())
+    let known = SIGNALS.into_iter().find(is_meant);
+    known.ok_or_else(|| "it must be one of TERM, INT, HUP, QUIT, KILL, USR1, USR2, ABRT, ALRM".to_owned())
 }
 
 impl Stop {
@@ -52,19 +51,10 @@ impl Stop {
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
         queue.subscription(&consumer)?;
-        log!(
-            queue,
-            Info,
-            "stop: consumer={consumer} signal={}{}",
-            self.signal,
-            if self.skip { " skip" } else { "" }
-        );
+        let Stop { signal, skip, .. } = self;
+        log!(queue, Info, "stop: consumer={consumer} signal={signal}{}", if skip { " skip" } else { "" });
         let kill_after_ms = self.kill_after.as_millis() as u64;
-        match stop(
-            &mut queue,
-            &consumer,
-            StopRequest { signal: self.signal, kill_after_ms, skip: self.skip },
-        )? {
+        match stop(&mut queue, &consumer, StopRequest { signal, kill_after_ms, skip })? {
             Stopped::Done => print_consumer(&consumer, globals),
             Stopped::NothingToStop => Err(Failure::failed(
                 format_args!("the consumer '{}' is not running or waiting", output::plain(consumer.as_str())),

@@ -68,7 +68,7 @@ impl CheckArgs {
     /// Prints what needs attention, and fails if anything does.
     pub fn run(&self, queue: &mut Queue, report: &Report, as_json: bool) -> Result<()> {
         let (mut values, mut lines) = (Vec::new(), String::new());
-        for consumer in &report.consumers {
+        for consumer in &report.subscriptions {
             let problems = self.problems(queue, consumer, report.now)?;
             if problems.is_empty() {
                 continue;

@@ -18,10 +18,10 @@ const STATES: [&str; 5] = ["idle", "running", "waiting", "stalled", "paused"];
 pub fn render(report: &Report) -> String {
     let mut page = Page { text: String::new(), thread: label("thread", &report.thread) };
     let mut one = |name, help, value| page.metric(name, help, [(String::new(), value)]);
-    one("events", "Events stored.", report.events as f64);
+    one("events", "Events stored.", report.event_count as f64);
     one("events_pushed_total", "Events ever stored, counted by id.", report.last_event_id as f64);
     one("last_event_id", "The newest event id ever given.", report.last_event_id as f64);
-    one("subscriptions", "Subscribed consumers.", report.consumers.len() as f64);
+    one("subscriptions", "Subscribed consumers.", report.subscriptions.len() as f64);
     one("database_bytes", "Size of events.db.", report.database_bytes as f64);
     one("wal_bytes", "Size of its write-ahead log.", report.wal_bytes as f64);
     one("log_bytes", "Size of the JSONL log, including its sealed files.", report.log_bytes as f64);
@@ -29,7 +29,8 @@ pub fn render(report: &Report) -> String {
 
     // Names that differ only in what cannot be printed look alike here: the first is shown.
     let mut seen = HashSet::new();
-    let named = report.consumers.iter().map(|c| (label(",consumer", c.subscription.consumer.as_str()), c));
+    let named =
+        report.subscriptions.iter().map(|c| (label(",consumer", c.subscription.consumer.as_str()), c));
     let consumers: Vec<_> = named.filter(|(label, _)| seen.insert(label.clone())).collect();
     let states = consumers.iter().flat_map(|(name, c)| {
         STATES.map(|state| (format!("{name}{}", label(",state", state)), f64::from(c.state == state)))

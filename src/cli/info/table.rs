@@ -19,18 +19,18 @@ const NUMBERS: [usize; 3] = [2, 3, 4];
 pub fn render(report: &Report, width: Option<u16>, coloured: bool) -> String {
     let mut text = report.headline();
     let database = size(report.database_bytes + report.wal_bytes);
-    let [log, logs, disk] = [report.log_bytes, report.logs_bytes, report.disk_bytes()].map(size);
+    let [log, logs, disk] = [report.log_bytes, report.logs_bytes, report.disk_bytes].map(size);
     text.push_str(&format!(
         "Last event: {}\nDisk: {disk} (database {database}, JSONL log {log}, logs {logs})\n",
         report.last_event_id
     ));
-    if report.consumers.is_empty() {
+    if report.subscriptions.is_empty() {
         return text;
     }
     text.push('\n');
     let mut table = Table::new();
     table.load_preset(NOTHING).set_truncation_indicator("…").set_header(one_line(TITLES.map(str::to_owned)));
-    table.add_rows(report.consumers.iter().map(|consumer| row(consumer, report.now)));
+    table.add_rows(report.subscriptions.iter().map(|consumer| row(consumer, report.now)));
     for (index, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
         if NUMBERS.contains(&index) {
@@ -40,11 +40,11 @@ pub fn render(report: &Report, width: Option<u16>, coloured: bool) -> String {
     if let Some(width) = width {
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
     }
-    let styles = report.consumers.iter().map(|consumer| style_of(consumer.state));
+    let styles = report.subscriptions.iter().map(|consumer| style_of(consumer.state));
     for (line, style) in table.lines().zip(std::iter::once(Style::new().bold()).chain(styles)) {
         text.push_str(&format!("{}\n", styled(line.trim_end(), style, coloured && style != Style::new())));
     }
-    let notes = report.consumers.iter().filter_map(|consumer| note(consumer, report.now));
+    let notes = report.subscriptions.iter().filter_map(|consumer| note(consumer, report.now));
     for (index, note) in notes.enumerate() {
         let gap = if index == 0 { "\n" } else { "" };
         text.push_str(&format!("{gap}{}\n", plain(&note)));
