@@ -51,7 +51,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde_json::json;
 
 use self::consumer::ConsumerArg;
-use self::error::{Failure, Result};
+use self::error::{Result, failed, usage};
 use self::globals::Globals;
 use self::number::{event_id, limit};
 use crate::files::log::log;
@@ -219,7 +219,7 @@ fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
             ErrorKind::DisplayHelp => output::help(&help(&args).unwrap_or(e).render()),
             ErrorKind::InvalidSubcommand => {
                 external::run(&args)?;
-                Err(error::usage_error(&e, &named_command(&args)))
+                error::usage_error(&e, &named_command(&args))
             }
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
                 if args.len() == 1 {
@@ -230,9 +230,9 @@ fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
                     "thread" => "try `thread init <path>`, or see `thread --help`".to_owned(),
                     command => format!("see `{command} --help`"),
                 };
-                Err(Failure::usage("no command given", hint))
+                usage("no command given", hint)
             }
-            _ => Err(error::usage_error(&e, &named_command(&args))),
+            _ => error::usage_error(&e, &named_command(&args)),
         },
     }
 }
@@ -289,7 +289,7 @@ fn caught(work: impl FnOnce() -> Result<()>) -> Result<()> {
     }));
     panic::catch_unwind(panic::AssertUnwindSafe(work)).unwrap_or_else(|_| {
         let said = PANIC.get().map_or("", String::as_str);
-        Err(Failure::failed(format_args!("a bug in thread: {said}"), "please report it"))
+        failed(format_args!("a bug in thread: {said}"), "please report it")
     })
 }
 

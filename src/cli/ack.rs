@@ -27,7 +27,7 @@ pub struct Ack {
 impl Ack {
     pub fn run(mut self, globals: &Globals) -> Result<()> {
         let id = self.consumer.value("event id", self.id, event_id, "--event-id", self.event_id)?;
-        let id = id.ok_or_else(|| missing("event id", "--event-id"))?;
+        let id = id.map_or_else(|| missing("event id", "--event-id"), Ok)?;
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
         let moved = queue.acknowledge(&consumer, id)?;

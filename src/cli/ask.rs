@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::error::{Failure, Result};
+use super::error::{Result, timed_out};
 use super::event::EventArgs;
 use super::reading::{self, Woken};
 use super::{Globals, output, push, signals};
@@ -54,10 +54,10 @@ impl Ask {
             && let Some(ending) = &answer.subtype
         {
             // Not exit 1: that would say that the question is not stored.
-            return Err(Failure::timed_out(
+            return timed_out(
                 format_args!("event {id} was not answered ({ending}): {}", output::plain(&answer.content)),
                 "the question stays stored; to ask again, use another key",
-            ));
+            );
         }
         if globals.json {
             let mut line = Vec::new();
@@ -97,13 +97,13 @@ fn wait_for_answer(queue: &mut Queue, id: i64, deadline: Instant) -> Result<Opti
             Woken::Changed => {}
             Woken::ReaderGone => return Ok(None),
             Woken::TimedOut => {
-                return Err(Failure::timed_out(
+                return timed_out(
                     format_args!("no answer to event {id} came in time; the question stays stored"),
                     format_args!(
                         "see `thread info` for who should answer; a later answer will show with \
                          `thread peek --last-event-id {id} --filter \"{about_it}\"`"
                     ),
-                ));
+                );
             }
         }
     }

@@ -38,7 +38,7 @@ pub fn is_internal(args: &[OsString]) -> bool {
 
 pub fn run(args: &[OsString]) -> Result<()> {
     let Background { command, thread, lock_fd, consumer, delay_ms } =
-        Background::try_parse_from(args).map_err(|e| usage_error(&e, "thread"))?;
+        Background::try_parse_from(args).or_else(|e| usage_error(&e, "thread"))?;
     let files = Files::open(&thread).ok();
     let done = caught(|| match consumer {
         Some(consumer) => {

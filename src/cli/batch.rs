@@ -9,7 +9,7 @@ use std::io::{self, BufRead, BufReader, Cursor, IsTerminal, Read, Seek, Write};
 
 use rustix::fs::FileType;
 
-use super::error::{Failure, Result, WithHint};
+use super::error::{Result, WithHint, failed};
 use super::event::stdin_is_closed;
 use super::progress::Progress;
 use crate::error::Error;
@@ -70,10 +70,10 @@ impl Batch {
     /// Takes stdin as it is if it is a file; else reads it to its end.
     pub fn open(files: &Files) -> Result<Batch> {
         if stdin_is_closed() {
-            return Err(Failure::failed(
+            return failed(
                 "cannot read the batch from stdin, which is closed or not connected to anything",
                 "give it a file or a pipe; nothing was stored",
-            ));
+            );
         }
         let (input, length) = match length_of_file(&io::stdin()) {
             Some(length) => (Box::new(io::stdin()) as Box<dyn Read>, length),

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use clap::{Args, CommandFactory, FromArgMatches, Subcommand};
 use clap_complete::Shell;
 
-use super::error::{Failure, Result};
+use super::error::{Result, failed};
 use super::{Cli, Command, Globals, output};
 use crate::model::event::Type;
 use crate::model::subscription::ConsumerId;
@@ -84,8 +84,9 @@ pub fn is_asked(args: &[OsString]) -> bool {
 /// Prints the consumers whose names begin as the last word of a command line does, up to the cursor. Fails
 /// where no consumer is to be named.
 pub fn print_consumers(line: &str) -> Result<()> {
-    let nothing = || Failure::failed("no consumer is to be named there", "complete something else");
-    let (globals, begun) = consumer_begun(line).ok_or_else(nothing)?;
+    let Some((globals, begun)) = consumer_begun(line) else {
+        return failed("no consumer is to be named there", "complete something else");
+    };
     globals.enter()?;
     let mut queue = globals.open()?;
     let mut names = String::new();

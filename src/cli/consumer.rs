@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::Args;
 
 use super::environment;
-use super::error::{Failure, Result};
+use super::error::{Result, usage};
 use crate::model::subscription::ConsumerId;
 
 /// Names the consumer.
@@ -22,17 +22,17 @@ pub struct ConsumerArg {
 /// What is given as an argument or by an option, `what` as in "event id".
 pub fn one_of<T>(what: &str, word: Option<T>, option: &str, given: Option<T>) -> Result<Option<T>> {
     if word.is_some() && given.is_some() {
-        return Err(Failure::usage(
+        return usage(
             format_args!("the {what} is given twice"),
             format_args!("give it as an argument or with {option}"),
-        ));
+        );
     }
     Ok(word.or(given))
 }
 
 /// Such a thing must be given, and is not.
-pub fn missing(what: &str, option: &str) -> Failure {
-    Failure::usage(
+pub fn missing<T>(what: &str, option: &str) -> Result<T> {
+    usage(
         format_args!("no {what} given"),
         format_args!("give it after the consumer's name, or with {option}"),
     )
@@ -44,17 +44,15 @@ impl ConsumerArg {
         let named = one_of("consumer", self.word.clone(), "--consumer", self.consumer.clone())?;
         let name = named.map(OsString::from).or_else(|| environment::variable("THREAD_CONSUMER"));
         match name.map(OsString::into_string).transpose() {
-            Err(_) => Err(Failure::usage("THREAD_CONSUMER is not UTF-8", "set it correctly")),
-            Ok(Some(name)) if name.is_empty() => {
-                Err(Failure::usage("the consumer's name is empty", "give its name"))
-            }
+            Err(_) => usage("THREAD_CONSUMER is not UTF-8", "set it correctly"),
+            Ok(Some(name)) if name.is_empty() => usage("the consumer's name is empty", "give its name"),
             Ok(name) => Ok(name),
         }
     }
 
     pub fn required(&self) -> Result<String> {
-        let missing = || Failure::usage("no consumer given", "give its name, or set THREAD_CONSUMER");
-        self.name()?.ok_or_else(missing)
+        let missing = || usage("no consumer given", "give its name, or set THREAD_CONSUMER");
+        self.name()?.map_or_else(missing, Ok)
     }
 
     /// A consumer that is expected to exist: any name that may be in the table.
@@ -65,7 +63,7 @@ impl ConsumerArg {
     /// Refuses a consumer that is named where --all means all consumers.
     pub fn refuse_beside_all(&self) -> Result<()> {
         match self.word.is_some() || self.consumer.is_some() {
-            true => Err(Failure::usage("both a consumer and --all are given", "give one of them")),
+            true => usage("both a consumer and --all are given", "give one of them"),
             false => Ok(()),
         }
     }
@@ -87,8 +85,8 @@ impl ConsumerArg {
     ) -> Result<Option<T>> {
         let known = self.consumer.is_some() || environment::variable("THREAD_CONSUMER").is_some();
         let word = if word.is_none() && given.is_none() && known { self.word.take() } else { word };
-        let invalid = |word, why| Failure::usage(format_args!("invalid {what} '{word}'"), why);
-        let word = word.map(|word| parse(&word).map_err(|why| invalid(word, why))).transpose()?;
+        let invalid = |word, why| usage(format_args!("invalid {what} '{word}'"), why);
+        let word = word.map(|word| parse(&word).or_else(|why| invalid(word, why))).transpose()?;
         one_of(what, word, option, given)
     }
 }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::error::{Failure, Result};
+use super::error::{Result, failed, usage};
 use super::output::{self, Reader};
 use super::{ConsumerArg, Globals, event_id, wake_consumer};
 use crate::error::Error;
@@ -125,13 +125,13 @@ impl Which {
         }
         let (mut queue, consumer, event) = self.open(globals)?;
         if !can_be_given(&queue.subscription(&consumer)?) {
-            return Err(Failure::failed(
+            return failed(
                 format_args!(
                     "the consumer '{consumer}' pops for itself, so nothing can be delivered to it again"
                 ),
                 "`thread unsubscribe` it and subscribe it with --deliver stdin, or take the event with \
                  `thread dead show`",
-            ));
+            );
         }
         let count = retry(&mut queue, &consumer, event)?;
         print_count(Some(&consumer), count, globals)
@@ -148,10 +148,7 @@ impl Which {
     fn open(mut self, globals: &Globals) -> Result<(Queue, ConsumerId, Option<i64>)> {
         let event = self.event()?;
         if event.is_none() && !self.all {
-            return Err(Failure::usage(
-                "no dead letter given",
-                "give its event id after the consumer's name, or --all",
-            ));
+            return usage("no dead letter given", "give its event id after the consumer's name, or --all");
         }
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
@@ -162,9 +159,7 @@ impl Which {
     /// The event that is given, if any.
     fn event(&mut self) -> Result<Option<i64>> {
         match (self.all, self.id.take()) {
-            (true, Some(_)) => {
-                Err(Failure::usage("both --all and an event id are given", "give one of them"))
-            }
+            (true, Some(_)) => usage("both --all and an event id are given", "give one of them"),
             (true, None) => Ok(None),
             (false, word) => self.consumer.value("event id", word, event_id, "--event-id", self.event_id),
         }
@@ -180,7 +175,7 @@ fn dead_letters(
     let mut letters = queue.store().dead_letters(consumer)?;
     letters.retain(|letter| event.is_none_or(|id| letter.event_id == id));
     match event {
-        Some(id) if letters.is_empty() => Err(no_such_letter(consumer, id)),
+        Some(id) if letters.is_empty() => no_such_letter(consumer, id),
         _ => Ok(letters),
     }
 }
@@ -196,7 +191,7 @@ fn retry(queue: &mut Queue, consumer: &ConsumerId, event: Option<i64>) -> Result
 /// Logs how many dead letters were changed. Fails if the one that was meant is none.
 fn record(queue: &Queue, consumer: &ConsumerId, what: &str, event: Option<i64>, count: usize) -> Result<()> {
     if let (Some(id), 0) = (event, count) {
-        return Err(no_such_letter(Some(consumer), id));
+        return no_such_letter(Some(consumer), id);
     }
     log!(queue, Info, "dead: consumer={consumer} {what} count={count}");
     Ok(())
@@ -211,9 +206,9 @@ fn check_known(queue: &mut Queue, consumer: &ConsumerId) -> Result<()> {
     Ok(())
 }
 
-fn no_such_letter(consumer: Option<&ConsumerId>, id: i64) -> Failure {
+fn no_such_letter<T>(consumer: Option<&ConsumerId>, id: i64) -> Result<T> {
     let whose = consumer.map_or("any consumer".to_owned(), |consumer| format!("'{consumer}'"));
-    Failure::failed(format_args!("event {id} is not a dead letter of {whose}"), "see `thread dead list`")
+    failed(format_args!("event {id} is not a dead letter of {whose}"), "see `thread dead list`")
 }
 
 fn text_line(letter: &DeadLetter, with_name: bool) -> String {

@@ -9,7 +9,7 @@ use clap::{Args, ValueHint};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::error::{Failure, Result};
+use super::error::{Result, usage};
 use super::{Globals, environment, output, signals};
 use crate::error::Error;
 use crate::files::DB;
@@ -76,10 +76,10 @@ impl Dispatch {
             scope.threads.push(globals.path()?);
         }
         if let Some(thread) = scope.roots.iter().find(|root| root.join(DB).exists()) {
-            return Err(Failure::usage(
+            return usage(
                 format_args!("{} is a thread itself", thread.display()),
                 "name it by --thread, or give --root the directory that it is in",
-            ));
+            );
         }
         let shutdown = signals::as_requests(&[SIGTERM, SIGINT, SIGHUP])?;
         follow(&scope, &environment::launcher(), &shutdown, self.grace, &mut |news| match news {

@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::error::{Failure, Result, hint};
+use super::error::{Result, failed, hint};
 use super::output::{self, plain};
 use super::{Globals, environment};
 use crate::care::doctor::{self, Finding, Level, Remedy};
@@ -47,7 +47,7 @@ impl Doctor {
             (1, true) => "1 thing wrong with the thread cannot be repaired by --fix".to_owned(),
             (n, true) => format!("{n} things wrong with the thread cannot be repaired by --fix"),
         };
-        Err(Failure::failed(what, "follow the advice beside each finding"))
+        failed(what, "follow the advice beside each finding")
     }
 }
 

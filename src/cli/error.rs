@@ -19,21 +19,19 @@ pub struct Failure {
     pub code: u8,
 }
 
-impl Failure {
-    /// The operation failed (exit 1).
-    pub fn failed(what: impl fmt::Display, hint: impl fmt::Display) -> Failure {
-        Failure { what: what.to_string(), hint: hint.to_string(), code: 1 }
-    }
+/// The operation failed (exit 1).
+pub fn failed<T>(what: impl fmt::Display, hint: impl fmt::Display) -> Result<T> {
+    Err(Failure { what: what.to_string(), hint: hint.to_string(), code: 1 })
+}
 
-    /// Nothing came in time (exit 3).
-    pub fn timed_out(what: impl fmt::Display, hint: impl fmt::Display) -> Failure {
-        Failure { what: what.to_string(), hint: hint.to_string(), code: 3 }
-    }
+/// A usage error (exit 2).
+pub fn usage<T>(what: impl fmt::Display, hint: impl fmt::Display) -> Result<T> {
+    Err(Failure { what: what.to_string(), hint: hint.to_string(), code: 2 })
+}
 
-    /// A usage error (exit 2).
-    pub fn usage(what: impl fmt::Display, hint: impl fmt::Display) -> Failure {
-        Failure { what: what.to_string(), hint: hint.to_string(), code: 2 }
-    }
+/// Nothing came in time (exit 3).
+pub fn timed_out<T>(what: impl fmt::Display, hint: impl fmt::Display) -> Result<T> {
+    Err(Failure { what: what.to_string(), hint: hint.to_string(), code: 3 })
 }
 
 impl fmt::Display for Failure {
@@ -50,7 +48,7 @@ pub trait WithHint<T> {
 
 impl<T, E: fmt::Display> WithHint<T> for std::result::Result<T, E> {
     fn with_hint(self, what: impl fmt::Display, hint: impl fmt::Display) -> Result<T> {
-        self.map_err(|cause| Failure::failed(format_args!("{what}: {cause}"), hint))
+        self.or_else(|cause| failed(format_args!("{what}: {cause}"), hint))
     }
 }
 
@@ -133,7 +131,7 @@ fn database_hint(kind: DatabaseErrorKind) -> &'static str {
 
 /// The parser's complaint in this program's form. `command` is what was asked for, as far as it could
 /// be told: `thread dead list`.
-pub fn usage_error(error: &clap::Error, command: &str) -> Failure {
+pub fn usage_error<T>(error: &clap::Error, command: &str) -> Result<T> {
     use clap::error::{ContextKind, ContextValue};
     let rendered = error.render().to_string();
     // The first paragraph says what is wrong, sometimes with a list below it.
@@ -148,5 +146,5 @@ pub fn usage_error(error: &clap::Error, command: &str) -> Failure {
         _ => None,
     });
     let did_you_mean = similar.map(|word| format!("did you mean '{word}'? ")).unwrap_or_default();
-    Failure::usage(what, format_args!("{did_you_mean}see `{command} --help`"))
+    usage(what, format_args!("{did_you_mean}see `{command} --help`"))
 }

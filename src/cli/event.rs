@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueHint};
 use rustix::fs::{FileType, OFlags};
 
-use super::error::{Failure, Result, WithHint};
+use super::error::{Result, WithHint, failed, usage};
 use super::{environment, output};
 use crate::model::event::{NewEvent, Type};
 
@@ -67,10 +67,10 @@ impl EventArgs {
         let source = self.source.clone().unwrap_or_else(environment::default_source);
         let kind = self.kind.as_deref().unwrap_or(Type::Message.as_str());
         if Type::parse(kind).is_none() {
-            return Err(Failure::usage(
+            return usage(
                 format_args!("the type '{}' is neither message nor record", output::plain(kind)),
                 "a finer kind is a subtype: --type record --subtype <KIND>; nothing was stored",
-            ));
+            );
         }
         let subtype = self.subtype.clone().map(Into::into);
         let event = NewEvent::new(source, kind, subtype, "")?;
@@ -93,10 +93,10 @@ impl EventArgs {
             (_, Some(file), _) => read_content(file),
             (Some(text), ..) => Ok(text.to_owned()),
             (.., Some(text)) => Ok(text.clone()),
-            (None, None, None) => Err(Failure::usage(
+            (None, None, None) => usage(
                 "the event has no content",
                 "give it as an argument, or - to read it from stdin; nothing was stored",
-            )),
+            ),
         }
     }
 }
@@ -119,19 +119,19 @@ fn read_content(path: &Path) -> Result<String> {
         "check the file; nothing was stored",
     )?;
     if from_stdin && bytes.is_empty() && stdin_is_closed() {
-        return Err(Failure::failed(
+        return failed(
             "cannot read the content from stdin, which is closed or not connected to anything",
             "give it a file or a pipe, or store an empty event with --content ''; nothing was stored",
-        ));
+        );
     }
     if bytes.len() as u64 > MAX_CONTENT {
-        return Err(Failure::failed(
+        return failed(
             format_args!("the content from {name} is larger than {MAX_CONTENT} bytes"),
             "store it in a file and push its path; nothing was stored",
-        ));
+        );
     }
-    String::from_utf8(bytes).map_err(|e| {
-        Failure::usage(
+    String::from_utf8(bytes).or_else(|e| {
+        usage(
             format_args!("the content from {name} is not UTF-8 (byte {})", e.utf8_error().valid_up_to()),
             "encode it, for instance with base64; nothing was stored",
         )
@@ -153,15 +153,15 @@ pub fn stdin_is_closed() -> bool {
 /// A JSON object of strings from `key=value` words.
 fn object_of(words: &[String]) -> Result<String> {
     let wrong = |what: String| {
-        Failure::usage(what, "give --meta as key=value, each key once, after the content; nothing was stored")
+        usage(what, "give --meta as key=value, each key once, after the content; nothing was stored")
     };
     let mut object = serde_json::Map::new();
     for word in words {
         let Some((key, value)) = word.split_once('=').filter(|(key, _)| !key.is_empty()) else {
-            return Err(wrong(format!("--meta '{word}' is not of the form key=value")));
+            return wrong(format!("--meta '{word}' is not of the form key=value"));
         };
         if object.insert(key.to_owned(), value.into()).is_some() {
-            return Err(wrong(format!("--meta names '{key}' twice")));
+            return wrong(format!("--meta names '{key}' twice"));
         }
     }
     Ok(serde_json::Value::Object(object).to_string())

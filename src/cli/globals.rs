@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, ValueHint};
 use serde_json::Value;
 
-use super::error::{Failure, Result, WithHint};
+use super::error::{Result, WithHint, usage};
 use super::{environment, output};
 use crate::files::surrounding;
 use crate::queue::Queue;
@@ -44,19 +44,20 @@ impl Globals {
     /// directory or the nearest parent that is a thread of the caller's own on the same file system.
     pub fn path(&self) -> Result<PathBuf> {
         if self.thread.len() > 1 {
-            return Err(Failure::usage(
+            return usage(
                 "more than one --thread given",
                 "give one; only `thread dispatch --follow` takes several",
-            ));
+            );
         }
         let named = self.thread.first().cloned();
         let named = named.or_else(|| environment::variable("THREAD_DIR").map(PathBuf::from));
-        named.or_else(|| surrounding(&std::env::current_dir().ok()?)).ok_or_else(|| {
-            Failure::usage(
+        match named.or_else(|| surrounding(&std::env::current_dir().ok()?)) {
+            Some(path) => Ok(path),
+            None => usage(
                 "no thread given, and the current directory is not inside one",
                 "give --thread <path> or set THREAD_DIR; `thread init <path>` makes one",
-            )
-        })
+            ),
+        }
     }
 
     pub fn open(&self) -> Result<Queue> {

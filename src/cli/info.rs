@@ -12,7 +12,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::Globals;
-use super::error::{Failure, Result};
+use super::error::{Result, usage};
 use super::output::{self, plain};
 use crate::files::{DB, Files, WAL};
 use crate::jsonl;
@@ -110,10 +110,7 @@ impl Info {
         let stdout = io::stdout();
         let format = match self.format {
             Some(format) if globals.json && format != Format::Json => {
-                return Err(Failure::usage(
-                    "--json and --format cannot be used together",
-                    "give only one of them",
-                ));
+                return usage("--json and --format cannot be used together", "give only one of them");
             }
             Some(format) => format,
             None if globals.json => Format::Json,
@@ -129,10 +126,7 @@ impl Info {
         let report = Report::of(&mut queue)?;
         if self.check.is_given() {
             if matches!(self.format, Some(Format::Table | Format::Prometheus)) {
-                return Err(Failure::usage(
-                    "--check prints text or JSON",
-                    "leave out --format, or give --json instead",
-                ));
+                return usage("--check prints text or JSON", "leave out --format, or give --json instead");
             }
             return self.check.run(&mut queue, &report, format == Format::Json);
         }

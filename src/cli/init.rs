@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 use serde_json::json;
 
-use super::error::{Failure, Result};
+use super::error::{Result, usage};
 use super::{Globals, output};
 use crate::error::Error;
 use crate::queue::Queue;
@@ -32,10 +32,7 @@ pub struct Init {
 impl Init {
     pub fn run(self, globals: &Globals) -> Result<()> {
         if !globals.thread.is_empty() {
-            return Err(Failure::usage(
-                "init takes no --thread",
-                "give the path alone: `thread init <path>`",
-            ));
+            return usage("init takes no --thread", "give the path alone: `thread init <path>`");
         }
         let made = if self.private { Queue::init_private(&self.path) } else { Queue::init(&self.path) };
         let dir = match made {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clap::{Args, CommandFactory};
 use clap_mangen::roff::{Roff, roman};
 
-use super::error::{Failure, Result, WithHint};
+use super::error::{Result, WithHint, usage};
 use super::{Cli, Globals, output};
 
 /// Print the manual page of thread or of one command
@@ -29,13 +29,12 @@ impl Man {
         // Without aliases.
         let mut names = Vec::new();
         for word in &self.words {
-            let found = command.find_subcommand(word).cloned();
-            command = found.ok_or_else(|| {
-                Failure::usage(
-                    format_args!("there is no command 'thread {}'", self.words.join(" ")),
-                    "see `thread --help` for all commands",
-                )
-            })?;
+            let Some(found) = command.find_subcommand(word).cloned() else {
+                let name = self.words.join(" ");
+                let what = format_args!("there is no command 'thread {name}'");
+                return usage(what, "see `thread --help` for all commands");
+            };
+            command = found;
             names.push(command.get_name().to_owned());
         }
         let mut page = Vec::new();

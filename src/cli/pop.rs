@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::error::{Failure, Result};
+use super::error::{Result, usage};
 use super::form::Form;
 use super::reading::ReadingArgs;
 use super::{ConsumerArg, Globals, event_id, warn_if_clamped};
@@ -45,10 +45,10 @@ pub struct Pop {
 impl Pop {
     pub fn run(self, globals: &Globals) -> Result<()> {
         if self.last_event_id.is_none() && !self.resume {
-            return Err(Failure::usage(
+            return usage(
                 "no starting point given",
                 "give --last-event-id <id>, or --resume to continue from the stored cursor",
-            ));
+            );
         }
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;

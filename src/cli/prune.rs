@@ -6,7 +6,7 @@ use chrono::Utc;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::error::{Failure, Result};
+use super::error::{Failure, Result, usage};
 use super::progress::Progress;
 use super::{Globals, limit, output};
 use crate::care::prune::{self, Held, Old, Report, Request};
@@ -74,10 +74,10 @@ impl Prune {
     pub fn run(self, globals: &Globals) -> Result<()> {
         let old = self.old.old();
         if old.is_none() && (self.sealed_older_than.is_none() || self.subtype.is_some() || self.force) {
-            return Err(Failure::usage(
+            return usage(
                 "nothing says which events to delete",
                 "give one of --before-id, --older-than and --keep, or only --sealed-older-than",
-            ));
+            );
         }
         let mut queue = globals.open()?;
         let Prune { force, dry_run, .. } = self;

@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::batch::{Batch, LineFormat};
-use super::error::{Failure, Result};
+use super::error::{Result, failed, timed_out};
 use super::event::EventArgs;
 use super::progress::Progress;
 use super::{Globals, environment, event_id, output, signals};
@@ -71,8 +71,8 @@ impl Push {
     }
 
     fn push_many(self, globals: &Globals) -> Result<()> {
-        let interrupted = Failure::failed("interrupted, nothing was stored", "push the whole batch again");
-        signals::on_interrupt(Some(&interrupted), globals.json)?;
+        let interrupted = failed::<()>("interrupted, nothing was stored", "push the whole batch again");
+        signals::on_interrupt(interrupted.err().as_ref(), globals.json)?;
         let mut queue = globals.open()?;
         let event = self.event;
         let format = match self.lines {
@@ -102,10 +102,10 @@ impl Push {
         let appended = match appended {
             // That event went with the rest of the batch.
             Err(Error::KeyConflict { key, id }) if queue.newest()?.0 < id => {
-                return Err(Failure::failed(
+                return failed(
                     format_args!("two different events of the batch have the idempotency key '{key}'"),
                     "use a new key for a new event; nothing was stored",
-                ));
+                );
             }
             appended => appended?,
         };
@@ -148,10 +148,10 @@ pub fn push_one(event: EventArgs, reply_to: Option<i64>, globals: &Globals) -> R
         let newest = queue.store().newest()?;
         // The answer to an event that does not exist yet would be taken for that of another.
         if !(1..=newest).contains(&id) {
-            return Err(Failure::failed(
+            return failed(
                 format_args!("there is no event {id} to answer; the newest is {newest}"),
                 "give the id of the question; nothing was stored",
-            ));
+            );
         }
     }
     let (stored, dispatch) = store(&mut queue, &event, |id| match globals.json {
@@ -212,10 +212,10 @@ fn wait_for_delivery(queue: &mut Queue, sync: Option<Duration>, ranges: &[(i64, 
         // Not exit 1: that would say that nothing is stored.
         Err(e) => format!("cannot tell whether it was acknowledged: {e}"),
     };
-    Err(Failure::timed_out(
+    timed_out(
         format_args!("{what}; what was pushed is stored"),
         "see `thread info` and `thread logs`, and do not push it again",
-    ))
+    )
 }
 
 /// What follows a commit: the JSONL log, then the consumers. Whatever happens, the events stay stored.

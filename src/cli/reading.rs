@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags};
 
-use super::error::{Failure, Result};
+use super::error::{Result, timed_out};
 use super::form::Form;
 use super::limit;
 use super::output::{self, Reader};
@@ -69,10 +69,10 @@ impl ReadingArgs {
     /// With exit code 3 if there was none and that is to be one.
     pub fn print(&self, queue: &mut Queue, selection: Selection, form: Form) -> Result<()> {
         match self.print_all(queue, selection, form)? {
-            Printed::None if self.fail_if_none => Err(match self.wait {
-                Some(_) => Failure::timed_out("no event came in time", "wait longer with --wait"),
-                None => Failure::timed_out("there is no such event", "wait for one with --wait <duration>"),
-            }),
+            Printed::None if self.fail_if_none => match self.wait {
+                Some(_) => timed_out("no event came in time", "wait longer with --wait"),
+                None => timed_out("there is no such event", "wait for one with --wait <duration>"),
+            },
             _ => Ok(()),
         }
     }

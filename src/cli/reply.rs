@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::error::{Failure, Result};
+use super::error::{Result, usage};
 use super::event::EventArgs;
 use super::push::push_one;
 use super::{Globals, environment, event_id};
@@ -32,14 +32,10 @@ impl Reply {
 
 /// The event that this process was started for, if `THREAD_EVENT_ID` says so.
 fn event_of_the_run() -> Result<i64> {
-    let missing =
-        || Failure::usage("no event to answer was given", "give its id with --to; nothing was stored");
-    let text = environment::variable("THREAD_EVENT_ID").ok_or_else(missing)?;
+    let Some(text) = environment::variable("THREAD_EVENT_ID") else {
+        return usage("no event to answer was given", "give its id with --to; nothing was stored");
+    };
     let id = text.to_str().and_then(|text| event_id(text).ok());
-    id.ok_or_else(|| {
-        Failure::usage(
-            "THREAD_EVENT_ID is not an event id",
-            "set it correctly, or give --to; nothing was stored",
-        )
-    })
+    let hint = "set it correctly, or give --to; nothing was stored";
+    id.map_or_else(|| usage("THREAD_EVENT_ID is not an event id", hint), Ok)
 }

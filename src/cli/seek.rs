@@ -54,7 +54,7 @@ fn position(text: &str) -> std::result::Result<Position, String> {
 impl Seek {
     pub fn run(mut self, globals: &Globals) -> Result<()> {
         let to = self.consumer.value("position", self.place, position, "--to", self.to)?;
-        let to = to.ok_or_else(|| missing("position", "--to"))?;
+        let to = to.map_or_else(|| missing("position", "--to"), Ok)?;
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
         let id = match to {

@@ -6,7 +6,7 @@ use clap::Args;
 use signal_hook::consts::{SIGABRT, SIGALRM, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::low_level::signal_name;
 
-use super::error::{Failure, Result};
+use super::error::{Result, failed};
 use super::{ConsumerArg, Globals, output, print_consumer};
 use crate::files::log::log;
 use crate::model::duration;
@@ -56,10 +56,10 @@ impl Stop {
         let kill_after_ms = self.kill_after.as_millis() as u64;
         match stop(&mut queue, &consumer, StopRequest { signal, kill_after_ms, skip })? {
             Stopped::Done => print_consumer(&consumer, globals),
-            Stopped::NothingToStop => Err(Failure::failed(
+            Stopped::NothingToStop => failed(
                 format_args!("the consumer '{}' is not running or waiting", output::plain(consumer.as_str())),
                 "see `thread info`; to keep it from being started, `thread pause` it",
-            )),
+            ),
         }
     }
 }

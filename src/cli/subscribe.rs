@@ -9,7 +9,7 @@ use clap::{Args, ValueHint};
 use serde_json::json;
 
 use super::consumer::one_of;
-use super::error::{Failure, Result, WithHint};
+use super::error::{Result, WithHint, failed, usage};
 use super::{ConsumerArg, Globals, event_id, limit, output, wake_consumer, warn_if_clamped};
 use crate::files::log::{Quoted, log};
 use crate::files::{self, Files};
@@ -141,14 +141,14 @@ impl Subscribe {
     pub fn run(mut self, globals: &Globals) -> Result<()> {
         let handler = self.handler()?;
         if self.no_handler && self.deliver == Deliver::Stdin {
-            return Err(Failure::usage(
+            return usage(
                 "--deliver stdin needs a handler",
                 "leave out one of --no-handler and --deliver stdin",
-            ));
+            );
         }
         let name = self.consumer.required()?;
-        let consumer = ConsumerId::new(&name).map_err(|why| {
-            Failure::usage(
+        let consumer = ConsumerId::new(&name).or_else(|why| {
+            usage(
                 format_args!("the consumer name '{}' {why}", output::plain(&name)),
                 "use 1 to 128 of A-Z a-z 0-9 . _ - : @, beginning with a letter or digit",
             )
@@ -156,7 +156,7 @@ impl Subscribe {
         let dir = directory(self.cwd.as_deref())?;
         let env: BTreeMap<String, String> = self.env.iter().cloned().collect();
         if env.len() < self.env.len() {
-            return Err(Failure::usage("a variable is given twice by --env", "give each once"));
+            return usage("a variable is given twice by --env", "give each once");
         }
         let mut queue = globals.open()?;
         let cwd = match self.cwd {
@@ -216,12 +216,12 @@ impl Subscribe {
         }
         let word = self.command.take().or_else(|| self.consumer.spare_word());
         match one_of("handler", word, "--handler", self.handler.take())? {
-            None => Err(Failure::usage(
+            None => usage(
                 "no handler given",
                 "give the command to start after the consumer's name, or --no-handler",
-            )),
+            ),
             Some(handler) if handler.trim().is_empty() => {
-                Err(Failure::usage("the handler is empty", "give the command to start"))
+                usage("the handler is empty", "give the command to start")
             }
             Some(handler) => Ok(handler),
         }
@@ -252,10 +252,10 @@ fn directory(given: Option<&Path>) -> Result<PathBuf> {
             .with_hint("cannot find the current directory", "change to one that exists, or give --cwd");
     };
     if !dir.is_dir() {
-        return Err(Failure::failed(
+        return failed(
             format_args!("{} is not a directory", dir.display()),
             "give --cwd a directory that exists",
-        ));
+        );
     }
     files::absolute(dir).with_hint("cannot find the current directory", "give --cwd an absolute path")
 }

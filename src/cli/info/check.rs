@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::{Consumer, Report};
-use crate::cli::error::{Failure, Result};
+use crate::cli::error::{Result, failed};
 use crate::cli::limit;
 use crate::cli::output::{self, plain};
 use crate::model::duration;
@@ -92,7 +92,7 @@ impl CheckArgs {
             1 => "1 consumer needs attention".to_owned(),
             n => format!("{n} consumers need attention"),
         };
-        Err(Failure::failed(what, "see `thread info` and `thread logs`"))
+        failed(what, "see `thread info` and `thread logs`")
     }
 
     fn problems(&self, queue: &mut Queue, consumer: &Consumer, now: Time) -> Result<Vec<Problem>> {
