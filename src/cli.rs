@@ -209,32 +209,26 @@ fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
     if let Some((command, globals)) = parse_alone(&args) {
         return command.run(&globals);
     }
-    match Cli::try_parse_from(&args) {
+    let error = match Cli::try_parse_from(&args) {
+        Err(error) => error,
         Ok(cli) => {
             cli.globals.enter()?;
-            cli.command.run(&cli.globals)
+            return cli.command.run(&cli.globals);
         }
-        Err(e) => match e.kind() {
-            ErrorKind::DisplayVersion => version(as_json),
-            ErrorKind::DisplayHelp => output::help(&help(&args).unwrap_or(e).render()),
-            ErrorKind::InvalidSubcommand => {
-                external::run(&args)?;
-                error::usage_error(&e, &named_command(&args))
+    };
+    match error.kind() {
+        ErrorKind::DisplayVersion => return version(as_json),
+        ErrorKind::DisplayHelp => return output::help(&help(&args).unwrap_or(error).render()),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            if args.len() == 1 {
+                output::to_stderr(ORIENTATION);
             }
-            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-                if args.len() == 1 {
-                    output::to_stderr(ORIENTATION);
-                }
-                let command = named_command(&args);
-                let hint = match command.as_str() {
-                    "thread" => "try `thread init <path>`, or see `thread --help`".to_owned(),
-                    command => format!("see `{command} --help`"),
-                };
-                usage("no command given", hint)
-            }
-            _ => error::usage_error(&e, &named_command(&args)),
-        },
+            return usage("no command given", format_args!("see `{} --help`", named_command(&args)));
+        }
+        ErrorKind::InvalidSubcommand => external::run(&args)?,
+        _ => {}
     }
+    error::usage_error(&error, &named_command(&args))
 }
 
 /// The help that was asked for, with the programs beside this one. Looking for them takes time, so it is

@@ -47,8 +47,8 @@ pub struct Info {
     /// Whether to colour the table
     ///
     /// auto: on a terminal, unless NO_COLOR, CLICOLOR=0 or TERM=dumb is set; anywhere with CLICOLOR_FORCE.
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t = When::Auto)]
-    color: When,
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    color: clap::ColorChoice,
     #[command(flatten)]
     check: check::CheckArgs,
 }
@@ -63,13 +63,6 @@ enum Format {
     Json,
     /// Metrics, as node_exporter's textfile collector reads them
     Prometheus,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum When {
-    Auto,
-    Always,
-    Never,
 }
 
 /// All that is shown, in whatever form; as JSON, with these keys.
@@ -118,9 +111,9 @@ impl Info {
             None => Format::Text,
         };
         match self.color {
-            When::Auto => {}
-            When::Always => ColorChoice::Always.write_global(),
-            When::Never => ColorChoice::Never.write_global(),
+            clap::ColorChoice::Auto => {}
+            clap::ColorChoice::Always => ColorChoice::Always.write_global(),
+            clap::ColorChoice::Never => ColorChoice::Never.write_global(),
         }
         let mut queue = globals.open()?;
         let report = Report::of(&mut queue)?;

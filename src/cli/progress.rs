@@ -19,12 +19,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Clears the line.
 pub const CLEAR: &str = "\r\x1b[K";
 
-static DRAWN: AtomicBool = AtomicBool::new(false);
-
 /// Whether a line is on the terminal now.
-pub fn is_drawn() -> bool {
-    DRAWN.load(Ordering::SeqCst)
-}
+pub static DRAWN: AtomicBool = AtomicBool::new(false);
 
 /// One piece of work under way. Dropping it clears its line.
 pub struct Progress {

@@ -40,13 +40,6 @@ pub struct ReadingArgs {
     fail_if_none: bool,
 }
 
-/// Whether anything was printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Printed {
-    None,
-    Some,
-}
-
 /// Why a wait ended.
 pub enum Woken {
     Changed,
@@ -68,23 +61,24 @@ impl ReadingArgs {
     ///
     /// With exit code 3 if there was none and that is to be one.
     pub fn print(&self, queue: &mut Queue, selection: Selection, form: Form) -> Result<()> {
-        match self.print_all(queue, selection, form)? {
-            Printed::None if self.fail_if_none => match self.wait {
-                Some(_) => timed_out("no event came in time", "wait longer with --wait"),
-                None => timed_out("there is no such event", "wait for one with --wait <duration>"),
-            },
-            _ => Ok(()),
+        if self.print_all(queue, selection, form)? || !self.fail_if_none {
+            return Ok(());
+        }
+        match self.wait {
+            Some(_) => timed_out("no event came in time", "wait longer with --wait"),
+            None => timed_out("there is no such event", "wait for one with --wait <duration>"),
         }
     }
 
-    fn print_all(&self, queue: &mut Queue, mut selection: Selection, form: Form) -> Result<Printed> {
+    /// Returns whether anything was printed.
+    fn print_all(&self, queue: &mut Queue, mut selection: Selection, form: Form) -> Result<bool> {
         let patient = self.follow || self.wait.is_some();
         // Begun before the first look, so that nothing falls between the two.
         let watcher = patient.then(|| queue.watcher());
         let mut progress = progress_of(queue, &selection, !patient && output::is_put_away())?;
         let mut last_event = Instant::now();
         let mut page = Vec::new();
-        let mut printed = Printed::None;
+        let mut printed = false;
         loop {
             page.clear();
             let before = selection.after;
@@ -94,7 +88,7 @@ impl ReadingArgs {
             })?;
             progress.advance(selection.after.abs_diff(before));
             if !page.is_empty() {
-                printed = Printed::Some;
+                printed = true;
                 last_event = Instant::now();
                 if output::bytes(&page)? == Reader::Gone {
                     return Ok(printed);
@@ -103,14 +97,14 @@ impl ReadingArgs {
             if remaining == Remaining::Some {
                 continue;
             }
-            let enough = selection.limit == Some(0) || (!self.follow && printed == Printed::Some);
+            let enough = selection.limit == Some(0) || (!self.follow && printed);
             let Some(watcher) = watcher.as_ref().filter(|_| !enough) else { return Ok(printed) };
             let deadline = self.wait.map(|wait| last_event + wait);
             match wait(queue, watcher, selection.after, deadline)? {
                 Woken::Changed => {}
                 Woken::TimedOut => return Ok(printed),
                 // Nobody is left to whom it would matter.
-                Woken::ReaderGone => return Ok(Printed::Some),
+                Woken::ReaderGone => return Ok(true),
             }
         }
     }

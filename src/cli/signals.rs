@@ -58,7 +58,7 @@ pub fn on_interrupt(failure: Option<&Failure>, as_json: bool) -> Result<()> {
             if DECIDED.swap(true, Ordering::SeqCst) {
                 return;
             }
-            if progress::is_drawn() {
+            if progress::DRAWN.load(Ordering::SeqCst) {
                 write_stderr(progress::CLEAR);
             }
             match &line {

@@ -67,8 +67,8 @@ pub struct Subscribe {
     #[arg(long, value_name = "N", default_value = "5", value_parser = attempts, allow_negative_numbers = true)]
     max_attempts: u32,
     /// Waits between attempts; the last repeats
-    #[arg(long, value_name = "D,D,...", default_value = "1s,5s,30s,2m,10m", value_parser = backoff)]
-    backoff: Backoff,
+    #[arg(long, value_name = "D,D,...", default_value = "1s,5s,30s,2m,10m", value_parser = duration::parse_list)]
+    backoff: WholeList,
     /// End a run after this time: TERM to its whole process group, KILL 10 s later
     #[arg(long, value_name = "D", value_parser = duration::parse_positive)]
     timeout: Option<Duration>,
@@ -91,9 +91,8 @@ pub struct Subscribe {
     clear_env: bool,
 }
 
-/// The waits between attempts: a type of its own, because the parser takes a list for repetition.
-#[derive(Debug, Clone)]
-struct Backoff(Vec<Duration>);
+/// A list that is one value: the parser takes a `Vec` for an option that may be repeated.
+type WholeList = Vec<Duration>;
 
 #[derive(Debug, Clone, Copy)]
 enum From {
@@ -109,10 +108,6 @@ fn deliver() -> impl TypedValueParser<Value = Deliver> {
 
 fn attempts(text: &str) -> std::result::Result<u32, String> {
     u32::try_from(limit(text)?).map_err(|_| format!("it must be at most {}", u32::MAX))
-}
-
-fn backoff(text: &str) -> std::result::Result<Backoff, String> {
-    duration::parse_list(text).map(Backoff)
 }
 
 fn from(text: &str) -> std::result::Result<From, String> {
@@ -179,7 +174,7 @@ impl Subscribe {
                 deliver: self.deliver,
                 batch_size: self.batch_size,
                 max_attempts: self.max_attempts,
-                backoff: self.backoff.0,
+                backoff: self.backoff,
                 timeout: self.timeout,
                 env,
                 clear_env: self.clear_env,
