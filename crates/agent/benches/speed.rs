@@ -1,5 +1,5 @@
-//! How long it takes from what a program prints to the event, how much of it a second, and how soon a run
-//! is interrupted: `cargo bench -p thread-agent`. Prints figures of this machine; none is a promise.
+//! Measures the latency from a program's output to its event, the throughput, and how soon a run is
+//! interrupted: `cargo bench -p thread-agent`. The figures are those of this machine; none is a promise.
 
 use std::fs::File;
 use std::io::Write;
@@ -16,13 +16,13 @@ fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("tick") => tick(200, Duration::from_millis(20)),
         Some("stream") => tick(10_000, Duration::from_micros(500)),
-        // What `cargo bench` and `cargo test` add means nothing here.
+        // Added by `cargo bench`, but not by `cargo test`.
         Some("--bench") => measure(),
         _ => println!("run by `cargo bench -p thread-agent`"),
     }
 }
 
-/// The program: says what time it is, so often, and so long apart.
+/// The agent program: prints the time, this many times and this far apart.
 fn tick(times: u32, pause: Duration) {
     let began = Instant::now();
     for n in 1..=times {
@@ -120,7 +120,7 @@ impl Talk {
         launcher::push(&mut queue, &launcher::launcher().expect("thread"), &event).expect("a push").id
     }
 
-    /// How late each token was, against the last time it tells, until there is an answer.
+    /// Returns how late each token was, measured from the last time in it, until there is an answer.
     fn delays(&self) -> Vec<Duration> {
         let mut late = Vec::new();
         self.each(|entry| {
@@ -137,7 +137,7 @@ impl Talk {
         self.each(|entry| is_it(entry));
     }
 
-    /// Looks all the time, so that what is measured is not how soon one hears of it.
+    /// Polls, so that the time it takes to be notified is not measured.
     fn each(&self, mut is_last: impl FnMut(&Entry) -> bool) {
         let mut queue = Queue::open(&self.0).expect("a thread");
         let mut after = After(0);

@@ -1,10 +1,9 @@
 //! The adapter: one thread, one consumer, one agent program.
 //!
-//! One loop owns all state. It reads what is new in the thread, decides by the [`Agenda`], stores what the
-//! program said, and waits for the next thing to happen: output of the program, a commit, a moment that
-//! was set, a signal. What it stores it reads back like everybody's events, so that an adapter which was
-//! killed is followed by one that knows as much. While one piece of output is being synced, the next
-//! gathers in the channel and is stored as one event.
+//! One loop owns all state. It reads new events from the thread, lets the [`Agenda`] decide, stores the
+//! program's output, and waits for output, a commit, a deadline or a signal. It learns of its own events by
+//! reading them back, like everybody else's, so the successor of a killed adapter knows as much. Output that
+//! arrives during a sync collects in the channel and is stored as one event.
 
 mod attempt;
 mod said;
@@ -28,51 +27,51 @@ use thread::run::Launcher;
 use thread::{After, Error, Event, LOOK_EVERY, Queue, Result};
 
 use self::attempt::Attempt;
-use self::said::Unsaid;
+use self::said::Outbox;
 use crate::agenda::{Agenda, Noted};
 use crate::conversation::{Entry, end_key};
 use crate::marked::{self, Mark};
-use crate::program::{Heard, Program};
+use crate::program::{Program, ProgramEvent};
 use crate::protocol::Protocol;
 use crate::store::store;
 
-/// So many pieces of output may wait to be stored.
+/// How many pieces of output may wait to be stored.
 const CHANNEL: usize = 64;
 
-/// How long a program that is no longer needed has to end by itself, and then after TERM.
-const GOODBYE: Duration = Duration::from_secs(2);
+/// How long a program has to exit after its stdin is closed, and again after TERM.
+const EXIT_GRACE: Duration = Duration::from_secs(2);
 
-/// How long processes that were killed may take to be gone.
-const GONE: Duration = Duration::from_secs(30);
+/// How long killed processes may take to disappear.
+const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The variable that says by which protocol a program is talked to.
-const AGENT: &str = "THREAD_AGENT";
+/// The environment variable that names the program's protocol.
+const PROTOCOL_VARIABLE: &str = "THREAD_AGENT";
 
-/// The variable with the paths of the files that came with the message, one a line.
-const ATTACHMENTS: &str = "THREAD_ATTACHMENTS";
+/// The environment variable with the paths of the message's attached files, one per line.
+const ATTACHMENTS_VARIABLE: &str = "THREAD_ATTACHMENTS";
 
 /// How requests for permission are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Permit {
-    /// By anybody who reads the thread.
+    /// By an event in the thread, from anybody.
     Ask,
     Allow,
     Reject,
 }
 
-/// What an adapter works for, and how.
+/// Settings of an adapter.
 pub struct Options {
     pub consumer: ConsumerId,
     /// The agent program and its arguments; not empty.
     pub program: Vec<OsString>,
-    /// What it gets into its environment besides.
+    /// Additional environment variables for the program.
     pub environment: Vec<(String, String)>,
     pub protocol: Box<dyn Protocol>,
-    /// How many attempts a message has, at least 1.
+    /// Attempts per message, at least 1.
     pub attempts: u64,
-    /// How long to stay with nothing to do.
+    /// How long to stay when there is nothing to do.
     pub idle: Duration,
-    /// How long the program may print nothing while it owes an answer.
+    /// How long the program may print nothing while an answer is due.
     pub quiet: Duration,
     pub permit: Permit,
 }
@@ -80,47 +79,47 @@ pub struct Options {
 /// Why an adapter ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// There was nothing to do for long enough, or the consumer may not go on.
+    /// There was nothing to do for [`Options::idle`], or the consumer was paused, unsubscribed or changed.
     Idle,
-    /// It was told to, by [`Stop`].
+    /// It was stopped by a [`Stop`].
     Stopped,
 }
 
-/// Tells an adapter to end its program and itself.
+/// A handle to stop an adapter, which then ends its program and itself.
 #[derive(Debug, Clone)]
 pub struct Stop {
     flag: Arc<AtomicBool>,
-    wake: SyncSender<Happened>,
+    wake: SyncSender<LoopEvent>,
 }
 
 impl Stop {
     pub fn stop(&self) {
         self.flag.store(true, Ordering::Relaxed);
-        // Where the channel is full, the adapter is awake.
-        self.wake.try_send(Happened::Nudge).ok();
+        // If the channel is full, the loop is not waiting.
+        self.wake.try_send(LoopEvent::Nudge).ok();
     }
 }
 
 /// What the loop waits for.
 #[derive(Debug)]
-enum Happened {
-    Program(u64, Heard),
-    /// There may be something new in the thread, or somebody wants the loop to look.
+enum LoopEvent {
+    Program(u64, ProgramEvent),
+    /// There may be new events in the thread, or the stop flag was set.
     Nudge,
 }
 
-/// A program that is kept, and what is known of it.
-struct Kept {
+/// The program's process and its state, until it has exited and been cleaned up.
+struct Running {
     program: Program,
-    /// Set when it has ended: its exit code,
+    /// Its exit code, or 128 plus the signal's number, once it has been reaped.
     exited: Option<i32>,
-    /// how long has been waited for its output since,
-    listened: Duration,
-    /// and how many bytes have come.
-    late: usize,
-    /// Its stdout is closed, and its stderr has been read.
-    closed: bool,
-    silent: bool,
+    /// How long the loop has waited for its output since then.
+    waited: Duration,
+    /// How many bytes of output have arrived since then.
+    late_bytes: usize,
+    stdout_closed: bool,
+    /// See [`ProgramEvent::StderrDone`].
+    stderr_done: bool,
 }
 
 pub struct Adapter {
@@ -128,31 +127,31 @@ pub struct Adapter {
     launcher: Launcher,
     options: Options,
     stop: Arc<AtomicBool>,
-    send: SyncSender<Happened>,
-    receive: Receiver<Happened>,
-    /// What its program's orphans become children of.
+    send: SyncSender<LoopEvent>,
+    receive: Receiver<LoopEvent>,
+    /// The process that adopts the program's orphans.
     supervisor: ProcessId,
     subscription: Subscription,
     filter: Option<Filter>,
     agenda: Agenda,
     /// Events up to this id have been read.
     seen: i64,
-    /// The cursor, as far as this adapter has moved it.
+    /// How far this adapter has moved the cursor; at first, the stored cursor.
     acknowledged: i64,
-    /// The session of the agent program that the thread remembers.
+    /// The agent program's session, as recorded in the thread.
     session: Option<String>,
-    kept: Option<Kept>,
-    /// How many programs were started.
+    running: Option<Running>,
+    /// How many programs were started so far.
     started: u64,
     attempt: Option<Attempt>,
-    /// The turn that waits for its next attempt, and until when.
+    /// The turn waiting for its next attempt, and when that is due.
     retry: Option<(i64, Instant)>,
     idle_since: Instant,
-    unsaid: Unsaid,
+    outbox: Outbox,
 }
 
 impl Adapter {
-    /// An adapter for a consumer of this thread, beginning at its cursor.
+    /// Creates an adapter for a consumer of this thread, starting at the consumer's cursor.
     ///
     /// # Errors
     ///
@@ -178,12 +177,12 @@ impl Adapter {
             seen: cursor,
             acknowledged: cursor,
             session,
-            kept: None,
+            running: None,
             started: 0,
             attempt: None,
             retry: None,
             idle_since: Instant::now(),
-            unsaid: Unsaid::default(),
+            outbox: Outbox::default(),
         })
     }
 
@@ -191,16 +190,16 @@ impl Adapter {
         Stop { flag: Arc::clone(&self.stop), wake: self.send.clone() }
     }
 
-    /// Works until there is nothing to do for long enough, or it is stopped.
+    /// Processes messages until there has been nothing to do for long enough, or it is stopped.
     ///
     /// # Errors
     ///
-    /// [`Error::Moved`]; those of the database when they cannot be waited out.
+    /// [`Error::Moved`]; those of the database, but storing events is retried until the adapter is stopped.
     pub fn run(mut self) -> Result<End> {
         let ended = self.work();
-        self.dismiss();
+        self.end_program();
         let ended = ended?;
-        // Somebody may have moved it back meanwhile; all of that has its endings.
+        // The cursor may have been moved back meanwhile; every message up to here has its ending.
         let (consumer, upto) = (&self.options.consumer, self.acknowledged);
         match self.queue.acknowledge(consumer, upto) {
             Ok(_) | Err(Error::UnknownConsumer(_)) => Ok(ended),
@@ -209,10 +208,10 @@ impl Adapter {
     }
 
     fn work(&mut self) -> Result<End> {
-        self.look()?;
+        self.catch_up()?;
         self.end_leftovers();
         loop {
-            self.look()?;
+            self.catch_up()?;
             let next = self.act()?;
             if self.flush()? {
                 continue;
@@ -222,10 +221,11 @@ impl Adapter {
                 Step::End(end) => return Ok(end),
                 Step::Wait(until) => {
                     self.wait(until);
-                    // At once: somebody waits for what the program says, and looking takes time. Storing may
-                    // take long, too: what the program has said meanwhile it did not say too late.
+                    // Readers are waiting for this output, so it is stored before catching up. Storing may
+                    // block: what the program printed meanwhile is taken first, so that it does not seem
+                    // quiet.
                     if self.flush()? {
-                        self.take(None);
+                        self.drain(None);
                     }
                 }
             }
@@ -235,15 +235,15 @@ impl Adapter {
         }
     }
 
-    /// Reads what is new in the thread, and moves the cursor over what is finished.
-    fn look(&mut self) -> Result<()> {
+    /// Reads new events, and moves the cursor past those that are finished.
+    fn catch_up(&mut self) -> Result<()> {
         let mut selection = Selection::from(After(self.seen));
         loop {
             let mut page: Vec<(Event, bool)> = Vec::new();
             let filter = self.filter.as_ref();
             let remaining = self.queue.read_page(&mut selection, &mut |row| {
                 let is_pending = filter.is_none_or(|filter| filter.matches(&row).unwrap_or(false));
-                // Tokens are most of a conversation and decide nothing.
+                // Tokens are most of a conversation and affect no decision.
                 if is_pending || !matches!(row.subtype, Some(b"token" | b"thinking")) {
                     page.push((row.to_event(), is_pending));
                 }
@@ -263,8 +263,8 @@ impl Adapter {
                 self.agenda.acknowledged(upto);
                 self.acknowledged = self.acknowledged.max(upto);
             }
-            // It is moved with the next event: until then, these are skipped as finished.
-            Err(e) => self.warn(format_args!("the cursor stays where it is: {e}")),
+            // Not fatal: the next call tries again, and a successor would skip these as finished.
+            Err(e) => self.warn(format_args!("cannot move the cursor: {e}")),
         }
         Ok(())
     }
@@ -279,16 +279,16 @@ impl Adapter {
             Entry::Session { protocol, session_id } if protocol == self.options.protocol.name() => {
                 self.session = Some(session_id.clone());
             }
-            Entry::PermissionAnswer { request_id, choice } => self.permitted(request_id, choice),
+            Entry::PermissionAnswer { request_id, choice } => self.permission_answered(request_id, choice),
             _ => {}
         }
         self.agenda.note(Noted { id: event.id, source: &event.source, run_id, entry, is_pending, is_ending });
         Ok(())
     }
 
-    /// Stores what was not stored yet. Returns whether there was anything.
+    /// Stores the events in the outbox. Returns whether there were any.
     fn flush(&mut self) -> Result<bool> {
-        let events = self.unsaid.take();
+        let events = self.outbox.take();
         if events.is_empty() {
             return Ok(false);
         }
@@ -296,43 +296,45 @@ impl Adapter {
         Ok(true)
     }
 
-    /// Stores what was not stored yet, and reads it back.
-    fn settle(&mut self) -> Result<()> {
+    /// Stores the events in the outbox, and reads them back.
+    fn flush_and_catch_up(&mut self) -> Result<()> {
         self.flush()?;
-        self.look()
+        self.catch_up()
     }
 
-    /// Waits until something happens, or until that moment.
+    /// Waits for the next event in the channel, at most until the deadline.
     fn wait(&mut self, until: Instant) {
         let began = Instant::now();
         let next = self.receive.recv_timeout(until.saturating_duration_since(began)).ok();
-        if let Some(kept) = self.kept.as_mut().filter(|kept| kept.exited.is_some()) {
-            kept.listened += began.elapsed();
+        if let Some(running) = self.running.as_mut().filter(|running| running.exited.is_some()) {
+            running.waited += began.elapsed();
         }
-        self.take(next);
+        self.drain(next);
     }
 
-    /// Takes what has happened: it is stored together, up to what the channel holds.
-    fn take(&mut self, mut next: Option<Happened>) {
+    /// Handles `next` and up to a channel's worth of further events, so that they are stored together.
+    fn drain(&mut self, mut next: Option<LoopEvent>) {
         for _ in 0..CHANNEL {
-            let Some(happened) = next.or_else(|| self.receive.try_recv().ok()) else { break };
-            if let Happened::Program(number, heard) = happened {
-                self.heard(number, heard);
+            let Some(event) = next.or_else(|| self.receive.try_recv().ok()) else { break };
+            if let LoopEvent::Program(number, event) = event {
+                self.program_event(number, event);
             }
             next = None;
         }
         self.reap();
     }
 
-    fn heard(&mut self, number: u64, heard: Heard) {
-        let Some(kept) = self.kept.as_mut().filter(|kept| kept.program.number == number) else { return };
-        match heard {
-            Heard::Output(bytes) => {
+    fn program_event(&mut self, number: u64, event: ProgramEvent) {
+        let Some(running) = self.running.as_mut().filter(|running| running.program.number == number) else {
+            return;
+        };
+        match event {
+            ProgramEvent::Output(bytes) => {
                 let mut answer = Vec::new();
                 let said = self.options.protocol.read(&bytes, &mut answer);
-                kept.program.send(answer);
-                if kept.exited.is_some() {
-                    kept.late += bytes.len();
+                running.program.send(answer);
+                if running.exited.is_some() {
+                    running.late_bytes += bytes.len();
                 }
                 if let Some(attempt) = &mut self.attempt {
                     attempt.last_output = Instant::now();
@@ -341,72 +343,74 @@ impl Adapter {
                     self.said(said);
                 }
             }
-            Heard::Closed => kept.closed = true,
-            Heard::Silent => kept.silent = true,
-            Heard::Exited => self.reap(),
+            ProgramEvent::StdoutClosed => running.stdout_closed = true,
+            ProgramEvent::StderrDone => running.stderr_done = true,
+            ProgramEvent::Exited => self.reap(),
         }
     }
 
-    /// Reaps whatever has ended: the program, and supervisors that a wake-up started.
+    /// Reaps all children that have exited: the program, and supervisors started to wake consumers.
     fn reap(&mut self) {
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-            if let Some(kept) = self.kept.as_mut().filter(|kept| kept.program.pid() == pid) {
-                kept.exited = Some(code_of(status));
+            if let Some(running) = self.running.as_mut().filter(|running| running.program.pid() == pid) {
+                running.exited = Some(code_of(status));
             }
         }
     }
 
-    /// Ends the program, if there is one, and all that it started. Blocks for a few seconds at most.
-    fn dismiss(&mut self) {
-        let Some(mut kept) = self.kept.take() else { return };
-        kept.program.close_input();
-        let mut killed_at = Instant::now() + 2 * GOODBYE;
-        let mut term_at = Some(Instant::now() + GOODBYE);
-        while kept.exited.is_none() {
+    /// Ends the program, if there is one; of a persistent program also what it started. Blocks until it has
+    /// exited, which takes a few seconds at most unless it cannot be killed.
+    fn end_program(&mut self) {
+        let Some(mut running) = self.running.take() else { return };
+        running.program.close_input();
+        let mut killed_at = Instant::now() + 2 * EXIT_GRACE;
+        let mut term_at = Some(Instant::now() + EXIT_GRACE);
+        while running.exited.is_none() {
             let now = Instant::now();
             if term_at.is_some_and(|at| now >= at) {
-                kept.program.signal(Signal::TERM);
+                running.program.signal(Signal::TERM);
                 term_at = None;
             }
             if now >= killed_at {
-                kept.program.signal(Signal::KILL);
-                killed_at = now + GONE;
+                running.program.signal(Signal::KILL);
+                killed_at = now + KILL_TIMEOUT;
             }
-            // It may be waiting to be heard.
+            // The program may be blocked writing to a full channel.
             drop(self.receive.recv_timeout(Duration::from_millis(10)));
             while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-                if pid == kept.program.pid() {
-                    kept.exited = Some(code_of(status));
+                if pid == running.program.pid() {
+                    running.exited = Some(code_of(status));
                 }
             }
         }
         if self.options.protocol.keeps_process() {
-            self.kill(self.mark_of_kept().session(kept.program.pid()));
+            self.kill(self.mark_of_program().session(running.program.pid()));
         }
     }
 
-    /// What marks the processes of this consumer's agent.
+    /// Selects the processes of this consumer's agent.
     fn mark(&self) -> Mark {
         Mark::thread(self.queue.path()).with("THREAD_CONSUMER", self.options.consumer.as_str())
     }
 
-    /// What marks the processes of a program that is kept: nothing else of this consumer's is at work.
-    fn mark_of_kept(&self) -> Mark {
-        let mark = self.mark().with(AGENT, self.options.protocol.name());
+    /// Selects the processes of a persistent program, also by ancestry: nothing else of this consumer is
+    /// running.
+    fn mark_of_program(&self) -> Mark {
+        let mark = self.mark().with(PROTOCOL_VARIABLE, self.options.protocol.name());
         mark.below(self.supervisor.clone(), BTreeSet::new())
     }
 
     fn kill(&self, mark: Mark) {
-        if let Err(e) = mark.kill(GONE) {
+        if let Err(e) = mark.kill(KILL_TIMEOUT) {
             self.warn(e);
         }
     }
 
-    /// Ends programs that an adapter which was killed has kept, and what it left when it was killed during
-    /// an attempt: they must not work on beside a new one.
+    /// Kills what a killed adapter left running, persistent programs and processes of an open attempt: they
+    /// must not work beside those of a new attempt.
     fn end_leftovers(&self) {
         for protocol in ["ndjson", "acp"] {
-            self.kill(self.mark().with(AGENT, protocol));
+            self.kill(self.mark().with(PROTOCOL_VARIABLE, protocol));
         }
         if let Some(turn) = self.agenda.turns().find(|turn| turn.open) {
             let mark = self.mark().with("THREAD_RUN_ID", &turn.run.run_id);
@@ -414,18 +418,18 @@ impl Adapter {
         }
     }
 
-    /// The program with its arguments, and what it is to know.
+    /// The program's command line and environment.
     fn command(&self, attempt: &Attempt) -> Command {
         let mut command = Command::new(&self.options.program[0]);
         command.args(&self.options.program[1..]);
         command.envs(self.options.environment.iter().map(|(name, value)| (name, value)));
-        // The gateway's token, and where a consumer stood that the program is not.
+        // The token is the gateway's secret; the cursor is the adapter's and means nothing to the program.
         command.env_remove("THREAD_TOKEN").env_remove("THREAD_LAST_ACKED_ID");
         command.env("THREAD_DIR", self.queue.path());
         command.env("THREAD_CONSUMER", self.options.consumer.as_str());
         command.env("THREAD_RUN_ID", &attempt.run.run_id);
         command.env("THREAD_EVENT_ID", attempt.run.reply_to.to_string());
-        command.env(AGENT, self.options.protocol.name());
+        command.env(PROTOCOL_VARIABLE, self.options.protocol.name());
         command
     }
 
@@ -434,29 +438,29 @@ impl Adapter {
     }
 }
 
-/// What the loop does after a look.
+/// What the loop does next.
 enum Step {
-    /// Look again at once.
+    /// Start over at once.
     Again,
     Wait(Instant),
     End(End),
 }
 
-/// A thread that nudges the loop whenever something was committed, and once a second.
-fn watch(queue: &Queue, send: SyncSender<Happened>) {
+/// Starts a thread that nudges the loop after each commit, and every [`LOOK_EVERY`].
+fn watch(queue: &Queue, send: SyncSender<LoopEvent>) {
     let watcher = queue.watcher();
     std::thread::spawn(move || {
         loop {
             watcher.wait(LOOK_EVERY, None);
-            // A full channel keeps the loop awake, too; a closed one is an adapter that has ended.
-            if let Err(std::sync::mpsc::TrySendError::Disconnected(_)) = send.try_send(Happened::Nudge) {
+            // If the channel is full, the loop is awake anyway; if it is closed, the adapter has ended.
+            if let Err(std::sync::mpsc::TrySendError::Disconnected(_)) = send.try_send(LoopEvent::Nudge) {
                 return;
             }
         }
     });
 }
 
-/// The newest session of the program that the thread remembers, wherever the cursor is.
+/// Returns the session recorded last, wherever the cursor is; `None` if it is of another protocol.
 fn last_session(queue: &mut Queue, protocol: &str) -> Result<Option<String>> {
     use thread::model::filter::Scope;
     let filter = Filter::new("source = 'self' AND subtype = 'session'", Scope::Reading)?;

@@ -1,8 +1,8 @@
-//! What is to be done next in a conversation, from nothing but its events.
+//! Decides what to do next in a conversation, from its events alone.
 //!
-//! An [`Agenda`] is told every event past the consumer's cursor, in order, its own adapter's too, and
-//! holds what has no ending yet. So any adapter that reads the same events decides the same: one that
-//! replaces a killed adapter continues where that stopped. Pure: no clock, no file, no process.
+//! An [`Agenda`] is fed every event past the consumer's cursor, in order, including those of its own adapter,
+//! and holds the messages that have no ending yet. Adapters that read the same events make the same
+//! decisions: one that replaces a killed adapter continues where that one stopped. Pure: no clock and no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,17 +14,17 @@ pub struct Turn {
     pub run: Run,
     pub source: String,
     pub message: Message,
-    /// How many attempts have begun,
+    /// How many attempts have begun.
     pub begun: u64,
-    /// and how many of them count: not those that another message interrupted.
+    /// How many of these count: all but those that another message interrupted.
     pub attempts: u64,
-    /// The event with which the last attempt began; 0 before the first.
+    /// The id of the event that began the last attempt; 0 before the first.
     pub last_begun: i64,
-    /// The last attempt has neither ended nor failed, as far as the thread tells.
+    /// According to the thread, the last attempt has neither ended nor failed.
     pub open: bool,
-    /// Calls of the last attempt that have no result yet: id and name.
+    /// Calls of the last attempt that have no result yet: id and name of each.
     pub open_calls: Vec<(String, String)>,
-    /// Who asked for its end, and why.
+    /// Set once it was cancelled: the whole reason, with who asked for it.
     pub cancel: Option<String>,
 }
 
@@ -34,34 +34,34 @@ impl Turn {
     }
 }
 
-/// Why a turn is to end without an answer.
+/// Why a turn must end without an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// Somebody asked for it; the whole reason.
+    /// It was cancelled; the whole reason.
     Cancelled(String),
-    /// A message with priority `now` has come since it began.
+    /// A message with priority `now` interrupts it.
     Interrupted { by: i64, source: String, resume: bool },
 }
 
-/// What to do while no program is at work.
+/// What to do while no attempt is running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// End this turn without an attempt.
+    /// End this turn without another attempt.
     End(i64, Verdict),
-    /// It has had all its attempts.
+    /// End this turn: it has used up its attempts.
     GiveUp(i64),
     Run(i64),
     Nothing,
 }
 
-/// An event as the agenda is told it.
+/// An event, with what the agenda needs to know about it.
 #[derive(Debug, Clone)]
 pub struct Noted<'e> {
     pub id: i64,
     pub source: &'e str,
     pub run_id: Option<String>,
     pub entry: Entry,
-    /// Whether the consumer's filter lets it through.
+    /// Whether it matches the consumer's filter.
     pub is_pending: bool,
     /// Whether it is the event stored under its [`end_key`](crate::conversation::end_key).
     pub is_ending: bool,
@@ -70,14 +70,14 @@ pub struct Noted<'e> {
 #[derive(Debug, Default)]
 pub struct Agenda {
     turns: BTreeMap<i64, Turn>,
-    /// The turn of the last attempt that began, for as long as it has no ending.
+    /// The turn of the attempt that began last, until the turn has an ending.
     under_way: Option<i64>,
-    /// Pending events that are finished with and not acknowledged.
+    /// Events that match the filter, are finished and are not acknowledged yet.
     finished: BTreeSet<i64>,
 }
 
 impl Agenda {
-    /// Takes the next event.
+    /// Processes the next event.
     pub fn note(&mut self, noted: Noted<'_>) {
         let Noted { id, source, run_id, entry, is_pending, is_ending } = noted;
         let mut begins_turn = false;
@@ -154,7 +154,7 @@ impl Agenda {
         (Some(turn.run.run_id.as_str()) == run_id).then_some(turn)
     }
 
-    /// The message, unless it has its ending.
+    /// Returns the turn of a message; `None` if it has an ending.
     pub fn turn(&self, id: i64) -> Option<&Turn> {
         self.turns.get(&id)
     }
@@ -163,7 +163,8 @@ impl Agenda {
         self.turns.values()
     }
 
-    /// Why a turn that has begun is to end, if it is: it may be at work, or wait for its next attempt.
+    /// Returns why a turn must end, `None` if it need not. A cancel ends any turn, an interruption only one
+    /// that has begun, whether it is running or waiting for its next attempt.
     pub fn verdict(&self, id: i64) -> Option<Verdict> {
         let turn = self.turns.get(&id)?;
         if let Some(why) = &turn.cancel {
@@ -172,9 +173,9 @@ impl Agenda {
         if turn.last_begun == 0 {
             return None;
         }
-        // Nothing else begins while one with priority `now` is known, so one that is pending has come since:
-        // perhaps just before the attempt was stored. Of two with that priority, the second waits for its
-        // turn if both were there.
+        // No other turn begins while a `now` message is known to be pending, so one that is pending must have
+        // come later, or just before the beginning of this attempt was stored. Only between two `now`
+        // messages do ids decide: the second waits if it was there when the first began.
         let interrupts = |now: &&Turn| {
             now.id() != id
                 && now.message.priority == Priority::Now
@@ -185,17 +186,17 @@ impl Agenda {
         Some(Verdict::Interrupted { by, source, resume: turn.message.resume })
     }
 
-    /// A turn that somebody has cancelled, other than this one.
+    /// Returns a cancelled turn other than this one.
     pub fn cancelled(&self, other_than: i64) -> Option<(i64, Verdict)> {
         let cancelled = self.turns.values().find(|turn| turn.id() != other_than && turn.cancel.is_some())?;
         Some((cancelled.id(), self.verdict(cancelled.id())?))
     }
 
-    /// What to do, while no program is at work. A turn has `most` attempts.
+    /// Returns what to do while no attempt is running. A turn has at most `most` attempts.
     pub fn next(&self, most: u64) -> Next {
         for turn in self.turns.values() {
             match self.verdict(turn.id()) {
-                // It has to stand back, and needs no word about it unless an attempt is open.
+                // It waits and is tried again: there is nothing to record unless an attempt is open.
                 Some(Verdict::Interrupted { resume: true, .. }) if !turn.open => {}
                 Some(verdict) => return Next::End(turn.id(), verdict),
                 None => {}
@@ -214,7 +215,8 @@ impl Agenda {
         }
     }
 
-    /// How far the cursor may be moved: the end of the longest stretch of finished events.
+    /// Returns where the cursor may move to: the last finished event before the oldest unfinished message.
+    /// `None` if it cannot move.
     pub fn acknowledge(&self) -> Option<i64> {
         match self.turns.keys().next() {
             Some(&oldest) => self.finished.range(..oldest).next_back().copied(),
@@ -222,7 +224,7 @@ impl Agenda {
         }
     }
 
-    /// The cursor was moved so far.
+    /// Records that the cursor has moved to `upto`.
     pub fn acknowledged(&mut self, upto: i64) {
         self.finished = self.finished.split_off(&(upto + 1));
     }

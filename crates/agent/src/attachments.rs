@@ -1,9 +1,9 @@
-//! The files that come with a message, as far as an agent program may be told of them.
+//! The files attached to a message that may be passed to an agent program.
 //!
-//! A gateway stores what a client uploads in the folder [`STORAGE`] beside the sessions, and tells of it in
-//! the message's metadata: what it is by [`ATTACHMENTS`], where it is by [`FILES`]. Metadata is text from
-//! anywhere, so a path in it is taken only if it leads, through whatever links, to a file in the thread's
-//! own directory or in that folder.
+//! A gateway stores uploads in the folder [`STORAGE`] beside the sessions, and describes them in the
+//! message's metadata: [`ATTACHMENTS`] says what they are, [`FILES`] where. Metadata is untrusted, so a path
+//! is accepted only if, with all links resolved, it is a file in the thread's own directory or in that
+//! folder.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -18,22 +18,22 @@ pub const FILES: &str = "attachment_files";
 /// The folder with the files of attachments, `<bucket>/<path>`, beside the threads of a gateway.
 pub const STORAGE: &str = "storage";
 
-/// How many bytes all paths together may have: they are handed on in an environment.
+/// The longest total of all paths, in bytes: they are passed in an environment variable.
 const LONGEST: usize = 64 * 1024;
 
-/// A file that came with a message.
+/// A file attached to a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment {
-    /// Absolute, without links and control characters.
+    /// Absolute, with links resolved, and without control characters.
     pub path: String,
-    /// As its message says, if that is one.
+    /// From the message; `None` if what it gives is not a MIME type.
     pub mime_type: Option<String>,
-    /// `<bucket>/<path>` in the gateway's storage, by which a content part's URL names it.
+    /// `<bucket>/<path>` in the gateway's storage; the URL of its content part ends in it.
     pub object: Option<String>,
 }
 
-/// The files of a message with this metadata in the thread in `dir`. What is not there, or not to be handed
-/// out, is left out.
+/// Returns the attached files of a message with this metadata in the thread at `dir`. Files that do not exist
+/// or may not be passed on are left out.
 pub fn attachments(dir: &Path, metadata: &Map<String, Value>) -> Vec<Attachment> {
     let storage = dir.parent().map(|root| root.join(STORAGE));
     let roots: Vec<PathBuf> = [Some(dir.to_owned()), storage.clone()]
@@ -74,7 +74,7 @@ fn attachment(file: PathBuf, mime_type: Option<String>, object: Option<String>) 
     Some(Attachment { path, mime_type, object })
 }
 
-/// A value, or those of an array.
+/// The elements of an array, or the value itself.
 fn all_of(value: Option<&Value>) -> impl Iterator<Item = &Value> {
     match value {
         Some(Value::Array(values)) => values.as_slice(),
@@ -84,9 +84,9 @@ fn all_of(value: Option<&Value>) -> impl Iterator<Item = &Value> {
     .iter()
 }
 
-/// The file that this path leads to, if it lies in one of these directories.
+/// Resolves a path; `None` if the result is not a file in one of these directories.
 fn file_in(roots: &[PathBuf], path: &str) -> Option<PathBuf> {
-    // A relative one would mean another file in each directory.
+    // A relative path would depend on the current directory.
     let file = Path::new(path).is_absolute().then(|| Path::new(path).canonicalize().ok()).flatten()?;
     let is_plain = file.to_str().is_some_and(|path| !path.contains(char::is_control));
     (is_plain && file.is_file() && roots.iter().any(|root| file.starts_with(root))).then_some(file)

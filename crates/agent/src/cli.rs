@@ -1,4 +1,4 @@
-//! The command line: its options, and how failures are told.
+//! The command line: its options, and how failures are reported.
 
 mod install;
 mod run;
@@ -84,7 +84,7 @@ impl Failure {
         Failure { what: what.to_string(), hint: hint.to_string(), code: 1 }
     }
 
-    /// A signal ended it.
+    /// A signal ended the operation; `code` is 128 plus its number.
     pub fn ended(what: impl fmt::Display, code: u8) -> Failure {
         Failure { what: what.to_string(), hint: "run it again if it is still needed".to_owned(), code }
     }
@@ -105,7 +105,7 @@ impl From<thread::Error> for Failure {
             Error::AlreadySubscribed(name) => {
                 format!("`thread unsubscribe --consumer {name}` it first, or name another with --consumer")
             }
-            Error::UnknownConsumer(_) => "see `thread info` for those that are".to_owned(),
+            Error::UnknownConsumer(_) => "see `thread info` for the subscribed consumers".to_owned(),
             Error::NotOwner(_) => "run this as that user".to_owned(),
             _ => "see logs/thread.log and `thread doctor`".to_owned(),
         };
@@ -116,13 +116,14 @@ impl From<thread::Error> for Failure {
 pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Globals {
-    /// The thread that was named.
+    /// Opens the thread of `--thread` or its default, see [`open`].
     pub fn open(&self) -> Result<Queue> {
         open(self.thread.clone())
     }
 }
 
-/// The thread that was named; else `THREAD_DIR`, else, as git does it, the one that this directory is in.
+/// Opens the named thread, else that of `THREAD_DIR`, else, as git does, the one around the current
+/// directory.
 pub fn open(named: Option<PathBuf>) -> Result<Queue> {
     let named = named.or_else(|| variable("THREAD_DIR").map(PathBuf::from));
     let surrounding = || surrounding(&std::env::current_dir().ok()?);
@@ -135,26 +136,26 @@ pub fn open(named: Option<PathBuf>) -> Result<Queue> {
     Ok(Queue::open(path)?)
 }
 
-/// Where this program was started.
+/// Returns the current directory.
 pub fn current_directory() -> Result<PathBuf> {
     std::env::current_dir().map_err(|e| {
         Failure::failed(format_args!("cannot find the current directory: {e}"), "change to one that exists")
     })
 }
 
-/// What starts handlers after a push of this program.
+/// Returns the launcher for this program's pushes.
 pub fn find_launcher() -> Result<Launcher> {
     let hint = "install it beside thread-agent, or put it on PATH";
     launcher::launcher().map_err(|what| Failure::failed(what, hint))
 }
 
-/// A variable of the environment; an empty one counts as unset.
+/// Returns an environment variable; an empty one counts as unset.
 pub fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
 pub fn main(mut args: Vec<OsString>) -> ExitCode {
-    // `help --help` is help.
+    // `help --help` is the same as `help`.
     if args.get(1).is_some_and(|word| word == "help") {
         args.retain(|word| word != "--help" && word != "-h");
     }
@@ -168,7 +169,7 @@ pub fn main(mut args: Vec<OsString>) -> ExitCode {
             return report(&usage_error(&e), json);
         }
         Err(e) => {
-            // Help. If the pipe is closed, nobody wants it.
+            // Help or version, not an error. A reader that has closed the pipe does not need it.
             drop(e.print());
             return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
         }
@@ -186,7 +187,7 @@ pub fn main(mut args: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Prints a line of data.
+/// Prints a line of data. It is no error if the reader has closed the pipe.
 pub fn print(line: impl fmt::Display) -> Result<()> {
     match writeln!(std::io::stdout(), "{line}") {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -203,7 +204,7 @@ fn report(failure: &Failure, as_json: bool) -> ExitCode {
         true => json!({ "error": what, "suggestion": hint }).to_string(),
         false => format!("Error: {} - {}", plain(what), plain(hint)),
     };
-    // Where stderr is closed, the exit code tells.
+    // If stderr is closed, the exit code still tells.
     drop(writeln!(std::io::stderr(), "{line}"));
     ExitCode::from(*code)
 }

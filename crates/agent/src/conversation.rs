@@ -1,25 +1,26 @@
-//! A conversation as events of a thread: what each kind looks like, and how it is read back.
+//! The events of a conversation: the shape of each kind, written and read back.
 //!
-//! Everything that is said, and everything the agent does in answer, is an event. This module is the one
-//! place that knows the shapes: [`Message`], [`Run`] and the free functions make [`NewEvent`]s,
-//! [`Entry::of`] reads stored ones. Nothing here touches a file or a process.
+//! This is the only module that knows the shapes: [`Message`], [`Run`] and the free functions make
+//! [`NewEvent`]s, [`Entry::of`] reads stored ones. It does no I/O.
 //!
-//! | who | makes an event with | reads it back as |
+//! | event | made by | read as |
 //! |---|---|---|
-//! | somebody speaks | [`Message::event`] | [`Entry::Message`] |
-//! | somebody asks for an end | [`cancel`] | [`Entry::Cancel`] |
-//! | somebody answers a question of the agent | [`permission_answer`] | [`Entry::PermissionAnswer`] |
-//! | somebody names the conversation | [`title`] | [`Entry::Title`] |
-//! | the agent works | the methods of [`Run`] | the other variants of [`Entry`] |
+//! | a message to the agent | [`Message::event`] | [`Entry::Message`] |
+//! | a request to end a run | [`cancel`] | [`Entry::Cancel`] |
+//! | an answer to a permission request | [`permission_answer`] | [`Entry::PermissionAnswer`] |
+//! | a title for the conversation | [`title`] | [`Entry::Title`] |
+//! | the agent's session | [`session`] | [`Entry::Session`] |
+//! | a copy of a sub-agent's event | [`sub_agent`] | [`Entry::SubAgent`] |
+//! | the agent's work | the methods of [`Run`] | the other variants of [`Entry`] |
 //!
 //! # Runs
 //!
-//! A *run* is all that is done in answer to one message. It has a run id, given by the sender or made from
-//! the message's id ([`run_id_of`]). Two messages may carry the same run id; what tells their runs apart is
-//! the id of the message, which the run's beginning and its ending name as `reply_to`. A run ends with
-//! exactly one of an answer, an error that is not retryable, and a cancellation: each is pushed under the
-//! key [`end_key`], so there can be only one, whichever process writes it. An event that looks like an
-//! ending and is not the one stored under that key ends nothing.
+//! A *run* is everything done in answer to one message. Its run id is given by the sender or derived from the
+//! message's id ([`run_id_of`]). Two messages may have the same run id; their runs are told apart by the
+//! message's id, which the events that begin and end a run have as `reply_to`. A run ends with exactly one of
+//! an answer, an error that is not retryable, and a cancellation: each is pushed under the key [`end_key`],
+//! so there can be only one, whichever process writes it. An event that looks like an ending but is not the
+//! one stored under that key ends nothing.
 
 mod parse;
 
@@ -29,38 +30,38 @@ use thread::model::event::{InvalidEvent, Type};
 
 pub use parse::Entry;
 
-/// The source of everything that the agent's side writes.
+/// The source of all events written by the agent's side.
 pub const SELF: &str = "self";
 
 /// The longest run id, in bytes. One that is longer, empty or has control characters counts as not given.
 pub const MAX_RUN_ID: usize = 256;
 
-/// The run that a message without a run id begins: `run_<event id>`.
+/// Returns the run id for a message that gives none: `run_<event id>`.
 pub fn run_id_of(event_id: i64) -> String {
     format!("run_{event_id}")
 }
 
-/// The idempotency key of the one ending of the run that answers this event.
+/// Returns the idempotency key of the ending of the run that answers this event.
 pub fn end_key(event_id: i64) -> String {
     format!("end:{event_id}")
 }
 
-/// The idempotency key of the one result of a call that a sub-agent answers.
+/// Returns the idempotency key of the result of a call.
 pub fn result_key(call_id: &str) -> String {
     format!("result:{call_id}")
 }
 
-/// The idempotency key of a sub-agent's event in its parent's thread.
+/// Returns the idempotency key of a sub-agent's event in its parent's thread.
 pub fn sub_key(sub_agent: &str, event_id: i64) -> String {
     format!("sub:{sub_agent}:{event_id}")
 }
 
-/// When a message gets its turn.
+/// When a message is processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Priority {
-    /// Interrupts the run under way.
+    /// At once: it interrupts the current run.
     Now,
-    /// After the run under way, in the order of ids. What is none of these words counts as this.
+    /// After the current run, in the order of ids. Any unknown word means this.
     #[default]
     Next,
     /// Only when nothing else is pending.
@@ -111,20 +112,20 @@ impl Status {
     }
 }
 
-/// Something said by somebody other than the agent.
+/// A message from somebody other than the agent.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Message {
     /// Text, or the JSON text of an array of content parts: see [`text_of`].
     pub content: String,
-    /// `None`: the run is called [`run_id_of`] the event.
+    /// `None` for [`run_id_of`] the event.
     pub run_id: Option<String>,
     pub message_id: Option<String>,
     pub priority: Priority,
     /// Which client of a gateway sent it.
     pub client: Option<String>,
-    /// If a message with priority `now` interrupts its run, it gets its turn again.
+    /// If a message with priority `now` interrupts the run, it is tried again later instead of cancelled.
     pub resume: bool,
-    /// All other keys of the metadata, kept and handed on as they are.
+    /// All other keys of the metadata, passed on unchanged.
     pub other: Map<String, Value>,
 }
 
@@ -133,8 +134,7 @@ impl Message {
         Message { content: content.into(), ..Message::default() }
     }
 
-    /// The event with which `source` says this. Add an idempotency key by
-    /// [`NewEvent::with_key`].
+    /// Returns the event of this message from `source`. [`NewEvent::with_key`] adds an idempotency key.
     ///
     /// # Errors
     ///
@@ -155,11 +155,11 @@ impl Message {
             metadata.entry(key.clone()).or_insert_with(|| value.clone());
         }
         let event = NewEvent::message(source.to_owned(), self.content.clone())?;
-        Ok(with(event, metadata))
+        Ok(with_metadata(event, metadata))
     }
 }
 
-/// A call of a tool. `arguments` is any JSON, null if there are none.
+/// A tool call. `arguments` is any JSON, null if there are none.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolCall {
     pub call_id: String,
@@ -167,16 +167,16 @@ pub struct ToolCall {
     pub arguments: Value,
 }
 
-/// What became of a call.
+/// The result of a tool call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolResult {
     pub call_id: String,
     pub name: String,
-    /// What the tool returned, any JSON; or why it failed.
+    /// What the tool returned, any JSON, or why it failed.
     pub outcome: Result<Value, String>,
 }
 
-/// An answer, and what may be known about it.
+/// An answer and its optional details.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Answer {
     pub content: String,
@@ -186,30 +186,30 @@ pub struct Answer {
     pub stage: Option<String>,
 }
 
-/// The agent asks whether it may do something.
+/// A request by the agent for permission to do something.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Permission {
-    /// By which the answer names it.
+    /// Identifies the request in the answer.
     pub request_id: String,
-    /// What it wants to do, for people.
+    /// What the agent wants to do, for display.
     pub title: String,
-    /// The call it is about, if the agent has announced one.
+    /// The call that needs permission, if the agent has announced it.
     pub call_id: Option<String>,
     pub choices: Vec<Choice>,
 }
 
-/// A choice that somebody has who is asked for permission.
+/// One of the choices in a request for permission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// What the answer says.
+    /// Identifies the choice in the answer.
     pub id: String,
-    /// For people.
+    /// For display.
     pub name: String,
     /// `allow_once`, `allow_always`, `reject_once`, `reject_always`, or another word.
     pub kind: String,
 }
 
-/// Something that a sub-agent did, as its parent's thread tells it.
+/// An event of a sub-agent, as copied to its parent's thread.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SubAgent {
     pub parent_call_id: String,
@@ -221,19 +221,19 @@ pub struct SubAgent {
     pub payload: Value,
 }
 
-/// A run: the makers of all events that the agent's side writes about one message.
+/// A run. Its methods make the events that the agent's side writes in answer to one message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
     pub run_id: String,
-    /// The event that it answers.
+    /// The id of the message that it answers.
     pub reply_to: i64,
 }
 
 impl Run {
-    /// An attempt begins; the first is 1.
+    /// The beginning of an attempt; the first is number 1.
     pub fn started(&self, attempt: u64) -> NewEvent<'static> {
         let content = json!({ "status": "started", "attempt": attempt });
-        self.ending("run", content.to_string())
+        self.reply_record("run", content.to_string())
     }
 
     /// A piece of the answer.
@@ -241,7 +241,7 @@ impl Run {
         self.record_with("token", text.into(), [("message_id", message_id.into())])
     }
 
-    /// A piece of its thinking.
+    /// A piece of the agent's thinking.
     pub fn thinking(&self, message_id: &str, text: impl Into<String>) -> NewEvent<'static> {
         self.record_with("thinking", text.into(), [("message_id", message_id.into())])
     }
@@ -265,7 +265,7 @@ impl Run {
         self.record("status", status.as_str())
     }
 
-    /// The agent asks for permission.
+    /// A request for permission.
     pub fn permission(&self, asked: &Permission) -> NewEvent<'static> {
         let choices: Vec<Value> = asked
             .choices
@@ -278,7 +278,7 @@ impl Run {
         self.record("permission", content.to_string())
     }
 
-    /// The ending: the whole answer.
+    /// An ending: the whole answer.
     pub fn answer(&self, answer: &Answer) -> NewEvent<'static> {
         let mut metadata = self.metadata();
         let mut put = |key: &str, value: Option<Value>| {
@@ -291,28 +291,29 @@ impl Run {
         put("total_tokens", answer.total_tokens.map(Value::from));
         put("latency_ms", answer.latency_ms.map(Value::from));
         put("stage", answer.stage.clone().map(Value::from));
-        with(made(Type::Message, None, answer.content.clone()), metadata).keyed(end_key(self.reply_to))
+        with_metadata(own_event(Type::Message, None, answer.content.clone()), metadata)
+            .keyed(end_key(self.reply_to))
     }
 
-    /// The ending: it failed for good.
+    /// An ending: an error that is not retryable.
     pub fn failed(&self, error: &str) -> NewEvent<'static> {
-        self.ending("error", error_content(error, false)).keyed(end_key(self.reply_to))
+        self.reply_record("error", error_content(error, false)).keyed(end_key(self.reply_to))
     }
 
-    /// The end of an attempt, not of the run. `interrupted_by` is the message that took its turn, if that
-    /// is why: such an attempt is not counted.
+    /// The failure of an attempt, not of the run. `interrupted_by` is the message that interrupted it, if one
+    /// did: such an attempt does not count.
     pub fn attempt_failed(&self, error: &str, interrupted_by: Option<i64>) -> NewEvent<'static> {
         let mut metadata = self.metadata();
         metadata.insert("reply_to".into(), self.reply_to.into());
         if let Some(id) = interrupted_by {
             metadata.insert("interrupted_by".into(), id.into());
         }
-        with(made(Type::Record, Some("error"), error_content(error, true)), metadata)
+        with_metadata(own_event(Type::Record, Some("error"), error_content(error, true)), metadata)
     }
 
-    /// The ending: somebody wanted it so. `why` says who, or what for.
+    /// An ending: the run was cancelled. `why` says by whom, or for what reason.
     pub fn cancelled(&self, why: &str) -> NewEvent<'static> {
-        self.ending("cancelled", why).keyed(end_key(self.reply_to))
+        self.reply_record("cancelled", why).keyed(end_key(self.reply_to))
     }
 
     fn metadata(&self) -> Map<String, Value> {
@@ -323,7 +324,8 @@ impl Run {
         self.record_with(subtype, content.into(), [])
     }
 
-    fn ending(&self, subtype: &'static str, content: impl Into<String>) -> NewEvent<'static> {
+    /// A record with `reply_to`.
+    fn reply_record(&self, subtype: &'static str, content: impl Into<String>) -> NewEvent<'static> {
         self.record_with(subtype, content.into(), [("reply_to", self.reply_to.into())])
     }
 
@@ -335,7 +337,7 @@ impl Run {
     ) -> NewEvent<'static> {
         let mut metadata = self.metadata();
         metadata.extend(more.map(|(key, value)| (key.to_owned(), value)));
-        with(made(Type::Record, Some(subtype), content), metadata)
+        with_metadata(own_event(Type::Record, Some(subtype), content), metadata)
     }
 }
 
@@ -343,16 +345,16 @@ fn error_content(error: &str, retryable: bool) -> String {
     json!({ "error": error, "retryable": retryable }).to_string()
 }
 
-/// Somebody asks for the end of a run.
+/// A request from `source` to end a run.
 ///
 /// # Errors
 ///
 /// `source` is empty or has control characters.
 pub fn cancel(source: &str, run_id: &str, why: &str) -> Result<NewEvent<'static>, InvalidEvent> {
-    theirs(source, "cancel", why.to_owned(), [("run_id", run_id.into())])
+    record_from(source, "cancel", why.to_owned(), [("run_id", run_id.into())])
 }
 
-/// Somebody answers the agent's request for permission with the id of one of the choices.
+/// An answer to the agent's request for permission: the id of one of its choices.
 ///
 /// # Errors
 ///
@@ -363,25 +365,25 @@ pub fn permission_answer(
     choice: &str,
 ) -> Result<NewEvent<'static>, InvalidEvent> {
     let content = json!({ "request_id": request_id, "choice": choice }).to_string();
-    theirs(source, "permission_answer", content, [])
+    record_from(source, "permission_answer", content, [])
 }
 
-/// Somebody names the conversation; the newest title is its title.
+/// A title for the conversation; the newest one counts.
 ///
 /// # Errors
 ///
 /// `source` is empty or has control characters.
 pub fn title(source: &str, title: &str) -> Result<NewEvent<'static>, InvalidEvent> {
-    theirs(source, "title", title.to_owned(), [])
+    record_from(source, "title", title.to_owned(), [])
 }
 
-/// The agent program's own session, to be loaded by the next process of it.
+/// The agent program's own session, for its next process to load.
 pub fn session(protocol: &str, session_id: &str) -> NewEvent<'static> {
     let content = json!({ "protocol": protocol, "session_id": session_id }).to_string();
-    made(Type::Record, Some("session"), content)
+    own_event(Type::Record, Some("session"), content)
 }
 
-/// What a sub-agent did, for its parent's thread.
+/// A copy of a sub-agent's event, for its parent's thread.
 pub fn sub_agent(told: &SubAgent) -> NewEvent<'static> {
     let content = json!({ "event": told.event, "payload": told.payload }).to_string();
     let metadata = Map::from_iter([
@@ -389,19 +391,19 @@ pub fn sub_agent(told: &SubAgent) -> NewEvent<'static> {
         ("sub_agent".to_owned(), told.sub_agent.clone().into()),
         ("sub_event_id".to_owned(), told.sub_event_id.into()),
     ]);
-    with(made(Type::Record, Some("sub_agent"), content), metadata)
+    with_metadata(own_event(Type::Record, Some("sub_agent"), content), metadata)
         .keyed(sub_key(&told.sub_agent, told.sub_event_id))
 }
 
-/// The text of a message's content, for programs that read nothing but text: the content itself, or, of
-/// an array of content parts, the text of those that have some, one below the other.
+/// Returns the text of a message's content, for programs that read only text: the content itself or, for an
+/// array of content parts, the texts of its parts, joined by newlines.
 pub fn text_of(content: &str) -> String {
     let Some(parts) = parts_of(content) else { return content.to_owned() };
     let texts: Vec<&str> = parts.iter().filter_map(|part| part.get("text")?.as_str()).collect();
     texts.join("\n")
 }
 
-/// The content parts, if the content is a JSON array of objects that have a `type`; else it is text.
+/// Returns the content parts if the content is a JSON array of objects with a `type`; `None` if it is text.
 pub fn parts_of(content: &str) -> Option<Vec<Value>> {
     if !content.trim_start().starts_with('[') {
         return None;
@@ -411,18 +413,18 @@ pub fn parts_of(content: &str) -> Option<Vec<Value>> {
     (!parts.is_empty() && parts.iter().all(typed)).then_some(parts)
 }
 
-fn theirs<const N: usize>(
+fn record_from<const N: usize>(
     source: &str,
     subtype: &'static str,
     content: String,
     metadata: [(&str, Value); N],
 ) -> Result<NewEvent<'static>, InvalidEvent> {
     let event = NewEvent::new(source.to_owned(), "record", Some(subtype.into()), content)?;
-    Ok(with(event, metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()))
+    Ok(with_metadata(event, metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()))
 }
 
-/// An event of the agent's side; its source and type are always right.
-fn made(kind: Type, subtype: Option<&'static str>, content: impl Into<String>) -> NewEvent<'static> {
+/// An event from the agent's side. Made without a check: its source and type are always valid.
+fn own_event(kind: Type, subtype: Option<&'static str>, content: impl Into<String>) -> NewEvent<'static> {
     NewEvent {
         source: SELF.into(),
         kind,
@@ -433,7 +435,7 @@ fn made(kind: Type, subtype: Option<&'static str>, content: impl Into<String>) -
     }
 }
 
-fn with(mut event: NewEvent<'static>, metadata: Map<String, Value>) -> NewEvent<'static> {
+fn with_metadata(mut event: NewEvent<'static>, metadata: Map<String, Value>) -> NewEvent<'static> {
     if !metadata.is_empty() {
         event.metadata = Some(Value::Object(metadata).to_string().into());
     }

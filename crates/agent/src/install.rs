@@ -1,4 +1,4 @@
-//! Making an agent answer in a thread: the subscription that starts `thread-agent`.
+//! Installing an agent: the subscription that starts `thread-agent`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,13 +11,14 @@ use thread::{Error, Queue, Result};
 
 use crate::launcher;
 
-/// The name under which `thread agent install` subscribes an agent, if no other is given.
+/// The default consumer name of an agent.
 pub const CONSUMER: &str = "agent";
 
-/// What an agent is started for: what others say, and requests for an end.
+/// The events that start an agent: messages from others, and cancel requests.
 pub const FILTER: &str = "type = 'message' AND source <> 'self' OR subtype = 'cancel'";
 
-/// What the adapter waits between its own attempts counts in minutes; these are for the adapter's sake.
+/// The consumer's backoff and limit, which apply to the adapter itself: it retries the agent program on its
+/// own.
 const BACKOFF: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(15)];
 const MAX_ATTEMPTS: u32 = 20;
 
@@ -31,14 +32,14 @@ pub struct Install {
     pub env_file: Option<PathBuf>,
     /// The agent program and its arguments; not empty.
     pub program: Vec<String>,
-    /// Where it runs; absolute.
+    /// The working directory; absolute.
     pub cwd: PathBuf,
-    /// Where to begin; `None` is the stored cursor, or the first event of all.
+    /// Events after this id are pending; `None` keeps the stored cursor, or starts at the first event.
     pub from: Option<i64>,
 }
 
 impl Install {
-    /// An agent by the usual name, from the first event on, without options.
+    /// An agent with the default consumer name and starting point, without options.
     pub fn new(program: Vec<String>, cwd: PathBuf) -> Install {
         Install {
             consumer: ConsumerId::stored(CONSUMER),
@@ -50,12 +51,12 @@ impl Install {
         }
     }
 
-    /// The handler: the adapter with the `PATH` of this moment, so that a later dispatch, by cron for
-    /// instance, starts the same programs.
+    /// Returns the handler's command line: the adapter with the current `PATH`, so that a later dispatch, for
+    /// example by cron, starts the same programs.
     ///
     /// # Errors
     ///
-    /// `thread-agent` is neither beside this program nor on `PATH`; an argument has a NUL character.
+    /// `thread-agent` is neither beside this program nor on `PATH`; an argument contains a NUL character.
     pub fn handler(&self) -> Result<String> {
         let adapter = launcher::program("thread-agent").map_err(Error::Other)?;
         let mut words = vec![adapter.to_string_lossy().into_owned()];
@@ -79,8 +80,8 @@ impl Install {
 ///
 /// # Errors
 ///
-/// [`Error::AlreadySubscribed`]; those of [`Install::handler`]. Trouble with starting it is logged in the
-/// thread, and the next push starts it.
+/// [`Error::AlreadySubscribed`]; those of [`Install::handler`]. A failure to start it is only logged in the
+/// thread: the next push starts it.
 pub fn install(queue: &mut Queue, launcher: &Launcher, install: &Install) -> Result<()> {
     let consumer = &install.consumer;
     let new = NewSubscription {

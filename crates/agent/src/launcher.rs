@@ -1,7 +1,7 @@
-//! How programs of this family start handlers, and where they find one another.
+//! How the programs of this workspace start handlers and find one another.
 //!
-//! The settings are those of `thread` itself (`THREAD_NOTIFIER`, `PATH`), so that it makes no difference
-//! which of the programs pushes.
+//! The settings are those of `thread` itself (`THREAD_NOTIFIER`, `PATH`): a push has the same effect from
+//! each of them.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use thread::run::notifier::quoted;
 use thread::run::{Launcher, WakeBy, wake};
 use thread::{NewEvent, Queue};
 
-/// What starts supervisors and wakes consumers after a push of this program.
+/// Returns the launcher for this program's pushes, which starts supervisors and wakes consumers.
 ///
 /// # Errors
 ///
-/// The program `thread` is neither beside this one's file nor on `PATH`; a whole sentence.
+/// A message, if the program `thread` is neither beside this executable nor on `PATH`.
 pub fn launcher() -> Result<Launcher, String> {
     let program = program("thread")?;
     let setting = std::env::var_os("THREAD_NOTIFIER").filter(|setting| !setting.is_empty());
@@ -40,11 +40,11 @@ pub fn launcher() -> Result<Launcher, String> {
     Ok(Launcher { program, waking })
 }
 
-/// The file of a program of this family: beside this one's own file, else on `PATH`.
+/// Returns the path of a program of this workspace: beside this executable, else on `PATH`.
 ///
 /// # Errors
 ///
-/// It is in neither place; a whole sentence.
+/// A message, if it is in neither place.
 pub fn program(name: &str) -> Result<PathBuf, String> {
     let own = std::env::current_exe().ok();
     let beside = own.as_deref().and_then(Path::parent).map(|dir| dir.join(name));
@@ -54,7 +54,7 @@ pub fn program(name: &str) -> Result<PathBuf, String> {
         .ok_or_else(|| format!("there is no program '{name}' beside this one or on PATH"))
 }
 
-/// The first executable file of that name on `PATH`.
+/// Returns the first executable file of that name on `PATH`.
 pub fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
@@ -68,8 +68,8 @@ pub fn is_executable(path: &Path) -> bool {
     path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
-/// Stores an event and wakes the consumers that have something new. A failure to wake is logged in the
-/// thread: the event is stored, and the owner's next push or dispatch wakes them.
+/// Stores an event and wakes the consumers it is pending for. A failure to wake is only logged in the thread:
+/// the event is stored, and the owner's next push or dispatch wakes them.
 ///
 /// # Errors
 ///
@@ -82,7 +82,7 @@ pub fn push(queue: &mut Queue, launcher: &Launcher, event: &NewEvent<'_>) -> thr
     Ok(pushed)
 }
 
-/// Wakes all consumers but one: a handler that pushes into its own thread need not be told.
+/// Wakes all consumers except `own`: a handler need not be woken by its own push.
 pub fn wake_others(queue: &mut Queue, launcher: &Launcher, own: &ConsumerId) -> thread::Result<()> {
     let consumers: Vec<ConsumerId> =
         queue.store().subscriptions()?.into_iter().map(|subscription| subscription.consumer).collect();

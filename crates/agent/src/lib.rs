@@ -1,8 +1,8 @@
 //! Conversations with agents, on threads.
 //!
-//! A conversation is a thread: whatever anybody says in it, and whatever the agent does in answer, are
-//! its events. [`conversation`] knows their shapes; [`install`](mod@install) makes an agent answer in a
-//! thread; the program `thread-agent` stands between one thread and one agent program.
+//! A conversation is a thread: every message in it, and everything the agent does in answer, is an event.
+//! [`conversation`] defines the shapes of these events; [`install`](mod@install) subscribes an agent to a
+//! thread; the program `thread-agent` connects one thread to one agent program.
 //!
 //! ```
 //! use thread::Queue;

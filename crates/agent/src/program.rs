@@ -1,8 +1,8 @@
-//! An agent program at work: starting it, its input and output, and ending it.
+//! The process of an agent program: starting it, its input and output, and signalling it.
 //!
-//! It leads a session of its own, has none of our descriptors but its three, and so cannot hold the
-//! consumer's lock. What it prints is read by threads that hand it on through a channel that is bounded: a
-//! program that prints faster than its words can be stored waits.
+//! It leads its own session and inherits no file descriptor except its standard three, so it cannot hold
+//! the consumer's lock. Its output is read by threads that pass it on through a bounded channel: a program
+//! that prints faster than its output can be stored is blocked.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -15,46 +15,46 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use thread::run::spawn;
 
-/// How much of the end of its stderr is kept for an error, in bytes.
+/// How much of the end of stderr is kept for error messages, in bytes.
 const STDERR_KEPT: usize = 2048;
 
-/// How much of its stderr goes to the handler's log, for each process, in bytes: it must not fill the disk.
+/// How much of stderr is copied to the handler's log per process, in bytes: it must not fill the disk.
 const STDERR_LOGGED: usize = 256 * 1024;
 
-/// What a program does, told through the adapter's channel.
+/// What happens to a program, sent through the adapter's channel.
 #[derive(Debug)]
-pub enum Heard {
+pub enum ProgramEvent {
     Output(Vec<u8>),
-    /// Its stdout is closed, by everybody who had it.
-    Closed,
-    /// It has ended and is to be reaped.
+    /// Every process that had its stdout has closed it.
+    StdoutClosed,
+    /// It has exited and can be reaped.
     Exited,
-    /// After its end: all of its stderr has been read, or what is left of it is not waited for.
-    Silent,
+    /// Sent after `Exited`: all of its stderr has been read, or the time to wait for the rest is over.
+    StderrDone,
 }
 
-/// What it gets on stdin.
+/// The program's stdin.
 #[derive(Debug)]
 pub enum Input {
-    /// All of it at once.
+    /// The complete input.
     File(File),
-    /// More as it is sent.
+    /// Input is written by [`Program::send`].
     Pipe,
 }
 
-/// A program that was started and not reaped yet, or not forgotten.
+/// A program that was started.
 #[derive(Debug)]
 pub struct Program {
-    /// It leads the session and process group of that number.
+    /// It leads the session and process group of this id.
     pid: Pid,
-    /// Tells what it says from what an earlier one said.
+    /// Distinguishes its events from those of an earlier program that are still in the channel.
     pub number: u64,
     stdin: Option<Sender<Vec<u8>>>,
     stderr: Arc<Mutex<VecDeque<u8>>>,
 }
 
 impl Program {
-    /// Starts it. `say` hands on what it does.
+    /// Starts it. Its events are sent to `events` as `message(number, event)`.
     ///
     /// # Errors
     ///
@@ -63,8 +63,8 @@ impl Program {
         mut command: Command,
         input: Input,
         number: u64,
-        say: SyncSender<M>,
-        message: fn(u64, Heard) -> M,
+        events: SyncSender<M>,
+        message: fn(u64, ProgramEvent) -> M,
     ) -> std::io::Result<Program> {
         spawn::detached(&mut command, None);
         match input {
@@ -78,7 +78,7 @@ impl Program {
         };
         let program =
             Program { pid, number, stdin: child.stdin.take().map(feed), stderr: Arc::clone(&stderr) };
-        read(child, pid, stderr, move |heard| say.send(message(number, heard)).is_ok());
+        read(child, pid, stderr, move |event| events.send(message(number, event)).is_ok());
         Ok(program)
     }
 
@@ -86,14 +86,14 @@ impl Program {
         self.pid
     }
 
-    /// Sends it more input. What it does not read is lost when it ends.
+    /// Sends it more input, without blocking. Input that it has not read when it exits is lost.
     pub fn send(&self, bytes: Vec<u8>) {
         if let Some(stdin) = &self.stdin {
             stdin.send(bytes).ok();
         }
     }
 
-    /// Lets it see the end of its input.
+    /// Closes its stdin once everything sent has been written.
     pub fn close_input(&mut self) {
         self.stdin = None;
     }
@@ -104,15 +104,15 @@ impl Program {
         String::from_utf8_lossy(kept.make_contiguous()).trim().to_owned()
     }
 
-    /// Signals its process group. One that is gone by now is what was wanted.
+    /// Signals its process group; no error if the group is already gone.
     pub fn signal(&self, signal: Signal) {
         rustix::process::kill_process_group(self.pid, signal).ok();
-        // A stopped process would not notice before it goes on.
+        // A stopped process handles signals only once it is continued.
         rustix::process::kill_process_group(self.pid, Signal::CONT).ok();
     }
 }
 
-/// A thread that writes to the program, so that one that does not read keeps nobody else waiting.
+/// Starts a thread that writes to the program: a program that does not read must not block the adapter.
 fn feed(mut stdin: ChildStdin) -> Sender<Vec<u8>> {
     let (send, receive): (_, Receiver<Vec<u8>>) = channel();
     std::thread::spawn(move || {
@@ -129,18 +129,18 @@ fn read(
     mut child: Child,
     pid: Pid,
     kept: Arc<Mutex<VecDeque<u8>>>,
-    say: impl Fn(Heard) -> bool + Clone + Send + 'static,
+    report: impl Fn(ProgramEvent) -> bool + Clone + Send + 'static,
 ) {
     if let Some(mut stdout) = child.stdout.take() {
-        let say = say.clone();
+        let report = report.clone();
         std::thread::spawn(move || {
             let mut bytes = vec![0; 16 * 1024];
             while let Ok(read) = stdout.read(&mut bytes) {
-                if read == 0 || !say(Heard::Output(bytes[..read].to_vec())) {
+                if read == 0 || !report(ProgramEvent::Output(bytes[..read].to_vec())) {
                     break;
                 }
             }
-            say(Heard::Closed);
+            report(ProgramEvent::StdoutClosed);
         });
     }
     let stderr = child.stderr.take().map(|stderr| std::thread::spawn(move || keep_tail(stderr, &kept)));
@@ -148,17 +148,17 @@ fn read(
         // Not reaped here: the adapter reaps all its children in one place.
         let exited = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         while let Err(rustix::io::Errno::INTR) = rustix::process::waitid(WaitId::Pid(pid), exited) {}
-        say(Heard::Exited);
-        // Its last words belong to its end; another process that has its stderr may keep it open for ever.
+        report(ProgramEvent::Exited);
+        // The end of stderr belongs in the error message, but another process may hold stderr open forever.
         let until = Instant::now() + Duration::from_millis(200);
         while stderr.as_ref().is_some_and(|reader| !reader.is_finished()) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(2));
         }
-        say(Heard::Silent);
+        report(ProgramEvent::StderrDone);
     });
 }
 
-/// Keeps the end of what comes, and passes the beginning on to our own stderr, which is the handler's log.
+/// Keeps the end of stderr, and copies its beginning to our own stderr, which is the handler's log.
 fn keep_tail(mut stderr: impl Read, kept: &Mutex<VecDeque<u8>>) {
     let mut bytes = vec![0; 16 * 1024];
     let mut logged = 0;
@@ -173,11 +173,11 @@ fn keep_tail(mut stderr: impl Read, kept: &Mutex<VecDeque<u8>>) {
         kept.drain(..surplus);
         drop(kept);
         if logged < STDERR_LOGGED {
-            // The log is for people: a full disk must not end the agent.
+            // Failing to write the log (full disk) must not end the agent.
             std::io::stderr().write_all(bytes).ok();
             logged += read;
             if logged >= STDERR_LOGGED {
-                std::io::stderr().write_all(b"\n(no more of its stderr is kept)\n").ok();
+                std::io::stderr().write_all(b"\n(the rest of its stderr is not logged)\n").ok();
             }
         }
     }

@@ -1,8 +1,8 @@
-//! How an agent program is talked to: three ways, one trait.
+//! The protocols for talking to an agent program: one trait, three implementations.
 //!
-//! A protocol turns prompts into bytes for the program and its bytes into [`Said`]. It starts nothing,
-//! stores nothing and knows no time; the adapter does that, the same for all. Of files it reads only those
-//! that came with a prompt.
+//! A protocol turns prompts into bytes for the program, and the program's bytes into [`Said`]. Processes,
+//! storing and timeouts are left to the adapter, which treats all protocols alike. The only files a protocol
+//! reads are a prompt's attachments.
 
 mod acp;
 mod exec;
@@ -16,33 +16,33 @@ pub use acp::Acp;
 pub use exec::Exec;
 pub use ndjson::Ndjson;
 
-/// What a program says.
+/// Output of a program.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Said {
     /// A piece of the answer.
     Token(String),
-    /// A piece of its thinking.
+    /// A piece of the agent's thinking.
     Thinking(String),
     Call(ToolCall),
     Result(ToolResult),
     Status(Status),
-    /// Its own session, to be loaded by the next process.
+    /// The program's own session, for its next process to load.
     Session(String),
-    /// It waits for an answer, by [`Protocol::permit`].
+    /// A request for permission, answered by [`Protocol::permit`].
     Asks(Permission),
     Done(Done),
 }
 
-/// How a program is done with a prompt.
+/// How a program finished a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Done {
-    /// It has answered. Without a content of its own, all tokens together are the answer.
+    /// It answered. If `content` is `None`, all tokens together are the answer.
     Answered { content: Option<String>, total_tokens: Option<u64>, stage: Option<String> },
-    /// This attempt failed; another may be made if it is `retryable`.
+    /// The attempt failed; if `retryable`, another may be made.
     Failed { error: String, retryable: bool },
-    /// It has stopped because it was told to.
+    /// It stopped because it was cancelled.
     Cancelled,
-    /// What it says makes no sense: it is of no use any more.
+    /// It violated the protocol, so its process must be ended.
     Broken(String),
 }
 
@@ -50,51 +50,51 @@ pub enum Done {
 #[derive(Debug, Clone)]
 pub struct Prompt {
     pub run: Run,
-    /// The message's event as one line of JSON, without the line end.
+    /// The message's event as one line of JSON, without the newline.
     pub event: String,
     /// The message's content.
     pub content: String,
-    /// The files that came with it.
+    /// The message's attached files.
     pub attachments: Vec<Attachment>,
-    /// What was said before, for a process that was not there.
+    /// The conversation so far, for the first prompt of a persistent process; else empty.
     pub transcript: Vec<Spoken>,
-    /// The session that an earlier process of the program had.
+    /// The recorded session, for the first prompt of a persistent process; else `None`.
     pub session: Option<String>,
 }
 
-/// How a process came to its end.
+/// How a process ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
-    /// Its exit code, or that of the signal: 128 and its number.
+    /// Its exit code, or 128 plus the number of the signal that ended it.
     pub code: i32,
     /// The end of what it wrote to stderr.
     pub stderr: String,
 }
 
 pub trait Protocol: Send {
-    /// The name it is chosen by.
+    /// The protocol's name on the command line.
     fn name(&self) -> &'static str;
 
-    /// Whether one process serves many prompts.
+    /// Whether one process serves many prompts: the program is persistent.
     fn keeps_process(&self) -> bool;
 
-    /// A new process was started: what was said to another is forgotten.
+    /// Resets the state for a new process.
     fn started(&mut self);
 
-    /// Begins a prompt: writes to `out` what the program is to get.
+    /// Begins a prompt: writes the program's input to `out`.
     fn prompt(&mut self, prompt: Prompt, out: &mut Vec<u8>);
 
-    /// Reads what it printed. `out` gets what it is to be sent in answer.
+    /// Parses the program's stdout, in chunks of any size. Replies to the program are written to `out`.
     fn read(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Vec<Said>;
 
-    /// It has ended during a prompt; the last of it is [`Said::Done`].
+    /// Handles the exit of the process during a prompt. The last element returned is [`Said::Done`].
     fn ended(&mut self, ended: &Ended) -> Vec<Said>;
 
-    /// Tells the program to stop working on the prompt, in its own way. Returns whether there is one; else
-    /// it is told by a signal.
+    /// Writes the protocol's message for cancelling the prompt to `out`. Returns `false` if there is none:
+    /// then the program gets a signal.
     fn cancel(&mut self, out: &mut Vec<u8>) -> bool;
 
-    /// Answers what it asked for; `None` rejects it.
+    /// Answers a request for permission; `None` rejects it.
     fn permit(&mut self, request_id: &str, choice: Option<&str>, out: &mut Vec<u8>);
 }
 

@@ -1,7 +1,7 @@
-//! Storing what the agent's side says, come what may.
+//! Storing the agent's events, with retries.
 //!
-//! What cannot be stored is kept and tried again, with growing waits, for as long as the thread is there.
-//! What may have been stored is looked for first, so that nothing is stored twice.
+//! Events that cannot be stored are retried with backoff for as long as the thread exists. If it is unknown
+//! whether a commit succeeded, the thread is searched for the events first, so that nothing is stored twice.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,8 +19,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// Stores these events in one transaction and wakes the thread's other consumers.
 ///
-/// An event whose idempotency key belongs to another event already is left out: it has been said, by
-/// whomever.
+/// An event whose idempotency key already belongs to a different event is dropped: there can be only one,
+/// and another process stored it first.
 ///
 /// # Errors
 ///
@@ -33,7 +33,7 @@ pub fn store(
     stop: &AtomicBool,
 ) -> Result<()> {
     let mut wait = FIRST_WAIT;
-    // Set where they may have been stored after that event, though nobody said so.
+    // The newest id before the first try, and whether a try since then may have succeeded unnoticed.
     let (mut before, mut in_doubt) = (None, false);
     while !events.is_empty() {
         let error = match store_once(queue, &events, &mut before, in_doubt) {
@@ -49,7 +49,7 @@ pub fn store(
         }
         in_doubt |= matches!(&error, Error::Database(e) if e.kind == DatabaseErrorKind::OutcomeUnknown);
         if wait == FIRST_WAIT {
-            queue.log(Level::Warn, format_args!("agent: cannot store what it says, still trying: {error}"));
+            queue.log(Level::Warn, format_args!("agent: cannot store events, still trying: {error}"));
         }
         if stop.load(Ordering::Relaxed) {
             return Err(error);
@@ -63,7 +63,7 @@ pub fn store(
     Ok(())
 }
 
-/// One try. In doubt, what is there is looked at first.
+/// Tries once. `in_doubt` makes it check first whether an earlier try succeeded.
 fn store_once(
     queue: &mut Queue,
     events: &[NewEvent<'static>],
@@ -74,14 +74,14 @@ fn store_once(
         Some(after) => after,
         None => *before.insert(queue.newest()?),
     };
-    if in_doubt && is_there(queue, after, events)? {
+    if in_doubt && are_stored(queue, after, events)? {
         return Ok(());
     }
     queue.push_all(&mut |put| put(events).map(drop)).map(drop)
 }
 
-/// Whether these events were stored, one after another, after that id.
-fn is_there(queue: &mut Queue, after: After, events: &[NewEvent<'_>]) -> Result<bool> {
+/// Whether these events are stored, consecutively, after that id.
+fn are_stored(queue: &mut Queue, after: After, events: &[NewEvent<'_>]) -> Result<bool> {
     let stored = queue.read(after, None)?;
     Ok(stored
         .windows(events.len())

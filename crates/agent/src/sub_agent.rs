@@ -1,10 +1,10 @@
-//! Sub-agents: an agent on a thread of its own, `<parent>/agents/<sub id>/`, working for one call of a tool
-//! in its parent's thread.
+//! Sub-agents. Each has its own thread, `<parent>/agents/<sub id>/`, and works for one tool call in its
+//! parent's thread.
 //!
-//! What it does is copied to the parent by a consumer of its thread, the *reporter*: a handler like any
-//! other, so a copy that a kill cut short is finished by the next run. Every copy has the idempotency key
-//! of its original, and the result that of the call, so it makes no difference how often, or by whom, they
-//! are pushed.
+//! Its events are copied to the parent by a consumer of its thread, the *reporter*. That is an ordinary
+//! handler: if it is killed, its next run finishes copying. The idempotency key of a copy is derived from its
+//! original, that of the result from the call, so it makes no difference how often they are pushed, or by
+//! which process.
 
 use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
@@ -25,39 +25,39 @@ use crate::launcher::{self, push};
 /// The consumer that copies a sub-agent's events.
 pub const REPORTER: &str = "report";
 
-/// Who gives a sub-agent its task, and ends it.
+/// The source of a sub-agent's task, and of requests to cancel it.
 const PARENT: &str = "internal:agent:default:parent";
 
-/// How an adapter is told to work on one message: a sub-agent that dies is an error of its call, which the
-/// caller decides about; and there will be no other message.
+/// Options that make an adapter process a single message, once: if the sub-agent dies, the call fails and its
+/// caller decides what to do; and no other message will come.
 pub const STAY: [&str; 4] = ["--attempts", "1", "--idle", "0s"];
 
-/// The first event of a sub-agent's thread is its task.
+/// The id of the task: it is the first event of a sub-agent's thread.
 const TASK: i64 = 1;
 
-/// What the reporter copies.
+/// Filter of the events that the reporter copies.
 const COPIED: &str = "source = 'self' AND \
     (type = 'message' OR subtype IN ('toolcall', 'toolresult', 'status', 'error', 'cancelled'))";
 
-/// A sub-agent to be started.
+/// A sub-agent to start.
 #[derive(Debug, Clone)]
 pub struct NewSubAgent {
-    /// The call it works for; `None` makes one.
+    /// The call it works for; `None` pushes a new one.
     pub call_id: Option<String>,
-    /// What people call it: `a-z`, `0-9` and `-`.
+    /// Its name, for people: `a-z`, `0-9` and `-`.
     pub name: String,
-    /// The run of the parent that it belongs to.
+    /// The parent's run that it belongs to.
     pub run_id: String,
     pub task: String,
-    /// Nobody waits for it: the call is answered at once, and what comes of it is said to the parent as a
-    /// message with priority `later`.
+    /// Nobody waits for it: the call gets a result at once, and the outcome is pushed to the parent later, as
+    /// a message with priority `later`.
     pub background: bool,
     /// The command line that starts its adapter.
     pub handler: String,
     pub cwd: PathBuf,
 }
 
-/// A sub-agent, as its own thread tells.
+/// A sub-agent, as described by its own thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sub {
     pub parent: PathBuf,
@@ -70,7 +70,7 @@ pub struct Sub {
     pub background: bool,
 }
 
-/// The run under way in a thread, or the last one.
+/// Returns the id of the current run of a thread, or of the last one.
 ///
 /// # Errors
 ///
@@ -87,17 +87,17 @@ pub fn is_sub_agent(dir: &Path) -> bool {
     folder.and_then(Path::parent).is_some_and(|parent| parent.join("events.db").exists())
 }
 
-/// Makes a sub-agent's thread and gives it its task.
+/// Creates a sub-agent's thread and pushes its task.
 ///
 /// # Errors
 ///
-/// The parent is a sub-agent itself; those of making and writing the thread.
+/// The parent is a sub-agent itself; those of creating and writing the threads.
 pub fn start(parent: &mut Queue, launcher: &Launcher, new: &NewSubAgent) -> Result<Sub> {
     let dir = parent.path().to_owned();
     if is_sub_agent(&dir) {
         return Err(Error::Other("a sub-agent cannot have sub-agents of its own".into()));
     }
-    // A number that nobody else has drawn.
+    // Random, so that ids are unique without coordination.
     let number = std::collections::hash_map::RandomState::new().build_hasher().finish();
     let id = format!("{}-{number:016x}", new.name);
     let call_id = new.call_id.clone().unwrap_or_else(|| format!("call_{id}"));
@@ -129,12 +129,13 @@ pub fn start(parent: &mut Queue, launcher: &Launcher, new: &NewSubAgent) -> Resu
         let started = json!({ "sub_agent": sub.id, "status": "started" });
         sub.push_result(parent, launcher, Ok(started))?;
     }
-    let task = Message { content: new.task.clone(), other: sub.about(), ..Message::default() };
+    let task = Message { content: new.task.clone(), other: sub.task_metadata(), ..Message::default() };
     push(&mut queue, launcher, &task.event(PARENT)?)?;
     Ok(sub)
 }
 
-/// The handler of the parent's agent, for one message; `None` if that is none of `thread agent`.
+/// Returns the command line of the parent's agent, changed to process one message; `None` if the consumer's
+/// handler is not `thread agent`.
 ///
 /// # Errors
 ///
@@ -144,7 +145,7 @@ pub fn handler_of_parent(parent: &mut Queue, consumer: &ConsumerId) -> Result<Op
     let handler = subscription.handler_cmd;
     let adapter = ["thread-agent", "thread agent"].into_iter().find_map(|name| handler.find(name));
     let options_end = adapter.and_then(|at| Some(at + handler[at..].find(" -- ")?));
-    // The words stay as somebody has written them, for a shell; of options given twice, the last counts.
+    // The rest stays as written: it is shell syntax. Of options given twice, the last counts.
     Ok(options_end.map(|at| format!("{} {}{}", &handler[..at], STAY.join(" "), &handler[at..])))
 }
 
@@ -167,11 +168,11 @@ fn subscription(consumer: &str, handler_cmd: String, filter: &str, cwd: &Path) -
 }
 
 impl Sub {
-    /// The sub-agent that this thread is of.
+    /// Returns the sub-agent whose thread this is.
     ///
     /// # Errors
     ///
-    /// It is none: its first event is not a task.
+    /// It is not the thread of a sub-agent: its first event is not a task.
     pub fn of(queue: &mut Queue) -> Result<Sub> {
         let dir = queue.path().to_owned();
         let none = || Error::Other(format!("{} is not a sub-agent's thread", dir.display()));
@@ -195,7 +196,7 @@ impl Sub {
         })
     }
 
-    fn about(&self) -> serde_json::Map<String, Value> {
+    fn task_metadata(&self) -> serde_json::Map<String, Value> {
         [
             ("sub_agent_name", Value::from(self.name.clone())),
             ("parent_call_id", self.call_id.clone().into()),
@@ -207,7 +208,7 @@ impl Sub {
         .collect()
     }
 
-    /// The parent's run, as far as the result of a call needs it.
+    /// The parent's run; calls and their results have no `reply_to`.
     fn run(&self) -> Run {
         Run { run_id: self.run_id.clone(), reply_to: 0 }
     }
@@ -221,13 +222,13 @@ impl Sub {
         let result = ToolResult { call_id: self.call_id.clone(), name: self.name.clone(), outcome };
         let event = self.run().tool_result(&result).with_key(result_key(&self.call_id))?;
         match push(parent, launcher, &event) {
-            // Somebody has answered the call already.
+            // The call already has another result.
             Ok(_) | Err(Error::KeyConflict { .. }) => Ok(()),
             Err(e) => Err(e),
         }
     }
 
-    /// How it ended, if it has: its answer, or why there is none.
+    /// Returns how it ended, `None` if it has not: its answer, or why there is none.
     pub fn ending(&self, queue: &mut Queue) -> Result<Option<std::result::Result<String, String>>> {
         let Some(id) = queue.store().id_of_key(&end_key(TASK))? else { return Ok(None) };
         let mut ending = None;
@@ -243,11 +244,11 @@ impl Sub {
         }))
     }
 
-    /// Copies what is new to the parent, and its ending as the result of the call.
+    /// Copies new events to the parent, and delivers the outcome if it has ended.
     ///
     /// # Errors
     ///
-    /// Those of either thread; what was copied stays, and the rest is for the next run.
+    /// Those of either thread. Events already copied stay, and the next run copies the rest.
     pub fn report(&self, queue: &mut Queue, launcher: &Launcher) -> Result<()> {
         let mut parent = Queue::open(&self.parent)?;
         let reporter = ConsumerId::stored(REPORTER);
@@ -274,7 +275,7 @@ impl Sub {
         Ok(())
     }
 
-    /// Gives the parent what came of it.
+    /// Pushes the outcome to the parent: as the result of the call and, in the background, as a message.
     ///
     /// # Errors
     ///
@@ -325,7 +326,7 @@ impl Sub {
         }))
     }
 
-    /// Asks it to end.
+    /// Asks it to end, with an event in its thread.
     ///
     /// # Errors
     ///
@@ -335,7 +336,7 @@ impl Sub {
         push(queue, launcher, &cancel(PARENT, &run_id, why)?).map(drop)
     }
 
-    /// Says that it was ended, unless it has its ending.
+    /// Records in its thread that it was cancelled, unless it has an ending.
     ///
     /// # Errors
     ///
@@ -349,13 +350,13 @@ impl Sub {
     }
 }
 
-/// The threads of a thread's sub-agents.
+/// Returns the thread directories of the sub-agents of the thread at `dir`.
 pub fn threads_in(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir.join("agents")).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|path| path.join("events.db").exists()).collect()
 }
 
-/// Asks the sub-agents of a run that are meant and have not ended to end.
+/// Cancels the sub-agents of a run that are `selected` and have not ended.
 ///
 /// # Errors
 ///
@@ -365,13 +366,13 @@ pub fn cancel_those_of(
     run_id: &str,
     launcher: &Launcher,
     why: &str,
-    is_meant: impl Fn(&Sub) -> bool,
+    selected: impl Fn(&Sub) -> bool,
 ) -> Result<()> {
     for dir in threads_in(parent) {
         let mut queue = Queue::open(&dir)?;
-        // One whose task was not stored yet is nobody's: the process that made it was killed.
+        // Without a task nothing works here: the creator was killed, or has not pushed it yet.
         let Ok(sub) = Sub::of(&mut queue) else { continue };
-        if sub.run_id == run_id && is_meant(&sub) && sub.ending(&mut queue)?.is_none() {
+        if sub.run_id == run_id && selected(&sub) && sub.ending(&mut queue)?.is_none() {
             sub.cancel(&mut queue, launcher, why)?;
         }
     }

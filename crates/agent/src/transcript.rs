@@ -1,4 +1,4 @@
-//! What was said so far, for a process of the agent that was not there.
+//! The conversation so far, for a newly started agent process.
 
 use std::ops::ControlFlow;
 
@@ -8,15 +8,15 @@ use thread::{Filter, Queue, Result};
 
 use crate::conversation::{Entry, text_of};
 
-/// How much of a conversation is told: so many messages,
+/// The most messages in a transcript.
 const MESSAGES: usize = 50;
-/// and so many bytes of them, the newest first.
+/// The most bytes of text in a transcript, filled from the newest message backwards.
 const BYTES: usize = 32 * 1024;
 
-/// How many ids are looked through at a time: messages are few among tokens.
+/// How many ids are scanned at a time: messages are few among tokens.
 const STEP: i64 = 4096;
 
-/// Who said it.
+/// The author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     User,
@@ -39,7 +39,7 @@ pub struct Spoken {
     pub content: String,
 }
 
-/// The last messages of a thread, oldest first, without those that are `unanswered` yet.
+/// Returns the last messages of a thread, oldest first, without those whose id is `unanswered`.
 pub fn transcript(queue: &mut Queue, unanswered: impl Fn(i64) -> bool) -> Result<Vec<Spoken>> {
     let filter = Filter::new("type = 'message'", Scope::Reading)?;
     let (mut upto, mut bytes) = (queue.newest()?.0, 0);
@@ -65,7 +65,7 @@ pub fn transcript(queue: &mut Queue, unanswered: impl Fn(i64) -> bool) -> Result
             };
             let text = text_of(&event.content);
             let content = end_of(&text, BYTES - bytes).to_owned();
-            // What had to be cut was the last that fits.
+            // A message that had to be cut uses up the limit.
             bytes = if content.len() < text.len() { BYTES } else { bytes + content.len() };
             said.push(Spoken { role, content });
         }
@@ -75,12 +75,12 @@ pub fn transcript(queue: &mut Queue, unanswered: impl Fn(i64) -> bool) -> Result
     Ok(said)
 }
 
-/// At most so many bytes of the end of a text.
+/// The end of a text, at most `most` bytes, starting at a character boundary.
 fn end_of(text: &str, most: usize) -> &str {
     &text[text.ceil_char_boundary(text.len().saturating_sub(most))..]
 }
 
-/// The transcript as text, for a program whose prompts have no other place for it.
+/// Returns the transcript as text, for programs whose prompts have no field for it.
 pub fn as_text(said: &[Spoken]) -> String {
     let mut text = String::from("The conversation so far, from an earlier session:\n");
     for one in said {

@@ -1,15 +1,15 @@
-//! Text from bytes that come in pieces.
+//! Decoding UTF-8 from chunks.
 
-/// Turns bytes into text piece by piece. A character that is cut waits for its rest; what is no UTF-8
-/// becomes replacement characters, so that all pieces together are what the whole would have become.
+/// Decodes UTF-8 chunk by chunk. A character split between chunks is held back until it is complete; invalid
+/// bytes become replacement characters. The pieces together are the lossy decoding of all the bytes.
 #[derive(Debug, Default)]
 pub struct Utf8Stream {
-    /// The beginning of a character, at most three bytes.
+    /// The beginning of an incomplete character, at most three bytes.
     cut: Vec<u8>,
 }
 
 impl Utf8Stream {
-    /// The text that is complete with these bytes.
+    /// Returns the text that these bytes complete.
     pub fn push(&mut self, bytes: &[u8]) -> String {
         let mut all = std::mem::take(&mut self.cut);
         all.extend_from_slice(bytes);
@@ -18,7 +18,7 @@ impl Utf8Stream {
         while let Some(chunk) = chunks.next() {
             text.push_str(chunk.valid());
             let invalid = chunk.invalid();
-            // Only at the very end may more bytes still make it a character.
+            // Only at the end of the chunk can more bytes still complete it.
             if chunks.peek().is_none() && is_cut(invalid) {
                 self.cut = invalid.to_vec();
             } else if !invalid.is_empty() {
@@ -28,7 +28,7 @@ impl Utf8Stream {
         text
     }
 
-    /// What is left when no more bytes come.
+    /// Returns what is left at the end of the input.
     pub fn finish(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.cut)).into_owned()
     }

@@ -1,4 +1,4 @@
-//! One attempt to answer one message: what is known of it while it is under way.
+//! The state of one attempt to answer one message.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -7,19 +7,19 @@ use crate::agenda::Verdict;
 use crate::conversation::{Choice, Run, Status};
 use crate::protocol::Done;
 
-/// When a program that does not stop is sent TERM, and when KILL: five seconds after it was told the turn is
-/// to be another's.
+/// When a program that does not stop is sent TERM and KILL, counted from the request to stop. KILL comes in
+/// time for it to be gone after five seconds.
 const TERM_AFTER: Duration = Duration::from_secs(2);
 const KILL_AFTER: Duration = Duration::from_millis(4800);
 
-/// How long another process may keep the stdout of a program that has ended.
-pub const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long to wait for output after the program has exited: another process may hold its stdout open.
+pub const OUTPUT_GRACE: Duration = Duration::from_secs(2);
 
-/// How much a program that has ended may have left in its pipe and in the adapter's channel, in bytes: a pipe
-/// holds no more unless root wants it so.
+/// The most output accepted after the program has exited, in bytes. Its pipe and the adapter's channel hold
+/// no more, unless root has enlarged the pipe, so the rest comes from another process.
 pub const LONGEST_PIPE: usize = 2 * 1024 * 1024;
 
-/// How long somebody has to answer a request for permission.
+/// How long a request for permission waits for an answer.
 const PERMISSION: Duration = Duration::from_secs(5 * 60);
 
 #[derive(Debug)]
@@ -31,17 +31,17 @@ pub struct Attempt {
     /// The answer so far.
     pub text: String,
     pub status: Option<Status>,
-    /// Calls that were told and have no result yet, by their ids.
+    /// Ids of calls that were pushed and have no result yet.
     pub calls: BTreeSet<String>,
-    /// What the program said at last.
+    /// How the program finished, once it has.
     pub done: Option<Done>,
-    /// It is being ended.
+    /// Set while it is being ended.
     pub ending: Option<Ending>,
-    /// What the program waits for.
+    /// Requests for permission that the program is waiting for.
     pub asked: Vec<Asked>,
-    /// How many requests for permission there were.
+    /// How many requests for permission there were; numbers them.
     pub requests: u64,
-    /// Processes that earlier runs have left in the background, for good reasons.
+    /// Processes that earlier runs left in the background, which are not to be killed with this attempt.
     pub spared: BTreeSet<u32>,
 }
 
@@ -50,7 +50,7 @@ pub struct Attempt {
 pub struct Ending {
     pub why: Why,
     since: Instant,
-    rung: Rung,
+    stage: Stage,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,15 +60,15 @@ pub enum Why {
         error: String,
         retryable: bool,
     },
-    /// Somebody else has written the ending.
+    /// Another process has stored the ending.
     Ended,
-    /// The adapter is to end.
+    /// The adapter is being stopped.
     Stopped,
 }
 
-/// How a program was told to stop, the mildest first.
+/// How forcefully the program was told to stop, mildest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Rung {
+pub enum Stage {
     Asked,
     Terminated,
     Killed,
@@ -77,17 +77,17 @@ pub enum Rung {
 /// A request for permission that waits for its answer.
 #[derive(Debug, Clone)]
 pub struct Asked {
-    /// As the thread knows it.
+    /// The id in the thread.
     pub request_id: String,
-    /// As the program knows it.
-    pub theirs: String,
+    /// The program's own id for it.
+    pub program_id: String,
     pub choices: Vec<Choice>,
     pub until: Instant,
 }
 
 impl Asked {
-    pub fn new(request_id: String, theirs: String, choices: Vec<Choice>) -> Asked {
-        Asked { request_id, theirs, choices, until: Instant::now() + PERMISSION }
+    pub fn new(request_id: String, program_id: String, choices: Vec<Choice>) -> Asked {
+        Asked { request_id, program_id, choices, until: Instant::now() + PERMISSION }
     }
 }
 
@@ -112,30 +112,30 @@ impl Attempt {
 }
 
 impl Ending {
-    /// The program has just been told.
+    /// Starts the clock: the program is being asked to stop.
     pub fn new(why: Why) -> Ending {
-        Ending { why, since: Instant::now(), rung: Rung::Asked }
+        Ending { why, since: Instant::now(), stage: Stage::Asked }
     }
 
-    /// The next rung, if it is time for it.
-    pub fn climb(&mut self) -> Option<Rung> {
+    /// Moves to the next stage if it is due, and returns it.
+    pub fn escalate(&mut self) -> Option<Stage> {
         let due = match self.since.elapsed() {
-            waited if waited >= KILL_AFTER => Rung::Killed,
-            waited if waited >= TERM_AFTER => Rung::Terminated,
-            _ => Rung::Asked,
+            waited if waited >= KILL_AFTER => Stage::Killed,
+            waited if waited >= TERM_AFTER => Stage::Terminated,
+            _ => Stage::Asked,
         };
-        (due > self.rung).then(|| {
-            self.rung = due;
+        (due > self.stage).then(|| {
+            self.stage = due;
             due
         })
     }
 
-    /// When to look again.
-    pub fn next_rung(&self) -> Option<Instant> {
-        match self.rung {
-            Rung::Asked => Some(self.since + TERM_AFTER),
-            Rung::Terminated => Some(self.since + KILL_AFTER),
-            Rung::Killed => None,
+    /// When the next stage is due; `None` after the last.
+    pub fn next_stage_at(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Asked => Some(self.since + TERM_AFTER),
+            Stage::Terminated => Some(self.since + KILL_AFTER),
+            Stage::Killed => None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Taking turns: what to do next, beginning an attempt, and ending it.
+//! Choosing the next turn, beginning its attempt, and ending it.
 
 use std::io::{ErrorKind, Seek, Write};
 use std::time::{Duration, Instant};
@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 use thread::Result;
 
-use super::attempt::{Attempt, Ending, LAST_WORDS, LONGEST_PIPE, Rung, Why};
-use super::said::{LONGEST_ANSWER, show, too_long};
-use super::{ATTACHMENTS, Adapter, End, Happened, Kept, Step};
+use super::attempt::{Attempt, Ending, LONGEST_PIPE, OUTPUT_GRACE, Stage, Why};
+use super::said::{LONGEST_ANSWER, push_status, too_long};
+use super::{ATTACHMENTS_VARIABLE, Adapter, End, LoopEvent, Running, Step};
 use crate::agenda::{Next, Turn, Verdict};
 use crate::attachments::attachments;
 use crate::conversation::{Answer, Status, ToolResult};
@@ -18,36 +18,36 @@ use crate::protocol::{Done, Ended, Prompt};
 use crate::sub_agent::{Sub, cancel_those_of};
 use crate::transcript::transcript;
 
-/// The waits between attempts; the last repeats.
+/// The backoff between attempts; the last wait repeats.
 const WAITS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(15)];
 
-/// Why an attempt did not end by itself, when its adapter has left nothing but the open attempt.
+/// The error of an attempt that a previous adapter left open.
 const KILLED: &str = "the adapter was killed";
 
-/// Why a call has no result of its own in a run that has its answer.
-const TOO_LATE: &str = "the answer came without it";
+/// The error of a call that is still open when its run is answered.
+const NOT_WAITED_FOR: &str = "the answer came without it";
 
 impl Adapter {
-    /// Does what is due now, and says what to wait for.
+    /// Does what is due now, and returns what the loop does next.
     pub(super) fn act(&mut self) -> Result<Step> {
         self.reject_overdue();
         if self.attempt.is_some() {
-            return self.attend();
+            return self.check_attempt();
         }
-        self.forget_ended();
+        self.drop_exited();
         if self.stopped() {
             return Ok(Step::End(End::Stopped));
         }
         let next = self.agenda.next(self.options.attempts);
         if next != Next::Nothing {
             self.idle_since = Instant::now();
-            if !self.may_go_on()? {
+            if !self.may_continue()? {
                 return Ok(Step::End(End::Idle));
             }
         }
         match next {
             Next::Nothing => {
-                self.keep_cursor()?;
+                self.restore_cursor()?;
                 let until = self.idle_since + self.options.idle;
                 return Ok(if Instant::now() >= until { Step::End(End::Idle) } else { Step::Wait(until) });
             }
@@ -72,8 +72,8 @@ impl Adapter {
         Ok(Step::Again)
     }
 
-    /// Moves the cursor forward again when somebody has moved it back: all of that has its endings.
-    fn keep_cursor(&mut self) -> Result<()> {
+    /// Moves the cursor forward again if it was moved back: every message up to there has its ending.
+    fn restore_cursor(&mut self) -> Result<()> {
         let consumer = &self.options.consumer;
         let now = self.queue.store().subscription(consumer)?;
         if now.is_some_and(|now| now.last_acked_id < self.acknowledged) {
@@ -83,13 +83,13 @@ impl Adapter {
     }
 
     /// Whether the consumer is still subscribed as it was, and not paused.
-    fn may_go_on(&mut self) -> Result<bool> {
+    fn may_continue(&mut self) -> Result<bool> {
         let now = self.queue.store().subscription(&self.options.consumer)?;
         Ok(now.is_some_and(|now| now.is_same(&self.subscription) && !now.state.paused))
     }
 
-    /// Looks after the attempt under way.
-    fn attend(&mut self) -> Result<Step> {
+    /// Checks whether the running attempt must be ended, or is finished.
+    fn check_attempt(&mut self) -> Result<Step> {
         let Some(attempt) = &self.attempt else { return Ok(Step::Again) };
         let id = attempt.run.reply_to;
         let quiet_at = attempt.last_output + self.options.quiet;
@@ -111,21 +111,21 @@ impl Adapter {
                 self.end(why);
             }
         }
-        // One that waits need not wait for that.
+        // A cancelled turn that is queued need not wait for the end of this attempt.
         if let Some((id, verdict)) = self.agenda.cancelled(id) {
             self.close(id, Why::Verdict(verdict));
             return Ok(Step::Again);
         }
-        self.climb();
+        self.escalate();
         if self.program_is_done() {
             self.finish()?;
             return Ok(Step::Again);
         }
         let Some(attempt) = &self.attempt else { return Ok(Step::Again) };
-        let exited = self.kept.as_ref().filter(|kept| kept.exited.is_some());
+        let exited = self.running.as_ref().filter(|running| running.exited.is_some());
         let moments = [
-            exited.map(|kept| Instant::now() + LAST_WORDS.saturating_sub(kept.listened)),
-            attempt.ending.as_ref().and_then(Ending::next_rung),
+            exited.map(|running| Instant::now() + OUTPUT_GRACE.saturating_sub(running.waited)),
+            attempt.ending.as_ref().and_then(Ending::next_stage_at),
             (attempt.ending.is_none() && attempt.asked.is_empty()).then_some(quiet_at),
             attempt.asked.iter().map(|asked| asked.until).min(),
         ];
@@ -133,52 +133,52 @@ impl Adapter {
         Ok(Step::Wait(moments.into_iter().flatten().min().unwrap_or(far)))
     }
 
-    /// Begins to end the attempt: tells the program.
+    /// Begins to end the attempt: tells the program to stop.
     pub(super) fn end(&mut self, why: Why) {
         let Some(attempt) = &mut self.attempt else { return };
         attempt.ending = Some(Ending::new(why.clone()));
         attempt.asked.clear();
-        let Some(kept) = &self.kept else { return };
+        let Some(running) = &self.running else { return };
         let mut out = Vec::new();
-        // One that talks nonsense is not talked to.
+        // A program that has failed may no longer follow its protocol, so it gets a signal.
         let broken = matches!(why, Why::Failed { .. });
         if !broken && self.options.protocol.cancel(&mut out) {
-            kept.program.send(out);
+            running.program.send(out);
         } else {
-            kept.program.signal(Signal::INT);
+            running.program.signal(Signal::INT);
         }
     }
 
-    /// Is less patient with a program that does not stop.
-    fn climb(&mut self) {
+    /// Sends the next signal, if it is due, to a program that does not stop.
+    fn escalate(&mut self) {
         let Some(ending) = self.attempt.as_mut().and_then(|attempt| attempt.ending.as_mut()) else { return };
-        let Some(kept) = &self.kept else { return };
-        match ending.climb() {
-            Some(Rung::Terminated) => kept.program.signal(Signal::TERM),
-            Some(Rung::Killed) => kept.program.signal(Signal::KILL),
-            Some(Rung::Asked) | None => {}
+        let Some(running) = &self.running else { return };
+        match ending.escalate() {
+            Some(Stage::Terminated) => running.program.signal(Signal::TERM),
+            Some(Stage::Killed) => running.program.signal(Signal::KILL),
+            Some(Stage::Asked) | None => {}
         }
     }
 
-    /// Whether nothing more is to be expected of the program in this attempt.
+    /// Whether the program is done with this attempt.
     fn program_is_done(&mut self) -> bool {
         let Some(attempt) = &self.attempt else { return false };
         let failed = matches!(attempt.ending, Some(Ending { why: Why::Failed { .. }, .. }));
-        // One that failed by what it did or did not say is ended in any case.
+        // A persistent program goes on to the next message, unless it has failed: then it must exit first.
         if attempt.done.is_some() && !failed && self.options.protocol.keeps_process() {
             return true;
         }
-        let Some(kept) = &mut self.kept else { return true };
-        let Some(code) = kept.exited else { return false };
-        // From one that was to end nobody waits for more, even if another process still has its stdout. Of
-        // others all is heard that they can have left in the pipe: what counts is the time that was waited
-        // for it, not what storing it has taken.
-        let more = !kept.closed || !kept.silent;
-        let patient = kept.listened < LAST_WORDS && kept.late < LONGEST_PIPE;
-        if more && attempt.ending.is_none() && patient {
+        let Some(running) = &mut self.running else { return true };
+        let Some(code) = running.exited else { return false };
+        // If it was told to stop, the rest of its output does not matter, even if another process holds its
+        // stdout open. Otherwise everything it can have left in the pipe is read first: only the time spent
+        // waiting for it counts, not the time spent storing it.
+        let more = !running.stdout_closed || !running.stderr_done;
+        let in_time = running.waited < OUTPUT_GRACE && running.late_bytes < LONGEST_PIPE;
+        if more && attempt.ending.is_none() && in_time {
             return false;
         }
-        let ended = Ended { code, stderr: kept.program.stderr() };
+        let ended = Ended { code, stderr: running.program.stderr() };
         if attempt.done.is_none() {
             for said in self.options.protocol.ended(&ended) {
                 self.said(said);
@@ -187,12 +187,12 @@ impl Adapter {
         true
     }
 
-    /// Ends the attempt, now that the program is done with it.
+    /// Ends the attempt: the program is done with it.
     fn finish(&mut self) -> Result<()> {
-        // The calls that are open are known when all that was said has been read back.
-        self.settle()?;
-        let program = self.kept.as_ref().map(|kept| kept.program.pid());
-        self.forget_ended();
+        // Which calls are open is known once all output has been stored and read back.
+        self.flush_and_catch_up()?;
+        let program = self.running.as_ref().map(|running| running.program.pid());
+        self.drop_exited();
         let Some(mut attempt) = self.attempt.take() else { return Ok(()) };
         let id = attempt.run.reply_to;
         let why = match (attempt.ending.take(), attempt.done.take()) {
@@ -218,23 +218,23 @@ impl Adapter {
     }
 
     fn answer(&mut self, attempt: &mut Attempt, answer: Answer) {
-        // Those in the background have given their calls a result, and go on.
+        // Sub-agents in the background go on: their calls already have a result.
         let waited_for = self.agenda.turn(attempt.run.reply_to).filter(|turn| !turn.open_calls.is_empty());
         if let Some(turn) = waited_for.cloned() {
             let is_open = |sub: &Sub| turn.open_calls.iter().any(|(call_id, _)| *call_id == sub.call_id);
-            self.cancel_sub_agents(&turn, TOO_LATE, is_open);
-            self.close_calls(turn.id(), TOO_LATE);
+            self.cancel_sub_agents(&turn, NOT_WAITED_FOR, is_open);
+            self.close_calls(turn.id(), NOT_WAITED_FOR);
         }
-        show(attempt, &mut self.unsaid, Status::Done);
+        push_status(attempt, &mut self.outbox, Status::Done);
         let latency = attempt.began.elapsed().as_millis();
-        self.unsaid.event(attempt.run.answer(&Answer {
+        self.outbox.event(attempt.run.answer(&Answer {
             message_id: Some(attempt.message_id.clone()),
             latency_ms: u64::try_from(latency).ok(),
             ..answer
         }));
     }
 
-    /// Says how an attempt ended that brought no answer, or a turn that is to have none.
+    /// Records how an attempt without an answer ended, or why a turn gets none.
     fn close(&mut self, id: i64, why: Why) {
         let Some(turn) = self.agenda.turn(id).cloned() else { return };
         let run = &turn.run;
@@ -265,10 +265,10 @@ impl Adapter {
             }
         };
         self.abandon(&turn, &reason);
-        self.unsaid.event(event);
+        self.outbox.event(event);
     }
 
-    /// Ends what a turn has begun and nobody waits for any more: sub-agents, and calls without a result.
+    /// Cancels the sub-agents of a turn and closes its open calls: nobody waits for them any more.
     fn abandon(&mut self, turn: &Turn, why: &str) {
         if turn.begun > 0 {
             self.cancel_sub_agents(turn, why, |_| true);
@@ -276,14 +276,14 @@ impl Adapter {
         self.close_calls(turn.id(), why);
     }
 
-    fn cancel_sub_agents(&self, turn: &Turn, why: &str, is_meant: impl Fn(&Sub) -> bool) {
-        let done = cancel_those_of(self.queue.path(), &turn.run.run_id, &self.launcher, why, is_meant);
+    fn cancel_sub_agents(&self, turn: &Turn, why: &str, selected: impl Fn(&Sub) -> bool) {
+        let done = cancel_those_of(self.queue.path(), &turn.run.run_id, &self.launcher, why, selected);
         if let Err(e) = done {
-            self.warn(format_args!("a sub-agent was not told to end: {e}"));
+            self.warn(format_args!("cannot cancel a sub-agent: {e}"));
         }
     }
 
-    /// Gives each open call of a turn an error for a result.
+    /// Gives each open call of a turn an error as its result.
     fn close_calls(&mut self, id: i64, why: &str) {
         let Some(turn) = self.agenda.turn(id) else { return };
         let (run, calls) = (turn.run.clone(), turn.open_calls.clone());
@@ -298,14 +298,14 @@ impl Adapter {
         let Some(turn) = self.agenda.turn(id).cloned() else { return Ok(()) };
         if turn.open {
             self.abandon(&turn, KILLED);
-            self.unsaid.event(turn.run.attempt_failed(KILLED, None));
+            self.outbox.event(turn.run.attempt_failed(KILLED, None));
         }
         let number = turn.begun + 1;
-        self.unsaid.event(turn.run.started(number));
+        self.outbox.event(turn.run.started(number));
         let mut attempt = Attempt::new(turn.run.clone(), number);
-        show(&mut attempt, &mut self.unsaid, Status::Thinking);
-        // Counted before it begins, so that no crash forgets it.
-        self.settle()?;
+        push_status(&mut attempt, &mut self.outbox, Status::Thinking);
+        // Stored before the program starts, so that a crash does not lose the count.
+        self.flush_and_catch_up()?;
         if !self.options.protocol.keeps_process() {
             attempt.spared = descendants(&self.supervisor);
         }
@@ -315,7 +315,7 @@ impl Adapter {
         if let Err(e) = started {
             let program = self.options.program[0].to_string_lossy().into_owned();
             let error = format!("the agent program '{program}' cannot be run: {e}");
-            // One that is missing will be missing; a full disk or process table may have room again.
+            // A missing program stays missing; a full disk or process table may have room again.
             let retryable = matches!(
                 e.kind(),
                 ErrorKind::StorageFull
@@ -338,7 +338,7 @@ impl Adapter {
             row.write_json(&mut event);
             std::ops::ControlFlow::Continue(())
         })?;
-        let fresh = self.options.protocol.keeps_process() && self.kept.is_none();
+        let fresh = self.options.protocol.keeps_process() && self.running.is_none();
         let said = match fresh {
             true => {
                 let agenda = &self.agenda;
@@ -356,14 +356,14 @@ impl Adapter {
         })
     }
 
-    /// Gives the prompt to the program, which is started if it does not run yet.
+    /// Gives the prompt to the program, and starts it if it is not running.
     fn start(&mut self, attempt: &Attempt, prompt: Prompt) -> std::io::Result<()> {
         let mut bytes = Vec::new();
         let files: Vec<&str> = prompt.attachments.iter().map(|file| file.path.as_str()).collect();
         let files = files.join("\n");
-        if let Some(kept) = &self.kept {
+        if let Some(running) = &self.running {
             self.options.protocol.prompt(prompt, &mut bytes);
-            kept.program.send(bytes);
+            running.program.send(bytes);
             return Ok(());
         }
         self.options.protocol.started();
@@ -380,32 +380,32 @@ impl Adapter {
         self.started += 1;
         let mut command = self.command(attempt);
         if !keeps && !files.is_empty() {
-            command.env(ATTACHMENTS, files);
+            command.env(ATTACHMENTS_VARIABLE, files);
         }
-        let program = Program::start(command, input, self.started, self.send.clone(), Happened::Program)?;
+        let program = Program::start(command, input, self.started, self.send.clone(), LoopEvent::Program)?;
         if keeps {
             program.send(bytes);
         }
-        self.kept = Some(Kept {
+        self.running = Some(Running {
             program,
             exited: None,
-            listened: Duration::ZERO,
-            late: 0,
-            closed: false,
-            silent: false,
+            waited: Duration::ZERO,
+            late_bytes: 0,
+            stdout_closed: false,
+            stderr_done: false,
         });
         Ok(())
     }
 
-    /// Forgets a program that has ended, and ends what it started.
-    fn forget_ended(&mut self) {
-        let Some(kept) = self.kept.take_if(|kept| kept.exited.is_some()) else { return };
+    /// Drops a program that has exited, and kills what a persistent program started.
+    fn drop_exited(&mut self) {
+        let Some(running) = self.running.take_if(|running| running.exited.is_some()) else { return };
         if self.options.protocol.keeps_process() {
-            self.kill(self.mark_of_kept().session(kept.program.pid()));
+            self.kill(self.mark_of_program().session(running.program.pid()));
         }
     }
 
-    /// Ends what earlier attempts of a turn left running.
+    /// Kills what earlier attempts of a turn left running.
     fn clean_up_before(&self, id: i64) {
         if let Some(turn) = self.agenda.turn(id).filter(|turn| turn.last_begun > 0)
             && !self.options.protocol.keeps_process()
@@ -414,9 +414,9 @@ impl Adapter {
         }
     }
 
-    /// Ends what an attempt that brought no answer has left running.
+    /// Kills what an attempt without an answer left running.
     fn end_attempt_processes(&self, attempt: &Attempt, program: Option<Pid>) {
-        // A program that is kept has the mark of the run it was started for, and may be at work for another.
+        // A persistent program has the run id of the run it was started for, which need not be this one.
         if !self.options.protocol.keeps_process() {
             let mark = self.mark().with("THREAD_RUN_ID", &attempt.run.run_id);
             let mark = mark.below(self.supervisor.clone(), attempt.spared.clone());

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::conversation::{Answer, ToolCall, ToolResult};
 
-/// A conversation in which one thing happens after another.
+/// An agenda, and a conversation that it is fed event by event.
 #[derive(Default)]
 struct Talk {
     agenda: Agenda,
@@ -231,36 +231,37 @@ fn an_ending_that_is_not_the_one_under_the_key_ends_nothing() {
     assert_eq!(talk.next(), Next::Run(id));
 }
 
-/// What somebody outside may do at any moment.
+/// What can happen at any moment.
 #[derive(Debug, Clone)]
 enum Act {
     Say(Priority, bool),
-    /// Cancel the message that was said so many before the last.
+    /// Cancel the message this many before the last one.
     Cancel(usize),
-    /// Let the adapter take a step, in which the attempt goes as told.
-    Step(Goes),
+    /// The adapter takes a step; an attempt in it ends like this.
+    Step(Outcome),
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Goes {
-    Well,
-    Badly,
-    /// The adapter is killed while it is at work.
+enum Outcome {
+    Answered,
+    Failed,
+    /// The adapter is killed during the attempt.
     Killed,
 }
 
 fn act() -> impl Strategy<Value = Act> {
     let priority = prop_oneof![Just(Priority::Now), Just(Priority::Next), Just(Priority::Later)];
-    let goes = prop_oneof![3 => Just(Goes::Well), 1 => Just(Goes::Badly), 1 => Just(Goes::Killed)];
+    let outcome =
+        prop_oneof![3 => Just(Outcome::Answered), 1 => Just(Outcome::Failed), 1 => Just(Outcome::Killed)];
     prop_oneof![
         2 => (priority, any::<bool>()).prop_map(|(priority, resume)| Act::Say(priority, resume)),
         1 => (0..4usize).prop_map(Act::Cancel),
-        4 => goes.prop_map(Act::Step),
+        4 => outcome.prop_map(Act::Step),
     ]
 }
 
-/// One step of an adapter. Returns whether there was something to do.
-fn step(talk: &mut Talk, goes: Goes, order: &mut Vec<i64>) -> bool {
+/// Simulates one step of an adapter. Returns whether there was something to do.
+fn step(talk: &mut Talk, outcome: Outcome, order: &mut Vec<i64>) -> bool {
     let cancelled = |talk: &mut Talk, id: i64| {
         let entry = Entry::Cancelled { why: String::new(), reply_to: Some(id) };
         talk.note(None, entry, false);
@@ -277,10 +278,10 @@ fn step(talk: &mut Talk, goes: Goes, order: &mut Vec<i64>) -> bool {
         Next::Run(id) => {
             talk.begin(id);
             order.push(id);
-            match goes {
-                Goes::Well => talk.answer(id),
-                Goes::Badly => talk.fail(id, None),
-                Goes::Killed => {}
+            match outcome {
+                Outcome::Answered => talk.answer(id),
+                Outcome::Failed => talk.fail(id, None),
+                Outcome::Killed => {}
             }
         }
     }
@@ -303,13 +304,13 @@ proptest! {
                         talk.cancel(*id);
                     }
                 }
-                Act::Step(goes) => drop(step(&mut talk, goes, &mut begun)),
+                Act::Step(outcome) => drop(step(&mut talk, outcome, &mut begun)),
             }
         }
         let mut steps = 0;
-        while step(&mut talk, Goes::Well, &mut begun) {
+        while step(&mut talk, Outcome::Answered, &mut begun) {
             steps += 1;
-            prop_assert!(steps < 1000, "it never comes to an end");
+            prop_assert!(steps < 1000, "there is always something to do");
         }
         prop_assert_eq!(talk.agenda.turns().count(), 0);
         let last = said.iter().map(|(id, _)| *id).max();

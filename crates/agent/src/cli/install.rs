@@ -57,7 +57,7 @@ impl Command {
     }
 }
 
-/// The file, if it can be read.
+/// Returns the file's path if the file can be read.
 pub fn readable(file: &std::path::Path) -> Result<PathBuf> {
     std::fs::File::open(file).map_err(|e| {
         Failure::failed(

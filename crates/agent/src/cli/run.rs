@@ -1,4 +1,4 @@
-//! `thread agent run`: a sub-agent for a task, and `thread agent _report`, its reporter.
+//! `thread agent run`, which gives a task to a sub-agent, and `thread agent _report`, the reporter.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -18,10 +18,10 @@ use super::install::readable;
 use super::serve::Settings;
 use super::{Failure, Globals, Result, current_directory, find_launcher, open, print, variable};
 
-/// How often a sub-agent whose processes were all killed is started again.
-const HEAL_EVERY: Duration = Duration::from_secs(5);
+/// How often the sub-agent's consumers are dispatched, in case all its processes were killed.
+const DISPATCH_EVERY: Duration = Duration::from_secs(5);
 
-/// Have a sub-agent do a task, and print its answer
+/// Give a task to a sub-agent, and print its answer
 ///
 /// The task is read from stdin. The sub-agent works on a thread of its own, in the folder `agents` of the
 /// parent's thread. What it does is copied to the parent's thread, and its answer becomes the result of the
@@ -32,7 +32,7 @@ const HEAL_EVERY: Duration = Duration::from_secs(5);
 )]
 pub struct Command {
     /// The parent's thread [default: $THREAD_DIR, or the one you are in]
-    // By this id it takes the place of the option that all commands have.
+    // With this id it replaces the global option --thread.
     #[arg(id = "thread", short, long = "parent", visible_alias = "thread", value_name = "PATH")]
     #[arg(value_hint = ValueHint::DirPath)]
     parent: Option<PathBuf>,
@@ -72,11 +72,11 @@ impl Command {
             let hint = "do the task here, or leave it to the parent";
             return Err(Failure::failed("a sub-agent cannot have sub-agents of its own", hint));
         }
-        // A program that is kept was told which run it was started for, and may be at another.
-        let kept = variable("THREAD_AGENT").is_some_and(|protocol| protocol != "exec");
+        // The environment of a persistent program names the run it was started for, not the current one.
+        let persistent = variable("THREAD_AGENT").is_some_and(|protocol| protocol != "exec");
         let run_id = match variable("THREAD_RUN_ID").and_then(|id| id.into_string().ok()) {
-            Some(_) if kept => sub_agent::current_run(&mut parent)?,
-            told => told,
+            Some(_) if persistent => sub_agent::current_run(&mut parent)?,
+            from_environment => from_environment,
         };
         let cwd = current_directory()?;
         let handler = match self.program.is_empty() {
@@ -117,7 +117,7 @@ impl Command {
     }
 }
 
-/// How the parent's own agent is started, for one message.
+/// Returns the command line of the parent's own agent, changed to process one message.
 fn handler_of_parent(parent: &mut Queue) -> Result<String> {
     let consumer = variable("THREAD_CONSUMER").and_then(|name| name.into_string().ok());
     let consumer = ConsumerId::stored(consumer.unwrap_or_else(|| CONSUMER.to_owned()));
@@ -131,7 +131,7 @@ fn handler_of_parent(parent: &mut Queue) -> Result<String> {
     })
 }
 
-/// Waits for its ending. A signal cancels it.
+/// Waits for the outcome of the sub-agent. A signal cancels it.
 fn wait(
     sub: &Sub,
     queue: &mut Queue,
@@ -144,7 +144,7 @@ fn wait(
             .map_err(|e| Failure::failed(format_args!("cannot listen to signals: {e}"), "try again"))?;
     }
     let watcher = queue.watcher();
-    let mut healed = Instant::now();
+    let mut dispatched = Instant::now();
     loop {
         if let Some(outcome) = sub.ending(queue)? {
             return Ok(outcome);
@@ -155,9 +155,9 @@ fn wait(
             let code = 128 + u8::try_from(signal).unwrap_or_default();
             return Err(Failure::ended("the sub-agent was cancelled", code));
         }
-        if healed.elapsed() >= HEAL_EVERY {
+        if dispatched.elapsed() >= DISPATCH_EVERY {
             thread::run::dispatch(queue, launcher)?;
-            healed = Instant::now();
+            dispatched = Instant::now();
         }
         if !queue.files().still_there() {
             return Err(thread::Error::Moved(queue.path().to_owned()).into());
@@ -166,7 +166,7 @@ fn wait(
     }
 }
 
-/// The reporter of the sub-agent whose thread this is.
+/// Runs the reporter of the sub-agent whose thread this is.
 pub fn report(globals: &Globals) -> Result<()> {
     let mut queue = globals.open()?;
     let launcher = find_launcher()?;

@@ -17,8 +17,8 @@ use super::{Failure, Globals, Result, current_directory, variable};
 #[derive(Args, Clone)]
 pub struct Settings {
     /// How to talk to PROGRAM
-    #[arg(long, value_enum, value_name = "P", default_value_t = Way::Exec, requires = "program")]
-    protocol: Way,
+    #[arg(long, value_enum, value_name = "P", default_value_t = ProtocolArg::Exec, requires = "program")]
+    protocol: ProtocolArg,
     /// End a program that should be answering and has printed nothing for this long
     #[arg(long, value_name = "D", default_value = "10m", requires = "program")]
     #[arg(value_parser = duration::parse_positive)]
@@ -31,7 +31,8 @@ pub struct Settings {
     pub env_file: Option<PathBuf>,
 }
 
-/// How long the adapter tries, and stays. Given twice, the last counts: a sub-agent's come last.
+/// How often the adapter tries a message, and how long it stays. Of an option given twice the last counts,
+/// because those for a sub-agent are appended.
 #[derive(Args, Clone)]
 pub struct Stay {
     /// How many times to try a message
@@ -45,7 +46,7 @@ pub struct Stay {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Way {
+enum ProtocolArg {
     /// Run once for each message: text on stdin, text on stdout
     Exec,
     /// Kept running: one line of JSON in per message, lines of JSON out
@@ -64,7 +65,7 @@ enum PermitArg {
 }
 
 impl Settings {
-    /// The same as words of a command line, without the file.
+    /// Returns these settings as arguments of a command line, without the file.
     pub fn words(&self) -> Vec<String> {
         let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
             value().map(|value| value.get_name().to_owned()).unwrap_or_default()
@@ -79,16 +80,16 @@ impl Settings {
 }
 
 impl Stay {
-    /// The same as words of a command line.
+    /// Returns these settings as arguments of a command line.
     pub fn words(&self) -> Vec<String> {
         let (attempts, idle) = (self.attempts.to_string(), duration::format(self.idle));
         ["--attempts", &attempts, "--idle", &idle].map(str::to_owned).to_vec()
     }
 }
 
-/// Takes the consumer's turns until there are none for long enough.
+/// Processes the consumer's messages until there has been nothing to do for long enough.
 pub fn run(settings: Settings, stay: Stay, program: Vec<String>, globals: &Globals) -> Result<()> {
-    // The consumer's lock is ours to hold, and not for what the agent leaves behind.
+    // The consumer's lock must be held by this process only, not by what the agent leaves behind.
     close_fds::set_fds_cloexec(3, &[]);
     let consumer = variable("THREAD_CONSUMER").and_then(|name| name.into_string().ok()).ok_or_else(|| {
         Failure::usage(
@@ -100,9 +101,9 @@ pub fn run(settings: Settings, stay: Stay, program: Vec<String>, globals: &Globa
     let launcher = super::find_launcher()?;
     let environment = settings.env_file.as_deref().map(read_env_file).transpose()?.unwrap_or_default();
     let protocol: Box<dyn Protocol> = match settings.protocol {
-        Way::Exec => Box::<Exec>::default(),
-        Way::Ndjson => Box::<Ndjson>::default(),
-        Way::Acp => Box::new(Acp::new(current_directory()?)),
+        ProtocolArg::Exec => Box::<Exec>::default(),
+        ProtocolArg::Ndjson => Box::<Ndjson>::default(),
+        ProtocolArg::Acp => Box::new(Acp::new(current_directory()?)),
     };
     let options = Options {
         consumer: ConsumerId::stored(consumer),
@@ -127,23 +128,24 @@ pub fn run(settings: Settings, stay: Stay, program: Vec<String>, globals: &Globa
     Ok(())
 }
 
-/// The variables in a file of `NAME=value` lines. Blank lines and those that begin with `#` say nothing;
-/// `export` may stand before a name, and quotes around a value.
+/// Reads the variables in a file of `NAME=value` lines. Blank lines and lines that begin with `#` are skipped;
+/// `export` may precede a name, and a value may be quoted.
 fn read_env_file(file: &Path) -> Result<Vec<(String, String)>> {
     let text = std::fs::read_to_string(file).map_err(|e| {
         Failure::failed(format_args!("cannot read {}: {e}", file.display()), "check the file of --env-file")
     })?;
     let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
-    let said = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    said.map(|(number, line)| {
-        variable_of(line).ok_or_else(|| {
-            Failure::usage(
-                format_args!("line {number} of {} is not NAME=value", file.display()),
-                "write one variable per line",
-            )
+    let entries = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    entries
+        .map(|(number, line)| {
+            variable_of(line).ok_or_else(|| {
+                Failure::usage(
+                    format_args!("line {number} of {} is not NAME=value", file.display()),
+                    "write one variable per line",
+                )
+            })
         })
-    })
-    .collect()
+        .collect()
 }
 
 fn variable_of(line: &str) -> Option<(String, String)> {

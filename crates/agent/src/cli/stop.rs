@@ -1,4 +1,4 @@
-//! `thread agent stop`: ending an agent with all that it has started.
+//! `thread agent stop`: ending an agent and everything it has started.
 
 use std::time::{Duration, Instant};
 
@@ -13,16 +13,16 @@ use thread_agent::sub_agent::{Sub, threads_in};
 
 use super::{Failure, Globals, Result, find_launcher, print};
 
-/// How long processes that were killed may take to be gone.
-const GONE: Duration = Duration::from_secs(30);
+/// How long killed processes may take to disappear.
+const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long an agent that somebody keeps starting is stopped again.
+/// How long an agent that is started again by new messages is stopped again.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often supervisors that are about to end are looked at.
+/// How often supervisors that are about to end are checked.
 const STEP: Duration = Duration::from_millis(10);
 
-/// TERM to a supervisor's run; an adapter has its own patience with its program.
+/// How the adapter is stopped: TERM, and KILL after 10 s. It needs some of that to end its program.
 const STOP: StopRequest = StopRequest { signal: 15, kill_after_ms: 10_000, skip: false };
 
 /// Stop the agent of a thread, its tools and all its sub-agents
@@ -37,19 +37,19 @@ pub struct Command {}
 impl Command {
     pub fn run(self, globals: &Globals) -> Result<()> {
         let mut queue = globals.open()?;
-        // What is said about the end must start nobody.
+        // The events pushed here must not start any handler.
         let launcher = Launcher { waking: WakeBy::Nobody, ..find_launcher()? };
         let until = Instant::now() + PATIENCE;
         loop {
             // The agent first, so that it starts no more sub-agents.
-            let mut was_at_work = end(&mut queue)?;
+            let mut was_running = end(&mut queue)?;
             for dir in threads_in(queue.path()) {
                 let mut queue = Queue::open(dir)?;
-                was_at_work |= end(&mut queue)?;
+                was_running |= end(&mut queue)?;
                 end_task(&mut queue, &launcher)?;
             }
-            // One that was just done, in the background, may have started the agent again by its report.
-            if !was_at_work {
+            // A sub-agent in the background that has just finished may have started the agent by its report.
+            if !was_running {
                 return print(queue.path().display());
             }
             if Instant::now() >= until {
@@ -62,30 +62,30 @@ impl Command {
     }
 }
 
-/// Ends whatever works for the agents of a thread. Returns whether there was anything.
+/// Ends all processes of the agents of a thread. Returns whether there were any.
 fn end(queue: &mut Queue) -> Result<bool> {
     let dir = queue.path().to_owned();
-    let works = |handler: &str| handler.contains("thread-agent") || handler.contains("thread agent");
+    let is_agent = |handler: &str| handler.contains("thread-agent") || handler.contains("thread agent");
     let agents: Vec<ConsumerId> = queue
         .store()
         .subscriptions()?
         .into_iter()
-        .filter(|subscription| works(&subscription.handler_cmd))
+        .filter(|subscription| is_agent(&subscription.handler_cmd))
         .map(|subscription| subscription.consumer)
         .collect();
-    // Known before anything ends, for then they are nobody's children any more.
+    // Collected before anything ends: then descendants can no longer be found by their ancestry.
     let supervisors: Vec<ProcessId> =
         agents.iter().flat_map(|agent| marked::supervisors_of(&dir, agent.as_str())).collect();
     let below = supervisors.iter().flat_map(marked::descendants);
     let started: Vec<ProcessId> = below.filter_map(ProcessId::of).collect();
-    let mut was_at_work = !supervisors.is_empty();
+    let mut was_running = !supervisors.is_empty();
     for agent in &agents {
-        was_at_work |= stop(queue, agent, STOP)? == Stopped::Done;
+        was_running |= stop(queue, agent, STOP)? == Stopped::Done;
     }
     let gone = |what| Failure::failed(what, "run this as their user");
-    was_at_work |= Mark::thread(&dir).kill(GONE).map_err(gone)? > 0;
-    marked::kill_all(&started, GONE).map_err(gone)?;
-    let until = Instant::now() + GONE;
+    was_running |= Mark::thread(&dir).kill(KILL_TIMEOUT).map_err(gone)? > 0;
+    marked::kill_all(&started, KILL_TIMEOUT).map_err(gone)?;
+    let until = Instant::now() + KILL_TIMEOUT;
     for agent in &agents {
         while !marked::supervisors_of(&dir, agent.as_str()).is_empty() && !is_busy(queue, agent)? {
             if Instant::now() >= until {
@@ -94,16 +94,16 @@ fn end(queue: &mut Queue) -> Result<bool> {
             std::thread::sleep(STEP);
         }
     }
-    Ok(was_at_work)
+    Ok(was_running)
 }
 
-/// Whether somebody has given the consumer something to do since it was stopped.
+/// Whether the consumer has been started again since it was stopped.
 fn is_busy(queue: &mut Queue, agent: &ConsumerId) -> Result<bool> {
     let state = queue.store().subscription(agent)?.map(|subscription| subscription.state);
     Ok(state.is_some_and(|state| matches!(state.phase, Phase::Running | Phase::Waiting)))
 }
 
-/// Says that a sub-agent was stopped, and tells its parent.
+/// Records that a sub-agent was stopped, and reports that to its parent.
 fn end_task(queue: &mut Queue, launcher: &Launcher) -> Result<()> {
     if let Ok(sub) = Sub::of(queue) {
         sub.end(queue, launcher, "stopped with its parent")?;

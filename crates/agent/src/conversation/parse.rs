@@ -8,12 +8,11 @@ use super::{
     run_id_of,
 };
 
-/// What an event means to a conversation.
+/// The meaning of an event in a conversation.
 ///
-/// It is read leniently, no matter who pushed it: a key that is missing or of another type counts as not
-/// given, and an event that cannot mean anything is [`Entry::Other`]. What belongs to a run is written by
-/// `self`; the same from any other source is [`Entry::Other`], so that nobody outside ends a run by saying
-/// so.
+/// Parsing is lenient, whoever pushed the event: a key that is missing or of the wrong type counts as not
+/// given, and an event without a meaning is [`Entry::Other`]. The events of a run come from `self`; from any
+/// other source they are [`Entry::Other`], so that no outsider can begin or end a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Entry {
     Message(Message),
@@ -32,13 +31,13 @@ pub enum Entry {
     ToolCall(ToolCall),
     ToolResult(ToolResult),
     Status(Status),
-    /// An ending, if it is the event under [`end_key`](super::end_key); `reply_to` is missing in what an
-    /// agent says of its own accord.
+    /// An ending, if it is the event stored under [`end_key`](super::end_key). `reply_to` is missing if the
+    /// agent sent the message unasked.
     Answer {
         answer: Answer,
         reply_to: Option<i64>,
     },
-    /// An ending if it is not retryable, else the end of an attempt.
+    /// An ending if it is not retryable, else the failure of an attempt.
     Error {
         error: String,
         retryable: bool,
@@ -50,7 +49,7 @@ pub enum Entry {
         why: String,
         reply_to: Option<i64>,
     },
-    /// The run to end is the event's `run_id`.
+    /// A request to end the run with the event's `run_id`.
     Cancel {
         why: String,
     },
@@ -69,7 +68,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// The run that an event belongs to, and what it means.
+    /// Returns the id of the run that an event belongs to, and the event's meaning.
     pub fn of(event: &Event) -> (Option<String>, Entry) {
         let metadata = Metadata::of(event);
         let entry = entry(event, &metadata).unwrap_or(Entry::Other);
@@ -81,7 +80,7 @@ impl Entry {
         (run_id, entry)
     }
 
-    /// The message whose run this would end.
+    /// Returns the message whose run this ends, provided that it is stored under the message's end key.
     pub fn ends(&self) -> Option<i64> {
         match self {
             Entry::Answer { reply_to, .. }
@@ -92,7 +91,7 @@ impl Entry {
     }
 }
 
-/// A run's id is given to programs in their environment, so not every text will do.
+/// Run ids are passed to programs in their environment, so length and characters are limited.
 fn is_run_id(text: &str) -> bool {
     text.len() <= MAX_RUN_ID && !text.chars().any(char::is_control)
 }
@@ -109,7 +108,7 @@ impl Metadata {
         self.0.get(key)?.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
     }
 
-    /// An event's id; `thread push --meta` writes numbers as text.
+    /// An event id; may be written as text, as `thread push --meta` does.
     fn id(&self, key: &str) -> Option<i64> {
         let value = self.0.get(key)?;
         value.as_i64().or_else(|| value.as_str()?.parse().ok())
@@ -212,7 +211,7 @@ fn answer(event: &Event, metadata: &Metadata) -> Entry {
     Entry::Answer { answer, reply_to: metadata.id("reply_to") }
 }
 
-/// A content that is a JSON object.
+/// Content that is a JSON object.
 struct Object(Map<String, Value>);
 
 impl Object {

@@ -1,8 +1,8 @@
-//! An agent of the Agent Client Protocol, version 1, on stdio: JSON-RPC, one message a line.
+//! An agent that speaks the Agent Client Protocol, version 1, on stdio: JSON-RPC, one message per line.
 //!
-//! A process is greeted, and given a session: the one that the thread remembers, where the agent can load
-//! it, else a new one, whose first prompt then tells what was said before. After that each message is a
-//! prompt. What the agent asks of an editor (files, terminals) it is told not to expect.
+//! A new process is sent `initialize` and then given a session: the one recorded in the thread if the agent
+//! can load it, else a new one, whose first prompt begins with the transcript. After that each message is a
+//! prompt. The agent's requests to an editor (files, terminals) are refused.
 
 mod blocks;
 
@@ -26,18 +26,18 @@ use super::{Done, Ended, Prompt, Protocol, Said};
 use crate::conversation::{Choice, Permission, ToolCall, ToolResult};
 use crate::transcript::as_text;
 
-/// How much an agent may print that is no message: notices of whatever started it.
+/// How many bytes an agent may print that are not messages, such as notices of `npx`.
 const NOISE: usize = 64 * 1024;
 
-/// A message longer than this is not waited for.
+/// The longest message, in bytes.
 const LONGEST_LINE: usize = 64 * 1024 * 1024;
 
-/// What a request of ours was for.
+/// The kinds of requests that are sent to the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
-    Greeting,
+enum Request {
+    Initialize,
     NewSession,
-    OldSession,
+    LoadSession,
     Prompt,
 }
 
@@ -45,21 +45,25 @@ enum Asked {
 pub struct Acp {
     /// Where the agent works; absolute.
     cwd: PathBuf,
+    /// The beginning of an incomplete line.
     line: Vec<u8>,
+    /// How many bytes it has printed that are not messages.
     noise: usize,
     last_id: u64,
-    asked: BTreeMap<u64, Asked>,
+    /// Requests without a response yet, by their ids.
+    requests: BTreeMap<u64, Request>,
     /// The session of this process.
     session: Option<String>,
     /// The prompt that waits for the session.
     waiting: Option<Prompt>,
     can_load: bool,
-    /// What prompts may hold besides text and links.
+    /// What prompts may contain besides text and links.
     takes: PromptCapabilities,
-    /// Calls of this prompt that were told, by their ids: their names; and those with a result.
+    /// The names of this prompt's calls, by their ids.
     calls: BTreeMap<String, String>,
+    /// The ids of those that have a result.
     finished: BTreeSet<String>,
-    /// Requests of the agent for permission that wait for an answer: their ids as the agent gave them.
+    /// The agent's open requests for permission: their JSON-RPC ids, by these ids as text.
     permissions: BTreeMap<String, Value>,
 }
 
@@ -71,7 +75,7 @@ impl Acp {
             line: Vec::new(),
             noise: 0,
             last_id: 0,
-            asked: BTreeMap::new(),
+            requests: BTreeMap::new(),
             session: None,
             waiting: None,
             can_load: false,
@@ -82,14 +86,14 @@ impl Acp {
         }
     }
 
-    fn request(&mut self, asked: Asked, method: &str, params: impl Serialize, out: &mut Vec<u8>) {
+    fn request(&mut self, request: Request, method: &str, params: impl Serialize, out: &mut Vec<u8>) {
         self.last_id += 1;
-        self.asked.insert(self.last_id, asked);
+        self.requests.insert(self.last_id, request);
         send(out, json!({ "jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params }));
     }
 
-    fn is_asked(&self, what: Asked) -> bool {
-        self.asked.values().any(|asked| *asked == what)
+    fn is_open(&self, request: Request) -> bool {
+        self.requests.values().any(|open| *open == request)
     }
 
     fn send_prompt(&mut self, prompt: &Prompt, with_transcript: bool, out: &mut Vec<u8>) {
@@ -101,7 +105,7 @@ impl Acp {
         }
         let session = self.session.clone().unwrap_or_default();
         self.request(
-            Asked::Prompt,
+            Request::Prompt,
             AGENT_METHOD_NAMES.session_prompt,
             PromptRequest::new(session, blocks),
             out,
@@ -110,75 +114,80 @@ impl Acp {
 
     fn new_session(&mut self, out: &mut Vec<u8>) {
         let params = NewSessionRequest::new(self.cwd.clone());
-        self.request(Asked::NewSession, AGENT_METHOD_NAMES.session_new, params, out);
+        self.request(Request::NewSession, AGENT_METHOD_NAMES.session_new, params, out);
     }
 
     fn message(&mut self, message: &Value, out: &mut Vec<u8>) -> Result<Vec<Said>, Done> {
         let id = message.get("id").filter(|id| !id.is_null());
         match (message.get("method").and_then(Value::as_str), id) {
-            (Some(method), Some(id)) => Ok(self.asked_of_us(method, id, message, out)),
-            (Some(method), None) => Ok(self.told(method, message)),
+            (Some(method), Some(id)) => Ok(self.handle_request(method, id, message, out)),
+            (Some(method), None) => Ok(self.handle_notification(method, message)),
             (None, Some(id)) => {
-                let asked = id.as_u64().and_then(|id| self.asked.remove(&id));
-                asked.map_or(Ok(Vec::new()), |asked| self.answered(asked, message, out))
+                let request = id.as_u64().and_then(|id| self.requests.remove(&id));
+                request.map_or(Ok(Vec::new()), |request| self.handle_response(request, message, out))
             }
             (None, None) => Ok(Vec::new()),
         }
     }
 
-    /// The agent has answered a request of ours.
-    fn answered(&mut self, asked: Asked, message: &Value, out: &mut Vec<u8>) -> Result<Vec<Said>, Done> {
+    /// Handles the response to one of our requests.
+    fn handle_response(
+        &mut self,
+        request: Request,
+        message: &Value,
+        out: &mut Vec<u8>,
+    ) -> Result<Vec<Said>, Done> {
         if let Some(error) = message.get("error") {
-            // What it cannot load it may have forgotten, too.
-            if asked == Asked::OldSession {
+            // The agent may no longer have the session.
+            if request == Request::LoadSession {
                 self.new_session(out);
                 return Ok(Vec::new());
             }
             let error = format!("the agent answered with an error: {}", error_text(error));
-            // One that does not let us in, for want of a login for one, will not do so in a second either.
-            return Err(Done::Failed { error, retryable: asked == Asked::Prompt });
+            // Errors before the prompt, such as a missing login, would only be repeated.
+            return Err(Done::Failed { error, retryable: request == Request::Prompt });
         }
         let result = &message["result"];
-        match asked {
-            Asked::Greeting => {
-                let greeting: InitializeResponse = parsed(result)?;
-                if greeting.protocol_version != ProtocolVersion::V1 {
-                    let version = greeting.protocol_version.as_u16();
+        match request {
+            Request::Initialize => {
+                let response: InitializeResponse = parsed(result)?;
+                if response.protocol_version != ProtocolVersion::V1 {
+                    let version = response.protocol_version.as_u16();
                     let error = format!(
                         "the agent speaks version {version} of the Agent Client Protocol; this is version 1"
                     );
                     return Err(Done::Failed { error, retryable: false });
                 }
-                self.can_load = greeting.agent_capabilities.load_session;
-                self.takes = greeting.agent_capabilities.prompt_capabilities;
+                self.can_load = response.agent_capabilities.load_session;
+                self.takes = response.agent_capabilities.prompt_capabilities;
                 let old = self.waiting.as_ref().and_then(|prompt| prompt.session.clone());
                 match old.filter(|_| self.can_load) {
                     Some(session) => {
                         let params = LoadSessionRequest::new(session, self.cwd.clone());
-                        self.request(Asked::OldSession, AGENT_METHOD_NAMES.session_load, params, out);
+                        self.request(Request::LoadSession, AGENT_METHOD_NAMES.session_load, params, out);
                     }
                     None => self.new_session(out),
                 }
                 Ok(Vec::new())
             }
-            Asked::NewSession => {
+            Request::NewSession => {
                 let session: NewSessionResponse = parsed(result)?;
                 let id = session.session_id.to_string();
                 self.session = Some(id.clone());
                 if let Some(prompt) = self.waiting.take() {
                     self.send_prompt(&prompt, true, out);
                 }
-                // Only one that can be loaded is worth remembering.
+                // A session that cannot be loaded is not worth recording.
                 Ok(if self.can_load { vec![Said::Session(id)] } else { Vec::new() })
             }
-            Asked::OldSession => {
+            Request::LoadSession => {
                 if let Some(prompt) = self.waiting.take() {
                     self.session = prompt.session.clone();
                     self.send_prompt(&prompt, false, out);
                 }
                 Ok(Vec::new())
             }
-            Asked::Prompt => Ok(vec![Said::Done(self.prompt_done(result)?)]),
+            Request::Prompt => Ok(vec![Said::Done(self.prompt_done(result)?)]),
         }
     }
 
@@ -196,13 +205,13 @@ impl Acp {
         })
     }
 
-    /// The agent tells something.
-    fn told(&mut self, method: &str, message: &Value) -> Vec<Said> {
-        // While an old session is loaded, the agent tells what was said in it.
-        if method != CLIENT_METHOD_NAMES.session_update || !self.is_asked(Asked::Prompt) {
+    /// Handles a notification.
+    fn handle_notification(&mut self, method: &str, message: &Value) -> Vec<Said> {
+        // While a session is loaded, the agent repeats its history.
+        if method != CLIENT_METHOD_NAMES.session_update || !self.is_open(Request::Prompt) {
             return Vec::new();
         }
-        // Kinds of updates that are not known here are none of ours.
+        // Unknown kinds of updates are ignored.
         let Ok(update) = serde_json::from_value::<SessionNotification>(message["params"].clone()) else {
             return Vec::new();
         };
@@ -219,7 +228,7 @@ impl Acp {
         }
     }
 
-    /// A call begins, goes on or ends. Each is told once, and has one result.
+    /// Handles the beginning, progress or end of a call. Each call is reported once, and has one result.
     fn call(&mut self, call: ToolCallUpdate) -> Vec<Said> {
         let call_id = call.tool_call_id.to_string();
         let fields = call.fields;
@@ -241,7 +250,7 @@ impl Acp {
             }
             Some(ToolCallStatus::Failed) => {
                 let output = fields.raw_output.as_ref().map(Value::to_string);
-                Err(content().or(output).unwrap_or_else(|| "it failed".to_owned()))
+                Err(content().or(output).unwrap_or_else(|| "the tool failed".to_owned()))
             }
             _ => return said,
         };
@@ -251,8 +260,8 @@ impl Acp {
         said
     }
 
-    /// The agent asks for something.
-    fn asked_of_us(&mut self, method: &str, id: &Value, message: &Value, out: &mut Vec<u8>) -> Vec<Said> {
+    /// Handles a request by the agent.
+    fn handle_request(&mut self, method: &str, id: &Value, message: &Value, out: &mut Vec<u8>) -> Vec<Said> {
         if method != CLIENT_METHOD_NAMES.session_request_permission {
             let error =
                 json!({ "code": -32601, "message": format!("this client does not support {method}") });
@@ -260,7 +269,7 @@ impl Acp {
             return Vec::new();
         }
         let Ok(asked) = serde_json::from_value::<RequestPermissionRequest>(message["params"].clone()) else {
-            let error = json!({ "code": -32602, "message": "these are not the parameters of a request" });
+            let error = json!({ "code": -32602, "message": "invalid parameters" });
             send(out, json!({ "jsonrpc": "2.0", "id": id, "error": error }));
             return Vec::new();
         };
@@ -322,11 +331,11 @@ impl Protocol for Acp {
         if self.session.is_some() {
             return self.send_prompt(&prompt, false, out);
         }
-        // An attempt that ended before there was a session leaves its greeting under way.
-        if self.asked.is_empty() {
+        // If an earlier attempt ended before there was a session, its handshake still goes on.
+        if self.requests.is_empty() {
             let us = Implementation::new("thread-agent", env!("CARGO_PKG_VERSION"));
             let params = InitializeRequest::new(ProtocolVersion::V1).client_info(us);
-            self.request(Asked::Greeting, AGENT_METHOD_NAMES.initialize, params, out);
+            self.request(Request::Initialize, AGENT_METHOD_NAMES.initialize, params, out);
         }
         self.waiting = Some(prompt);
     }
@@ -349,7 +358,7 @@ impl Protocol for Acp {
     }
 
     fn cancel(&mut self, out: &mut Vec<u8>) -> bool {
-        let (Some(session), true) = (self.session.clone(), self.is_asked(Asked::Prompt)) else {
+        let (Some(session), true) = (self.session.clone(), self.is_open(Request::Prompt)) else {
             return false;
         };
         let params = CancelNotification::new(session);

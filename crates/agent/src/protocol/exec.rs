@@ -28,7 +28,7 @@ impl Protocol for Exec {
         if !prompt.attachments.is_empty() && !text.is_empty() {
             text.push_str(if text.ends_with('\n') { "\n" } else { "\n\n" });
         }
-        // A program that reads nothing but text, such as a coding agent, learns of them by it.
+        // Coding agents, for example, read only text, but can open files by path.
         for Attachment { path, mime_type, .. } in prompt.attachments {
             let mime_type = mime_type.map(|name| format!(" ({name})")).unwrap_or_default();
             text.push_str(&format!("Attached: {path}{mime_type}\n"));

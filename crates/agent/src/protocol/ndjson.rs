@@ -1,8 +1,8 @@
-//! A program that is kept: one line of JSON in for each message, lines of JSON out.
+//! A persistent program: one line of JSON in for each message, lines of JSON out.
 //!
-//! In goes the message's event as `thread peek` prints it, with the files that came with it under
-//! `attachments`; a process that was not there for what was said before finds that under `transcript`. Out come `{"event":"token","content":…}` and the like, with the
-//! keys that the events in the thread have.
+//! Each line in is the message's event as `thread peek` prints it, with its attached files as `attachments`
+//! and, for a new process, the conversation so far as `transcript`. Lines out are
+//! `{"event":"token","content":…}` and the like, with the keys of the corresponding events in the thread.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -10,16 +10,16 @@ use serde_json::{Value, json};
 use super::{Done, Ended, Prompt, Protocol, Said};
 use crate::conversation::{Status, ToolCall, ToolResult};
 
-/// A line longer than this cannot be an answer that may be stored.
+/// The longest line, in bytes: far more than an answer that may be stored.
 const LONGEST_LINE: usize = 64 * 1024 * 1024;
 
 #[derive(Debug, Default)]
 pub struct Ndjson {
-    /// The beginning of a line.
+    /// The beginning of an incomplete line.
     line: Vec<u8>,
 }
 
-/// A line that the program prints. Keys that an event does not have are ignored.
+/// A line printed by the program. Unknown keys are ignored.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Line {
@@ -94,7 +94,9 @@ impl Protocol for Ndjson {
             self.line.extend_from_slice(piece);
             if self.line.len() > LONGEST_LINE {
                 self.line.clear();
-                said.push(Said::Done(Done::Broken("the agent program printed an endless line".into())));
+                let limit = LONGEST_LINE >> 20;
+                let error = format!("the agent program printed a line of more than {limit} MiB");
+                said.push(Said::Done(Done::Broken(error)));
             }
             if !self.line.ends_with(b"\n") {
                 continue;

@@ -1,4 +1,4 @@
-//! A message as content blocks of a prompt, and blocks as text.
+//! Messages as content blocks of a prompt, and content blocks as text.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -13,10 +13,10 @@ use serde_json::Value;
 use crate::attachments::Attachment;
 use crate::conversation::parts_of;
 
-/// A larger picture or recording is linked, not sent.
+/// The largest image or recording that is sent, in bytes; larger ones are linked.
 const LONGEST_SENT: u64 = 5 * 1024 * 1024;
 
-/// A message's content: text as it is, its files, and what is given by another URL as a link to it.
+/// Returns a message as blocks: its text, its attached files, and links for parts with any other URL.
 pub fn blocks_of(content: &str, files: &[Attachment], takes: &PromptCapabilities) -> Vec<ContentBlock> {
     let text = |text: &str| ContentBlock::Text(TextContent::new(text));
     let mut files: Vec<&Attachment> = files.iter().collect();
@@ -29,11 +29,11 @@ pub fn blocks_of(content: &str, files: &[Attachment], takes: &PromptCapabilities
                 }
                 let url = url_of(part)?;
                 let path = url.split(['?', '#']).next().unwrap_or(url);
-                let is_meant = |file: &&Attachment| {
+                let is_this = |file: &&Attachment| {
                     let object = file.object.as_deref().and_then(|object| path.strip_suffix(object));
                     object.is_some_and(|before| before.ends_with('/'))
                 };
-                if let Some(at) = files.iter().position(is_meant) {
+                if let Some(at) = files.iter().position(is_this) {
                     return Some(file_block(files.remove(at), takes));
                 }
                 let name = path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(url);
@@ -52,7 +52,7 @@ fn url_of(part: &Value) -> Option<&str> {
     [Some(&part["url"]), Some(&source["url"]), value].into_iter().flatten().find_map(Value::as_str)
 }
 
-/// A file: as it is, if it is something that the agent takes, else a link to it.
+/// Returns a file's contents if the agent takes them and they are small enough, else a link to the file.
 fn file_block(file: &Attachment, takes: &PromptCapabilities) -> ContentBlock {
     let uri = file_uri(&file.path);
     let size = std::fs::metadata(&file.path).map(|about| about.len()).ok();
