@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::model::event::InvalidEvent;
+use crate::model::filter::FilterError;
 use crate::model::subscription::ConsumerId;
 
 /// The longest path of a thread, in bytes. SQLite takes 511 bytes with the names of its own files.
@@ -98,6 +99,20 @@ impl Error {
                 matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
             }
             _ => false,
+        }
+    }
+}
+
+impl From<FilterError> for Error {
+    fn from(problem: FilterError) -> Error {
+        match problem {
+            FilterError::Invalid(problem) => Error::InvalidFilter(problem),
+            FilterError::OutOfMemory => DatabaseError {
+                kind: DatabaseErrorKind::OutOfMemory,
+                doing: "checking a filter",
+                message: String::new(),
+            }
+            .into(),
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use crate::error::{Error, Result};
-use crate::model::filter::{Filter, Scope};
+use crate::model::filter::{Filter, FilterError, Scope};
 use crate::model::subscription::Subscription;
 use crate::store::{FilterFailure, ScanRange, Store};
 
@@ -39,10 +39,10 @@ pub struct Look {
 pub fn checked_filter(subscription: &Subscription) -> Result<Option<Filter>> {
     let text = subscription.filter_text().unwrap_or_default();
     Filter::new(text, Scope::Subscription).map_err(|e| match e {
-        Error::InvalidFilter(problem) => {
+        FilterError::Invalid(problem) => {
             Error::BrokenFilter { consumer: subscription.consumer.clone(), problem }
         }
-        e => e,
+        FilterError::OutOfMemory => e.into(),
     })
 }
 

@@ -24,10 +24,12 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::files::lock::Lock;
+use crate::model::subscription::ConsumerId;
 
 pub use dispatch::dispatch;
 pub use wake::{Waking, wake};
@@ -57,13 +59,25 @@ pub enum WakeBy {
 }
 
 impl Launcher {
+    /// Starts a consumer's supervisor, which holds `lock` from then on.
+    fn start_supervisor(&self, files: &Files, consumer: &ConsumerId, lock: &Lock) -> Result<()> {
+        self.start("a supervisor", supervisor::COMMAND, ["--consumer", consumer.as_str()], files, lock)
+    }
+
+    /// Starts the process that dispatches in the background after a delay, unless one is at work.
+    fn start_background(&self, files: &Files, delay: Duration) -> Result<()> {
+        let Some(lock) = Lock::try_take(files, wake::LOCK)? else { return Ok(()) };
+        let args = ["--delay-ms", &delay.as_millis().to_string()];
+        self.start("a process in the background", wake::COMMAND, args, files, &lock)
+    }
+
     /// Starts a background process for a thread, as the new holder of `lock`: the program's subcommand of
     /// that name. `what` it is, for the error.
     fn start(
         &self,
         what: &'static str,
         subcommand: &str,
-        args: &[&str],
+        args: [&str; 2],
         files: &Files,
         lock: &Lock,
     ) -> Result<()> {

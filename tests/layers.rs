@@ -56,7 +56,13 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
 type Source = (String, String);
 
 fn sources() -> Vec<Source> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let found = sources_of(Path::new(env!("CARGO_MANIFEST_DIR")));
+    assert!(found.len() > 30, "{}", found.len());
+    found
+}
+
+fn sources_of(package: &Path) -> Vec<Source> {
+    let root = package.join("src");
     let mut found = Vec::new();
     let mut dirs = vec![root.clone()];
     while let Some(dir) = dirs.pop() {
@@ -72,7 +78,6 @@ fn sources() -> Vec<Source> {
         }
     }
     found.sort();
-    assert!(found.len() > 30, "{}", found.len());
     found
 }
 
@@ -145,30 +150,51 @@ fn names_at_the_root(lib: &str) -> BTreeMap<String, String> {
     names
 }
 
-/// The first names of all paths that begin with `crate::`, also of those in braces.
-fn used(code: &str) -> BTreeSet<&str> {
-    let mut used = BTreeSet::new();
-    for path in code.split("crate::").skip(1) {
-        let Some(group) = path.strip_prefix('{') else {
-            used.extend(words(path).next());
-            continue;
-        };
-        let (mut depth, mut begins) = (0, true);
-        for (at, c) in group.char_indices() {
-            match c {
-                '{' => depth += 1,
-                '}' if depth == 0 => break,
-                '}' => depth -= 1,
-                ',' if depth == 0 => begins = true,
-                c if begins && c.is_alphanumeric() => {
-                    used.extend(words(&group[at..]).next());
-                    begins = false;
-                }
-                _ => {}
+/// All paths that begin with `crate::` or `super::`, those in braces one by one.
+fn paths(code: &str) -> Vec<Vec<&str>> {
+    let mut found = Vec::new();
+    for first in ["crate::", "super::"] {
+        for (at, _) in code.match_indices(first) {
+            let before = code[..at].chars().next_back();
+            if !before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':') {
+                read_path(&code[at..], &[], &mut found);
             }
         }
     }
-    used
+    found
+}
+
+/// Reads a path, or a group of them after what stands before the group. Returns what comes after it.
+fn read_path<'c>(code: &'c str, before: &[&'c str], found: &mut Vec<Vec<&'c str>>) -> &'c str {
+    let mut path = before.to_vec();
+    let mut rest = code;
+    loop {
+        if let Some(mut group) = rest.strip_prefix('{') {
+            while !group.starts_with('}') {
+                let after = read_path(group, &path, found).trim_start_matches([',', ' ', '\n']);
+                assert_ne!(after.len(), group.len(), "not a path: {group}");
+                group = after;
+            }
+            return &group[1..];
+        }
+        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_' && c != '*').unwrap_or(rest.len());
+        path.push(&rest[..end]);
+        rest = &rest[end..];
+        match rest.strip_prefix("::") {
+            // A turbofish.
+            Some(types) if types.starts_with('<') => break,
+            Some(more) => rest = more,
+            None => break,
+        }
+    }
+    found.push(path);
+    // `as name`
+    &rest[rest.find([',', '}', ';', '\n']).unwrap_or(rest.len())..]
+}
+
+/// The first names of all paths that begin with `crate::`.
+fn used(code: &str) -> BTreeSet<&str> {
+    paths(code).into_iter().filter(|path| path[0] == "crate" && path.len() > 1).map(|path| path[1]).collect()
 }
 
 /// Which top-level module uses which others, each with one file that does.
@@ -228,23 +254,74 @@ fn arrows_go_one_way() {
     }
 }
 
+/// What is left of a graph without those that nobody uses, and those that use nobody, again and again.
+fn circles<N: Ord + Clone>(mut arrows: BTreeSet<(N, N)>) -> BTreeSet<(N, N)> {
+    loop {
+        let (users, used): (BTreeSet<N>, BTreeSet<N>) = arrows.iter().cloned().unzip();
+        let before = arrows.len();
+        arrows.retain(|(by, of)| used.contains(by) && users.contains(of));
+        if arrows.len() == before {
+            return arrows;
+        }
+    }
+}
+
 #[test]
 fn no_modules_use_each_other_in_a_circle() {
-    let arrows = arrows();
-    let mut left: BTreeSet<&str> = LAYERS.iter().flat_map(|layer| layer.iter().copied()).collect();
-    // Modules that use none of the others, one after another.
-    loop {
-        let free = left.iter().copied().find(|&module| {
-            !arrows.keys().any(|(user, used)| user == module && left.contains(used.as_str()))
-        });
-        match free {
-            Some(module) => left.remove(module),
-            None => break,
-        };
+    let circles = circles(arrows().into_keys().collect());
+    assert!(circles.is_empty(), "{circles:?}");
+}
+
+/// Which file of a package uses which others. What a module shares with those inside of it is its own affair.
+fn arrows_of_files(package: &Path) -> BTreeSet<(String, String)> {
+    let sources = sources_of(package);
+    let module = |file: &str| file.strip_suffix("/mod").unwrap_or(file).to_owned();
+    let files: BTreeSet<String> = sources.iter().map(|(file, _)| module(file)).collect();
+    let names = sources.iter().find(|(file, _)| file == "lib");
+    let names = names.map(|(_, lib)| names_at_the_root(lib)).unwrap_or_default();
+    let mut arrows = BTreeSet::new();
+    for (file, code) in &sources {
+        let file = module(file);
+        for path in paths(code) {
+            let (mut place, mut path) = match path[0] {
+                "crate" => (Vec::new(), &path[1..]),
+                _ => (file.split('/').collect(), &path[..]),
+            };
+            while let Some(("super", inner)) = path.split_first().map(|(name, inner)| (*name, inner)) {
+                place.pop();
+                path = inner;
+            }
+            if place.is_empty()
+                && let Some(module) = path.first().and_then(|name| names.get(*name))
+            {
+                place.push(module);
+            }
+            let whole: Vec<&str> = place.iter().chain(path).copied().collect();
+            let used =
+                (1..=whole.len()).rev().map(|n| whole[..n].join("/")).find(|file| files.contains(file));
+            let Some(used) = used.filter(|used| *used != file) else { continue };
+            if !format!("{used}/").starts_with(&format!("{file}/"))
+                && !format!("{file}/").starts_with(&format!("{used}/"))
+            {
+                arrows.insert((file.clone(), used));
+            }
+        }
     }
-    let within =
-        |(user, used): &&(String, String)| left.contains(user.as_str()) && left.contains(used.as_str());
-    assert!(left.is_empty(), "a circle: {:?}", arrows.keys().filter(within).collect::<Vec<_>>());
+    arrows
+}
+
+#[test]
+fn no_files_use_each_other_in_a_circle() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let crates = fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap().path());
+    let mut found = 0;
+    for package in crates.chain([root.to_owned()]) {
+        let arrows = arrows_of_files(&package);
+        found += arrows.len();
+        let circles = circles(arrows);
+        assert!(circles.is_empty(), "{}: {circles:#?}", package.display());
+    }
+    assert!(found > 200, "{found}");
 }
 
 /// Fails where a file mentions one of the `refused` words, which belong in `home`, and no exception

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::AtomicBool;
 
 use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
@@ -23,6 +24,12 @@ pub enum Reader {
     /// The pipe was closed: there is no point in printing more.
     Gone,
 }
+
+/// Whether a progress line is on the terminal now, which is to be cleared first by whatever else is written there.
+pub static PROGRESS_DRAWN: AtomicBool = AtomicBool::new(false);
+
+/// Clears the line.
+pub const CLEAR_LINE: &str = "\r\x1b[K";
 
 /// Prints bytes to stdout.
 pub fn bytes(data: &[u8]) -> Result<Reader> {

@@ -4,9 +4,10 @@
 //! line is gone.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::output::{CLEAR_LINE, PROGRESS_DRAWN};
 use super::signals;
 use crate::model::duration;
 
@@ -15,12 +16,6 @@ const QUIET: Duration = Duration::from_millis(500);
 
 /// The time between two drawings.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// Clears the line.
-pub const CLEAR: &str = "\r\x1b[K";
-
-/// Whether a line is on the terminal now.
-pub static DRAWN: AtomicBool = AtomicBool::new(false);
 
 /// One piece of work under way. Dropping it clears its line.
 pub struct Progress {
@@ -55,7 +50,7 @@ impl Progress {
             return;
         }
         self.next_drawing = Some(now + PAUSE);
-        if !DRAWN.swap(true, Ordering::SeqCst) {
+        if !PROGRESS_DRAWN.swap(true, Ordering::SeqCst) {
             // Where signals cannot be heard, an interrupt leaves the line on the terminal, no more.
             drop(signals::on_interrupt(None, false));
         }
@@ -69,14 +64,14 @@ impl Progress {
             None => format!("{what}: {done}"),
         };
         // There is nowhere to say that a line could not be drawn.
-        drop(write!(io::stderr(), "{CLEAR}{line}"));
+        drop(write!(io::stderr(), "{CLEAR_LINE}{line}"));
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self.next_drawing.is_some() && DRAWN.swap(false, Ordering::SeqCst) {
-            drop(write!(io::stderr(), "{CLEAR}"));
+        if self.next_drawing.is_some() && PROGRESS_DRAWN.swap(false, Ordering::SeqCst) {
+            drop(write!(io::stderr(), "{CLEAR_LINE}"));
         }
     }
 }

@@ -9,7 +9,7 @@ use signal_hook::consts::*;
 use signal_hook::low_level;
 
 use super::error::{Failure, Result, WithHint};
-use super::{output, progress};
+use super::output;
 use crate::run::shutdown::Shutdown;
 
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
@@ -58,8 +58,8 @@ pub fn on_interrupt(failure: Option<&Failure>, as_json: bool) -> Result<()> {
             if DECIDED.swap(true, Ordering::SeqCst) {
                 return;
             }
-            if progress::DRAWN.load(Ordering::SeqCst) {
-                write_stderr(progress::CLEAR);
+            if output::PROGRESS_DRAWN.load(Ordering::SeqCst) {
+                write_stderr(output::CLEAR_LINE);
             }
             match &line {
                 Some(line) => {

@@ -16,7 +16,6 @@
 use rusqlite::{Error, ErrorCode};
 
 use super::event::Row;
-use crate::error::Result;
 
 mod authorizer;
 pub(crate) mod functions;
@@ -56,6 +55,17 @@ pub enum Scope {
     Subscription,
 }
 
+/// Why a text was not accepted as a filter.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FilterError {
+    /// What is wrong with it, as the end of a sentence that begins with "the filter".
+    #[error("{0}")]
+    Invalid(String),
+    /// It may well be a filter.
+    #[error("could not be checked: memory ran out")]
+    OutOfMemory,
+}
+
 /// Why a filter could not be evaluated on an event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -72,9 +82,9 @@ impl Filter {
     ///
     /// # Errors
     ///
-    /// [`InvalidFilter`](crate::Error::InvalidFilter): it is not one expression over an event's columns,
-    /// reaches beyond them, or exceeds the limits. Running out of memory is an error of the database.
-    pub fn new(text: &str, scope: Scope) -> Result<Option<Filter>> {
+    /// It is not one expression over an event's columns, reaches beyond them, or exceeds the limits; memory
+    /// ran out.
+    pub fn new(text: &str, scope: Scope) -> Result<Option<Filter>, FilterError> {
         if text.trim().is_empty() {
             return Ok(None);
         }

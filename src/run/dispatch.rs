@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use chrono::Utc;
 
-use super::{Launcher, supervisor, wake};
+use super::Launcher;
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::files::lock::Lock;
@@ -106,7 +106,7 @@ pub(super) fn start_all(
         all.push((consumer, done));
     }
     if all.iter().any(|(_, done)| matches!(done, Dispatched::LeftToBackground)) {
-        wake::start_background(queue, launcher, Duration::ZERO)?;
+        launcher.start_background(&queue.files, Duration::ZERO)?;
     }
     Ok(all)
 }
@@ -128,8 +128,7 @@ pub fn start_if_due(
         return Ok(Dispatched::LockHeld);
     };
     // The supervisor holds it from then on, through its own copy, and looks again after releasing it.
-    let args = ["--consumer", consumer.as_str()];
-    launcher.start("a supervisor", supervisor::COMMAND, &args, &queue.files, &lock)?;
+    launcher.start_supervisor(&queue.files, consumer, &lock)?;
     Ok(Dispatched::Started)
 }
 

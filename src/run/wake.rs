@@ -22,7 +22,8 @@ use crate::store::Store;
 /// The subcommand that the process in the background runs as.
 pub const COMMAND: &str = "_wake";
 
-const LOCK: &str = "run/_wake.lock";
+/// The lock that it holds.
+pub(super) const LOCK: &str = "run/_wake.lock";
 
 /// How long a notifier has before its work is done for it.
 const WATCHDOG_DELAY: Duration = Duration::from_secs(1);
@@ -72,7 +73,7 @@ pub fn wake(queue: &mut Queue, launcher: &Launcher, source: &str) -> Result<Waki
             return dispatch(queue, launcher).map(Waking::Dispatched);
         }
     };
-    start_background(queue, launcher, WATCHDOG_DELAY)?;
+    launcher.start_background(&queue.files, WATCHDOG_DELAY)?;
     Ok(waking)
 }
 
@@ -87,7 +88,7 @@ pub fn wake_consumer(queue: &mut Queue, launcher: &Launcher, consumer: &Consumer
     if launcher.waking == WakeBy::Dispatch && queue.files.is_owner() {
         let done = start_if_due(queue, launcher, &subscription, until)?;
         if let Dispatched::LeftToBackground = done {
-            return start_background(queue, launcher, Duration::ZERO);
+            return launcher.start_background(&queue.files, Duration::ZERO);
         }
         log_lock_held(&queue.files, &[(consumer.clone(), done)]);
     } else if !matches!(next_step(queue, &subscription, until)?, Step::None { .. }) {
@@ -96,13 +97,6 @@ pub fn wake_consumer(queue: &mut Queue, launcher: &Launcher, consumer: &Consumer
         wake(queue, launcher, "self")?;
     }
     Ok(())
-}
-
-/// Starts the process in the background, unless one is at work.
-pub(super) fn start_background(queue: &Queue, launcher: &Launcher, delay: Duration) -> Result<()> {
-    let Some(lock) = Lock::try_take(&queue.files, LOCK)? else { return Ok(()) };
-    let args = ["--delay-ms", &delay.as_millis().to_string()];
-    launcher.start("a process in the background", COMMAND, &args, &queue.files, &lock)
 }
 
 /// The life of the process in the background. `lock_fd` is the lock that its starter passed on.

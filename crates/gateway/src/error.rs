@@ -67,4 +67,10 @@ impl From<thread::Error> for RequestError {
     }
 }
 
+impl From<thread::model::filter::FilterError> for RequestError {
+    fn from(error: thread::model::filter::FilterError) -> RequestError {
+        thread::Error::from(error).into()
+    }
+}
+
 pub type Result<T, E = RequestError> = std::result::Result<T, E>;

@@ -13,10 +13,9 @@ use rusqlite::{Connection, Error, ErrorCode, params};
 
 use super::authorizer::authorizer;
 use super::{
-    Filter, MAX_ARGUMENTS, MAX_DEPTH, MAX_INSTRUCTIONS, MAX_PATTERN, MAX_TEXT, MAX_VALUE, Scope, functions,
-    message,
+    Filter, FilterError, MAX_ARGUMENTS, MAX_DEPTH, MAX_INSTRUCTIONS, MAX_PATTERN, MAX_TEXT, MAX_VALUE, Scope,
+    functions, message,
 };
-use crate::error::{DatabaseError, DatabaseErrorKind, Result};
 use crate::model::event::Row;
 
 /// The columns of `events`, as a filter sees them.
@@ -59,7 +58,7 @@ fn open() -> rusqlite::Result<Connection> {
 }
 
 /// Refuses what is not one expression over an event's columns, or exceeds the limits.
-pub fn check(text: &str, scope: Scope) -> Result<()> {
+pub fn check(text: &str, scope: Scope) -> Result<(), FilterError> {
     if text.len() > MAX_TEXT {
         return Err(refused(format!("is {} bytes long; the limit is {MAX_TEXT}", text.len())));
     }
@@ -87,7 +86,7 @@ pub fn check(text: &str, scope: Scope) -> Result<()> {
 /// # Errors
 ///
 /// The outer one: the statement does not compile.
-fn try_out(scratch: &Connection, sql: &str) -> rusqlite::Result<Result<()>> {
+fn try_out(scratch: &Connection, sql: &str) -> rusqlite::Result<Result<(), FilterError>> {
     let mut statement = scratch.prepare(sql)?;
     if statement.parameter_count() > 0 {
         return Ok(Err(refused("contains a parameter (?, :name, @name or $name)")));
@@ -97,14 +96,14 @@ fn try_out(scratch: &Connection, sql: &str) -> rusqlite::Result<Result<()>> {
         Err(e) if message(&e).contains("pattern too complex") => {
             Err(refused(format!("has a LIKE or GLOB pattern of more than {MAX_PATTERN} bytes")))
         }
-        Err(e) if is_out_of_memory(&e) => Err(out_of_memory()),
+        Err(e) if is_out_of_memory(&e) => Err(FilterError::OutOfMemory),
         _ => Ok(()),
     })
 }
 
 /// The text in the brackets of a CHECK constraint, where SQLite itself allows one expression over
 /// the columns and neither subqueries nor parameters. The statement is never run.
-fn check_in_brackets(scratch: &Connection, text: &str) -> Result<()> {
+fn check_in_brackets(scratch: &Connection, text: &str) -> Result<(), FilterError> {
     let sql = format!("CREATE TEMP TABLE events ({SHAPE}, CHECK (\n{text}\n))");
     scratch.prepare(&sql).map(drop).map_err(|e| match message(&e) {
         said if said.contains("subqueries prohibited") => refused("contains a subquery"),
@@ -145,26 +144,20 @@ fn value(bytes: &[u8]) -> ToSqlOutput<'_> {
     ToSqlOutput::Borrowed(std::str::from_utf8(bytes).map_or(ValueRef::Blob(bytes), ValueRef::from))
 }
 
-fn refused(why: impl Into<String>) -> crate::Error {
-    crate::Error::InvalidFilter(why.into())
+fn refused(why: impl Into<String>) -> FilterError {
+    FilterError::Invalid(why.into())
 }
 
-/// It could not be checked, and may well be a filter.
-fn out_of_memory() -> crate::Error {
-    let (doing, message) = ("checking a filter", String::new());
-    DatabaseError { kind: DatabaseErrorKind::OutOfMemory, doing, message }.into()
-}
-
-fn does_not_compile(error: Error) -> crate::Error {
+fn does_not_compile(error: Error) -> FilterError {
     match is_out_of_memory(&error) {
-        true => out_of_memory(),
+        true => FilterError::OutOfMemory,
         false => refused(format!("does not compile: {}", message(&error))),
     }
 }
 
 /// Why a statement did not compile. SQLite calls a statement of too many instructions one for which
 /// memory ran out: that is what compiles without the limit, and with it fails again.
-fn not_compiled(scratch: &Connection, sql: &str, error: Error) -> crate::Error {
+fn not_compiled(scratch: &Connection, sql: &str, error: Error) -> FilterError {
     if !is_out_of_memory(&error) {
         return does_not_compile(error);
     }
@@ -176,7 +169,7 @@ fn not_compiled(scratch: &Connection, sql: &str, error: Error) -> crate::Error {
         (Ok(()), Err(_)) => {
             refused(format!("is too complex: it compiles to more than {MAX_INSTRUCTIONS} instructions"))
         }
-        _ => out_of_memory(),
+        _ => FilterError::OutOfMemory,
     }
 }
 
