@@ -2,7 +2,7 @@
 //! product of their arguments' lengths. Nothing can interrupt such a call.
 
 use std::cell::Cell;
-use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::ffi::{CStr, c_char, c_int};
 
 use memchr::memmem;
 use rusqlite::functions::{Context, FunctionFlags};
@@ -26,9 +26,9 @@ pub(crate) fn install(conn: &Connection) -> rusqlite::Result<()> {
     let flags =
         FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
     conn.create_scalar_function("instr", 2, flags, instr)?;
-    define(conn, c"like", 2, like)?;
-    define(conn, c"like", 3, like)?;
-    define(conn, c"glob", 2, glob)
+    define(conn, c"like", 2, compare::<false>)?;
+    define(conn, c"like", 3, compare::<false>)?;
+    define(conn, c"glob", 2, compare::<true>)
 }
 
 type Function = unsafe extern "C" fn(*mut ffi::sqlite3_context, c_int, *mut *mut ffi::sqlite3_value);
@@ -54,32 +54,11 @@ fn define(conn: &Connection, name: &CStr, arguments: c_int, function: Function) 
     if code == ffi::SQLITE_OK { Ok(()) } else { Err(Error::SqliteFailure(ffi::Error::new(code), None)) }
 }
 
-unsafe extern "C" fn like(
-    context: *mut ffi::sqlite3_context,
-    count: c_int,
-    values: *mut *mut ffi::sqlite3_value,
-) {
-    // SAFETY: SQLite calls this with so many values.
-    unsafe {
-        compare(context, count, values, |pattern, text, escape| ffi::sqlite3_strlike(pattern, text, escape))
-    }
-}
-
-unsafe extern "C" fn glob(
-    context: *mut ffi::sqlite3_context,
-    count: c_int,
-    values: *mut *mut ffi::sqlite3_value,
-) {
-    // SAFETY: SQLite calls this with so many values.
-    unsafe { compare(context, count, values, |pattern, text, _| ffi::sqlite3_strglob(pattern, text)) }
-}
-
 /// LIKE or GLOB as SQLite does it: of the pattern, the text and an escape character, if there is one.
-unsafe fn compare(
+unsafe extern "C" fn compare<const GLOB: bool>(
     context: *mut ffi::sqlite3_context,
     count: c_int,
     values: *mut *mut ffi::sqlite3_value,
-    compare: unsafe fn(*const c_char, *const c_char, c_uint) -> c_int,
 ) {
     // SAFETY: what SQLite passes is valid during the call, and its texts end with a NUL. A text may move
     // when its value is converted, so all are converted before the first is used.
@@ -114,7 +93,13 @@ unsafe fn compare(
         None => return fail(c"LIKE and GLOB have too much to compare"),
     }
     // SAFETY: as above.
-    unsafe { ffi::sqlite3_result_int(context, c_int::from(compare(pattern, value, escape) == 0)) }
+    unsafe {
+        let differs = match GLOB {
+            true => ffi::sqlite3_strglob(pattern, value),
+            false => ffi::sqlite3_strlike(pattern, value, escape),
+        };
+        ffi::sqlite3_result_int(context, c_int::from(differs == 0));
+    }
 }
 
 /// `instr(X, Y)`: the position of Y in X, from 1, or 0. In bytes for two BLOBs, else in characters.
