@@ -179,7 +179,7 @@ impl<'a> Writer<'a> {
             return Ok(());
         }
         let file = self.jsonl.try_clone().at("open", &path)?;
-        self.state.end = verify::agreement(&file, self.state.end, store).at("read", &path)??;
+        self.state.end = verify::agreement(&file, &path, self.state.end, store)?;
         if self.state.end.bytes < length {
             self.jsonl.set_len(self.state.end.bytes).at("truncate", &path)?;
         }

@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::io::{self, BufRead, Read};
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use super::state::{Place, State};
-use super::{PATIENCE, STATE, base, reader, sealed, was_replaced};
+use super::{PAGE_ROWS, PATIENCE, STATE, base, reader, sealed, was_replaced};
 use crate::error::{IoContext, Result};
 use crate::files::lock::Lock;
 use crate::files::{Access, Files, JSONL};
@@ -82,7 +83,7 @@ fn verify_locked(files: &Files, store: &mut dyn Store, known: Option<State>) -> 
         opened => {
             let file = opened.at("open", &path)?;
             let length = file.metadata().at("look at", &path)?.len();
-            (agreement(&file, start, store).at("read", &path)??, length)
+            (agreement(&file, &path, start, store)?, length)
         }
     };
     if end.bytes < length {
@@ -94,36 +95,33 @@ fn verify_locked(files: &Files, store: &mut dyn Store, known: Option<State>) -> 
     Ok(faults)
 }
 
-/// How far the lines from `start` on are the table's rows after it.
-pub(super) fn agreement(file: &File, start: Place, store: &mut dyn Store) -> io::Result<Result<Place>> {
-    let mut lines = reader(file, start.bytes)?;
+/// How far the lines from `start` on are the table's rows after it. `path` is the file's, for errors.
+pub(super) fn agreement(file: &File, path: &Path, start: Place, store: &mut dyn Store) -> Result<Place> {
+    let mut lines = reader(file, start.bytes).at("read", path)?;
     let mut place = start;
     let (mut line, mut found) = (Vec::new(), Vec::new());
     loop {
-        let (mut rows, mut failed, mut agrees) = (0, None, true);
-        let read = store.read(place.id, i64::MAX, super::PAGE_ROWS, &mut |row| {
+        let (mut agreed, mut failed) = (0, None);
+        store.read(place.id, i64::MAX, PAGE_ROWS, &mut |row| {
             line.clear();
             row.write_line(&mut line);
             found.resize(line.len(), 0);
-            rows += 1;
             match lines.read_exact(&mut found) {
-                Ok(()) => agrees = found == line,
-                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => agrees = false,
-                Err(e) => (failed, agrees) = (Some(e), false),
+                Ok(()) if found == line => {
+                    place.pass(line.len(), row.id);
+                    agreed += 1;
+                    return ControlFlow::Continue(());
+                }
+                Err(e) if e.kind() != io::ErrorKind::UnexpectedEof => failed = Some(e),
+                _ => {}
             }
-            if !agrees {
-                return ControlFlow::Break(());
-            }
-            place.pass(line.len(), row.id);
-            ControlFlow::Continue(())
-        });
+            ControlFlow::Break(())
+        })?;
         if let Some(e) = failed {
-            return Err(e);
+            return Err(e).at("read", path);
         }
-        match read {
-            Err(e) => return Ok(Err(e)),
-            Ok(()) if !agrees || rows < super::PAGE_ROWS => return Ok(Ok(place)),
-            Ok(()) => {}
+        if agreed < PAGE_ROWS {
+            return Ok(place);
         }
     }
 }
