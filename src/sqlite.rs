@@ -304,10 +304,7 @@ fn one(conn: &Connection, sql: &str, with: [impl ToSql; 1]) -> rusqlite::Result<
 
 /// The bytes of a text or BLOB. Other programs may have stored either.
 fn bytes_of(value: ValueRef<'_>) -> Option<&[u8]> {
-    match value {
-        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Some(bytes),
-        ValueRef::Null | ValueRef::Integer(_) | ValueRef::Real(_) => None,
-    }
+    value.as_bytes().ok()
 }
 
 fn text_of(value: ValueRef<'_>) -> Option<String> {

@@ -14,7 +14,7 @@ use super::event::stdin_is_closed;
 use super::progress::Progress;
 use crate::error::Error;
 use crate::files::Files;
-use crate::model::event::{Defaults, InvalidEvent, NewEvent};
+use crate::model::event::{Defaults, InvalidEvent, NewEvent, source_warning};
 
 /// Input from a pipe that is longer than this, in bytes, goes to a file.
 const IN_MEMORY: usize = 4 * 1024 * 1024;
@@ -120,7 +120,7 @@ impl Batch {
                 };
                 let event = event.map_err(|problem| Error::InvalidLine { line: number, problem })?;
                 let Some(event) = event else { continue };
-                if let Some(form) = event.source_warning() {
+                if let Some(form) = source_warning(&event.source) {
                     self.odd_sources.get_or_insert((0, number, form)).0 += 1;
                 }
                 events.push(event);

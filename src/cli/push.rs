@@ -13,7 +13,7 @@ use super::{Globals, environment, event_id, output, signals};
 use crate::error::Error;
 use crate::files::log::log;
 use crate::model::duration;
-use crate::model::event::{Defaults, NewEvent};
+use crate::model::event::{Defaults, NewEvent, source_warning};
 use crate::queue::delivery::Delivery;
 use crate::queue::{PushedEvent, Queue};
 use crate::run::dispatch::Dispatched;
@@ -179,7 +179,7 @@ pub fn store(
     event: &NewEvent<'_>,
     committed: impl FnOnce(i64),
 ) -> Result<(PushedEvent, &'static str)> {
-    if let Some(form) = event.source_warning() {
+    if let Some(form) = source_warning(&event.source) {
         output::warn(format_args!(
             "the source '{}' does not fit the form {form}; stored as it is",
             event.source

@@ -242,11 +242,6 @@ impl<'a> NewEvent<'a> {
             None => Ok(event),
         }
     }
-
-    /// The warning a structured source deserves when it does not fit its form, if any.
-    pub fn source_warning(&self) -> Option<&'static str> {
-        source_warning(&self.source)
-    }
 }
 
 /// serde_json's message without the line number, which is always 1 and would mislead.
