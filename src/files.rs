@@ -25,7 +25,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawMode, Stat};
 use rustix::io::Errno;
 
 pub use self::paths::{absolute, surrounding};
@@ -62,7 +62,7 @@ pub struct Files {
     path: PathBuf,
     dir: Arc<OwnedFd>,
     /// Permission bits for new files.
-    mode: u32,
+    mode: RawMode,
     owner: u32,
     group: u32,
     /// Device and inode of `events.db`.
@@ -89,7 +89,7 @@ impl Files {
             Err(Errno::NOENT) => return Err(missing()),
             Err(e) => return Err(Error::Io { doing: "look at", path: path.join(DB), source: e.into() }),
         };
-        if FileType::from_raw_mode(db.st_mode as _) == FileType::Directory {
+        if FileType::from_raw_mode(db.st_mode) == FileType::Directory {
             return Err(missing());
         }
         refuse_odd(&db).map_err(|source| Error::Io { doing: "use", path: path.join(DB), source })?;
@@ -196,7 +196,7 @@ impl Files {
                 Err(e) => return Err(explained(e)),
             }
             let new = flags | OFlags::CREATE | OFlags::EXCL;
-            match rustix::fs::openat(&dir, name, new, Mode::from_raw_mode(self.mode as _)) {
+            match rustix::fs::openat(&dir, name, new, Mode::from_raw_mode(self.mode)) {
                 Ok(file) => {
                     self.adopt(&file, self.mode);
                     return checked(file);
@@ -220,12 +220,7 @@ impl Files {
     /// Makes a file without a name in a directory of the thread, for reading and writing.
     pub fn make_unnamed_file(&self, dir: impl AsRef<Path>) -> io::Result<File> {
         #[cfg(target_os = "linux")]
-        {
-            use std::os::fd::AsRawFd;
-            let dir = self.open_dir(dir)?;
-            // By its descriptor: by its name, somebody could put a link in its place.
-            tempfile::tempfile_in(format!("/proc/self/fd/{}", dir.as_raw_fd()))
-        }
+        return tempfile::tempfile_in(path_of_open(&self.open_dir(dir)?));
         #[cfg(not(target_os = "linux"))]
         tempfile::tempfile_in(self.path_of(dir))
     }
@@ -236,7 +231,7 @@ impl Files {
         let (dir, name) = self.parent(path)?;
         // Who may read may also enter.
         let mode = self.mode | (self.mode & 0o444) >> 2;
-        match rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(mode as _)) {
+        match rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(mode)) {
             Err(Errno::EXIST) => return Ok(()),
             made => made?,
         }
@@ -346,6 +341,12 @@ pub(crate) fn open_dir(at: impl AsFd, path: &Path, flags: OFlags) -> rustix::io:
     rustix::fs::openat(at, path, flags | access | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
+/// A path to what is open: by its name, somebody could put a link or another file in its place.
+#[cfg(target_os = "linux")]
+fn path_of_open(file: &impl std::os::fd::AsRawFd) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
 /// The device and inode of a file.
 #[allow(clippy::unnecessary_cast, reason = "other systems have other types")]
 pub(crate) fn identity(file: &Stat) -> (u64, u64) {
@@ -359,7 +360,7 @@ fn checked(file: OwnedFd) -> io::Result<File> {
 
 /// Refuses whatever is not a regular file with one name.
 pub(crate) fn refuse_odd(file: &Stat) -> io::Result<()> {
-    let kind = match FileType::from_raw_mode(file.st_mode as _) {
+    let kind = match FileType::from_raw_mode(file.st_mode) {
         FileType::RegularFile if file.st_nlink > 1 => "it has a second name elsewhere (a hard link)",
         FileType::RegularFile => return Ok(()),
         FileType::Symlink => "it is a symbolic link",

@@ -89,15 +89,11 @@ impl Watcher {
     /// Watches one more file from now on, making it first if need be, and returns the watch; `None` where
     /// there are no notices. Keeps no descriptor of the file.
     pub fn add(&self, files: &Files, name: &str) -> Option<i32> {
-        use std::os::fd::AsRawFd;
-
         use rustix::fs::inotify::{WatchFlags, add_watch};
 
         let notices = self.notices.as_ref()?;
         let file = files.open_lock(name).ok()?;
-        // By its descriptor: by its name, somebody could put another file in its place.
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        add_watch(notices, path, WatchFlags::ATTRIB | WatchFlags::MODIFY).ok()
+        add_watch(notices, super::path_of_open(&file), WatchFlags::ATTRIB | WatchFlags::MODIFY).ok()
     }
 
     pub fn remove(&self, watch: i32) {

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use rustix::fs::{FileType, Stat};
+use rustix::fs::{FileType, RawMode, Stat};
 
 use super::{Doctor, Finding};
 use crate::error::IoContext;
@@ -146,14 +146,14 @@ fn surroundings(doctor: &mut Doctor<'_>) {
 }
 
 /// The bits an owner needs: as many as he has on the database itself, which may be for reading only.
-fn needed(found: &Stat, db: &Stat) -> u32 {
+fn needed(found: &Stat, db: &Stat) -> RawMode {
     let write = db.st_mode & 0o200;
     if is_dir(found) { 0o500 | write } else { 0o400 | write }
 }
 
 /// Whether the owner of the database has what an owner would have by these bits. The file may be
 /// another user's, who shares the thread by its group.
-fn owner_may(found: &Stat, db: &Stat, bits: u32) -> bool {
+fn owner_may(found: &Stat, db: &Stat, bits: RawMode) -> bool {
     let bits = match () {
         () if db.st_uid == 0 => return true,
         () if found.st_uid == db.st_uid => bits,
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn an_owner_needs_what_he_has_on_the_database() {
-        let stat = |kind: FileType, mode: u32, user: u32, group: u32| {
+        let stat = |kind: FileType, mode: RawMode, user: u32, group: u32| {
             let mut stat = rustix::fs::stat("/").unwrap();
             (stat.st_mode, stat.st_uid, stat.st_gid) = (kind.as_raw_mode() | mode, user, group);
             stat
