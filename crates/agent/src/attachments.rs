@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_files_of_the_thread_and_of_the_storage_are_handed_out() {
+    fn only_files_of_the_thread_and_of_the_storage_are_passed_on() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path().canonicalize().unwrap();
         let dir = root.join("talk");
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_told_once_with_what_is_known_of_it() {
+    fn a_file_named_twice_is_passed_on_once_with_its_details() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path().canonicalize().unwrap();
         std::fs::create_dir_all(root.join("storage/bucket/x")).unwrap();

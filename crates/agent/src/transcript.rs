@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_fifty_messages_are_told_and_nothing_between_them() {
+    fn the_transcript_has_the_last_fifty_messages_and_nothing_else() {
         let mut events = Vec::new();
         for n in 0..60 {
             let source = if n % 2 == 0 { "external:a" } else { "self" };
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_32_kib_are_told_and_no_character_is_cut() {
+    fn the_transcript_has_at_most_32_kib_and_no_character_is_split() {
         let long = "é".repeat(40_000);
         let events = ["old", &long, "new"].map(|text| NewEvent::message("x", text).unwrap());
         let (_root, mut queue) = talk(&events);

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_character_that_is_cut_waits_for_its_rest() {
+    fn a_split_character_is_held_back_until_complete() {
         let mut stream = Utf8Stream::default();
         assert_eq!(stream.push(b"a\xe2\x82"), "a");
         assert_eq!(stream.push(b"\xac!"), "€!");
@@ -56,7 +56,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_pieces_are_the_whole(
+        fn the_pieces_equal_the_lossy_decoding_of_the_whole(
             bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(0xe2), Just(0x82), Just(0xac)], 0..64),
             cuts in prop::collection::vec(0..8usize, 0..32),
         ) {

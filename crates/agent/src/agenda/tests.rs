@@ -109,7 +109,7 @@ fn now_does_not_interrupt_what_has_not_begun() {
 }
 
 #[test]
-fn what_is_to_resume_gets_its_turn_after_now_and_before_the_others() {
+fn a_resumable_turn_comes_after_now_and_before_the_others() {
     let mut talk = Talk::default();
     let first = talk.say(Message { resume: true, priority: Priority::Later, ..Message::default() });
     talk.begin(first);
@@ -126,7 +126,7 @@ fn what_is_to_resume_gets_its_turn_after_now_and_before_the_others() {
 }
 
 #[test]
-fn a_cancel_ends_what_runs_and_what_waits_and_nothing_else() {
+fn a_cancel_ends_running_and_queued_runs_and_no_others() {
     let mut talk = Talk::default();
     let (done, running) = (talk.message(Priority::Next), talk.message(Priority::Next));
     let (queued, other) = (talk.message(Priority::Next), talk.message(Priority::Next));
@@ -149,7 +149,7 @@ fn a_cancel_ends_what_runs_and_what_waits_and_nothing_else() {
 }
 
 #[test]
-fn a_cancel_does_not_reach_a_later_run_of_the_same_name() {
+fn a_cancel_does_not_apply_to_a_later_run_with_the_same_id() {
     let mut talk = Talk::default();
     let cancelled = talk.cancel(2);
     assert_eq!(cancelled, 1);
@@ -158,7 +158,7 @@ fn a_cancel_does_not_reach_a_later_run_of_the_same_name() {
 }
 
 #[test]
-fn attempts_are_counted_and_given_up() {
+fn a_turn_is_given_up_after_its_last_attempt() {
     let mut talk = Talk::default();
     let id = talk.message(Priority::Next);
     for _ in 0..3 {
@@ -170,7 +170,7 @@ fn attempts_are_counted_and_given_up() {
 }
 
 #[test]
-fn what_has_begun_goes_on_before_what_has_not() {
+fn a_begun_turn_continues_before_others_start() {
     let mut talk = Talk::default();
     let later = talk.message(Priority::Later);
     talk.begin(later);
@@ -200,7 +200,7 @@ fn calls_are_open_until_their_result_or_the_end_of_the_attempt() {
 }
 
 #[test]
-fn the_cursor_moves_over_the_longest_stretch_of_finished_events() {
+fn the_cursor_stops_before_the_oldest_unfinished_message() {
     let mut talk = Talk::default();
     let (later, next) = (talk.message(Priority::Later), talk.message(Priority::Next));
     talk.begin(next);
@@ -216,7 +216,7 @@ fn the_cursor_moves_over_the_longest_stretch_of_finished_events() {
 }
 
 #[test]
-fn an_ending_that_is_not_the_one_under_the_key_ends_nothing() {
+fn an_ending_without_its_key_ends_nothing() {
     let mut talk = Talk::default();
     let id = talk.message(Priority::Next);
     let entry = Entry::Answer { answer: Answer::default(), reply_to: Some(id) };
@@ -290,7 +290,7 @@ fn step(talk: &mut Talk, outcome: Outcome, order: &mut Vec<i64>) -> bool {
 
 proptest! {
     #[test]
-    fn everything_said_ends_and_in_order_within_a_priority(acts in prop::collection::vec(act(), 0..40)) {
+    fn every_message_ends_and_in_order_within_a_priority(acts in prop::collection::vec(act(), 0..40)) {
         let mut talk = Talk::default();
         let (mut said, mut begun) = (Vec::new(), Vec::new());
         for act in acts {

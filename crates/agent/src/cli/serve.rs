@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_a_variable() {
+    fn lines_of_an_env_file_are_parsed() {
         let variable = |line| variable_of(line).map(|(name, value)| format!("{name}|{value}"));
         assert_eq!(variable("KEY=a b#c").as_deref(), Some("KEY|a b#c"));
         assert_eq!(variable("export KEY='a b'").as_deref(), Some("KEY|a b"));

@@ -16,7 +16,7 @@ fn run() -> Run {
 }
 
 #[test]
-fn a_message_reads_back_as_it_was_said() {
+fn a_message_reads_back_as_written() {
     let message = Message {
         content: "hello".into(),
         run_id: Some("run_x".into()),
@@ -101,7 +101,7 @@ fn everything_a_run_writes_reads_back() {
 }
 
 #[test]
-fn only_endings_have_the_key_of_the_end() {
+fn only_endings_have_the_end_key() {
     let ending = |event: NewEvent<'static>| event.idempotency_key.map(|key| key.into_owned());
     for event in [run().answer(&Answer::default()), run().failed("x"), run().cancelled("x")] {
         assert_eq!(read(&event).1.ends(), Some(3));
@@ -114,7 +114,7 @@ fn only_endings_have_the_key_of_the_end() {
 }
 
 #[test]
-fn nobody_but_self_ends_or_starts_a_run() {
+fn only_self_starts_or_ends_a_run() {
     for event in [run().started(1), run().cancelled("x"), run().failed("x"), session("acp", "s")] {
         let theirs = NewEvent { source: "external:web:a:dm:b:c".into(), ..event };
         assert_eq!(read(&theirs).1, Entry::Other);
@@ -122,7 +122,7 @@ fn nobody_but_self_ends_or_starts_a_run() {
 }
 
 #[test]
-fn parts_give_their_text() {
+fn the_text_of_content_parts_is_extracted() {
     assert_eq!(text_of("plain"), "plain");
     assert_eq!(text_of("[1, 2]"), "[1, 2]");
     assert_eq!(text_of("[not json"), "[not json");
@@ -132,7 +132,7 @@ fn parts_give_their_text() {
 
 proptest! {
     #[test]
-    fn no_event_upsets_the_reader(
+    fn no_event_makes_the_parser_panic(
         kind in "message|record",
         source in "self|external:x",
         subtype in proptest::option::of(

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_of_the_protocol_says_so() {
+    fn a_line_that_is_not_part_of_the_protocol_is_an_error() {
         for line in ["hello", "[]", "{}", r#"{"event":"dance"}"#, r#"{"event":"token"}"#, "\u{0}\u{1}"] {
             let said = Ndjson::default().read(format!("{line}\n").as_bytes(), &mut Vec::new());
             assert!(matches!(&said[..], [Said::Done(Done::Broken(_))]), "{line}: {said:?}");

@@ -1,4 +1,4 @@
-//! Agents of the Agent Client Protocol that others wrote, and what theirs do not do.
+//! Agents of the Agent Client Protocol written by others, and one of ours for what theirs do not cover.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -7,11 +7,13 @@ use thread_agent::conversation::Entry;
 
 use crate::harness::Talk;
 
-/// Where the packages of the protocol are: `.ci/run` installs them and says where.
+/// The folder of the protocol's packages, which `.ci/run` installs.
 fn packages() -> Option<PathBuf> {
     let found = std::env::var_os("THREAD_TEST_ACP").map(PathBuf::from);
     if found.is_none() {
-        eprintln!("skipped: THREAD_TEST_ACP does not say where packages of the protocol are (see .ci/run)");
+        eprintln!(
+            "skipped: THREAD_TEST_ACP is not set to the folder of the protocol's packages (see .ci/run)"
+        );
     }
     found
 }
@@ -27,7 +29,7 @@ fn node() -> Option<Vec<String>> {
     Some(vec!["node".to_owned(), packages()?.join(example).display().to_string()])
 }
 
-/// The agent that counts what it was told, with its state in the talk's folder.
+/// Our agent, which counts prompts and stores its state in the test's folder.
 fn counting(talk: &Talk, options: &[&str]) -> Option<Vec<String>> {
     let mut words = python("")?;
     let state = talk.path("state");
@@ -59,7 +61,7 @@ fn the_examples_of_the_python_package_answer() {
     assert_eq!(talk.is_settled(), Ok(()));
 }
 
-/// Waits for the agent's question, and returns it with the choice of that kind.
+/// Waits for a request for permission after that event, and returns its id and its choice of that kind.
 fn asked(talk: &Talk, after: i64, kind: &str) -> (String, String) {
     talk.until("it does not ask", |entries| {
         entries.iter().find_map(|(id, _, entry)| match entry {
@@ -86,7 +88,7 @@ fn the_example_of_the_npm_package_calls_tools_and_asks() {
     let first = talk.say("change it");
     answer_permission(&talk, &asked(&talk, first, "allow_once"));
     assert!(talk.answer(first).ends_with("The changes have been applied."));
-    // Its calls have the same ids in each run.
+    // The agent uses the same call ids in each run.
     let second = talk.say("and again");
     answer_permission(&talk, &asked(&talk, second, "reject_once"));
     assert!(talk.answer(second).ends_with("I'll skip the configuration update."));
@@ -146,8 +148,8 @@ fn now_interrupts_an_agent_by_its_protocol_and_it_keeps_its_memory() {
     assert_eq!(talk.answer(now), "2. now");
 }
 
-/// Says a hundred things to an agent that counts them, through the end of its process and a kill of it;
-/// what it answered to the last.
+/// Sends a hundred messages to our agent, whose process ends once and is killed once on the way. Returns the
+/// answer to the last.
 fn count_to_a_hundred(options: &[&str]) -> Option<String> {
     let talk = Talk::new();
     let agent = counting(&talk, options)?;

@@ -1,5 +1,5 @@
-"""An agent on the Python package of the protocol, for what its own examples do not do: it can be loaded,
-counts what it was told, and hears a cancel. Usage: acp_agent.py STATE_DIR [--no-load] [--forgetful]"""
+"""An agent that uses the protocol's Python package, for what the package's examples do not cover: it loads
+sessions, counts prompts, and can be cancelled. Usage: acp_agent.py STATE_DIR [--no-load] [--forgetful]"""
 
 import asyncio
 import pathlib
@@ -35,7 +35,7 @@ class Counting(acp.Agent):
     async def load_session(self, cwd, session_id, **_):
         if not FORGETS:
             self.counts[session_id] = int((STATE / session_id).read_text())
-        await self.say(session_id, "what was said before, which nobody is to hear again")
+        await self.say(session_id, "the history of the session, which must not be pushed again")
         return schema.LoadSessionResponse()
 
     async def say(self, session, text):
@@ -45,7 +45,7 @@ class Counting(acp.Agent):
         self.cancelled.clear()
         before, text = [block.text for block in prompt[:-1]], prompt[-1].text
         if before and not FORGETS:
-            # The last number that it gave, in what it is told of the session that is gone.
+            # The last count in the transcript of the lost session.
             self.counts[session_id] = max([int(n) for n in re.findall(r"^(\d+)\. ", before[0], re.M)] or [0])
         count = self.counts[session_id] = self.counts.get(session_id, 0) + 1
         (STATE / session_id).write_text(str(count))

@@ -1,10 +1,10 @@
-//! Files that come with a message.
+//! Files attached to a message.
 
 use std::path::PathBuf;
 
 use crate::harness::Talk;
 
-/// A file as a gateway stores it beside the sessions, and the message that it comes with.
+/// A conversation, a file stored as by a gateway, and the metadata of a message that it is attached to.
 fn talk_with_picture() -> (Talk, PathBuf, String) {
     let talk = Talk::new();
     std::fs::create_dir_all(talk.path("storage/attachments/1")).unwrap();
@@ -21,7 +21,7 @@ const CONTENT: &str = r#"[{"type":"text","text":"what is this?"},
     {"type":"binary","mimeType":"image/png","url":"http://127.0.0.1/storage/v1/object/sign/attachments/1/a.png"}]"#;
 
 #[test]
-fn a_program_that_is_run_for_each_message_is_told_paths() {
+fn an_exec_program_gets_the_paths_of_attachments() {
     let (talk, file, metadata) = talk_with_picture();
     talk.install(
         &["--attempts", "1"],
@@ -36,7 +36,7 @@ fn a_program_that_is_run_for_each_message_is_told_paths() {
 }
 
 #[test]
-fn a_program_that_speaks_lines_of_json_is_told_paths() {
+fn an_ndjson_program_gets_the_paths_of_attachments() {
     let (talk, file, metadata) = talk_with_picture();
     let script = "while IFS= read -r x; do printf '%s\\n' \"$x\" >>got; echo '{\"event\":\"final\"}'; done";
     talk.install(&["--protocol", "ndjson"], &["sh", "-c", script]);
@@ -50,7 +50,7 @@ fn a_program_that_speaks_lines_of_json_is_told_paths() {
 }
 
 #[test]
-fn an_agent_of_the_protocol_gets_what_it_takes_or_a_link() {
+fn an_acp_agent_gets_files_that_it_supports_or_links() {
     for (takes, kind) in [("{}", "resource_link"), (r#"{"promptCapabilities":{"image":true}}"#, "image")] {
         let (talk, file, metadata) = talk_with_picture();
         let script = format!(

@@ -1,12 +1,12 @@
-//! A disk that is full for a while.
+//! Disks that are full for a while, or slow.
 
 use crate::harness::{Talk, lacks};
 
-/// A thread on a disk of 4 MB.
+/// Script that creates a thread on a disk of 4 MB.
 const PREPARE: &str = "mkdir disk; mount -t tmpfs -o size=4m tmpfs disk; export THREAD_DIR=$PWD/disk/talk; set -e; \
                        thread init $THREAD_DIR;";
 
-/// A folder, if small disks can be mounted there.
+/// A conversation; `None` if this machine cannot mount a small disk.
 fn with_small_disk() -> Option<Talk> {
     let talk = Talk::new();
     let mounted = !lacks("unshare") && talk.sh("unshare -rm mount -t tmpfs tmpfs /mnt").code == 0;
@@ -16,16 +16,16 @@ fn with_small_disk() -> Option<Talk> {
     mounted.then_some(talk)
 }
 
-/// Runs a script where it may mount.
+/// Runs a script in a mount namespace of its own.
 fn run(talk: &Talk, script: &str) {
     let ran = talk.command("unshare").args(["-rm", "sh", "-c", script]).output().unwrap();
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
 }
 
 #[test]
-fn whoever_speaks_while_nothing_can_be_stored_is_not_quiet() {
+fn a_program_that_prints_while_the_disk_is_full_is_not_quiet() {
     let Some(talk) = with_small_disk() else { return };
-    // It says something all the time; the disk is full for longer than it may be quiet.
+    // The program prints all the time; the disk is full for longer than it may be quiet.
     talk.write(
         "agent.sh",
         "read x; dd if=/dev/zero of=disk/fill bs=4k 2>/dev/null; (sleep 4; rm disk/fill) >/dev/null &\n\
@@ -41,9 +41,9 @@ fn whoever_speaks_while_nothing_can_be_stored_is_not_quiet() {
 }
 
 #[test]
-fn what_cannot_be_stored_is_kept_until_there_is_space() {
+fn events_that_cannot_be_stored_are_kept_until_there_is_space() {
     let Some(talk) = with_small_disk() else { return };
-    // The program fills the disk, says more than fits, and makes room after a while.
+    // The program fills the disk, prints more than fits, and frees the space after a while.
     talk.write(
         "agent.sh",
         "read x; dd if=/dev/zero of=disk/fill bs=4k 2>/dev/null; head -c 300000 /dev/zero | tr '\\0' x\n\
@@ -65,13 +65,14 @@ fn what_cannot_be_stored_is_kept_until_there_is_space() {
 #[test]
 fn a_slow_disk_cuts_no_answer_short() {
     let talk = Talk::new();
-    if lacks("strace") || talk.sh("strace -o trial true").code != 0 {
+    if lacks("strace") || talk.sh("strace -o strace.out true").code != 0 {
         eprintln!("skipped: no disk can be made slow here");
         return;
     }
-    // A sync takes longer than another process may keep the stdout of a program that has ended.
+    // A sync takes longer than the wait for output after the program has exited.
     talk.write("agent.sh", "head -c 300000 /dev/zero | tr '\\0' x");
-    let slow = "strace -f -o trial -e trace=fdatasync,fsync -e inject=fdatasync,fsync:delay_enter=2200000";
+    let slow =
+        "strace -f -o strace.out -e trace=fdatasync,fsync -e inject=fdatasync,fsync:delay_enter=2200000";
     let handler = format!("{slow} thread agent -- sh agent.sh");
     let filter = "type = 'message' AND source <> 'self'";
     talk.thread(&["subscribe", "--consumer", "agent", "--filter", filter, "--handler", &handler]).ok();

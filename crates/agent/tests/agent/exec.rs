@@ -51,7 +51,7 @@ fn a_character_that_comes_in_two_reads_is_whole() {
 }
 
 #[test]
-fn the_program_is_told_whom_it_works_for_and_no_secret_of_ours() {
+fn the_program_gets_its_environment_but_no_secrets_and_no_lock() {
     let talk = Talk::new();
     let keys = talk.write("keys.env", "# for the agent\nexport API_KEY='a b'\n");
     let script = "echo $THREAD_DIR $THREAD_RUN_ID $THREAD_EVENT_ID $API_KEY $THREAD_TOKEN; ls -l /proc/self/fd | \
@@ -114,7 +114,7 @@ fn an_answer_of_more_than_16_mib_is_an_error_and_a_gigabyte_is_not_waited_for() 
 }
 
 #[test]
-fn binary_output_is_kept_as_far_as_it_is_text() {
+fn invalid_utf8_in_output_becomes_replacement_characters() {
     let talk = Talk::with(&[], &["sh", "-c", r"printf 'a\000\377\376z'"]);
     let id = talk.say("x");
     assert_eq!(talk.answer(id), "a\0\u{fffd}\u{fffd}z");
@@ -140,7 +140,7 @@ fn a_flood_of_stderr_fills_neither_log_nor_memory() {
 }
 
 #[test]
-fn what_a_program_leaves_in_the_background_keeps_nobody_waiting() {
+fn background_processes_of_a_program_delay_nothing() {
     let talk = Talk::with(&["--idle", "0s"], &["sh", "-c", "sleep 1000 & echo started"]);
     let id = talk.say("x");
     assert_eq!(talk.answer(id), "started\n");

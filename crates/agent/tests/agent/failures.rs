@@ -1,4 +1,4 @@
-//! What follows when something dies: each row of the table, killed for real.
+//! What happens when a process dies. Each test kills one kind of process for real.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,9 +8,9 @@ use thread_agent::conversation::Entry;
 use thread_agent::marked::Mark;
 
 use crate::harness::{PATIENCE, Talk};
-use crate::sub_agents::{WORKS, at_work, nothing_lives_on, parent, results};
+use crate::sub_agents::{WORKS, at_work, nothing_is_left_running, parent, results};
 
-/// How often each row is tried.
+/// How often each test repeats itself.
 pub fn times() -> usize {
     match std::env::var("THREAD_FAULTS").as_deref() {
         Ok("long") => 50,
@@ -18,7 +18,7 @@ pub fn times() -> usize {
     }
 }
 
-/// Kills these; there must be some.
+/// Kills these processes; panics if there are none.
 #[track_caller]
 fn kill(pids: impl IntoIterator<Item = u32>) {
     let killed = pids
@@ -27,13 +27,13 @@ fn kill(pids: impl IntoIterator<Item = u32>) {
     assert!(killed.count() > 0, "there was nothing to kill");
 }
 
-/// Kills the agent program of a thread, with all that works for it.
+/// Kills the agent program of a thread and everything it has started.
 #[track_caller]
 fn kill_marked(dir: &Path) {
     kill(Mark::thread(dir).processes());
 }
 
-/// Kills the processes of a thread whose words have this.
+/// Kills the processes of a thread whose command line contains `words`.
 #[track_caller]
 pub fn kill_with(talk: &Talk, dir: &Path, words: &str) {
     let told = format!("THREAD_DIR={}", dir.display());
@@ -46,11 +46,12 @@ pub fn kill_with(talk: &Talk, dir: &Path, words: &str) {
     kill(everything.filter(|(pid, line)| line.contains(words) && is_of(*pid, line)).map(|(pid, _)| pid));
 }
 
-/// The adapter of a thread.
+/// What only the command line of an adapter contains.
 const ADAPTER: &str = "/thread-agent\0--protocol";
+/// What only the command line of a supervisor contains.
 const SUPERVISOR: &str = "\0_supervise\0";
 
-/// Waits until it is so.
+/// Waits until `is_so` returns true.
 fn until(what: &str, talk: &Talk, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so() {
@@ -59,7 +60,7 @@ fn until(what: &str, talk: &Talk, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits for the ending of a message, as somebody does who pushes or dispatches now and then.
+/// Waits for the ending of a message, and dispatches meanwhile, as later pushes would.
 fn ending_by_dispatch(talk: &Talk, id: i64) -> Entry {
     talk.until("it is not answered", |entries| {
         let ended = entries.iter().find(|(.., entry)| entry.ends() == Some(id));
@@ -70,13 +71,13 @@ fn ending_by_dispatch(talk: &Talk, id: i64) -> Entry {
     })
 }
 
-/// How many attempts a message had.
+/// How many attempts a message has had.
 fn attempts(talk: &Talk, id: i64) -> usize {
     let begins = |entry: &Entry| matches!(entry, Entry::RunStarted { reply_to, .. } if *reply_to == id);
     talk.entries().iter().filter(|(.., entry)| begins(entry)).count()
 }
 
-/// A living agent with a tool that is a process: says how its work ended.
+/// A persistent agent whose tool is a process: it answers with the tool's exit code.
 const WITH_TOOL: &str = r#"while IFS= read -r x; do
     echo '{"event":"tool_call","call_id":"c","name":"work"}'
     sh -c 'echo $$ >tool.new; mv tool.new tool; exec sleep 1000' 2>/dev/null
@@ -99,7 +100,7 @@ fn a_tool_whose_process_dies_is_an_error_and_the_run_goes_on() {
     }
     assert_eq!(results(&talk), vec![Err("exit code 137".to_owned()); times()]);
     assert_eq!(talk.is_settled(), Ok(()));
-    nothing_lives_on(&talk);
+    nothing_is_left_running(&talk);
 }
 
 #[test]
@@ -112,11 +113,11 @@ fn a_tool_that_waits_for_a_sub_agent_and_dies_is_an_error_and_the_run_goes_on() 
         assert_eq!(talk.answer(id), "no answer\n", "round {round}");
         assert_eq!(attempts(&talk, id), 1, "round {round}");
         assert_eq!(talk.is_settled(), Ok(()), "round {round}");
-        nothing_lives_on(&talk);
+        nothing_is_left_running(&talk);
     }
 }
 
-/// What a sub-agent's death means to its parent.
+/// Kills something of a sub-agent; its call must fail and its parent go on.
 fn a_dead_sub_agent_is_an_error(kill: impl Fn(&Talk, &Path)) {
     for round in 0..times() {
         let talk = parent(WORKS);
@@ -128,7 +129,7 @@ fn a_dead_sub_agent_is_an_error(kill: impl Fn(&Talk, &Path)) {
         assert!(matches!(&results[..], [Err(_)]), "round {round}: {results:?}");
         assert_eq!(attempts(&talk, id), 1, "round {round}");
         assert_eq!(talk.is_settled(), Ok(()), "round {round}");
-        nothing_lives_on(&talk);
+        nothing_is_left_running(&talk);
     }
 }
 
@@ -142,8 +143,8 @@ fn a_sub_agent_whose_adapter_dies_is_an_error_and_the_parent_goes_on() {
     a_dead_sub_agent_is_an_error(|talk, dir| kill_with(talk, dir, ADAPTER));
 }
 
-/// What follows when an agent at work with a sub-agent dies: all it began is closed and ended, and the next
-/// attempt answers.
+/// Kills something of an agent that waits for a sub-agent: its call must be closed, the sub-agent ended, and
+/// the next attempt answer.
 fn a_dead_agent_is_tried_again(kill: impl Fn(&Talk)) {
     for round in 0..times() {
         let talk = Talk::new();
@@ -165,7 +166,7 @@ fn a_dead_agent_is_tried_again(kill: impl Fn(&Talk)) {
         assert!(matches!(&results(&talk)[..], [Err(_)]), "round {round}: {:?}", results(&talk));
         assert_eq!(talk.is_settled(), Ok(()), "round {round}");
         until("the sub-agent works on", &talk, || Mark::thread(&dir).processes().is_empty());
-        nothing_lives_on(&talk);
+        nothing_is_left_running(&talk);
     }
 }
 
@@ -201,7 +202,7 @@ fn a_supervisor_that_dies_disturbs_no_run_and_the_next_push_goes_on() {
         talk.write("go", "");
         assert_eq!(talk.answer(long), "begun\nlong\n", "round {round}");
         assert_eq!(talk.answer(meanwhile), "meanwhile\n", "round {round}");
-        // Nobody stands beside the consumer now, and nobody has recorded the end.
+        // No supervisor is left, so the end of the handler's run is not recorded.
         until("the adapter stays", &talk, || talk.everything().is_empty());
         let after = talk.say("after");
         assert_eq!(talk.answer(after), "after\n", "round {round}");
@@ -209,13 +210,13 @@ fn a_supervisor_that_dies_disturbs_no_run_and_the_next_push_goes_on() {
         talk.until_idle();
         assert_eq!(talk.cursor(), after, "round {round}");
         assert_eq!(talk.is_settled(), Ok(()), "round {round}");
-        nothing_lives_on(&talk);
+        nothing_is_left_running(&talk);
     }
 }
 
 #[test]
-fn when_everything_of_one_session_dies_no_other_notices() {
-    // Both are at work with a sub-agent.
+fn killing_all_processes_of_one_session_does_not_affect_another() {
+    // Both wait for a sub-agent.
     let sub = "read x; echo begun; until [ -e go ]; do sleep 0.02; done; echo $x";
     for round in 0..times() {
         let [mut dies, mut lives] = [parent(sub), parent(sub)];
@@ -225,7 +226,7 @@ fn when_everything_of_one_session_dies_no_other_notices() {
         let (lost, kept) = (dies.say("lost"), lives.say("kept"));
         at_work(&dies);
         at_work(&lives);
-        // The adapters, of the agent and its sub-agent, and the tool between them.
+        // The adapters of the agent and of its sub-agent, and the tool between them.
         let adapters = || -> Vec<u32> {
             let is_one = |line: &str| line.contains(ADAPTER) || line.contains("agent\0run\0");
             lives.everything().into_iter().filter(|(_, line)| is_one(line)).map(|(pid, _)| pid).collect()
@@ -247,7 +248,7 @@ fn when_everything_of_one_session_dies_no_other_notices() {
             "round {round}"
         );
         assert_eq!(lives.is_settled(), Ok(()), "round {round}");
-        // Nothing is lost of the one that died, either.
+        // The session that died has lost nothing, either.
         dies.write("go", "");
         let ending = ending_by_dispatch(&dies, lost);
         assert!(
@@ -256,7 +257,7 @@ fn when_everything_of_one_session_dies_no_other_notices() {
         );
         assert_eq!(attempts(&dies, lost), 2, "round {round}");
         assert_eq!(dies.is_settled(), Ok(()), "round {round}");
-        nothing_lives_on(&dies);
-        nothing_lives_on(&lives);
+        nothing_is_left_running(&dies);
+        nothing_is_left_running(&lives);
     }
 }

@@ -1,5 +1,5 @@
-//! What every test stands on: a folder with a thread in it, the real programs, and ways to wait for what
-//! the conversation says. Set-up lives here; facts live in the tests.
+//! Set-up for all tests: a folder with a thread in it, the real programs, and ways to wait for events. What
+//! is true or false is asserted in the tests.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -13,7 +13,7 @@ use thread_agent::marked::Mark;
 /// How long anything may take before a test gives up on it. Generous: machines are busy.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Who speaks, unless a test says otherwise.
+/// The default source of messages.
 pub const ADA: &str = "external:web:main:dm:default:ada";
 
 /// A conversation in a folder of its own.
@@ -29,7 +29,7 @@ pub struct Ran {
     pub code: i32,
 }
 
-/// The programs stand beside one another.
+/// The folder of the programs, which are built into the same one.
 fn programs() -> PathBuf {
     let dir = Path::new(env!("CARGO_BIN_EXE_thread-agent")).parent().unwrap().to_owned();
     assert!(dir.join("thread").exists(), "build the whole workspace first: cargo build --workspace");
@@ -51,7 +51,7 @@ impl Talk {
         Talk { root }
     }
 
-    /// A thread with this agent, which ends soon after it has nothing to do.
+    /// A thread with this agent installed.
     pub fn with(options: &[&str], program: &[&str]) -> Talk {
         let talk = Talk::new();
         talk.install(options, program);
@@ -84,7 +84,7 @@ impl Talk {
         path.to_str().unwrap().to_owned()
     }
 
-    /// Runs `thread` with these words, in the folder, for this thread.
+    /// Runs `thread` with these arguments, in the folder, for this thread.
     pub fn thread(&self, words: &[&str]) -> Ran {
         self.run(self.command("thread").args(words))
     }
@@ -120,7 +120,7 @@ impl Talk {
         Ran { stdout: text(stdout), stderr: text(stderr), code: status.code().unwrap_or(-1) }
     }
 
-    /// Somebody speaks; the event's id.
+    /// Pushes a message, and returns its id.
     pub fn say(&self, text: &str) -> i64 {
         self.say_with(text, "{}")
     }
@@ -146,7 +146,7 @@ impl Talk {
         self.queue().read(After(0), None).unwrap()
     }
 
-    /// All events as a conversation, with their ids and runs.
+    /// All events, parsed, with their ids and run ids.
     pub fn entries(&self) -> Vec<(i64, Option<String>, Entry)> {
         let entry = |event: &Event| {
             let (run_id, entry) = Entry::of(event);
@@ -155,7 +155,7 @@ impl Talk {
         self.events().iter().map(entry).collect()
     }
 
-    /// Waits until the conversation is so.
+    /// Waits until `is_so` returns something about the conversation.
     pub fn until<T>(
         &self,
         what: &str,
@@ -175,14 +175,14 @@ impl Talk {
         }
     }
 
-    /// Waits for the ending of what was said with that id.
+    /// Waits for the ending of the run of that message.
     pub fn ending(&self, of: i64) -> Entry {
         self.until(&format!("event {of} has no ending"), |entries| {
             entries.iter().find(|(.., entry)| entry.ends() == Some(of)).map(|(.., entry)| entry.clone())
         })
     }
 
-    /// Waits for the answer to what was said with that id.
+    /// Waits for the answer to that message.
     pub fn answer(&self, to: i64) -> String {
         match self.ending(to) {
             Entry::Answer { answer, .. } => answer.content,
@@ -190,7 +190,7 @@ impl Talk {
         }
     }
 
-    /// Waits for an attempt to answer it to begin.
+    /// Waits until an attempt to answer that message has begun, and returns the id of that event.
     pub fn begun(&self, to: i64) -> i64 {
         self.until(&format!("no run of event {to} began"), |entries| {
             let begins =
@@ -199,7 +199,7 @@ impl Talk {
         })
     }
 
-    /// What the tokens of a run say together.
+    /// The texts of a run's tokens, in order.
     pub fn tokens(&self, run_id: &str) -> Vec<String> {
         let of_run = |(_, run, entry): (i64, Option<String>, Entry)| match entry {
             Entry::Token { text, .. } if run.as_deref() == Some(run_id) => Some(text),
@@ -227,7 +227,7 @@ impl Talk {
         Mark::thread(self.queue().path()).processes()
     }
 
-    /// Whatever runs for this thread or one below it: pids, and their words with a NUL after each.
+    /// All processes for this thread or one below it: pids and command lines, with a NUL after each word.
     pub fn everything(&self) -> Vec<(u32, String)> {
         let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -245,12 +245,12 @@ impl Talk {
             .collect()
     }
 
-    /// What may explain a failure.
+    /// The logs, for the message of a failed test.
     pub fn log(&self) -> String {
         format!("{}\n{}", self.read("talk/logs/thread.log"), self.read("talk/logs/handlers/agent.log"))
     }
 
-    /// Every message has one ending and no call is open.
+    /// Whether every message has one ending and no call is open; if not, why.
     pub fn is_settled(&self) -> Result<(), String> {
         let entries = self.entries();
         for (id, _, entry) in &entries {
@@ -308,7 +308,7 @@ impl Ran {
         self.stdout
     }
 
-    /// What it said on stderr; it must have ended so.
+    /// Its stderr; it must have ended with this exit code.
     #[track_caller]
     pub fn fails(self, code: i32) -> String {
         assert_eq!(self.code, code, "{self:?}");
@@ -317,7 +317,7 @@ impl Ran {
     }
 }
 
-/// Says that a test is skipped because the machine lacks something; whether it does.
+/// Whether the machine lacks a program; if so, says that the test is skipped.
 pub fn lacks(program: &str) -> bool {
     let missing = thread_agent::launcher::on_path(program).is_none();
     if missing {

@@ -1,9 +1,9 @@
-//! `thread agent install`, and how failures are told.
+//! `thread agent install`, and how failures are reported.
 
 use crate::harness::Talk;
 
 #[test]
-fn the_subscription_is_one_for_agents() {
+fn install_subscribes_the_adapter() {
     let talk = Talk::new();
     let printed =
         talk.thread(&["agent", "install", "--json", "--protocol", "ndjson", "--", "my agent", "-x"]).ok();
@@ -31,7 +31,7 @@ fn cron_starts_the_agent_with_the_path_of_the_installation() {
     let agent = talk.write("bin/my-agent", "#!/bin/sh\nprintf 'mine: '; cat\n");
     talk.sh(&format!("chmod 755 {agent}")).ok();
     talk.sh("PATH=$PWD/bin:$PATH thread agent install -- my-agent").ok();
-    // As cron would: hardly any environment.
+    // Hardly any environment, as from cron.
     let thread = talk.sh("command -v thread").ok();
     let push = format!(
         "env -i PATH=/usr/bin:/bin {} push -t talk --source internal:dm:default:cron --type message \
@@ -50,7 +50,7 @@ fn on_path(talk: &Talk, name: &str, script: &str) {
 }
 
 #[test]
-fn a_subscription_by_hand_is_one_like_others() {
+fn an_agent_can_be_subscribed_by_hand() {
     let talk = Talk::new();
     on_path(&talk, "my-agent", crate::usage::ACP);
     let subscribe = r#"PATH=$PWD/bin:$PATH; thread subscribe --consumer agent \
@@ -64,7 +64,7 @@ fn a_subscription_by_hand_is_one_like_others() {
 }
 
 #[test]
-fn a_sub_agent_is_by_default_what_its_parent_is_however_subscribed() {
+fn a_sub_agent_runs_its_parents_program_by_default_also_if_subscribed_by_hand() {
     let talk = Talk::new();
     let handler =
         r#"thread agent -- sh -c 'case $THREAD_DIR in */agents/*) tr a-z A-Z;; *) thread agent run;; esac'"#;
@@ -77,7 +77,7 @@ fn a_sub_agent_is_by_default_what_its_parent_is_however_subscribed() {
 }
 
 #[test]
-fn the_thread_is_the_one_that_is_named_or_the_one_around() {
+fn the_thread_is_the_named_one_or_the_one_around() {
     let talk = Talk::new();
     let inside = "unset THREAD_DIR; cd talk/logs;";
     talk.sh(&format!("{inside} thread agent install -- cat")).ok();
@@ -93,7 +93,7 @@ fn the_thread_is_the_one_that_is_named_or_the_one_around() {
 }
 
 #[test]
-fn whoever_asks_gets_the_answer_of_the_agent() {
+fn thread_ask_prints_the_answer_of_the_agent() {
     let script =
         "read x; case $x in bad) echo broken >&2; exit 3;; long) sleep 1000;; *) echo \"you said $x\";; esac";
     let talk = Talk::with(&["--attempts", "1"], &["sh", "-c", script]);

@@ -1,4 +1,4 @@
-//! Whatever is killed, and whenever: each message ends once, in order, and nothing lives on.
+//! Whatever is killed, at any moment: each message ends once, in order, and no process is left.
 
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use thread_agent::conversation::{Entry, Priority};
 
 use crate::harness::{ADA, PATIENCE, Talk, fixture};
 
-/// Short in the suite, long where there is time.
+/// Few in the suite, many in the long form.
 fn rounds() -> u64 {
     match std::env::var("THREAD_FAULTS").as_deref() {
         Ok("long") => 300,
@@ -15,7 +15,7 @@ fn rounds() -> u64 {
     }
 }
 
-/// Numbers that look random, and can be had again: the seed is printed.
+/// Pseudo-random numbers. The seed is printed, so that a run can be repeated.
 struct Dice(u64);
 
 impl Dice {
@@ -27,7 +27,7 @@ impl Dice {
         Dice(seed)
     }
 
-    /// Less than `sides`.
+    /// Returns a number less than `sides`.
     fn roll(&mut self, sides: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -36,7 +36,7 @@ impl Dice {
     }
 }
 
-/// An agent whose supervisor does not wait long between attempts.
+/// Installs an agent whose consumer has a short backoff and a high limit of attempts.
 fn impatient(talk: &Talk) {
     talk.install(&["--protocol", "ndjson", "--idle", "300ms"], &[&fixture(), "README"]);
     let info: serde_json::Value = serde_json::from_str(&talk.thread(&["info", "--json"]).ok()).unwrap();
@@ -116,7 +116,7 @@ fn each_message_ends_once_whatever_is_killed() {
     let end = Instant::now() + PATIENCE + Duration::from_secs(rounds());
     while let Err(why) = talk.is_settled() {
         assert!(Instant::now() < end, "{why}\n{}", talk.log());
-        // What a killed supervisor or pusher left is settled by the next dispatch.
+        // The next dispatch continues what a killed supervisor or pusher left.
         talk.thread(&["dispatch"]).ok();
         std::thread::sleep(Duration::from_millis(200));
     }
@@ -141,7 +141,7 @@ fn each_message_ends_once_whatever_is_killed() {
     }
     talk.thread(&["dispatch"]).ok();
     while !talk.everything().is_empty() {
-        assert!(Instant::now() < end, "these live on: {:?}", talk.everything());
+        assert!(Instant::now() < end, "still running: {:?}", talk.everything());
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(talk.is_settled(), Ok(()));

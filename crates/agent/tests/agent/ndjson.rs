@@ -1,11 +1,11 @@
-//! Programs that are kept between messages, and speak lines of JSON.
+//! Persistent programs that speak lines of JSON.
 
 use thread_agent::conversation::Entry;
 
 use crate::harness::{Talk, fixture};
 
 #[test]
-fn a_program_is_kept_and_remembers() {
+fn a_program_keeps_running_and_remembers() {
     let talk = Talk::with(&["--protocol", "ndjson"], &[&fixture(), "README"]);
     talk.write("README", "a lock\nno key\nanother lock\n");
     let (first, second, third) = (talk.say("find lock"), talk.say("hello"), talk.say("who"));
@@ -19,7 +19,8 @@ fn a_program_is_kept_and_remembers() {
     assert_eq!(talk.is_settled(), Ok(()));
 }
 
-/// Says a hundred things, through the end of the program and a kill of it; what it answered to the last.
+/// Sends a hundred messages to a program whose process ends once and is killed once on the way. Returns the
+/// answer to the last.
 fn count_to_a_hundred(option: &str) -> String {
     let talk = Talk::with(&["--protocol", "ndjson", "--idle", "1s"], &[&fixture(), option]);
     let mut answer = String::new();
@@ -46,7 +47,7 @@ fn its_memory_outlives_its_process_by_the_transcript() {
 }
 
 #[test]
-fn a_program_that_is_interrupted_and_listens_is_kept() {
+fn a_program_that_handles_int_keeps_running_after_an_interruption() {
     let talk = Talk::with(&["--protocol", "ndjson"], &[&fixture()]);
     let long = talk.say(&format!("slowly {}", "word ".repeat(1000)));
     let run = format!("run_{long}");
@@ -75,7 +76,7 @@ fn calls_that_are_open_when_the_program_dies_get_an_error() {
 
 #[test]
 fn no_result_comes_without_its_call() {
-    // The call comes after the interruption, and so is not told; nor is its result.
+    // The call comes after the interruption, so neither it nor its result is pushed.
     let script = r#"trap 'echo "{\"event\":\"tool_call\",\"call_id\":\"late\"}"
         echo "{\"event\":\"tool_result\",\"call_id\":\"late\"}"; echo "{\"event\":\"error\",\"error\":\"x\"}"' INT
         read x; echo '{"event":"tool_result","call_id":"alone","result":1}'

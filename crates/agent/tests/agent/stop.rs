@@ -1,13 +1,13 @@
-//! `thread agent stop`, and what hides from whoever ends it.
+//! `thread agent stop`, and processes that are hard to find.
 
 use thread_agent::conversation::Entry;
 
 use crate::failures::{kill_with, times};
 use crate::harness::Talk;
-use crate::sub_agents::{WORKS, at_work, nothing_lives_on, parent, results};
+use crate::sub_agents::{WORKS, at_work, nothing_is_left_running, parent, results};
 
 #[test]
-fn stop_leaves_no_process_also_of_those_that_left_their_session() {
+fn stop_ends_also_processes_that_left_their_session() {
     for _ in 0..times() {
         let leaver = "setsid sh -c 'trap \"\" INT TERM HUP; setsid sleep 1000 & sleep 1000' & ";
         let talk = parent(&format!("{leaver} {WORKS}"));
@@ -25,11 +25,11 @@ fn stop_leaves_no_process_also_of_those_that_left_their_session() {
     }
 }
 
-/// Leaves its session and forgets who it is, with the number of its process in a file.
+/// Starts a process that leaves its session and clears its environment. A file is named after its pid.
 const HIDES: &str = "mkdir -p hidden; env -i PATH=$PATH setsid sh -c 'trap \"\" INT TERM HUP; echo $$ >hidden/$$; exec sleep 1000' & \
                      until [ -e hidden/$! ]; do sleep 0.01; done; ";
 
-/// Those that hide and still run.
+/// The pids of those that still run.
 fn hidden(talk: &Talk) -> Vec<String> {
     let files = std::fs::read_dir(talk.path("hidden")).into_iter().flatten().flatten();
     let pids = files.map(|file| file.file_name().into_string().unwrap());
@@ -39,8 +39,8 @@ fn hidden(talk: &Talk) -> Vec<String> {
 }
 
 #[test]
-fn stop_finds_also_what_hides() {
-    // In the background of an agent, of a sub-agent, and of a run that is over.
+fn stop_ends_also_processes_that_cleared_their_environment() {
+    // Left in the background by an agent, by a sub-agent, and by a run that is over.
     let talk = Talk::new();
     let sub = talk.write("sub.sh", &format!("{HIDES} {WORKS}"));
     let script = format!("read x; {HIDES} case $x in work) echo task | thread agent run -- sh {sub};; esac");
@@ -56,7 +56,7 @@ fn stop_finds_also_what_hides() {
 }
 
 #[test]
-fn what_a_failed_attempt_hides_is_ended_and_what_an_answer_leaves_is_not() {
+fn hidden_processes_of_a_failed_attempt_are_killed_and_those_of_an_answered_one_are_not() {
     for options in [&[][..], &["--protocol", "ndjson"]] {
         let talk = Talk::new();
         let done = match options {
@@ -74,7 +74,7 @@ fn what_a_failed_attempt_hides_is_ended_and_what_an_answer_leaves_is_not() {
         assert_eq!(left.len(), 1);
         let second = talk.say("fails");
         assert!(matches!(talk.ending(second), Entry::Error { .. }));
-        // All that a program which is kept has started belongs to it.
+        // What a persistent program has started is ended with it.
         assert_eq!(hidden(&talk), if options.is_empty() { left } else { Vec::new() });
         talk.thread(&["agent", "stop"]).ok();
         assert_eq!(hidden(&talk), Vec::<String>::new());
@@ -82,7 +82,7 @@ fn what_a_failed_attempt_hides_is_ended_and_what_an_answer_leaves_is_not() {
 }
 
 #[test]
-fn what_a_killed_adapter_leaves_hidden_is_ended_by_the_next() {
+fn the_next_adapter_kills_hidden_processes_of_a_killed_one() {
     let talk = Talk::new();
     let script = format!(
         "read x; if mkdir once 2>/dev/null; then {HIDES} echo begun; sleep 1000; else ls hidden | wc -l; fi"
@@ -95,14 +95,14 @@ fn what_a_killed_adapter_leaves_hidden_is_ended_by_the_next() {
     kill_with(&talk, &talk.dir(), "/thread-agent\0--protocol");
     assert_eq!(talk.answer(id).trim(), "1");
     assert_eq!(hidden(&talk), Vec::<String>::new());
-    nothing_lives_on(&talk);
+    nothing_is_left_running(&talk);
 }
 
 #[test]
-fn stop_ends_also_what_is_started_again_meanwhile() {
+fn stop_ends_also_agents_that_are_started_again_meanwhile() {
     for _ in 0..times() {
         let talk = Talk::new();
-        // Each sub-agent's report is a message that starts the next.
+        // Each sub-agent's report is a message that starts the next sub-agent.
         let script = "read x; case $THREAD_DIR in */agents/*) echo again;; *) echo $x | thread agent run --background;; esac";
         talk.install(&["--idle", "0s"], &["sh", "-c", script]);
         talk.say("hello");

@@ -1,4 +1,4 @@
-//! Sub-agents: what they do, and what they tell their parent.
+//! Sub-agents: what they do, and what is copied to their parent.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -7,7 +7,7 @@ use thread_agent::conversation::{Entry, SubAgent};
 
 use crate::harness::{PATIENCE, Talk};
 
-/// A parent whose agent hands its task to a sub-agent and says what that said.
+/// A parent whose agent gives its task to a sub-agent, and answers with that one's answer.
 pub fn parent(sub: &str) -> Talk {
     let talk = Talk::new();
     let sub = talk.write("sub.sh", sub);
@@ -23,12 +23,12 @@ pub fn subs(talk: &Talk) -> Vec<PathBuf> {
     thread_agent::sub_agent::threads_in(&talk.dir())
 }
 
-/// Waits for a sub-agent at work; its thread.
+/// Waits until a sub-agent has printed something, and returns its thread's directory.
 pub fn at_work(talk: &Talk) -> PathBuf {
     at_work_beside(talk, 0)
 }
 
-/// The same, beside so many that have done something.
+/// The same, for one more sub-agent than `others`.
 fn at_work_beside(talk: &Talk, others: usize) -> PathBuf {
     let end = std::time::Instant::now() + PATIENCE;
     loop {
@@ -67,11 +67,11 @@ fn told(talk: &Talk) -> Vec<SubAgent> {
         .collect()
 }
 
-pub fn nothing_lives_on(talk: &Talk) {
+pub fn nothing_is_left_running(talk: &Talk) {
     talk.thread(&["agent", "stop"]).ok();
     let end = std::time::Instant::now() + PATIENCE;
     while !talk.everything().is_empty() {
-        assert!(std::time::Instant::now() < end, "these live on: {:?}", talk.everything());
+        assert!(std::time::Instant::now() < end, "still running: {:?}", talk.everything());
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }
@@ -97,13 +97,13 @@ fn the_answer_of_a_sub_agent_is_the_result_of_the_call() {
     assert!(told.iter().all(|told| calls == [told.parent_call_id.clone()]));
     assert!(told.iter().all(|told| subs(&talk)[0].ends_with(&told.sub_agent)));
     assert_eq!(talk.is_settled(), Ok(()));
-    nothing_lives_on(&talk);
+    nothing_is_left_running(&talk);
 }
 
 #[test]
 fn the_program_of_the_parent_is_the_default_and_depth_is_one() {
     let talk = Talk::new();
-    // A sub-agent's thread is below another's: there, it answers itself.
+    // In a sub-agent's thread, which is in the folder of its parent's, the program answers itself.
     let script = "read x; case $THREAD_DIR in */agents/*) \
                   echo deeper | thread agent run 2>&1 | cut -d: -f1-2; echo below;; *) echo $x | thread agent run;; esac";
     talk.install(&[], &["sh", "-c", script]);
@@ -113,13 +113,13 @@ fn the_program_of_the_parent_is_the_default_and_depth_is_one() {
         "Error: a sub-agent cannot have sub-agents of its own - do the task here, or leave it to the parent\nbelow\n"
     );
     assert_eq!(subs(&talk).len(), 1);
-    nothing_lives_on(&talk);
+    nothing_is_left_running(&talk);
 }
 
 #[test]
 fn sub_agents_work_side_by_side() {
     let talk = Talk::new();
-    // Each waits for the other, so one after the other would never end.
+    // Each waits for the other, so they would never end if run one after the other.
     let sub =
         talk.write("sub.sh", "read me; touch $me; until [ -e a ] && [ -e b ]; do sleep 0.05; done; echo $me");
     let script = format!(
@@ -130,11 +130,11 @@ fn sub_agents_work_side_by_side() {
     let mut lines: Vec<String> = talk.answer(id).lines().map(str::to_owned).collect();
     lines.sort();
     assert_eq!(lines, ["a", "b"]);
-    nothing_lives_on(&talk);
+    nothing_is_left_running(&talk);
 }
 
 #[test]
-fn one_in_the_background_reports_by_itself() {
+fn a_background_sub_agent_reports_by_itself() {
     let talk = Talk::new();
     let sub = talk.write("sub.sh", "read x; until [ -e go ]; do sleep 0.05; done; echo done: $x");
     let script = format!(
@@ -154,7 +154,7 @@ fn one_in_the_background_reports_by_itself() {
     assert_eq!(report.1.other["sub_agent"], sub_id.trim());
     assert_eq!(talk.answer(report.0), "heard done: task\n");
     assert_eq!(talk.is_settled(), Ok(()));
-    nothing_lives_on(&talk);
+    nothing_is_left_running(&talk);
 }
 
 #[test]
@@ -170,11 +170,11 @@ fn cancelling_a_run_ends_its_sub_agents() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     assert_eq!(talk.is_settled(), Ok(()));
-    nothing_lives_on(&talk);
+    nothing_is_left_running(&talk);
 }
 
 #[test]
-fn an_answer_that_came_without_a_sub_agent_ends_it_and_not_one_in_the_background() {
+fn an_answer_ends_sub_agents_still_at_work_but_not_those_in_the_background() {
     for background in ["", "--background"] {
         let talk = Talk::new();
         let sub = talk.write("sub.sh", "read x; echo begun; until [ -e go ]; do sleep 0.05; done; echo done");
@@ -201,12 +201,12 @@ fn an_answer_that_came_without_a_sub_agent_ends_it_and_not_one_in_the_background
                 |entry: &Entry| matches!(entry, Entry::Message(said) if said.content == "begun\ndone\n");
             talk.until("no report", |entries| entries.iter().any(|(.., entry)| reports(entry)).then_some(()));
         }
-        nothing_lives_on(&talk);
+        nothing_is_left_running(&talk);
     }
 }
 
 #[test]
-fn a_program_that_is_kept_has_sub_agents_of_the_run_it_works_on() {
+fn a_persistent_program_starts_sub_agents_for_its_current_run() {
     let talk = Talk::new();
     let sub = talk.write("sub.sh", "read x; case $x in *work*) echo begun; sleep 1000;; *) echo $x;; esac");
     let script = format!(
@@ -227,7 +227,7 @@ fn a_program_that_is_kept_has_sub_agents_of_the_run_it_works_on() {
     talk.cancel(&run);
     assert!(matches!(talk.ending(second), Entry::Cancelled { .. }));
     assert_eq!(talk.is_settled(), Ok(()));
-    nothing_lives_on(&talk);
+    nothing_is_left_running(&talk);
 }
 
 #[test]
@@ -241,5 +241,5 @@ fn a_sub_agent_that_nobody_waits_for_any_more_is_cancelled() {
     talk.sh(&format!("kill -INT {}", waits.id())).ok();
     assert_eq!(waits.wait().unwrap().code(), Some(130));
     talk.until("no result", |_| (!results(&talk).is_empty()).then_some(()));
-    nothing_lives_on(&talk);
+    nothing_is_left_running(&talk);
 }

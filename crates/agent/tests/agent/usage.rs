@@ -1,10 +1,10 @@
-//! The examples of README.md, run as they stand, with stand-ins for the agents that they name.
+//! The examples of README.md, run unchanged, with stand-ins for the agents that they name.
 
 use thread_agent::conversation::{Entry, Priority};
 
 use crate::harness::{Talk, lacks};
 
-/// An agent of the Agent Client Protocol in a few lines, whatever it is called with.
+/// A minimal agent of the Agent Client Protocol, which ignores its arguments.
 pub const ACP: &str = r#"#!/bin/sh
 while IFS= read -r line; do
     id=$(printf '%s' "$line" | sed -n 's/^[^,]*,"id":\([0-9]*\),.*/\1/p')
@@ -23,7 +23,7 @@ done
 /// An agent that is run for each message.
 const EXEC: &str = "#!/bin/sh\nprintf 'stand-in for %s: ' \"$0 $*\" | sed 's|/.*/||'\ncat\n";
 
-/// The blocks of a kind, in order.
+/// The code blocks of a language, in order.
 fn blocks(page: &str, kind: &str) -> Vec<String> {
     let fence = format!("```{kind}\n");
     page.split(&*fence).skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
@@ -61,7 +61,7 @@ fn the_examples_of_the_readme_run() {
     }
 }
 
-/// The lines for a crontab, and the folder of `thread`, for which they name another.
+/// The README's lines for a crontab, with the real folder of `thread` filled in, and that folder.
 fn crontab(talk: &Talk) -> (String, String) {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
     let lines = blocks(&page, "text").into_iter().find(|block| block.contains("\n*/15")).unwrap();
@@ -76,7 +76,7 @@ fn the_line_for_cron_pushes_a_pulse() {
     let (lines, bin) = crontab(&talk);
     let line = lines.lines().find(|line| line.starts_with("*/15")).unwrap();
     let command = line.splitn(6, char::is_whitespace).nth(5).unwrap().trim().to_owned();
-    // What cron gives to a command, in the place of a home.
+    // The environment in which cron runs a command, but in the test's folder instead of the home directory.
     let cron = format!(
         "cd {} && env -i HOME=/ SHELL=/bin/sh LOGNAME=me PATH={bin}:/usr/bin:/bin /bin/sh -c \"$0\"",
         talk.path("").display()
@@ -90,11 +90,11 @@ fn the_line_for_cron_pushes_a_pulse() {
 #[test]
 fn cron_itself_pushes_a_pulse() {
     let talk = Talk::with(&[], &["cat"]);
-    // It may be started by root only, and finds its tables in one place only: here, a place of its own.
+    // Only root may start cron, and the folders of its tables are fixed, so it gets its own mounts there.
     let private = "mount -t tmpfs tmpfs /var/spool/cron && mount -t tmpfs tmpfs /run && mount -t tmpfs tmpfs /etc/cron.d \
                    && mount --bind /dev/null /etc/crontab && mkdir /run/lock /var/spool/cron/crontabs";
-    let trial = talk.sh(&format!("[ $(id -u) = 0 ] && unshare -m sh -c '{private}'"));
-    if lacks("cron") || lacks("unshare") || trial.code != 0 {
+    let mounted = talk.sh(&format!("[ $(id -u) = 0 ] && unshare -m sh -c '{private}'"));
+    if lacks("cron") || lacks("unshare") || mounted.code != 0 {
         eprintln!("skipped: no cron of our own can be started here");
         return;
     }

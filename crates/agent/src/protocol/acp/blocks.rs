@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_takes_is_sent_and_the_rest_is_linked() {
+    fn supported_files_are_sent_and_others_are_linked() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a b.png").to_str().unwrap().to_owned();
         std::fs::write(&path, "picture").unwrap();
