@@ -96,7 +96,13 @@ impl Error {
         match self {
             Error::Database(e) => e.kind.may_pass(),
             Error::Io { source, .. } => {
-                matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+                use io::ErrorKind::{OutOfMemory, QuotaExceeded, StorageFull, WouldBlock};
+                matches!(source.kind(), StorageFull | QuotaExceeded | OutOfMemory | WouldBlock)
+                    || matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+            }
+            // There were too many processes, or too little memory for one more.
+            Error::Spawn { source, .. } => {
+                !matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
             }
             _ => false,
         }

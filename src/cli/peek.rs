@@ -144,7 +144,7 @@ impl Peek {
         let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
         let conditions = [
             self.since.map(|time| format!("created_at >= '{}'", time::format(time))),
-            self.until.map(|time| format!("created_at <= '{}'", time::format(time))),
+            self.until.map(|time| format!("created_at < '{}'", time::format(time))),
             self.kind.as_deref().map(|kind| format!("type = '{kind}'")),
             self.source.as_deref().map(|pattern| format!("source GLOB {}", quoted(pattern))),
         ];

@@ -175,7 +175,8 @@ pub struct RunState {
     pub start_rewinds: i64,
     /// The newest event at its start, or how far a stalled consumer was scanned for newer ones.
     pub start_newest: i64,
-    /// A batch failed: events up to this id are delivered one at a time.
+    /// A run on stdin failed: events up to this id are delivered one at a time. See
+    /// [`Subscription::single_upto`](crate::model::subscription::Subscription::single_upto).
     pub single_upto: i64,
     /// A dead letter was made, and nothing has succeeded since.
     pub dead_streak: bool,
@@ -351,8 +352,9 @@ pub fn apply_outcome(before: &RunState, options: &Options, ended: &Ended) -> Out
         }
         return if ended.stopped { state.stalled(STOPPED).into() } else { state.into() };
     }
-    if let (Task::Batch(last), false) = (ended.task, succeeded) {
-        state.single_upto = last;
+    if let (Task::Batch(last) | Task::Single(last), false) = (ended.task, succeeded) {
+        // One that has failed alone goes on alone, so that its attempts are not those of a batch.
+        state.single_upto = state.single_upto.max(last);
     }
     if let Task::DeadLetter(_) = ended.task {
         // Its exit code alone decides, and that is recorded with the dead letter. The attempts are

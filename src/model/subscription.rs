@@ -193,6 +193,12 @@ impl Subscription {
         }
     }
 
+    /// Events up to this id are delivered one at a time, because a run that was given them failed. After a
+    /// rewind that no longer counts: it may be a long way to that id.
+    pub fn single_upto(&self) -> i64 {
+        if self.rewinds == self.state.start_rewinds { self.state.single_upto } else { 0 }
+    }
+
     /// Whether a dead letter is to be delivered again. Only a handler fed on stdin can take it.
     pub fn has_retry(&self) -> bool {
         self.dead_to_retry > 0 && self.options.deliver == Deliver::Stdin

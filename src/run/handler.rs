@@ -66,7 +66,7 @@ pub fn next_task(
         log!(queue, Warn, "dead: consumer={consumer} id={id} is no longer stored; discarded");
     }
     let Some(first) = first else { return Ok(None) };
-    let most = if first <= subscription.state.single_upto { 1 } else { subscription.options.batch_size };
+    let most = if first <= subscription.single_upto() { 1 } else { subscription.options.batch_size };
     let filter = checked_filter(subscription)?;
     let mut selection = Selection { after: first - 1, limit: Some(most), filter };
     let (mut batch, mut count, mut last) = (Vec::new(), 0, 0);

@@ -80,8 +80,8 @@ fn skipped(queue: &mut Queue, current: &Subscription) -> Result<Option<i64>> {
         (Phase::Running, Some(Task::Batch(last) | Task::Single(last))) => Some(last),
         (Phase::Running, Some(Task::DeadLetter(_))) => None,
         // A batch that failed as a whole.
-        (Phase::Waiting, _) if state.attempts == 0 && state.single_upto > current.last_acked_id => {
-            Some(state.single_upto)
+        (Phase::Waiting, _) if state.attempts == 0 && current.single_upto() > current.last_acked_id => {
+            Some(current.single_upto())
         }
         (Phase::Waiting, _) if current.options.deliver == Deliver::Stdin => queue.look(current, None)?.first,
         _ => Some(state.start_newest),

@@ -91,6 +91,8 @@ struct Supervisor<'a> {
 /// What to do after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
+    /// The wait is over: start the handler.
+    Waited,
     /// Look what is to be done now.
     Again,
     /// Let go of the lock.
@@ -120,15 +122,16 @@ impl Supervisor<'_> {
                 }
                 Step::Unknown => Next::Again,
                 Step::Start { after: Some((until, left)), .. } if !waited => {
-                    waited = true;
                     self.wait(queue, &subscription, until, left)?
                 }
                 Step::Start { first, newest, .. } => {
                     self.run_handler(queue, &subscription, first, newest, lock)?
                 }
             };
-            if next == Next::Unlock {
-                return Ok(());
+            match next {
+                Next::Again => {}
+                Next::Waited => waited = true,
+                Next::Unlock => return Ok(()),
             }
         }
         Ok(())
@@ -183,7 +186,7 @@ impl Supervisor<'_> {
         loop {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() || time <= Utc::now() {
-                return Ok(Next::Again);
+                return Ok(Next::Waited);
             }
             let requested = self.watcher.wait(left, [self.shutdown.poll_fd()]);
             handler::reap();
@@ -290,6 +293,7 @@ impl Supervisor<'_> {
             task: Some(task),
             start_cursor: found.last_acked_id,
             start_rewinds: found.rewinds,
+            single_upto: found.single_upto(),
             start_newest: newest,
             next_try: None,
             reason: None,

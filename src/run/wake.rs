@@ -121,14 +121,14 @@ pub unsafe fn in_background(dir: &Path, launcher: &Launcher, delay: Duration, lo
     start_patiently(&files, launcher).map(drop)
 }
 
-/// Starts everybody who is due, however long it takes, and tries again with growing pauses where
-/// somebody could not be started. Returns what became of each at last; nothing if the thread is gone.
+/// Starts everybody who is due, however long it takes, and tries again with growing pauses where that
+/// failed and another try may succeed. Returns what became of each at last; nothing if the thread is gone.
 fn start_patiently(files: &Files, launcher: &Launcher) -> Result<Vec<(ConsumerId, Dispatched)>> {
     let mut pause = FIRST_PAUSE;
     while files.still_there() {
         let started = Queue::open(files.path()).and_then(|mut queue| start_all(&mut queue, launcher, None));
         match started {
-            Ok(all) if all.iter().any(|(_, done)| matches!(done, Dispatched::Failed(_))) => {}
+            Ok(all) if all.iter().any(|(_, done)| may_be_started_later(done)) => {}
             Err(e) if e.may_pass() => log!(files, Warn, "wake: tries again: {e}"),
             done => return done,
         }
@@ -136,4 +136,9 @@ fn start_patiently(files: &Files, launcher: &Launcher) -> Result<Vec<(ConsumerId
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
     Ok(Vec::new())
+}
+
+/// Whether a consumer could not be started for a reason that may pass without anybody's help.
+fn may_be_started_later(done: &Dispatched) -> bool {
+    matches!(done, Dispatched::Failed(e) if e.may_pass())
 }

@@ -212,6 +212,43 @@ fn a_success_between_them_lets_a_second_dead_letter_be_made() {
 }
 
 #[test]
+fn what_comes_while_an_event_fails_alone_does_not_start_its_attempts_again() {
+    let world = stdin_world(
+        "cat > in; wc -l < in >> sizes; grep -q bad in || exit 0; touch failed; while [ ! -e go ]; do sleep 0.02; done; exit 1",
+        &["--max-attempts", "3", "--backoff", "10ms"],
+    );
+    world.push("bad");
+    world.wait_for_file("failed");
+    world.push("good");
+    world.write("go", "");
+    wait_until("all to be dealt with", || acked(&world) == 2);
+    world.wait_until_quiet();
+    let sizes: Vec<String> = world.lines("sizes").iter().map(|line| line.trim().to_owned()).collect();
+    assert_eq!(sizes, ["1", "1", "1", "1"], "three attempts alone, and then the other");
+    let list = world.thread(["dead", "list", "--consumer", "bot", "--json"]).quiet();
+    let letter: serde_json::Value = serde_json::from_str(&list).unwrap();
+    assert_eq!((&letter["event_id"], &letter["attempts"]), (&1.into(), &3.into()));
+}
+
+#[test]
+fn after_a_rewind_events_are_delivered_in_batches_again() {
+    let world = stdin_world(
+        "cat > in; wc -l < in >> sizes; [ -e calm ]",
+        &["--max-attempts", "1", "--backoff", "10ms"],
+    );
+    push_many(&world, 6, |n| n.to_string());
+    world.wait_for_state("bot", "stalled");
+    world.wait_until_quiet();
+    world.write("calm", "");
+    world.write("sizes", "");
+    world.thread(["seek", "--consumer", "bot", "--to", "earliest"]).quiet();
+    world.thread(["resume", "--consumer", "bot"]).quiet();
+    wait_until("all to be acknowledged", || acked(&world) == 6);
+    world.wait_until_quiet();
+    assert_eq!(world.read("sizes").trim(), "6");
+}
+
+#[test]
 fn a_failing_batch_is_delivered_again_one_event_at_a_time() {
     let world = stdin_world(
         "wc -l >> sizes; exit 1",

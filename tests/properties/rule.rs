@@ -80,6 +80,15 @@ fn a_failed_batch_is_delivered_singly_and_its_attempts_count_from_there() {
 }
 
 #[test]
+fn an_event_that_failed_alone_goes_on_alone_with_its_attempts() {
+    let single = ended(Task::Single(12), Exit::Code(1), 10, true);
+    let state = apply_outcome(&running(2), &stdin(), &single).state;
+    assert_eq!((state.phase, state.attempts, state.single_upto), (Phase::Waiting, 2, 12));
+    let before = RunState { single_upto: 20, ..running(2) };
+    assert_eq!(apply_outcome(&before, &stdin(), &single).state.single_upto, 20);
+}
+
+#[test]
 fn a_second_dead_letter_needs_a_success_in_between() {
     let single = |exit, cursor| ended(Task::Single(11), exit, cursor, true);
     let outcome = apply_outcome(&running(5), &stdin(), &single(Exit::Code(1), 10));

@@ -39,7 +39,11 @@ pub fn store(
         let error = match store_once(queue, &events, &mut before, in_doubt) {
             Ok(()) => break,
             Err(Error::KeyConflict { key, .. }) => {
-                events.retain(|event| event.idempotency_key.as_deref() != Some(key.as_str()));
+                // The last of them: if two events in this batch share the key, the first one is stored.
+                let has_key = |event: &NewEvent<'_>| event.idempotency_key.as_deref() == Some(key.as_str());
+                if let Some(at) = events.iter().rposition(has_key) {
+                    events.remove(at);
+                }
                 continue;
             }
             Err(error) => error,

@@ -107,7 +107,10 @@ fn tell(doctor: &mut Doctor<'_>, queue: &mut Queue, left: &BTreeSet<ConsumerId>)
             let at = dispatched.iter().position(|(id, _)| id == consumer);
             match at.map(|at| dispatched.swap_remove(at).1) {
                 Some(Dispatched::Broken(e) | Dispatched::Failed(e)) => Err(e),
-                _ => Ok("it was started"),
+                Some(Dispatched::Started) => Ok("it was started"),
+                Some(Dispatched::LeftToBackground) => Ok("a background process starts it"),
+                Some(Dispatched::LockHeld) => Ok("it has been started meanwhile"),
+                Some(Dispatched::Idle) | None => Ok("nothing is due any more"),
             }
         });
     }
