@@ -88,12 +88,23 @@ pub(super) fn start_all(
     launcher: &Launcher,
     time: Option<Duration>,
 ) -> Result<Vec<(ConsumerId, Dispatched)>> {
+    let subscriptions = queue.store.subscriptions()?;
+    start(queue, launcher, subscriptions, time)
+}
+
+/// Does what [`start_all`] does for some of the consumers.
+pub(super) fn start(
+    queue: &mut Queue,
+    launcher: &Launcher,
+    subscriptions: Vec<Subscription>,
+    time: Option<Duration>,
+) -> Result<Vec<(ConsumerId, Dispatched)>> {
     if !queue.files.is_owner() {
         return Err(Error::NotOwner(queue.path().to_owned()));
     }
     let until = time.map(|time| Instant::now() + time);
     let mut all = Vec::new();
-    for subscription in queue.store.subscriptions()? {
+    for subscription in subscriptions {
         let consumer = subscription.consumer.clone();
         let done = match start_if_due(queue, launcher, &subscription, until) {
             Ok(done) => done,
@@ -112,7 +123,7 @@ pub(super) fn start_all(
 }
 
 /// Starts a supervisor for one consumer if it is due.
-pub fn start_if_due(
+fn start_if_due(
     queue: &mut Queue,
     launcher: &Launcher,
     subscription: &Subscription,

@@ -6,16 +6,16 @@
 
 use std::os::fd::RawFd;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::dispatch::{Dispatched, Step, dispatch, log_lock_held, next_step, start_all, start_if_due};
+use super::dispatch::{Dispatched, OWN_TIME, Step, dispatch, log_lock_held, next_step, start, start_all};
 use super::notifier::{self, Answer};
 use super::{Launcher, WakeBy};
 use crate::error::{Error, Result};
 use crate::files::lock::Lock;
 use crate::files::log::log;
 use crate::files::{COMMIT, Files};
-use crate::model::subscription::ConsumerId;
+use crate::model::subscription::{ConsumerId, Subscription};
 use crate::queue::Queue;
 use crate::store::Store;
 
@@ -81,22 +81,55 @@ pub fn wake(queue: &mut Queue, launcher: &Launcher, source: &str) -> Result<Waki
 ///
 /// # Errors
 ///
-/// As [`wake`]; when it cannot be told whether it is due.
+/// As [`wake`]; when it could not be started, or it cannot be told whether it is due.
 pub fn wake_consumer(queue: &mut Queue, launcher: &Launcher, consumer: &ConsumerId) -> Result<()> {
-    let Some(subscription) = queue.store.subscription(consumer)? else { return Ok(()) };
-    let until = Some(std::time::Instant::now() + Duration::from_millis(5));
-    if launcher.waking == WakeBy::Dispatch && queue.files.is_owner() {
-        let done = start_if_due(queue, launcher, &subscription, until)?;
-        if let Dispatched::LeftToBackground = done {
-            return launcher.start_background(&queue.files, Duration::ZERO);
+    let subscription = queue.store.subscription(consumer)?;
+    for (_, done) in wake_some(queue, launcher, subscription.into_iter().collect())? {
+        if let Dispatched::Broken(e) | Dispatched::Failed(e) = done {
+            return Err(e);
         }
-        log_lock_held(&queue.files, &[(consumer.clone(), done)]);
-    } else if !matches!(next_step(queue, &subscription, until)?, Step::None { .. }) {
+    }
+    Ok(())
+}
+
+/// Wakes all consumers but one: a handler that pushes into its own thread need not be woken for that.
+/// Trouble with one consumer is logged and does not keep the others from being woken.
+///
+/// # Errors
+///
+/// As [`wake`].
+pub fn wake_others(queue: &mut Queue, launcher: &Launcher, own: &ConsumerId) -> Result<()> {
+    let mut others = queue.store.subscriptions()?;
+    others.retain(|subscription| subscription.consumer != *own);
+    wake_some(queue, launcher, others).map(drop)
+}
+
+/// Starts those that are due; where that is left to others, lets them know if any is.
+fn wake_some(
+    queue: &mut Queue,
+    launcher: &Launcher,
+    subscriptions: Vec<Subscription>,
+) -> Result<Vec<(ConsumerId, Dispatched)>> {
+    if launcher.waking == WakeBy::Dispatch && queue.files.is_owner() {
+        let all = start(queue, launcher, subscriptions, Some(OWN_TIME))?;
+        log_lock_held(&queue.files, &all);
+        return Ok(all);
+    }
+    let until = Some(Instant::now() + OWN_TIME);
+    let (mut due, mut broken) = (false, Vec::new());
+    for subscription in subscriptions {
+        match next_step(queue, &subscription, until) {
+            Ok(Step::None { .. }) => {}
+            Ok(_) => due = true,
+            Err(e) => broken.push((subscription.consumer, Dispatched::Broken(e))),
+        }
+    }
+    if due {
         // A worker may be following; where it is not told, it looks within a second.
         queue.files.touch(COMMIT).ok();
         wake(queue, launcher, "self")?;
     }
-    Ok(())
+    Ok(broken)
 }
 
 /// The life of the process in the background. `lock_fd` is the lock that its starter passed on.

@@ -6,7 +6,6 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use thread::model::subscription::ConsumerId;
 use thread::queue::PushedEvent;
 use thread::run::notifier::quoted;
 use thread::run::{Launcher, WakeBy, wake};
@@ -80,14 +79,4 @@ pub fn push(queue: &mut Queue, launcher: &Launcher, event: &NewEvent<'_>) -> thr
         queue.log(thread::files::log::Level::Warn, format_args!("wake: {e}"));
     }
     Ok(pushed)
-}
-
-/// Wakes all consumers except `own`: a handler need not be woken by its own push.
-pub fn wake_others(queue: &mut Queue, launcher: &Launcher, own: &ConsumerId) -> thread::Result<()> {
-    let consumers: Vec<ConsumerId> =
-        queue.store().subscriptions()?.into_iter().map(|subscription| subscription.consumer).collect();
-    for consumer in consumers.iter().filter(|consumer| *consumer != own) {
-        thread::run::wake::wake_consumer(queue, launcher, consumer)?;
-    }
-    Ok(())
 }

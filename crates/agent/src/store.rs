@@ -10,9 +10,8 @@ use thread::error::DatabaseErrorKind;
 use thread::files::log::Level;
 use thread::model::subscription::ConsumerId;
 use thread::run::Launcher;
+use thread::run::wake::wake_others;
 use thread::{After, Error, NewEvent, Queue, Result};
-
-use crate::launcher::wake_others;
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);

@@ -33,6 +33,8 @@ pub struct Attempt {
     pub status: Option<Status>,
     /// Ids of calls that were pushed and have no result yet.
     pub calls: BTreeSet<String>,
+    /// Ids of calls whose result was pushed.
+    pub results: BTreeSet<String>,
     /// How the program finished, once it has.
     pub done: Option<Done>,
     /// Set while it is being ended.
@@ -102,6 +104,7 @@ impl Attempt {
             text: String::new(),
             status: None,
             calls: BTreeSet::new(),
+            results: BTreeSet::new(),
             done: None,
             ending: None,
             asked: Vec::new(),

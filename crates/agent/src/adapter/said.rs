@@ -89,14 +89,16 @@ impl Adapter {
             }
             Said::Result(result) => {
                 if !attempt.calls.remove(&result.call_id) {
-                    // The call itself came while the attempt was being ended, and was not pushed.
-                    if attempt.ending.is_some() {
+                    // Either the call came while the attempt was being ended, and was not pushed, or this is a
+                    // second result: the first one counts.
+                    if attempt.ending.is_some() || attempt.results.contains(&result.call_id) {
                         return;
                     }
                     let ToolResult { call_id, name, .. } = result.clone();
                     push_call(attempt, &mut self.outbox, &ToolCall { call_id, name, arguments: Value::Null });
                     attempt.calls.remove(&result.call_id);
                 }
+                attempt.results.insert(result.call_id.clone());
                 let run = attempt.run.clone();
                 self.result(&run, &result);
             }

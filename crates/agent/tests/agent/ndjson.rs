@@ -105,3 +105,33 @@ fn a_program_that_speaks_no_json_fails_its_attempts() {
         talk.until("it lives on", |_| talk.processes().is_empty().then_some(()));
     }
 }
+
+#[test]
+fn of_two_results_of_one_call_the_first_is_stored() {
+    let script = r#"read x; echo '{"event":"tool_call","call_id":"c","name":"t"}'
+        printf '%s\n' '{"event":"tool_result","call_id":"c","result":1}' '{"event":"tool_result","call_id":"c","result":2}'
+        echo '{"event":"final","content":"done"}'; read x"#;
+    let talk = Talk::with(&["--protocol", "ndjson", "--idle", "1s"], &["sh", "-c", script]);
+    let id = talk.say("x");
+    assert_eq!(talk.answer(id), "done");
+    let results = talk.entries().into_iter().filter_map(|(.., entry)| match entry {
+        Entry::ToolResult(result) => result.outcome.ok(),
+        _ => None,
+    });
+    assert_eq!(results.collect::<Vec<_>>(), [serde_json::json!(1)]);
+    assert_eq!(talk.is_settled(), Ok(()));
+}
+
+#[test]
+fn a_consumer_that_cannot_be_started_does_not_keep_others_from_what_the_agent_says() {
+    let script = r#"read x; echo '{"event":"final","content":"done"}'; read x"#;
+    let talk = Talk::with(&["--protocol", "ndjson", "--idle", "1s"], &["sh", "-c", script]);
+    let said = ["--filter", "source = 'self' AND type = 'message'"];
+    talk.sh("mkdir gone").ok();
+    talk.thread(&[&["subscribe", "a-broken", "true", "--cwd", "gone"][..], &said].concat()).ok();
+    talk.thread(&[&["subscribe", "b-sound", "touch heard"][..], &said].concat()).ok();
+    talk.sh("rmdir gone").ok();
+    let id = talk.say("x");
+    assert_eq!(talk.answer(id), "done");
+    talk.until("nobody heard it", |_| talk.path("heard").exists().then_some(()));
+}
