@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::error::Result;
 use crate::session::runs::Runs;
-use crate::session::speak::{self as disk, Accepted, Spoken};
+use crate::session::speak::{self as disk, Accepted, ClientMessage};
 use crate::session::{blocking, history};
 use crate::session_id::SessionId;
 
@@ -30,12 +30,12 @@ impl From<Value> for Reply {
 ///
 /// # Errors
 ///
-/// Errors of [`Root::make`](crate::session::root::Root::make) and of storing the title.
+/// Errors of [`Root::create`](crate::session::root::Root::create) and of storing the title.
 pub async fn create(client: &Client, title: Option<String>) -> Result<SessionId> {
     let (gateway, speaker) = (client.gateway.clone(), client.speaker.clone());
     blocking(move || {
         let session = SessionId::random();
-        gateway.root.make(session, gateway.agent())?;
+        gateway.root.create(session, gateway.agent())?;
         if let Some(title) = title {
             let mut queue = gateway.root.queue(session)?;
             disk::title(&mut queue, &gateway.launcher, &speaker.source(session), &title)?;
@@ -86,14 +86,14 @@ pub async fn switch(client: &mut Client, session: SessionId, after: Option<u64>)
 /// # Errors
 ///
 /// As [`disk::message`].
-pub async fn speak(client: &Client, session: SessionId, spoken: Spoken) -> Result<Accepted> {
+pub async fn send_message(client: &Client, session: SessionId, message: ClientMessage) -> Result<Accepted> {
     let (gateway, speaker) = (client.gateway.clone(), client.speaker.clone());
     blocking(move || {
         let mut queue = gateway.root.queue(session)?;
         if let Some(agent) = gateway.agent_for_all() {
             agent.replace(&mut queue)?;
         }
-        disk::message(&mut queue, &gateway.launcher, session, &speaker, spoken)
+        disk::message(&mut queue, &gateway.launcher, session, &speaker, message)
     })
     .await
 }
@@ -135,12 +135,12 @@ pub async fn status(client: &Client, session: Option<SessionId>) -> Result<Value
             "version": env!("CARGO_PKG_VERSION"),
             "uptime": gateway.started.elapsed().as_secs(),
             "activeConnections": gateway.counters.connections(),
-            "activeSessions": gateway.hub.everybody().len(),
+            "activeSessions": gateway.hub.followers().len(),
         },
         "session": null,
     });
     let Some(session) = session.or(client.session()) else { return Ok(status) };
-    let clients = gateway.hub.of(session).map_or(0, |follower| follower.clients());
+    let clients = gateway.hub.follower(session).map_or(0, |follower| follower.clients());
     status["session"] = blocking(move || {
         let mut queue = gateway.root.queue(session)?;
         let (runs, _) = Runs::of(&mut queue)?;

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::access::origin;
-use crate::agui::Refused;
+use crate::agui::HttpError;
 use crate::gateway::Gateway;
 use crate::log::log;
 use crate::storage::{BUCKET, Object};
@@ -28,29 +28,29 @@ pub async fn upload(
     State(gateway): State<Arc<Gateway>>,
     headers: HeaderMap,
     mut form: Multipart,
-) -> Result<Json<Value>, Refused> {
-    let bad = |e: axum::extract::multipart::MultipartError| Refused(e.status(), e.body_text());
+) -> Result<Json<Value>, HttpError> {
+    let bad = |e: axum::extract::multipart::MultipartError| HttpError(e.status(), e.body_text());
     while let Some(field) = form.next_field().await.map_err(bad)? {
         let Some(name) = field.file_name().map(plain_name) else { continue };
         let bytes = field.bytes().await.map_err(bad)?;
         if bytes.len() > MAX {
-            return Err(Refused(StatusCode::PAYLOAD_TOO_LARGE, "an attachment has at most 25 MiB".into()));
+            return Err(HttpError(StatusCode::PAYLOAD_TOO_LARGE, "an attachment has at most 25 MiB".into()));
         }
         let mime_type = type_of(&bytes);
         let path = format!("{}/{name}", uuid::Uuid::new_v4());
         let Some(object) = Object::new(BUCKET, &path) else {
-            return Err(Refused(StatusCode::BAD_REQUEST, "the file's name cannot be used".into()));
+            return Err(HttpError(StatusCode::BAD_REQUEST, "the file's name cannot be used".into()));
         };
         gateway.storage.put(&object, bytes).await.map_err(|e| {
             log(format_args!("an attachment cannot be stored: {e}"));
-            Refused(StatusCode::INSUFFICIENT_STORAGE, "the attachment cannot be stored".into())
+            HttpError(StatusCode::INSUFFICIENT_STORAGE, "the attachment cannot be stored".into())
         })?;
         let url = format!("{}{}", origin::own(&headers), gateway.storage.signer.url(&object));
         return Ok(Json(
             json!({ "bucket": object.bucket, "path": object.path, "mime_type": mime_type, "url": url }),
         ));
     }
-    Err(Refused(StatusCode::BAD_REQUEST, "the form has no file".into()))
+    Err(HttpError(StatusCode::BAD_REQUEST, "the form has no file".into()))
 }
 
 /// A file name without directories and unusual characters, for use as the last segment of a path.
@@ -90,14 +90,14 @@ pub async fn download(
     State(gateway): State<Arc<Gateway>>,
     Path((bucket, path)): Path<(String, String)>,
     Query(signed): Query<Signed>,
-) -> Result<Response, Refused> {
-    let missing = || Refused(StatusCode::NOT_FOUND, "there is no such object".into());
+) -> Result<Response, HttpError> {
+    let missing = || HttpError(StatusCode::NOT_FOUND, "there is no such object".into());
     let object = Object::new(&bucket, &path).ok_or_else(missing)?;
     let signature = gateway.storage.signer.check(&object, &signed.token);
-    signature.map_err(|e| Refused(StatusCode::FORBIDDEN, e.to_string()))?;
+    signature.map_err(|e| HttpError(StatusCode::FORBIDDEN, e.to_string()))?;
     let unread = |e: object_store::Error| {
         log(format_args!("an attachment cannot be read: {e}"));
-        Refused(StatusCode::BAD_GATEWAY, "the attachment cannot be read".into())
+        HttpError(StatusCode::BAD_GATEWAY, "the attachment cannot be read".into())
     };
     let found = gateway.storage.get(&object).await.map_err(unread)?.ok_or_else(missing)?;
     let size = found.meta.size;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::error::{RequestError, Result};
-use crate::follow::feed::{Live, Order, Told};
+use crate::follow::feed::{Delivery, Order, Update};
 use crate::follow::follower::Membership;
 use crate::follow::tail::Tail;
 use crate::gateway::Gateway;
@@ -23,15 +23,15 @@ pub struct Client {
     outbox: Outbox,
     current: Option<Membership>,
     /// The client's position in the current session: it is only sent events with a larger id.
-    told: i64,
+    position: i64,
     /// Its messages whose runs have not started, by event id.
-    asked: HashMap<i64, Asked>,
+    queued: HashMap<i64, QueuedMessage>,
     /// The last result of `/sessions`.
-    pub listed: Vec<SessionId>,
+    pub last_list: Vec<SessionId>,
 }
 
 /// A queued message.
-struct Asked {
+struct QueuedMessage {
     request: String,
     run_id: String,
     position: usize,
@@ -46,15 +46,15 @@ impl Client {
             origins,
             outbox,
             current: None,
-            told: 0,
-            asked: HashMap::new(),
-            listed: Vec::new(),
+            position: 0,
+            queued: HashMap::new(),
+            last_list: Vec::new(),
         }
     }
 
     /// Waits for the next update of the current session; forever, if there is none. `None` if the follower
     /// has dropped the client: the session is gone, or the client's backlog too large.
-    pub async fn next(&mut self) -> Option<Live> {
+    pub async fn next(&mut self) -> Option<Update> {
         match &mut self.current {
             Some(membership) => membership.feed.next().await,
             None => std::future::pending().await,
@@ -66,12 +66,12 @@ impl Client {
     }
 
     /// Sends an update to the client.
-    pub fn pass_on(&mut self, live: Live) {
-        match live {
-            Live::Event(told) => self.tell(&told),
-            Live::Order(order) => self.reorder(&order),
-            Live::Notice(frame) => self.outbox.send(frame),
-            Live::Deleted => {
+    pub fn forward(&mut self, update: Update) {
+        match update {
+            Update::Event(delivery) => self.send_event(&delivery),
+            Update::Order(order) => self.update_positions(&order),
+            Update::Notice(frame) => self.outbox.send(frame),
+            Update::Deleted => {
                 if let Some(session) = self.session() {
                     let payload = json!({ "message": "the session was removed", "errorCode": "session_deleted", "retryable": false });
                     self.outbox.send(notice("error", payload, session, None));
@@ -81,13 +81,13 @@ impl Client {
         }
     }
 
-    fn tell(&mut self, told: &Told) {
+    fn send_event(&mut self, delivery: &Delivery) {
         // If the follower is behind, the feed repeats events that were already read from disk.
-        if told.event.id <= self.told {
+        if delivery.event.id <= self.position {
             return;
         }
-        self.told = told.event.id;
-        if let Some(frame) = told.frame_for(&self.speaker.client) {
+        self.position = delivery.event.id;
+        if let Some(frame) = delivery.frame_for(&self.speaker.client) {
             self.outbox.send(frame);
         }
     }
@@ -116,7 +116,7 @@ impl Client {
     /// Leaves the current session.
     pub fn leave(&mut self) {
         self.current = None;
-        self.asked.clear();
+        self.queued.clear();
     }
 
     /// Enters a session, unless it is the current one. Events stored from now on are sent to the client.
@@ -130,7 +130,7 @@ impl Client {
         }
         let membership = self.join(session).await?;
         self.leave();
-        self.told = membership.upto;
+        self.position = membership.upto;
         self.current = Some(membership);
         Ok(())
     }
@@ -143,16 +143,16 @@ impl Client {
     pub async fn enter_after(&mut self, session: SessionId, after: i64) -> Result<()> {
         // So that no event of the current session is sent in between.
         self.leave();
-        self.told = after;
+        self.position = after;
         let mut tail = Tail::new(self.gateway.hub.clone(), session, after, self.outbox.backlog.clone());
-        while let Some(told) = tail.stored().await? {
-            self.tell(&told);
+        while let Some(delivery) = tail.stored().await? {
+            self.send_event(&delivery);
             if !tail.has_entered() {
                 self.outbox.drained().await;
             }
         }
         // If the follower is behind what was sent, the feed repeats it.
-        (self.current, self.told) = tail.into_membership();
+        (self.current, self.position) = tail.into_membership();
         Ok(())
     }
 
@@ -162,22 +162,22 @@ impl Client {
 
     /// The client's position in the current session: events with a larger id are still to be sent.
     pub fn last_seq(&self) -> i64 {
-        self.told
+        self.position
     }
 
     /// Remembers a message if it is queued. Returns the frame that says so.
     pub fn queued(&mut self, request: &str, accepted: &Accepted) -> Option<String> {
         let position = accepted.position.filter(|position| *position > 0)?;
-        let asked = Asked { request: request.to_owned(), run_id: accepted.run_id.clone(), position };
-        let frame = self.session().map(|session| asked.frame(session));
-        self.asked.insert(accepted.event, asked);
+        let queued = QueuedMessage { request: request.to_owned(), run_id: accepted.run_id.clone(), position };
+        let frame = self.session().map(|session| queued.frame(session));
+        self.queued.insert(accepted.event, queued);
         frame
     }
 
-    fn reorder(&mut self, order: &Order) {
+    fn update_positions(&mut self, order: &Order) {
         let Some(session) = self.session() else { return };
         let outbox = &self.outbox;
-        self.asked.retain(|event, asked| {
+        self.queued.retain(|event, queued| {
             // Stored after the order was computed.
             if *event > order.upto {
                 return true;
@@ -185,9 +185,9 @@ impl Client {
             match order.ids.iter().position(|id| id == event) {
                 None | Some(0) => false,
                 Some(position) => {
-                    if position != asked.position {
-                        asked.position = position;
-                        outbox.send(asked.frame(session));
+                    if position != queued.position {
+                        queued.position = position;
+                        outbox.send(queued.frame(session));
                     }
                     true
                 }
@@ -196,7 +196,7 @@ impl Client {
     }
 }
 
-impl Asked {
+impl QueuedMessage {
     fn frame(&self, session: SessionId) -> String {
         let others = if self.position == 1 { "run is" } else { "runs are" };
         let payload: Value = json!({

@@ -24,7 +24,7 @@ const LISTED: usize = 10;
 
 /// The text of a message, parsed.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Said<'t> {
+pub enum Parsed<'t> {
     Command(Command<'t>),
     /// A message for the agent.
     Text(&'t str),
@@ -42,14 +42,14 @@ pub enum Command<'t> {
     Unknown(&'t str),
 }
 
-pub fn parse(text: &str) -> Said<'_> {
-    let Some(rest) = text.strip_prefix('/') else { return Said::Text(text) };
+pub fn parse(text: &str) -> Parsed<'_> {
+    let Some(rest) = text.strip_prefix('/') else { return Parsed::Text(text) };
     if rest.starts_with('/') {
-        return Said::Text(rest);
+        return Parsed::Text(rest);
     }
     let (word, argument) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
     let argument = argument.trim();
-    Said::Command(match word.trim() {
+    Parsed::Command(match word.trim() {
         "new" => Command::New(Some(argument).filter(|title| !title.is_empty())),
         "sessions" => Command::Sessions,
         "session" => Command::Session(argument),
@@ -63,7 +63,7 @@ pub fn parse(text: &str) -> Said<'_> {
 
 /// Executes a command. Its answer is an event that follows the response. Never fails: a command that cannot
 /// be executed says so in its answer.
-pub async fn carry_out(client: &mut Client, command: Command<'_>) -> Result<Reply> {
+pub async fn execute(client: &mut Client, command: Command<'_>) -> Result<Reply> {
     let text = match answer(client, command).await {
         Ok(text) => text,
         Err(e) => format!("Error: {e}"),
@@ -96,7 +96,7 @@ async fn answer(client: &mut Client, command: Command<'_>) -> Result<String> {
             format!("This is the new session {session}.")
         }
         Command::Sessions => sessions(client).await?,
-        Command::Session(which) => match found(client, which) {
+        Command::Session(which) => match resolve(client, which) {
             None => "Name a session by its number in the last list of /sessions, or by its id.".to_owned(),
             Some(session) => {
                 let switched = actions::switch(client, session, None).await?;
@@ -143,7 +143,7 @@ async fn sessions(client: &mut Client) -> Result<String> {
     let page = blocking(move || gateway.catalogue.page(&gateway.root, 0, LISTED)).await?;
     let sessions = page["sessions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let id = |session: &Value| session["id"].as_str().and_then(SessionId::parse);
-    client.listed = sessions.iter().filter_map(id).collect();
+    client.last_list = sessions.iter().filter_map(id).collect();
     if sessions.is_empty() {
         return Ok("There are no sessions yet.".to_owned());
     }
@@ -155,8 +155,8 @@ async fn sessions(client: &mut Client) -> Result<String> {
     Ok(sessions.iter().enumerate().map(line).collect::<Vec<_>>().join("\n"))
 }
 
-fn found(client: &Client, which: &str) -> Option<SessionId> {
-    let number = which.parse::<usize>().ok().and_then(|n| client.listed.get(n.checked_sub(1)?).copied());
+fn resolve(client: &Client, which: &str) -> Option<SessionId> {
+    let number = which.parse::<usize>().ok().and_then(|n| client.last_list.get(n.checked_sub(1)?).copied());
     number.or_else(|| SessionId::parse(which))
 }
 
@@ -185,11 +185,11 @@ mod tests {
 
     #[test]
     fn two_slashes_make_a_text_of_a_command() {
-        assert_eq!(parse("hello /new"), Said::Text("hello /new"));
-        assert_eq!(parse("//new x"), Said::Text("/new x"));
-        assert_eq!(parse("/new  a b "), Said::Command(Command::New(Some("a b"))));
-        assert_eq!(parse("/new"), Said::Command(Command::New(None)));
-        assert_eq!(parse("/session 3"), Said::Command(Command::Session("3")));
-        assert_eq!(parse("/nonsense 3"), Said::Command(Command::Unknown("nonsense")));
+        assert_eq!(parse("hello /new"), Parsed::Text("hello /new"));
+        assert_eq!(parse("//new x"), Parsed::Text("/new x"));
+        assert_eq!(parse("/new  a b "), Parsed::Command(Command::New(Some("a b"))));
+        assert_eq!(parse("/new"), Parsed::Command(Command::New(None)));
+        assert_eq!(parse("/session 3"), Parsed::Command(Command::Session("3")));
+        assert_eq!(parse("/nonsense 3"), Parsed::Command(Command::Unknown("nonsense")));
     }
 }

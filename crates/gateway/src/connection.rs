@@ -24,11 +24,11 @@ use crate::requests;
 use crate::session::speak::Speaker;
 
 const PING_EVERY: Duration = Duration::from_secs(20);
-const SILENCE: Duration = Duration::from_secs(60);
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long to wait for the client in each step of closing a connection.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Serves a connection to its end.
 pub async fn serve(
@@ -41,13 +41,13 @@ pub async fn serve(
     let (sink, stream) = socket.split();
     let (outbox, waiting) = Outbox::new();
     let writer = tokio::spawn(write(gateway.clone(), sink, waiting, outbox.clone()));
-    let mut reader = Reader { stream, heard: Instant::now() };
-    let (requests, asked) = mpsc::unbounded_channel();
+    let mut reader = Reader { stream, last_received: Instant::now() };
+    let (requests, queued) = mpsc::unbounded_channel();
     let unanswered = Arc::new(AtomicUsize::new(0));
-    let why = match greet(&gateway, &mut reader, &outbox, address, admitted).await {
+    let why = match handshake(&gateway, &mut reader, &outbox, address, admitted).await {
         Ok(speaker) => {
             let client = Client::new(gateway.clone(), outbox.clone(), speaker, origin);
-            let worker = tokio::spawn(requests::serve(client, asked, unanswered.clone()));
+            let worker = tokio::spawn(requests::serve(client, queued, unanswered.clone()));
             let why = tokio::select! {
                 why = read(&mut reader, &requests, &unanswered, &outbox) => why,
                 // The writer ends first if the client reads too slowly, or at shutdown.
@@ -64,19 +64,20 @@ pub async fn serve(
     drop(outbox);
     // Ends in bounded time, whether or not the client answers the close frame.
     let done = async {
-        let rest = async { while let Ok(Some(Ok(_))) = timeout(LAST_WORDS, reader.stream.next()).await {} };
+        let rest =
+            async { while let Ok(Some(Ok(_))) = timeout(CLOSE_TIMEOUT, reader.stream.next()).await {} };
         tokio::join!(writer, rest)
     };
-    timeout(2 * LAST_WORDS, done).await.ok();
+    timeout(2 * CLOSE_TIMEOUT, done).await.ok();
 }
 
 struct Reader {
     stream: SplitStream<WebSocket>,
-    heard: Instant,
+    last_received: Instant,
 }
 
 /// What a client sent.
-enum Heard {
+enum Received {
     Text(axum::extract::ws::Utf8Bytes),
     Close(Close),
     /// The connection is gone.
@@ -85,26 +86,26 @@ enum Heard {
 
 impl Reader {
     /// Waits for the next text frame.
-    async fn next(&mut self) -> Heard {
+    async fn next(&mut self) -> Received {
         loop {
             let next = tokio::select! {
                 next = self.stream.next() => next,
-                () = sleep_until((self.heard + SILENCE).into()) => return Heard::Close(Close::Silent),
+                () = sleep_until((self.last_received + IDLE_TIMEOUT).into()) => return Received::Close(Close::Silent),
             };
-            self.heard = Instant::now();
+            self.last_received = Instant::now();
             match next {
-                Some(Ok(Message::Text(text))) => return Heard::Text(text),
-                Some(Ok(Message::Binary(_))) => return Heard::Close(Close::NotText),
+                Some(Ok(Message::Text(text))) => return Received::Text(text),
+                Some(Ok(Message::Binary(_))) => return Received::Close(Close::NotText),
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
-                Some(Ok(Message::Close(_))) | None => return Heard::Gone,
-                Some(Err(e)) => return too_big(e).map_or(Heard::Gone, Heard::Close),
+                Some(Ok(Message::Close(_))) | None => return Received::Gone,
+                Some(Err(e)) => return close_for(e).map_or(Received::Gone, Received::Close),
             }
         }
     }
 }
 
 /// Why to close the connection after a read error; `None` if it is gone.
-fn too_big(error: WsError) -> Option<Close> {
+fn close_for(error: WsError) -> Option<Close> {
     let error = error.into_inner();
     match error.downcast_ref::<tungstenite::Error>()? {
         tungstenite::Error::Capacity(_) => Some(Close::FrameTooBig),
@@ -118,18 +119,18 @@ fn too_big(error: WsError) -> Option<Close> {
 /// # Errors
 ///
 /// Why to close the connection; `None` if it is gone.
-async fn greet(
+async fn handshake(
     gateway: &Gateway,
     reader: &mut Reader,
     outbox: &Outbox,
     address: IpAddr,
     admitted: bool,
 ) -> Result<Speaker, Option<Close>> {
-    let text = match timeout(CONNECT_WITHIN, reader.next()).await {
+    let text = match timeout(CONNECT_TIMEOUT, reader.next()).await {
         Err(_) => return Err(Some(Close::NotConnected)),
-        Ok(Heard::Close(why)) => return Err(Some(why)),
-        Ok(Heard::Gone) => return Err(None),
-        Ok(Heard::Text(text)) => text,
+        Ok(Received::Close(why)) => return Err(Some(why)),
+        Ok(Received::Gone) => return Err(None),
+        Ok(Received::Text(text)) => text,
     };
     let request = parse(&text, outbox).map_err(Some)?;
     let refuse = |message: &str, why| {
@@ -192,9 +193,9 @@ async fn read(
 ) -> Option<Close> {
     loop {
         let text = match reader.next().await {
-            Heard::Text(text) => text,
-            Heard::Close(why) => return Some(why),
-            Heard::Gone => return None,
+            Received::Text(text) => text,
+            Received::Close(why) => return Some(why),
+            Received::Gone => return None,
         };
         match parse(&text, outbox) {
             Ok(request) => {
@@ -223,13 +224,13 @@ async fn write(
     let why = loop {
         let done = tokio::select! {
             biased;
-            () = gateway.ended() => break Close::GoingAway,
+            () = gateway.shutting_down() => break Close::GoingAway,
             () = backlog.overflow.notified() => break Close::SlowReader,
             out = waiting.recv() => match out {
                 Some(Out::Frame(first)) => tokio::select! {
                     done = write_some(&mut sink, first, &mut waiting, &backlog) => done,
                     () = backlog.overflow.notified() => break Close::SlowReader,
-                    () = gateway.ended() => break Close::GoingAway,
+                    () = gateway.shutting_down() => break Close::GoingAway,
                 },
                 Some(Out::Close(why)) => break why,
                 None => return,
@@ -246,7 +247,7 @@ async fn write(
     // Frames queued from here on are dropped.
     waiting.close();
     let frame = CloseFrame { code: why.code(), reason: why.reason().into() };
-    timeout(LAST_WORDS, sink.send(Message::Close(Some(frame)))).await.ok();
+    timeout(CLOSE_TIMEOUT, sink.send(Message::Close(Some(frame)))).await.ok();
 }
 
 /// Writes a frame and those queued behind it. Returns why to close, if that was queued, too.

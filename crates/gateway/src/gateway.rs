@@ -36,13 +36,13 @@ pub struct Gateway {
     pub counters: Arc<Counters>,
     pub started: Instant,
     /// True once the shutdown has started.
-    pub ends: watch::Receiver<bool>,
+    pub shutdown: watch::Receiver<bool>,
 }
 
 impl Gateway {
     /// Whether a token is the right one, or none is required.
     pub fn admits(&self, offered: &str) -> bool {
-        self.token.as_ref().is_none_or(|token| token.is(offered))
+        self.token.as_ref().is_none_or(|token| token.matches(offered))
     }
 
     /// Counts a wrong token, and waits if there were many from that address.
@@ -52,9 +52,9 @@ impl Gateway {
     }
 
     /// Waits until the shutdown starts.
-    pub async fn ended(&self) {
+    pub async fn shutting_down(&self) {
         // An error means that the sender was dropped, which only happens after the shutdown has started.
-        drop(self.ends.clone().wait_for(|ends| *ends).await.map(|ends| *ends));
+        drop(self.shutdown.clone().wait_for(|started| *started).await.map(|started| *started));
     }
 
     /// The agent of new sessions.

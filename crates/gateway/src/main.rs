@@ -58,7 +58,7 @@ use crate::agent::Agent;
 use crate::error::StartError;
 use crate::follow::Hub;
 use crate::follow::follower::Context;
-use crate::follow::notices::Notices;
+use crate::follow::watcher::ChangeWatcher;
 use crate::gateway::Gateway;
 use crate::options::Options;
 use crate::session::root::Root;
@@ -82,7 +82,7 @@ fn main() -> ExitCode {
                 text.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
             let what = what.join(" ");
             let what = what.strip_prefix("error: ").unwrap_or(&what);
-            return end(&StartError::usage(what, "see `thread serve --help`"));
+            return report(&StartError::usage(what, "see `thread serve --help`"));
         }
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -103,11 +103,11 @@ fn main() -> ExitCode {
         });
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(e) => end(&e),
+        Err(e) => report(&e),
     }
 }
 
-fn end(error: &StartError) -> ExitCode {
+fn report(error: &StartError) -> ExitCode {
     eprintln!("{error}");
     ExitCode::from(if error.usage { 2 } else { 1 })
 }
@@ -138,13 +138,13 @@ async fn run(options: Options) -> Result<(), StartError> {
         )
     })?;
     let token = if options.no_auth { None } else { Some(Token::of(root.dir())?) };
-    let others = Origins::new(&options.storage_origin)?.into_names();
-    let storage = Storage::open(root.dir(), options.storage.as_deref(), others)?;
-    let places = places(options.max_connections);
-    if places < options.max_connections {
+    let other_origins = Origins::new(&options.storage_origin)?.into_names();
+    let storage = Storage::open(root.dir(), options.storage.as_deref(), other_origins)?;
+    let connections = connection_limit(options.max_connections);
+    if connections < options.max_connections {
         eprintln!(
-            "Warning: there will be only {places} connections at a time, half of the files that may be open - \
-             raise that limit (ulimit -Hn), or give --max-connections {places}"
+            "Warning: there will be only {connections} connections at a time, half of the files that may be open - \
+             raise that limit (ulimit -Hn), or give --max-connections {connections}"
         );
     }
     let cannot_listen = |e| {
@@ -155,15 +155,15 @@ async fn run(options: Options) -> Result<(), StartError> {
     };
     let listener = server::listen(options.listen).map_err(cannot_listen)?;
     let address = listener.local_addr().map_err(cannot_listen)?;
-    let told = |e| {
+    let system_error = |e| {
         StartError::failed(
             format!("the system refuses what the gateway needs: {e}"),
             "check the limits on this process",
         )
     };
-    let notices = Notices::new().map_err(told)?;
-    let (ending, ends) = watch::channel(false);
-    let signals = Signals::new().map_err(told)?;
+    let watcher = ChangeWatcher::new().map_err(system_error)?;
+    let (shutdown_sender, shutdown) = watch::channel(false);
+    let signals = Signals::new().map_err(system_error)?;
 
     let url = format!("http://{address}");
     let published = Published::new(root.dir(), &url).map_err(|e| {
@@ -174,7 +174,7 @@ async fn run(options: Options) -> Result<(), StartError> {
     })?;
     let (root, storage) = (Arc::new(root), Arc::new(storage));
     let context =
-        Context { root: root.clone(), launcher: launcher.clone(), notices, storage: storage.clone() };
+        Context { root: root.clone(), launcher: launcher.clone(), watcher, storage: storage.clone() };
     let gateway = Arc::new(Gateway {
         root,
         token,
@@ -190,9 +190,9 @@ async fn run(options: Options) -> Result<(), StartError> {
         counters: Default::default(),
         storage,
         started: Instant::now(),
-        ends,
+        shutdown,
     });
-    tokio::spawn(signals.until_told(ending));
+    tokio::spawn(signals.until_shutdown(shutdown_sender));
     match &gateway.token {
         Some(token) => println!("{url}/?token={}", token.text()),
         None => println!("{url}/"),
@@ -200,7 +200,7 @@ async fn run(options: Options) -> Result<(), StartError> {
     if gateway.agent.is_none() {
         eprintln!("Warning: nobody answers in new sessions - name an agent with --agent");
     }
-    server::serve(gateway, listener, places).await;
+    server::serve(gateway, listener, connections).await;
     published.withdraw();
     Ok(())
 }
@@ -219,15 +219,15 @@ fn default_root() -> Result<PathBuf, StartError> {
 /// Raises the limit on open files as far as `wanted` connections need, and returns how many to allow. Each
 /// takes a descriptor, and so do the files of sessions: half of the limit is reserved for these, or a client
 /// that opens many connections would keep all others from being served.
-fn places(wanted: u32) -> u32 {
+fn connection_limit(wanted: u32) -> u32 {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     let files = limit.maximum.unwrap_or(u64::MAX).min(2 * u64::from(wanted.max(8 * 1024)));
-    if let Some(given) = limit.current.filter(|current| *current < files) {
+    if let Some(inherited) = limit.current.filter(|current| *current < files) {
         limit.current = Some(files);
         // If this fails, fewer connections are allowed.
         if setrlimit(Resource::Nofile, limit).is_ok() {
-            thread::run::spawn::limit_open_files(given);
+            thread::run::spawn::limit_open_files(inherited);
         }
     }
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -243,10 +243,11 @@ struct Published {
 impl Published {
     fn new(root: &std::path::Path, url: &str) -> std::io::Result<Published> {
         let path = root.join("address");
-        let draft = root.join(format!(".address-{}", std::process::id()));
-        let placed = std::fs::write(&draft, format!("{url}\n")).and_then(|()| std::fs::rename(&draft, &path));
+        let temporary = root.join(format!(".address-{}", std::process::id()));
+        let placed =
+            std::fs::write(&temporary, format!("{url}\n")).and_then(|()| std::fs::rename(&temporary, &path));
         if let Err(e) = placed {
-            std::fs::remove_file(&draft).ok();
+            std::fs::remove_file(&temporary).ok();
             return Err(e);
         }
         Ok(Published { path, url: url.to_owned() })
@@ -277,7 +278,7 @@ impl Signals {
     }
 
     /// Reaps supervisors, which nothing else waits for, until SIGTERM or SIGINT; then starts the shutdown.
-    async fn until_told(mut self, ending: watch::Sender<bool>) {
+    async fn until_shutdown(mut self, shutdown: watch::Sender<bool>) {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => break,
@@ -287,6 +288,6 @@ impl Signals {
                 }
             }
         }
-        ending.send_replace(true);
+        shutdown.send_replace(true);
     }
 }

@@ -38,7 +38,7 @@ fn written(gateway: &Gateway, sum: &Sum) -> String {
         .as_deref()
         .and_then(thread::model::time::parse)
         .map_or(0.0, |since| (chrono::Utc::now() - since).to_std().unwrap_or_default().as_secs_f64());
-    let clients: usize = gateway.hub.everybody().iter().map(|follower| follower.clients()).sum();
+    let clients: usize = gateway.hub.followers().iter().map(|follower| follower.clients()).sum();
     let mut text = String::new();
     let mut add = |name: &str, kind: &str, help: &str, values: &[(&str, f64)]| {
         // Writing to a `String` does not fail.
@@ -68,7 +68,7 @@ fn written(gateway: &Gateway, sum: &Sum) -> String {
         "sessions_active",
         "gauge",
         "Sessions that somebody is in.",
-        &[("", number(gateway.hub.everybody().len()))],
+        &[("", number(gateway.hub.followers().len()))],
     );
     add("session_readers", "gauge", "Clients and streams that are in a session.", &[("", number(clients))]);
     add(

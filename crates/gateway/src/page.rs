@@ -8,7 +8,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use serde::Deserialize;
 
-use crate::access::peer::{Peer, Shown};
+use crate::access::peer::{Peer, TokenCheck};
 use crate::access::token::cookie_name;
 use crate::gateway::Gateway;
 
@@ -25,8 +25,8 @@ pub struct Link {
 /// `GET /`; with `?token=`, sets the cookie and redirects to the same page without the token.
 pub async fn page(
     State(gateway): State<Arc<Gateway>>,
-    Extension(from): Extension<Peer>,
-    Extension(shown): Extension<Shown>,
+    Extension(peer): Extension<Peer>,
+    Extension(check): Extension<TokenCheck>,
     Query(link): Query<Link>,
 ) -> Response {
     let policy = [
@@ -38,7 +38,7 @@ pub async fn page(
         (header::CACHE_CONTROL, "no-store"),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     ];
-    match (link.token, shown) {
+    match (link.token, check) {
         (Some(token), _) if gateway.admits(&token) => {
             let name = cookie_name(gateway.port);
             let cookie = format!("{name}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age={COOKIE_AGE}");
@@ -50,13 +50,13 @@ pub async fn page(
             )
                 .into_response()
         }
-        (None, Shown::Right) => (policy, Html(PAGE)).into_response(),
-        (None, Shown::None) => {
+        (None, TokenCheck::Valid) => (policy, Html(PAGE)).into_response(),
+        (None, TokenCheck::Missing) => {
             (StatusCode::UNAUTHORIZED, policy, "open the link that the gateway printed when it was started\n")
                 .into_response()
         }
         _ => {
-            gateway.wrong_token(from.address.ip()).await;
+            gateway.wrong_token(peer.address.ip()).await;
             (StatusCode::UNAUTHORIZED, policy, "wrong token\n").into_response()
         }
     }

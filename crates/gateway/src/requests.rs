@@ -25,8 +25,8 @@ pub async fn serve(
                 answer(&mut client, request).await;
                 unanswered.fetch_sub(1, Ordering::Relaxed);
             }
-            live = client.next() => match live {
-                Some(live) => client.pass_on(live),
+            update = client.next() => match update {
+                Some(update) => client.forward(update),
                 // The follower dropped the client: its session is gone, or its backlog too large.
                 None => client.leave(),
             },

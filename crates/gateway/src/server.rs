@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
 use crate::access::origin;
-use crate::access::peer::{Peer, Shown};
+use crate::access::peer::{Peer, TokenCheck};
 use crate::access::token::{Offered, cookie_name, offered};
 use crate::agui;
 use crate::attachments;
@@ -34,17 +34,17 @@ use crate::protocol::MAX_FRAME;
 use crate::storage::sign;
 
 /// How long a client may take to send the head of a request.
-const HEAD_WITHIN: Duration = Duration::from_secs(10);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a shutdown waits for connections to end.
 const GRACE: Duration = Duration::from_millis(1000);
 
 /// Length of the listen backlog. If it overflows, the kernel drops connection attempts, some of them without
 /// telling the client.
-const UNACCEPTED: u32 = 4096;
+const LISTEN_BACKLOG: u32 = 4096;
 
 /// Least time between two log lines about connections that cannot be accepted.
-const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
+const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// The largest `RunAgentInput`, in bytes: it has the whole conversation, of which only the last message is
 /// used.
@@ -58,11 +58,11 @@ pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     // Connections of an earlier gateway in TIME_WAIT must not keep this one from listening.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
-    socket.listen(UNACCEPTED)
+    socket.listen(LISTEN_BACKLOG)
 }
 
 /// Serves until the shutdown.
-pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, most: u32) {
+pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, max_connections: u32) {
     let routes = Router::new()
         .route("/", get(page::page))
         .route("/ws", get(websocket))
@@ -70,7 +70,7 @@ pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, most: u32) {
         .route("/metrics", get(metrics::metrics))
         .route("/api/v1/agent/run", post(agui::run).layer(DefaultBodyLimit::max(MAX_INPUT)))
         .route("/api/v1/agent/events", get(agui::events))
-        .route("/api/v1/agent/history", get(agui::past))
+        .route("/api/v1/agent/history", get(agui::message_history))
         .route(
             "/api/v1/agent/attachments",
             post(attachments::upload).layer(DefaultBodyLimit::max(attachments::MAX + 64 * 1024)),
@@ -79,29 +79,29 @@ pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, most: u32) {
         .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing here\n") })
         .layer(middleware::from_fn_with_state(gateway.clone(), admit))
         .with_state(gateway.clone());
-    let places = Arc::new(Semaphore::new(most as usize));
-    let mut complained: Option<Instant> = None;
+    let permits = Arc::new(Semaphore::new(max_connections as usize));
+    let mut logged: Option<Instant> = None;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = gateway.ended() => break,
+            () = gateway.shutting_down() => break,
         };
         let (stream, address) = match accepted {
             Ok(accepted) => accepted,
             Err(e) => {
                 // Usually out of descriptors, which closing connections will free.
-                if complained.is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
-                    complained = Some(Instant::now());
+                if logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
+                    logged = Some(Instant::now());
                     log(format_args!("cannot accept a connection: {e}"));
                 }
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        match places.clone().try_acquire_owned() {
-            Ok(place) => {
-                let from = Peer { address, _place: Arc::new(place) };
-                tokio::spawn(talk(gateway.clone(), routes.clone(), stream, from));
+        match permits.clone().try_acquire_owned() {
+            Ok(permit) => {
+                let peer = Peer { address, _permit: Arc::new(permit) };
+                tokio::spawn(serve_connection(gateway.clone(), routes.clone(), stream, peer));
             }
             Err(_) => {
                 gateway.counters.refused();
@@ -111,7 +111,7 @@ pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, most: u32) {
     }
     drop(listener);
     // All permits can be acquired once all connections have ended.
-    tokio::time::timeout(GRACE, places.acquire_many(most)).await.ok();
+    tokio::time::timeout(GRACE, permits.acquire_many(max_connections)).await.ok();
 }
 
 /// Answers 503 to a connection beyond the limit, without spawning a task.
@@ -122,24 +122,24 @@ fn refuse(stream: &TcpStream) {
 }
 
 /// Serves one connection.
-async fn talk(gateway: Arc<Gateway>, routes: Router, stream: TcpStream, from: Peer) {
+async fn serve_connection(gateway: Arc<Gateway>, routes: Router, stream: TcpStream, peer: Peer) {
     // Streamed tokens are small, and Nagle's algorithm would delay them.
     stream.set_nodelay(true).ok();
     let service = hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
         let mut request = request.map(Body::new);
-        request.extensions_mut().insert(from.clone());
+        request.extensions_mut().insert(peer.clone());
         let routes = routes.clone();
         async move { Ok::<_, Infallible>(routes.oneshot(request).await.unwrap_or_else(|never| match never {})) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_WITHIN)
+        .header_read_timeout(HEAD_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     tokio::pin!(connection);
     tokio::select! {
         _ = connection.as_mut() => return,
-        () = gateway.ended() => connection.as_mut().graceful_shutdown(),
+        () = gateway.shutting_down() => connection.as_mut().graceful_shutdown(),
     }
     // An error means that the client has disconnected.
     connection.await.ok();
@@ -151,19 +151,19 @@ async fn admit(State(gateway): State<Arc<Gateway>>, mut request: Request, next: 
         return (StatusCode::FORBIDDEN, format!("{}\n", refused.message())).into_response();
     }
     let cookie = cookie_name(gateway.port);
-    let shown = match offered(request.headers(), &cookie) {
-        Offered::Nothing if gateway.token.is_none() => Shown::Right,
-        Offered::Nothing => Shown::None,
-        Offered::Bearer(token) | Offered::Cookie(token) if gateway.admits(token) => Shown::Right,
-        Offered::Bearer(_) | Offered::Cookie(_) => Shown::Wrong,
+    let check = match offered(request.headers(), &cookie) {
+        Offered::Nothing if gateway.token.is_none() => TokenCheck::Valid,
+        Offered::Nothing => TokenCheck::Missing,
+        Offered::Bearer(token) | Offered::Cookie(token) if gateway.admits(token) => TokenCheck::Valid,
+        Offered::Bearer(_) | Offered::Cookie(_) => TokenCheck::Invalid,
     };
-    request.extensions_mut().insert(shown);
+    request.extensions_mut().insert(check);
     // A WebSocket may present its token in its first frame, and the page checks the token itself. A signed
     // URL needs no token.
     let path = request.uri().path();
     let open = ["/", "/ws", "/healthz"].contains(&path) || path.starts_with(sign::PREFIX);
-    if shown != Shown::Right && !open {
-        if let Some(address) = request.extensions().get().map(|from: &Peer| from.address) {
+    if check != TokenCheck::Valid && !open {
+        if let Some(address) = request.extensions().get().map(|peer: &Peer| peer.address) {
             gateway.wrong_token(address.ip()).await;
         }
         return unauthorized();
@@ -179,8 +179,8 @@ fn unauthorized() -> Response {
 /// `GET /ws`.
 async fn websocket(
     State(gateway): State<Arc<Gateway>>,
-    axum::Extension(from): axum::Extension<Peer>,
-    axum::Extension(shown): axum::Extension<Shown>,
+    axum::Extension(peer): axum::Extension<Peer>,
+    axum::Extension(check): axum::Extension<TokenCheck>,
     headers: HeaderMap,
     upgrade: WebSocketUpgrade,
 ) -> Response {
@@ -193,7 +193,7 @@ async fn websocket(
         .read_buffer_size(4 * 1024)
         .write_buffer_size(8 * 1024)
         .on_upgrade(move |socket| async move {
-            connection::serve(gateway, socket, from.address.ip(), origin, shown == Shown::Right).await;
-            drop((counted, from));
+            connection::serve(gateway, socket, peer.address.ip(), origin, check == TokenCheck::Valid).await;
+            drop((counted, peer));
         })
 }

@@ -16,16 +16,16 @@ pub struct Origins(Vec<String>);
 
 /// The header for which a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
+pub enum Disallowed {
     Host,
     Origin,
 }
 
-impl Refused {
+impl Disallowed {
     pub fn message(self) -> &'static str {
         match self {
-            Refused::Host => "this host name is not the gateway's; --origin admits it",
-            Refused::Origin => "pages of this origin may not use the gateway; --origin admits them",
+            Disallowed::Host => "this host name is not the gateway's; --origin admits it",
+            Disallowed::Origin => "pages of this origin may not use the gateway; --origin admits them",
         }
     }
 }
@@ -64,21 +64,21 @@ impl Origins {
     /// # Errors
     ///
     /// Which of the two is not allowed.
-    pub fn check(&self, headers: &HeaderMap) -> Result<(), Refused> {
+    pub fn check(&self, headers: &HeaderMap) -> Result<(), Disallowed> {
         let text = |name| {
             let mut values = headers.get_all(name).iter();
             let first = values.next().map(|value| value.to_str().unwrap_or_default().to_ascii_lowercase());
             // A second header is meant to make two parsers see different values. "" is never allowed.
             if values.next().is_some() { Some(String::new()) } else { first }
         };
-        let host = text(header::HOST).ok_or(Refused::Host)?;
+        let host = text(header::HOST).ok_or(Disallowed::Host)?;
         let named = |host: &str| self.0.iter().any(|origin| host_of(origin) == host);
         if !(is_unambiguous(&host) || named(&host)) {
-            return Err(Refused::Host);
+            return Err(Disallowed::Host);
         }
         let Some(origin) = text(header::ORIGIN) else { return Ok(()) };
         let own = origin.split_once("://").is_some_and(|(scheme, rest)| scheme == "http" && rest == host);
-        if own || self.0.contains(&origin) { Ok(()) } else { Err(Refused::Origin) }
+        if own || self.0.contains(&origin) { Ok(()) } else { Err(Disallowed::Origin) }
     }
 }
 
@@ -116,7 +116,7 @@ fn is_unambiguous(host: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn check(named: &[&str], host: &str, origin: Option<&str>) -> Result<(), Refused> {
+    fn check(named: &[&str], host: &str, origin: Option<&str>) -> Result<(), Disallowed> {
         let named: Vec<String> = named.iter().map(|name| (*name).to_owned()).collect();
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, host.parse().unwrap());
@@ -133,7 +133,7 @@ mod tests {
             assert_eq!(check(&[], host, Some(&format!("http://{host}"))), Ok(()), "{host}");
             for foreign in ["http://evil.example", "null", "http://localhost:1", "https://127.0.0.1:3336", ""]
             {
-                assert_eq!(check(&[], host, Some(foreign)), Err(Refused::Origin), "{host} {foreign}");
+                assert_eq!(check(&[], host, Some(foreign)), Err(Disallowed::Origin), "{host} {foreign}");
             }
         }
         let named = ["https://Chat.example.org/"];
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(check(&named, "127.0.0.1:1", Some("https://chat.example.org")), Ok(()));
         assert_eq!(
             check(&named, "chat.example.org", Some("https://other.example.org")),
-            Err(Refused::Origin)
+            Err(Disallowed::Origin)
         );
     }
 
@@ -150,10 +150,10 @@ mod tests {
         for host in
             ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:3336", "[::1", "", "a:b"]
         {
-            assert_eq!(check(&[], host, None), Err(Refused::Host), "{host}");
-            assert_eq!(check(&[], host, Some(&format!("http://{host}"))), Err(Refused::Host), "{host}");
+            assert_eq!(check(&[], host, None), Err(Disallowed::Host), "{host}");
+            assert_eq!(check(&[], host, Some(&format!("http://{host}"))), Err(Disallowed::Host), "{host}");
         }
-        assert_eq!(Origins::new(&[]).unwrap().check(&HeaderMap::new()), Err(Refused::Host));
+        assert_eq!(Origins::new(&[]).unwrap().check(&HeaderMap::new()), Err(Disallowed::Host));
     }
 
     #[test]

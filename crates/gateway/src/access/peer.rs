@@ -10,14 +10,14 @@ use tokio::sync::OwnedSemaphorePermit;
 pub struct Peer {
     pub address: SocketAddr,
     /// Counts against the limit on connections until this one ends, even after an upgrade to a WebSocket.
-    pub _place: Arc<OwnedSemaphorePermit>,
+    pub _permit: Arc<OwnedSemaphorePermit>,
 }
 
-/// Result of checking a request's token. If none is required and none was sent, it is right.
+/// Result of checking a request's token. If none is required and none was sent, it is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shown {
-    Right,
-    Wrong,
+pub enum TokenCheck {
+    Valid,
+    Invalid,
     /// None was sent, but one is required.
-    None,
+    Missing,
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Wrong tokens from one address within [`WINDOW`] that are answered without delay.
-const MANY: usize = 10;
+const UNDELAYED: usize = 10;
 /// The time over which wrong tokens are counted.
 const WINDOW: Duration = Duration::from_secs(60);
 /// Delay of the answer to each further wrong token.
@@ -33,9 +33,9 @@ impl Throttle {
         while times.front().is_some_and(|first| now.duration_since(*first) >= WINDOW) {
             times.pop_front();
         }
-        let slow = times.len() >= MANY;
+        let slow = times.len() >= UNDELAYED;
         times.push_back(now);
-        if times.len() > MANY {
+        if times.len() > UNDELAYED {
             times.pop_front();
         }
         if slow { DELAY } else { Duration::ZERO }
@@ -51,7 +51,7 @@ mod tests {
         let throttle = Throttle::default();
         let (bad, other): (IpAddr, IpAddr) = ([127, 0, 0, 1].into(), [10, 0, 0, 1].into());
         let start = Instant::now();
-        for _ in 0..MANY {
+        for _ in 0..UNDELAYED {
             assert_eq!(throttle.failed(bad, start), Duration::ZERO);
         }
         assert_eq!(throttle.failed(bad, start + WINDOW / 2), DELAY);

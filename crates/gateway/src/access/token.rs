@@ -26,14 +26,14 @@ impl Token {
     ///
     /// The file cannot be read or created; others may read it; it holds no token.
     pub fn of(root: &Path) -> Result<Token, StartError> {
-        secret_of(&root.join(FILE)).map(Token)
+        read_or_create_secret(&root.join(FILE)).map(Token)
     }
 
     pub fn text(&self) -> &str {
         &self.0
     }
 
-    pub fn is(&self, offered: &str) -> bool {
+    pub fn matches(&self, offered: &str) -> bool {
         self.0.as_bytes().ct_eq(offered.as_bytes()).into()
     }
 }
@@ -43,7 +43,7 @@ impl Token {
 /// # Errors
 ///
 /// The file cannot be read or created; others may access it; it holds no secret.
-pub fn secret_of(path: &Path) -> Result<String, StartError> {
+pub fn read_or_create_secret(path: &Path) -> Result<String, StartError> {
     let unusable = |e: io::Error| {
         StartError::failed(
             format!("the secret in {} cannot be used: {e}", path.display()),
@@ -52,7 +52,7 @@ pub fn secret_of(path: &Path) -> Result<String, StartError> {
     };
     let file = match open(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            make(path).map_err(|e| {
+            create(path).map_err(|e| {
                 StartError::failed(
                     format!("cannot make {}: {e}", path.display()),
                     "check that directory, its permissions and its disk",
@@ -93,18 +93,18 @@ fn open(path: &Path) -> io::Result<fs::File> {
 
 /// Writes 32 random bytes in hexadecimal. The file appears complete: if two gateways start at once, one
 /// creates the secret and both use it.
-fn make(path: &Path) -> io::Result<()> {
-    let draft = path.with_extension(format!("draft-{}", std::process::id()));
+fn create(path: &Path) -> io::Result<()> {
+    let temporary = path.with_extension(format!("draft-{}", std::process::id()));
     let secret = random_hex(32)?;
     let write = || {
         let mut options = fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
         file.write_all(format!("{secret}\n").as_bytes())?;
         file.sync_all()?;
-        fs::hard_link(&draft, path)
+        fs::hard_link(&temporary, path)
     };
     let placed = write();
-    fs::remove_file(&draft).ok();
+    fs::remove_file(&temporary).ok();
     match placed {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
         _ => Ok(()),
@@ -172,8 +172,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let first = Token::of(root.path()).unwrap();
         assert_eq!(first.text().len(), 64);
-        assert!(Token::of(root.path()).unwrap().is(first.text()));
-        assert!(!first.is(""));
+        assert!(Token::of(root.path()).unwrap().matches(first.text()));
+        assert!(!first.matches(""));
         let file = root.path().join(FILE);
         assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);

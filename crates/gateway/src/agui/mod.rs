@@ -16,36 +16,36 @@ use serde_json::{Value, json};
 use crate::access::origin;
 use crate::error::RequestError;
 use crate::gateway::Gateway;
-use crate::session::speak::{self, Speaker, Spoken};
+use crate::session::speak::{self, ClientMessage, Speaker};
 use crate::session::{blocking, history};
 use crate::session_id::SessionId;
 use input::{Input, InputError};
-use stream::{Cut, Stream};
+use stream::{ResumePoint, Stream};
 
 /// An error response, with its status.
-pub struct Refused(pub StatusCode, pub String);
+pub struct HttpError(pub StatusCode, pub String);
 
-impl IntoResponse for Refused {
+impl IntoResponse for HttpError {
     fn into_response(self) -> Response {
         (self.0, Json(json!({ "error": self.1 }))).into_response()
     }
 }
 
-impl From<RequestError> for Refused {
-    fn from(error: RequestError) -> Refused {
+impl From<RequestError> for HttpError {
+    fn from(error: RequestError) -> HttpError {
         let status = match &error {
             RequestError::BadParams(_) => StatusCode::BAD_REQUEST,
             RequestError::UnknownSession(_) => StatusCode::NOT_FOUND,
             RequestError::KeyConflict(_) => StatusCode::CONFLICT,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        Refused(status, error.to_string())
+        HttpError(status, error.to_string())
     }
 }
 
-impl From<InputError> for Refused {
-    fn from(error: InputError) -> Refused {
-        Refused(StatusCode::BAD_REQUEST, error.0)
+impl From<InputError> for HttpError {
+    fn from(error: InputError) -> HttpError {
+        HttpError(StatusCode::BAD_REQUEST, error.0)
     }
 }
 
@@ -54,12 +54,17 @@ pub async fn run(
     State(gateway): State<Arc<Gateway>>,
     headers: HeaderMap,
     Json(body): Json<Value>,
-) -> Result<Response, Refused> {
+) -> Result<Response, HttpError> {
     let mut input = Input::read(body)?;
     let mut metadata = serde_json::Map::new();
-    speak::take_attachments(&gateway.storage, &[origin::own(&headers)], &mut input.content, &mut metadata)?;
+    speak::extract_attachments(
+        &gateway.storage,
+        &[origin::own(&headers)],
+        &mut input.content,
+        &mut metadata,
+    )?;
     let session = SessionId::named(&input.thread_id);
-    let spoken = Spoken {
+    let message = ClientMessage {
         content: input.content,
         priority: Default::default(),
         metadata,
@@ -70,17 +75,18 @@ pub async fn run(
     };
     let own = gateway.clone();
     let accepted = blocking(move || {
-        own.root.make_unless_there(session, own.agent())?;
+        own.root.create_if_missing(session, own.agent())?;
         let mut queue = own.root.queue(session)?;
         if let Some(agent) = own.agent_for_all() {
             agent.replace(&mut queue)?;
         }
         let speaker = Speaker { client: "ag-ui".into(), client_type: "ag-ui".into() };
-        speak::message(&mut queue, &own.launcher, session, &speaker, spoken)
+        speak::message(&mut queue, &own.launcher, session, &speaker, message)
     })
     .await?;
-    let cut = Cut { message: accepted.event, after: accepted.event - 1 };
-    Ok(Stream::new(gateway, session, input.version, input.thread_id, Some(input.run_id), cut).into_response())
+    let start = ResumePoint { message: accepted.event, after: accepted.event - 1 };
+    Ok(Stream::new(gateway, session, input.version, input.thread_id, Some(input.run_id), start)
+        .into_response())
 }
 
 #[derive(Deserialize)]
@@ -97,14 +103,14 @@ pub async fn events(
     State(gateway): State<Arc<Gateway>>,
     headers: HeaderMap,
     Query(query): Query<EventsQuery>,
-) -> Result<Response, Refused> {
+) -> Result<Response, HttpError> {
     let session = SessionId::named(&query.thread_id);
     let last = headers.get("last-event-id").and_then(|value| value.to_str().ok()?.trim().parse().ok());
     let after: Option<i64> = last.or(query.after);
     let own = gateway.clone();
-    let cut = blocking(move || stream::cut_at(&mut own.root.queue(session)?, after)).await?;
+    let start = blocking(move || stream::resume_point(&mut own.root.queue(session)?, after)).await?;
     let version = input::version(query.version.as_deref().unwrap_or("1"));
-    Ok(Stream::new(gateway, session, version, query.thread_id, None, cut).into_response())
+    Ok(Stream::new(gateway, session, version, query.thread_id, None, start).into_response())
 }
 
 #[derive(Deserialize)]
@@ -116,10 +122,10 @@ pub struct HistoryQuery {
 }
 
 /// `GET /api/v1/agent/history`: the last messages, oldest first.
-pub async fn past(
+pub async fn message_history(
     State(gateway): State<Arc<Gateway>>,
     Query(query): Query<HistoryQuery>,
-) -> Result<Json<Value>, Refused> {
+) -> Result<Json<Value>, HttpError> {
     let session = SessionId::named(&query.thread_id);
     let limit = query.limit.unwrap_or(50).clamp(1, 200);
     let page = blocking(move || {

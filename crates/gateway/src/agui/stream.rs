@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use super::translate::{Run, Translator, Version};
 use crate::error::Result;
-use crate::follow::feed::{Backlog, Told};
+use crate::follow::feed::{Backlog, Delivery};
 use crate::follow::tail::Tail;
 use crate::gateway::Gateway;
 use crate::session::history;
@@ -28,14 +28,14 @@ use crate::session::runs::Runs;
 use crate::session_id::SessionId;
 
 /// How often a comment is written to an idle stream, so that proxies do not close it.
-const ALIVE_EVERY: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
 
 /// How many chunks are buffered for a slow reader before the stream waits.
-const WAITING: usize = 64;
+const BUFFERED: usize = 64;
 
 /// Where a stream begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cut {
+pub struct ResumePoint {
     /// The id of the message whose run is streamed; 0 for the next message.
     pub message: i64,
     /// The client has received everything up to this event id.
@@ -48,24 +48,25 @@ pub struct Cut {
 /// # Errors
 ///
 /// Errors of the thread.
-pub fn cut_at(queue: &mut Queue, after: Option<i64>) -> Result<Cut> {
+pub fn resume_point(queue: &mut Queue, after: Option<i64>) -> Result<ResumePoint> {
     let Some(after) = after else {
         let (runs, newest) = Runs::of(queue)?;
         let first = runs.in_order().first().copied();
-        return Ok(
-            first.map_or(Cut { message: 0, after: newest }, |message| Cut { message, after: message - 1 })
-        );
+        return Ok(first.map_or(ResumePoint { message: 0, after: newest }, |message| ResumePoint {
+            message,
+            after: message - 1,
+        }));
     };
     let after = after.clamp(0, queue.newest()?.0);
-    let next = Cut { message: 0, after };
+    let next = ResumePoint { message: 0, after };
     let condition = "type = 'message' OR subtype IN ('run', 'error', 'cancelled')";
     for id in history::newest_matching(queue, condition, after, 64)? {
         let Some(event) = history::event(queue, id)? else { continue };
         let (_, entry) = Entry::of(&event);
         match entry {
             // The client received the message, but nothing of its run.
-            Entry::Message(_) if id == after => return Ok(Cut { message: id, after }),
-            Entry::RunStarted { reply_to, .. } => return Ok(Cut { message: reply_to, after }),
+            Entry::Message(_) if id == after => return Ok(ResumePoint { message: id, after }),
+            Entry::RunStarted { reply_to, .. } => return Ok(ResumePoint { message: reply_to, after }),
             _ if entry.ends().is_some() => return Ok(next),
             _ => {}
         }
@@ -74,7 +75,7 @@ pub fn cut_at(queue: &mut Queue, after: Option<i64>) -> Result<Cut> {
 }
 
 pub struct Stream {
-    pieces: mpsc::Receiver<io::Result<Bytes>>,
+    chunks: mpsc::Receiver<io::Result<Bytes>>,
 }
 
 impl Stream {
@@ -85,31 +86,31 @@ impl Stream {
         version: Version,
         thread_id: String,
         run_id: Option<String>,
-        cut: Cut,
+        start: ResumePoint,
     ) -> Stream {
-        let (sender, pieces) = mpsc::channel(WAITING);
+        let (sender, chunks) = mpsc::channel(BUFFERED);
         tokio::spawn(async move {
-            let ended = gateway.clone();
+            let own = gateway.clone();
             let done = tokio::select! {
-                done = feed(gateway, session, version, thread_id, run_id, cut, &sender) => done,
-                () = ended.ended() => Done::Cut,
+                done = feed(gateway, session, version, thread_id, run_id, start, &sender) => done,
+                () = own.shutting_down() => Done::Aborted,
                 () = sender.closed() => return,
             };
-            if done == Done::Cut {
+            if done == Done::Aborted {
                 // Abort the connection, so that the client does not take this for the end of the run.
                 drop(sender.send(Err(io::ErrorKind::ConnectionAborted.into())).await);
             }
         });
-        Stream { pieces }
+        Stream { chunks }
     }
 }
 
 impl IntoResponse for Stream {
     fn into_response(self) -> Response {
-        let pieces =
-            stream::unfold(self.pieces, |mut pieces| async move { Some((pieces.recv().await?, pieces)) });
+        let chunks =
+            stream::unfold(self.chunks, |mut chunks| async move { Some((chunks.recv().await?, chunks)) });
         let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
-        (headers, Body::from_stream(pieces)).into_response()
+        (headers, Body::from_stream(chunks)).into_response()
     }
 }
 
@@ -118,7 +119,7 @@ impl IntoResponse for Stream {
 enum Done {
     Ended,
     /// The run is not over.
-    Cut,
+    Aborted,
 }
 
 async fn feed(
@@ -127,20 +128,20 @@ async fn feed(
     version: Version,
     thread_id: String,
     run_id: Option<String>,
-    cut: Cut,
-    pieces: &mpsc::Sender<io::Result<Bytes>>,
+    start: ResumePoint,
+    chunks: &mpsc::Sender<io::Result<Bytes>>,
 ) -> Done {
     // Events that the client already has are translated again, to know which message they left open.
-    let from = if cut.message > 0 { cut.message - 1 } else { cut.after };
+    let from = if start.message > 0 { start.message - 1 } else { start.after };
     let mut tail = Tail::new(gateway.hub.clone(), session, from, Arc::<Backlog>::default());
     let mut translator = None;
     loop {
-        let next = match timeout(ALIVE_EVERY, tail.next()).await {
+        let next = match timeout(KEEP_ALIVE_EVERY, tail.next()).await {
             Ok(Ok(Some(next))) => next,
-            Ok(Ok(None) | Err(_)) => return Done::Cut,
+            Ok(Ok(None) | Err(_)) => return Done::Aborted,
             Err(_) => {
-                if pieces.send(Ok(Bytes::from_static(b": alive\n\n"))).await.is_err() {
-                    return Done::Cut;
+                if chunks.send(Ok(Bytes::from_static(b": alive\n\n"))).await.is_err() {
+                    return Done::Aborted;
                 }
                 continue;
             }
@@ -153,12 +154,12 @@ async fn feed(
                 translator.insert(Translator::new(version, thread_id.clone(), run_id, next.event.id))
             }
         };
-        let (told, run) = translator.feed(&next.event, next.run_id.as_deref(), &next.entry);
-        if next.event.id > cut.after
-            && !told.is_empty()
-            && pieces.send(Ok(written(&next, &told))).await.is_err()
+        let (output, run) = translator.feed(&next.event, next.run_id.as_deref(), &next.entry);
+        if next.event.id > start.after
+            && !output.is_empty()
+            && chunks.send(Ok(written(&next, &output))).await.is_err()
         {
-            return Done::Cut;
+            return Done::Aborted;
         }
         if run == Run::Ended {
             return Done::Ended;
@@ -167,10 +168,10 @@ async fn feed(
 }
 
 /// The AG-UI events of one stored event, as server-sent events.
-fn written(next: &Told, told: &[Value]) -> Bytes {
+fn written(next: &Delivery, output: &[Value]) -> Bytes {
     let mut text = String::new();
-    for (n, event) in told.iter().enumerate() {
-        if n + 1 == told.len() {
+    for (n, event) in output.iter().enumerate() {
+        if n + 1 == output.len() {
             text += &format!("id: {}\n", next.event.id);
         }
         text += &format!("data: {event}\n\n");

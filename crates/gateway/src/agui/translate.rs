@@ -39,10 +39,10 @@ pub struct Translator {
     /// The id of the message that the run answers.
     message: i64,
     /// Whether the run has started. Before that, events with its id belong to another run of that id.
-    begun: bool,
+    started: bool,
     open: Open,
     /// Whether a text message has been opened: only the first gets the message id given by the agent.
-    named: bool,
+    opened_text: bool,
     streamed: Streamed,
 }
 
@@ -59,7 +59,7 @@ impl Streamed {
         self.hash.write(text.as_bytes());
     }
 
-    fn is(&self, whole: &str) -> bool {
+    fn matches(&self, whole: &str) -> bool {
         let mut other = Streamed::default();
         other.add(whole);
         self.bytes == other.bytes && self.hash.finish() == other.hash.finish()
@@ -70,12 +70,12 @@ impl Translator {
     /// For the run that answers a message. `thread_id` and `run_id` are the client's names for them.
     pub fn new(version: Version, thread_id: String, run_id: String, message: i64) -> Translator {
         let (open, streamed) = (Open::Nothing, Streamed::default());
-        Translator { version, thread_id, run_id, message, begun: false, open, named: false, streamed }
+        Translator { version, thread_id, run_id, message, started: false, open, opened_text: false, streamed }
     }
 
     /// Translates the next event.
     pub fn feed(&mut self, event: &Event, run_id: Option<&str>, entry: &Entry) -> (Vec<Value>, Run) {
-        let mut told = Vec::new();
+        let mut output = Vec::new();
         if event.id == self.message {
             let mut started =
                 json!({ "type": "RUN_STARTED", "threadId": self.thread_id, "runId": self.run_id });
@@ -86,47 +86,48 @@ impl Translator {
         }
         if let Entry::RunStarted { attempt, reply_to } = entry {
             if *reply_to == self.message {
-                self.begun = true;
+                self.started = true;
                 self.streamed = Streamed::default();
                 if *attempt > 1 {
-                    told.push(custom("attempt", json!({ "attempt": attempt })));
+                    output.push(custom("attempt", json!({ "attempt": attempt })));
                 }
             }
-            return (told, Run::GoesOn);
+            return (output, Run::GoesOn);
         }
         if entry.ends() == Some(self.message) {
-            self.end(event, entry, &mut told);
-            return (told, Run::Ended);
+            self.end(event, entry, &mut output);
+            return (output, Run::Ended);
         }
-        if !self.begun || run_id != Some(&*self.run_id) {
-            return (told, Run::GoesOn);
+        if !self.started || run_id != Some(&*self.run_id) {
+            return (output, Run::GoesOn);
         }
-        self.piece(event, entry, &mut told);
-        (told, Run::GoesOn)
+        self.piece(event, entry, &mut output);
+        (output, Run::GoesOn)
     }
 
-    fn piece(&mut self, event: &Event, entry: &Entry, told: &mut Vec<Value>) {
+    fn piece(&mut self, event: &Event, entry: &Entry, output: &mut Vec<Value>) {
         match entry {
             Entry::Token { text, .. } | Entry::Thinking { text, .. } if text.is_empty() => {}
             Entry::Token { text, message_id } => {
                 self.streamed.add(text);
-                self.text(event, message_id.as_deref(), text, told);
+                self.text(event, message_id.as_deref(), text, output);
             }
-            Entry::Thinking { text, .. } => self.reasoning(event, text, told),
+            Entry::Thinking { text, .. } => self.reasoning(event, text, output),
             Entry::ToolCall(call) => {
-                self.close(told);
+                self.close(output);
                 let id = &call.call_id;
-                told.push(json!({ "type": "TOOL_CALL_START", "toolCallId": id, "toolCallName": call.name }));
-                told.push(json!({ "type": "TOOL_CALL_ARGS", "toolCallId": id, "delta": call.arguments.to_string() }));
-                told.push(json!({ "type": "TOOL_CALL_END", "toolCallId": id }));
+                output
+                    .push(json!({ "type": "TOOL_CALL_START", "toolCallId": id, "toolCallName": call.name }));
+                output.push(json!({ "type": "TOOL_CALL_ARGS", "toolCallId": id, "delta": call.arguments.to_string() }));
+                output.push(json!({ "type": "TOOL_CALL_END", "toolCallId": id }));
             }
             Entry::ToolResult(result) => {
-                self.close(told);
+                self.close(output);
                 let content = match &result.outcome {
                     Ok(Value::String(text)) | Err(text) => text.clone(),
                     Ok(value) => value.to_string(),
                 };
-                told.push(json!({
+                output.push(json!({
                     "type": "TOOL_CALL_RESULT",
                     "messageId": format!("result_{}", event.id),
                     "toolCallId": result.call_id,
@@ -134,12 +135,12 @@ impl Translator {
                     "role": "tool",
                 }));
             }
-            Entry::Status(status) => told.push(custom("status", json!({ "status": status.as_str() }))),
+            Entry::Status(status) => output.push(custom("status", json!({ "status": status.as_str() }))),
             Entry::Error { error, .. } => {
-                self.close(told);
-                told.push(custom("attempt_failed", json!({ "message": error })));
+                self.close(output);
+                output.push(custom("attempt_failed", json!({ "message": error })));
             }
-            Entry::SubAgent(sub) => told.push(custom(
+            Entry::SubAgent(sub) => output.push(custom(
                 "sub_agent",
                 json!({
                     "parentCallId": sub.parent_call_id,
@@ -156,31 +157,31 @@ impl Translator {
                     .collect();
                 let value =
                     json!({ "requestId": asked.request_id, "title": asked.title, "choices": choices });
-                told.push(custom("permission", value));
+                output.push(custom("permission", value));
             }
             _ => {}
         }
     }
 
-    fn end(&mut self, event: &Event, entry: &Entry, told: &mut Vec<Value>) {
+    fn end(&mut self, event: &Event, entry: &Entry, output: &mut Vec<Value>) {
         if let Entry::Answer { answer, .. } = entry
             && !answer.content.is_empty()
-            && !self.streamed.is(&answer.content)
+            && !self.streamed.matches(&answer.content)
         {
-            self.close(told);
+            self.close(output);
             // It was not streamed, or differs from what was streamed.
-            self.text(event, answer.message_id.as_deref(), &answer.content, told);
+            self.text(event, answer.message_id.as_deref(), &answer.content, output);
         }
-        self.close(told);
+        self.close(output);
         let (thread_id, run_id) = (&self.thread_id, &self.run_id);
         let mut finished = json!({ "type": "RUN_FINISHED", "threadId": thread_id, "runId": run_id });
         let outcome = match entry {
             Entry::Error { error, .. } => {
-                told.push(json!({ "type": "RUN_ERROR", "message": error, "code": "run_failed" }));
+                output.push(json!({ "type": "RUN_ERROR", "message": error, "code": "run_failed" }));
                 return;
             }
             Entry::Cancelled { why, .. } => {
-                told.push(custom("cancelled", json!({ "message": why })));
+                output.push(custom("cancelled", json!({ "message": why })));
                 "cancelled"
             }
             _ => "success",
@@ -188,41 +189,42 @@ impl Translator {
         if self.version == Version::One {
             finished["outcome"] = json!({ "type": outcome });
         }
-        told.push(finished);
+        output.push(finished);
     }
 
-    fn text(&mut self, event: &Event, given: Option<&str>, text: &str, told: &mut Vec<Value>) {
+    fn text(&mut self, event: &Event, given: Option<&str>, text: &str, output: &mut Vec<Value>) {
         if !matches!(self.open, Open::Text(_)) {
-            self.close(told);
-            let id = match given.filter(|_| !self.named) {
+            self.close(output);
+            let id = match given.filter(|_| !self.opened_text) {
                 Some(id) => id.to_owned(),
                 None => format!("text_{}", event.id),
             };
-            self.named = true;
-            told.push(json!({ "type": "TEXT_MESSAGE_START", "messageId": id, "role": "assistant" }));
+            self.opened_text = true;
+            output.push(json!({ "type": "TEXT_MESSAGE_START", "messageId": id, "role": "assistant" }));
             self.open = Open::Text(id);
         }
         if let Open::Text(id) = &self.open {
-            told.push(json!({ "type": "TEXT_MESSAGE_CONTENT", "messageId": id, "delta": text }));
+            output.push(json!({ "type": "TEXT_MESSAGE_CONTENT", "messageId": id, "delta": text }));
         }
     }
 
-    fn reasoning(&mut self, event: &Event, text: &str, told: &mut Vec<Value>) {
+    fn reasoning(&mut self, event: &Event, text: &str, output: &mut Vec<Value>) {
         let zero = self.version == Version::Zero;
         if !matches!(self.open, Open::Reasoning(_)) {
-            self.close(told);
+            self.close(output);
             let id = format!("reasoning_{}", event.id);
             if zero {
-                told.push(json!({ "type": "THINKING_START" }));
-                told.push(json!({ "type": "THINKING_TEXT_MESSAGE_START" }));
+                output.push(json!({ "type": "THINKING_START" }));
+                output.push(json!({ "type": "THINKING_TEXT_MESSAGE_START" }));
             } else {
-                told.push(json!({ "type": "REASONING_START", "messageId": id }));
-                told.push(json!({ "type": "REASONING_MESSAGE_START", "messageId": id, "role": "reasoning" }));
+                output.push(json!({ "type": "REASONING_START", "messageId": id }));
+                output
+                    .push(json!({ "type": "REASONING_MESSAGE_START", "messageId": id, "role": "reasoning" }));
             }
             self.open = Open::Reasoning(id);
         }
         if let Open::Reasoning(id) = &self.open {
-            told.push(match zero {
+            output.push(match zero {
                 true => json!({ "type": "THINKING_TEXT_MESSAGE_CONTENT", "delta": text }),
                 false => json!({ "type": "REASONING_MESSAGE_CONTENT", "messageId": id, "delta": text }),
             });
@@ -230,17 +232,17 @@ impl Translator {
     }
 
     /// Closes the open message, if there is one.
-    fn close(&mut self, told: &mut Vec<Value>) {
+    fn close(&mut self, output: &mut Vec<Value>) {
         match std::mem::replace(&mut self.open, Open::Nothing) {
             Open::Nothing => {}
-            Open::Text(id) => told.push(json!({ "type": "TEXT_MESSAGE_END", "messageId": id })),
+            Open::Text(id) => output.push(json!({ "type": "TEXT_MESSAGE_END", "messageId": id })),
             Open::Reasoning(_) if self.version == Version::Zero => {
-                told.push(json!({ "type": "THINKING_TEXT_MESSAGE_END" }));
-                told.push(json!({ "type": "THINKING_END" }));
+                output.push(json!({ "type": "THINKING_TEXT_MESSAGE_END" }));
+                output.push(json!({ "type": "THINKING_END" }));
             }
             Open::Reasoning(id) => {
-                told.push(json!({ "type": "REASONING_MESSAGE_END", "messageId": id }));
-                told.push(json!({ "type": "REASONING_END", "messageId": id }));
+                output.push(json!({ "type": "REASONING_MESSAGE_END", "messageId": id }));
+                output.push(json!({ "type": "REASONING_END", "messageId": id }));
             }
         }
     }
@@ -261,8 +263,8 @@ mod tests {
         for (id, event) in (1..).zip(events) {
             let event = event.row(id, "2026-03-18T10:30:00.123Z").to_event();
             let (run_id, entry) = Entry::of(&event);
-            let (told, run) = translator.feed(&event, run_id.as_deref(), &entry);
-            types.extend(told.iter().map(|event| event["type"].as_str().unwrap().to_owned()));
+            let (output, run) = translator.feed(&event, run_id.as_deref(), &entry);
+            types.extend(output.iter().map(|event| event["type"].as_str().unwrap().to_owned()));
             last = run;
         }
         (types, last)
@@ -293,29 +295,29 @@ mod tests {
             run().token("m", "c"),
             run().answer(&answer),
         ];
-        let (told, last) = types(Version::One, &events);
+        let (output, last) = types(Version::One, &events);
         let expected = "RUN_STARTED REASONING_START REASONING_MESSAGE_START REASONING_MESSAGE_CONTENT \
             REASONING_MESSAGE_END REASONING_END TEXT_MESSAGE_START TEXT_MESSAGE_CONTENT TEXT_MESSAGE_CONTENT \
             TEXT_MESSAGE_END TOOL_CALL_START TOOL_CALL_ARGS TOOL_CALL_END TOOL_CALL_RESULT TEXT_MESSAGE_START \
             TEXT_MESSAGE_CONTENT TEXT_MESSAGE_END RUN_FINISHED";
         assert_eq!(
-            (told.join(" "), last),
+            (output.join(" "), last),
             (expected.split_whitespace().collect::<Vec<_>>().join(" "), Run::Ended)
         );
-        let (told, _) = types(Version::Zero, &events);
+        let (output, _) = types(Version::Zero, &events);
         assert!(
-            told.join(" ").contains("THINKING_TEXT_MESSAGE_END THINKING_END") && told.len() == 18,
-            "{told:?}"
+            output.join(" ").contains("THINKING_TEXT_MESSAGE_END THINKING_END") && output.len() == 18,
+            "{output:?}"
         );
     }
 
     #[test]
-    fn an_answer_that_did_not_stream_is_told_whole() {
+    fn an_answer_that_did_not_stream_is_sent_whole() {
         let answer = Answer { content: "other".into(), ..Answer::default() };
-        let (told, _) =
+        let (output, _) =
             types(Version::One, &[message(), run().started(1), run().token("m", "a"), run().answer(&answer)]);
         assert_eq!(
-            told[1..].join(" "),
+            output[1..].join(" "),
             "TEXT_MESSAGE_START TEXT_MESSAGE_CONTENT TEXT_MESSAGE_END TEXT_MESSAGE_START TEXT_MESSAGE_CONTENT \
              TEXT_MESSAGE_END RUN_FINISHED"
         );
@@ -332,9 +334,9 @@ mod tests {
             run().token("m2", "b"),
             run().failed("no"),
         ];
-        let (told, last) = types(Version::One, &events);
+        let (output, last) = types(Version::One, &events);
         assert_eq!(
-            told.join(" "),
+            output.join(" "),
             "RUN_STARTED TEXT_MESSAGE_START TEXT_MESSAGE_CONTENT TEXT_MESSAGE_END CUSTOM CUSTOM TEXT_MESSAGE_START \
              TEXT_MESSAGE_CONTENT TEXT_MESSAGE_END RUN_ERROR"
         );

@@ -14,7 +14,7 @@ use crate::session_id::SessionId;
 use crate::storage::Storage;
 
 /// A stored event on its way to clients.
-pub struct Told {
+pub struct Delivery {
     pub event: Event,
     pub run_id: Option<String>,
     pub entry: Entry,
@@ -24,15 +24,15 @@ pub struct Told {
     frames: Option<(Utf8Bytes, Option<Utf8Bytes>)>,
 }
 
-impl Told {
-    pub fn new(storage: &Storage, session: SessionId, event: Event) -> Told {
+impl Delivery {
+    pub fn new(storage: &Storage, session: SessionId, event: Event) -> Delivery {
         let (run_id, entry) = Entry::of(&event);
         let shown = Shown::of(storage, &event, run_id.clone(), &entry);
         let frames = shown.as_ref().map(|shown| {
             let own = shown.client.as_ref().map(|_| shown.frame(session, event.id, true).into());
             (shown.frame(session, event.id, false).into(), own)
         });
-        Told { event, run_id, entry, client: shown.and_then(|shown| shown.client), frames }
+        Delivery { event, run_id, entry, client: shown.and_then(|shown| shown.client), frames }
     }
 
     /// The frame for a client; `None` if clients do not see the event.
@@ -57,8 +57,8 @@ pub struct Order {
 
 /// An update for a client in a session.
 #[derive(Clone)]
-pub enum Live {
-    Event(Arc<Told>),
+pub enum Update {
+    Event(Arc<Delivery>),
     /// The order of runs has changed.
     Order(Arc<Order>),
     /// A frame that is not an event of the session's thread.
@@ -69,7 +69,7 @@ pub enum Live {
 
 /// At most this much of one frame is counted: it may exceed the whole limit, and must get through with
 /// others behind it.
-const MOST_COUNTED: usize = MAX_BACKLOG / 2;
+const MAX_COUNTED: usize = MAX_BACKLOG / 2;
 
 /// How many bytes are waiting for a client, in its feed and its outbox.
 #[derive(Default)]
@@ -83,7 +83,7 @@ pub struct Backlog {
 impl Backlog {
     /// Adds waiting bytes. Returns false once the limit has been exceeded.
     pub fn add(&self, bytes: usize) -> bool {
-        let counted = bytes.min(MOST_COUNTED);
+        let counted = bytes.min(MAX_COUNTED);
         let waiting = self.bytes.fetch_add(counted, Ordering::Relaxed) + counted;
         if waiting > MAX_BACKLOG && !self.over.swap(true, Ordering::Relaxed) {
             self.overflow.notify_one();
@@ -92,7 +92,7 @@ impl Backlog {
     }
 
     pub fn remove(&self, bytes: usize) {
-        self.bytes.fetch_sub(bytes.min(MOST_COUNTED), Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes.min(MAX_COUNTED), Ordering::Relaxed);
     }
 
     pub fn waiting(&self) -> usize {
@@ -102,18 +102,18 @@ impl Backlog {
 
 /// The follower's end of a feed.
 pub struct Sink {
-    pub sender: mpsc::UnboundedSender<Live>,
+    pub sender: mpsc::UnboundedSender<Update>,
     pub backlog: Arc<Backlog>,
 }
 
 impl Sink {
     /// Queues an update. Returns false if the client is gone, or reads too slowly.
-    pub fn send(&self, live: Live) -> bool {
-        let size = size_of(&live);
+    pub fn send(&self, update: Update) -> bool {
+        let size = size_of(&update);
         if !self.backlog.add(size) {
             return false;
         }
-        if self.sender.send(live).is_err() {
+        if self.sender.send(update).is_err() {
             self.backlog.remove(size);
             return false;
         }
@@ -121,34 +121,34 @@ impl Sink {
     }
 }
 
-pub fn size_of(live: &Live) -> usize {
-    match live {
-        Live::Event(told) => told.size(),
-        Live::Order(order) => order.ids.len() * 8,
-        Live::Notice(frame) => frame.len(),
-        Live::Deleted => 0,
+pub fn size_of(update: &Update) -> usize {
+    match update {
+        Update::Event(delivery) => delivery.size(),
+        Update::Order(order) => order.ids.len() * 8,
+        Update::Notice(frame) => frame.len(),
+        Update::Deleted => 0,
     }
 }
 
 /// The client's end of a feed.
 pub struct Feed {
-    pub receiver: mpsc::UnboundedReceiver<Live>,
+    pub receiver: mpsc::UnboundedReceiver<Update>,
     pub backlog: Arc<Backlog>,
 }
 
 impl Feed {
-    pub async fn next(&mut self) -> Option<Live> {
-        let live = self.receiver.recv().await?;
-        self.backlog.remove(size_of(&live));
-        Some(live)
+    pub async fn next(&mut self) -> Option<Update> {
+        let update = self.receiver.recv().await?;
+        self.backlog.remove(size_of(&update));
+        Some(update)
     }
 }
 
 impl Drop for Feed {
     fn drop(&mut self) {
         self.receiver.close();
-        while let Ok(live) = self.receiver.try_recv() {
-            self.backlog.remove(size_of(&live));
+        while let Ok(update) = self.receiver.try_recv() {
+            self.backlog.remove(size_of(&update));
         }
     }
 }

@@ -13,9 +13,9 @@ use thread_agent::conversation::Entry;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::feed::{Backlog, Feed, Live, Order, Sink, Told};
-use super::notices::{Bell, Notices};
+use super::feed::{Backlog, Delivery, Feed, Order, Sink, Update};
 use super::sub_agents;
+use super::watcher::{ChangeWatcher, SessionWatch};
 use crate::error::{RequestError, Result};
 use crate::log::log;
 use crate::session::root::Root;
@@ -28,22 +28,22 @@ use crate::storage::Storage;
 const LINGER: Duration = Duration::from_secs(3);
 
 /// About how many bytes a page has.
-const PAGE: usize = 256 * 1024;
+const PAGE_BYTES: usize = 256 * 1024;
 
 /// How long to wait after a failed read.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// What all followers share.
 pub struct Context {
     pub root: Arc<Root>,
     pub launcher: Launcher,
-    pub notices: Arc<Notices>,
+    pub watcher: Arc<ChangeWatcher>,
     pub storage: Arc<Storage>,
 }
 
 pub struct Follower {
     pub session: SessionId,
-    bell: Arc<Bell>,
+    watch: Arc<SessionWatch>,
     inner: Mutex<Inner>,
 }
 
@@ -56,7 +56,7 @@ struct Inner {
     /// The ids of tool calls that have no result yet.
     calls: HashSet<String>,
     /// Whether a task relays the output of sub-agents that work for these calls.
-    passes_on: bool,
+    relaying: bool,
     /// Set once the follower stops accepting members.
     ended: bool,
 }
@@ -87,7 +87,7 @@ impl Drop for Membership {
         let mut inner = self.follower.inner();
         inner.members.retain(|member| member.key != self.key);
         if inner.members.is_empty() {
-            self.follower.bell.rings.notify_one();
+            self.follower.watch.changed.notify_one();
         }
     }
 }
@@ -104,13 +104,13 @@ impl Follower {
         blocking(move || {
             let mut queue = own.root.queue(session)?;
             // Watch before reading, so that events stored in between are noticed.
-            let bell = own.notices.watch(&queue);
+            let watch = own.watcher.watch(&queue);
             let (runs, upto) = Runs::of(&mut queue)?;
             speak::wake(&mut queue, &own.launcher, "self");
             let calls = open_calls(&mut queue, upto)?;
             let inner =
-                Inner { upto, runs, members: Vec::new(), next_key: 0, calls, passes_on: false, ended: false };
-            Ok((Arc::new(Follower { session, bell, inner: Mutex::new(inner) }), queue))
+                Inner { upto, runs, members: Vec::new(), next_key: 0, calls, relaying: false, ended: false };
+            Ok((Arc::new(Follower { session, watch, inner: Mutex::new(inner) }), queue))
         })
         .await
     }
@@ -146,7 +146,7 @@ impl Follower {
     pub fn notice(&self, frames: Vec<Utf8Bytes>) {
         let mut inner = self.inner();
         for frame in frames {
-            inner.tell(&Live::Notice(frame));
+            inner.send(&Update::Notice(frame));
         }
     }
 
@@ -154,25 +154,25 @@ impl Follower {
     /// relay of sub-agents' output counts as ended.
     pub fn open_calls(&self) -> Option<HashSet<String>> {
         let mut inner = self.inner();
-        inner.passes_on = !inner.calls.is_empty() && !inner.members.is_empty() && !inner.ended;
-        inner.passes_on.then(|| inner.calls.clone())
+        inner.relaying = !inner.calls.is_empty() && !inner.members.is_empty() && !inner.ended;
+        inner.relaying.then(|| inner.calls.clone())
     }
 
     /// Whether the relay of sub-agents' output has to be started; from then on it counts as running.
-    fn has_new_calls(&self) -> bool {
+    fn claim_relay(&self) -> bool {
         let mut inner = self.inner();
-        let new = !inner.passes_on && !inner.calls.is_empty() && !inner.members.is_empty();
-        inner.passes_on |= new;
+        let new = !inner.relaying && !inner.calls.is_empty() && !inner.members.is_empty();
+        inner.relaying |= new;
         new
     }
 
     /// Tells all members that the session is gone, and ends the follower.
     pub fn deleted(&self) {
         let mut inner = self.inner();
-        inner.tell(&Live::Deleted);
+        inner.send(&Update::Deleted);
         inner.ended = true;
         inner.members.clear();
-        self.bell.rings.notify_one();
+        self.watch.changed.notify_one();
     }
 
     fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
@@ -180,27 +180,33 @@ impl Follower {
     }
 
     /// Whether the follower has ended. Ends it if no members are left.
-    fn is_over(&self) -> bool {
+    fn end_if_empty(&self) -> bool {
         let mut inner = self.inner();
         inner.ended |= inner.members.is_empty();
         inner.ended
     }
 
     /// Sends a page to all members.
-    fn tell(&self, storage: &Storage, page: Page) {
-        let told: Vec<Arc<Told>> =
-            page.events.into_iter().map(|event| Arc::new(Told::new(storage, self.session, event))).collect();
+    fn send_page(&self, storage: &Storage, page: Page) {
+        let deliveries: Vec<Arc<Delivery>> = page
+            .events
+            .into_iter()
+            .map(|event| Arc::new(Delivery::new(storage, self.session, event)))
+            .collect();
         let mut inner = self.inner();
         let mut changed = false;
-        for told in told {
-            changed |= inner.runs.apply_entry(&told.event, told.run_id.as_deref(), &told.entry).is_some();
-            match &told.entry {
+        for delivery in deliveries {
+            changed |= inner
+                .runs
+                .apply_entry(&delivery.event, delivery.run_id.as_deref(), &delivery.entry)
+                .is_some();
+            match &delivery.entry {
                 Entry::ToolCall(call) => drop(inner.calls.insert(call.call_id.clone())),
                 Entry::ToolResult(result) => drop(inner.calls.remove(&result.call_id)),
                 entry if entry.ends().is_some() => inner.calls.clear(),
                 _ => {}
             }
-            inner.tell(&Live::Event(told));
+            inner.send(&Update::Event(delivery));
         }
         inner.upto = inner.upto.max(page.upto);
         if let Some(cursor) = page.cursor {
@@ -208,14 +214,14 @@ impl Follower {
         }
         if changed {
             let order = Order { upto: inner.upto, ids: inner.runs.in_order() };
-            inner.tell(&Live::Order(Arc::new(order)));
+            inner.send(&Update::Order(Arc::new(order)));
         }
     }
 }
 
 impl Inner {
-    fn tell(&mut self, live: &Live) {
-        self.members.retain(|member| member.sink.send(live.clone()));
+    fn send(&mut self, update: &Update) {
+        self.members.retain(|member| member.sink.send(update.clone()));
     }
 }
 
@@ -249,9 +255,9 @@ fn read(queue: &mut Queue, after: i64) -> Result<Page> {
     let mut remaining = queue.read_page(&mut selection, &mut |row| {
         size += row.content.len();
         events.push(row.to_event());
-        if size < PAGE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        if size < PAGE_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
-    if size >= PAGE {
+    if size >= PAGE_BYTES {
         remaining = Remaining::Some;
     }
     let ended = |event: &Event| {
@@ -266,8 +272,8 @@ pub async fn follow(context: &Arc<Context>, follower: &Arc<Follower>, queue: Que
     let session = follower.session;
     let mut queue = Some(queue);
     // The client that caused the start is about to enter.
-    timeout(LINGER, follower.bell.rings.notified()).await.ok();
-    while !follower.is_over() {
+    timeout(LINGER, follower.watch.changed.notified()).await.ok();
+    while !follower.end_if_empty() {
         let after = follower.inner().upto;
         let (own, taken) = (context.clone(), queue.take());
         let read = blocking(move || {
@@ -285,14 +291,14 @@ pub async fn follow(context: &Arc<Context>, follower: &Arc<Follower>, queue: Que
             Ok((open, page)) => {
                 queue = Some(open);
                 let remaining = page.remaining;
-                follower.tell(&context.storage, page);
-                if follower.has_new_calls() {
-                    let (calls, told) = (follower.clone(), follower.clone());
+                follower.send_page(&context.storage, page);
+                if follower.claim_relay() {
+                    let (calls, relay) = (follower.clone(), follower.clone());
                     tokio::spawn(sub_agents::follow(
                         session,
                         context.root.path_of(session),
                         move || calls.open_calls(),
-                        move |frames| told.notice(frames),
+                        move |frames| relay.notice(frames),
                     ));
                 }
                 remaining
@@ -303,14 +309,14 @@ pub async fn follow(context: &Arc<Context>, follower: &Arc<Follower>, queue: Que
             }
             Err(e) => {
                 log(format_args!("session {session}: cannot be read: {e}"));
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RETRY_DELAY).await;
                 Remaining::Some
             }
         };
-        if remaining == Remaining::None && timeout(LINGER, follower.bell.rings.notified()).await.is_err() {
+        if remaining == Remaining::None && timeout(LINGER, follower.watch.changed.notified()).await.is_err() {
             // Idle: the database is closed until the next event.
             queue = None;
-            follower.bell.rings.notified().await;
+            follower.watch.changed.notified().await;
         }
     }
     // Closing the database may write to the disk, too.

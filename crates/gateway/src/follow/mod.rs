@@ -7,9 +7,9 @@
 
 pub mod feed;
 pub mod follower;
-pub mod notices;
 pub mod sub_agents;
 pub mod tail;
+pub mod watcher;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -66,11 +66,11 @@ impl Hub {
     }
 
     /// The follower of a session, if there is one.
-    pub fn of(&self, session: SessionId) -> Option<Arc<Follower>> {
+    pub fn follower(&self, session: SessionId) -> Option<Arc<Follower>> {
         self.all().get(&session).cloned()
     }
 
-    pub fn everybody(&self) -> Vec<Arc<Follower>> {
+    pub fn followers(&self) -> Vec<Arc<Follower>> {
         self.all().values().cloned().collect()
     }
 

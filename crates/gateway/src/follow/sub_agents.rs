@@ -41,7 +41,7 @@ pub async fn follow(
     session: SessionId,
     dir: PathBuf,
     open_calls: impl Fn() -> Option<HashSet<String>>,
-    tell: impl Fn(Vec<Utf8Bytes>),
+    send: impl Fn(Vec<Utf8Bytes>),
 ) {
     let mut followed = Followed::new();
     while let Some(calls) = open_calls() {
@@ -69,7 +69,7 @@ pub async fn follow(
         match read.await {
             Ok((read, frames)) => {
                 followed = read;
-                tell(frames);
+                send(frames);
             }
             Err(e) => {
                 log(format_args!("session {session}: a sub-agent cannot be read: {e}"));

@@ -12,13 +12,13 @@ use thread::queue::{Remaining, Selection};
 use thread::{After, Queue};
 
 use super::Hub;
-use super::feed::{Backlog, Live, Told};
+use super::feed::{Backlog, Delivery, Update};
 use super::follower::Membership;
 use crate::error::Result;
 use crate::session::blocking;
 use crate::session_id::SessionId;
 
-const PAGE: usize = 256 * 1024;
+const PAGE_BYTES: usize = 256 * 1024;
 
 pub struct Tail {
     hub: Arc<Hub>,
@@ -26,7 +26,7 @@ pub struct Tail {
     backlog: Arc<Backlog>,
     /// The id of the last event that was returned.
     at: i64,
-    page: VecDeque<Arc<Told>>,
+    page: VecDeque<Arc<Delivery>>,
     queue: Option<Queue>,
     remaining: Remaining,
     membership: Option<Membership>,
@@ -52,11 +52,11 @@ impl Tail {
     /// # Errors
     ///
     /// [`UnknownSession`](crate::error::RequestError::UnknownSession); errors of the thread.
-    pub async fn stored(&mut self) -> Result<Option<Arc<Told>>> {
+    pub async fn stored(&mut self) -> Result<Option<Arc<Delivery>>> {
         loop {
-            if let Some(told) = self.page.pop_front() {
-                self.at = told.event.id;
-                return Ok(Some(told));
+            if let Some(delivery) = self.page.pop_front() {
+                self.at = delivery.event.id;
+                return Ok(Some(delivery));
             }
             match &self.membership {
                 None if self.remaining == Remaining::Some => self.read(i64::MAX).await?,
@@ -83,18 +83,18 @@ impl Tail {
     /// # Errors
     ///
     /// As [`Tail::stored`].
-    pub async fn next(&mut self) -> Result<Option<Arc<Told>>> {
-        if let Some(told) = self.stored().await? {
-            return Ok(Some(told));
+    pub async fn next(&mut self) -> Result<Option<Arc<Delivery>>> {
+        if let Some(delivery) = self.stored().await? {
+            return Ok(Some(delivery));
         }
         while let Some(membership) = &mut self.membership {
             match membership.feed.next().await {
-                Some(Live::Event(told)) if told.event.id > self.at => {
-                    self.at = told.event.id;
-                    return Ok(Some(told));
+                Some(Update::Event(delivery)) if delivery.event.id > self.at => {
+                    self.at = delivery.event.id;
+                    return Ok(Some(delivery));
                 }
-                Some(Live::Event(_) | Live::Order(_) | Live::Notice(_)) => {}
-                Some(Live::Deleted) | None => break,
+                Some(Update::Event(_) | Update::Order(_) | Update::Notice(_)) => {}
+                Some(Update::Deleted) | None => break,
             }
         }
         Ok(None)
@@ -127,8 +127,8 @@ impl Tail {
                     return ControlFlow::Break(());
                 }
                 size += row.content.len();
-                page.push_back(Arc::new(Told::new(&context.storage, session, row.to_event())));
-                if size < PAGE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                page.push_back(Arc::new(Delivery::new(&context.storage, session, row.to_event())));
+                if size < PAGE_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })?;
             if past {
                 remaining = Remaining::None;

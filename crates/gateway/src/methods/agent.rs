@@ -4,13 +4,13 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use thread_agent::conversation::Priority;
 
-use crate::actions::{self, Reply, cancel, create, speak};
+use crate::actions::{self, Reply, cancel, create, send_message};
 use crate::client::{Client, parse_session};
-use crate::commands::{self, Said};
+use crate::commands::{self, Parsed};
 use crate::error::{RequestError, Result};
 use crate::protocol::content::is_part;
 use crate::session::blocking;
-use crate::session::speak::{self as disk, MAX_KEY, Spoken};
+use crate::session::speak::{self as disk, ClientMessage, MAX_KEY};
 use crate::session_id::SessionId;
 
 /// Metadata keys that the gateway sets itself.
@@ -31,8 +31,8 @@ pub async fn agent(client: &mut Client, id: &str, params: AgentParams) -> Result
     let mut content = content_of(&params.message)?;
     if params.message.is_string() {
         match commands::parse(&content) {
-            Said::Command(command) => return commands::carry_out(client, command).await,
-            Said::Text(text) => content = text.to_owned(),
+            Parsed::Command(command) => return commands::execute(client, command).await,
+            Parsed::Text(text) => content = text.to_owned(),
         }
     }
     let session = params.session_id.as_deref().map(parse_session).transpose()?;
@@ -41,16 +41,16 @@ pub async fn agent(client: &mut Client, id: &str, params: AgentParams) -> Result
     for reserved in RESERVED {
         metadata.shift_remove(*reserved);
     }
-    disk::take_attachments(&client.gateway.storage, &client.origins, &mut content, &mut metadata)?;
+    disk::extract_attachments(&client.gateway.storage, &client.origins, &mut content, &mut metadata)?;
     let priority = params.priority.as_deref().map_or(Priority::Next, Priority::of);
-    let spoken = Spoken { content, priority, metadata, key, run_id: None, message_id: None };
+    let message = ClientMessage { content, priority, metadata, key, run_id: None, message_id: None };
     let session = match session.or(client.session()) {
         Some(session) => session,
         None => create(client, None).await?,
     };
     // The client enters before the message is stored, so that it misses no event of the run.
     client.enter(session).await?;
-    let accepted = speak(client, session, spoken).await?;
+    let accepted = send_message(client, session, message).await?;
     let queued = client.queued(id, &accepted);
     let status = if queued.is_some() { "queued" } else { "accepted" };
     let payload = json!({ "runId": accepted.run_id, "sessionId": session.to_string(), "status": status });

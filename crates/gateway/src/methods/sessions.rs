@@ -138,7 +138,7 @@ pub async fn delete(client: &mut Client, params: DeleteParams) -> Result<Value> 
     let gateway = client.gateway.clone();
     blocking(move || gateway.root.delete(session)).await?;
     client.gateway.catalogue.forget(session);
-    if let Some(follower) = client.gateway.hub.of(session) {
+    if let Some(follower) = client.gateway.hub.follower(session) {
         follower.deleted();
         client.gateway.hub.forget(&follower);
     }

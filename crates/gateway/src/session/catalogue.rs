@@ -25,7 +25,7 @@ const TITLE: usize = 60;
 const LAST: usize = 200;
 
 /// How many summaries are cached before the cache is cleared.
-const MOST: usize = 20_000;
+const MAX_CACHED: usize = 20_000;
 
 #[derive(Default)]
 pub struct Catalogue(Mutex<HashMap<SessionId, (Stamp, Summary)>>);
@@ -55,7 +55,7 @@ impl Summary {
     /// # Errors
     ///
     /// Errors of the thread.
-    pub fn read_on(&mut self, queue: &mut Queue) -> Result<()> {
+    pub fn update(&mut self, queue: &mut Queue) -> Result<()> {
         let filter = Filter::new("type = 'message' OR subtype = 'title'", Scope::Reading)?;
         let mut selection = Selection { after: self.upto, limit: None, filter };
         while queue.read_page(&mut selection, &mut |row| {
@@ -94,9 +94,9 @@ impl Catalogue {
             Some((_, summary)) => summary,
             None => Summary::default(),
         };
-        summary.read_on(&mut root.queue(listed.id)?)?;
+        summary.update(&mut root.queue(listed.id)?)?;
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= MOST {
+        if all.len() >= MAX_CACHED {
             all.clear();
         }
         all.insert(listed.id, (stamp, summary.clone()));
@@ -114,9 +114,9 @@ impl Catalogue {
     /// The root cannot be read. A session that cannot be read is listed without its contents.
     pub fn page(&self, root: &Root, offset: usize, limit: usize) -> Result<Value> {
         let entries = entries(root)?;
-        let shown = entries.iter().skip(offset).take(limit);
+        let page = entries.iter().skip(offset).take(limit);
         let sessions: Vec<Value> =
-            shown.map(|listed| shown_as(listed, &self.summary(root, listed).unwrap_or_default())).collect();
+            page.map(|listed| list_entry(listed, &self.summary(root, listed).unwrap_or_default())).collect();
         Ok(json!({ "sessions": sessions, "total": entries.len() }))
     }
 }
@@ -136,7 +136,7 @@ pub fn entries(root: &Root) -> Result<Vec<Listed>> {
     root.entries().map_err(|e| crate::error::RequestError::Failed(format!("cannot list the sessions: {e}")))
 }
 
-pub fn shown_as(listed: &Listed, summary: &Summary) -> Value {
+pub fn list_entry(listed: &Listed, summary: &Summary) -> Value {
     json!({
         "id": listed.id.to_string(),
         "title": summary.title(),

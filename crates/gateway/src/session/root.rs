@@ -19,7 +19,7 @@ use crate::error::{RequestError, Result};
 use crate::session_id::SessionId;
 
 /// Prefix of the temporary names.
-const HALF: &str = ".half-";
+const TEMPORARY: &str = ".half-";
 
 /// Age at which a directory with a temporary name counts as left by a crash.
 const STALE: Duration = Duration::from_secs(3600);
@@ -50,9 +50,9 @@ impl Root {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let root = Root { dir: dir.canonicalize()? };
         for entry in fs::read_dir(&root.dir)?.flatten() {
-            let half = entry.file_name().to_string_lossy().starts_with(HALF);
+            let temporary = entry.file_name().to_string_lossy().starts_with(TEMPORARY);
             let age = entry.metadata().and_then(|about| about.modified()).map(|at| at.elapsed());
-            if half && matches!(age, Ok(Ok(age)) if age > STALE) {
+            if temporary && matches!(age, Ok(Ok(age)) if age > STALE) {
                 drop(fs::remove_dir_all(entry.path()));
             }
         }
@@ -83,9 +83,9 @@ impl Root {
     ///
     /// # Errors
     ///
-    /// As [`Root::make`].
-    pub fn make_unless_there(&self, id: SessionId, agent: Option<&Agent>) -> Result<()> {
-        if self.path_of(id).join(thread::files::DB).exists() { Ok(()) } else { self.make(id, agent) }
+    /// As [`Root::create`].
+    pub fn create_if_missing(&self, id: SessionId, agent: Option<&Agent>) -> Result<()> {
+        if self.path_of(id).join(thread::files::DB).exists() { Ok(()) } else { self.create(id, agent) }
     }
 
     /// Creates a session. If another gateway creates it at the same time, the first one stays.
@@ -94,30 +94,30 @@ impl Root {
     ///
     /// Errors of creating the thread and of subscribing the agent: then there is no session. The root cannot
     /// be synced: then there is one, but it may not survive a power cut.
-    pub fn make(&self, id: SessionId, agent: Option<&Agent>) -> Result<()> {
+    pub fn create(&self, id: SessionId, agent: Option<&Agent>) -> Result<()> {
         let failed =
             |what: &str, e: io::Error| RequestError::Failed(format!("the session cannot be {what}: {e}"));
-        let half = self.dir.join(format!("{HALF}{}", SessionId::random()));
+        let temporary = self.dir.join(format!("{TEMPORARY}{}", SessionId::random()));
         // Not with its parents: a root that has vanished must not be created again.
-        fs::create_dir(&half)
+        fs::create_dir(&temporary)
             .map_err(|e| failed("made", io::Error::new(e.kind(), format!("{}: {e}", self.dir.display()))))?;
-        let made = Queue::init(&half).map_err(RequestError::from).and_then(|_| match agent {
-            Some(agent) => agent.install(&mut Queue::open(&half)?),
+        let made = Queue::init(&temporary).map_err(RequestError::from).and_then(|_| match agent {
+            Some(agent) => agent.install(&mut Queue::open(&temporary)?),
             None => Ok(()),
         });
-        let placed = made.and_then(|()| match fs::rename(&half, self.path_of(id)) {
+        let placed = made.and_then(|()| match fs::rename(&temporary, self.path_of(id)) {
             Ok(()) => {
                 fs::File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(|e| failed("synced", e))
             }
             // Another gateway created it first.
             Err(_) if self.queue(id).is_ok() => {
-                drop(fs::remove_dir_all(&half));
+                drop(fs::remove_dir_all(&temporary));
                 Ok(())
             }
             Err(e) => Err(failed("made", e)),
         });
         if placed.is_err() {
-            drop(fs::remove_dir_all(&half));
+            drop(fs::remove_dir_all(&temporary));
         }
         placed
     }
@@ -133,11 +133,11 @@ impl Root {
         let dir = self.path_of(id);
         // The session's agent first, so that it starts no further sub-agents.
         for thread in std::iter::once(dir.clone()).chain(thread_agent::sub_agent::threads_in(&dir)) {
-            end_all_in(&thread)?;
+            stop_all(&thread)?;
         }
-        let half = self.dir.join(format!("{HALF}{}", SessionId::random()));
-        fs::rename(self.path_of(id), &half)
-            .and_then(|()| fs::remove_dir_all(&half))
+        let temporary = self.dir.join(format!("{TEMPORARY}{}", SessionId::random()));
+        fs::rename(self.path_of(id), &temporary)
+            .and_then(|()| fs::remove_dir_all(&temporary))
             .map_err(|e| RequestError::Failed(format!("cannot remove the session: {e}")))
     }
 
@@ -149,7 +149,7 @@ impl Root {
     pub fn entry(&self, id: SessionId) -> Result<Entry> {
         let dir = fs::File::open(&self.dir)
             .map_err(|e| RequestError::Failed(format!("cannot read the sessions: {e}")))?;
-        look(&dir, id).ok_or_else(|| RequestError::UnknownSession(id.to_string()))
+        stat(&dir, id).ok_or_else(|| RequestError::UnknownSession(id.to_string()))
     }
 
     /// All sessions, most recently active first.
@@ -160,11 +160,11 @@ impl Root {
             .filter_map(|entry| SessionId::parse(entry.file_name().to_str()?))
             .collect();
         // Most of the time goes into `stat`: with many sessions, two threads share the work.
-        let looked = |ids: &[SessionId]| ids.iter().filter_map(|id| look(&dir, *id)).collect::<Vec<_>>();
+        let stat_all = |ids: &[SessionId]| ids.iter().filter_map(|id| stat(&dir, *id)).collect::<Vec<_>>();
         let (first, second) = ids.split_at(if ids.len() < 1000 { 0 } else { ids.len() / 2 });
         let (mut entries, more) = std::thread::scope(|scope| {
-            let first = (!first.is_empty()).then(|| scope.spawn(|| looked(first)));
-            let second = looked(second);
+            let first = (!first.is_empty()).then(|| scope.spawn(|| stat_all(first)));
+            let second = stat_all(second);
             (first.and_then(|first| first.join().ok()).unwrap_or_default(), second)
         });
         entries.extend(more);
@@ -174,7 +174,7 @@ impl Root {
 }
 
 /// Pauses all consumers of a thread and stops their handlers.
-fn end_all_in(thread: &Path) -> Result<()> {
+fn stop_all(thread: &Path) -> Result<()> {
     let mut queue = Queue::open(thread)?;
     for subscription in queue.store().subscriptions()? {
         let consumer: &ConsumerId = &subscription.consumer;
@@ -185,7 +185,7 @@ fn end_all_in(thread: &Path) -> Result<()> {
 }
 
 /// The state of a session's log. One system call as a rule, since there may be ten thousand sessions.
-fn look(root: &fs::File, id: SessionId) -> Option<Entry> {
+fn stat(root: &fs::File, id: SessionId) -> Option<Entry> {
     let about = rustix::fs::statat(
         root,
         format!("{id}/{}", thread::files::JSONL),

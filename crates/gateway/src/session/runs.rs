@@ -16,24 +16,24 @@ use crate::agent;
 use crate::error::Result;
 
 /// The events that change the state of runs.
-const TELLING: &str = "type = 'message' OR subtype IN ('run', 'error', 'cancelled')";
+const STATE_EVENTS: &str = "type = 'message' OR subtype IN ('run', 'error', 'cancelled')";
 
 /// A message whose run is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Open {
+pub struct OpenRun {
     pub run_id: String,
     pub priority: Priority,
     /// When its message was stored.
-    pub since: String,
+    pub stored_at: String,
     /// Whether the run has started.
-    pub begun: bool,
+    pub started: bool,
 }
 
 /// How an event changed the state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    Spoken,
-    Begun,
+    Queued,
+    Started,
     Answered,
     Failed,
     Cancelled,
@@ -41,7 +41,7 @@ pub enum Change {
 
 /// The open runs, by the ids of their messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Runs(BTreeMap<i64, Open>);
+pub struct Runs(BTreeMap<i64, OpenRun>);
 
 impl Runs {
     /// Reads the open runs of a thread. Also returns the id up to which it was read.
@@ -53,7 +53,7 @@ impl Runs {
         let mut runs = Runs::default();
         // Without an agent, messages start no runs.
         let Some(cursor) = cursor(queue)? else { return Ok((runs, queue.newest()?.0)) };
-        let filter = Filter::new(TELLING, Scope::Reading)?;
+        let filter = Filter::new(STATE_EVENTS, Scope::Reading)?;
         let mut selection = Selection { after: cursor, limit: None, filter };
         while queue.read_page(&mut selection, &mut |row| {
             runs.apply(&row.to_event());
@@ -73,25 +73,25 @@ impl Runs {
     pub fn apply_entry(&mut self, event: &Event, run_id: Option<&str>, entry: &Entry) -> Option<Change> {
         match entry {
             Entry::Message(message) => {
-                let open = Open {
+                let open = OpenRun {
                     run_id: run_id.unwrap_or_default().to_owned(),
                     priority: message.priority,
-                    since: event.created_at.clone(),
-                    begun: false,
+                    stored_at: event.created_at.clone(),
+                    started: false,
                 };
                 self.0.insert(event.id, open);
-                return Some(Change::Spoken);
+                return Some(Change::Queued);
             }
             Entry::RunStarted { reply_to, .. } => {
                 let run = self.0.get_mut(reply_to)?;
-                let changed = !run.begun;
-                run.begun = true;
-                return changed.then_some(Change::Begun);
+                let changed = !run.started;
+                run.started = true;
+                return changed.then_some(Change::Started);
             }
             // The run was interrupted, and is queued again.
             Entry::Error { retryable: true, interrupted_by: Some(_), reply_to: Some(id), .. } => {
-                self.0.get_mut(id)?.begun = false;
-                return Some(Change::Spoken);
+                self.0.get_mut(id)?.started = false;
+                return Some(Change::Queued);
             }
             _ => {}
         }
@@ -109,13 +109,13 @@ impl Runs {
     }
 
     /// The active run, with the id of its message.
-    pub fn active(&self) -> Option<(i64, &Open)> {
-        self.0.iter().find(|(_, run)| run.begun).map(|(id, run)| (*id, run))
+    pub fn active(&self) -> Option<(i64, &OpenRun)> {
+        self.0.iter().find(|(_, run)| run.started).map(|(id, run)| (*id, run))
     }
 
     /// The ids of messages in the order of their runs, the active one first.
     pub fn in_order(&self) -> Vec<i64> {
-        let mut order: Vec<_> = self.0.iter().map(|(id, run)| (!run.begun, run.priority, *id)).collect();
+        let mut order: Vec<_> = self.0.iter().map(|(id, run)| (!run.started, run.priority, *id)).collect();
         order.sort_unstable();
         order.into_iter().map(|(.., id)| id).collect()
     }
@@ -126,18 +126,18 @@ impl Runs {
     }
 
     /// The ids of the messages whose runs have this id.
-    pub fn named<'r>(&'r self, run_id: &'r str) -> impl Iterator<Item = i64> + 'r {
+    pub fn with_id<'r>(&'r self, run_id: &'r str) -> impl Iterator<Item = i64> + 'r {
         self.0.iter().filter(move |(_, run)| run.run_id == run_id).map(|(id, _)| *id)
     }
 
     /// How many runs are queued.
     pub fn queued(&self) -> usize {
-        self.0.values().filter(|run| !run.begun).count()
+        self.0.values().filter(|run| !run.started).count()
     }
 
     /// When the oldest queued message was stored.
     pub fn oldest_queued(&self) -> Option<&str> {
-        self.0.values().find(|run| !run.begun).map(|run| &*run.since)
+        self.0.values().find(|run| !run.started).map(|run| &*run.stored_at)
     }
 }
 
@@ -170,15 +170,15 @@ mod tests {
         for (id, priority) in
             [(1, Priority::Next), (2, Priority::Later), (3, Priority::Next), (4, Priority::Now)]
         {
-            assert_eq!(runs.apply(&spoken(id, priority)), Some(Change::Spoken));
+            assert_eq!(runs.apply(&spoken(id, priority)), Some(Change::Queued));
         }
-        assert_eq!(runs.apply(&stored(5, &run(1).started(1))), Some(Change::Begun));
+        assert_eq!(runs.apply(&stored(5, &run(1).started(1))), Some(Change::Started));
         assert_eq!(runs.apply(&stored(6, &run(1).started(2))), None);
         assert_eq!(runs.in_order(), [1, 4, 3, 2]);
         assert_eq!(runs.position(3), Some(2));
         assert_eq!(runs.active().map(|(id, _)| id), Some(1));
         assert_eq!(runs.queued(), 3);
-        assert_eq!(runs.named("run_3").collect::<Vec<_>>(), [3]);
+        assert_eq!(runs.with_id("run_3").collect::<Vec<_>>(), [3]);
 
         assert_eq!(runs.apply(&stored(7, &run(1).attempt_failed("no", None))), None);
         assert_eq!(runs.apply(&stored(8, &run(1).answer(&Answer::default()))), Some(Change::Answered));

@@ -15,10 +15,10 @@ use crate::error::Result;
 use crate::protocol::content;
 
 /// How long a search may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIME_LIMIT: Duration = Duration::from_secs(2);
 
 /// How much text is shown on either side of a match, in characters.
-const AROUND: usize = 40;
+const CONTEXT: usize = 40;
 
 /// Days of last activity, in local time; weeks begin on Monday.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
@@ -62,7 +62,7 @@ pub fn search(
     days: Option<Period>,
     limit: usize,
 ) -> Result<Value> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIME_LIMIT;
     let query = query.map(str::trim).filter(|query| !query.is_empty()).map(str::to_lowercase);
     let today = Local::now().date_naive();
     let (mut sessions, mut total, mut truncated) = (Vec::new(), 0, false);
@@ -78,7 +78,7 @@ pub fn search(
             None => Some(None),
             Some(query) => {
                 let Ok(summary) = catalogue.summary(root, &listed) else { continue };
-                let look = around(&summary.title(), query).map_or_else(
+                let look = excerpt(&summary.title(), query).map_or_else(
                     || root.queue(listed.id).and_then(|mut queue| find(&mut queue, query, until)),
                     |title| Ok(Found::Text(title)),
                 );
@@ -96,7 +96,7 @@ pub fn search(
         total += 1;
         if sessions.len() < limit {
             let Ok(summary) = catalogue.summary(root, &listed) else { continue };
-            let mut shown = catalogue::shown_as(&listed, &summary);
+            let mut shown = catalogue::list_entry(&listed, &summary);
             if let Some(text) = text {
                 shown["match"] = text.into();
             }
@@ -126,7 +126,7 @@ fn find(queue: &mut Queue, query: &str, until: Instant) -> Result<Found> {
     loop {
         let remaining = queue.read_page(&mut selection, &mut |row| {
             let text = content::text(&String::from_utf8_lossy(row.content));
-            if let Some(text) = around(&text, query) {
+            if let Some(text) = excerpt(&text, query) {
                 found = Found::Text(text);
             } else if Instant::now() >= until {
                 found = Found::TimeIsUp;
@@ -140,13 +140,13 @@ fn find(queue: &mut Queue, query: &str, until: Instant) -> Result<Found> {
 }
 
 /// The part of a text around the first match of `query`, which is in lower case.
-fn around(text: &str, query: &str) -> Option<String> {
+fn excerpt(text: &str, query: &str) -> Option<String> {
     let lower = text.to_lowercase();
     let at = lower.find(query)?;
     // Lower case may be longer or shorter, so the position is only approximate.
-    let before = lower[..at].chars().count().saturating_sub(AROUND);
-    let piece: String = text.chars().skip(before).take(2 * AROUND + query.chars().count()).collect();
-    Some(content::beginning(&piece, 2 * AROUND + query.chars().count()))
+    let before = lower[..at].chars().count().saturating_sub(CONTEXT);
+    let piece: String = text.chars().skip(before).take(2 * CONTEXT + query.chars().count()).collect();
+    Some(content::beginning(&piece, 2 * CONTEXT + query.chars().count()))
 }
 
 #[cfg(test)]
@@ -156,10 +156,10 @@ mod tests {
     #[test]
     fn what_matched_is_shown_with_what_stands_around_it() {
         let text = format!("{} The Needle {}", "a ".repeat(100), "b ".repeat(100));
-        let piece = around(&text, "needle").unwrap();
+        let piece = excerpt(&text, "needle").unwrap();
         assert!(piece.contains("The Needle b") && piece.chars().count() <= 86, "{piece}");
-        assert_eq!(around(&text, "pin"), None);
-        assert_eq!(around("ÄÖÜ", "öü").as_deref(), Some("ÄÖÜ"));
+        assert_eq!(excerpt(&text, "pin"), None);
+        assert_eq!(excerpt("ÄÖÜ", "öü").as_deref(), Some("ÄÖÜ"));
     }
 
     #[test]

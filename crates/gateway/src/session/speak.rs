@@ -30,7 +30,7 @@ pub struct Speaker {
 
 /// A message of a client.
 #[derive(Debug, Clone)]
-pub struct Spoken {
+pub struct ClientMessage {
     /// Text, or the JSON text of content parts.
     pub content: String,
     pub priority: Priority,
@@ -67,19 +67,19 @@ fn segment(text: &str) -> String {
     if segment.is_empty() { "default".to_owned() } else { segment }
 }
 
-/// Extracts the attachments of a message, as [`parts::take_apart`] does.
+/// Extracts the attachments of a message, as [`parts::extract`] does.
 ///
 /// # Errors
 ///
 /// An attachment is refused.
-pub fn take_attachments(
+pub fn extract_attachments(
     storage: &Storage,
     own: &[String],
     content: &mut String,
     metadata: &mut Map<String, Value>,
 ) -> Result<()> {
     let mut parts = content::parts(content).unwrap_or_default();
-    parts::take_apart(storage, own, &mut parts, metadata)?;
+    parts::extract(storage, own, &mut parts, metadata)?;
     if !parts.is_empty() {
         *content = Value::Array(parts).to_string();
     }
@@ -96,24 +96,24 @@ pub fn message(
     launcher: &Launcher,
     session: SessionId,
     speaker: &Speaker,
-    spoken: Spoken,
+    sent: ClientMessage,
 ) -> Result<Accepted> {
-    let made = |what: &str| match &spoken.key {
+    let made = |what: &str| match &sent.key {
         Some(key) => format!("{what}_{}", session.made_from(key)),
         None => format!("{what}_{}", Uuid::new_v4()),
     };
-    let run_id = spoken.run_id.clone().unwrap_or_else(|| made("run"));
+    let run_id = sent.run_id.clone().unwrap_or_else(|| made("run"));
     let message = Message {
         run_id: Some(run_id.clone()),
-        message_id: Some(spoken.message_id.clone().unwrap_or_else(|| made("msg"))),
-        priority: spoken.priority,
+        message_id: Some(sent.message_id.clone().unwrap_or_else(|| made("msg"))),
+        priority: sent.priority,
         client: Some(speaker.client.clone()),
-        resume: spoken.metadata.get("resume").and_then(Value::as_bool).unwrap_or_default(),
-        other: spoken.metadata,
-        content: spoken.content,
+        resume: sent.metadata.get("resume").and_then(Value::as_bool).unwrap_or_default(),
+        other: sent.metadata,
+        content: sent.content,
     };
     let mut event = message.event(&speaker.source(session)).map_err(Error::from)?;
-    if let Some(key) = &spoken.key {
+    if let Some(key) = &sent.key {
         event = event.with_key(format!("message:{key}")).map_err(Error::from)?;
     }
     let pushed = match queue.push(&event) {
@@ -121,7 +121,7 @@ pub fn message(
         // A resend under another client id or with other metadata is another event: compare what was said.
         Err(Error::KeyConflict { id, .. }) => match history::event(queue, id)? {
             Some(stored) if is_resend(&stored, &message) => id,
-            _ => return Err(RequestError::KeyConflict(spoken.key.unwrap_or_default())),
+            _ => return Err(RequestError::KeyConflict(sent.key.unwrap_or_default())),
         },
         Err(e) => return Err(e.into()),
     };
@@ -142,7 +142,7 @@ fn is_resend(stored: &Event, message: &Message) -> bool {
 /// [`RequestError::UnknownRun`]; errors of the thread.
 pub fn cancel(queue: &mut Queue, launcher: &Launcher, source: &str, run_id: &str) -> Result<()> {
     let (runs, _) = Runs::of(queue)?;
-    if runs.named(run_id).next().is_none() {
+    if runs.with_id(run_id).next().is_none() {
         return Err(RequestError::UnknownRun(run_id.to_owned()));
     }
     let event = conversation::cancel(source, run_id, "requested by a client").map_err(Error::from)?;

@@ -20,7 +20,7 @@ use crate::error::Result;
 use crate::session_id::SessionId;
 
 /// How long to read; sessions left unread are counted, and read the next time.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIME_LIMIT: Duration = Duration::from_secs(1);
 
 /// Time and size of a log when its session was read.
 type Stamp = (SystemTime, u64);
@@ -45,7 +45,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    fn read_on(&mut self, queue: &mut Queue) -> Result<()> {
+    fn update(&mut self, queue: &mut Queue) -> Result<()> {
         let condition = "source = 'self' AND (type = 'message' OR subtype IN ('error', 'cancelled'))";
         let filter = Filter::new(condition, Scope::Reading)?;
         let mut selection = Selection { after: self.upto, limit: None, filter };
@@ -77,13 +77,13 @@ pub struct Sum {
 }
 
 impl Tallies {
-    /// Reads new events, for [`PATIENCE`] at most. Returns the totals.
+    /// Reads new events, for [`TIME_LIMIT`] at most. Returns the totals.
     ///
     /// # Errors
     ///
     /// The root cannot be read.
     pub fn sum(&self, root: &Root) -> Result<Sum> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIME_LIMIT;
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut old = std::mem::take(&mut *all);
         let mut sum = Sum::default();
@@ -93,7 +93,7 @@ impl Tallies {
             let (seen, mut tally) = old.remove(&listed.id).unwrap_or((NEVER, Tally::default()));
             let mut now = seen;
             if seen != stamp && Instant::now() < until {
-                let read = root.queue(listed.id).and_then(|mut queue| tally.read_on(&mut queue));
+                let read = root.queue(listed.id).and_then(|mut queue| tally.update(&mut queue));
                 now = if read.is_ok() { stamp } else { NEVER };
             }
             sum.unread += usize::from(now != stamp);

@@ -14,7 +14,7 @@ use object_store::path::Path as ObjectPath;
 use object_store::{GetResult, ObjectStore, PutPayload};
 use thread_agent::attachments::STORAGE;
 
-use crate::access::token::secret_of;
+use crate::access::token::read_or_create_secret;
 use crate::error::StartError;
 use sign::Signer;
 
@@ -32,15 +32,15 @@ pub struct Storage {
     remote: Option<Arc<dyn ObjectStore>>,
     pub signer: Signer,
     /// Origins of other stores. Their URLs are parsed in the same way, but neither verified nor signed.
-    pub others: Vec<String>,
+    pub other_origins: Vec<String>,
 }
 
 impl Storage {
     /// # Errors
     ///
     /// The URL is not that of a storage, or the storage cannot be used.
-    pub fn open(root: &Path, url: Option<&str>, others: Vec<String>) -> Result<Storage, StartError> {
-        let signer = Signer::new(secret_of(&root.join(KEY))?.as_bytes());
+    pub fn open(root: &Path, url: Option<&str>, other_origins: Vec<String>) -> Result<Storage, StartError> {
+        let signer = Signer::new(read_or_create_secret(&root.join(KEY))?.as_bytes());
         let remote = url.map(remote).transpose()?;
         let dir = root.join(STORAGE);
         let files = std::fs::create_dir_all(&dir).map_err(|e| e.to_string());
@@ -48,7 +48,7 @@ impl Storage {
         let files = files.map_err(|e| {
             StartError::failed(format!("{} cannot be used: {e}", dir.display()), "look at its permissions")
         })?;
-        Ok(Storage { files, dir, remote, signer, others })
+        Ok(Storage { files, dir, remote, signer, other_origins })
     }
 
     /// Fetches an object; `None` if there is none.

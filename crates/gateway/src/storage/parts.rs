@@ -15,13 +15,13 @@ use crate::error::{RequestError, Result};
 ///
 /// A URL that was not signed by this gateway, has expired, or has an origin that is neither the gateway's own
 /// nor named by `--storage-origin`.
-pub fn take_apart(
+pub fn extract(
     storage: &Storage,
     own: &[String],
     parts: &mut [Value],
     metadata: &mut Map<String, Value>,
 ) -> Result<()> {
-    let (mut taken, mut files) = (Vec::new(), Vec::new());
+    let (mut attachments, mut files) = (Vec::new(), Vec::new());
     for part in parts {
         let Some((url, mime_type)) = url_of(part) else { continue };
         let refuse = |why: &str| RequestError::BadParams(format!("an attachment is refused: {why}"));
@@ -30,18 +30,19 @@ pub fn take_apart(
         if origin.is_empty() || own.contains(&origin) {
             storage.signer.check(&object, token).map_err(|e| refuse(&e.to_string()))?;
             files.push(Value::from(storage.file_of(&object).to_string_lossy()));
-        } else if !storage.others.contains(&origin) {
+        } else if !storage.other_origins.contains(&origin) {
             return Err(refuse("its URL has another origin"));
         }
-        taken.push(json!({ "bucket": object.bucket, "path": object.path, "mime_type": mime_type }));
+        attachments.push(json!({ "bucket": object.bucket, "path": object.path, "mime_type": mime_type }));
         *url = format!("{origin}{PREFIX}{}", object.name());
     }
-    let one_or_all = |mut all: Vec<Value>| if all.len() == 1 { all.remove(0) } else { Value::Array(all) };
+    let single_or_array =
+        |mut all: Vec<Value>| if all.len() == 1 { all.remove(0) } else { Value::Array(all) };
     // A client must not name other files by setting these keys itself.
     metadata.shift_remove(ATTACHMENTS);
     metadata.shift_remove(FILES);
-    if !taken.is_empty() {
-        metadata.insert(ATTACHMENTS.into(), one_or_all(taken));
+    if !attachments.is_empty() {
+        metadata.insert(ATTACHMENTS.into(), single_or_array(attachments));
     }
     if !files.is_empty() {
         metadata.insert(FILES.into(), Value::Array(files));
@@ -54,7 +55,7 @@ pub fn sign(storage: &Storage, content: &mut Value) {
     for part in content.as_array_mut().into_iter().flatten() {
         let Some((url, _)) = url_of(part) else { continue };
         let Some((origin, object, _)) = split(url) else { continue };
-        if !storage.others.contains(&origin) {
+        if !storage.other_origins.contains(&origin) {
             *url = format!("{origin}{}", storage.signer.url(&object));
         }
     }

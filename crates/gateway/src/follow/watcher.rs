@@ -18,16 +18,16 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
 /// Notifies the followers of sessions that have changed.
-pub struct Notices {
+pub struct ChangeWatcher {
     /// `None` if no inotify instance is left: changes are then found by polling.
-    queue: Option<AsyncFd<OwnedFd>>,
+    instance: Option<AsyncFd<OwnedFd>>,
     /// By watch descriptor. Two followers of one session, until the surplus one ends, share a descriptor.
-    bells: Mutex<HashMap<i32, Vec<Weak<Bell>>>>,
+    watches: Mutex<HashMap<i32, Vec<Weak<SessionWatch>>>>,
 }
 
 /// The watch on one session.
-pub struct Bell {
-    pub rings: Notify,
+pub struct SessionWatch {
+    pub changed: Notify,
     db: PathBuf,
     wal: PathBuf,
     /// The state of the WAL at the last poll, or of the database if there was no WAL; `None` if the thread is
@@ -38,64 +38,66 @@ pub struct Bell {
 type Stamp = (i64, u64, i64);
 
 /// In place of a watch descriptor, for threads that could not be watched.
-const NO_WATCH: i32 = -1;
+const NO_DESCRIPTOR: i32 = -1;
 
-impl Notices {
-    pub fn new() -> io::Result<Arc<Notices>> {
-        let queue = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok();
+impl ChangeWatcher {
+    pub fn new() -> io::Result<Arc<ChangeWatcher>> {
+        let instance = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok();
         // SAFETY: an owned descriptor stays open for as long as it is registered.
-        let queue = queue.map(|queue| unsafe { AsyncFd::register(queue) }).transpose()?;
-        let notices = Arc::new(Notices { queue, bells: Mutex::default() });
-        tokio::spawn(hear(notices.clone()));
-        tokio::spawn(look(Arc::downgrade(&notices)));
-        Ok(notices)
+        let instance = instance.map(|instance| unsafe { AsyncFd::register(instance) }).transpose()?;
+        let watcher = Arc::new(ChangeWatcher { instance, watches: Mutex::default() });
+        tokio::spawn(read_inotify(watcher.clone()));
+        tokio::spawn(poll(Arc::downgrade(&watcher)));
+        Ok(watcher)
     }
 
     /// Watches a thread until the returned value is dropped.
-    pub fn watch(&self, queue: &Queue) -> Arc<Bell> {
+    pub fn watch(&self, queue: &Queue) -> Arc<SessionWatch> {
         let (db, wal) = (queue.files().path_of(DB), queue.files().path_of(WAL));
-        let bell = Bell { rings: Notify::new(), db, wal, seen: Mutex::default() };
+        let watch = SessionWatch { changed: Notify::new(), db, wal, seen: Mutex::default() };
         // Record the state now: a thread that is removed before the first poll has changed, too.
-        bell.has_changed();
-        let bell = Arc::new(bell);
+        watch.has_changed();
+        let watch = Arc::new(watch);
         let file = queue.files().open_lock(COMMIT).ok();
         // Locked before the watch is added: inotify returns the descriptor of an existing watch on the file,
         // which must not be removed in between because its last user is gone.
-        let mut bells = self.bells();
+        let mut watches = self.watches();
         // Changes of a thread without a watch are found by polling.
-        let watch = file.and_then(|file| self.add(&file)).unwrap_or(NO_WATCH);
-        bells.entry(watch).or_default().push(Arc::downgrade(&bell));
-        drop(bells);
-        bell
+        let descriptor = file.and_then(|file| self.add(&file)).unwrap_or(NO_DESCRIPTOR);
+        watches.entry(descriptor).or_default().push(Arc::downgrade(&watch));
+        drop(watches);
+        watch
     }
 
     fn add(&self, file: &File) -> Option<i32> {
         // Through the descriptor: another file could be put in place under its name.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let queue = self.queue.as_ref()?;
-        inotify::add_watch(queue.get_ref(), path, WatchFlags::ATTRIB | WatchFlags::MODIFY).ok()
+        let instance = self.instance.as_ref()?;
+        inotify::add_watch(instance.get_ref(), path, WatchFlags::ATTRIB | WatchFlags::MODIFY).ok()
     }
 
-    fn bells(&self) -> std::sync::MutexGuard<'_, HashMap<i32, Vec<Weak<Bell>>>> {
-        self.bells.lock().unwrap_or_else(PoisonError::into_inner)
+    fn watches(&self) -> std::sync::MutexGuard<'_, HashMap<i32, Vec<Weak<SessionWatch>>>> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes watches that have been dropped. Returns the others.
-    fn kept(&self) -> Vec<Arc<Bell>> {
-        let mut kept = Vec::new();
-        self.bells().retain(|watch, bells| {
-            bells.retain(|bell| bell.upgrade().map(|bell| kept.push(bell)).is_some());
-            if let Some(queue) = self.queue.as_ref().filter(|_| bells.is_empty() && *watch != NO_WATCH) {
+    fn live_watches(&self) -> Vec<Arc<SessionWatch>> {
+        let mut live = Vec::new();
+        self.watches().retain(|descriptor, watches| {
+            watches.retain(|watch| watch.upgrade().map(|watch| live.push(watch)).is_some());
+            if let Some(instance) =
+                self.instance.as_ref().filter(|_| watches.is_empty() && *descriptor != NO_DESCRIPTOR)
+            {
                 // Fails if the file is gone, and the kernel's watch with it.
-                inotify::remove_watch(queue.get_ref(), *watch).ok();
+                inotify::remove_watch(instance.get_ref(), *descriptor).ok();
             }
-            !bells.is_empty()
+            !watches.is_empty()
         });
-        kept
+        live
     }
 }
 
-impl Bell {
+impl SessionWatch {
     /// Whether the WAL has changed since the last poll.
     fn has_changed(&self) -> bool {
         let stamp = rustix::fs::lstat(&self.wal)
@@ -108,36 +110,37 @@ impl Bell {
 }
 
 /// Notifies followers of each inotify event, forever.
-async fn hear(notices: Arc<Notices>) {
-    let Some(queue) = &notices.queue else { return };
+async fn read_inotify(watcher: Arc<ChangeWatcher>) {
+    let Some(instance) = &watcher.instance else { return };
     let mut space = [std::mem::MaybeUninit::uninit(); 4096];
-    while let Ok(mut ready) = queue.readable().await {
-        let mut reader = inotify::Reader::new(queue.get_ref(), &mut space);
-        let mut rung = std::collections::HashSet::new();
-        while let Ok(notice) = reader.next() {
-            rung.insert(notice.wd());
+    while let Ok(mut ready) = instance.readable().await {
+        let mut reader = inotify::Reader::new(instance.get_ref(), &mut space);
+        let mut descriptors = std::collections::HashSet::new();
+        while let Ok(event) = reader.next() {
+            descriptors.insert(event.wd());
         }
         ready.clear_ready();
-        let bells = notices.bells();
-        for bell in rung.iter().filter_map(|watch| bells.get(watch)).flatten().filter_map(Weak::upgrade) {
-            bell.rings.notify_one();
+        let watches = watcher.watches();
+        let changed = descriptors.iter().filter_map(|descriptor| watches.get(descriptor)).flatten();
+        for watch in changed.filter_map(Weak::upgrade) {
+            watch.changed.notify_one();
         }
     }
 }
 
-/// Notifies followers whose WAL has changed, once a second, until [`Notices`] is dropped.
-async fn look(notices: Weak<Notices>) {
+/// Notifies followers whose WAL has changed, once a second, until [`ChangeWatcher`] is dropped.
+async fn poll(watcher: Weak<ChangeWatcher>) {
     loop {
         tokio::time::sleep(thread::LOOK_EVERY).await;
-        let Some(notices) = notices.upgrade() else { return };
-        let looked = tokio::task::spawn_blocking(move || {
-            for bell in notices.kept() {
-                if bell.has_changed() {
-                    bell.rings.notify_one();
+        let Some(watcher) = watcher.upgrade() else { return };
+        let polled = tokio::task::spawn_blocking(move || {
+            for watch in watcher.live_watches() {
+                if watch.has_changed() {
+                    watch.changed.notify_one();
                 }
             }
         });
-        if looked.await.is_err() {
+        if polled.await.is_err() {
             return;
         }
     }
