@@ -73,7 +73,8 @@ impl Agent {
 /// missing program is noticed at startup; everything else is left to `sh -c`.
 fn words(line: &str, cwd: &Path) -> Result<Vec<String>, StartError> {
     const SHELLS_OWN: [char; 14] = ['|', '&', ';', '<', '>', '(', ')', '$', '`', '*', '?', '[', '~', '#'];
-    let usage = |what: String| StartError::usage(what, "give --agent a line that sh can run: 'llm -m local'");
+    let usage =
+        |what: String| StartError::usage(what, "give --agent a command that sh can run: 'llm -m local'");
     let assigns =
         line.split_whitespace().next().ok_or_else(|| usage("--agent is empty".into()))?.contains('=');
     if assigns || line.contains(SHELLS_OWN) || line.contains('\n') {
@@ -81,15 +82,16 @@ fn words(line: &str, cwd: &Path) -> Result<Vec<String>, StartError> {
         return match checked {
             Ok(output) if !output.status.success() => {
                 let why = String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ");
-                Err(usage(format!("--agent is not a line of shell: {why}")))
+                Err(usage(format!("--agent is not a valid shell command: {why}")))
             }
             // If there is no shell, the adapter will report it.
             _ => Ok(vec!["sh".into(), "-c".into(), line.into()]),
         };
     }
     let words = shlex::split(line).filter(|words| !words.is_empty());
-    let words = words
-        .ok_or_else(|| usage(format!("--agent is not a line of shell: a quote is not closed in {line}")))?;
+    let words = words.ok_or_else(|| {
+        usage(format!("--agent is not a valid shell command: a quote is not closed in {line}"))
+    })?;
     let program = &words[0];
     let found = match program.contains('/') {
         true => launcher::is_executable(&cwd.join(program)),

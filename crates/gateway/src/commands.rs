@@ -11,13 +11,13 @@ use crate::session::{blocking, history};
 use crate::session_id::SessionId;
 
 const HELP: &str = "\
-/new [title]           begins a session
+/new [title]           starts a new session
 /sessions              lists the last sessions
-/session <n or id>     goes to one of the last list, or to the one with that id
+/session <n or id>     switches to a session, by its number in the last list or by its id
 /history [n]           shows the last messages
-/status                tells how the gateway and the session are
-/cancel                ends the run under way
-/help                  shows this
+/status                shows the status of the gateway and the session
+/cancel                cancels the run under way
+/help                  shows this help
 //text                 sends /text to the agent";
 
 const LISTED: usize = 10;
@@ -93,7 +93,7 @@ async fn answer(client: &mut Client, command: Command<'_>) -> Result<String> {
             let title = title.map(|title| crate::protocol::content::beginning(title, 200));
             let session = actions::create(client, title).await?;
             client.enter(session).await?;
-            format!("This is the new session {session}.")
+            format!("Switched to the new session {session}.")
         }
         Command::Sessions => sessions(client).await?,
         Command::Session(which) => match resolve(client, which) {
@@ -102,7 +102,7 @@ async fn answer(client: &mut Client, command: Command<'_>) -> Result<String> {
                 let switched = actions::switch(client, session, None).await?;
                 let title =
                     switched["title"].as_str().filter(|title| !title.is_empty()).unwrap_or("(no title)");
-                format!("This is {title} ({session}).")
+                format!("Switched to {title} ({session}).")
             }
         },
         Command::History(count) => recent(client, count).await?,

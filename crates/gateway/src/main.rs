@@ -116,7 +116,7 @@ async fn run(options: Options) -> Result<(), StartError> {
     let dir = options.root.clone().map_or_else(default_root, Ok)?;
     if options.no_auth && !options.listen.ip().is_loopback() {
         return Err(StartError::usage(
-            format!("--no-auth lets in anybody who can reach {}", options.listen),
+            format!("--no-auth would admit anybody who can reach {}", options.listen),
             "listen on a loopback address, such as 127.0.0.1:3336, or leave out --no-auth",
         ));
     }
@@ -125,7 +125,10 @@ async fn run(options: Options) -> Result<(), StartError> {
     let agent = match &options.agent {
         Some(command) => {
             let cwd = std::env::current_dir().map_err(|e| {
-                StartError::failed(format!("the current directory is gone: {e}"), "go elsewhere")
+                StartError::failed(
+                    format!("the current directory is gone: {e}"),
+                    "start the gateway in another directory",
+                )
             })?;
             Some(Agent::new(command, options.protocol, cwd, &launcher)?)
         }
@@ -143,7 +146,7 @@ async fn run(options: Options) -> Result<(), StartError> {
     let connections = connection_limit(options.max_connections);
     if connections < options.max_connections {
         eprintln!(
-            "Warning: there will be only {connections} connections at a time, half of the files that may be open - \
+            "Warning: only {connections} connections are allowed at a time, half of the limit on open files - \
              raise that limit (ulimit -Hn), or give --max-connections {connections}"
         );
     }

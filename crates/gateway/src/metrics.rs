@@ -54,8 +54,8 @@ fn written(gateway: &Gateway, sum: &Sum) -> String {
         "Since the gateway was started.",
         &[("", gateway.started.elapsed().as_secs_f64())],
     );
-    add("connections", "gauge", "WebSockets that are open.", &[("", number(gateway.counters.connections()))]);
-    add("connections_total", "counter", "WebSockets that were opened.", &[("", counters.accepted as f64)]);
+    add("connections", "gauge", "Open WebSockets.", &[("", number(gateway.counters.connections()))]);
+    add("connections_total", "counter", "WebSockets opened.", &[("", counters.accepted as f64)]);
     add(
         "connections_refused_total",
         "counter",
@@ -67,14 +67,14 @@ fn written(gateway: &Gateway, sum: &Sum) -> String {
     add(
         "sessions_active",
         "gauge",
-        "Sessions that somebody is in.",
+        "Sessions with clients or streams in them.",
         &[("", number(gateway.hub.followers().len()))],
     );
-    add("session_readers", "gauge", "Clients and streams that are in a session.", &[("", number(clients))]);
+    add("session_readers", "gauge", "Clients and streams in sessions.", &[("", number(clients))]);
     add(
         "sessions_unread",
         "gauge",
-        "Sessions that there was no time to look at.",
+        "Sessions whose latest events are not in these figures.",
         &[("", number(sum.unread))],
     );
     let runs = [
@@ -84,7 +84,7 @@ fn written(gateway: &Gateway, sum: &Sum) -> String {
     ];
     add("runs_total", "counter", "Runs that are over, by outcome.", &runs);
     add("runs_active", "gauge", "Runs under way.", &[("", number(tally.running))]);
-    add("queue_length", "gauge", "Messages whose run has not begun.", &[("", number(tally.queued))]);
-    add("oldest_pending_seconds", "gauge", "How long the oldest of them has waited.", &[("", age)]);
+    add("queue_length", "gauge", "Messages whose run has not started.", &[("", number(tally.queued))]);
+    add("oldest_pending_seconds", "gauge", "How long the oldest of them has been queued.", &[("", age)]);
     text
 }

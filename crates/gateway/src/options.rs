@@ -24,7 +24,7 @@ pub struct Options {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:3336", value_parser = address)]
     pub listen: SocketAddr,
 
-    /// The agent for new sessions: a line of shell, such as 'llm -m local' or 'cat notes - | llm'
+    /// The agent for new sessions: a shell command, such as 'llm -m local' or 'cat notes - | llm'
     #[arg(long, value_name = "COMMAND")]
     pub agent: Option<String>,
 
