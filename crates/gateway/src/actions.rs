@@ -49,7 +49,7 @@ pub async fn create(client: &Client, title: Option<String>) -> Result<SessionId>
 ///
 /// # Errors
 ///
-/// [`RequestError::UnknownSession`]; errors of the thread.
+/// [`UnknownSession`](crate::error::RequestError::UnknownSession); errors of the thread.
 pub async fn switch(client: &mut Client, session: SessionId, after: Option<u64>) -> Result<Value> {
     match after {
         None => client.enter(session).await?,
@@ -102,7 +102,7 @@ pub async fn send_message(client: &Client, session: SessionId, message: ClientMe
 ///
 /// # Errors
 ///
-/// [`RequestError::UnknownRun`]; errors of the thread.
+/// [`UnknownRun`](crate::error::RequestError::UnknownRun); errors of the thread.
 pub async fn cancel(client: &Client, session: SessionId, run_id: Option<String>) -> Result<Option<String>> {
     let (gateway, source) = (client.gateway.clone(), client.speaker.source(session));
     blocking(move || {
