@@ -16,13 +16,13 @@ use tokio_tungstenite::tungstenite::{Error as WsError, Message, protocol::CloseF
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_with_config};
 
 /// The gateway pings every 20 s: a peer that is silent for this long is gone.
-const SILENCE: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Limit for connecting, and for each frame while a response is awaited.
-const PATIENCE: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The largest frame that is accepted, in bytes.
-const MAX: usize = 128 * 1024 * 1024;
+const MAX_FRAME: usize = 128 * 1024 * 1024;
 
 #[derive(Debug, Error)]
 pub enum Error {
@@ -37,7 +37,7 @@ pub enum Error {
     Forbidden,
     /// The server at this address is not a gateway.
     #[error("{0}")]
-    Foreign(String),
+    NotAGateway(String),
     /// The gateway closed the connection for a reason that a retry does not change.
     #[error("the gateway closed the connection: {reason} ({code})")]
     Closed { code: u16, reason: String },
@@ -78,42 +78,45 @@ pub struct Client {
     socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
     next_id: u64,
     /// Events received while a response was awaited.
-    waiting: VecDeque<Event>,
-    let_in: bool,
+    pending: VecDeque<Event>,
+    connected: bool,
 }
 
 impl Client {
     /// Connects and sends `connect`. By `client_id`, the gateway recognizes the client after a reconnect.
     pub async fn connect(url: &str, token: Option<&str>, client_id: &str) -> Result<Client, Error> {
         // An answer may have 16 MiB, and six times that when escaped as JSON.
-        let limits = WebSocketConfig::default().max_message_size(Some(MAX)).max_frame_size(Some(MAX));
+        let limits =
+            WebSocketConfig::default().max_message_size(Some(MAX_FRAME)).max_frame_size(Some(MAX_FRAME));
         let connecting = connect_async_with_config(url, Some(limits), false);
-        let connecting = timeout(PATIENCE, connecting).await;
+        let connecting = timeout(RESPONSE_TIMEOUT, connecting).await;
         let connected = connecting.map_err(|_| Error::Lost("no answer within 30 s".to_owned()))?;
         let (socket, _) = connected.map_err(not_connected)?;
-        let mut client = Client { socket, next_id: 1, waiting: VecDeque::new(), let_in: false };
-        let mut hello = json!({ "version": "1", "clientType": "terminal", "clientId": client_id });
+        let mut client = Client { socket, next_id: 1, pending: VecDeque::new(), connected: false };
+        let mut params = json!({ "version": "1", "clientType": "terminal", "clientId": client_id });
         if let Some(token) = token {
-            hello["token"] = token.into();
+            params["token"] = token.into();
         }
-        client.request("connect", hello).await?;
-        client.let_in = true;
+        client.request("connect", params).await?;
+        client.connected = true;
         Ok(client)
     }
 
     /// Sends a request and waits for the response.
     pub async fn request(&mut self, method: &str, params: Value) -> Result<Value, Error> {
-        let asked = self.next_id.to_string();
+        let request_id = self.next_id.to_string();
         self.next_id += 1;
-        let frame = json!({ "type": "req", "id": asked, "method": method, "params": params });
+        let frame = json!({ "type": "req", "id": request_id, "method": method, "params": params });
         self.socket.send(Message::text(frame.to_string())).await.map_err(lost)?;
         // Many events may come first over a slow connection, so the limit is for each frame.
         loop {
-            let frame = timeout(PATIENCE, self.frame()).await;
+            let frame = timeout(RESPONSE_TIMEOUT, self.frame()).await;
             match frame.map_err(|_| Error::Lost("no answer within 30 s".to_owned()))?? {
-                Frame::Event(event) => self.waiting.push_back(event),
-                Frame::Res { id, ok: true, payload, .. } if id == asked => return Ok(payload),
-                Frame::Res { id, error, .. } if id == asked => return Err(Error::Refused(message(error))),
+                Frame::Event(event) => self.pending.push_back(event),
+                Frame::Res { id, ok: true, payload, .. } if id == request_id => return Ok(payload),
+                Frame::Res { id, error, .. } if id == request_id => {
+                    return Err(Error::Refused(message(error)));
+                }
                 Frame::Res { .. } => {}
             }
         }
@@ -122,7 +125,7 @@ impl Client {
     /// The next event. Cancel-safe: no event is lost if the future is dropped.
     pub async fn event(&mut self) -> Result<Event, Error> {
         loop {
-            if let Some(event) = self.waiting.pop_front() {
+            if let Some(event) = self.pending.pop_front() {
                 return Ok(event);
             }
             if let Frame::Event(event) = self.frame().await? {
@@ -133,9 +136,10 @@ impl Client {
 
     async fn frame(&mut self) -> Result<Frame, Error> {
         loop {
-            let heard = timeout(SILENCE, self.socket.next()).await;
-            let heard = heard.map_err(|_| Error::Lost("nothing was heard for a minute".to_owned()))?;
-            match heard.ok_or_else(|| Error::Lost("the connection ended".to_owned()))?.map_err(lost)? {
+            let received = timeout(IDLE_TIMEOUT, self.socket.next()).await;
+            let received =
+                received.map_err(|_| Error::Lost("nothing was received for a minute".to_owned()))?;
+            match received.ok_or_else(|| Error::Lost("the connection ended".to_owned()))?.map_err(lost)? {
                 // Frames that only a newer gateway knows are ignored.
                 Message::Text(text) => {
                     if let Ok(frame) = serde_json::from_str(&text) {
@@ -152,7 +156,7 @@ impl Client {
     /// frame was too large: it would be sent again.
     fn closed(&self, close: Option<CloseFrame>) -> Error {
         match close {
-            Some(close) if !self.let_in || u16::from(close.code) == TOO_LARGE => {
+            Some(close) if !self.connected || u16::from(close.code) == TOO_LARGE => {
                 Error::Closed { code: close.code.into(), reason: close.reason.to_string() }
             }
             _ => Error::Lost("the gateway ended the connection".to_owned()),
@@ -182,11 +186,11 @@ fn not_connected(error: WsError) -> Error {
         WsError::Http(response) => match response.status() {
             status if status.is_server_error() => Error::Lost(format!("it answered {status}")),
             StatusCode::FORBIDDEN => Error::Forbidden,
-            status => Error::Foreign(format!("it answered {status}")),
+            status => Error::NotAGateway(format!("it answered {status}")),
         },
         // The connection ended during the handshake.
         WsError::Protocol(ProtocolError::HandshakeIncomplete) => lost(error),
-        WsError::Protocol(e) => Error::Foreign(e.to_string()),
+        WsError::Protocol(e) => Error::NotAGateway(e.to_string()),
         error => lost(error),
     }
 }

@@ -18,7 +18,7 @@ const ADDRESS: &str = "address";
 const TOKEN: &str = "token";
 
 #[derive(Debug)]
-pub struct Place {
+pub struct Config {
     /// `ws://host:port/ws`
     pub url: String,
     pub token: Option<String>,
@@ -26,7 +26,7 @@ pub struct Place {
     pub state: Option<PathBuf>,
 }
 
-pub fn find(options: &Options) -> Result<Place> {
+pub fn load(options: &Options) -> Result<Config> {
     let root =
         options.root.clone().or_else(|| Some(dir_of("XDG_DATA_HOME", ".local/share")?.join("sessions")));
     let url = match &options.url {
@@ -39,7 +39,7 @@ pub fn find(options: &Options) -> Result<Place> {
         None if options.url.is_none() || is_loopback(&url) => read(root.as_deref(), TOKEN)?,
         token => token,
     };
-    Ok(Place { url, token, state: dir_of("XDG_STATE_HOME", ".local/state") })
+    Ok(Config { url, token, state: dir_of("XDG_STATE_HOME", ".local/state") })
 }
 
 fn no_gateway() -> Failure {
@@ -96,7 +96,7 @@ fn is_loopback(url: &str) -> bool {
     ["localhost:", "127.", "[::1]"].iter().any(|own| host.starts_with(own))
 }
 
-impl Place {
+impl Config {
     /// The session used last with this gateway.
     pub fn last_session(&self) -> Option<Uuid> {
         let text = fs::read_to_string(self.state.as_ref()?.join("chat-session")).ok()?;

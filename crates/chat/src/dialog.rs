@@ -13,14 +13,14 @@ use crate::turn::{self, Outcome};
 type Lines = Editor<(), FileHistory>;
 
 /// Reads and sends messages until Ctrl-D, `/quit`, or Ctrl-C at the prompt.
-pub async fn talk(session: &mut Session, screen: &mut Screen) -> Result<Outcome> {
+pub async fn run(session: &mut Session, screen: &mut Screen) -> Result<Outcome> {
     let cannot = |e: ReadlineError| {
         Failure::new(format_args!("cannot read lines from here: {e}"), "give the message as an argument")
     };
     // The prompt goes to the terminal even if stdout, which gets the answers, is redirected.
     let config = Config::builder().behavior(Behavior::PreferTerm).build();
     let mut lines = Lines::with_config(config).map_err(cannot)?;
-    let history = session.place.history();
+    let history = session.config.history();
     if let Some(history) = &history {
         // There is no file the first time.
         let _ = lines.load_history(history);
@@ -48,7 +48,7 @@ pub async fn talk(session: &mut Session, screen: &mut Screen) -> Result<Outcome>
                 if let Some(history) = &history {
                     let _ = lines.append_history(history);
                 }
-                if let Err(failure) = turn::say(session, screen, text).await {
+                if let Err(failure) = turn::send(session, screen, text).await {
                     // A refused message does not end the conversation.
                     screen.failure(&failure);
                 }
@@ -73,7 +73,7 @@ async fn listen<T>(
                 Ok(event) => {
                     let line = match screen.json() {
                         true => screen.event_at_prompt(&event),
-                        false => of_others(&event).map(|text| visible(&text)),
+                        false => shown_at_prompt(&event).map(|text| visible(&text)),
                     };
                     if let Some(line) = line {
                         let _ = printer.print(format!("{line}\n"));
@@ -90,7 +90,7 @@ async fn listen<T>(
 }
 
 /// The line for an event that does not belong to a message of this client; `None` if it is not shown.
-fn of_others(event: &Event) -> Option<String> {
+fn shown_at_prompt(event: &Event) -> Option<String> {
     match event.event.as_str() {
         "message" if event.payload["fromSelf"] != true => {
             Some(format!("[{}] {}", event.text("role"), content(&event.payload["content"])))

@@ -4,10 +4,10 @@
 //! that it has shown: after a lost connection, it reconnects and asks for the events after that.
 
 mod client;
+mod config;
 mod dialog;
 mod error;
 mod options;
-mod place;
 mod screen;
 mod session;
 mod turn;
@@ -67,14 +67,14 @@ async fn run(options: Options, screen: &mut Screen) -> Result<Outcome> {
     let message = match options.message.as_deref() {
         Some("-") => Some(read_stdin()?),
         Some(text) => Some(text.to_owned()),
-        None if options.looks() || io::stdin().is_terminal() => None,
+        None if options.only_prints() || io::stdin().is_terminal() => None,
         None => Some(read_stdin()?),
     };
     if message.as_deref().is_some_and(|text| text.trim().is_empty()) {
         return Err(Failure::usage("the message is empty", "say something: thread chat 'hello'"));
     }
-    let place = place::find(&options)?;
-    let mut session = Session::open(place, Start::from(&options)).await?;
+    let config = config::load(&options)?;
+    let mut session = Session::open(config, Start::from(&options)).await?;
     if options.sessions {
         screen.sessions(&session.list().await?);
         return Ok(Outcome::Final);
@@ -86,8 +86,8 @@ async fn run(options: Options, screen: &mut Screen) -> Result<Outcome> {
         }
     }
     match message {
-        Some(text) => turn::say(&mut session, screen, &text).await,
-        None => dialog::talk(&mut session, screen).await,
+        Some(text) => turn::send(&mut session, screen, &text).await,
+        None => dialog::run(&mut session, screen).await,
     }
 }
 

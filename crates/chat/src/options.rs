@@ -58,7 +58,7 @@ pub struct Options {
 
 impl Options {
     /// Whether the options ask for output that needs no message.
-    pub fn looks(&self) -> bool {
+    pub fn only_prints(&self) -> bool {
         self.sessions || self.history.is_some()
     }
 }

@@ -19,7 +19,7 @@ pub struct Screen {
     /// Every event as a line of JSON, and nothing else, on stdout.
     json: bool,
     out_is_terminal: bool,
-    notes_are_seen: bool,
+    err_is_terminal: bool,
     /// Whether stdout ends in an incomplete line.
     in_line: bool,
 }
@@ -29,7 +29,7 @@ impl Screen {
         Screen {
             json,
             out_is_terminal: io::stdout().is_terminal(),
-            notes_are_seen: io::stderr().is_terminal(),
+            err_is_terminal: io::stderr().is_terminal(),
             in_line: false,
         }
     }
@@ -90,7 +90,7 @@ impl Screen {
         }
         let text = visible(&text.to_string()).replace('\n', " ");
         // A closed stderr is no reason to panic.
-        let _ = match self.notes_are_seen {
+        let _ = match self.err_is_terminal {
             true => writeln!(io::stderr(), "\x1b[2m{}\x1b[0m", shortened(&text, width())),
             false => writeln!(io::stderr(), "{text}"),
         };

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::client::{Client, Error, Event, TOO_LARGE};
+use crate::config::Config;
 use crate::error::{Failure, Result};
 use crate::options::Options;
-use crate::place::Place;
 
 /// How long to try to reconnect.
-const GIVE_UP: Duration = Duration::from_secs(60);
+const RECONNECT_FOR: Duration = Duration::from_secs(60);
 
 /// The delay between two attempts doubles, from the first to the longest.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -38,7 +38,7 @@ impl From<&Options> for Start {
 }
 
 pub struct Session {
-    pub place: Place,
+    pub config: Config,
     client: Client,
     client_id: String,
     /// The current session; empty before there is one.
@@ -48,25 +48,25 @@ pub struct Session {
 }
 
 impl Session {
-    pub async fn open(place: Place, start: Start) -> Result<Session> {
+    pub async fn open(config: Config, start: Start) -> Result<Session> {
         let client_id = Uuid::new_v4().to_string();
-        let client = Client::connect(&place.url, place.token.as_deref(), &client_id).await;
-        let client = client.map_err(|e| explain(&place, &e))?;
-        let mut session = Session { place, client, client_id, id: String::new(), seq: 0 };
+        let client = Client::connect(&config.url, config.token.as_deref(), &client_id).await;
+        let client = client.map_err(|e| explain(&config, &e))?;
+        let mut session = Session { config, client, client_id, id: String::new(), seq: 0 };
         match start {
             Start::None => {}
-            Start::New => session.begin().await?,
+            Start::New => session.create().await?,
             Start::This(id) => session.switch(&id.to_string()).await?,
-            Start::Last => match session.place.last_session() {
+            Start::Last => match session.config.last_session() {
                 // It may have been deleted meanwhile.
                 Some(id) => {
                     match session.ask("sessions.switch", json!({ "sessionId": id.to_string() })).await {
                         Ok(switched) => session.entered(&switched),
-                        Err(Error::Refused(why)) if is_unknown(&why) => session.begin().await?,
-                        Err(e) => return Err(explain(&session.place, &e)),
+                        Err(Error::Refused(why)) if is_unknown(&why) => session.create().await?,
+                        Err(e) => return Err(explain(&session.config, &e)),
                     }
                 }
-                None => session.begin().await?,
+                None => session.create().await?,
             },
         }
         Ok(session)
@@ -76,7 +76,7 @@ impl Session {
         &self.id
     }
 
-    async fn begin(&mut self) -> Result<()> {
+    async fn create(&mut self) -> Result<()> {
         let made = self.get("sessions.new", json!({})).await?;
         self.entered(&made);
         Ok(())
@@ -91,7 +91,7 @@ impl Session {
     fn entered(&mut self, payload: &Value) {
         self.id = payload["sessionId"].as_str().unwrap_or_default().to_owned();
         self.seq = payload["lastSeq"].as_i64().unwrap_or(0);
-        self.place.remember(&self.id);
+        self.config.remember(&self.id);
     }
 
     /// Notes that a command of the gateway has switched to another session, if it has.
@@ -99,7 +99,7 @@ impl Session {
         if !id.is_empty() && id != self.id {
             self.id = id.to_owned();
             self.seq = 0;
-            self.place.remember(id);
+            self.config.remember(id);
         }
     }
 
@@ -117,7 +117,7 @@ impl Session {
     }
 
     /// Sends a message. By its idempotency key it is stored once, even if it is sent again.
-    pub async fn say(&mut self, text: &str) -> Result<Value> {
+    pub async fn send(&mut self, text: &str) -> Result<Value> {
         let key = Uuid::new_v4().to_string();
         self.get("agent", json!({ "sessionId": self.id, "message": text, "idempotencyKey": key })).await
     }
@@ -143,15 +143,15 @@ impl Session {
                     self.seq = event.seq.unwrap_or(self.seq);
                     return Ok(event);
                 }
-                Err(Error::Lost(_)) => self.come_back().await?,
-                Err(e) => return Err(explain(&self.place, &e)),
+                Err(Error::Lost(_)) => self.reconnect_or_explain().await?,
+                Err(e) => return Err(explain(&self.config, &e)),
             }
         }
     }
 
     /// Sends a request, again if the connection is lost. Every request made here may be repeated.
     async fn get(&mut self, method: &str, params: Value) -> Result<Value> {
-        self.ask(method, params).await.map_err(|e| explain(&self.place, &e))
+        self.ask(method, params).await.map_err(|e| explain(&self.config, &e))
     }
 
     async fn ask(&mut self, method: &str, params: Value) -> std::result::Result<Value, Error> {
@@ -163,8 +163,8 @@ impl Session {
         }
     }
 
-    async fn come_back(&mut self) -> Result<()> {
-        self.reconnect().await.map_err(|e| explain(&self.place, &e))
+    async fn reconnect_or_explain(&mut self) -> Result<()> {
+        self.reconnect().await.map_err(|e| explain(&self.config, &e))
     }
 
     /// Reconnects, and asks for the events after the last one that was seen.
@@ -174,15 +174,15 @@ impl Session {
         loop {
             tokio::time::sleep(wait).await;
             match self.connect_once().await {
-                Err(Error::Lost(_)) if began.elapsed() < GIVE_UP => wait = (wait * 2).min(LONGEST_WAIT),
+                Err(Error::Lost(_)) if began.elapsed() < RECONNECT_FOR => wait = (wait * 2).min(LONGEST_WAIT),
                 done => return done,
             }
         }
     }
 
     async fn connect_once(&mut self) -> std::result::Result<(), Error> {
-        let token = self.place.token.as_deref();
-        self.client = Client::connect(&self.place.url, token, &self.client_id).await?;
+        let token = self.config.token.as_deref();
+        self.client = Client::connect(&self.config.url, token, &self.client_id).await?;
         if !self.id.is_empty() {
             let params = json!({ "sessionId": self.id, "after": self.seq });
             self.client.request("sessions.switch", params).await?;
@@ -192,8 +192,8 @@ impl Session {
 }
 
 /// What failed, and what to do about it.
-fn explain(place: &Place, error: &Error) -> Failure {
-    let url = &place.url;
+fn explain(config: &Config, error: &Error) -> Failure {
+    let url = &config.url;
     match error {
         Error::Lost(why) => {
             let fix = "start it with `thread serve`, or choose another with --url";
@@ -208,7 +208,7 @@ fn explain(place: &Place, error: &Error) -> Failure {
             format_args!("the gateway does not serve {url} under this name"),
             "use its IP address, or start it with --origin and this name",
         ),
-        Error::Foreign(why) => Failure::new(
+        Error::NotAGateway(why) => Failure::new(
             format_args!("what answers at {url} is not a gateway: {why}"),
             "choose the address that `thread serve` prints, with --url",
         ),

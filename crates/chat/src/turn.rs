@@ -22,11 +22,11 @@ pub enum Outcome {
 }
 
 /// Sends a message and shows its run.
-pub async fn say(session: &mut Session, screen: &mut Screen, text: &str) -> Result<Outcome> {
+pub async fn send(session: &mut Session, screen: &mut Screen, text: &str) -> Result<Outcome> {
     let mut interrupts = signal(SignalKind::interrupt())
         .map_err(|e| Failure::new(format_args!("cannot listen to signals: {e}"), "try again"))?;
     let accepted = tokio::select! {
-        accepted = session.say(text) => accepted?,
+        accepted = session.send(text) => accepted?,
         _ = interrupts.recv() => return Ok(Outcome::Interrupted),
     };
     session.moved_to(accepted["sessionId"].as_str().unwrap_or_default());
