@@ -176,16 +176,14 @@ impl Worker<'_> {
         // An interrupted wait is only a short one.
         poll(&mut polled, Timespec::try_from(left).ok().as_ref()).ok();
         for notice in self.watcher.take() {
-            for thread in self.threads.values_mut() {
-                match (notice, thread.watch) {
-                    (Notice::Touched(watch), Some(own)) if watch == own => thread.notice(),
-                    (Notice::Gone(watch), Some(own)) if watch == own => {
-                        thread.watch = None;
-                        thread.notice();
-                    }
-                    (Notice::Overflow, _) => thread.notice(),
-                    _ => {}
+            match notice {
+                // Somebody is removing the thread. If it stays, it is taken up anew.
+                Notice::Gone(watch) => self.threads.retain(|_, thread| thread.watch != Some(watch)),
+                Notice::Touched(watch) => {
+                    let touched = self.threads.values_mut().filter(|thread| thread.watch == Some(watch));
+                    touched.for_each(Followed::notice);
                 }
+                Notice::Overflow => self.threads.values_mut().for_each(Followed::notice),
             }
         }
     }
@@ -228,11 +226,6 @@ impl Worker<'_> {
         for (path, thread) in &mut self.threads {
             match Stamp::of(path) {
                 Some(stamp) if stamp.home == thread.home => {
-                    if thread.watch.is_none()
-                        && let Ok(files) = Files::open(path)
-                    {
-                        thread.watch = self.watcher.add(&files, COMMIT);
-                    }
                     if thread.seen != Some(stamp) || somebody_stopped_working(path, thread) {
                         thread.notice();
                     }
