@@ -46,8 +46,8 @@ pub fn checked_filter(subscription: &Subscription) -> Result<Option<Filter>> {
     })
 }
 
-/// Looks for the oldest pending event, until `until` at the latest. `subscription` must be as it is
-/// stored, because what is learned is remembered with it.
+/// Looks for the oldest pending event, until `until` at the latest. What is learned is remembered with the
+/// subscription, so its cursor must be the stored one, or the one that is about to be.
 ///
 /// # Errors
 ///

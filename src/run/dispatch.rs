@@ -154,6 +154,25 @@ pub fn try_lock(files: &Files, consumer: &ConsumerId) -> Result<Option<Lock>> {
 ///
 /// [`Error::BrokenFilter`], [`Error::BrokenSubscription`]; those of the database.
 pub fn next_step(queue: &mut Queue, subscription: &Subscription, until: Option<Instant>) -> Result<Step> {
+    step(queue, subscription, until, true)
+}
+
+/// Whether a handler is to be started, now or when a wait is over; not if the subscription is broken.
+/// Unlike a dispatch this writes nothing, neither to the log nor about how far it looked.
+pub fn is_due(queue: &mut Queue, subscription: &Subscription) -> Result<bool> {
+    match step(queue, subscription, None, false) {
+        Err(Error::BrokenFilter { .. } | Error::BrokenSubscription(_)) => Ok(false),
+        step => Ok(matches!(step?, Step::Start { .. })),
+    }
+}
+
+/// What to do for a consumer; with `remember`, how far it was looked is stored.
+fn step(
+    queue: &mut Queue,
+    subscription: &Subscription,
+    until: Option<Instant>,
+    remember: bool,
+) -> Result<Step> {
     if !subscription.has_handler() {
         return Ok(Step::None { pending: false });
     }
@@ -161,14 +180,17 @@ pub fn next_step(queue: &mut Queue, subscription: &Subscription, until: Option<I
     if subscription.filter_text().is_some() && until.is_some_and(|until| Instant::now() >= until) {
         return Ok(Step::Unknown);
     }
-    let look = queue.look(subscription, until)?;
+    let look = match remember {
+        true => queue.look(subscription, until)?,
+        false => pending::look_without_memory(&mut queue.store, subscription, until)?,
+    };
     if look.first.is_none() && !subscription.has_retry() {
         return Ok(if look.cut_short { Step::Unknown } else { Step::None { pending: false } });
     }
     check(&queue.files, subscription)?;
     let state = &subscription.state;
     let newer = match state.phase {
-        Phase::Stalled if !state.paused => match has_newer(queue, subscription, until)? {
+        Phase::Stalled if !state.paused => match has_newer(queue, subscription, until, remember)? {
             Some(newer) => newer,
             None => return Ok(Step::Unknown),
         },
@@ -185,27 +207,28 @@ pub fn next_step(queue: &mut Queue, subscription: &Subscription, until: Option<I
 
 /// Whether something matching has come since a stalled consumer's last run, or a dead letter is to be
 /// delivered again. `None` if time ran out.
-fn has_newer(queue: &mut Queue, subscription: &Subscription, until: Option<Instant>) -> Result<Option<bool>> {
+fn has_newer(
+    queue: &mut Queue,
+    subscription: &Subscription,
+    until: Option<Instant>,
+    remember: bool,
+) -> Result<Option<bool>> {
     if subscription.has_retry() {
         return Ok(Some(true));
     }
-    let later = since_last_run(subscription);
+    // As if the consumer had finished with all that was there when its last run began.
+    let since = subscription.state.start_newest.max(subscription.last_acked_id);
+    let later = Subscription { last_acked_id: since, ..subscription.clone() };
     let look = pending::look_without_memory(&mut queue.store, &later, until)?;
     if look.cut_short {
         return Ok(None);
     }
-    if look.first.is_none() && look.newest - later.last_acked_id >= REMEMBER_AFTER {
+    if remember && look.first.is_none() && look.newest - since >= REMEMBER_AFTER {
         // So that the next look need not go the same way again.
         let state = RunState { start_newest: look.newest, ..subscription.state.clone() };
         queue.store.update_run(subscription, &RunUpdate::state(state))?;
     }
     Ok(Some(look.first.is_some()))
-}
-
-/// A consumer as if it had finished with all that was there when its last run began.
-pub fn since_last_run(subscription: &Subscription) -> Subscription {
-    let since = subscription.state.start_newest.max(subscription.last_acked_id);
-    Subscription { last_acked_id: since, ..subscription.clone() }
 }
 
 /// Whether a subscription can be carried out, apart from its filter.
@@ -224,23 +247,5 @@ pub fn check(files: &Files, subscription: &Subscription) -> Result<()> {
             cwd.display()
         ))),
         _ => Ok(()),
-    }
-}
-
-/// Whether anything is pending past `cursor`, or a dead letter to be delivered again. A broken filter
-/// matches nothing.
-pub fn is_pending(queue: &mut Queue, subscription: &Subscription, cursor: i64) -> Result<bool> {
-    if subscription.has_retry() {
-        return Ok(true);
-    }
-    let look = if cursor == subscription.last_acked_id {
-        queue.look(subscription, None)
-    } else {
-        let moved = Subscription { last_acked_id: cursor, ..subscription.clone() };
-        pending::look_without_memory(&mut queue.store, &moved, None)
-    };
-    match look {
-        Err(Error::BrokenFilter { .. }) => Ok(false),
-        look => Ok(look?.first.is_some()),
     }
 }

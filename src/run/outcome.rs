@@ -1,7 +1,6 @@
 //! Recording the end of a run: what the rule for runs makes of it, in one transaction.
 
-use super::dispatch::is_pending;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::log::{Quoted, log};
 use crate::model::run::{Deliver, Ended, Exit, Outcome, Phase, STOPPED, Task, apply_outcome};
 use crate::model::subscription::{NOTHING_ACKNOWLEDGED, Subscription};
@@ -54,6 +53,16 @@ pub fn record_end(
         if let Some(updated) = queue.store.update_run(&current, &update)? {
             return Ok(Some(updated));
         }
+    }
+}
+
+/// Whether anything is pending past `cursor`, which the consumer is about to have, or a dead letter to be
+/// delivered again. A broken filter matches nothing.
+fn is_pending(queue: &mut Queue, subscription: &Subscription, cursor: i64) -> Result<bool> {
+    let moved = Subscription { last_acked_id: cursor, ..subscription.clone() };
+    match queue.look(&moved, None) {
+        Err(Error::BrokenFilter { .. }) => Ok(moved.has_retry()),
+        look => Ok(look?.first.is_some() || moved.has_retry()),
     }
 }
 

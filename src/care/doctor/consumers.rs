@@ -4,13 +4,9 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use chrono::Utc;
-
 use super::{Doctor, Finding};
 use crate::error::Result;
-use crate::files::Files;
-use crate::model::run::{Action, decide};
-use crate::model::subscription::{ConsumerId, Subscription};
+use crate::model::subscription::ConsumerId;
 use crate::pending;
 use crate::queue::Queue;
 use crate::run::WakeBy;
@@ -62,33 +58,11 @@ fn left_alone(queue: &mut Queue) -> Result<BTreeSet<ConsumerId>> {
 fn look(queue: &mut Queue) -> Result<BTreeSet<ConsumerId>> {
     let mut left = BTreeSet::new();
     for subscription in queue.store.subscriptions()? {
-        if is_due(&queue.files, &mut queue.store, &subscription)?
-            && at_work(&queue.files, &subscription) == AtWork::Nobody
-        {
+        if dispatch::is_due(queue, &subscription)? && at_work(&queue.files, &subscription) == AtWork::Nobody {
             left.insert(subscription.consumer);
         }
     }
     Ok(left)
-}
-
-/// Whether its handler is to be started, now or when a wait is over. Unlike a dispatch this writes
-/// nothing, neither to the log nor about how far it looked.
-fn is_due(files: &Files, store: &mut dyn Store, subscription: &Subscription) -> Result<bool> {
-    if !subscription.has_handler() {
-        return Ok(false);
-    }
-    if pending::checked_filter(subscription).is_err() || dispatch::check(files, subscription).is_err() {
-        return Ok(false);
-    }
-    let mut any = |subscription: &Subscription| -> Result<bool> {
-        Ok(subscription.has_retry()
-            || pending::look_without_memory(store, subscription, None)?.first.is_some())
-    };
-    if !any(subscription)? {
-        return Ok(false);
-    }
-    let newer = any(&dispatch::since_last_run(subscription))?;
-    Ok(decide(&subscription.state, &subscription.options, newer, Utc::now()) != Action::None)
 }
 
 fn tell(doctor: &mut Doctor<'_>, queue: &mut Queue, left: &BTreeSet<ConsumerId>) {
