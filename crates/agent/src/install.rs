@@ -22,7 +22,7 @@ pub const FILTER: &str = "type = 'message' AND source <> 'self' OR subtype = 'ca
 const BACKOFF: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(15)];
 const MAX_ATTEMPTS: u32 = 20;
 
-/// An agent to be installed.
+/// An agent to install.
 #[derive(Debug, Clone)]
 pub struct Install {
     pub consumer: ConsumerId,

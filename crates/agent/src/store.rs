@@ -1,7 +1,8 @@
 //! Storing the agent's events, with retries.
 //!
-//! Events that cannot be stored are retried with backoff for as long as the thread exists. If it is unknown
-//! whether a commit succeeded, the thread is searched for the events first, so that nothing is stored twice.
+//! Storing is retried with backoff until it succeeds, the thread is gone or the adapter is stopped. If it is
+//! unknown whether a commit succeeded, the thread is searched for the events first, so that nothing is stored
+//! twice.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -275,7 +275,8 @@ impl Sub {
         Ok(())
     }
 
-    /// Pushes the outcome to the parent: as the result of the call and, in the background, as a message.
+    /// Pushes the outcome to the parent: as the result of the call and, of a background one, also as a
+    /// message.
     ///
     /// # Errors
     ///

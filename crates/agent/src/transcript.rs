@@ -8,9 +8,9 @@ use thread::{Filter, Queue, Result};
 
 use crate::conversation::{Entry, text_of};
 
-/// The most messages in a transcript.
+/// The maximum number of messages in a transcript.
 const MESSAGES: usize = 50;
-/// The most bytes of text in a transcript, filled from the newest message backwards.
+/// The maximum size of their text, in bytes; the newest messages take precedence.
 const BYTES: usize = 32 * 1024;
 
 /// How many ids are scanned at a time: messages are few among tokens.
@@ -32,7 +32,7 @@ impl Role {
     }
 }
 
-/// A message of a conversation.
+/// A message in a transcript.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spoken {
     pub role: Role,

@@ -15,7 +15,7 @@ const KILL_AFTER: Duration = Duration::from_millis(4800);
 /// How long to wait for output after the program has exited: another process may hold its stdout open.
 pub const OUTPUT_GRACE: Duration = Duration::from_secs(2);
 
-/// The most output accepted after the program has exited, in bytes. Its pipe and the adapter's channel hold
+/// The maximum output read after the program has exited, in bytes. Its pipe and the adapter's channel hold
 /// no more, unless root has enlarged the pipe, so the rest comes from another process.
 pub const LONGEST_PIPE: usize = 2 * 1024 * 1024;
 

@@ -68,7 +68,7 @@ pub struct Acp {
 }
 
 impl Acp {
-    /// An agent that works in this directory.
+    /// Creates the protocol for an agent that works in this directory.
     pub fn new(cwd: PathBuf) -> Acp {
         Acp {
             cwd,
