@@ -136,7 +136,7 @@ impl<'a> NewEvent<'a> {
         serde_json::from_str::<HashMap<Cow<'_, str>, IgnoredAny>>(json).map_err(|e| {
             InvalidEvent(format!("has metadata that is not a JSON object ({})", plain_message(&e)))
         })?;
-        self.metadata = Some(Cow::Owned(without_blanks(json)));
+        self.metadata = Some(Cow::Owned(without_blanks(json).into_owned()));
         Ok(self)
     }
 
@@ -261,7 +261,7 @@ fn explain_json(error: &serde_json::Error) -> String {
 }
 
 /// The compact JSON that a content is, if it is an object, an array, a number or a boolean.
-pub fn parsed(content: &[u8]) -> Option<String> {
+pub fn parsed(content: &[u8]) -> Option<Cow<'_, str>> {
     let text = std::str::from_utf8(content).ok()?;
     let may_be = text.trim_start().starts_with(|c: char| "{[-tf".contains(c) || c.is_ascii_digit());
     (may_be && serde_json::from_str::<IgnoredAny>(text).is_ok()).then(|| without_blanks(text))
