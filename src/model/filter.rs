@@ -134,7 +134,10 @@ mod tests {
     use crate::model::event::Event;
 
     fn refusal(text: &str) -> String {
-        Filter::new(text, Scope::Subscription).unwrap_err().to_string()
+        match Filter::new(text, Scope::Subscription) {
+            Err(FilterError::Invalid(reason)) => reason,
+            other => panic!("{text}: {other:?}"),
+        }
     }
 
     fn event(content: &str) -> Event {

@@ -109,8 +109,7 @@ fn what_people_write_means_what_sqlite_means() {
         .map(|text| (text, Scope::Subscription))
         .chain(USEFUL.iter().chain(WITH_TIME).map(|text| (text, Scope::Reading)))
     {
-        let filter =
-            Filter::new(text, scope).unwrap_or_else(|refusal| panic!("{text}: the filter {refusal}"));
+        let filter = Filter::new(text, scope).unwrap_or_else(|refusal| panic!("{text}: {refusal}"));
         let expected = matching(&plain, Some(text));
         assert_eq!(place.read(0, filter.as_ref()), expected, "{text}, {scope:?}");
         kept += usize::from(!expected.is_empty() && expected.len() < all.len());
@@ -118,6 +117,6 @@ fn what_people_write_means_what_sqlite_means() {
     assert!(kept > USEFUL.len(), "too many choose all or nothing: {kept}");
     for text in WITH_TIME {
         let refusal = Filter::new(text, Scope::Subscription).unwrap_err().to_string();
-        assert!(refusal.contains("may use the clock"), "{text}: the filter {refusal}");
+        assert!(refusal.contains("may use the clock"), "{text}: {refusal}");
     }
 }

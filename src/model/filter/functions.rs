@@ -1,6 +1,7 @@
 //! The functions that SQLite's own are replaced by where filters are evaluated: those that cost the
 //! product of their arguments' lengths. Nothing can interrupt such a call.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
 
@@ -104,33 +105,26 @@ unsafe extern "C" fn compare<const GLOB: bool>(
 
 /// `instr(X, Y)`: the position of Y in X, from 1, or 0. In bytes for two BLOBs, else in characters.
 fn instr(call: &Context<'_>) -> rusqlite::Result<Option<i64>> {
-    let number = |value: ValueRef<'_>| match value {
-        ValueRef::Integer(number) => Some(number.to_string()),
-        _ => None,
-    };
     let (hay, needle) = (call.get_raw(0), call.get_raw(1));
-    let (hay_text, needle_text) = (number(hay), number(needle));
-    let (hay_bytes, needle_bytes) = match (hay, needle) {
-        (ValueRef::Null, _) | (_, ValueRef::Null) => return Ok(None),
-        (ValueRef::Real(_), _) | (_, ValueRef::Real(_)) => {
-            return Err(Error::UserFunctionError("instr() takes text, not floating-point numbers".into()));
-        }
-        _ => (bytes(hay, &hay_text), bytes(needle, &needle_text)),
-    };
-    if needle_bytes.len() > MAX_PATTERN {
+    let blobs = matches!((hay, needle), (ValueRef::Blob(_), ValueRef::Blob(_)));
+    let (Some(hay), Some(needle)) = (bytes(hay)?, bytes(needle)?) else { return Ok(None) };
+    if needle.len() > MAX_PATTERN {
         let why = format!("instr() searches for at most {MAX_PATTERN} bytes");
         return Err(Error::UserFunctionError(why.into()));
     }
-    let Some(at) = memmem::find(hay_bytes, needle_bytes) else { return Ok(Some(0)) };
-    let blobs = matches!((hay, needle), (ValueRef::Blob(_), ValueRef::Blob(_)));
-    let before = hay_bytes[..at].iter().filter(|&&byte| blobs || byte & 0xc0 != 0x80).count();
+    let Some(at) = memmem::find(&hay, &needle) else { return Ok(Some(0)) };
+    let before = hay[..at].iter().filter(|&&byte| blobs || byte & 0xc0 != 0x80).count();
     Ok(Some(before as i64 + 1))
 }
 
-fn bytes<'v>(value: ValueRef<'v>, number: &'v Option<String>) -> &'v [u8] {
+fn bytes(value: ValueRef<'_>) -> rusqlite::Result<Option<Cow<'_, [u8]>>> {
     match value {
-        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes,
-        _ => number.as_deref().unwrap_or_default().as_bytes(),
+        ValueRef::Null => Ok(None),
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Ok(Some(bytes.into())),
+        ValueRef::Integer(number) => Ok(Some(number.to_string().into_bytes().into())),
+        ValueRef::Real(_) => {
+            Err(Error::UserFunctionError("instr() takes text, not floating-point numbers".into()))
+        }
     }
 }
 

@@ -27,13 +27,10 @@ thread_local! {
 }
 
 /// Lends this thread's scratch database, opening it first if need be.
-fn with_scratch<T>(work: impl FnOnce(&mut Connection) -> T) -> rusqlite::Result<T> {
-    SCRATCH.with_borrow_mut(|slot| {
-        let scratch = match slot {
-            Some(scratch) => scratch,
-            none => none.insert(open()?),
-        };
-        Ok(work(scratch))
+fn with_scratch<T, E: From<Error>>(work: impl FnOnce(&mut Connection) -> Result<T, E>) -> Result<T, E> {
+    SCRATCH.with_borrow_mut(|slot| match slot {
+        Some(scratch) => work(scratch),
+        none => work(none.insert(open()?)),
     })
 }
 
@@ -67,18 +64,17 @@ pub fn check(text: &str, scope: Scope) -> Result<(), FilterError> {
     }
     with_scratch(|scratch| {
         let (authorizer, reasons) = authorizer(scope);
-        scratch.authorizer(Some(authorizer)).map_err(does_not_compile)?;
+        scratch.authorizer(Some(authorizer))?;
         // Outside of any bracket: one too many has nothing to close.
         let sql = format!("SELECT CASE WHEN\n{text}\nTHEN 1 END FROM events");
         let tried = try_out(scratch, &sql);
-        scratch.authorizer(None::<fn(AuthContext<'_>) -> Authorization>).map_err(does_not_compile)?;
+        scratch.authorizer(None::<fn(AuthContext<'_>) -> Authorization>)?;
         if let Ok(reason) = reasons.try_recv() {
             return Err(refused(reason));
         }
         tried.map_err(|e| not_compiled(scratch, &sql, e))??;
         check_in_brackets(scratch, text)
     })
-    .map_err(does_not_compile)?
 }
 
 /// Asks about the row that is there, for what would fail on every other too.
@@ -107,7 +103,7 @@ fn check_in_brackets(scratch: &Connection, text: &str) -> Result<(), FilterError
     let sql = format!("CREATE TEMP TABLE events ({SHAPE}, CHECK (\n{text}\n))");
     scratch.prepare(&sql).map(drop).map_err(|e| match message(&e) {
         said if said.contains("subqueries prohibited") => refused("contains a subquery"),
-        _ => does_not_compile(e),
+        _ => e.into(),
     })
 }
 
@@ -122,7 +118,7 @@ pub fn ask(filter: &Filter, row: &Row<'_>) -> rusqlite::Result<bool> {
         let sql = format!("SELECT {} FROM events", filter.condition());
         functions::begin_event();
         scratch.prepare_cached(&sql)?.query_row([], |row| row.get(0))
-    })?
+    })
 }
 
 fn store(scratch: &Connection, row: &Row<'_>) -> rusqlite::Result<()> {
@@ -148,10 +144,12 @@ fn refused(why: impl Into<String>) -> FilterError {
     FilterError::Invalid(why.into())
 }
 
-fn does_not_compile(error: Error) -> FilterError {
-    match is_out_of_memory(&error) {
-        true => FilterError::OutOfMemory,
-        false => refused(format!("does not compile: {}", message(&error))),
+impl From<Error> for FilterError {
+    fn from(error: Error) -> FilterError {
+        match is_out_of_memory(&error) {
+            true => FilterError::OutOfMemory,
+            false => refused(format!("does not compile: {}", message(&error))),
+        }
     }
 }
 
@@ -159,7 +157,7 @@ fn does_not_compile(error: Error) -> FilterError {
 /// memory ran out: that is what compiles without the limit, and with it fails again.
 fn not_compiled(scratch: &Connection, sql: &str, error: Error) -> FilterError {
     if !is_out_of_memory(&error) {
-        return does_not_compile(error);
+        return error.into();
     }
     let compile = |limit| {
         scratch.set_limit(Limit::SQLITE_LIMIT_VDBE_OP, limit)?;
