@@ -72,18 +72,22 @@ pub struct Defaults {
 #[derive(Deserialize)]
 struct Line<'a> {
     #[serde(borrow)]
-    source: Option<Cow<'a, str>>,
+    source: Option<Text<'a>>,
     #[serde(borrow, rename = "type")]
-    kind: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    subtype: Option<Cow<'a, str>>,
+    kind: Option<Text<'a>>,
+    #[serde(borrow)]
+    subtype: Option<Text<'a>>,
     #[serde(borrow)]
     content: &'a RawValue,
     #[serde(borrow)]
     metadata: Option<&'a RawValue>,
     #[serde(borrow)]
-    idempotency_key: Option<Cow<'a, str>>,
+    idempotency_key: Option<Text<'a>>,
 }
+
+/// Text without an escape is not copied. Serde borrows a `Cow` in a struct, but not one in an `Option`.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl<'a> NewEvent<'a> {
     /// A message: the common case.
@@ -224,8 +228,8 @@ impl<'a> NewEvent<'a> {
             }
             json => Cow::Borrowed(json),
         };
-        let or = |value: Option<Cow<'a, str>>, default: &'a Option<String>| {
-            value.or_else(|| default.as_deref().map(Cow::Borrowed))
+        let or = |value: Option<Text<'a>>, default: &'a Option<String>| {
+            value.map(|Text(text)| text).or_else(|| default.as_deref().map(Cow::Borrowed))
         };
         let event = NewEvent::new(
             or(line.source, &defaults.source).ok_or_else(|| missing("source"))?,
@@ -238,7 +242,7 @@ impl<'a> NewEvent<'a> {
             None => event,
         };
         match line.idempotency_key {
-            Some(key) => event.with_key(key),
+            Some(Text(key)) => event.with_key(key),
             None => Ok(event),
         }
     }
