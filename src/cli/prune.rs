@@ -10,7 +10,10 @@ use super::error::{Failure, Result, usage};
 use super::progress::Progress;
 use super::{Globals, limit, output};
 use crate::care::prune::{self, Held, Old, Report, Request};
+use crate::error::Error;
 use crate::model::duration;
+use crate::queue::Queue;
+use crate::store::Pruned;
 
 /// Delete old events that no consumer still needs
 ///
@@ -25,8 +28,15 @@ Examples:
   thread prune --thread inbox --older-than 1d --subtype token
   thread prune --thread inbox --older-than 30d --sealed-older-than 90d")]
 pub struct Prune {
-    #[command(flatten)]
-    old: OldArgs,
+    /// Delete events with a smaller id
+    #[arg(long, value_name = "ID", value_parser = limit, allow_negative_numbers = true, group = "old")]
+    before_id: Option<u64>,
+    /// Delete events before the first one that is younger than this
+    #[arg(long, value_name = "D", value_parser = duration::parse, allow_hyphen_values = true, group = "old")]
+    older_than: Option<Duration>,
+    /// Delete all but the newest N events
+    #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true, group = "old")]
+    keep: Option<u64>,
     /// Delete the parts of the JSONL log that were sealed longer ago than this; may be given alone
     #[arg(long, value_name = "D", value_parser = duration::parse, allow_hyphen_values = true)]
     sealed_older_than: Option<Duration>,
@@ -44,80 +54,44 @@ pub struct Prune {
     compact: bool,
 }
 
-/// Which events are old.
-#[derive(Args)]
-#[group(multiple = false)]
-struct OldArgs {
-    /// Delete events with a smaller id
-    #[arg(long, value_name = "ID", value_parser = limit, allow_negative_numbers = true)]
-    before_id: Option<u64>,
-    /// Delete events before the first one that is younger than this
-    #[arg(long, value_name = "D", value_parser = duration::parse, allow_hyphen_values = true)]
-    older_than: Option<Duration>,
-    /// Delete all but the newest N events
-    #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true)]
-    keep: Option<u64>,
-}
-
-impl OldArgs {
-    fn old(&self) -> Option<Old> {
-        match (self.before_id, self.older_than, self.keep) {
-            (Some(id), ..) => Some(Old::BeforeId(id as i64)),
-            // Durations are at most ten years, so there is such a time.
-            (_, Some(age), _) => Some(Old::StoredBefore(Utc::now() - age)),
-            (.., keep) => keep.map(Old::AllButNewest),
-        }
-    }
-}
+/// Two sizes or counts, of what was asked for.
+type Pair = Option<(u64, u64)>;
 
 impl Prune {
     pub fn run(self, globals: &Globals) -> Result<()> {
-        let old = self.old.old();
-        if old.is_none() && (self.sealed_older_than.is_none() || self.subtype.is_some() || self.force) {
-            return usage(
-                "nothing says which events to delete",
-                "give one of --before-id, --older-than and --keep, or only --sealed-older-than",
-            );
-        }
+        let old = match (self.before_id, self.older_than, self.keep) {
+            (Some(id), ..) => Old::BeforeId(id as i64),
+            // Durations are at most ten years, so there is such a time.
+            (_, Some(age), _) => Old::StoredBefore(Utc::now() - age),
+            (.., Some(keep)) => Old::AllButNewest(keep),
+            _ if self.sealed_older_than.is_none() || self.subtype.is_some() || self.force => {
+                return usage(
+                    "nothing says which events to delete",
+                    "give one of --before-id, --older-than and --keep, or only --sealed-older-than",
+                );
+            }
+            // Nothing has a smaller id.
+            _ => Old::BeforeId(1),
+        };
         let mut queue = globals.open()?;
         let Prune { force, dry_run, .. } = self;
-        // Nothing has a smaller id.
-        let old = old.unwrap_or(Old::BeforeId(1));
         let request = Request { old, subtype: self.subtype.as_deref(), force, dry_run };
         let mut progress = Progress::of("deleting old events", None);
         let mut report = prune::prune(&mut queue, &request, &mut |events| progress.advance(events))?;
         drop(progress);
-        let compacted = match report.failed.take() {
-            Some(e) => Err(e),
-            None if self.compact && !dry_run => prune::compact(&mut queue).map(Some),
-            None => Ok(None),
-        };
-        let sizes = compacted.map_err(|e| part_done(e.into(), report.pruned.events))?;
-        let before = self.sealed_older_than.map(|age| Utc::now() - age);
-        let sealed = before.map(|before| prune::prune_sealed(&mut queue, before, dry_run)).transpose();
-        let sealed = sealed.map_err(|e| part_done(e.into(), report.pruned.events))?;
+        let further = self.further(&mut queue, report.failed.take());
+        let Pruned { events, bytes, dead_letters } = report.pruned;
+        let (sizes, sealed) = further.map_err(|e| part_done(e.into(), events))?;
         if globals.json {
             return output::line(self.as_json(&report, sealed, sizes));
         }
-        self.print_notes(&report, sizes);
-        if let Some((files, bytes)) = sealed {
-            let done = if dry_run { "would be" } else { "were" };
-            output::note(format_args!(
-                "{files} sealed files of the JSONL log, {bytes} bytes, {done} deleted"
-            ));
-        }
-        output::line(report.pruned.events)
-    }
-
-    fn print_notes(&self, report: &Report, sizes: Option<(u64, u64)>) {
-        if self.dry_run {
-            let bytes = report.pruned.bytes;
+        if dry_run {
             output::note(format_args!(
                 "nothing was deleted; it would free {bytes} bytes of content and metadata"
             ));
         }
-        if report.pruned.dead_letters > 0 {
-            output::note(self.about_dead_letters(report.pruned.dead_letters));
+        if dead_letters > 0 {
+            output::note(self.about_dead_letters(dead_letters));
         }
         if let Some(Held { at, consumer }) = &report.held {
             output::warn(format_args!(
@@ -128,6 +102,26 @@ impl Prune {
         if let Some((before, after)) = sizes {
             output::note(format_args!("events.db had {before} bytes and has {after} now"));
         }
+        if let Some((files, bytes)) = sealed {
+            let done = if dry_run { "would be" } else { "were" };
+            output::note(format_args!(
+                "{files} sealed files of the JSONL log, {bytes} bytes, {done} deleted"
+            ));
+        }
+        output::line(events)
+    }
+
+    /// What comes after deleting events, unless that failed. Returns the bytes of `events.db` before and after
+    /// --compact, and how many sealed files were deleted, with their bytes.
+    fn further(&self, queue: &mut Queue, failed: Option<Error>) -> crate::Result<(Pair, Pair)> {
+        if let Some(e) = failed {
+            return Err(e);
+        }
+        let compacts = self.compact && !self.dry_run;
+        let sizes = if compacts { Some(prune::compact(queue)?) } else { None };
+        let before = self.sealed_older_than.map(|age| Utc::now() - age);
+        let sealed = before.map(|before| prune::prune_sealed(queue, before, self.dry_run)).transpose()?;
+        Ok((sizes, sealed))
     }
 
     fn about_dead_letters(&self, number: u64) -> String {
@@ -143,7 +137,7 @@ impl Prune {
         }
     }
 
-    fn as_json(&self, report: &Report, sealed: Option<(u64, u64)>, sizes: Option<(u64, u64)>) -> Value {
+    fn as_json(&self, report: &Report, sealed: Pair, sizes: Pair) -> Value {
         let held = report.held.as_ref();
         let mut object = json!({
             "count": report.pruned.events,
