@@ -243,14 +243,13 @@ fn help(args: &[OsString]) -> Option<clap::Error> {
 /// The command that these words name, as far as they name one: `thread dead list`.
 fn named_command(args: &[OsString]) -> String {
     let mut command = Cli::command();
-    let mut name = "thread".to_owned();
+    command.build();
     for word in args.iter().skip(1).take_while(|word| *word != "--") {
         if let Some(found) = command.find_subcommand(word) {
-            name = format!("{name} {}", found.get_name());
             command = found.clone();
         }
     }
-    name
+    command.get_bin_name().unwrap_or("thread").to_owned()
 }
 
 /// Parses a command line by the description of its own command alone. To describe all of them takes a

@@ -8,7 +8,6 @@ use clap_complete::Shell;
 
 use super::error::{Result, failed};
 use super::{Cli, Command, Globals, output};
-use crate::model::event::Type;
 use crate::model::subscription::ConsumerId;
 
 /// Print a shell script that completes commands and consumers
@@ -38,9 +37,9 @@ impl Completions {
         let mut program = Command::augment_subcommands(program);
         // In a batch whose lines all have a type any other is accepted, but not offered.
         for name in ["push", "ask", "reply"] {
-            let types = [Type::Message, Type::Record].map(Type::as_str);
-            program =
-                program.mut_subcommand(name, |one| one.mut_arg("kind", |kind| kind.value_parser(types)));
+            program = program.mut_subcommand(name, |one| {
+                one.mut_arg("kind", |kind| kind.value_parser(["message", "record"]))
+            });
         }
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut program, "thread", &mut script);

@@ -26,8 +26,6 @@ impl Man {
     pub fn run(self, _: &Globals) -> Result<()> {
         let mut command = Cli::command().disable_help_subcommand(true);
         command.build();
-        // Without aliases.
-        let mut names = Vec::new();
         for word in &self.words {
             let Some(found) = command.find_subcommand(word).cloned() else {
                 let name = self.words.join(" ");
@@ -35,20 +33,19 @@ impl Man {
                 return usage(what, "see `thread --help` for all commands");
             };
             command = found;
-            names.push(command.get_name().to_owned());
         }
         let mut page = Vec::new();
-        write_page(command, &names, &mut page).with_hint("cannot write the page", "try again")?;
+        write_page(command, &mut page).with_hint("cannot write the page", "try again")?;
         output::bytes(&page).map(drop)
     }
 }
 
-/// Writes the page of the command that these words name.
-fn write_page(command: clap::Command, words: &[String], page: &mut dyn Write) -> io::Result<()> {
+fn write_page(command: clap::Command, page: &mut dyn Write) -> io::Result<()> {
     let after = command.get_after_long_help().or(command.get_after_help());
     let after = after.map_or_else(String::new, |text| text.to_string());
     let bare = command.after_help(None::<&str>).after_long_help(None::<&str>);
-    let title = bare.get_display_name().unwrap_or("thread").to_uppercase();
+    let name = bare.get_bin_name().unwrap_or("thread").to_owned();
+    let title = name.replace(' ', "-").to_uppercase();
     let source = concat!("thread ", env!("CARGO_PKG_VERSION"));
     // No date, so that the same program prints the same page. An empty one would be left out, and
     // what comes after it taken for the date.
@@ -60,7 +57,8 @@ fn write_page(command: clap::Command, words: &[String], page: &mut dyn Write) ->
         write_section(section, &mut rest);
     }
     // From the program down to what holds this command.
-    let holders: Vec<String> = (0..words.len()).map(|depth| see(&words[..depth])).collect();
+    let words: Vec<&str> = name.split(' ').collect();
+    let holders: Vec<String> = (1..words.len()).map(|depth| words[..depth].join("-") + "(1)").collect();
     if !holders.is_empty() {
         rest.control("SH", ["SEE ALSO"]).text([roman(holders.join(", "))]);
     }
@@ -79,10 +77,4 @@ fn write_section(section: &str, page: &mut Roff) {
         page.text([roman(line.strip_prefix("  ").unwrap_or(line))]);
     }
     page.control("fi", []);
-}
-
-/// The name of a page as other pages name it.
-fn see(words: &[String]) -> String {
-    let name: Vec<&str> = ["thread"].into_iter().chain(words.iter().map(String::as_str)).collect();
-    format!("{}(1)", name.join("-"))
 }
