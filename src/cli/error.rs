@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::error::{DatabaseErrorKind, Error};
+use crate::error::{DatabaseErrorKind as Kind, Error};
 
 pub type Result<T> = std::result::Result<T, Failure>;
 
@@ -95,7 +95,23 @@ pub fn hint(error: &Error) -> String {
         }
         Error::BrokenSubscription(_) => "fix that, or `thread unsubscribe` it and subscribe it again",
         Error::KeyConflict { .. } => "use a new key for a new event; nothing was stored",
-        Error::Database(e) => database_hint(e.kind),
+        Error::Database(e) => match e.kind {
+            Kind::Locked => "find the program that keeps a transaction open on events.db, then try again",
+            Kind::Full | Kind::NoRoom => "free some space, then try again",
+            Kind::Write => "check the disk, then try again",
+            Kind::ReadOnly | Kind::Permission => {
+                "check who owns the thread's directory and events.db, and their permissions"
+            }
+            Kind::Damaged => {
+                "restore the thread from a backup, or salvage it with `sqlite3 events.db .recover`"
+            }
+            Kind::TooLarge => "store the payload in a file and push its path",
+            Kind::OutOfMemory => "free some memory, then try again",
+            Kind::OutcomeUnknown => {
+                "check the disk, then look with `thread peek --tail` or `thread info` before trying again"
+            }
+            Kind::Other => "check the disk and the thread's permissions",
+        },
         Error::Io { .. } => "check the path, its permissions and the space on the disk",
         Error::LogAhead(_) => "run `thread doctor --fix`",
         Error::Occupied(_) => "name a new directory",
@@ -105,28 +121,6 @@ pub fn hint(error: &Error) -> String {
         Error::Other(_) => "see logs/thread.log",
     }
     .to_owned()
-}
-
-fn database_hint(kind: DatabaseErrorKind) -> &'static str {
-    match kind {
-        DatabaseErrorKind::Locked => {
-            "find the program that keeps a transaction open on events.db, then try again"
-        }
-        DatabaseErrorKind::Full | DatabaseErrorKind::NoRoom => "free some space, then try again",
-        DatabaseErrorKind::Write => "check the disk, then try again",
-        DatabaseErrorKind::ReadOnly | DatabaseErrorKind::Permission => {
-            "check who owns the thread's directory and events.db, and their permissions"
-        }
-        DatabaseErrorKind::Damaged => {
-            "restore the thread from a backup, or salvage it with `sqlite3 events.db .recover`"
-        }
-        DatabaseErrorKind::TooLarge => "store the payload in a file and push its path",
-        DatabaseErrorKind::OutOfMemory => "free some memory, then try again",
-        DatabaseErrorKind::OutcomeUnknown => {
-            "check the disk, then look with `thread peek --tail` or `thread info` before trying again"
-        }
-        DatabaseErrorKind::Other => "check the disk and the thread's permissions",
-    }
 }
 
 /// The parser's complaint in this program's form. `command` is what was asked for, as far as it could

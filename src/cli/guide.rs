@@ -9,8 +9,7 @@ use super::{Globals, output};
 ///
 /// Prints a page of Markdown to put into an agent's context: how to push, read and acknowledge events, what
 /// may happen twice, what the exit codes mean, and how to ask another agent. The page for a handler is for
-/// an agent that thread itself starts. With --handler, prints a complete handler in that language instead,
-/// as a starting point.
+/// an agent that thread itself starts.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -21,7 +20,7 @@ pub struct Guide {
     /// Who the guide is for
     #[arg(long = "for", value_name = "READER", value_enum, default_value_t = Reader::Agent)]
     reader: Reader,
-    /// Print a handler in this language that answers messages, as a starting point
+    /// Instead, print a complete handler in this language that answers messages, as a starting point
     #[arg(long, value_name = "LANGUAGE", value_enum, conflicts_with = "reader")]
     handler: Option<Language>,
 }

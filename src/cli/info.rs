@@ -31,8 +31,7 @@ mod table;
 /// Show what a thread holds and where its consumers stand
 ///
 /// For each consumer: its state (idle, running, waiting, stalled or paused), how many events are pending
-/// and how old the oldest is, when and how its last run ended, and its dead letters. Prints a table on a
-/// terminal, and --format text elsewhere.
+/// and how old the oldest is, when and how its last run ended, and its dead letters.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

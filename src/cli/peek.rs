@@ -22,8 +22,7 @@ const MAX_PATTERN: usize = 256;
 ///
 /// Prints events, oldest first, one JSON object per line: the last ten, the last N (-n), or those after an
 /// event or a time (--last-event-id, --since); --type, --source, --until and --filter narrow them down.
-/// Needs no consumer and changes nothing. With --follow, keeps printing events as they come, by default
-/// only new ones. With --wait, waits for an event if there is none yet, by default for a new one.
+/// Needs no consumer and changes nothing. With --follow or --wait, the default is only new ones.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

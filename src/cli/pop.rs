@@ -14,11 +14,8 @@ use crate::store::Move;
 ///
 /// Records --last-event-id as the last event the consumer has finished, then prints the events after it
 /// that match the consumer's filter, oldest first, one JSON object per line; nothing if there are none. An
-/// event is printed again until it is acknowledged. An id before the recorded one rewinds. With --resume,
-/// prints the events after the stored cursor and records nothing.
-///
-/// With --wait, waits for an event if there is none yet. With --follow, keeps printing events as they come;
-/// it does not move the cursor, so acknowledge finished events with `thread ack`.
+/// event is printed again until it is acknowledged. An id before the recorded one rewinds. --follow does
+/// not move the cursor, so acknowledge finished events with `thread ack`.
 #[derive(Args)]
 #[command(override_usage = "\
 thread pop [OPTIONS] <CONSUMER> --resume

@@ -26,11 +26,10 @@ use crate::store::{Appended, Stored};
 /// brought up to date and consumers are woken; a failure of either is only a warning, because the event is
 /// stored and pushing it again would store it twice.
 ///
-/// With --lines, each line of stdin becomes an event with that line as its content; empty lines are
-/// skipped. With --batch, stdin is NDJSON: one JSON object per line with source, type, content and
-/// optionally subtype, metadata (an object) and idempotency_key; --source, --type and --subtype are
-/// defaults for lines without them. Other keys are ignored, so `thread peek` pipes into `thread push
-/// --batch`. Both store everything or nothing, and print the number of events stored.
+/// --lines skips empty lines. The JSON objects of a --batch, one per line, have source, type, content and
+/// optionally subtype, metadata (an object) and idempotency_key; --source, --type and --subtype are defaults
+/// for lines without them. Other keys are ignored, so `thread peek` pipes into `thread push --batch`. Both
+/// store everything or nothing, and print the number of events stored.
 #[derive(Args)]
 #[command(override_usage = "\
 thread push [OPTIONS] <TEXT>

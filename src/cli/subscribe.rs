@@ -26,9 +26,8 @@ use crate::run::control::notify_supervisors;
 /// there is never more than one run at a time. With --deliver wake it takes events with `thread pop` and
 /// acknowledges them; with --deliver stdin it gets them as NDJSON on stdin, and exit 0 acknowledges them
 /// all. If there is a backlog, it is started at once. A consumer that was subscribed before continues from
-/// its cursor. With --no-handler the consumer is never started, and pops for itself. With --replace an
-/// existing subscription is changed to this one, or left alone if it is the same, so a script that
-/// subscribes can be run twice.
+/// its cursor. With --replace a script that subscribes can be run twice: a subscription that is the same is
+/// left alone.
 ///
 /// A run that does not move the cursor has failed, and is tried again after the waits of --backoff. After
 /// --max-attempts such runs the consumer stalls until a new event comes; with --deliver stdin, the event

@@ -47,14 +47,12 @@ struct Rate {
 }
 
 fn rate(text: &str) -> std::result::Result<Rate, String> {
-    let wrong = || format!("'{text}' is not a rate such as 90/s, 600/m, 1000/h or 5/10s");
-    let (events, during) = text.split_once('/').ok_or_else(wrong)?;
-    let during = match during.starts_with(|c: char| c.is_ascii_digit()) {
-        true => duration::parse_positive(during),
-        false if during.is_empty() => return Err(wrong()),
-        false => duration::parse_positive(&format!("1{during}")),
-    };
-    Ok(Rate { events: limit(events).map_err(|_| wrong())?, during: during.map_err(|_| wrong())? })
+    let parsed = text.split_once('/').and_then(|(events, during)| {
+        let one = if during.starts_with(|c: char| c.is_ascii_alphabetic()) { "1" } else { "" };
+        let during = duration::parse_positive(&format!("{one}{during}")).ok()?;
+        Some(Rate { events: limit(events).ok()?, during })
+    });
+    parsed.ok_or_else(|| format!("'{text}' is not a rate such as 90/s, 600/m, 1000/h or 5/10s"))
 }
 
 /// Why a consumer needs attention: a word for programs, and what it is about.

@@ -42,7 +42,7 @@ pub fn render(report: &Report, width: Option<u16>, coloured: bool) -> String {
     }
     let styles = report.subscriptions.iter().map(|consumer| style_of(consumer.state));
     for (line, style) in table.lines().zip(std::iter::once(Style::new().bold()).chain(styles)) {
-        text.push_str(&format!("{}\n", styled(line.trim_end(), style, coloured && style != Style::new())));
+        text.push_str(&format!("{}\n", styled(line.trim_end(), style, coloured)));
     }
     let notes = report.subscriptions.iter().filter_map(|consumer| note(consumer, report.now));
     for (index, note) in notes.enumerate() {
