@@ -13,6 +13,7 @@ use super::{caught, environment, signals};
 use crate::files::Files;
 use crate::files::log::log;
 use crate::model::subscription::ConsumerId;
+use crate::run::launcher::{SUPERVISE, WAKE};
 use crate::run::{supervisor, wake};
 
 #[derive(Parser)]
@@ -24,7 +25,7 @@ struct Background {
     #[arg(long)]
     lock_fd: i32,
     /// Whose supervisor this is.
-    #[arg(long, required_if_eq("command", supervisor::COMMAND), allow_hyphen_values = true)]
+    #[arg(long, required_if_eq("command", SUPERVISE), allow_hyphen_values = true)]
     consumer: Option<String>,
     /// How long to wait before waking.
     #[arg(long, default_value_t = 0)]
@@ -33,7 +34,7 @@ struct Background {
 
 /// Whether the first word is one of these commands.
 pub fn is_internal(args: &[OsString]) -> bool {
-    args.get(1).is_some_and(|word| word == supervisor::COMMAND || word == wake::COMMAND)
+    args.get(1).is_some_and(|word| word == SUPERVISE || word == WAKE)
 }
 
 pub fn run(args: &[OsString]) -> Result<()> {

@@ -12,6 +12,7 @@ use clap::{Args, CommandFactory, FromArgMatches, value_parser};
 use super::error::{Result, WithHint};
 use super::{Cli, Globals, environment, signals};
 use crate::files::absolute;
+use crate::run::launcher::{self, executable_in, is_executable};
 
 const PREFIX: &str = "thread-";
 
@@ -29,7 +30,7 @@ pub fn run(args: &[OsString]) -> Result<()> {
     let mut file = OsString::from(PREFIX);
     file.push(&name);
     let named = (!file.as_encoded_bytes().contains(&b'/')).then_some(file);
-    let program = named.and_then(|file| environment::executable_in(directories(), file));
+    let program = named.and_then(|file| executable_in(directories(), file));
     let Some(program) = program else { return Ok(()) };
     globals.enter()?;
     let mut command = Command::new(&program);
@@ -59,7 +60,7 @@ fn parse(args: &[OsString]) -> Option<(Globals, OsString, Vec<OsString>)> {
 fn directories() -> Vec<PathBuf> {
     let own = std::env::current_exe().ok();
     let beside = own.as_deref().and_then(Path::parent).map(Path::to_owned);
-    beside.into_iter().chain(environment::path_directories()).collect()
+    beside.into_iter().chain(launcher::directories(&environment::path())).collect()
 }
 
 /// The part of the help that lists the programs that are found; empty where there are none.
@@ -68,7 +69,7 @@ pub fn listed() -> String {
     for entry in directories().iter().flat_map(std::fs::read_dir).flatten().flatten() {
         let file = entry.file_name();
         let name = file.to_str().and_then(|file| file.strip_prefix(PREFIX)).filter(|name| !name.is_empty());
-        if let Some(name) = name.filter(|_| environment::is_executable(&entry.path())) {
+        if let Some(name) = name.filter(|_| is_executable(&entry.path())) {
             found.entry(name.to_owned()).or_insert_with(|| entry.path());
         }
     }

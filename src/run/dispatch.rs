@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use chrono::Utc;
 
-use super::Launcher;
+use super::launcher::Launcher;
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::files::lock::Lock;

@@ -28,9 +28,6 @@ use crate::model::time::{self, Time};
 use crate::queue::Queue;
 use crate::store::{RunUpdate, Store};
 
-/// The subcommand that a supervisor runs as.
-pub const COMMAND: &str = "_supervise";
-
 /// How long processes have between TERM and KILL when a run exceeds its time limit.
 const TIMEOUT_GRACE: Duration = Duration::from_secs(10);
 

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::dispatch::{Dispatched, OWN_TIME, Step, dispatch, log_lock_held, next_step, start, start_all};
+use super::launcher::{Launcher, WAKE_LOCK, WakeBy};
 use super::notifier::{self, Answer};
-use super::{Launcher, WakeBy};
 use crate::error::{Error, Result};
 use crate::files::lock::Lock;
 use crate::files::log::log;
@@ -18,12 +18,6 @@ use crate::files::{COMMIT, Files};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::queue::Queue;
 use crate::store::Store;
-
-/// The subcommand that the process in the background runs as.
-pub const COMMAND: &str = "_wake";
-
-/// The lock that it holds.
-pub(super) const LOCK: &str = "run/_wake.lock";
 
 /// How long a notifier has before its work is done for it.
 const WATCHDOG_DELAY: Duration = Duration::from_secs(1);
@@ -144,7 +138,7 @@ fn wake_some(
 pub unsafe fn in_background(dir: &Path, launcher: &Launcher, delay: Duration, lock_fd: RawFd) -> Result<()> {
     let files = Files::open(dir)?;
     // SAFETY: the caller's promise.
-    let lock = unsafe { Lock::adopt(lock_fd, &files, LOCK) };
+    let lock = unsafe { Lock::adopt(lock_fd, &files, WAKE_LOCK) };
     let lock = lock.ok_or_else(|| Error::Other("this process is started by a push".into()))?;
     std::thread::sleep(delay);
     let all = start_patiently(&files, launcher)?;

@@ -14,9 +14,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
 use super::dispatch::{Dispatched, OWN_TIME, start_all, try_lock};
+use super::handler;
+use super::launcher::{Launcher, SUPERVISE, WAKE};
 use super::process::background_below;
 use super::shutdown::Shutdown;
-use super::{Launcher, handler, supervisor, wake};
 use crate::error::{Error, IoContext, Result};
 use crate::files::log::log;
 use crate::files::stamp::Stamp;
@@ -332,7 +333,7 @@ fn end_background(shutdown: &Shutdown, grace: Duration) {
     let mut told = Vec::new();
     loop {
         handler::reap();
-        let left = background_below(&[supervisor::COMMAND, wake::COMMAND]);
+        let left = background_below(&[SUPERVISE, WAKE]);
         let now = began.elapsed();
         let over = now >= grace || shutdown.requests() > 1;
         if left.is_empty() || (over && now >= grace + LAST_GRACE) {

@@ -3,11 +3,11 @@
 //! The settings are those of `thread` itself (`THREAD_NOTIFIER`, `PATH`): a push has the same effect from
 //! each of them.
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use thread::queue::PushedEvent;
-use thread::run::notifier::quoted;
+use thread::run::launcher::{directories, executable_in, is_executable};
 use thread::run::{Launcher, WakeBy, wake};
 use thread::{NewEvent, Queue};
 
@@ -18,24 +18,8 @@ use thread::{NewEvent, Queue};
 /// A message, if the program `thread` is neither beside this executable nor on `PATH`.
 pub fn launcher() -> Result<Launcher, String> {
     let program = program("thread")?;
-    let setting = std::env::var_os("THREAD_NOTIFIER").filter(|setting| !setting.is_empty());
-    let notifier = match setting.as_deref().and_then(OsStr::to_str) {
-        Some("embedded") => None,
-        Some("off") => return Ok(Launcher { program, waking: WakeBy::Nobody }),
-        None if setting.is_some() => setting.map(PathBuf::from),
-        None | Some("auto") => on_path("notifier"),
-        Some(path) => Some(PathBuf::from(path)),
-    };
-    let waking = match notifier {
-        Some(notifier) => WakeBy::Notifier {
-            program: notifier,
-            dispatch_with: match on_path("thread").as_ref() == Some(&program) {
-                true => "thread".to_owned(),
-                false => quoted(&program.to_string_lossy()),
-            },
-        },
-        None => WakeBy::Dispatch,
-    };
+    let setting = std::env::var_os("THREAD_NOTIFIER");
+    let waking = WakeBy::from_setting(setting.as_deref(), &path(), &program);
     Ok(Launcher { program, waking })
 }
 
@@ -55,16 +39,11 @@ pub fn program(name: &str) -> Result<PathBuf, String> {
 
 /// Returns the first executable file of that name on `PATH`.
 pub fn on_path(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .filter(|dir| !dir.as_os_str().is_empty())
-        .map(|dir| dir.join(name))
-        .find(|path| is_executable(path))
+    executable_in(directories(&path()), name)
 }
 
-/// Whether this user may run the file.
-pub fn is_executable(path: &Path) -> bool {
-    path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
+fn path() -> OsString {
+    std::env::var_os("PATH").unwrap_or_default()
 }
 
 /// Stores an event and wakes the consumers it is pending for. A failure to wake is only logged in the thread:

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 use thread::model::run::ProcessId;
+use thread::run::launcher::{SUPERVISE, WAKE};
 use thread::run::process::Liveness;
-use thread::run::{supervisor, wake};
 
 /// How often processes that are being killed are checked.
 const STEP: Duration = Duration::from_millis(10);
@@ -118,7 +118,7 @@ impl Mark {
 pub fn own_supervisor() -> ProcessId {
     let parents: BTreeMap<u32, u32> =
         all().into_iter().map(|process| (process.pid, process.parent)).collect();
-    let supervises = |pid: &u32| runs_as(*pid, &[supervisor::COMMAND]);
+    let supervises = |pid: &u32| runs_as(*pid, &[SUPERVISE]);
     let found = ancestors(&parents, std::process::id()).into_iter().find(supervises);
     found.and_then(ProcessId::of).unwrap_or_else(ProcessId::own)
 }
@@ -130,7 +130,7 @@ pub fn supervisors_of(dir: &Path, consumer: &str) -> Vec<ProcessId> {
     let is_one = |pid: &u32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words: Vec<&[u8]> = line.split(|&byte| byte == 0).collect();
-        words.get(1) == Some(&supervisor::COMMAND.as_bytes())
+        words.get(1) == Some(&SUPERVISE.as_bytes())
             && has(&words, b"--thread", dir.as_os_str().as_bytes())
             && has(&words, b"--consumer", consumer.as_bytes())
     };
@@ -159,8 +159,7 @@ pub fn descendants(supervisor: &ProcessId) -> BTreeSet<u32> {
     }
     let mut found = BTreeSet::new();
     while let Some(pid) = left.pop() {
-        let is_meant =
-            pid != own && !line.contains(&pid) && !runs_as(pid, &[supervisor::COMMAND, wake::COMMAND]);
+        let is_meant = pid != own && !line.contains(&pid) && !runs_as(pid, &[SUPERVISE, WAKE]);
         if is_meant && found.insert(pid) {
             left.extend(children(pid));
         }

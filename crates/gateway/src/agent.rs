@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use thread::Queue;
 use thread::model::subscription::ConsumerId;
+use thread::run::launcher::is_executable;
 use thread::run::{Launcher, WakeBy};
 use thread_agent::install::{CONSUMER, Install};
 use thread_agent::launcher;
@@ -94,7 +95,7 @@ fn words(line: &str, cwd: &Path) -> Result<Vec<String>, StartError> {
     })?;
     let program = &words[0];
     let found = match program.contains('/') {
-        true => launcher::is_executable(&cwd.join(program)),
+        true => is_executable(&cwd.join(program)),
         false => launcher::on_path(program).is_some(),
     };
     if !found {

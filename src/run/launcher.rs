@@ -1,0 +1,125 @@
+//! How background processes are started, and who wakes consumers after a push.
+
+use std::ffi::OsStr;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::notifier::quoted;
+use super::spawn;
+use crate::error::{Error, Result};
+use crate::files::Files;
+use crate::files::lock::Lock;
+use crate::model::subscription::ConsumerId;
+
+/// The subcommand that a supervisor runs as.
+pub const SUPERVISE: &str = "_supervise";
+
+/// The subcommand that dispatches in the background.
+pub const WAKE: &str = "_wake";
+
+/// The lock that it holds.
+pub(super) const WAKE_LOCK: &str = "run/_wake.lock";
+
+/// How background processes are started, and how consumers are woken after a push.
+#[derive(Debug, Clone)]
+pub struct Launcher {
+    /// The program `thread`, or another that takes the subcommands [`SUPERVISE`] and [`WAKE`] and passes their
+    /// arguments to [`supervise`](super::supervisor::supervise) and [`in_background`](super::wake::in_background).
+    pub program: PathBuf,
+    pub waking: WakeBy,
+}
+
+/// Who starts handlers after a push.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WakeBy {
+    /// The pushing process itself.
+    Dispatch,
+    /// An external program that runs commands later.
+    Notifier {
+        program: PathBuf,
+        /// The first word of the command it is to run: how a shell finds the program `thread`.
+        dispatch_with: String,
+    },
+    /// Nobody: somebody runs `thread dispatch`.
+    Nobody,
+}
+
+impl WakeBy {
+    /// Reads the setting `THREAD_NOTIFIER`: the path of a program, `embedded`, `off`, or `auto` (also if it is unset
+    /// or empty), which means the program `notifier` if `path`, a list like the variable `PATH`, has it, and
+    /// embedded otherwise. `thread` is the file of the program `thread`.
+    pub fn from_setting(setting: Option<&OsStr>, path: &OsStr, thread: &Path) -> WakeBy {
+        let program = match setting.filter(|setting| !setting.is_empty()) {
+            Some(setting) if setting == "embedded" => None,
+            Some(setting) if setting == "off" => return WakeBy::Nobody,
+            Some(setting) if setting != "auto" => Some(PathBuf::from(setting)),
+            _ => executable_in(directories(path), "notifier"),
+        };
+        let Some(program) = program else { return WakeBy::Dispatch };
+        let same_file = |a: &Path, b: &Path| match (a.metadata(), b.metadata()) {
+            (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
+            _ => false,
+        };
+        let dispatch_with = match executable_in(directories(path), "thread") {
+            Some(found) if same_file(&found, thread) => "thread".to_owned(),
+            _ => quoted(&thread.to_string_lossy()),
+        };
+        WakeBy::Notifier { program, dispatch_with }
+    }
+}
+
+/// The directories of a list like the variable `PATH`; an empty entry is not the current directory.
+pub fn directories(path: &OsStr) -> Vec<PathBuf> {
+    std::env::split_paths(path).filter(|dir| !dir.as_os_str().is_empty()).collect()
+}
+
+/// The first executable file of that name in these directories.
+pub fn executable_in(dirs: Vec<PathBuf>, name: impl AsRef<Path>) -> Option<PathBuf> {
+    dirs.into_iter().map(|dir| dir.join(&name)).find(|path| is_executable(path))
+}
+
+/// Whether this user may run the file.
+pub fn is_executable(path: &Path) -> bool {
+    path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
+}
+
+impl Launcher {
+    /// Starts a consumer's supervisor, which holds `lock` from then on.
+    pub(super) fn start_supervisor(&self, files: &Files, consumer: &ConsumerId, lock: &Lock) -> Result<()> {
+        self.start("a supervisor", SUPERVISE, ["--consumer", consumer.as_str()], files, lock)
+    }
+
+    /// Starts the process that dispatches in the background after a delay, unless one is at work.
+    pub(super) fn start_background(&self, files: &Files, delay: Duration) -> Result<()> {
+        let Some(lock) = Lock::try_take(files, WAKE_LOCK)? else { return Ok(()) };
+        let args = ["--delay-ms", &delay.as_millis().to_string()];
+        self.start("a process in the background", WAKE, args, files, &lock)
+    }
+
+    /// Starts a subcommand of the program as a background process that holds `lock` from then on. Errors call
+    /// it `what`.
+    fn start(
+        &self,
+        what: &'static str,
+        subcommand: &str,
+        args: [&str; 2],
+        files: &Files,
+        lock: &Lock,
+    ) -> Result<()> {
+        let mut command = Command::new(&self.program);
+        command.arg0("thread").arg(subcommand).arg("--thread").arg(files.path()).args(args);
+        command.arg("--lock-fd").arg(lock.file().as_raw_fd().to_string());
+        // The variables of a handler are not to reach other handlers that its push starts.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| spawn::is_ours(name)) {
+            command.env_remove(name);
+        }
+        // Only the worker itself reports to the service manager.
+        command.env_remove("NOTIFY_SOCKET");
+        let started = spawn::detached(&mut command, Some(lock)).spawn();
+        started.map(drop).map_err(|source| Error::Spawn { what, source })
+    }
+}
