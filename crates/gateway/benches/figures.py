@@ -18,13 +18,13 @@ import websockets
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests/client"))
 from harness import Gateway  # noqa: E402
 
-# Each figure is the median of the medians of so many rounds, in which all take turns: what else the machine
-# does falls on all of them.
+# Each figure is the median of the medians of so many rounds. The candidates take turns in each round, so that
+# other load on the machine affects all of them.
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 TOKENS = int(os.environ.get("TOKENS", "60"))
 PAUSE = 0.03
 
-# Says what time it is, again and again. The clock is the same for all processes of a machine.
+# Sends the time repeatedly. All processes of a machine share the clock.
 AGENT = f"""
 import json, sys, time
 say = lambda event, **keys: print(json.dumps({{"event": event, **keys}}), flush=True)
@@ -35,7 +35,7 @@ for line in sys.stdin:
     say("final")
 """
 
-# The same without a gateway: a program that tells Redis.
+# The same without a gateway: a program that sends it to Redis.
 TELLS_REDIS = f"""
 import socket, sys, time
 redis = socket.socket(socket.AF_UNIX)
@@ -55,18 +55,18 @@ def show(what, value, wanted=""):
 
 
 def since(digits):
-    """Milliseconds since the time that stands at the beginning of a text."""
+    """Milliseconds since the time at the beginning of a text."""
     now = time.monotonic_ns()
     return (now - int(digits[:len(str(now))])) / 1e6
 
 
 async def websocket(address):
-    # By hand: checking each frame against the schemas would be what is measured.
+    # Not the client of the harness: its checks against the schemas would dominate the figures.
     return await websockets.connect(address, proxy=None, compression=None, ping_interval=None)
 
 
 class ThroughTheGateway:
-    """From a token that the agent prints to the sockets of clients in its session."""
+    """From the agent's output of a token to the sockets of all clients in the session."""
 
     def __init__(self, gateway, clients):
         self.name, self.gateway, self.clients = "agent's token to the socket", gateway, clients
@@ -86,7 +86,7 @@ class ThroughTheGateway:
         async def listen(socket):
             async for text in socket:
                 if '"event":"token"' in text:
-                    # Under load the adapter joins pieces: the oldest stands first.
+                    # Under load the adapter joins tokens: the oldest comes first.
                     took.append(since(text[text.index('"content":"') + 11:]))
                 elif '"event":"final"' in text:
                     return
@@ -102,7 +102,7 @@ class ThroughTheGateway:
 
 
 class ThroughAnEcho:
-    """From a client to all clients, through a bare axum that sends each frame to everybody."""
+    """From a client to all clients, through a bare axum server that sends each frame to all of them."""
 
     def __init__(self, clients):
         self.name, self.clients = "client to the socket through a bare axum echo", clients
@@ -133,7 +133,7 @@ class ThroughAnEcho:
 
 
 class ThroughRedis:
-    """From a program to all readers, through a Redis of its own: told only, or kept on disk first."""
+    """From a program to all readers, through a private Redis: only published, or first stored on disk."""
 
     def __init__(self, clients, kept):
         self.name = "XADD (appendfsync always) to XREAD" if kept else "PUBLISH to a subscriber"
@@ -160,7 +160,7 @@ class ThroughRedis:
         async def listen(reader, writer):
             for n in range(TOKENS):
                 if self.kept:
-                    # Each reads on from the last one; the first begins before there is any.
+                    # Each read continues after the last entry; the first waits for a new one.
                     writer.write(b"XREAD COUNT 1 BLOCK 0 STREAMS s %s\r\n" % last if n else b"XREAD COUNT 1 BLOCK 0 STREAMS s $\r\n")
                 while True:
                     line = (await reader.readline()).strip()
@@ -196,7 +196,7 @@ async def latency(clients, wanted):
         async with contextlib.AsyncExitStack() as stack:
             for way in ways:
                 await stack.enter_async_context(way)
-                # The first round starts what has to be started.
+                # A warm-up round, which is not measured.
                 await way.round()
             rounds = [[await way.round() for way in ways] for _ in range(ROUNDS)]
         own = None
@@ -210,7 +210,7 @@ async def latency(clients, wanted):
 
 
 def copies(gateway, template, count):
-    """So many sessions like one, without the cost of making each."""
+    """Copies a session `count` times, which is cheaper than creating as many."""
     for _ in range(count):
         shutil.copytree(gateway.root / template, gateway.root / str(uuid.uuid4()))
 
@@ -236,7 +236,7 @@ async def idle(sessions, connections, seconds=30):
             socket = await websocket(gateway.ws)
             await socket.send(CONNECT % gateway.token)
             await socket.recv()
-            # Each in a session of its own.
+            # Each connection enters a session of its own.
             await socket.send(SWITCH % ids[n])
             await socket.recv()
             sockets.append(socket)

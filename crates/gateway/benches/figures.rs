@@ -1,4 +1,4 @@
-//! What the gateway costs, beside a bare echo and Redis in the same rounds: `cargo bench -p thread-gateway`.
+//! What the gateway costs, compared with a bare echo and Redis in the same rounds: `cargo bench -p thread-gateway`.
 //!
 //! Measured by `figures.py`, a client that shares no code with the gateway; this program is the echo
 //! that it compares with. It takes a Python with `websockets` and `jsonschema` (`GATEWAY_PYTHON` names
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Sends each frame to everybody, its sender included. Prints its port first.
+/// A server that sends each frame to all clients, its sender included. Prints its port first.
 fn echo() -> ExitCode {
     let serve = async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;

@@ -1,16 +1,16 @@
-//! The gateway through real sockets, by clients that share no code with it.
+//! Drives the gateway over real sockets, with clients that share no code with it.
 //!
 //! Each test is a scenario of a Python program in `tests/client`, which checks every frame it sees
-//! against the schemas of `docs/schema`. They take Python's `websockets` and `jsonschema`:
-//! `GATEWAY_PYTHON` names a Python that has them, else it is `python3`. Where these are missing, the
-//! tests say so on stderr and are skipped. `GATEWAY_AGUI_1` and `GATEWAY_AGUI_0` name folders in which npm has
-//! installed `@ag-ui/client` 1.0 and 0.x, `GATEWAY_WS` one with `ws`. `THREAD_FAULTS=long` has some of them go on for longer.
+//! against the schemas of `docs/schema`. They need Python's `websockets` and `jsonschema`:
+//! `GATEWAY_PYTHON` names a Python that has them, by default `python3`. If they are missing, the tests
+//! are skipped, with a line on stderr. `GATEWAY_AGUI_1` and `GATEWAY_AGUI_0` name folders in which npm has
+//! installed `@ag-ui/client` 1.0 and 0.x, `GATEWAY_WS` one with `ws`. `THREAD_FAULTS=long` makes some of them run longer.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The Python that has what the scenarios import.
+/// The Python to run the scenarios with; `None` if it lacks what they import.
 fn python() -> Option<&'static str> {
     static FOUND: OnceLock<Option<String>> = OnceLock::new();
     let look = || {
@@ -21,7 +21,7 @@ fn python() -> Option<&'static str> {
     FOUND.get_or_init(look).as_deref()
 }
 
-/// Where the programs of the workspace are; those of other packages are built if need be.
+/// The directory of the workspace's programs; those of other packages are built if necessary.
 fn programs() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
@@ -65,7 +65,7 @@ fn scenario(module: &str, name: &str) {
         .unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
-    // What a scenario has to say: that it was skipped, or a figure.
+    // A scenario prints that it was skipped, or figures.
     eprint!("{}", text(&output.stdout));
 }
 

@@ -1,4 +1,4 @@
-"""A fixture: an agent that speaks ndjson. What it answers follows from what it is told alone."""
+"""A fixture: an ndjson agent whose answers depend only on its input."""
 
 import json
 import sys

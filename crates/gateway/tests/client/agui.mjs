@@ -1,4 +1,4 @@
-// A client of AG-UI as it is shipped: runs an agent once, and prints what it saw as JSON.
+// The AG-UI client as released: runs an agent once, and prints the events as JSON.
 // usage: node agui.mjs <folder with node_modules> <url> <token> <options as JSON>
 import { createRequire } from "node:module";
 import { join } from "node:path";
@@ -8,7 +8,7 @@ const { HttpAgent } = createRequire(join(modules, "x.js"))("@ag-ui/client");
 const options = JSON.parse(json);
 const headers = { Authorization: `Bearer ${token}` };
 
-// Breaks the stream off after so many events with an id, and picks it up again where it was.
+// Aborts the stream after `options.cut` events with an id, and resumes it there.
 async function cut(address, init) {
   const first = await fetch(address, init);
   const reader = first.body.getReader();
@@ -37,7 +37,7 @@ const agent = new HttpAgent({
   ...(options.cut ? { fetch: cut } : {}),
 });
 if (options.cut && !agent.fetch) {
-  // 0.x asks the global one.
+  // The client of 0.x uses the global fetch.
   const plain = globalThis.fetch;
   globalThis.fetch = (address, init) => (init?.method === "POST" ? (globalThis.fetch = plain, cut(address, init)) : plain(address, init));
 }

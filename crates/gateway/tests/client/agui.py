@@ -1,4 +1,4 @@
-"""AG-UI by its own clients, 1.0 and 0.x, as they are shipped."""
+"""AG-UI with its own clients, 1.0 and 0.x, as released."""
 
 import asyncio
 import json
@@ -70,7 +70,7 @@ async def a_stream_that_was_cut_is_picked_up_at_its_last_event():
         return
     with Gateway("--agent", AGENT, "--protocol", "ndjson") as gateway:
         for version in "1", "0":
-            # A slow disk makes fewer and longer pieces.
+            # With a slow disk, the adapter writes fewer and longer chunks.
             together = lambda types: [a for a, b in zip(types, types[1:] + [""]) if a != b or "CONTENT" not in a]
             whole, _ = await client(gateway, version, "whole" + version, "hello")
             for at in 1, 2, 3, 5, 7, 9:
@@ -84,7 +84,7 @@ async def a_killed_adapter_is_a_pause_and_a_final_error_is_an_error():
     if skipped():
         return
     with Gateway("--agent", f"{AGENT} 0.2", "--protocol", "ndjson") as gateway:
-        # The stream that is cut is picked up while the adapter is dead.
+        # With `cut`, the stream is resumed while the adapter is dead.
         for version, options in ("1", {}), ("0", {}), ("1", {"cut": 4}):
             known = set(gateway.root.glob("*-*-*"))
             running = asyncio.create_task(client(gateway, version, f"killed {version} {options}", "hello", **options))
@@ -116,7 +116,7 @@ async def every_run_fails(gateway):
 
 
 def adapter(thread):
-    """The process of the adapter that works on a thread."""
+    """The process id of the adapter that works on a thread."""
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_bytes().split(b"\0")
@@ -141,7 +141,7 @@ async def a_run_that_is_cancelled_is_finished_as_such():
         await other.request("agent.cancel", runId="run one")
         types, seen = await running
         assert types[-1] == "RUN_FINISHED" and seen["events"][-1]["outcome"] == {"type": "cancelled"}, seen
-        # Whoever goes away cancels nothing.
+        # The client that disconnected has not cancelled the run.
         [event] = [event for event in other.named("message")]
         assert event["payload"]["messageId"] == "m1" and event["payload"]["runId"] == "run one"
 
@@ -173,7 +173,7 @@ async def the_same_run_is_one_run_and_bad_input_is_refused():
                 raise AssertionError(body)
             except urllib.error.HTTPError as e:
                 assert e.code == status and json.loads(e.read())["error"], (body, e.code)
-        # After the end, a stream waits for the next run.
+        # Resumed after the end of a run, a stream waits for the next one.
         waiting = asyncio.create_task(asyncio.to_thread(
             get, gateway, "/api/v1/agent/events?threadId=my%20own%20name", {"Last-Event-ID": "1000"}))
         await asyncio.sleep(0.3)
@@ -196,7 +196,7 @@ async def a_stream_whose_run_is_not_over_never_ends_well():
         code, took = await asyncio.to_thread(gateway.stop)
         assert code == 0 and took < 2, took
         rest = await asyncio.wait_for(reader.read(), 60)
-        # The last chunk of a body that is complete.
+        # Not the last chunk, which would complete the body.
         assert not rest.endswith(b"0\r\n\r\n"), rest
 
 

@@ -1,4 +1,4 @@
-"""Attachments: uploaded, sent, stored as what they are, handed out with a signature that works."""
+"""Attachments: uploads, messages with them, what is stored, and signed URLs."""
 
 import asyncio
 import base64
@@ -41,7 +41,7 @@ def fetch(url):
 
 
 def signed(gateway, name, secret=None, **claims):
-    """A url as somebody who has the key, or another, would sign it."""
+    """A URL signed with the gateway's key, or with another one."""
     secret = secret or (gateway.root / "signing-key").read_text().strip()
     now = int(time.time())
     encode = lambda data: base64.urlsafe_b64encode(data).rstrip(b"=")
@@ -80,7 +80,7 @@ async def an_image_goes_round():
         [answer] = [e for e in gateway.events(session_of(gateway)) if e["type"] == "message" and e["source"] == "self"]
         assert answer["content"] == f"what is this?\n\nAttached: {file} (image/png)\n"
 
-        # Later it is handed out anew, to clients of either kind.
+        # Clients of both kinds that read the message later get a new signature.
         await asyncio.sleep(1.1)
         history = json.loads(get(gateway, "/api/v1/agent/history?threadId=pictures"))["messages"]
         url = history[0]["content"][1]["url"]
@@ -91,7 +91,7 @@ async def an_image_goes_round():
         for content in switched["recentMessages"][0]["content"], client.named("message")[0]["payload"]["content"]:
             assert fetch(content[1]["url"])[:2] == (200, PNG)
 
-        # Two of them, by the words of AG-UI 1.0, over the WebSocket.
+        # Two attachments in the form of AG-UI 1.0, over the WebSocket.
         other = upload(gateway, b"plain words", "notes.txt")
         assert other["mime_type"] == "text/plain"
         parts = [
@@ -127,7 +127,7 @@ async def an_image_is_sent_by_the_clients_of_both_versions():
             assert url.startswith(plain + "?token=") and fetch(url)[:2] == (200, PNG)
             assert answered["metadata"]["run_id"] == said["metadata"]["run_id"] == "r" + version
 
-        # An hour later, the signatures of today have expired, and whoever asks gets a new one.
+        # A signature is valid for an hour.
         claims = stored["url"].partition("?token=")[2].split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
         assert claims["exp"] - claims["iat"] == 3600
@@ -195,7 +195,7 @@ async def a_url_that_is_not_ours_is_refused_wherever_it_is_shown():
         bad["out of its bucket"] = signed(gateway, "attachments/../token")
         for what, url in bad.items():
             assert "refused" in await client.refused("agent", message=part(url)), what
-        # Another store's are taken apart, and left to it.
+        # URLs of another store are parsed, but neither verified nor signed.
         theirs = "https://files.example.org/storage/v1/object/sign/photos/a/b.png"
         await client.request("agent", message=part(theirs + "?token=theirs"))
         [event] = gateway.events(session_of(gateway))

@@ -1,5 +1,5 @@
-/* What a test puts under the gateway by LD_PRELOAD: time that passes CLOCK_SPEED times as fast, so that nobody
- * has to wait for a minute of silence. */
+/* Loaded into the gateway with LD_PRELOAD: makes its clock run CLOCK_SPEED times as fast, so that tests need not
+ * wait for a timeout of a minute. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -27,7 +27,7 @@ int clock_gettime(clockid_t which, struct timespec *time) {
 }
 
 int epoll_wait(int fd, struct epoll_event *events, int most, int milliseconds) {
-    /* Rounded up: a timer that is not due yet would be looked at again and again. */
+    /* Rounded up: otherwise the caller would spin until the timer is due. */
     if (milliseconds > 0) milliseconds = (int)((milliseconds + speed - 1) / speed);
     return (int)syscall(SYS_epoll_pwait, fd, events, most, milliseconds, NULL, 8);
 }

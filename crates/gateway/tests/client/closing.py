@@ -1,4 +1,4 @@
-"""How connections end: by whom, with which code, and who does not notice."""
+"""How connections end: by which side, with which code, and without effect on other clients."""
 
 import asyncio
 import json
@@ -74,7 +74,7 @@ async def a_frame_over_a_mebibyte_is_1009_and_one_below_is_not():
 async def more_than_64_unanswered_requests_are_1008():
     with Gateway() as gateway:
         good, bad = await gateway.client(), await gateway.client()
-        # Sessions take a moment to make.
+        # Creating a session takes a moment, so the requests pile up.
         for _ in range(400):
             bad.send("sessions.new", {})
         assert await bad.ends() == 1008
@@ -93,7 +93,7 @@ async def a_slow_reader_is_closed_with_1013_and_nobody_else_notices():
             {"type": "req", "id": "2", "method": "sessions.switch", "params": {"sessionId": session}}))
         while (await good.request("status"))["session"]["clients"] < 2:
             await asyncio.sleep(0.01)
-        # Until it is put out; then it has some seconds to be told why.
+        # Until the gateway drops the slow reader, which then has a few seconds to receive the close frame.
         for _ in range(100):
             await asyncio.to_thread(gateway.push, session, "x" * 1000_000, "token")
             if (await good.request("status"))["session"]["clients"] < 2:
@@ -108,7 +108,7 @@ async def one_frame_larger_than_what_may_wait_reaches_everybody():
     with Gateway() as gateway:
         client = await gateway.client()
         session = (await client.request("sessions.new"))["sessionId"]
-        # As JSON, it is twice as long.
+        # Twice as long as JSON, and so larger than the limit on waiting bytes.
         text = "\n" * 9_000_000
         huge = await asyncio.to_thread(gateway.push, session, text, kind="message")
         last = gateway.push(session, "after it", "token")
@@ -120,7 +120,7 @@ async def one_frame_larger_than_what_may_wait_reaches_everybody():
             assert not who.closed.done()
         page = await client.request("sessions.history")
         assert [message["content"] for message in page["messages"]] == [text] and page["hasMore"] is False
-        # Beside it, no other has a place in a page.
+        # A page has no room for another message besides it.
         next = gateway.push(session, "next", kind="message")
         page = await client.request("sessions.history")
         assert [message["seq"] for message in page["messages"]] == [next] and page["hasMore"] is True
@@ -131,7 +131,7 @@ async def one_frame_larger_than_what_may_wait_reaches_everybody():
 
 
 async def slow_websocket(gateway):
-    """A WebSocket by hand, which reads nothing until it is told to."""
+    """A WebSocket without a library: nothing is read unless the caller reads."""
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port, limit=2**16)
     writer.write(
         f"GET /ws HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -150,7 +150,7 @@ async def send_text(writer, text):
 
 
 async def frames_to_close(reader):
-    """The frames that come up to a close: what they are, and what is in them."""
+    """All frames up to and including the close frame: opcodes and payloads."""
     frames = []
     while not frames or frames[-1][0] != CLOSE:
         head = await reader.readexactly(2)
@@ -170,7 +170,7 @@ async def term_closes_with_1001_and_ends_within_two_seconds():
     with Gateway() as gateway:
         clients = [await gateway.client() for _ in range(20)]
         session = (await clients[0].request("sessions.new"))["sessionId"]
-        # One that never reads its close.
+        # A client that never reads the close frame.
         reader, writer = await slow_websocket(gateway)
         await send_text(writer, connect(version="1", clientType="t", token=gateway.token))
         await clients[0].request("agent", message="still said", sessionId=session)
@@ -183,12 +183,12 @@ async def term_closes_with_1001_and_ends_within_two_seconds():
 
 
 async def whoever_is_silent_is_pinged_and_after_a_minute_closed():
-    # A minute of the gateway's takes six seconds; in the long form, a minute.
+    # The gateway's clock runs ten times as fast, except in the long form.
     speed = 1 if LONG else 10
     if not (env := fast_clock(speed)):
         return
     with Gateway(env=env) as gateway:
-        # One that answers pings, and one that keeps its connection and answers none.
+        # One client that answers pings, and one that does not.
         good = await patiently(gateway)
         reader, writer = await slow_websocket(gateway)
         began = time.monotonic()
@@ -199,7 +199,7 @@ async def whoever_is_silent_is_pinged_and_after_a_minute_closed():
         assert kinds in ([TEXT, PING, PING, CLOSE], [TEXT, PING, PING, PING, CLOSE]), frames
         assert frames[-1][1][:2] == (1008).to_bytes(2, "big") and b"60 s" in frames[-1][1], frames
         assert took >= 60, took
-        # It answers the close no more than a ping, and is gone all the same.
+        # It does not answer the close frame either, but its connection ends all the same.
         while (await good.request("status"))["gateway"]["activeConnections"] > 1:
             await asyncio.sleep(0.05)
         print(f"silent for {took:.0f} s of the gateway's time")
@@ -231,7 +231,7 @@ async def a_search_says_that_two_seconds_were_too_short():
 
 
 async def patiently(gateway, method=None, **params):
-    """A client of a gateway whose seconds are short, or what it is answered: again and again until it is in time."""
+    """A client of a gateway with a fast clock, or the response to a request: retried until no limit is exceeded."""
     end = time.monotonic() + PATIENCE
     while True:
         try:

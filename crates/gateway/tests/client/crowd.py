@@ -1,5 +1,5 @@
-"""Many clients, gateways that are killed, and gateways beside one another: what everybody saw is compared
-with what is on disk."""
+"""Many clients, several gateways on one root, and killed gateways: what every client has seen is compared with
+what is on disk."""
 
 import asyncio
 import fcntl
@@ -27,14 +27,14 @@ BROKEN = (ConnectionError, OSError, websockets.WebSocketException, TimeoutError)
 
 
 class Person:
-    """Somebody who stays in one session, over as many connections as it takes."""
+    """A client that stays in one session and reconnects as often as necessary."""
 
     def __init__(self, name, gateways, session, after, dial=None):
         self.name, self.gateways, self.session, self.after = name, gateways, session, after
         self.seen, self.client, self.said, self.dial = [], None, {}, dial
 
     async def here(self):
-        """A connection that works, as far as can be known."""
+        """Connects if necessary. Returns the connection."""
         while self.client is None or self.client.closed.done():
             await self.leave()
             try:
@@ -54,7 +54,7 @@ class Person:
             self.client = None
 
     async def say(self, text):
-        """Says something, again and again until it is accepted, and waits for its answer."""
+        """Sends a message, again until it is accepted, and waits for the answer."""
         key = f"{self.name}-{len(self.said)}"
         began = time.monotonic()
         while True:
@@ -76,17 +76,17 @@ class Person:
             await asyncio.sleep(0.02)
 
     async def comes_or_goes(self):
-        """Leaves, in one way or another, if it is there, else comes back."""
+        """Disconnects or reconnects, at random."""
         if self.client and random.random() < 0.5:
             if random.random() < 0.5:
-                # Not the polite way.
+                # Without a closing handshake.
                 self.client.abort()
             await self.leave()
         else:
             await self.here()
 
     async def listen(self, until):
-        """Stays until it has seen an event."""
+        """Reconnects as necessary until it has seen an event."""
         while not (self.seen and self.seen[-1]["seq"] >= until):
             client = await self.here()
             seqs = client.seqs()
@@ -95,7 +95,7 @@ class Person:
             await asyncio.sleep(0.02)
 
     def check(self, stored, sayings):
-        """Whether it saw what is stored, no more and no less."""
+        """Checks that it has seen exactly what is stored."""
         seqs = [event["seq"] for event in self.seen]
         assert seqs == [event["id"] for event in stored if event["id"] > self.after], self.name
         assert all(event["payload"]["sessionId"] == self.session for event in self.seen)
@@ -106,12 +106,12 @@ class Person:
 
 
 async def python_person(name, gateways, session):
-    """Somebody who uses Python's `websockets`."""
+    """A client that uses Python's `websockets`."""
     return Person(name, gateways, session, 0)
 
 
 class NodeSocket:
-    """A connection by npm's `ws`, in a process of its own."""
+    """A connection with npm's `ws`, in a process of its own."""
 
     @classmethod
     async def dial(cls, gateway):
@@ -144,12 +144,12 @@ class NodeSocket:
 
 
 async def node_person(name, gateways, session):
-    """Somebody who uses npm's `ws`."""
+    """A client that uses npm's `ws`."""
     return Person(name, gateways, session, 0, dial=NodeSocket.dial)
 
 
 class Crossing:
-    """A way to several gateways, each connection to one of them, until it is cut."""
+    """A proxy that connects each client to one of several gateways, until the connection is cut."""
 
     @classmethod
     async def open(cls, gateways):
@@ -186,7 +186,7 @@ class Crossing:
 
 
 class ChatPerson(Person):
-    """Somebody at a terminal with `thread chat --json`, which comes back by itself whenever it is cut off."""
+    """A client that runs `thread chat --json` in a terminal, which reconnects by itself."""
 
     async def start(self, home):
         self.crossing = await Crossing.open(self.gateways)
@@ -203,7 +203,7 @@ class ChatPerson(Person):
         self.prompts, self.shown = asyncio.Queue(), b""
         asyncio.get_running_loop().add_reader(self.screen, self.look)
         self.reading = asyncio.create_task(self.read())
-        # It has entered the session, so nothing is said that it does not see.
+        # With the prompt, it has entered the session, and will see every message from now on.
         await asyncio.wait_for(self.prompts.get(), PATIENCE)
 
     def look(self):
@@ -231,7 +231,7 @@ class ChatPerson(Person):
         [own] = [event for event in self.seen if is_own(event)]
         run_id = own["payload"]["runId"]
         await self.until(lambda: any(e["event"] == "final" and e["payload"]["runId"] == run_id for e in self.seen))
-        # What is typed before is thrown away.
+        # What is typed before the prompt would be discarded.
         await asyncio.wait_for(self.prompts.get(), PATIENCE)
 
     async def until(self, done):
@@ -257,7 +257,7 @@ class ChatPerson(Person):
 
 
 async def chat_person(name, gateways, session):
-    """Somebody who uses `thread chat`."""
+    """A client that uses `thread chat`."""
     self = ChatPerson(name, gateways, session, 0)
     home = gateways[0].root / f"home of {name}"
     home.mkdir()
@@ -266,7 +266,7 @@ async def chat_person(name, gateways, session):
 
 
 def check_transcript(stored, sayings):
-    """Whether each saying is there once, answered once, with a whole stream."""
+    """Checks that each message is stored once and answered once, with a complete stream."""
     said = {event["content"]: event for event in stored if event["type"] == "message" and event["source"] != "self"}
     assert sorted(said) == sorted(sayings) and len(said) == len(sayings)
     spoken = [event["content"] for event in stored if event["type"] == "message" and event["source"] != "self"]
@@ -297,7 +297,7 @@ async def an_answer_streams_from_an_agent_program():
         assert final["payload"]["content"] == "HELLO\ndone\n" and final["payload"]["runId"] == accepted["runId"]
         names = [event["event"] for event in client.events]
         assert names[0] == "message" and names[-1] == "final" and "token" in names, names
-        # A session that was made before keeps what it has: nothing.
+        # An older session keeps its agent: here, none.
         gateway.stop()
         gateway.options = ()
         gateway.start()
@@ -319,7 +319,7 @@ async def an_agent_is_a_line_of_shell_with_the_limits_that_the_gateway_was_given
     line = "name=value; tr a-z A-Z | sed s/$/!/; echo $(ulimit -Sn) $name"
     with Gateway("--agent", line) as gateway:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        # Its own is as high as it may be.
+        # The gateway has raised its own limit.
         limits = pathlib.Path(f"/proc/{gateway.process.pid}/limits").read_text()
         [own] = [line.split()[3] for line in limits.splitlines() if line.startswith("Max open files")]
         assert int(own) == min(hard, 16384) or hard == resource.RLIM_INFINITY, limits
@@ -397,7 +397,7 @@ async def sub_agents_are_watched_at_work():
         result = await client.wait("tool_result")
         assert result["payload"]["result"] == "first\nsecond\n" and result["seq"], result
         assert await working.wait() == 0
-        # Removing the session ends what is left of all of them.
+        # Deleting the session stops what is left of the sub-agents.
         await client.request("sessions.delete", sessionId=session)
         assert not (gateway.root / session).exists()
 
@@ -413,7 +413,7 @@ async def twelve_clients_of_three_kinds_and_two_gateways_see_the_same():
             if len(kinds) < 3:
                 print("SKIPPED: twelve clients of three kinds are only "
                       f"{len(kinds)}; GATEWAY_WS names no folder with npm's ws, or there is no thread-chat")
-            # One of each kind talks, if there are three.
+            # One client of each kind sends messages, if there are three kinds.
             people = [await kinds[n % len(kinds)](f"person{n}", [one, two], session) for n in range(12)]
             stop, sayings = asyncio.Event(), {}
             talking = [asyncio.create_task(talk(person, stop, sayings)) for person in people[:3]]
@@ -438,7 +438,7 @@ async def twelve_clients_of_three_kinds_and_two_gateways_see_the_same():
 
 
 async def answered(gateway, session, sayings):
-    """Waits until everything that was said has its answer, the last that a run writes."""
+    """Waits until every message has its answer, which is the last event of a run."""
     limit = time.monotonic() + 300
     while True:
         events = await asyncio.to_thread(gateway.events, session)

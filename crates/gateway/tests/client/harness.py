@@ -1,7 +1,7 @@
-"""What the scenarios drive a gateway with: real processes, real sockets, and every frame checked.
+"""Runs gateways and clients for the scenarios: real processes, real sockets, and every frame checked.
 
-Nothing of the gateway is used here: the client is `websockets`, the schemas are those of docs/schema.
-The programs are named by THREAD_SERVE, THREAD_PROGRAM and DOCS.
+No code of the gateway is used here: the client is `websockets`, the schemas are those of docs/schema.
+THREAD_SERVE and THREAD_PROGRAM name the programs, DOCS the directory of the schemas.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ import websockets
 SERVE = os.environ["THREAD_SERVE"]
 THREAD = os.environ["THREAD_PROGRAM"]
 SCHEMAS = pathlib.Path(os.environ["DOCS"]) / "schema"
-# A machine may be slow; nothing here waits for so long unless something is wrong.
+# A generous limit, in seconds, since a machine may be slow.
 PATIENCE = 60
 
 
@@ -48,13 +48,13 @@ class Refused(Exception):
 
 
 class Gateway:
-    """A gateway process on a root of its own, or on one that is given."""
+    """A gateway process, with a root of its own or a given one."""
 
     def __init__(self, *options, root=None, cwd=None, env=None, listen="127.0.0.1:0", preexec=None):
         self.scratch = None if root else tempfile.TemporaryDirectory(prefix="thread-gateway-")
         self.root = pathlib.Path(root or self.scratch.name)
         self.options, self.cwd, self.env, self.listen, self.preexec = options, cwd, env, listen, preexec
-        # Appending, whatever was read of it.
+        # In append mode, so that reading does not move the end where the gateway writes.
         self.log = tempfile.TemporaryFile("ab+")
         self.start()
 
@@ -84,12 +84,12 @@ class Gateway:
         self.process.wait()
 
     def restart(self):
-        """Begins again on the same port, after a kill."""
+        """Starts it again on the same port, after a kill."""
         self.listen = f"127.0.0.1:{self.port}"
         self.start()
 
     def stop(self):
-        """Ends it the orderly way. Returns the exit code and how long that took."""
+        """Stops it with SIGTERM. Returns the exit code and how long that took, in seconds."""
         began = time.monotonic()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -119,7 +119,7 @@ class Gateway:
         return [json.loads(line) for line in lines.splitlines()]
 
     def fake_agent(self, session):
-        """Subscribes an agent that does nothing by itself: the scenario plays it."""
+        """Subscribes a paused agent: the scenario pushes its events."""
         self.thread(
             "subscribe", "--consumer", "agent", "--handler", "sleep 3600",
             "--filter", "type = 'message' AND source <> 'self' OR subtype = 'cancel'", session=session,
@@ -147,10 +147,10 @@ class Gateway:
         if failed:
             print(self.output(), file=sys.stderr)
         else:
-            # Neither the token nor a url that is signed.
+            # Neither the token nor a signed URL may be in the log.
             secret = self.token or "token="
             assert secret not in self.output() and "token=" not in self.output(), self.output()
-        # What was stopped may be writing its last words.
+        # Stopped processes may still be writing there.
         while self.scratch:
             try:
                 self.scratch.cleanup()
@@ -160,7 +160,7 @@ class Gateway:
 
 
 class Client:
-    """One connection, which keeps all events it has seen, in their order."""
+    """One connection, which keeps all events received, in order."""
 
     @classmethod
     async def connect(cls, gateway, connect=True, token=True, headers=None, dial=None, **params):
@@ -199,7 +199,7 @@ class Client:
                         self.news.notify_all()
         except websockets.ConnectionClosed:
             pass
-        except Exception as e:  # A frame that is not as the schema says fails whoever waits.
+        except Exception as e:  # A frame that violates the schema fails everything that is waiting.
             print("bad frame:", e, file=sys.stderr)
             if not self.closed.done():
                 self.closed.set_exception(e)
@@ -212,7 +212,7 @@ class Client:
             self.news.notify_all()
 
     def send(self, method, params, checked=True):
-        """Sends a request. Returns the future of its response."""
+        """Sends a request. Returns a future for its response."""
         self.count += 1
         frame = {"type": "req", "id": str(self.count), "method": method, "params": params}
         if checked:
@@ -238,7 +238,7 @@ class Client:
         return answer["payload"]
 
     async def refused(self, method, **params):
-        """A request that has to be refused. Returns why."""
+        """Sends a request that has to be refused. Returns the error."""
         try:
             answer = await self.call(method, params, checked=False)
         except Refused as e:
@@ -246,7 +246,7 @@ class Client:
         raise AssertionError(f"{method} {params} was carried out: {answer}")
 
     async def wait(self, wanted, after=0):
-        """The first event at or behind a place in the list that is wanted: by name, or by a function."""
+        """Waits for the first event from index `after` on that is `wanted`: a name, or a function of the event."""
         is_wanted = wanted if callable(wanted) else lambda event: event["event"] == wanted
         async def look():
             at = after
@@ -276,11 +276,11 @@ class Client:
         await self.reading
 
     def abort(self):
-        """Ends the connection without a word."""
+        """Ends the connection without a closing handshake."""
         self.socket.transport.abort()
 
     def seen(self):
-        """The last events, for whoever asks why another did not come."""
+        """The last events, for error messages."""
         return [json.dumps(event)[:300] for event in self.events[-10:]]
 
     def named(self, *names):
@@ -291,7 +291,7 @@ class Client:
 
 
 def fast_clock(speed):
-    """What a gateway needs in its environment for time to pass so many times as fast; None without a C compiler."""
+    """The environment in which a gateway's clock runs `speed` times as fast; None without a C compiler."""
     library = pathlib.Path(tempfile.gettempdir()) / f"thread-clock-{os.getpid()}.so"
     atexit.register(lambda: library.unlink(missing_ok=True))
     source = pathlib.Path(__file__).with_name("clock.c")

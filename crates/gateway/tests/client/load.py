@@ -1,4 +1,4 @@
-"""More connections than anybody should open, and fewer descriptors than they take: a good client goes on."""
+"""Too many connections, and too few descriptors for them, while a good client goes on."""
 
 import asyncio
 import concurrent.futures
@@ -29,7 +29,7 @@ def text_frame(text):
 WRONG = text_frame(json.dumps(
     {"type": "req", "id": "1", "method": "connect", "params": {"version": "1", "clientType": "t", "token": "wrong"}}))
 
-# What a connection sends before it falls silent.
+# What a connection sends before it stops sending.
 KINDS = {
     "nothing": b"",
     "half a head": b"GET /ws HTTP/1.1\r\nHost: 127.0.0.1",
@@ -39,7 +39,7 @@ KINDS = {
 
 
 def how_it_ended(data):
-    """What the gateway said last: a status, the code of a close, or nothing."""
+    """The last thing the gateway sent: an HTTP status or a close code; `closed` if it sent nothing."""
     head, _, frames = data.partition(b"\r\n\r\n")
     status = head.split(b" ")[1].decode() if head else "closed"
     while status == "101" and len(frames) >= 2:
@@ -59,10 +59,10 @@ async def one(port, kind):
     writer.write(KINDS[kind])
     try:
         while piece := await asyncio.wait_for(reader.read(4096), PATIENCE):
-            # What comes last is the close; then the gateway waits for an answer to it.
+            # The last chunk has the close frame; the time after that is spent waiting for an answer to it.
             last, data = time.monotonic(), data + piece
     except ConnectionResetError:
-        # It was closed with something unread, which takes what was said along.
+        # The gateway closed the socket with data unread, so the kernel sent a reset and discarded the response.
         data = data or b"HTTP/1.1 reset"
     except TimeoutError:
         data += b"HTTP/1.1 never"
@@ -72,7 +72,7 @@ async def one(port, kind):
 
 
 def flood(port, count):
-    """So many connections at once, in a process of their own."""
+    """Opens `count` connections at once, in a process of their own."""
     async def all_of_them():
         names = list(KINDS)
         return await asyncio.gather(*(one(port, names[n % len(names)]) for n in range(count)))
@@ -80,7 +80,7 @@ def flood(port, count):
 
 
 def flooded(port, count, processes=4):
-    """Begins a flood. Returns a future of how each connection ended."""
+    """Starts floods in several processes. Returns a future for how each connection ended."""
     pool = concurrent.futures.ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
     loop = asyncio.get_running_loop()
     parts = [loop.run_in_executor(pool, flood, port, count // processes) for _ in range(processes)]
@@ -92,7 +92,7 @@ def flooded(port, count, processes=4):
 
 
 async def said(client, text):
-    """Says something. Returns after how many seconds it was told so."""
+    """Sends a message. Returns after how many seconds its event came back."""
     began = time.monotonic()
     await client.request("agent", message=text)
     await client.wait(lambda event: event["payload"].get("content") == text)
@@ -132,17 +132,17 @@ async def thousands_that_never_connect_are_each_closed_while_a_good_client_talks
             ended.setdefault((kind, how), []).append(took)
         for (kind, how), took in sorted(ended.items()):
             print(f"{len(took)} sent {kind}: {how} after {min(took):.1f} to {max(took):.1f} s")
-            # Where too many came at once, the system dropped some of them and told only those who said something.
+            # If too many come at once, the kernel drops some, and only those that send something notice it.
             if how in ("503", "reset") or (kind, how) == ("nothing", "never"):
                 continue
-            # Neither before its time nor long after it.
+            # Neither too early nor much too late.
             assert how == ("1008" if KINDS[kind].startswith(UPGRADE) else "closed"), (kind, how)
             assert max(took) < 10 + PATIENCE / 2 and (kind == "a wrong token" or min(took) > 9.5), kind
         full = sum(len(took) for (_, how), took in ended.items() if how in ("503", "reset"))
         assert full >= count - places - 1 or most < places, (full, most)
         text = ask(gateway, "/metrics", Authorization="Bearer " + gateway.token)[2].decode()
         assert int(re.search(r"^thread_gateway_connections_refused_total (\d+)", text, re.M)[1]) >= full
-        # Nobody is left, whatever their clients believe.
+        # All bad connections are gone, whatever their clients believe.
         until = time.monotonic() + PATIENCE
         while descriptors(gateway) > 100:
             assert time.monotonic() < until, descriptors(gateway)
@@ -166,7 +166,7 @@ async def half_of_the_descriptors_are_kept_for_those_who_are_in():
             await good.request("sessions.new")
             await said(good, f"hello {n}")
         hows = [how for _, how, _ in await bad]
-        # Where it takes long to open them all, some find places that others have left.
+        # If opening them all takes long, some get slots that others have freed.
         assert sum(how in ("503", "reset") for how in hows) >= 100, hows
         await said(await gateway.client(), "afterwards")
         assert "cannot" not in gateway.output(), gateway.output()
@@ -190,10 +190,10 @@ async def without_descriptors_the_gateway_waits_and_then_goes_on():
             except Refused as e:
                 assert "open" in str(e), e
             await asyncio.sleep(0.1)
-        # It does not try again and again, nor say so each time.
+        # No busy loop, and not a log line for each attempt.
         assert cpu(gateway) - before < 1.5, cpu(gateway) - before
         assert gateway.output().count("cannot accept") <= 2, gateway.output()
-        # After their ten seconds there is room for the others, and for whoever comes.
+        # When they have been closed after ten seconds, there is room for others.
         hows = [how for _, how, _ in await bad]
         assert set(hows) <= {"closed", "1008", "reset"}, hows
         await said(good, "after")

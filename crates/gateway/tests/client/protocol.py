@@ -178,7 +178,7 @@ async def a_resend_is_the_same_event():
         first = await client.request("agent", sessionId=session, message="once", idempotencyKey="k1")
         again = await client.request("agent", sessionId=session, message="once", idempotencyKey="k1")
         assert first == again
-        # Another connection, under another name.
+        # Another connection, with another client id.
         other = await gateway.client()
         assert await other.request("agent", sessionId=session, message="once", idempotencyKey="k1") == first
         assert "different" in await other.refused("agent", sessionId=session, message="twice", idempotencyKey="k1")
@@ -204,7 +204,7 @@ async def queued_messages_are_told_their_position_whenever_it_changes():
         assert (second["status"], third["status"]) == ("queued", "queued")
         positions = lambda run: [e["payload"]["position"] for e in client.named("queued") if e["payload"]["runId"] == run]
         await client.wait(lambda event: event["event"] == "queued" and event["payload"]["position"] == 2)
-        # Whoever comes with `next` goes before `later`.
+        # A message with priority `next` goes before one with `later`.
         urgent = await other.request("agent", message="4")
         await client.wait(lambda event: event["event"] == "queued" and event["payload"]["position"] == 3)
         status = (await client.request("status"))["session"]
@@ -343,7 +343,7 @@ async def history_is_read_page_by_page():
             more = {} if before is None else {"before": before}
             page = await client.request("sessions.history", sessionId=session, limit=7, **more)
             collected = [m["content"] for m in page["messages"]] + collected
-            # By id where the message has one of its own, by seq else.
+            # By id or by seq, so that both are tested.
             before = page["messages"][0]["id"] if len(collected) % 2 else page["messages"][0]["seq"]
             if not page["hasMore"]:
                 break
@@ -379,16 +379,16 @@ async def a_switch_with_after_leaves_no_gap_and_no_double():
                 await reader.close()
                 events, seen = reader.events, reader.events[-1]["seq"]
                 reader = await gateway.client()
-                # Every second time it looks elsewhere first.
+                # Sometimes it enters another session first.
                 if len(events) % 2:
                     await reader.request("sessions.new")
-                # What comes is behind what was there, so the list goes on.
+                # The events after a switch continue the list of those before.
                 switched = await reader.request("sessions.switch", sessionId=session, after=seen)
                 assert reader.events == [] or reader.events[0]["seq"] == seen + 1
                 assert switched["lastSeq"] >= seen
                 reader.events = events + reader.events
             else:
-                # To the session it is in: nothing is missed, nothing repeated.
+                # A switch to the current session: no gaps, no duplicates.
                 await reader.request("sessions.switch", sessionId=session)
         stop.set()
         await writing
@@ -397,7 +397,7 @@ async def a_switch_with_after_leaves_no_gap_and_no_double():
         seqs = reader.seqs()
         wrong = [(a, b) for a, b in zip(seqs, seqs[1:]) if b != a + 1]
         assert not wrong and seqs[-1] == last, wrong
-        # One that was never given counts as the newest.
+        # An id that does not exist yet counts as the newest.
         await reader.request("sessions.switch", sessionId=session, after=10**12)
         last = gateway.push(session, "end", "token")
         await reader.seq(last)
@@ -412,11 +412,11 @@ async def all_who_enter_at_the_same_moment_hear_what_is_said():
             elsewhere = (await clients[0].request("status"))["session"]["id"]
             for client in clients:
                 await client.request("sessions.switch", sessionId=elsewhere)
-            # Until nobody follows it.
+            # Until the session has no follower.
             while (await clients[0].request("status"))["gateway"]["activeSessions"] > 1:
                 await asyncio.sleep(0.05)
             await asyncio.gather(*(client.request("sessions.switch", sessionId=session) for client in clients))
-            # Whoever has only just begun to follow looks once by itself, but not twice.
+            # A new follower reads once without a notification, so the second event needs one.
             for content in "first " + session, "second " + session:
                 await asyncio.to_thread(gateway.push, session, content, "token")
                 for client in clients:
@@ -432,7 +432,7 @@ async def a_client_sees_only_the_session_it_is_in():
         seq = gateway.push(two, "seen", "token")
         await client.wait(lambda event: event["event"] == "token")
         assert [event["payload"]["content"] for event in client.named("token")] == ["seen"] and seq
-        # Speaking in another session is going there.
+        # Sending a message to another session enters it.
         await client.request("agent", sessionId=one, message="here")
         gateway.push(two, "unseen", "token")
         gateway.push(one, "seen too", "token")

@@ -16,12 +16,12 @@ from agui import get, session_of
 from attachments import PNG, fetch, signed, upload
 from harness import SERVE, Gateway, run
 
-# What moto is asked for before it wants to know by whom: a user, his rights and his key.
+# How many requests moto accepts without credentials: they create a user, its policy and its key.
 UNASKED = "3"
 
 
 def refusal(*options):
-    """What a gateway that does not start says."""
+    """The error of a gateway that does not start."""
     with tempfile.TemporaryDirectory() as root:
         command = [SERVE, "--root", root, "--listen", "127.0.0.1:0", *options]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -45,7 +45,7 @@ def skipped():
 
 @contextlib.contextmanager
 def bucket():
-    """A store with one bucket. Gives a client of it, and the environment of a gateway that may use it."""
+    """A store with one bucket. Yields a client for it, and the environment for a gateway that may use it."""
     import boto3
     log = tempfile.TemporaryFile("a+")
     server = subprocess.Popen([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"], stdout=log,
@@ -106,11 +106,11 @@ async def attachments_go_to_the_bucket_and_come_back_from_it():
         kept = {key: stored[key] for key in ("bucket", "path", "mime_type")}
         assert event["metadata"]["user_message_attachments"] == kept
         assert json.loads(event["content"])[1]["url"] == stored["url"].split("?")[0]
-        # The agent, which opens files, gets one.
+        # The agent, which opens files, gets a local copy.
         [said, answered] = json.loads(get(gateway, "/api/v1/agent/history?threadId=pictures"))["messages"]
         file = gateway.root / "storage" / "attachments" / stored["path"]
         assert str(file) in answered["content"] and file.read_bytes() == PNG, answered
-        # Clients get what the bucket has.
+        # Clients get the object in the bucket.
         file.unlink()
         assert fetch(said["content"][1]["url"])[:2] == (200, PNG)
 
@@ -148,7 +148,7 @@ async def a_store_that_refuses_or_is_gone_is_said_and_nothing_is_taken_for_store
         with Gateway("--storage", "s3://files", env={**env, "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}) as gateway:
             client = await gateway.client()
             assert "cannot be stored" in refused(gateway)
-            # What cannot be read is not what does not exist.
+            # An unreachable store is not a missing object.
             assert fetch(signed(gateway, "attachments/a"))[0] == 502
             await client.request("agent", message="still here")
 

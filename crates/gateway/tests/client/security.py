@@ -1,4 +1,4 @@
-"""Who is kept out, with which code, while somebody who may come in goes on talking."""
+"""Which requests are refused, with which code, without effect on a client that is connected."""
 
 import asyncio
 import http.client
@@ -25,7 +25,7 @@ LONG = os.environ.get("THREAD_FAULTS") == "long"
 
 
 def ask(gateway, path, method="GET", body=None, **headers):
-    """A request by hand. Returns the status, the headers and the body."""
+    """Sends a request. Returns the status, the headers and the body."""
     connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=60)
     connection.putrequest(method, path, skip_host="Host" in headers)
     for name, value in headers.items():
@@ -84,11 +84,11 @@ async def nobody_comes_in_without_the_token():
             answer = bad.send("connect", {"version": "1", "clientType": "t", **params})
             assert await bad.ends() == 1008, (headers, params)
             assert "token" in answer.result()["error"]
-        # By now it was wrong more than ten times in a minute.
+        # By now there were more than ten wrong tokens in a minute.
         began = time.monotonic()
         assert ask(gateway, "/metrics")[0] == 401
         assert time.monotonic() - began >= 2
-        # That slows down nobody who has it.
+        # Requests with the right token are not delayed.
         began = time.monotonic()
         await good.request("status")
         await (await gateway.client()).request("status")
@@ -107,7 +107,7 @@ async def other_origins_and_other_names_are_refused():
         ]:
             assert await upgrade(gateway, Origin=origin) == (101 if admitted else 403), origin
             assert ask(gateway, "/metrics", Origin=origin, **auth)[0] == (200 if admitted else 403), origin
-        # A page of somebody's own name that resolves to this machine.
+        # A foreign host name that resolves to this machine.
         rebound = {"Host": f"evil.example:{gateway.port}", "Origin": f"http://evil.example:{gateway.port}", **auth}
         for path in "/", "/metrics", "/healthz", "/ws", "/storage/v1/object/sign/a/b":
             assert ask(gateway, path, **rebound)[0] == 403, path
@@ -181,7 +181,7 @@ async def a_damaged_session_hinders_no_other():
         assert [s["id"] for s in (await client.request("sessions.search", query="needle"))["sessions"]] == [good]
         assert (gateway.root / bad / "events.db").read_bytes() == b"garbage" * 5000
         assert ask(gateway, "/healthz")[0] == 200
-        # What stands in a session's place by way of a link is left where it is.
+        # If a session's directory is a symbolic link, its target is left alone.
         away = gateway.root / "away"
         (gateway.root / good).rename(away)
         (gateway.root / good).symlink_to(away)
@@ -220,7 +220,7 @@ async def frames_that_make_no_sense_do_no_harm():
         while time.monotonic() < end:
             bad = await gateway.client(headers={})
             sessions = [s["id"] for s in (await good.request("sessions.list", limit=100))["sessions"]]
-            # Not so many sessions that the disk is what is measured.
+            # Few sessions, so that the disk does not dominate.
             for session in sessions[20:]:
                 await good.request("sessions.delete", sessionId=session)
             for _ in range(60):
@@ -249,7 +249,7 @@ async def frames_that_make_no_sense_do_no_harm():
 
 
 def check_format(text):
-    """Whether Prometheus can read it, by its own parser."""
+    """Checks the format with the parser of Prometheus."""
     try:
         from prometheus_client.parser import text_string_to_metric_families
     except ImportError:

@@ -1,4 +1,4 @@
-// A client by the npm package `ws`: sends each line of stdin as a frame, and prints each frame that comes.
+// A client that uses the npm package `ws`: sends each line of stdin as a frame, and prints each frame that comes.
 // usage: node ws.mjs <folder with node_modules> <address of the socket> <token>
 import { createRequire } from "node:module";
 import { join } from "node:path";
