@@ -30,7 +30,7 @@ use rustix::io::Errno;
 
 pub use self::paths::{absolute, surrounding};
 pub(crate) use self::paths::{parents_to_sync, sync_dir, sync_parents};
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 use crate::model::subscription::ConsumerId;
 
 pub const DB: &str = "events.db";
@@ -79,20 +79,20 @@ impl Files {
     /// [`Error::NotAThread`] when there is no regular file `events.db` with one name.
     pub fn open(path: &Path) -> Result<Files> {
         let path = absolute(path).map_err(|_| Error::NotAThread(path.to_owned()))?;
-        let missing = || Error::NotAThread(path.clone());
-        let dir = open_dir(rustix::fs::CWD, &path, OFlags::empty()).map_err(|e| match e {
-            Errno::NOENT | Errno::NOTDIR | Errno::INVAL | Errno::NAMETOOLONG => missing(),
-            e => Error::Io { doing: "open", path: path.clone(), source: e.into() },
-        })?;
+        let dir = match open_dir(rustix::fs::CWD, &path, OFlags::empty()) {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::INVAL | Errno::NAMETOOLONG) => {
+                return Err(Error::NotAThread(path));
+            }
+            dir => dir.map_err(io::Error::from).at("open", &path)?,
+        };
         let db = match rustix::fs::statat(&dir, DB, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(db) => db,
-            Err(Errno::NOENT) => return Err(missing()),
-            Err(e) => return Err(Error::Io { doing: "look at", path: path.join(DB), source: e.into() }),
+            Err(Errno::NOENT) => return Err(Error::NotAThread(path)),
+            db => db.map_err(io::Error::from).at("look at", &path.join(DB))?,
         };
         if FileType::from_raw_mode(db.st_mode) == FileType::Directory {
-            return Err(missing());
+            return Err(Error::NotAThread(path));
         }
-        refuse_odd(&db).map_err(|source| Error::Io { doing: "use", path: path.join(DB), source })?;
+        refuse_odd(&db).at("use", &path.join(DB))?;
         Ok(Files::of(path, dir, &db))
     }
 

@@ -25,20 +25,11 @@ pub enum Level {
     Error,
 }
 
-impl Level {
-    fn as_str(self) -> &'static str {
-        match self {
-            Level::Info => "INFO",
-            Level::Warn => "WARN",
-            Level::Error => "ERROR",
-        }
-    }
-}
-
 impl Files {
     /// Appends one line `[time] [LEVEL] text` to the thread's log.
     pub fn log(&self, level: Level, text: impl fmt::Display) {
-        let mut line = format!("[{}] [{}] {}\n", time::now(), level.as_str(), Escaped(&text.to_string()));
+        let level = format!("{level:?}").to_uppercase();
+        let mut line = format!("[{}] [{level}] {}\n", time::now(), Escaped(&text.to_string()));
         if let Ok(mut file) = self.open_file(LOG, Access::Append) {
             // A disk that was full may have cut the last line short.
             let mut last = *b"\n";

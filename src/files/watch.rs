@@ -47,10 +47,8 @@ impl Watcher {
     /// Watches the file from now on, making it first if need be.
     pub fn new(files: &Files, name: &str) -> Watcher {
         let watcher = Watcher::open();
-        match watcher.add(files, name) {
-            Some(_) => watcher,
-            None => Watcher { notices: None },
-        }
+        let watch = watcher.add(files, name);
+        Watcher { notices: watcher.notices.filter(|_| watch.is_some()) }
     }
 
     /// The descriptor that becomes readable with a notice, for an event loop; `None` where there are
@@ -69,18 +67,21 @@ impl Watcher {
     /// may have been.
     pub fn wait<'fd>(&self, timeout: Duration, others: impl IntoIterator<Item = PollFd<'fd>>) -> bool {
         let longest = if self.notices.is_some() { LOOK_EVERY } else { WITHOUT_NOTICES };
-        let mut polled: Vec<PollFd<'_>> = others.into_iter().collect();
-        if let Some(notices) = &self.notices {
-            polled.push(PollFd::new(notices, PollFlags::IN));
-        }
-        // An interrupted wait is only a short one.
-        poll(&mut polled, Timespec::try_from(timeout.min(longest)).ok().as_ref()).ok();
+        self.poll(timeout.min(longest), others);
         let noticed = self.clear();
         if noticed && self.notices.is_some() {
             std::thread::sleep(PAUSE);
             self.clear();
         }
         noticed
+    }
+
+    /// Waits for `timeout`, or until there is a notice or something happens to one of `others`.
+    pub(crate) fn poll<'fd>(&self, timeout: Duration, others: impl IntoIterator<Item = PollFd<'fd>>) {
+        let mut polled: Vec<PollFd<'_>> = others.into_iter().collect();
+        polled.extend(self.notices.iter().map(|notices| PollFd::new(notices, PollFlags::IN)));
+        // An interrupted wait is only a short one.
+        poll(&mut polled, Timespec::try_from(timeout).ok().as_ref()).ok();
     }
 }
 

@@ -129,13 +129,12 @@ pub fn start(
     }
     let failed = |source| Error::Spawn { what: "the handler", source };
     let child = command.spawn().map_err(failed)?;
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or_else(|| failed(std::io::ErrorKind::NotFound.into()))?;
+    let pid = Pid::from_child(&child);
     #[cfg(target_os = "linux")]
     let exit_notice = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok();
     #[cfg(not(target_os = "linux"))]
     let exit_notice = None;
-    Ok(Running { pid, exit_notice, exit: None, kill_at: None, began: Instant::now(), output: output.ok() })
+    Ok(Running { pid, exit_notice, exit: None, kill_at: None, output: output.ok() })
 }
 
 /// The handler's command line, in its place and with its environment.
@@ -161,7 +160,6 @@ pub struct Running {
     exit: Option<Exit>,
     /// It is being ended: from then on its processes are killed.
     kill_at: Option<Instant>,
-    began: Instant,
     output: Option<Output>,
 }
 
@@ -209,9 +207,8 @@ impl Running {
         rustix::process::kill_process_group(self.pid, Signal::CONT).ok();
     }
 
-    /// Notes the end in the handler's log, and returns the end of its output.
-    pub fn finish(self, exit: Exit) -> String {
-        let after = self.began.elapsed();
+    /// Notes the end of a run that took so long in the handler's log, and returns the end of its output.
+    pub fn finish(self, exit: Exit, after: Duration) -> String {
         self.output.map(|mut output| output.end(exit, after)).unwrap_or_default()
     }
 }

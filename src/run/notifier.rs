@@ -10,6 +10,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use sha1::{Digest, Sha1};
 
 use super::spawn;
@@ -52,10 +53,8 @@ pub fn ask(program: &Path, word: &str, dir: &Path, source: &str) -> Answer {
         Err(e) => Answer::Failed(format!("cannot wait for {}: {e}", program.display())),
         Ok(None) => {
             // It leads a process group of its own; whatever it started goes with it.
-            if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
-                // Nothing is left to end when this fails.
-                rustix::process::kill_process_group(group, rustix::process::Signal::KILL).ok();
-            }
+            // Nothing is left to end when this fails.
+            kill_process_group(Pid::from_child(&child), Signal::KILL).ok();
             drop(child.wait());
             Answer::Failed(format!(
                 "{} gave no answer within {} s and was killed",

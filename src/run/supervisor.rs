@@ -254,8 +254,9 @@ impl Supervisor<'_> {
         drop(queue);
 
         let (exit, interrupted) = self.attend(&mut running, &subscription);
-        let output = running.finish(exit);
-        let after = began.elapsed().as_secs_f64();
+        let after = began.elapsed();
+        let output = running.finish(exit, after);
+        let after = after.as_secs_f64();
 
         self.patiently(|| {
             let mut queue = self.open()?;

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{Timespec, poll};
 use rustix::process::Signal;
 
 use super::dispatch::{Dispatched, OWN_TIME, start_all, try_lock};
@@ -171,11 +171,7 @@ impl Worker<'_> {
         if self.threads.values().any(|thread| thread.watch.is_none()) {
             left = left.min(WITHOUT_NOTICES);
         }
-        let notices = self.watcher.notices();
-        let notices = notices.as_ref().map(|notices| PollFd::new(notices, PollFlags::IN));
-        let mut polled: Vec<PollFd<'_>> = notices.into_iter().chain([shutdown.poll_fd()]).collect();
-        // An interrupted wait is only a short one.
-        poll(&mut polled, Timespec::try_from(left).ok().as_ref()).ok();
+        self.watcher.poll(left, [shutdown.poll_fd()]);
         for notice in self.watcher.take() {
             match notice {
                 // Somebody is removing the thread. If it stays, it is taken up anew.
