@@ -47,20 +47,33 @@ pub enum Dispatched {
 
 /// What to do for a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum NextStep {
+    /// Start nothing: nothing is pending, or the rule for runs does not allow a run.
     None {
         pending: bool,
     },
-    /// Start its handler, when it has waited until a time which is so far away.
-    Start {
-        after: Option<(Time, Duration)>,
-        /// The oldest pending event; `None` if there is but a dead letter to be delivered again.
-        first: Option<i64>,
-        /// The newest event at the time of the look.
-        newest: i64,
-    },
-    /// Time ran out before it could be told.
+    Start(Start),
+    /// Time ran out before the filter had been evaluated on all events.
     Unknown,
+}
+
+/// A run that is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Start {
+    /// What to wait for first.
+    pub wait: Option<Wait>,
+    /// The oldest pending event; `None` if only a dead letter is to be delivered again.
+    pub first: Option<i64>,
+    /// The newest event when the filter was evaluated.
+    pub newest: i64,
+}
+
+/// A wait before a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait {
+    pub until: Time,
+    /// From now to `until`.
+    pub left: Duration,
 }
 
 /// Starts the handler of every consumer that has something pending and is not running. Trouble with
@@ -130,9 +143,9 @@ fn start_if_due(
     until: Option<Instant>,
 ) -> Result<Dispatched> {
     match next_step(queue, subscription, until)? {
-        Step::None { .. } => return Ok(Dispatched::Idle),
-        Step::Unknown => return Ok(Dispatched::LeftToBackground),
-        Step::Start { .. } => {}
+        NextStep::None { .. } => return Ok(Dispatched::Idle),
+        NextStep::Unknown => return Ok(Dispatched::LeftToBackground),
+        NextStep::Start(_) => {}
     }
     let consumer = &subscription.consumer;
     let Some(lock) = try_lock(&queue.files, consumer)? else {
@@ -153,7 +166,7 @@ pub fn try_lock(files: &Files, consumer: &ConsumerId) -> Result<Option<Lock>> {
 /// # Errors
 ///
 /// [`Error::BrokenFilter`], [`Error::BrokenSubscription`]; those of the database.
-pub fn next_step(queue: &mut Queue, subscription: &Subscription, until: Option<Instant>) -> Result<Step> {
+pub fn next_step(queue: &mut Queue, subscription: &Subscription, until: Option<Instant>) -> Result<NextStep> {
     step(queue, subscription, until, true)
 }
 
@@ -162,7 +175,7 @@ pub fn next_step(queue: &mut Queue, subscription: &Subscription, until: Option<I
 pub fn is_due(queue: &mut Queue, subscription: &Subscription) -> Result<bool> {
     match step(queue, subscription, None, false) {
         Err(Error::BrokenFilter { .. } | Error::BrokenSubscription(_)) => Ok(false),
-        step => Ok(matches!(step?, Step::Start { .. })),
+        step => Ok(matches!(step?, NextStep::Start(_))),
     }
 }
 
@@ -172,37 +185,37 @@ fn step(
     subscription: &Subscription,
     until: Option<Instant>,
     remember: bool,
-) -> Result<Step> {
+) -> Result<NextStep> {
     if !subscription.has_handler() {
-        return Ok(Step::None { pending: false });
+        return Ok(NextStep::None { pending: false });
     }
     // To evaluate a filter on a single event may take seconds.
     if subscription.filter_text().is_some() && until.is_some_and(|until| Instant::now() >= until) {
-        return Ok(Step::Unknown);
+        return Ok(NextStep::Unknown);
     }
     let look = match remember {
         true => queue.look(subscription, until)?,
         false => pending::look_without_memory(&mut queue.store, subscription, until)?,
     };
     if look.first.is_none() && !subscription.has_retry() {
-        return Ok(if look.cut_short { Step::Unknown } else { Step::None { pending: false } });
+        return Ok(if look.cut_short { NextStep::Unknown } else { NextStep::None { pending: false } });
     }
     check(&queue.files, subscription)?;
     let state = &subscription.state;
     let newer = match state.phase {
         Phase::Stalled if !state.paused => match has_newer(queue, subscription, until, remember)? {
             Some(newer) => newer,
-            None => return Ok(Step::Unknown),
+            None => return Ok(NextStep::Unknown),
         },
         _ => false,
     };
     let now = Utc::now();
-    let after = match run::decide(state, &subscription.options, newer, now) {
-        Action::None => return Ok(Step::None { pending: true }),
+    let wait = match run::decide(state, &subscription.options, newer, now) {
+        Action::None => return Ok(NextStep::None { pending: true }),
         Action::Start => None,
-        Action::WaitUntil(time) => Some((time, (time - now).to_std().unwrap_or_default())),
+        Action::WaitUntil(until) => Some(Wait { until, left: (until - now).to_std().unwrap_or_default() }),
     };
-    Ok(Step::Start { after, first: look.first, newest: look.newest })
+    Ok(NextStep::Start(Start { wait, first: look.first, newest: look.newest }))
 }
 
 /// Whether something matching has come since a stalled consumer's last run, or a dead letter is to be

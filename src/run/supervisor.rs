@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use chrono::Utc;
 
-use super::dispatch::{self, Step, next_step};
+use super::dispatch::{self, NextStep, Start, Wait, next_step};
 use super::handler::{self, Running};
 use super::outcome::{End, log_outcome, record_end, record_end_of_wait};
 use super::shutdown::Shutdown;
@@ -24,7 +24,7 @@ use crate::files::watch::Watcher;
 use crate::files::{CONTROL, Files};
 use crate::model::run::{Exit, Phase, ProcessId, RunState, StopRequest, Task};
 use crate::model::subscription::{ConsumerId, Subscription};
-use crate::model::time::{self, Time};
+use crate::model::time;
 use crate::queue::Queue;
 use crate::store::{RunUpdate, Store};
 
@@ -114,14 +114,14 @@ impl Supervisor<'_> {
                 }
             }
             let next = match self.patiently(|| next_step(&mut queue, &subscription, None))? {
-                Step::None { pending } => {
+                NextStep::None { pending } => {
                     return self.patiently(|| release(&mut queue, &subscription, pending));
                 }
-                Step::Unknown => Next::Again,
-                Step::Start { after: Some((until, left)), .. } if !waited => {
-                    self.wait(queue, &subscription, until, left)?
+                NextStep::Unknown => Next::Again,
+                NextStep::Start(Start { wait: Some(wait), .. }) if !waited => {
+                    self.wait(queue, &subscription, wait)?
                 }
-                Step::Start { first, newest, .. } => {
+                NextStep::Start(Start { first, newest, .. }) => {
                     self.run_handler(queue, &subscription, first, newest, lock)?
                 }
             };
@@ -147,25 +147,19 @@ impl Supervisor<'_> {
         record_end(queue, subscription, &end)
     }
 
-    /// Waits until `time`, which is `left` away, a request that changes something, or the end of the thread.
-    fn wait(
-        &self,
-        mut queue: Queue,
-        subscription: &Subscription,
-        time: Time,
-        left: Duration,
-    ) -> Result<Next> {
+    /// Waits for the time given, a request that changes something, or the end of the thread.
+    fn wait(&self, mut queue: Queue, subscription: &Subscription, wait: Wait) -> Result<Next> {
         // The clock may be set back at any moment, also while this is being recorded.
-        let end = Instant::now() + left;
+        let end = Instant::now() + wait.left;
         // Taken before the wait is recorded: a request that comes from then on is noticed.
         self.watcher.clear();
         let update = RunUpdate::state(RunState {
             phase: Phase::Waiting,
-            next_try: Some(time),
+            next_try: Some(wait.until),
             supervisor: Some(ProcessId::own()),
             handler: None,
             home: Some(self.files.home()),
-            since: Some(time - left),
+            since: Some(wait.until - wait.left),
             ..subscription.state.clone()
         });
         let Some(waiting) = self.patiently(|| queue.store.update_run(subscription, &update))? else {
@@ -177,12 +171,12 @@ impl Supervisor<'_> {
             Info,
             "dispatch: consumer={} waiting until={} attempts={attempts}",
             self.consumer,
-            time::format(time)
+            time::format(wait.until)
         );
         drop(queue);
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() || time <= Utc::now() {
+            if left.is_zero() || wait.until <= Utc::now() {
                 return Ok(Next::Waited);
             }
             let requested = self.watcher.wait(left, [self.shutdown.poll_fd()]);
@@ -353,8 +347,8 @@ impl Supervisor<'_> {
             let mut queue = self.open()?;
             let Some(subscription) = queue.store.subscription(self.consumer)? else { return Ok(None) };
             match next_step(&mut queue, &subscription, None)? {
-                Step::Start { .. } => dispatch::try_lock(self.files, self.consumer),
-                Step::None { .. } | Step::Unknown => Ok(None),
+                NextStep::Start(_) => dispatch::try_lock(self.files, self.consumer),
+                NextStep::None { .. } | NextStep::Unknown => Ok(None),
             }
         })
     }

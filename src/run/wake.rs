@@ -8,7 +8,7 @@ use std::os::fd::RawFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::dispatch::{Dispatched, OWN_TIME, Step, dispatch, log_lock_held, next_step, start, start_all};
+use super::dispatch::{Dispatched, NextStep, OWN_TIME, dispatch, log_lock_held, next_step, start, start_all};
 use super::launcher::{Launcher, WAKE_LOCK, WakeBy};
 use super::notifier::{self, Answer};
 use crate::error::{Error, Result};
@@ -113,7 +113,7 @@ fn wake_some(
     let (mut due, mut broken) = (false, Vec::new());
     for subscription in subscriptions {
         match next_step(queue, &subscription, until) {
-            Ok(Step::None { .. }) => {}
+            Ok(NextStep::None { .. }) => {}
             Ok(_) => due = true,
             Err(e) => broken.push((subscription.consumer, Dispatched::Broken(e))),
         }

@@ -31,8 +31,8 @@ fn scan_steps(conn: &Connection, filter: &Filter, range: ScanRange, scan: &mut S
         let _moment = conn.unchecked_transaction()?;
         let end = range.upto.min(scan.upto.saturating_add(STEP));
         match scan_step(&mut statement, range, end, scan) {
-            Ok(Step::Done) => scan.upto = end,
-            Ok(Step::CutShort) => return Ok(()),
+            Ok(ScanEnd::Done) => scan.upto = end,
+            Ok(ScanEnd::CutShort) => return Ok(()),
             Err(e) if filter::is_eval_error(&e) => {
                 let Some(id) = first_after(conn, scan.upto)? else { return Err(e) };
                 scan.failures.push(FilterFailure { id, message: filter::message(&e) });
@@ -52,7 +52,7 @@ fn scan_steps(conn: &Connection, filter: &Filter, range: ScanRange, scan: &mut S
     Ok(())
 }
 
-enum Step {
+enum ScanEnd {
     Done,
     /// There are enough matches, or time is up.
     CutShort,
@@ -63,20 +63,20 @@ fn scan_step(
     range: ScanRange,
     end: i64,
     scan: &mut Scan,
-) -> rusqlite::Result<Step> {
+) -> rusqlite::Result<ScanEnd> {
     let mut rows = statement.query(params![scan.upto, end])?;
     loop {
         functions::begin_event();
-        let Some(row) = rows.next()? else { return Ok(Step::Done) };
+        let Some(row) = rows.next()? else { return Ok(ScanEnd::Done) };
         scan.upto = row.get(0)?;
         if row.get::<_, bool>(1)? {
             scan.ids.push(scan.upto);
             if scan.ids.len() == range.most {
-                return Ok(Step::CutShort);
+                return Ok(ScanEnd::CutShort);
             }
         }
         if range.until.is_some_and(|until| Instant::now() >= until) {
-            return Ok(Step::CutShort);
+            return Ok(ScanEnd::CutShort);
         }
     }
 }
