@@ -372,7 +372,7 @@ impl Adapter {
         let input = if keeps {
             Input::Pipe
         } else {
-            let mut file = tempfile::tempfile_in(self.queue.files().path_of("run"))?;
+            let mut file = self.queue.files().make_unnamed_file("run")?;
             file.write_all(&bytes)?;
             file.rewind()?;
             Input::File(file)
