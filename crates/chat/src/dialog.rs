@@ -89,7 +89,7 @@ async fn listen<T>(
     }
 }
 
-/// The line for an event that does not belong to a message of this client; `None` if it is not shown.
+/// The line for an event that arrives at the prompt; `None` if it is not shown.
 fn shown_at_prompt(event: &Event) -> Option<String> {
     match event.event.as_str() {
         "message" if event.payload["fromSelf"] != true => {

@@ -49,7 +49,7 @@ impl Agent {
         Ok(thread_agent::install(queue, &self.launcher, &self.install)?)
     }
 
-    /// Replaces the agent of a thread, if it is another one. A run in progress continues to its end.
+    /// Makes this the agent of a thread. A run of another agent continues to its end.
     ///
     /// # Errors
     ///

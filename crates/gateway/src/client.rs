@@ -139,7 +139,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As [`Client::enter`], but the client is in no session then.
+    /// As [`Client::enter`], but the client is in no session afterwards.
     pub async fn enter_after(&mut self, session: SessionId, after: i64) -> Result<()> {
         // So that no event of the current session is sent in between.
         self.leave();

@@ -201,7 +201,7 @@ async fn run(options: Options) -> Result<(), StartError> {
         None => println!("{url}/"),
     }
     if gateway.agent.is_none() {
-        eprintln!("Warning: nobody answers in new sessions - name an agent with --agent");
+        eprintln!("Warning: new sessions have no agent, so messages get no answer - set one with --agent");
     }
     server::serve(gateway, listener, connections).await;
     published.withdraw();

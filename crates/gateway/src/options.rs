@@ -10,9 +10,9 @@ use clap::{Parser, ValueEnum};
 
 /// Serve conversations with agents to many clients, over WebSocket and HTTP
 ///
-/// Each session is a thread in its own directory under the root, and everything said in it is on disk
-/// before any client sees it. The gateway itself holds only connections: it may be killed and restarted at
-/// any moment, and agents keep running. docs/PROTOCOL.md describes the protocol for clients.
+/// Each session is a thread in its own directory under the root, and every event is on disk before any
+/// client sees it. The gateway's own state is only its connections: it may be killed and restarted at any
+/// time, and agents keep running. docs/PROTOCOL.md describes the protocol for clients.
 #[derive(Debug, Parser)]
 #[command(name = "thread serve", bin_name = "thread serve", version, max_term_width = 100)]
 pub struct Options {

@@ -12,7 +12,7 @@ impl SessionId {
         SessionId(Uuid::new_v4())
     }
 
-    /// Parses a UUID in its usual form of 36 characters. No other form is accepted: it becomes a path.
+    /// Parses a UUID in its usual form of 36 characters. Rejects other forms: it becomes part of a path.
     pub fn parse(text: &str) -> Option<SessionId> {
         (text.len() == 36).then(|| Uuid::try_parse(text).ok().map(SessionId)).flatten()
     }

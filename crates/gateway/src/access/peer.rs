@@ -18,6 +18,6 @@ pub struct Peer {
 pub enum TokenCheck {
     Valid,
     Invalid,
-    /// None was sent, but one is required.
+    /// No token was sent, but one is required.
     Missing,
 }

@@ -93,8 +93,8 @@ impl Drop for Membership {
 }
 
 impl Follower {
-    /// Starts to follow a session, and wakes its agent: a gateway may have been killed between storing a
-    /// message and starting the consumers that wait for it.
+    /// Starts to follow a session, and wakes its consumers: a gateway may have been killed between storing a
+    /// message and starting them.
     ///
     /// # Errors
     ///
@@ -138,8 +138,8 @@ impl Follower {
     }
 
     /// Gives access to the session's runs.
-    pub fn with_runs<T>(&self, look: impl FnOnce(&Runs) -> T) -> T {
-        look(&self.inner().runs)
+    pub fn with_runs<T>(&self, read: impl FnOnce(&Runs) -> T) -> T {
+        read(&self.inner().runs)
     }
 
     /// Sends frames that are not events of the thread to all members.

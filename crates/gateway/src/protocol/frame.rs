@@ -62,7 +62,7 @@ pub fn refused(id: &str, error: &str) -> String {
     json!({"type": "res", "id": id, "ok": false, "error": error}).to_string()
 }
 
-/// The response for an outcome.
+/// The response to a request with this outcome.
 pub fn response(id: &str, outcome: Result<Value, &RequestError>) -> String {
     match outcome {
         Ok(payload) => done(id, payload),

@@ -60,7 +60,7 @@ impl Close {
             Close::TooManyRequests => "too many unanswered requests",
             Close::FrameTooBig => "a frame is larger than 1 MiB",
             Close::SlowReader => "too much is waiting to be read",
-            Close::Silent => "nothing was heard for 60 s",
+            Close::Silent => "nothing was received for 60 s",
         }
     }
 }

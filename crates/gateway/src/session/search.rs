@@ -78,11 +78,11 @@ pub fn search(
             None => Some(None),
             Some(query) => {
                 let Ok(summary) = catalogue.summary(root, &listed) else { continue };
-                let look = excerpt(&summary.title(), query).map_or_else(
+                let outcome = excerpt(&summary.title(), query).map_or_else(
                     || root.queue(listed.id).and_then(|mut queue| find(&mut queue, query, until)),
                     |title| Ok(Found::Text(title)),
                 );
-                match look {
+                match outcome {
                     Ok(Found::Text(text)) => Some(Some(text)),
                     Ok(Found::Nothing) | Err(_) => None,
                     Ok(Found::TimeIsUp) => {

@@ -131,8 +131,8 @@ pub fn message(
 }
 
 fn is_resend(stored: &Event, message: &Message) -> bool {
-    let (run_id, Entry::Message(said)) = Entry::of(stored) else { return false };
-    said.content == message.content && said.priority == message.priority && run_id == message.run_id
+    let (run_id, Entry::Message(other)) = Entry::of(stored) else { return false };
+    other.content == message.content && other.priority == message.priority && run_id == message.run_id
 }
 
 /// Requests the cancellation of a run.

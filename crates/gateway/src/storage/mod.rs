@@ -46,7 +46,7 @@ impl Storage {
         let files = std::fs::create_dir_all(&dir).map_err(|e| e.to_string());
         let files = files.and_then(|()| LocalFileSystem::new_with_prefix(&dir).map_err(|e| e.to_string()));
         let files = files.map_err(|e| {
-            StartError::failed(format!("{} cannot be used: {e}", dir.display()), "look at its permissions")
+            StartError::failed(format!("{} cannot be used: {e}", dir.display()), "check its permissions")
         })?;
         Ok(Storage { files, dir, remote, signer, other_origins })
     }
@@ -117,7 +117,7 @@ fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, StartError> {
         object_store::aws::AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retry).build();
     let store = built.map_err(|e| {
         let e = e.to_string().replace('\n', " ");
-        StartError::usage(format!("the storage '{url}' cannot be used: {e}"), "look at the AWS_ variables")
+        StartError::usage(format!("the storage '{url}' cannot be used: {e}"), "check the AWS_ variables")
     })?;
     Ok(Arc::new(object_store::prefix::PrefixStore::new(store, prefix)))
 }
