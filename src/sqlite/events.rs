@@ -151,11 +151,11 @@ pub fn read(
 ) -> rusqlite::Result<()> {
     let mut statement = conn.prepare_cached(
         "SELECT id, created_at, source, type, subtype, content, metadata FROM events \
-         WHERE id > ? AND id <= ? ORDER BY id LIMIT ?",
+         WHERE id > ? AND id <= ? ORDER BY id",
     )?;
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let mut rows = statement.query(params![after, upto, limit])?;
-    while let Some(row) = rows.next()? {
+    let mut rows = statement.query([after, upto])?;
+    for _ in 0..limit {
+        let Some(row) = rows.next()? else { break };
         let bytes = |column: usize| row.get_ref(column).map(bytes_of);
         let event = Row {
             id: row.get(0)?,
