@@ -86,28 +86,27 @@ fn to_json(value: &impl serde::Serialize) -> String {
 
 pub fn subscribe(conn: &Connection, new: &NewSubscription) -> Result<Option<Moved>, Failed> {
     let consumer = new.consumer.as_str();
-    let before = if new.replace { one(conn, &new.consumer)? } else { None };
-    let kept = before.as_ref().is_some_and(|before| new.is_like(before));
-    if before.is_some() && !kept {
-        conn.execute("DELETE FROM subscriptions WHERE consumer_id = ?", [consumer])?;
-    }
-    let added = conn.execute(
-        "INSERT INTO subscriptions (consumer_id, handler_cmd, filter) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+    let from = || new.from.map(|id| move_cursor(conn, &new.consumer, id, Move::Seek)).transpose();
+    let run = match one(conn, &new.consumer)? {
+        None => None,
+        Some(before) if new.replace && new.is_like(&before) => return from(),
+        Some(before) if new.replace => {
+            conn.execute("DELETE FROM subscriptions WHERE consumer_id = ?", [consumer])?;
+            Some(to_json(&before.state.replaced()))
+        }
+        Some(_) => return Err(Error::AlreadySubscribed(new.consumer.clone()).into()),
+    };
+    conn.execute(
+        "INSERT INTO subscriptions (consumer_id, handler_cmd, filter) VALUES (?, ?, ?)",
         params![consumer, new.handler_cmd, new.filter],
     )?;
-    if added == 0 && !kept {
-        return Err(Error::AlreadySubscribed(new.consumer.clone()).into());
-    }
-    if added > 0 {
-        // The row was made by a trigger.
-        let cwd = new.cwd.as_deref().map(path_value);
-        let run = before.map(|before| to_json(&before.state.replaced()));
-        conn.execute(
-            "UPDATE consumers SET cwd = ?2, options = ?3, run = ?4 WHERE consumer_id = ?1",
-            params![consumer, cwd, to_json(&new.options), run],
-        )?;
-    }
-    new.from.map(|id| move_cursor(conn, &new.consumer, id, Move::Seek)).transpose()
+    // The row was made by a trigger.
+    let cwd = new.cwd.as_deref().map(path_value);
+    conn.execute(
+        "UPDATE consumers SET cwd = ?2, options = ?3, run = ?4 WHERE consumer_id = ?1",
+        params![consumer, cwd, to_json(&new.options), run],
+    )?;
+    from()
 }
 
 /// A path as TEXT where it is text, else as a BLOB of its bytes.

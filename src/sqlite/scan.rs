@@ -3,6 +3,7 @@
 //! One statement walks through the events and says of each whether it matches. An event on which the
 //! filter fails ends the statement; it does not match, and the next statement begins after it.
 
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 use rusqlite::limits::Limit;
@@ -31,8 +32,8 @@ fn scan_steps(conn: &Connection, filter: &Filter, range: ScanRange, scan: &mut S
         let _moment = conn.unchecked_transaction()?;
         let end = range.upto.min(scan.upto.saturating_add(STEP));
         match scan_step(&mut statement, range, end, scan) {
-            Ok(ScanEnd::Done) => scan.upto = end,
-            Ok(ScanEnd::CutShort) => return Ok(()),
+            Ok(ControlFlow::Continue(())) => scan.upto = end,
+            Ok(ControlFlow::Break(())) => return Ok(()),
             Err(e) if filter::is_eval_error(&e) => {
                 let Some(id) = first_after(conn, scan.upto)? else { return Err(e) };
                 scan.failures.push(FilterFailure { id, message: filter::message(&e) });
@@ -52,31 +53,26 @@ fn scan_steps(conn: &Connection, filter: &Filter, range: ScanRange, scan: &mut S
     Ok(())
 }
 
-enum ScanEnd {
-    Done,
-    /// There are enough matches, or time is up.
-    CutShort,
-}
-
+/// Breaks when there are enough matches, or time is up.
 fn scan_step(
     statement: &mut Statement<'_>,
     range: ScanRange,
     end: i64,
     scan: &mut Scan,
-) -> rusqlite::Result<ScanEnd> {
+) -> rusqlite::Result<ControlFlow<()>> {
     let mut rows = statement.query(params![scan.upto, end])?;
     loop {
         functions::begin_event();
-        let Some(row) = rows.next()? else { return Ok(ScanEnd::Done) };
+        let Some(row) = rows.next()? else { return Ok(ControlFlow::Continue(())) };
         scan.upto = row.get(0)?;
         if row.get::<_, bool>(1)? {
             scan.ids.push(scan.upto);
             if scan.ids.len() == range.most {
-                return Ok(ScanEnd::CutShort);
+                return Ok(ControlFlow::Break(()));
             }
         }
         if range.until.is_some_and(|until| Instant::now() >= until) {
-            return Ok(ScanEnd::CutShort);
+            return Ok(ControlFlow::Break(()));
         }
     }
 }
