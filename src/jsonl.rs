@@ -118,9 +118,7 @@ pub fn remove_sealed(files: &Files, before: Time, dry_run: bool) -> io::Result<(
 
 fn with_writer(files: &Files, work: impl FnOnce(&mut Writer<'_>) -> Result<()>) -> Result<()> {
     let lock = Lock::take(files, STATE, PATIENCE)?;
-    let done = Writer::open(files, lock.file()).and_then(|mut writer| work(&mut writer));
-    lock.release();
-    done
+    work(&mut Writer::open(files, lock.file())?)
 }
 
 struct Writer<'a> {

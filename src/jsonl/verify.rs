@@ -5,6 +5,8 @@ use std::io::{self, BufRead, Read};
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use serde::de::IgnoredAny;
+
 use super::state::{Place, State};
 use super::{PAGE_ROWS, PATIENCE, STATE, base, reader, sealed, was_replaced};
 use crate::error::{IoContext, Result};
@@ -56,13 +58,6 @@ impl std::fmt::Display for Fault {
 /// Compares the log with the table; nobody may write it meanwhile.
 pub fn verify(files: &Files, store: &mut dyn Store) -> Result<Vec<Fault>> {
     let lock = Lock::take(files, STATE, PATIENCE)?;
-    let known = State::read(lock.file());
-    let faults = verify_locked(files, store, known);
-    lock.release();
-    faults
-}
-
-fn verify_locked(files: &Files, store: &mut dyn Store, known: Option<State>) -> Result<Vec<Fault>> {
     let mut faults = Vec::new();
     for name in sealed(files).at("list", files.path())? {
         let path = files.path_of(&name);
@@ -71,7 +66,7 @@ fn verify_locked(files: &Files, store: &mut dyn Store, known: Option<State>) -> 
             faults.push(Fault::Sealed { name, line });
         }
     }
-    let (base, _) = base(files, known.as_ref())?;
+    let (base, _) = base(files, State::read(lock.file()).as_ref())?;
     if was_replaced(store, base.id, &base.time)? {
         faults.push(Fault::Ahead { last: base.id });
         return Ok(faults);
@@ -143,8 +138,9 @@ fn bad_line(file: &File) -> io::Result<Option<u64>> {
             return Ok(Some(number));
         }
         lines.read_until(b'\n', &mut line)?;
-        match head_of(&line).filter(|_| is_event(&line)) {
-            Some((id, _)) if id > last => last = id,
+        let is_event = line.ends_with(b"}\n") && serde_json::from_slice::<IgnoredAny>(&line).is_ok();
+        match head_of(&line) {
+            Some((id, _)) if is_event && id > last => last = id,
             _ => return Ok(Some(number)),
         }
     }
@@ -156,8 +152,4 @@ pub(super) fn head_of(line: &[u8]) -> Option<(i64, &[u8])> {
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (id, rest) = rest.split_at(digits);
     Some((std::str::from_utf8(id).ok()?.parse().ok()?, rest.strip_prefix(b",\"created_at\":")?))
-}
-
-fn is_event(line: &[u8]) -> bool {
-    line.ends_with(b"}\n") && serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok()
 }
