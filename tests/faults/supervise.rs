@@ -183,6 +183,30 @@ fn a_watchdog_rides_out_a_database_that_is_locked() {
     world.wait_until_quiet();
 }
 
+/// The process that looks after a notifier has dispatched, and has not let go of its lock yet.
+#[test]
+fn a_push_that_the_watchdog_turns_away_is_served_all_the_same() {
+    let world = World::with_thread();
+    world.script("bin/notifier", "exit 0");
+    world.subscribe("bot", "cat >>got; echo $PPID >>supervisors", &["--deliver", "stdin"]);
+    world.thread(PUSH).quiet();
+    wait_until("the first to be handled", || world.lines("supervisors").len() == 1);
+    world.wait_until_quiet();
+    let lock = world.path("inbox/run/_wake.lock");
+    let Some(push) = held_up(&world, PUSH, "flock:delay_enter=1500000", lock.to_str().unwrap()) else {
+        return;
+    };
+    wait_until("the second to be handled", || world.lines("supervisors").len() == 2);
+    let supervisor: u32 = world.lines("supervisors")[1].parse().unwrap();
+    wait_until("nobody but the watchdog to be there", || !is_running(supervisor));
+    world.thread(PUSH).quiet();
+    let turned_away = is_held(&world, "inbox/run/_wake.lock");
+    wait_until("the third to be handled", || world.lines("got").len() == 3);
+    assert!(push.wait_with_output().unwrap().status.success());
+    world.wait_until_quiet();
+    eprintln!("a push under the watchdog's lock: {} turned away", if turned_away { "it was" } else { "not" });
+}
+
 #[test]
 fn a_supervisor_that_cannot_be_started_is_told_and_the_next_push_makes_up_for_it() {
     let Some(strace) = strace() else { return };
