@@ -60,14 +60,6 @@ impl ConsumerArg {
         self.required().map(ConsumerId::stored)
     }
 
-    /// Refuses a consumer that is named where --all means all consumers.
-    pub fn refuse_beside_all(&self) -> Result<()> {
-        match self.word.is_some() || self.consumer.is_some() {
-            true => usage("both a consumer and --all are given", "give one of them"),
-            false => Ok(()),
-        }
-    }
-
     /// The only argument, if `--consumer` gives the consumer, so that the argument is something else.
     pub fn spare_word(&mut self) -> Option<String> {
         self.consumer.as_ref().and(self.word.take())

@@ -7,8 +7,8 @@ pub fn event_id(text: &str) -> Result<i64, String> {
 
 /// Reads a limit, or another number of things: a plain decimal integer, 1 or more.
 pub fn limit(text: &str) -> Result<u64, String> {
-    let number = whole_number(text).and_then(|n| u64::try_from(n).ok());
-    number.filter(|&n| n >= 1).ok_or_else(|| "it must be a whole number, 1 or more".to_owned())
+    let number = whole_number(text).filter(|&n| n >= 1);
+    number.map(i64::unsigned_abs).ok_or_else(|| "it must be a whole number, 1 or more".to_owned())
 }
 
 /// Digits only: no sign, no space, no fraction, nothing after them.

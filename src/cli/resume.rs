@@ -21,7 +21,7 @@ pub struct Resume {
     #[command(flatten)]
     consumer: ConsumerArg,
     /// All consumers
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["word", "consumer"])]
     all: bool,
 }
 
@@ -32,22 +32,20 @@ impl Resume {
             resume(&mut globals.open()?, &consumer)?;
             return print_consumer(&consumer, globals);
         }
-        self.consumer.refuse_beside_all()?;
         let mut queue = globals.open()?;
         let subscriptions = queue.store().subscriptions()?;
-        let consumers: Vec<ConsumerId> = subscriptions.into_iter().map(|one| one.consumer).collect();
-        for consumer in &consumers {
-            match resume(&mut queue, consumer) {
+        for one in &subscriptions {
+            match resume(&mut queue, &one.consumer) {
                 // Unsubscribed meanwhile.
                 Err(Error::UnknownConsumer(_)) => {}
                 done => done?,
             }
         }
-        if !globals.json {
-            return consumers.iter().try_for_each(|consumer| output::line(output::plain(consumer.as_str())));
+        let names: Vec<&str> = subscriptions.iter().map(|one| one.consumer.as_str()).collect();
+        match globals.json {
+            true => output::line(json!({ "consumers": names })),
+            false => names.iter().try_for_each(|name| output::line(output::plain(name))),
         }
-        let names: Vec<&str> = consumers.iter().map(ConsumerId::as_str).collect();
-        output::line(json!({ "consumers": names }))
     }
 }
 
