@@ -4,9 +4,8 @@ use chrono::Utc;
 use clap::Args;
 
 use super::error::Result;
-use super::form::Form;
-use super::reading::ReadingArgs;
-use super::{Globals, event_id, limit, output};
+use super::reading::{ReadingArgs, Write};
+use super::{Globals, event_id, limit, output, pretty};
 use crate::model::duration;
 use crate::model::filter::{Filter, Scope};
 use crate::model::time::{self, Time};
@@ -115,12 +114,12 @@ impl Peek {
             Some(_) if !self.reading.follow => self.reading.limit.or(tail),
             _ => self.reading.limit_or_default(),
         };
-        let form = match (self.parse, self.pretty) {
-            (_, true) => Form::Pretty,
-            (true, _) => Form::Parsed,
-            _ => Form::Line,
+        let write: Write = match (self.parse, self.pretty) {
+            (_, true) => pretty::write,
+            (true, _) => |row, page| row.write_parsed_line(page),
+            _ => |row, page| row.write_line(page),
         };
-        self.reading.print(&mut queue, Selection { after, limit, filter }, form)
+        self.reading.print(&mut queue, Selection { after, limit, filter }, write)
     }
 
     /// After which event what is wanted begins, where anything says so.

@@ -3,7 +3,6 @@
 use clap::Args;
 
 use super::error::{Result, usage};
-use super::form::Form;
 use super::reading::ReadingArgs;
 use super::{ConsumerArg, Globals, event_id, warn_if_clamped};
 use crate::pending::checked_filter;
@@ -58,6 +57,6 @@ impl Pop {
         }
         let after = subscription.scanned_upto(subscription.last_acked_id);
         let limit = self.reading.limit_or_default();
-        self.reading.print(&mut queue, Selection { after, limit, filter }, Form::Line)
+        self.reading.print(&mut queue, Selection { after, limit, filter }, |row, page| row.write_line(page))
     }
 }

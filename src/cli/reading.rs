@@ -8,13 +8,13 @@ use clap::Args;
 use rustix::event::{PollFd, PollFlags};
 
 use super::error::{Result, timed_out};
-use super::form::Form;
 use super::limit;
 use super::output::{self, Reader};
 use super::progress::Progress;
 use crate::error::Error;
 use crate::files::watch::{LOOK_EVERY, Watcher};
 use crate::model::duration;
+use crate::model::event::Row;
 use crate::queue::{Queue, Remaining, Selection};
 
 /// How many events are printed by default.
@@ -40,6 +40,9 @@ pub struct ReadingArgs {
     fail_if_none: bool,
 }
 
+/// Appends an event, with its line end.
+pub type Write = fn(&Row<'_>, &mut Vec<u8>);
+
 /// Why a wait ended.
 pub enum Woken {
     Changed,
@@ -60,8 +63,8 @@ impl ReadingArgs {
     /// # Errors
     ///
     /// With exit code 3 if there was none and that is to be one.
-    pub fn print(&self, queue: &mut Queue, selection: Selection, form: Form) -> Result<()> {
-        if self.print_all(queue, selection, form)? || !self.fail_if_none {
+    pub fn print(&self, queue: &mut Queue, selection: Selection, write: Write) -> Result<()> {
+        if self.print_all(queue, selection, write)? || !self.fail_if_none {
             return Ok(());
         }
         match self.wait {
@@ -71,7 +74,7 @@ impl ReadingArgs {
     }
 
     /// Returns whether anything was printed.
-    fn print_all(&self, queue: &mut Queue, mut selection: Selection, form: Form) -> Result<bool> {
+    fn print_all(&self, queue: &mut Queue, mut selection: Selection, write: Write) -> Result<bool> {
         let patient = self.follow || self.wait.is_some();
         // Begun before the first look, so that nothing falls between the two.
         let watcher = patient.then(|| queue.watcher());
@@ -83,7 +86,7 @@ impl ReadingArgs {
             page.clear();
             let before = selection.after;
             let remaining = queue.read_page(&mut selection, &mut |row| {
-                form.write(&row, &mut page);
+                write(&row, &mut page);
                 if page.len() < PAGE_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })?;
             progress.advance(selection.after.abs_diff(before));

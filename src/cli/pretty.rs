@@ -1,0 +1,27 @@
+//! How `peek --pretty` prints an event.
+
+use std::io;
+
+use anstyle::Style;
+use serde_json::Value;
+
+use super::output;
+use crate::model::event::{Row, parsed};
+
+/// Appends a line about the event, then its content, indented and as JSON where it is that, then its metadata.
+pub fn write(row: &Row<'_>, out: &mut Vec<u8>) {
+    let event = row.to_event();
+    let kind = event.subtype.map_or(event.kind.clone(), |subtype| format!("{}/{subtype}", event.kind));
+    let head = format!("{}  {}  {}  {kind}", event.id, event.created_at, event.source);
+    let head = output::styled(output::plain(&head), Style::new().bold(), output::coloured(&io::stdout()));
+    let json = parsed(event.content.as_bytes()).and_then(|json| serde_json::from_str::<Value>(&json).ok());
+    let content = match json.filter(|json| json.is_object() || json.is_array()) {
+        Some(json) => serde_json::to_string_pretty(&json).unwrap_or(event.content),
+        None => event.content,
+    };
+    let mut lines = vec![head];
+    lines.extend(content.lines().map(|line| format!("    {}", output::tame(line))));
+    lines.extend(event.metadata.map(|metadata| format!("    metadata: {}", output::plain(&metadata))));
+    out.extend_from_slice(lines.join("\n").as_bytes());
+    out.extend_from_slice(b"\n\n");
+}
