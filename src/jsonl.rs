@@ -133,22 +133,21 @@ impl<'a> Writer<'a> {
     /// Opens the log and finds out how much of it is known to be right.
     fn open(files: &'a Files, note: &'a File) -> Result<Writer<'a>> {
         let jsonl = files.open_file(JSONL, Access::Append).at("open", &files.path_of(JSONL))?;
-        let known = State::read(note);
         let about = jsonl.metadata().at("look at", &files.path_of(JSONL))?;
-        let boot = boot_id();
-        if let Some(known) = &known
-            && known.describes(&about)
-        {
-            // What was not synced before a reboot may be anything now.
-            let (end, end_time) = match known.boot == boot {
-                true => (known.end, known.end_time.clone()),
-                false => (known.synced, String::new()),
-            };
-            let state = State { boot, end, end_time, ..known.clone() };
-            return Ok(Writer { files, note, jsonl, state });
-        }
-        let (base, sealed) = base(files, known.as_ref())?;
-        let state = State::at_start(boot, about.ino(), base, sealed);
+        let state = match State::read(note) {
+            Some(mut known) if known.describes(&about) => {
+                let boot = boot_id();
+                if known.boot != boot {
+                    // What was not synced before a reboot may be anything now.
+                    (known.boot, known.end, known.end_time) = (boot, known.synced, String::new());
+                }
+                known
+            }
+            known => {
+                let (base, sealed) = base(files, known.as_ref())?;
+                State::at_start(base, sealed)
+            }
+        };
         Ok(Writer { files, note, jsonl, state })
     }
 
@@ -157,7 +156,7 @@ impl<'a> Writer<'a> {
     fn start_over(&mut self, store: &mut dyn Store) -> Result<()> {
         let (base, sealed) = base(self.files, Some(&self.state))?;
         let base = if was_replaced(store, base.id, &base.time)? { Base::default() } else { base };
-        self.state = State::at_start(boot_id(), self.state.inode, base, sealed);
+        self.state = State::at_start(base, sealed);
         Ok(())
     }
 
@@ -223,10 +222,8 @@ impl<'a> Writer<'a> {
         // The new file must not be known before the renaming is certain.
         self.files.sync_dir("").at("sync", self.files.path())?;
         self.jsonl = self.files.open_file(JSONL, Access::Append).at("open", &path)?;
-        let inode = self.jsonl.metadata().at("look at", &path)?.ino();
         let id = self.state.end.id;
-        let base = Base { id, time: time_of(store, id)? };
-        self.state = State::at_start(boot_id(), inode, base, Some(name));
+        self.state = State::at_start(Base { id, time: time_of(store, id)? }, Some(name));
         Ok(())
     }
 
@@ -242,7 +239,7 @@ impl<'a> Writer<'a> {
     fn save(&mut self, store: &mut dyn Store) -> Result<()> {
         self.state.end_time = time_of(store, self.state.end.id)?;
         let about = self.jsonl.metadata().at("look at", &self.files.path_of(JSONL))?;
-        self.state.modified = state::modified(&about);
+        (self.state.inode, self.state.modified) = (about.ino(), state::modified(&about));
         self.state.write(self.note).at("write", &self.files.path_of(STATE))
     }
 }

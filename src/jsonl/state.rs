@@ -7,6 +7,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use serde::{Deserialize, Serialize};
 use sha1::{Digest, Sha1};
 
+use crate::files::boot_id;
+
 /// A place in `events.jsonl`: everything before it agrees with the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Place {
@@ -23,7 +25,7 @@ impl Place {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct State {
     pub boot: String,
     pub inode: u64,
@@ -49,10 +51,9 @@ pub struct Base {
 
 impl State {
     /// Of a file of which nothing is known but where it begins.
-    pub fn at_start(boot: String, inode: u64, base: Base, sealed: Option<String>) -> State {
+    pub fn at_start(base: Base, sealed: Option<String>) -> State {
         let start = Place { id: base.id, ..Place::default() };
-        let end_time = base.time.clone();
-        State { boot, inode, modified: 0, base, sealed, end: start, end_time, synced: start }
+        State { boot: boot_id(), base, sealed, end: start, synced: start, ..State::default() }
     }
 
     /// Whether the file is just as this says.
