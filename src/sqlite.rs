@@ -41,6 +41,10 @@ const LONGEST_PATH: usize = 504;
 /// How long it waits between two tries at first.
 const SHORT_WAIT: Duration = Duration::from_micros(500);
 
+const FLAGS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE
+    .union(OpenFlags::SQLITE_OPEN_NO_MUTEX)
+    .union(OpenFlags::SQLITE_OPEN_NOFOLLOW);
+
 /// An open database of a thread.
 pub struct Sqlite {
     conn: Connection,
@@ -59,11 +63,7 @@ impl Sqlite {
     /// whole in that one file. No part of the path may be a link.
     pub fn create(path: &Path) -> Result<()> {
         let doing = "making the database";
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-            | OpenFlags::SQLITE_OPEN_CREATE
-            | OpenFlags::SQLITE_OPEN_NO_MUTEX
-            | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-        let conn = Connection::open_with_flags(path, flags).doing(doing)?;
+        let conn = Connection::open_with_flags(path, FLAGS | OpenFlags::SQLITE_OPEN_CREATE).doing(doing)?;
         migrate::create(&conn).doing(doing)?;
         migrate::use_wal(&conn, path)?;
         // Closing as the only user checkpoints and removes the WAL: the file is then complete.
@@ -112,10 +112,7 @@ impl Sqlite {
         }
         let wal = wal::path_of(&path);
         let new_wal = wal::length(&wal) == 0;
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-            | OpenFlags::SQLITE_OPEN_NO_MUTEX
-            | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-        let mut conn = Connection::open_with_flags(&path, flags).doing(doing)?;
+        let mut conn = Connection::open_with_flags(&path, FLAGS).doing(doing)?;
         configure(&mut conn).map_err(|e| migrate::not_opened(e, &path))?;
         let store = Sqlite { conn, path, wal, beside: None, checkpoints: false, new_wal };
         store.keep_wal(true).doing(doing)?;

@@ -22,10 +22,10 @@ pub(crate) mod functions;
 mod scratch;
 
 /// Longest filter text, in bytes.
-pub const MAX_TEXT: usize = 4 * 1024;
+const MAX_TEXT: usize = 4 * 1024;
 
 /// Longest value a filter may read or compute, in bytes; an event beyond it does not match.
-pub const MAX_VALUE: i32 = 1024 * 1024;
+pub(crate) const MAX_VALUE: i32 = 1024 * 1024;
 
 /// Longest LIKE or GLOB pattern, and longest text to search for with `instr`, in bytes.
 pub const MAX_PATTERN: usize = 256;
@@ -33,10 +33,10 @@ pub const MAX_PATTERN: usize = 256;
 /// How much all LIKEs and GLOBs together may compare on one event, in bytes of a pattern times bytes of
 /// the value. SQLite takes that many steps where a value nearly matches at each of its characters: about
 /// a second. One pattern of the longest on two of the longest values.
-pub const MAX_COMPARED: u64 = 512 * 1024 * 1024;
+const MAX_COMPARED: u64 = 512 * 1024 * 1024;
 
 /// How deep an expression may be nested. Each level may hold a value of its own.
-pub const MAX_DEPTH: i32 = 64;
+const MAX_DEPTH: i32 = 64;
 
 /// How many arguments a function may have: `concat` and `json_extract` make their result before its length
 /// is looked at.
@@ -44,7 +44,7 @@ const MAX_ARGUMENTS: i32 = 16;
 
 /// How many instructions SQLite may compile a filter to. SQLite checks when it makes room for more
 /// instructions, so somewhat fewer may be refused too.
-pub const MAX_INSTRUCTIONS: i32 = 200;
+const MAX_INSTRUCTIONS: i32 = 200;
 
 /// What a filter is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use super::{BUSY_LIMIT, SHORT_WAIT, newest};
 use crate::error::{Error, Result};
 
 /// The newest `user_version` this program understands.
-pub const VERSION: i64 = 0;
+const VERSION: i64 = 0;
 
 const SCHEMA: &str = include_str!("schema.sql");
 
