@@ -86,10 +86,8 @@ pub fn rotate(files: &Files) -> io::Result<()> {
     if (lines > MAX_LINES && long_enough(about.len())) || about.len() > MAX_LOG {
         rotation::set_log_aside(files, LOG, "thread-", KEPT)?;
     } else {
-        let mut note = lock.file();
-        note.set_len(0)?;
-        note.seek(SeekFrom::Start(0))?;
-        note.write_all(format!("{} {length} {lines}\n", about.ino()).as_bytes())?;
+        lock.file().set_len(0)?;
+        lock.file().write_all_at(format!("{} {length} {lines}\n", about.ino()).as_bytes(), 0)?;
     }
     lock.release();
     Ok(())

@@ -66,7 +66,9 @@ pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> R
             if asked.is_some() {
                 return Ok(Stopped::Done);
             }
-            if !starting || process::holders_of(&queue.files, &lock_of(queue, &current)).next().is_none() {
+            if !starting
+                || process::holders_of(&queue.files, &queue.files.consumer_lock(consumer)).next().is_none()
+            {
                 return Ok(Stopped::NothingToStop);
             }
         } else if state.stop.is_none() && asked.is_some_and(|since| since != state.since) {
@@ -91,10 +93,6 @@ pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> R
         }
         std::thread::sleep(STEP);
     }
-}
-
-fn lock_of(queue: &Queue, subscription: &Subscription) -> std::path::PathBuf {
-    queue.files.consumer_lock(&subscription.consumer)
 }
 
 /// Asks the supervisor of a run or a wait to end it. Returns false when there is none any more.
@@ -132,7 +130,7 @@ fn record_stopped(queue: &mut Queue, subscription: &Subscription) -> Result<()> 
 
 /// Ends what a killed supervisor left running.
 fn end_orphans(queue: &Queue, subscription: &Subscription, request: StopRequest) {
-    let lock = lock_of(queue, subscription);
+    let lock = queue.files.consumer_lock(&subscription.consumer);
     let variable = |name: &str, value: &[u8]| [name.as_bytes(), b"=", value].concat();
     let told_who_it_is = [
         variable("THREAD_DIR", queue.path().as_os_str().as_bytes()),
