@@ -88,16 +88,11 @@ pub fn print_consumers(line: &str) -> Result<()> {
     };
     globals.enter()?;
     let mut queue = globals.open()?;
-    let mut names = String::new();
-    for subscription in queue.store().subscriptions()? {
-        let name = subscription.consumer.as_str();
-        // Names that only another program takes would not survive the shell.
-        if name.starts_with(&begun) && ConsumerId::new(name).is_ok() {
-            names.push_str(name);
-            names.push('\n');
-        }
-    }
-    output::bytes(names.as_bytes()).map(drop)
+    let mut consumers = queue.store().subscriptions()?;
+    // Names that only another program takes would not survive the shell.
+    let is_meant = |name: &str| name.starts_with(&begun) && ConsumerId::new(name).is_ok();
+    consumers.retain(|one| is_meant(one.consumer.as_str()));
+    consumers.iter().try_for_each(|one| output::line(&one.consumer))
 }
 
 /// What of a consumer's name ends the line, if one does. Parses the line with another word in place of

@@ -1,12 +1,12 @@
 //! `thread doctor`: telling what was found, and the exit code that follows.
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::error::{Result, failed, hint};
 use super::output::{self, plain};
 use super::{Globals, environment};
-use crate::care::doctor::{self, Finding, Level, Remedy};
+use crate::care::doctor::{self, Level, Remedy};
 
 /// Check a thread for damage, and repair it
 ///
@@ -31,14 +31,32 @@ impl Doctor {
     pub fn run(self, globals: &Globals) -> Result<()> {
         let findings = doctor::examine(&globals.path()?, &environment::launcher(), self.fix)?;
         let wrong = findings.iter().filter(|finding| finding.is_wrong()).count();
-        if globals.json {
-            let findings: Vec<Value> = findings.iter().map(as_json).collect();
-            output::line(json!({ "healthy": wrong == 0, "findings": findings }))?;
-        } else if findings.is_empty() {
-            output::line("healthy")?;
-        } else {
-            let text: String = findings.iter().map(line).collect();
-            output::bytes(text.as_bytes())?;
+        let (mut values, mut lines) = (Vec::new(), String::new());
+        for finding in &findings {
+            let suggestion = match &finding.remedy {
+                Remedy::Fix => "run `thread doctor --fix`".to_owned(),
+                Remedy::Advice(advice) => advice.clone(),
+                Remedy::Against(error) => hint(error),
+                Remedy::Repaired(done) => (*done).to_owned(),
+            };
+            let level = match finding.level {
+                Level::Error => "error",
+                Level::Warning => "warning",
+            };
+            let label = if finding.is_repaired() { "repaired" } else { level };
+            lines.push_str(&format!("{label}: {} - {}\n", plain(&finding.problem), plain(&suggestion)));
+            values.push(json!({
+                "check": finding.check,
+                "level": level,
+                "problem": finding.problem,
+                "suggestion": suggestion,
+                "repaired": finding.is_repaired(),
+            }));
+        }
+        match globals.json {
+            true => output::line(json!({ "healthy": wrong == 0, "findings": values }))?,
+            false if findings.is_empty() => output::line("healthy")?,
+            false => output::bytes(lines.as_bytes()).map(drop)?,
         }
         let what = match (wrong, self.fix) {
             (0, _) => return Ok(()),
@@ -49,35 +67,4 @@ impl Doctor {
         };
         failed(what, "follow the advice beside each finding")
     }
-}
-
-fn suggestion(finding: &Finding) -> String {
-    match &finding.remedy {
-        Remedy::Fix => "run `thread doctor --fix`".to_owned(),
-        Remedy::Advice(advice) => advice.clone(),
-        Remedy::Against(error) => hint(error),
-        Remedy::Repaired(done) => (*done).to_owned(),
-    }
-}
-
-fn level(finding: &Finding) -> &'static str {
-    match finding.level {
-        Level::Error => "error",
-        Level::Warning => "warning",
-    }
-}
-
-fn as_json(finding: &Finding) -> Value {
-    json!({
-        "check": finding.check,
-        "level": level(finding),
-        "problem": finding.problem,
-        "suggestion": suggestion(finding),
-        "repaired": finding.is_repaired(),
-    })
-}
-
-fn line(finding: &Finding) -> String {
-    let label = if finding.is_repaired() { "repaired" } else { level(finding) };
-    format!("{label}: {} - {}\n", plain(&finding.problem), plain(&suggestion(finding)))
 }

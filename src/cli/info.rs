@@ -124,7 +124,9 @@ impl Info {
         }
         let text = match format {
             Format::Json => return output::line(json!(report)),
-            Format::Text => report.to_text(),
+            Format::Text => {
+                report.headline() + &report.subscriptions.iter().map(Consumer::to_text).collect::<String>()
+            }
             Format::Prometheus => prometheus::render(&report),
             Format::Table => {
                 // A pipe or a file gets whole lines.
@@ -168,14 +170,6 @@ impl Report {
     fn headline(&self) -> String {
         let (thread, events, consumers) = (plain(&self.thread), self.event_count, self.subscriptions.len());
         format!("Thread: {thread}\nEvents: {events}\nSubscriptions: {consumers}\n")
-    }
-
-    fn to_text(&self) -> String {
-        let mut text = self.headline();
-        for consumer in &self.subscriptions {
-            consumer.write_text(&mut text);
-        }
-        text
     }
 }
 
@@ -296,36 +290,36 @@ impl Consumer {
         object
     }
 
-    fn write_text(&self, text: &mut String) {
+    fn to_text(&self) -> String {
         let s = &self.subscription;
-        text.push_str(&format!("  - {}\n", plain(s.consumer.as_str())));
-        let mut line = |name: &str, value: &str| text.push_str(&format!("    {name} {}\n", plain(value)));
         let mut state = self.state.to_owned();
         for (name, value) in &self.facts {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             state.push_str(&format!(" {name}={value}"));
         }
-        line("handler:", if s.has_handler() { &s.handler_cmd } else { "(none)" });
-        line("filter: ", s.filter_text().unwrap_or("(none)"));
-        line("last_acked_id:", &s.last_acked_id.to_string());
-        line("updated_at:", s.updated_at.as_deref().unwrap_or("(never)"));
-        line("state:", &state);
-        line("pending:", &self.pending.to_string());
-        if let Some((_, Some(stored_at))) = &self.oldest {
-            line("oldest_pending:", stored_at);
+        let handler = if s.has_handler() { &s.handler_cmd } else { "(none)" };
+        let last_run = s.state.ended.zip(s.state.last_exit);
+        let filter_errors = || format!("{} last_id={}", s.filter_errors, s.filter_error_id);
+        let lines = [
+            ("handler:", Some(handler.to_owned())),
+            ("filter: ", Some(s.filter_text().unwrap_or("(none)").to_owned())),
+            ("last_acked_id:", Some(s.last_acked_id.to_string())),
+            ("updated_at:", Some(s.updated_at.as_deref().unwrap_or("(never)").to_owned())),
+            ("state:", Some(state)),
+            ("pending:", Some(self.pending.to_string())),
+            ("oldest_pending:", self.oldest.as_ref().and_then(|(_, stored_at)| stored_at.clone())),
+            ("last_run:", last_run.map(|(ended, exit)| format!("{} {exit}", time::format(ended)))),
+            ("note:", s.acknowledged_nothing().then(|| NOTHING_ACKNOWLEDGED.to_owned())),
+            ("dead:", (s.dead > 0).then(|| s.dead.to_string())),
+            ("filter_errors:", (s.filter_errors > 0).then(filter_errors)),
+        ];
+        let mut text = format!("  - {}\n", plain(s.consumer.as_str()));
+        for (name, value) in lines {
+            if let Some(value) = value {
+                text.push_str(&format!("    {name} {}\n", plain(&value)));
+            }
         }
-        if let (Some(ended), Some(exit)) = (s.state.ended, s.state.last_exit) {
-            line("last_run:", &format!("{} {exit}", time::format(ended)));
-        }
-        if s.acknowledged_nothing() {
-            line("note:", NOTHING_ACKNOWLEDGED);
-        }
-        if s.dead > 0 {
-            line("dead:", &s.dead.to_string());
-        }
-        if s.filter_errors > 0 {
-            line("filter_errors:", &format!("{} last_id={}", s.filter_errors, s.filter_error_id));
-        }
+        text
     }
 }
 

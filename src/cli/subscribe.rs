@@ -200,9 +200,7 @@ impl Subscribe {
         wake_consumer(&mut queue, &consumer);
         if globals.json { print_json(queue.files(), &new) } else { output::line(&consumer) }
     }
-}
 
-impl Subscribe {
     /// The command to start.
     fn handler(&mut self) -> Result<String> {
         if self.no_handler {
