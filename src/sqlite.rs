@@ -1,8 +1,8 @@
-//! The store of a thread in a directory: one SQLite database.
+//! The SQLite store of a thread.
 //!
-//! All SQL is here and below. Keeps the promise that what is acknowledged is never lost: WAL with
-//! `synchronous=FULL`, every write in an immediate transaction, and a WAL that is kept small. It knows
-//! nothing of the files beside the database.
+//! Contains all SQL on a thread's database. Acknowledged events are never lost: WAL with `synchronous=FULL`,
+//! and every write in an immediate transaction. The WAL is kept small. It knows nothing of the thread's other
+//! files.
 
 mod consumers;
 mod dead_letters;
@@ -32,16 +32,16 @@ use crate::store::{
     Appended, FilterFailure, Move, Moved, PruneRange, PruneStep, Put, RunUpdate, Scan, ScanRange, Store,
 };
 
-/// How long an operation waits for other writers before it gives up.
+/// How long an operation waits for other writers before it fails.
 const BUSY_LIMIT: Duration = Duration::from_secs(60);
 
-/// The longest path of a database that SQLite opens, in bytes: it adds the names of its own files.
-const LONGEST_PATH: usize = 504;
+/// Maximum length of a database's path, in bytes: SQLite appends the suffixes of its own files.
+const MAX_DB_PATH: usize = 504;
 
-/// How long it waits between two tries at first.
+/// Initial wait between two tries to get the write lock.
 const SHORT_WAIT: Duration = Duration::from_micros(500);
 
-const FLAGS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE
+const OPEN_FLAGS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE
     .union(OpenFlags::SQLITE_OPEN_NO_MUTEX)
     .union(OpenFlags::SQLITE_OPEN_NOFOLLOW);
 
@@ -50,23 +50,24 @@ pub struct Sqlite {
     conn: Connection,
     path: PathBuf,
     wal: PathBuf,
-    /// A checkpoint under way in a thread of its own.
-    beside: Option<JoinHandle<()>>,
-    /// Whether a WAL that has grown long is checkpointed at the end.
+    /// Background checkpoint started after a large batch.
+    checkpoint_thread: Option<JoinHandle<()>>,
+    /// Whether to checkpoint a long WAL when this is dropped.
     checkpoints: bool,
-    /// The WAL had nothing in it yet: its name may not be on the disk.
+    /// The WAL was missing or empty on opening, so its directory entry may not be synced.
     new_wal: bool,
 }
 
 impl Sqlite {
-    /// Makes a new database at `path`, where there is an empty file or none, and leaves it closed and
-    /// whole in that one file. No part of the path may be a link.
+    /// Creates a database at `path`, where there must be an empty file or none, and leaves it closed and
+    /// complete in that one file. No part of the path may be a link.
     pub fn create(path: &Path) -> Result<()> {
         let doing = "making the database";
-        let conn = Connection::open_with_flags(path, FLAGS | OpenFlags::SQLITE_OPEN_CREATE).doing(doing)?;
+        let conn =
+            Connection::open_with_flags(path, OPEN_FLAGS | OpenFlags::SQLITE_OPEN_CREATE).doing(doing)?;
         migrate::create(&conn).doing(doing)?;
         migrate::use_wal(&conn, path)?;
-        // Closing as the only user checkpoints and removes the WAL: the file is then complete.
+        // Closing the only connection checkpoints and removes the WAL, so the file is complete.
         conn.close().map_err(|(_, e)| e).doing(doing)
     }
 
@@ -74,7 +75,7 @@ impl Sqlite {
     ///
     /// # Errors
     ///
-    /// A database that is newer than this program, or not a thread's, is refused and left as it was.
+    /// The database is newer than this program or not a thread's; it is left untouched.
     pub fn open(path: &Path) -> Result<Sqlite> {
         let mut store = Sqlite::connect(path)?;
         let accepted = migrate::bring_up_to_date(&mut store.conn, path);
@@ -83,8 +84,7 @@ impl Sqlite {
         Ok(store)
     }
 
-    /// A WAL that was there stays as it is, even where the database is refused; one that only this look made
-    /// goes again.
+    /// If the database was refused, removes a WAL that only this connection created; an existing WAL stays.
     fn if_accepted(self, accepted: Result<()>) -> Result<Sqlite> {
         if accepted.is_err() && self.new_wal {
             self.keep_wal(false).doing("opening the database")?;
@@ -92,40 +92,40 @@ impl Sqlite {
         accepted.map(|()| self)
     }
 
-    /// From now on waits for other writers for so long at most, in place of a minute.
+    /// Sets the busy timeout (default 60 s).
     pub fn wait_at_most(&mut self, limit: Duration) -> Result<()> {
         wait_for_others(&mut self.conn, limit).doing("opening the database")
     }
 
     fn connect(path: &Path) -> Result<Sqlite> {
         let doing = "opening the database";
-        // The directory may be reached through links; the database itself may not be one.
+        // The directory may be reached through links; the database itself may not be a link.
         let resolved = path.parent().and_then(|dir| dir.canonicalize().ok());
         let path = match (resolved, path.file_name()) {
             (Some(dir), Some(name)) => dir.join(name),
             _ => path.to_owned(),
         };
         let length = path.as_os_str().len();
-        if length > LONGEST_PATH {
+        if length > MAX_DB_PATH {
             let path = path.parent().unwrap_or(&path).to_owned();
             return Err(Error::PathTooLong { length: path.as_os_str().len(), path });
         }
         let wal = wal::path_of(&path);
         let new_wal = wal::length(&wal) == 0;
-        let mut conn = Connection::open_with_flags(&path, FLAGS).doing(doing)?;
+        let mut conn = Connection::open_with_flags(&path, OPEN_FLAGS).doing(doing)?;
         configure(&mut conn).map_err(|e| migrate::not_opened(e, &path))?;
-        let store = Sqlite { conn, path, wal, beside: None, checkpoints: false, new_wal };
+        let store = Sqlite { conn, path, wal, checkpoint_thread: None, checkpoints: false, new_wal };
         store.keep_wal(true).doing(doing)?;
         Ok(store)
     }
 
-    /// Begins a transaction that writes.
+    /// Begins a write transaction.
     fn write(&mut self, doing: &'static str) -> Result<rusqlite::Transaction<'_>> {
         self.must_be_writable(doing)?;
         self.conn.transaction_with_behavior(TransactionBehavior::Immediate).doing(doing)
     }
 
-    /// Does `work` in a transaction that writes: all of it or, if it fails, nothing.
+    /// Runs `work` in a write transaction, which is rolled back if it fails.
     fn transact<T>(
         &mut self,
         doing: &'static str,
@@ -137,8 +137,8 @@ impl Sqlite {
         Ok(done)
     }
 
-    /// Refuses to write where one may only read: the database says so itself, but not of an older
-    /// one, for whose missing parts views stand in.
+    /// Fails on a read-only database. SQLite would report that itself, except for writes to the temporary
+    /// tables that replace the missing parts of an older schema.
     fn must_be_writable(&self, doing: &'static str) -> Result<()> {
         match self.conn.is_readonly("main").doing(doing)? {
             true => Err(database(DatabaseErrorKind::ReadOnly, doing, "")),
@@ -146,8 +146,8 @@ impl Sqlite {
         }
     }
 
-    /// Commits without a sync what `work` writes: for what a power cut may undo.
-    fn unsynced<T>(&mut self, work: impl FnOnce(&mut Sqlite) -> Result<T>) -> Result<T> {
+    /// Commits the writes of `work` without a sync, for changes that a power cut may undo.
+    fn without_sync<T>(&mut self, work: impl FnOnce(&mut Sqlite) -> Result<T>) -> Result<T> {
         let doing = "changing how commits are synced";
         self.conn.execute_batch("PRAGMA synchronous = NORMAL").doing(doing)?;
         let done = work(self);
@@ -231,7 +231,7 @@ impl Store for Sqlite {
 
     fn move_cursor(&mut self, consumer: &ConsumerId, id: i64, how: Move) -> Result<Moved> {
         let doing = "recording the cursor";
-        // Asking first keeps a poll that moves nothing from waiting for the write lock.
+        // Check first, so that a poll that moves nothing does not wait for the write lock.
         match consumers::plan_move(&self.conn, consumer, id, how).doing(doing)? {
             (moved, None) => Ok(moved),
             _ => self.transact(doing, |conn| consumers::move_cursor(conn, consumer, id, how)),
@@ -243,16 +243,16 @@ impl Store for Sqlite {
             let doing = "recording the state of a consumer";
             store.transact(doing, |conn| consumers::update_run(conn, seen, update))
         };
-        if update.durable { record(self) } else { self.unsynced(record) }
+        if update.durable { record(self) } else { self.without_sync(record) }
     }
 
     fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize> {
         let doing = "remembering how far a filter was evaluated";
-        // A process that may only read has to look a second time.
+        // A read-only process cannot record it and evaluates the filter again next time.
         if self.conn.is_readonly("main").doing(doing)? {
             return Ok(failures.len());
         }
-        self.unsynced(|store| {
+        self.without_sync(|store| {
             store.transact(doing, |conn| Ok(consumers::remember_scan(conn, seen, upto, failures)?))
         })
     }
@@ -281,7 +281,7 @@ impl Store for Sqlite {
     }
 }
 
-/// The newest id ever given, also when its event is gone; 0 when none was.
+/// The newest id ever assigned, even if its event was deleted; 0 if none was.
 fn newest(conn: &Connection) -> rusqlite::Result<i64> {
     conn.prepare_cached(
         "SELECT max(coalesce((SELECT CAST(seq AS INTEGER) FROM sqlite_sequence WHERE name = 'events'), 0), \
@@ -294,7 +294,7 @@ fn first_after(conn: &Connection, id: i64) -> rusqlite::Result<Option<i64>> {
     one(conn, "SELECT id FROM events WHERE id > ? ORDER BY id LIMIT 1", [id])
 }
 
-/// The number that a statement finds, if it finds any.
+/// The integer in the statement's first row; `None` if there is no row.
 fn one(conn: &Connection, sql: &str, with: [impl ToSql; 1]) -> rusqlite::Result<Option<i64>> {
     conn.prepare_cached(sql)?.query_row(with, |row| row.get(0)).optional()
 }
@@ -318,8 +318,8 @@ fn configure(conn: &mut Connection) -> rusqlite::Result<()> {
     conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA cell_size_check = ON")
 }
 
-/// Waits for other writers in short, even steps. SQLite's own back-off grows to a tenth of a
-/// second, so that the one that waited longest is the last to notice a free database.
+/// Waits for other writers in short, even steps. SQLite's own backoff grows to 100 ms, so the process that
+/// has waited longest would be the last to notice that the lock is free.
 fn wait_for_others(conn: &mut Connection, limit: Duration) -> rusqlite::Result<()> {
     let mut began = Instant::now();
     conn.busy_handler(Some(move |times| {

@@ -1,4 +1,4 @@
-//! Subscriptions, cursors, and what is recorded of runs.
+//! Subscriptions, cursors and the recorded state of runs.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -15,15 +15,15 @@ use crate::model::time;
 use crate::store::{FilterFailure, Move, Moved, RunUpdate};
 
 pub fn all(conn: &Connection) -> rusqlite::Result<Vec<Subscription>> {
-    // The statement for all of a subscription costs more than looking whether there is one.
+    // The full statement costs more than checking whether there is any subscription.
     let any: bool = conn
         .prepare_cached("SELECT EXISTS (SELECT 1 FROM subscriptions)")?
         .query_row([], |row| row.get(0))?;
     if !any {
         return Ok(Vec::new());
     }
-    // Every text sorts before every BLOB, and BLOBs, which other programs may have stored, before
-    // the longest of the largest bytes.
+    // Every text sorts before every BLOB. The upper bound is above any text, and above any BLOB that other
+    // programs may have stored as a name.
     between(conn, &"", &[0xff_u8; 256])
 }
 
@@ -31,7 +31,7 @@ pub fn one(conn: &Connection, consumer: &ConsumerId) -> rusqlite::Result<Option<
     Ok(between(conn, &consumer.as_str(), &consumer.as_str())?.pop())
 }
 
-/// One statement for one and for all, because to prepare it takes longer than to run it.
+/// One statement serves both lookups, because preparing it takes longer than running it.
 fn between(conn: &Connection, first: &dyn ToSql, last: &dyn ToSql) -> rusqlite::Result<Vec<Subscription>> {
     let mut statement = conn.prepare_cached(
         "SELECT s.consumer_id, s.handler_cmd, s.filter, c.cwd, c.token, c.revision, c.scanned_filter, \
@@ -48,7 +48,7 @@ fn between(conn: &Connection, first: &dyn ToSql, last: &dyn ToSql) -> rusqlite::
 
 fn map(row: &rusqlite::Row<'_>) -> rusqlite::Result<Subscription> {
     let text = |column: usize| row.get_ref(column).map(text_of);
-    // Whatever is not a number was not written by this program, and must not hide the other rows.
+    // Other programs may have stored something that is not a number; it must not hide the other rows.
     let number = |column: usize| row.get_ref(column).map(|value| value.as_i64().ok());
     let count = |column: usize| number(column).map(|n| n.unwrap_or(0));
     let watermark = match (text(6)?, number(7)?, number(8)?) {
@@ -75,7 +75,7 @@ fn map(row: &rusqlite::Row<'_>) -> rusqlite::Result<Subscription> {
     })
 }
 
-/// What a JSON column holds; the default when it holds nothing, or nothing this program wrote.
+/// The value of a JSON column; the default if it is NULL or not in this program's form.
 fn from_json<T: serde::de::DeserializeOwned + Default>(json: Option<String>) -> T {
     json.and_then(|json| serde_json::from_str(&json).ok()).unwrap_or_default()
 }
@@ -100,7 +100,7 @@ pub fn subscribe(conn: &Connection, new: &NewSubscription) -> Result<Option<Move
         "INSERT INTO subscriptions (consumer_id, handler_cmd, filter) VALUES (?, ?, ?)",
         params![consumer, new.handler_cmd, new.filter],
     )?;
-    // The row was made by a trigger.
+    // A trigger has inserted the row.
     let cwd = new.cwd.as_deref().map(path_value);
     conn.execute(
         "UPDATE consumers SET cwd = ?2, options = ?3, run = ?4 WHERE consumer_id = ?1",
@@ -109,7 +109,7 @@ pub fn subscribe(conn: &Connection, new: &NewSubscription) -> Result<Option<Move
     from()
 }
 
-/// A path as TEXT where it is text, else as a BLOB of its bytes.
+/// A path as TEXT if it is UTF-8, else as a BLOB.
 fn path_value(path: &Path) -> Value {
     match path.to_str() {
         Some(text) => Value::Text(text.to_owned()),
@@ -123,7 +123,7 @@ pub fn unsubscribe(conn: &Connection, consumer: &ConsumerId) -> Result<Subscript
     Ok(removed)
 }
 
-/// Moves a cursor, inside a transaction.
+/// Moves a cursor. Must be called inside a transaction.
 pub fn move_cursor(conn: &Connection, consumer: &ConsumerId, id: i64, how: Move) -> Result<Moved, Failed> {
     let (moved, target) = plan_move(conn, consumer, id, how)?;
     if let Some(target) = target {
@@ -136,7 +136,7 @@ pub fn move_cursor(conn: &Connection, consumer: &ConsumerId, id: i64, how: Move)
     Ok(moved)
 }
 
-/// Where a cursor will stand, and the id to write, if any.
+/// The resulting cursor, and the id to write, if any.
 pub fn plan_move(
     conn: &Connection,
     consumer: &ConsumerId,
@@ -170,7 +170,7 @@ pub fn update_run(
         return Ok(None);
     }
     conn.execute(
-        // A subscription read by a program that may only read has no row.
+        // The row can be missing only for a read-only program.
         "UPDATE consumers SET run = ?2, revision = revision + 1 WHERE consumer_id = ?1",
         params![consumer.as_str(), to_json(&update.state)],
     )?;

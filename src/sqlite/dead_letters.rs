@@ -7,8 +7,8 @@ use crate::model::subscription::{ConsumerId, DeadLetter};
 use crate::model::time;
 use crate::store::DeadLetterUpdate;
 
-/// The event's id. Another program may have written what is not a number: such a dead letter is found
-/// and removed by the same id, or it would be found again without end.
+/// The event's id as an integer. Another program may have stored something else; lookups must use the same
+/// cast as removal, or such a dead letter would be found again for ever.
 const EVENT: &str = "CAST(event_id AS INTEGER)";
 
 pub fn list(conn: &Connection, consumer: Option<&ConsumerId>) -> rusqlite::Result<Vec<DeadLetter>> {
@@ -55,10 +55,10 @@ fn change(
     conn.execute(&sql, params![consumer.as_str(), event])
 }
 
-/// Applies a change that belongs to the end of a run.
+/// Applies the change of a dead letter that a finished run caused.
 pub fn update(conn: &Connection, consumer: &ConsumerId, change: &DeadLetterUpdate) -> rusqlite::Result<()> {
     match change {
-        // An event that was pruned during its last run leaves none: there is nothing to deliver.
+        // An event that was pruned during its last run makes no dead letter: there is nothing to deliver.
         DeadLetterUpdate::Insert { event_id, attempts, exit, error, at } => conn.execute(
             "INSERT OR REPLACE INTO dead_letters (consumer_id, event_id, attempts, last_exit, last_error, parked_at) \
              SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE EXISTS (SELECT 1 FROM events WHERE id = ?2)",

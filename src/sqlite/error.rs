@@ -1,10 +1,10 @@
-//! SQLite's errors, told by what can be done about them.
+//! Classifies SQLite's errors by what can be done about them.
 
 use rusqlite::{ErrorCode, ffi};
 
 use crate::error::{DatabaseError, DatabaseErrorKind, Error};
 
-/// Adds what was being done to an error of SQLite; other errors stay as they are.
+/// Adds the operation to an SQLite error; other errors stay unchanged.
 pub trait Doing<T> {
     /// `what` completes "while …".
     fn doing(self, what: &'static str) -> crate::Result<T>;
@@ -14,7 +14,7 @@ impl<T, E: Into<Failed>> Doing<T> for Result<T, E> {
     fn doing(self, what: &'static str) -> crate::Result<T> {
         self.map_err(|e| match e.into() {
             Failed::Sqlite(e) => failed(e, what),
-            Failed::Otherwise(e) => e,
+            Failed::Other(e) => e,
         })
     }
 }
@@ -22,7 +22,7 @@ impl<T, E: Into<Failed>> Doing<T> for Result<T, E> {
 /// Why work in a transaction failed.
 pub enum Failed {
     Sqlite(rusqlite::Error),
-    Otherwise(Error),
+    Other(Error),
 }
 
 impl From<rusqlite::Error> for Failed {
@@ -33,7 +33,7 @@ impl From<rusqlite::Error> for Failed {
 
 impl From<Error> for Failed {
     fn from(error: Error) -> Failed {
-        Failed::Otherwise(error)
+        Failed::Other(error)
     }
 }
 
@@ -45,8 +45,8 @@ pub fn database(kind: DatabaseErrorKind, doing: &'static str, message: impl std:
     DatabaseError { kind, doing, message: message.to_string() }.into()
 }
 
-/// Judges the failure of a commit. A full disk or a failed write comes before the commit is whole in
-/// the log. Anything else may come after: growing the log's index does, for one, and then the next
+/// Classifies the failure of a commit. A full disk or a failed write occurs before the commit is complete in
+/// the WAL. Anything else may occur after that (growing the WAL index, for example), and then the next
 /// process finds the commit and keeps it.
 pub fn commit(error: rusqlite::Error, doing: &'static str) -> Error {
     use DatabaseErrorKind::{Full, Locked, OutcomeUnknown, ReadOnly, Write};

@@ -12,23 +12,23 @@ use crate::model::event::{NewEvent, Row};
 use crate::model::time;
 use crate::store::{Appended, Put, Stored};
 
-/// How many events of a batch one statement stores. What SQLite does once per statement (finding and
-/// writing the last id, opening the indexes) costs as much as storing an event.
-const TOGETHER: usize = 16;
+/// Events of a batch per INSERT. What SQLite does once per statement (reading and writing the last id,
+/// opening the indexes) costs as much as storing an event.
+const ROWS_PER_INSERT: usize = 16;
 
-/// SQLite's page cache for a batch: its default of 2 MB spills all the time. Reading is quicker with that
-/// one, which stays in the processor's cache.
+/// SQLite's page cache for a batch, in KiB: the default of 2 MB spills constantly. Reads keep the default,
+/// which fits into the CPU cache and is faster.
 const CACHE_KIB: u32 = 16_000;
 
-/// Beyond so many events the checkpoint is worth a thread.
-const LARGE: u64 = 10_000;
+/// With more events than this, the checkpoint runs in a background thread.
+const LARGE_BATCH: u64 = 10_000;
 
 pub fn append(store: &mut Sqlite, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Appended> {
     let doing = "storing";
     let new_wal = store.new_wal.then(|| store.wal.clone());
     let transaction = store.write(doing)?;
     if let Some(dir) = new_wal.as_deref().and_then(|wal| wal.parent()) {
-        // SQLite syncs the directory too, but ignores a failure of that.
+        // SQLite syncs the directory too, but ignores a failure.
         files::sync_dir(dir).at("sync the directory", dir)?;
     }
     let appended = Appended { created_at: time::now(), ..Appended::default() };
@@ -36,17 +36,17 @@ pub fn append(store: &mut Sqlite, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<(
     let mut inserter = Inserter { conn: &transaction, next_id, appended };
     feed(&mut |events| inserter.put(events))?;
     let appended = inserter.appended;
-    if appended.count <= LARGE {
+    if appended.count <= LARGE_BATCH {
         transaction.commit().map_err(|e| commit(e, doing))?;
         return Ok(appended);
     }
-    // Else SQLite checkpoints before the commit returns.
+    // Otherwise SQLite would checkpoint before the commit returns.
     let checkpoint_at = |pages: u32| format!("PRAGMA wal_autocheckpoint = {pages}");
     transaction.execute_batch(&checkpoint_at(0)).doing(doing)?;
     let committed = transaction.commit().map_err(|e| commit(e, doing));
     drop(store.conn.execute_batch(&checkpoint_at(1000)));
     committed?;
-    store.checkpoint_beside();
+    store.checkpoint_in_background();
     Ok(appended)
 }
 
@@ -61,13 +61,13 @@ struct Inserter<'t> {
 impl Inserter<'_> {
     fn put(&mut self, events: &[NewEvent<'_>]) -> Result<Vec<Stored>> {
         let doing = "storing";
-        if events.len() >= TOGETHER {
+        if events.len() >= ROWS_PER_INSERT {
             self.conn.execute_batch(&format!("PRAGMA cache_size = -{CACHE_KIB}")).doing(doing)?;
         }
         let mut stored = Vec::with_capacity(events.len());
-        for group in events.chunks(TOGETHER) {
-            // An event with a key may be stored already, even by the event just before it.
-            if group.len() == TOGETHER && group.iter().all(|event| event.idempotency_key.is_none()) {
+        for group in events.chunks(ROWS_PER_INSERT) {
+            // An event with a key may be a duplicate, even of the event just before it.
+            if group.len() == ROWS_PER_INSERT && group.iter().all(|event| event.idempotency_key.is_none()) {
                 self.insert(group).doing(doing)?;
                 stored.extend(group.iter().map(|_| self.count()));
                 continue;
@@ -89,7 +89,7 @@ impl Inserter<'_> {
         Ok(stored)
     }
 
-    /// Counts one more event that is stored.
+    /// Counts a stored event and returns its id.
     fn count(&mut self) -> Stored {
         let id = self.next_id;
         self.next_id += 1;
@@ -99,11 +99,11 @@ impl Inserter<'_> {
         Stored::New(id)
     }
 
-    /// Stores these events with one statement.
+    /// Stores the events with one statement.
     fn insert(&self, events: &[NewEvent<'_>]) -> rusqlite::Result<()> {
         let rows = vec!["(?, ?, ?, ?, ?, ?, ?)"; events.len()].join(", ");
-        // "OR FAIL" spares SQLite the journal by which it would undo this statement alone: whatever fails
-        // here undoes the transaction.
+        // "OR FAIL" saves SQLite the statement journal for undoing this statement alone: any failure here
+        // rolls back the whole transaction.
         let mut insert = self.conn.prepare_cached(&format!(
             "INSERT OR FAIL INTO events (created_at, source, type, subtype, content, metadata, idempotency_key) VALUES {rows}"
         ))?;
@@ -121,8 +121,8 @@ impl Inserter<'_> {
     }
 }
 
-/// The event stored under the same key, and whether it is the same. Compared in place: its content may
-/// be large.
+/// Id and time of the event stored under the same key, and whether it is equal. SQLite compares, because the
+/// content may be large.
 fn find(conn: &Connection, event: &NewEvent<'_>) -> rusqlite::Result<Option<(i64, String, bool)>> {
     if event.idempotency_key.is_none() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! What `doctor`, `backup` and `prune --compact` need of the database beyond the store's own work.
+//! Database operations of `doctor`, `backup` and `prune --compact`, beyond the store's interface.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -11,16 +11,16 @@ use super::{Sqlite, migrate, newest, text_of};
 use crate::error::{DatabaseErrorKind, Result};
 use crate::model::time;
 
-/// Which cursors point where they cannot. `?1` is the newest id ever given.
+/// Condition for invalid cursors. `?1` is the newest id ever assigned.
 const STRAY_CURSOR: &str = "(typeof(last_acked_id) <> 'integer' OR last_acked_id > ?1 OR last_acked_id < 0)";
 
 impl Sqlite {
-    /// Opens a database to examine it: it may be older than this program, is not brought up to date,
-    /// and cannot be written.
+    /// Opens a database for examination: writes are disabled, and an older schema is accepted and not
+    /// migrated.
     ///
     /// # Errors
     ///
-    /// It cannot be read, is not a thread's, or is newer than this program. It is left as it was.
+    /// It cannot be read, is not a thread's, or is newer than this program. It is left untouched.
     pub fn open_to_examine(path: &Path) -> Result<Sqlite> {
         let store = Sqlite::connect(path)?;
         let accepted = migrate::refuse_foreign(&store.conn, path);
@@ -29,14 +29,14 @@ impl Sqlite {
         Ok(store)
     }
 
-    /// Lets this connection write, after the database was found intact.
+    /// Allows writes on this connection. To be called once the database was found intact.
     pub fn allow_writing(&mut self) -> Result<()> {
         let doing = "preparing to repair";
         self.must_be_writable(doing)?;
         self.conn.execute_batch("PRAGMA query_only = OFF").doing(doing)
     }
 
-    /// SQLite's own complaints about the file, the first hundred; none when it is intact.
+    /// SQLite's first hundred integrity errors; empty if the file is intact.
     pub fn integrity_errors(&self) -> Result<Vec<String>> {
         let ask = || -> rusqlite::Result<Vec<String>> {
             let mut statement = self.conn.prepare("PRAGMA main.integrity_check(100)")?;
@@ -52,12 +52,12 @@ impl Sqlite {
         self.conn.execute_batch("REINDEX").doing("rebuilding the indexes")
     }
 
-    /// Whether the schema lacks what this program adds to it.
+    /// Whether the schema is that of the earlier implementation.
     pub fn is_older(&self) -> Result<bool> {
         migrate::is_older(&self.conn).doing("reading the schema")
     }
 
-    /// The indexes and triggers of the schema that are missing.
+    /// Names of missing indexes and triggers.
     pub fn missing_objects(&self) -> Result<Vec<String>> {
         let doing = "reading the schema";
         let fresh = Connection::open_in_memory().doing(doing)?;
@@ -71,14 +71,14 @@ impl Sqlite {
         Ok(names(&fresh).doing(doing)?.into_iter().filter(|name| !present.contains(name)).collect())
     }
 
-    /// Brings an older schema up to date, and adds indexes and triggers that are missing.
+    /// Migrates an older schema, and adds missing indexes and triggers.
     pub fn migrate(&mut self) -> Result<()> {
         migrate::migrate(&mut self.conn).doing("bringing the schema up to date")
     }
 
-    /// Creates, for this connection alone, whatever an older schema lacks.
+    /// Creates the missing parts of an older schema, for this connection only.
     pub fn create_compat_views(&mut self) -> Result<()> {
-        // They are this connection's own, but count as written.
+        // They are temporary, but `query_only` forbids creating them all the same.
         let made = self
             .conn
             .execute_batch("PRAGMA query_only = OFF")
@@ -103,8 +103,7 @@ impl Sqlite {
         migrate::use_wal(&self.conn, &self.path)
     }
 
-    /// Cursors beyond the newest event ever, and cursors that are not numbers: whose they are, and what they
-    /// are in SQL.
+    /// Cursors past the newest id ever assigned, negative, or not integers, as consumer and SQL literal.
     pub fn stray_cursors(&self) -> Result<Vec<(String, String)>> {
         let ask = || -> rusqlite::Result<Vec<(String, String)>> {
             let mut statement = self.conn.prepare(&format!(
@@ -120,7 +119,7 @@ impl Sqlite {
         ask().doing("reading the cursors")
     }
 
-    /// Sets such cursors to the newest event, or, where they are not numbers, to 0.
+    /// Clamps these cursors to the range from 0 to the newest id; sets those that are not integers to 0.
     pub fn repair_cursors(&mut self) -> Result<()> {
         self.transact("repairing cursors", |conn| {
         let sql = format!(
@@ -133,32 +132,32 @@ impl Sqlite {
         })
     }
 
-    /// Copies the database as it is now into the empty file at `path`, not synced.
+    /// Copies a snapshot of the database into the empty file at `path`, without a sync.
     ///
-    /// `VACUUM INTO` reads in one transaction: it sees everything committed before, keeps no writer
-    /// waiting, and never begins again because somebody wrote.
+    /// `VACUUM INTO` reads in one transaction: it sees everything committed before, blocks no writer, and
+    /// never restarts because of a concurrent write.
     pub fn copy_to(&mut self, path: &Path) -> Result<()> {
-        // As text, which for a path need not be UTF-8.
+        // Bound as raw text: a path need not be UTF-8.
         let path = ToSqlOutput::Borrowed(ValueRef::Text(path.as_os_str().as_bytes()));
         self.conn.execute("VACUUM main INTO ?", [path]).map(drop).doing("copying the database")
     }
 
-    /// Closes the database so that it is whole in its one file. Nobody else may be using it.
+    /// Closes the database so that it is complete in its one file. No other connection may be open.
     pub fn close_whole(self) -> Result<()> {
         let doing = "completing the copy of the database";
         if !self.truncate_wal().doing(doing)? {
-            return Err(database(DatabaseErrorKind::Other, doing, "somebody else uses it"));
+            return Err(database(DatabaseErrorKind::Other, doing, "another process is using it"));
         }
-        // With nothing in it any more, closing removes the WAL.
+        // The WAL is empty now, so closing removes it.
         self.keep_wal(false).doing(doing)
     }
 
-    /// Writes the database anew without the space of deleted events. Others wait meanwhile.
+    /// Rewrites the database without free pages. Other processes wait meanwhile.
     pub fn compact(&mut self) -> Result<()> {
         let doing = "compacting the database";
         self.must_be_writable(doing)?;
         self.conn.execute_batch("VACUUM").doing(doing)?;
-        // Only that makes the file itself shorter.
+        // The file shrinks only at the checkpoint.
         self.checkpoint()
     }
 }

@@ -1,7 +1,7 @@
-//! Making the schema, and bringing databases of the earlier implementation up to it.
+//! Creates the schema, and migrates databases of the earlier implementation to it.
 //!
-//! `schema.sql` is the whole truth. `user_version` stays 0 for as long as an older program does no
-//! harm to a newer database; a higher one is refused.
+//! `schema.sql` defines the whole schema. `user_version` stays 0 as long as older programs can safely use a
+//! newer database; a higher version is refused.
 
 use std::path::Path;
 use std::time::Instant;
@@ -17,30 +17,32 @@ const VERSION: i64 = 0;
 
 const SCHEMA: &str = include_str!("schema.sql");
 
-/// Twice SQLite's own: a batch makes half as many writes of it, and a single push none more.
+/// Twice SQLite's default: halves the number of writes of a batch, and costs a single push nothing.
 const PAGE_BYTES: u32 = 8192;
 
 /// Columns of `events` that the earlier implementation does not have.
 const LATER_COLUMNS: &[&str] = &["metadata", "idempotency_key"];
 
-/// The tables and columns without which a database is not a thread's.
-const BASE: &[(&str, &[&str])] = &[
+/// Tables and columns that every thread's database has.
+const REQUIRED: &[(&str, &[&str])] = &[
     ("events", &["id", "created_at", "source", "type", "subtype", "content"]),
     ("subscriptions", &["consumer_id", "handler_cmd", "filter"]),
     ("consumer_progress", &["consumer_id", "last_acked_id", "updated_at"]),
 ];
 
-/// Makes the tables in an empty database.
+/// Creates the schema in an empty database.
 pub fn create(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(&format!("PRAGMA page_size = {PAGE_BYTES}; BEGIN IMMEDIATE; {SCHEMA} COMMIT"))
 }
 
-/// Switches to WAL, which lasts, and checks that it took effect: some file systems cannot do it.
+/// Switches to WAL mode, which is persistent, and checks that it took effect: some file systems do not
+/// support it.
 pub fn use_wal(conn: &Connection, path: &Path) -> Result<()> {
     let began = Instant::now();
     let switched = loop {
         match switch_to_wal(conn) {
-            // Where two would wait for each other, SQLite turns one away without any waiting.
+            // To avoid a deadlock, SQLite fails one of two processes at once, without calling the busy
+            // handler.
             Err(e)
                 if e.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && began.elapsed() < BUSY_LIMIT =>
             {
@@ -53,18 +55,18 @@ pub fn use_wal(conn: &Connection, path: &Path) -> Result<()> {
     if mode.eq_ignore_ascii_case("wal") { Ok(()) } else { Err(Error::NoWal { path: path.to_owned(), mode }) }
 }
 
-/// Returns the mode it came to.
+/// Returns the resulting journal mode.
 fn switch_to_wal(conn: &Connection) -> rusqlite::Result<String> {
     let mut statement = conn.prepare("PRAGMA journal_mode = WAL")?;
     let mut rows = statement.query([])?;
     let mode = rows.next()?.map(|row| row.get(0)).transpose()?.unwrap_or_default();
-    // The answer comes before the change is written, and only the end tells that writing failed.
+    // SQLite returns the row before it writes the change; a failed write is reported only by the next step.
     rows.next()?;
     Ok(mode)
 }
 
-/// Refuses what is not a thread's database or is newer than this program, untouched; adds what an
-/// older one lacks, or makes up for it where one may only read.
+/// Refuses a database that is not a thread's or is newer than this program, leaving it untouched. Migrates an
+/// older one; if it is read-only, creates temporary replacements for what is missing.
 pub fn bring_up_to_date(conn: &mut Connection, path: &Path) -> Result<()> {
     let doing = "opening the database";
     refuse_foreign(conn, path)?;
@@ -78,11 +80,11 @@ pub fn bring_up_to_date(conn: &mut Connection, path: &Path) -> Result<()> {
     if mode.eq_ignore_ascii_case("wal") || read_only { Ok(()) } else { use_wal(conn, path) }
 }
 
-/// Refuses what is not a thread's database or is newer than this program.
+/// Refuses a database that is not a thread's or is newer than this program.
 pub fn refuse_foreign(conn: &Connection, path: &Path) -> Result<()> {
     let failed = |e: rusqlite::Error| not_opened(e, path);
     let found: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed)?;
-    for (table, columns) in BASE {
+    for (table, columns) in REQUIRED {
         if !has(conn, table, columns).map_err(failed)? {
             return Err(Error::ForeignDatabase(path.to_owned()));
         }
@@ -93,16 +95,16 @@ pub fn refuse_foreign(conn: &Connection, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether anything is missing that this program adds to a database of the earlier implementation.
+/// Whether the database lacks anything that this program adds to one of the earlier implementation.
 pub fn is_older(conn: &Connection) -> rusqlite::Result<bool> {
     Ok(!(has(conn, "consumers", &["filter_error_id"])?
         && has(conn, "events", LATER_COLUMNS)?
         && has(conn, "dead_letters", &["retry"])?))
 }
 
-/// Whether there is such a table with these columns. Every command asks, so it is answered from what
-/// SQLite remembers of the schema; what it does not remember is asked with a statement, for another
-/// process may have added it since.
+/// Whether the table exists with these columns. Every command asks, so the first source is SQLite's cached
+/// schema. A column that is not in it is checked with a statement, because another process may have added it
+/// since.
 fn has(conn: &Connection, table: &str, columns: &[&str]) -> rusqlite::Result<bool> {
     for column in columns {
         if conn.column_exists(Some("main"), table, *column)? {
@@ -110,7 +112,7 @@ fn has(conn: &Connection, table: &str, columns: &[&str]) -> rusqlite::Result<boo
         }
         match conn.prepare(&format!("SELECT {column} FROM main.{table}")) {
             Ok(_) => {}
-            // The second where SQLite can point at the place in the SQL.
+            // The second variant is used if SQLite reports the position in the SQL.
             Err(rusqlite::Error::SqliteFailure(e, _) | rusqlite::Error::SqlInputError { error: e, .. })
                 if e.code == ErrorCode::Unknown =>
             {
@@ -125,7 +127,7 @@ fn has(conn: &Connection, table: &str, columns: &[&str]) -> rusqlite::Result<boo
 pub fn migrate(conn: &mut Connection) -> rusqlite::Result<()> {
     let transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     for column in LATER_COLUMNS {
-        // Another process may have been first.
+        // Another process may have added it meanwhile.
         if !has(&transaction, "events", &[column])? {
             transaction.execute_batch(&format!("ALTER TABLE events ADD COLUMN {column} TEXT"))?;
         }
@@ -134,7 +136,7 @@ pub fn migrate(conn: &mut Connection) -> rusqlite::Result<()> {
     transaction.execute_batch(
         "INSERT OR IGNORE INTO consumers (consumer_id) SELECT consumer_id FROM subscriptions",
     )?;
-    // A cursor that the earlier implementation let run ahead would hide the events up to it.
+    // The earlier implementation allowed cursors past the newest event; they would hide future events.
     transaction.execute(
         "UPDATE consumer_progress SET last_acked_id = ?1 WHERE last_acked_id > ?1",
         [newest(&transaction)?],
@@ -142,8 +144,8 @@ pub fn migrate(conn: &mut Connection) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-/// Lets a process that may only read a thread read an older one: whatever it lacks is created, empty, in this
-/// connection's own temporary schema, where names are looked up first.
+/// Lets a read-only process read an older database: creates what is missing, empty, in this connection's
+/// temporary schema, which takes precedence in name lookups.
 pub fn create_compat_views(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch("PRAGMA temp_store = MEMORY")?;
     if !has(conn, "events", LATER_COLUMNS)? {
@@ -162,7 +164,7 @@ pub fn create_compat_views(conn: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// The error for a file that could not be opened: it may be no database at all.
+/// The error for a file that could not be opened; it may not be a database at all.
 pub fn not_opened(error: rusqlite::Error, path: &Path) -> Error {
     match error.sqlite_error_code() {
         Some(ErrorCode::NotADatabase) => Error::ForeignDatabase(path.to_owned()),

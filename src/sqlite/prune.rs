@@ -1,4 +1,4 @@
-//! Deleting old events, in steps so short that no push waits long for one.
+//! Deletes old events, in steps short enough that no push waits long for one.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use crate::error::Result;
 use crate::model::subscription::Subscription;
 use crate::store::{PruneRange, PruneStep, Pruned};
 
-/// A step holds the write lock for about this long. A single event is deleted in one go, however
+/// Approximate time for which a step holds the write lock. A single event is deleted in one step, however
 /// large it is.
 const STEP_TIME: Duration = Duration::from_millis(40);
 
-/// How many events are listed at a time.
+/// Events listed per page.
 const PAGE: usize = 500;
 
 pub fn step(store: &mut Sqlite, range: &PruneRange<'_>) -> Result<PruneStep> {
@@ -22,7 +22,7 @@ pub fn step(store: &mut Sqlite, range: &PruneRange<'_>) -> Result<PruneStep> {
         let page = list(&store.conn, range, range.after).doing("looking for old events")?;
         let mut pruned = Pruned::default();
         page.iter().for_each(|old| old.count(range, &mut pruned));
-        return Ok(PruneStep::Upto(reached(&page, range.upto), pruned));
+        return Ok(PruneStep::Upto(covered_upto(&page, range.upto), pruned));
     }
     store.transact("pruning", |conn| {
         if let Some(seen) = range.seen {
@@ -36,7 +36,7 @@ pub fn step(store: &mut Sqlite, range: &PruneRange<'_>) -> Result<PruneStep> {
     })
 }
 
-/// Whether a subscription may have something pending up to `upto` that it had not when it was seen.
+/// Whether a subscription may have something pending up to `upto` that it did not have when `seen` was read.
 fn wants_more(now: &Subscription, seen: &[Subscription], upto: i64) -> bool {
     let same = |then: &Subscription| {
         then.consumer == now.consumer && then.filter == now.filter && then.last_acked_id <= now.last_acked_id
@@ -61,10 +61,10 @@ fn delete(conn: &Connection, range: &PruneRange<'_>) -> rusqlite::Result<(i64, P
             old.count(range, &mut pruned);
             at = old.id;
         }
-        at = reached(&page, range.upto);
+        at = covered_upto(&page, range.upto);
     }
     if range.dead_letters {
-        // Also those whose event another program deleted.
+        // Includes dead letters whose event another program deleted.
         conn.execute(
             "DELETE FROM dead_letters WHERE event_id > ? AND event_id <= ? \
              AND event_id NOT IN (SELECT id FROM events)",
@@ -74,14 +74,14 @@ fn delete(conn: &Connection, range: &PruneRange<'_>) -> rusqlite::Result<(i64, P
     Ok((at, pruned))
 }
 
-/// An event that may go.
-struct Old {
+/// An event in the range to prune.
+struct OldEvent {
     id: i64,
     bytes: u64,
     dead_letter: bool,
 }
 
-impl Old {
+impl OldEvent {
     fn count(&self, range: &PruneRange<'_>, pruned: &mut Pruned) {
         pruned.dead_letters += u64::from(self.dead_letter);
         if range.dead_letters || !self.dead_letter {
@@ -91,8 +91,8 @@ impl Old {
     }
 }
 
-/// The next events after `after`, at most [`PAGE`] of them.
-fn list(conn: &Connection, range: &PruneRange<'_>, after: i64) -> rusqlite::Result<Vec<Old>> {
+/// The next events after `after`, at most [`PAGE`].
+fn list(conn: &Connection, range: &PruneRange<'_>, after: i64) -> rusqlite::Result<Vec<OldEvent>> {
     let mut statement = conn.prepare_cached(
         "SELECT id, octet_length(content) + coalesce(octet_length(metadata), 0), \
                 id IN (SELECT event_id FROM dead_letters) \
@@ -100,13 +100,13 @@ fn list(conn: &Connection, range: &PruneRange<'_>, after: i64) -> rusqlite::Resu
     )?;
     let rows = statement.query_map(params![after, range.upto, range.subtype, PAGE as i64], |row| {
         let bytes: i64 = row.get(1)?;
-        Ok(Old { id: row.get(0)?, bytes: bytes.unsigned_abs(), dead_letter: row.get(2)? })
+        Ok(OldEvent { id: row.get(0)?, bytes: bytes.unsigned_abs(), dead_letter: row.get(2)? })
     })?;
     rows.collect()
 }
 
-/// How far a page goes: to its last event, or to the end when it is not full.
-fn reached(page: &[Old], upto: i64) -> i64 {
+/// The id up to which a page covers the range: its last event, or the end if the page is not full.
+fn covered_upto(page: &[OldEvent], upto: i64) -> i64 {
     match page {
         [.., last] if page.len() == PAGE => last.id,
         _ => upto,

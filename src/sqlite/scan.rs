@@ -1,7 +1,7 @@
-//! Evaluating a filter on stored events.
+//! Evaluates a filter on stored events.
 //!
-//! One statement walks through the events and says of each whether it matches. An event on which the
-//! filter fails ends the statement; it does not match, and the next statement begins after it.
+//! One statement steps through the events and returns for each whether it matches. If the filter fails on an
+//! event, the statement ends; the event does not match, and the next statement begins after it.
 
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use super::first_after;
 use crate::model::filter::{self, Filter, functions};
 use crate::store::{FilterFailure, Scan, ScanRange};
 
-/// How many ids one statement covers at most, so that no read transaction lasts long.
+/// Maximum number of ids per statement, so that no read transaction lasts long.
 const STEP: i64 = 64 * 1024;
 
 pub fn scan(conn: &Connection, filter: &Filter, range: ScanRange) -> rusqlite::Result<Scan> {
@@ -28,7 +28,7 @@ fn scan_steps(conn: &Connection, filter: &Filter, range: ScanRange, scan: &mut S
     let sql = format!("SELECT id, {} FROM events WHERE id > ? AND id <= ? ORDER BY id", filter.condition());
     let mut statement = conn.prepare_cached(&sql)?;
     while scan.upto < range.upto && scan.ids.len() < range.most {
-        // One moment for all of a step: the event on which the filter failed must be found again.
+        // One snapshot per step, because the event on which the filter failed must be found again.
         let _moment = conn.unchecked_transaction()?;
         let end = range.upto.min(scan.upto.saturating_add(STEP));
         match scan_step(&mut statement, range, end, scan) {
@@ -44,7 +44,7 @@ fn scan_steps(conn: &Connection, filter: &Filter, range: ScanRange, scan: &mut S
             }
             Err(e) => return Err(e),
         }
-        // Other programs may leave gaps of any width, and these must not be crossed step by step.
+        // Skip gaps in the ids in one step: other programs may leave gaps of any width.
         if scan.upto == end {
             let next = first_after(conn, end)?.unwrap_or(i64::MAX);
             scan.upto = range.upto.min(next - 1).max(end);
@@ -53,7 +53,7 @@ fn scan_steps(conn: &Connection, filter: &Filter, range: ScanRange, scan: &mut S
     Ok(())
 }
 
-/// Breaks when there are enough matches, or time is up.
+/// Evaluates the events up to `end`. Breaks on enough matches or at the deadline.
 fn scan_step(
     statement: &mut Statement<'_>,
     range: ScanRange,

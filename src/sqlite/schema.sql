@@ -1,12 +1,12 @@
--- The whole schema. It is run when a thread is made, and again to bring a database of the earlier
--- implementation up to date, after the two later columns of `events` were added.
+-- The whole schema. It is executed when a thread is created, and to migrate a database of the earlier
+-- implementation, after the last two columns of `events` have been added.
 --
--- Comments stand outside of the statements: SQLite keeps the text of a statement, and reads it again
--- whenever the database is opened.
+-- Comments are outside the statements: SQLite stores a statement's text and parses it whenever the database
+-- is opened.
 
--- The first six columns, and the two tables after this one, are shared with other programs. `type` is
--- message or record; `metadata` is a JSON object; a second push with the same `idempotency_key` is the
--- same event.
+-- The first six columns, and the two tables after this one, are shared with other programs. `type` is message
+-- or record; `metadata` is a JSON object; pushing an event again with the same `idempotency_key` stores
+-- nothing.
 CREATE TABLE IF NOT EXISTS events (
     id              INTEGER PRIMARY KEY AUTOINCREMENT,
     created_at      TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
@@ -19,7 +19,7 @@ CREATE TABLE IF NOT EXISTS events (
 );
 CREATE INDEX IF NOT EXISTS idx_events_source ON events (source);
 CREATE INDEX IF NOT EXISTS idx_events_type ON events (type);
--- Events without a key cost it nothing.
+-- Partial, so that events without a key take no space in it.
 CREATE UNIQUE INDEX IF NOT EXISTS idx_events_idempotency_key ON events (idempotency_key)
     WHERE idempotency_key IS NOT NULL;
 
@@ -35,15 +35,15 @@ CREATE TABLE IF NOT EXISTS consumer_progress (
     updated_at    TEXT NOT NULL
 );
 
--- What this program adds to a subscription; the triggers keep one row for each, whichever program
--- subscribes.
---   token            a new one for each subscription
---   cwd              where the handler runs; a BLOB if it is not UTF-8
+-- Private data of `thread` about each subscription; the triggers keep one row per subscription, whichever
+-- program subscribes.
+--   token            random, new for each subscription
+--   cwd              the handler's working directory; a BLOB if it is not UTF-8
 --   options, run     JSON: model::run::Options and model::run::RunState
---   revision         how often `run` was changed
---   rewinds          how often the cursor was moved back
---   scanned_*        between scanned_from and scanned_upto nothing matches scanned_filter
---   filter_errors    on how many events the filter failed, and the newest of them
+--   revision         number of changes of `run`
+--   rewinds          number of times the cursor was moved back
+--   scanned_*        nothing between scanned_from and scanned_upto matches scanned_filter
+--   filter_error*    number of events on which the filter failed, and the newest of them
 CREATE TABLE IF NOT EXISTS consumers (
     consumer_id     TEXT NOT NULL PRIMARY KEY,
     token           TEXT NOT NULL DEFAULT (lower(hex(randomblob(8)))),
@@ -58,7 +58,7 @@ CREATE TABLE IF NOT EXISTS consumers (
     filter_errors   INTEGER NOT NULL DEFAULT 0,
     filter_error_id INTEGER NOT NULL DEFAULT 0
 );
--- INSERT OR REPLACE fires no delete trigger, so this one deletes too.
+-- INSERT OR REPLACE fires no delete trigger, so this trigger deletes the old row itself.
 CREATE TRIGGER IF NOT EXISTS consumers_subscribed AFTER INSERT ON subscriptions BEGIN
     DELETE FROM consumers WHERE consumer_id = NEW.consumer_id;
     INSERT INTO consumers (consumer_id) VALUES (NEW.consumer_id);
@@ -71,9 +71,9 @@ WHEN NEW.last_acked_id < OLD.last_acked_id BEGIN
     UPDATE consumers SET rewinds = rewinds + 1 WHERE consumer_id = NEW.consumer_id;
 END;
 
--- Events on which a consumer's handler failed until it was out of attempts; they outlive the
--- subscription. `last_exit` is as a shell has it, NULL if nobody saw the end; `last_error` is the end
--- of the output; `retry` marks those to be delivered again.
+-- Events on which a consumer's handler failed until it was out of attempts; they outlive the subscription.
+-- `last_exit` is the exit code as in a shell, NULL if it is unknown; `last_error` is the end of the output;
+-- `retry` marks dead letters to be delivered again.
 CREATE TABLE IF NOT EXISTS dead_letters (
     consumer_id TEXT NOT NULL,
     event_id    INTEGER NOT NULL,
