@@ -1,4 +1,4 @@
-//! What can go wrong in the library, as values that a program can match on.
+//! Errors of the library, as values that a program can match on.
 //!
 //! The command line turns these into "what - how to fix it" and an exit code: see `cli::error`.
 
@@ -10,7 +10,8 @@ use crate::model::event::InvalidEvent;
 use crate::model::filter::FilterError;
 use crate::model::subscription::ConsumerId;
 
-/// The longest path of a thread, in bytes. SQLite takes 511 bytes with the names of its own files.
+/// Maximum length of a thread's path, in bytes. SQLite allows 511 bytes including the suffixes of its own
+/// files.
 pub const MAX_PATH: usize = 480;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -23,7 +24,7 @@ pub enum Error {
     NotAThread(PathBuf),
     #[error("{} is a thread already", .0.display())]
     AlreadyAThread(PathBuf),
-    /// Parts of a thread without its database: a new one would be mixed up with them.
+    /// Parts of a thread exist without its database; a new database would be mixed up with them.
     #[error("{} exists but events.db does not", .0.display())]
     Leftovers(PathBuf),
     #[error("{} is not a thread's database", .0.display())]
@@ -32,7 +33,7 @@ pub enum Error {
     NewerSchema { path: PathBuf, found: i64, known: i64 },
     #[error("{} cannot use write-ahead logging (it stays in mode '{mode}')", path.display())]
     NoWal { path: PathBuf, mode: String },
-    /// The absolute path of a thread, or where its links lead to, is longer than SQLite can open.
+    /// The absolute path of a thread, or the path its links resolve to, is longer than SQLite can open.
     #[error("the path {} is {length} bytes long, and SQLite takes no more than {MAX_PATH}", path.display())]
     PathTooLong { path: PathBuf, length: usize },
     /// The directory no longer holds the thread that was opened.
@@ -43,7 +44,7 @@ pub enum Error {
     NotOwner(PathBuf),
     #[error("no consumer '{0}' is subscribed")]
     UnknownConsumer(ConsumerId),
-    /// The processes of a consumer are in another PID namespace, and no supervisor there followed a
+    /// The processes of a consumer are in another PID namespace, and no supervisor there responded to a
     /// request.
     #[error("'{0}' runs in another PID namespace (a container), which did not respond")]
     NotHeard(ConsumerId),
@@ -68,30 +69,29 @@ pub enum Error {
     Database(#[from] DatabaseError),
     #[error("cannot {doing} {}: {source}", path.display())]
     Io { doing: &'static str, path: PathBuf, source: io::Error },
-    /// The sealed JSONL files end with an event that the table does not have, or has another one in its
-    /// place.
+    /// The sealed JSONL files end with an event that the table lacks, or for which it has a different one.
     #[error(
         "the sealed JSONL files end with an event {0} that is not the table's: an older events.db was put back"
     )]
     LogAhead(i64),
-    /// A backup is to be made where something is already.
+    /// The target of a backup exists and is not an empty directory.
     #[error("{} exists and is not an empty directory", .0.display())]
     Occupied(PathBuf),
-    /// A backup is to be made inside the thread itself.
+    /// The target of a backup is inside the thread itself.
     #[error("{} is inside the thread", .0.display())]
     InsideThread(PathBuf),
-    /// Somebody else has held a lock for too long.
+    /// Another process has held a lock for too long.
     #[error("another process has been holding {} for too long", .0.display())]
     LockTimeout(PathBuf),
     #[error("cannot start {what}: {source}")]
     Spawn { what: &'static str, source: io::Error },
-    /// Whatever fits none of the others; a whole sentence.
+    /// Any other failure, as a complete sentence.
     #[error("{0}")]
     Other(String),
 }
 
 impl Error {
-    /// Whether the trouble may pass by itself, so that it is worth trying again later.
+    /// Whether the failure may be temporary, so that a retry is worthwhile.
     pub fn may_pass(&self) -> bool {
         match self {
             Error::Database(e) => e.kind.may_pass(),
@@ -100,7 +100,7 @@ impl Error {
                 matches!(source.kind(), StorageFull | QuotaExceeded | OutOfMemory | WouldBlock)
                     || matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
             }
-            // There were too many processes, or too little memory for one more.
+            // Everything else means too many processes or too little memory.
             Error::Spawn { source, .. } => {
                 !matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
             }
@@ -123,23 +123,23 @@ impl From<FilterError> for Error {
     }
 }
 
-/// How a database failed, told by what can be done about it.
+/// Kinds of database failure, classified by what can be done about them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DatabaseErrorKind {
-    /// Another program kept it locked for longer than a minute.
+    /// Another program kept the database locked for longer than a minute.
     Locked,
     Full,
     /// There is no room for `events.db-shm`.
     NoRoom,
-    /// The disk refused a write.
+    /// A write to the disk failed.
     Write,
     ReadOnly,
     Permission,
     Damaged,
     TooLarge,
     OutOfMemory,
-    /// A sync or a commit failed: whether the change lasts is unknown.
+    /// A sync or a commit failed; whether the change is durable is unknown.
     OutcomeUnknown,
     Other,
 }
@@ -157,7 +157,7 @@ pub struct DatabaseError {
     pub kind: DatabaseErrorKind,
     /// Completes "while …".
     pub doing: &'static str,
-    /// The database's own words.
+    /// The database's own message.
     pub message: String,
 }
 
@@ -178,7 +178,7 @@ impl fmt::Display for DatabaseError {
                 write!(f, "the database is damaged or not a database ({message}), seen while {doing}")
             }
             TooLarge => {
-                write!(f, "the event is larger than a database row may be while {doing}; nothing was changed")
+                write!(f, "the event exceeds SQLite's maximum row size while {doing}; nothing was changed")
             }
             OutOfMemory => write!(f, "memory ran out while {doing}"),
             OutcomeUnknown => {
@@ -192,7 +192,7 @@ impl fmt::Display for DatabaseError {
     }
 }
 
-/// Adds what was being done, and to which file, to an I/O error.
+/// Adds the operation and the path to an I/O error.
 pub trait IoContext<T> {
     /// `doing` completes "cannot …".
     fn at(self, doing: &'static str, path: &Path) -> Result<T>;

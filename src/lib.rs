@@ -19,16 +19,16 @@
 //! # }
 //! ```
 //!
-//! # A map
+//! # Module map
 //!
-//! Arrows go one way: `cli → care → run → queue → {sqlite, jsonl, pending} → {store, files} → model`.
-//! Only `cli` knows of terminals and the environment.
+//! Dependencies go one way: `cli → care → run → queue → {sqlite, jsonl, pending} → {store, files} → model`.
+//! Only `cli` deals with terminals and the environment.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`model`] | the nouns: events, subscriptions, filters, and the rule for runs |
-//! | [`files`] | the only way to touch a thread's files; locks, the log, watching |
-//! | [`store`] | what keeps the events: the trait |
+//! | [`model`] | data types: events, subscriptions, filters, and the rule for runs |
+//! | [`files`] | all access to a thread's files; locks, the log, watching |
+//! | [`store`] | the trait for storing events, subscriptions and cursors |
 //! | [`sqlite`] | the store of a thread in a directory: schema, migration, all SQL |
 //! | [`jsonl`] | `events.jsonl` as a projection of the table |
 //! | [`pending`] | whether anything is pending for a consumer |
@@ -37,13 +37,14 @@
 //! | [`care`] | doctor, backup, prune |
 //! | `cli` | the command line, one file for each command |
 //!
-//! # The promises, and where they are kept
+//! # Guarantees, and where they are implemented
 //!
-//! * What `push` acknowledged is never lost: [`sqlite`], by WAL with full sync.
-//! * The JSONL log is exactly the table: [`jsonl`], by writing what the table has, not what a pusher
-//!   thinks.
+//! * An acknowledged push is never lost: [`sqlite`], by WAL with full sync.
+//! * The JSONL log matches the table exactly: [`jsonl`], by writing lines from the table, never from a
+//!   pusher's memory.
 //! * At most one handler per consumer: [`files::lock`], by a lock that the handler itself holds.
-//! * No wake-up is lost: [`run::supervisor`] and [`mod@run::wake`], by looking again after letting go.
+//! * No wake-up is lost: [`run::supervisor`] and [`mod@run::wake`], by looking again after releasing the
+//!   lock.
 
 pub mod care;
 #[cfg(feature = "cli")]

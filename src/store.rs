@@ -1,12 +1,11 @@
-//! What keeps a thread's events, subscriptions and cursors.
+//! The interface of a store: a thread's events, subscriptions and cursors.
 //!
-//! [`sqlite`](crate::sqlite) implements this; `tests/store` has one in memory, and tries every claim on both.
-//! What any store must not get wrong:
+//! [`sqlite`](crate::sqlite) implements it; `tests/store` has an in-memory store, and runs the conformance
+//! tests on both. Every store must guarantee:
 //!
-//! * Ids are given in the order of commits; a reader that sees id n sees every smaller one. An id is
-//!   never given twice.
-//! * What [`Store::append`] acknowledged is never lost, and what it refused is not there.
-//! * [`Store::update_run`] applies only to what its caller saw, all of it or nothing.
+//! * Ids are assigned in commit order; a reader that sees id n sees every smaller one. An id is never reused.
+//! * Events that [`Store::append`] acknowledged are never lost, and events that it refused are not stored.
+//! * [`Store::update_run`] is atomic and applies only to the state its caller read.
 //!
 //! All methods may wait for other writers, for up to a minute. Their errors, unless they say
 //! otherwise, are those of the database.
@@ -21,29 +20,29 @@ use crate::model::run::{Exit, RunState};
 use crate::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
 use crate::model::time::Time;
 
-/// What a transaction of pushes stored.
+/// Result of an append transaction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Appended {
     pub count: u64,
-    /// Both are `None` when nothing was stored.
+    /// First and last id; both `None` if nothing was stored.
     pub first_id: Option<i64>,
     pub last_id: Option<i64>,
-    /// The one time that all events of the transaction bear.
+    /// The `created_at` of all events of the transaction.
     pub created_at: String,
 }
 
-/// What became of an event that was to be stored.
+/// Result of storing one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stored {
     New(i64),
-    /// It had been stored before, under the same idempotency key.
+    /// It was stored before, under the same idempotency key.
     Repeated {
         id: i64,
         created_at: String,
     },
 }
 
-/// Stores events inside a transaction. Returns what became of each.
+/// Stores events inside a transaction. Returns the result for each.
 ///
 /// # Errors
 ///
@@ -64,9 +63,9 @@ pub enum Move {
 pub enum Moved {
     /// At the requested id.
     To(i64),
-    /// The request was past the newest id ever given; it is at this one instead.
+    /// At the newest id ever assigned, because the request was past it.
     Clamped(i64),
-    /// It was at this id already, further on, and was left there.
+    /// Unchanged at this id, which is past the requested one.
     Ahead(i64),
 }
 
@@ -78,25 +77,25 @@ impl Moved {
     }
 }
 
-/// The events a filter is to be asked about.
+/// The events on which to evaluate a filter.
 #[derive(Debug, Clone, Copy)]
 pub struct ScanRange {
     /// Events after this id,
     pub after: i64,
     /// up to this one.
     pub upto: i64,
-    /// Stop after so many matches.
+    /// Stop after this many matches.
     pub most: usize,
-    /// Stop at this moment, between two events.
+    /// Deadline, checked between two events.
     pub until: Option<Instant>,
 }
 
-/// What a scan found.
+/// Result of a scan.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Scan {
     /// The matching ids, oldest first.
     pub ids: Vec<i64>,
-    /// Everything up to this id was asked about.
+    /// The filter was evaluated on everything up to this id.
     pub upto: i64,
     /// Events on which the filter failed; they do not match.
     pub failures: Vec<FilterFailure>,
@@ -116,14 +115,14 @@ pub struct RunUpdate {
     /// Moves the cursor forward to this event.
     pub acknowledge: Option<i64>,
     pub dead_letter: Option<DeadLetterUpdate>,
-    /// Takes back every request to deliver a dead letter again.
+    /// Cancels all pending retries of dead letters.
     pub cancel_retries: bool,
     /// Whether it must survive a power cut.
     pub durable: bool,
 }
 
 impl RunUpdate {
-    /// A new state that a power cut may undo, and nothing else.
+    /// Changes the state only; a power cut may undo it.
     pub fn state(state: RunState) -> RunUpdate {
         RunUpdate { state, acknowledge: None, dead_letter: None, cancel_retries: false, durable: false }
     }
@@ -132,46 +131,46 @@ impl RunUpdate {
 /// A change of one dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeadLetterUpdate {
-    /// The event becomes one (unless it is no longer stored).
+    /// The event becomes a dead letter, unless it is no longer stored.
     Insert { event_id: i64, attempts: u32, exit: Exit, error: String, at: Time },
-    /// It was delivered again, and failed again.
+    /// A retry failed.
     FailedAgain { event_id: i64, exit: Exit, error: String, at: Time },
-    /// It was delivered again, and accepted.
+    /// A retry succeeded.
     Remove { event_id: i64 },
 }
 
-/// Which events to delete, in one short step.
+/// The events to delete in one prune step.
 #[derive(Debug, Clone, Copy)]
 pub struct PruneRange<'a> {
     pub after: i64,
     pub upto: i64,
     /// Only events of this subtype.
     pub subtype: Option<&'a str>,
-    /// Also events that are dead letters, and the dead letters with them.
+    /// Also delete events that are dead letters, together with the dead letters.
     pub dead_letters: bool,
-    /// The subscriptions for which nothing in the range is pending. If there is another one now, or
-    /// one whose cursor was moved back, nothing is deleted. `None` deletes in any case.
+    /// The subscriptions for which nothing in the range is pending. If one was added since, or a cursor was
+    /// moved back, nothing is deleted. `None` deletes unconditionally.
     pub seen: Option<&'a [Subscription]>,
     /// Only count.
     pub dry_run: bool,
 }
 
-/// What a prune step did.
+/// Result of a prune step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PruneStep {
-    /// Everything up to this id is done.
+    /// Everything in the range up to this id was processed.
     Upto(i64, Pruned),
-    /// A consumer wants more than it did when it was looked at. Nothing was deleted.
+    /// A consumer may have more pending than when `seen` was read. Nothing was deleted.
     Overtaken,
 }
 
-/// What was deleted, or would be.
+/// What was deleted or, in a dry run, would be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pruned {
     pub events: u64,
     /// The bytes of their content and metadata.
     pub bytes: u64,
-    /// Dead letters: left out, or, where they go too, among the events.
+    /// Dead letters in the range: kept, or, if they are deleted too, included in `events`.
     pub dead_letters: u64,
 }
 
@@ -189,12 +188,12 @@ pub trait Store {
     ///
     /// # Errors
     ///
-    /// Those of `feed`; [`OutcomeUnknown`](crate::error::DatabaseErrorKind::OutcomeUnknown) when the
-    /// last step of the commit failed.
+    /// Those of `feed`; [`OutcomeUnknown`](crate::error::DatabaseErrorKind::OutcomeUnknown) if the last step
+    /// of the commit failed.
     fn append(&mut self, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Appended>;
 
-    /// Hands the events with ids in `(after, upto]` to `take`, oldest first, until it breaks or
-    /// there have been `limit`.
+    /// Passes the events with ids in `(after, upto]` to `take`, oldest first, until it breaks or `limit` is
+    /// reached.
     fn read(
         &mut self,
         after: i64,
@@ -203,10 +202,11 @@ pub trait Store {
         take: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
     ) -> Result<()>;
 
-    /// Asks a filter about events, one by one and oldest first, so that none can hold up another.
+    /// Evaluates a filter on events, oldest first. Each is evaluated by itself, so a failure on one does not
+    /// hide another.
     fn scan(&mut self, filter: &Filter, range: ScanRange) -> Result<Scan>;
 
-    /// The newest id ever given, also when its event is gone; 0 when none was.
+    /// The newest id ever assigned, even if its event was deleted; 0 if none was.
     fn newest(&mut self) -> Result<i64>;
 
     /// The oldest event after that id.
@@ -219,7 +219,7 @@ pub trait Store {
     /// later.
     fn first_since(&mut self, time: &str) -> Result<Option<i64>>;
 
-    /// The `created_at` of an event, as it is stored; `None` when there is no such event.
+    /// The `created_at` of an event as stored; `None` if there is no such event.
     fn stored_at(&mut self, id: i64) -> Result<Option<String>>;
 
     /// The event stored under that idempotency key.
@@ -240,42 +240,42 @@ pub trait Store {
     /// [`AlreadySubscribed`](crate::Error::AlreadySubscribed).
     fn subscribe(&mut self, new: &NewSubscription) -> Result<Option<Moved>>;
 
-    /// Removes a subscription; its cursor and its dead letters stay. Returns what was removed.
+    /// Removes a subscription and returns it; its cursor and dead letters stay.
     ///
     /// # Errors
     ///
     /// [`UnknownConsumer`](crate::Error::UnknownConsumer).
     fn unsubscribe(&mut self, consumer: &ConsumerId) -> Result<Subscription>;
 
-    /// Moves a cursor, never past the newest id ever given.
+    /// Moves a cursor, never past the newest id ever assigned.
     ///
     /// # Errors
     ///
     /// [`UnknownConsumer`](crate::Error::UnknownConsumer).
     fn move_cursor(&mut self, consumer: &ConsumerId, id: i64, how: Move) -> Result<Moved>;
 
-    /// Records a change of a consumer's runs, provided nothing about the consumer has changed since
-    /// `seen` was read: neither its state, nor its cursor, nor its dead letters to retry. Returns the
-    /// subscription as it then is; `None`, and nothing is recorded, if anything had changed.
+    /// Records a change of a consumer's runs if its state, cursor and pending retries of dead letters have
+    /// not changed since `seen` was read. Returns the updated subscription; `None`, with nothing recorded, if
+    /// anything had changed.
     fn update_run(&mut self, seen: &Subscription, update: &RunUpdate) -> Result<Option<Subscription>>;
 
-    /// Remembers that between the cursor of `seen` and `upto` nothing matches its filter, and on
-    /// which events the filter failed, oldest first. A power cut may undo it. Returns how many of the
-    /// failures, the last ones, nobody had recorded before.
+    /// Records that nothing between the cursor of `seen` and `upto` matches its filter, and the events on
+    /// which the filter failed, oldest first. A power cut may undo it. Returns how many of the failures,
+    /// counted from the end, had not been recorded before.
     fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize>;
 
-    /// A consumer's dead letters, oldest event first; or those of all, one consumer after the other.
+    /// The dead letters of one consumer, or of all consumers, ordered by consumer and event.
     fn dead_letters(&mut self, consumer: Option<&ConsumerId>) -> Result<Vec<DeadLetter>>;
 
-    /// Marks one dead letter, or all of a consumer, to be delivered again. Returns how many.
+    /// Marks one dead letter of a consumer, or all of them, for a retry. Returns how many.
     fn retry_dead_letters(&mut self, consumer: &ConsumerId, event: Option<i64>) -> Result<usize>;
 
-    /// Removes one dead letter, or all of a consumer; the events stay. Returns how many.
+    /// Removes one dead letter of a consumer, or all of them; the events stay. Returns how many.
     fn discard_dead_letters(&mut self, consumer: &ConsumerId, event: Option<i64>) -> Result<usize>;
 
-    /// Deletes the oldest events of a range, as many as one short transaction takes.
+    /// Deletes the oldest events of a range, as many as fit into one short transaction.
     fn prune(&mut self, range: &PruneRange<'_>) -> Result<PruneStep>;
 
-    /// A number that differs whenever another connection has committed something.
+    /// A number that changes whenever another connection commits.
     fn changes(&mut self) -> Result<i64>;
 }
