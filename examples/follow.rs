@@ -1,7 +1,6 @@
 //! Prints the events after an id, then each one as it comes: `follow <thread> [<id>]`.
 //!
-//! A follower keeps its own position: store the last id it has finished with to continue from there after
-//! a restart.
+//! A follower keeps its own position: store the last finished id to continue from there after a restart.
 
 use std::io::Write;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Pushes a message, then reads the thread from there on: `push_and_read <thread> <content>`.
 //!
-//! Makes the thread if it is not there yet.
+//! Makes the thread if it does not exist.
 
 use thread::{After, Error, NewEvent, Queue};
 

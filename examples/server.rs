@@ -1,6 +1,7 @@
 //! A hundred clients on one OS thread, each waiting for an event of its own: `server <thread>`.
 //!
-//! One watcher serves them all: it costs nothing while nothing happens, and tells them the newest id.
+//! One watcher serves them all and publishes the newest id. It uses no CPU time while the thread is quiet,
+//! apart from one query every [`LOOK_EVERY`].
 
 use thread::Queue;
 use thread::files::watch::LOOK_EVERY;
@@ -25,7 +26,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 }
 
-/// Tells the newest id, whenever there is a new one, for ever.
+/// Publishes the newest id after every commit. Returns only on failure.
 async fn feed(mut queue: Queue, newest: watch::Sender<i64>) -> Result<(), Box<dyn std::error::Error>> {
     let watcher = queue.watcher();
     // SAFETY: the watcher keeps its descriptor open for longer than this borrows it.
@@ -33,7 +34,7 @@ async fn feed(mut queue: Queue, newest: watch::Sender<i64>) -> Result<(), Box<dy
     let notices = watcher.notices().map(register).transpose().map_err(std::io::Error::from)?;
     loop {
         newest.send_replace(queue.store().newest()?);
-        // A commit by a program that gives no notice is seen at the next look.
+        // The timeout finds commits by programs that send no notice.
         if let Some(notices) = &notices
             && let Ok(ready) = timeout(LOOK_EVERY, notices.readable()).await
         {

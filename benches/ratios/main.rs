@@ -1,8 +1,8 @@
-//! How fast this program is, as ratios to other programs that do the same in the same run.
+//! Speed of this program, as ratios to other programs that do the same work in the same run.
 //!
-//! `cargo bench` runs it in a minute or two; `cargo bench -- --full` takes more rounds and larger
-//! threads; `cargo bench -- push read` runs what contains one of these words; `cargo bench -- --program
-//! PATH` measures another build. Ratios below 1 are in our favour.
+//! `cargo bench` takes a minute or two; `cargo bench -- --full` takes more rounds and larger threads;
+//! `cargo bench -- push read` runs the benchmarks whose names contain one of these words;
+//! `cargo bench -- --program PATH` measures another build. Ratios below 1 are in our favour.
 
 mod measure;
 mod peers;
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use measure::Pairs;
 use place::Place;
 
-/// What is measured, and how thoroughly.
+/// Which benchmarks to run, and how thoroughly.
 pub struct Plan {
     pub program: PathBuf,
     pub full: bool,
@@ -27,7 +27,7 @@ impl Plan {
         let mut args = std::env::args().skip(1);
         while let Some(arg) = args.next() {
             match arg.as_str() {
-                // What `cargo bench` itself passes.
+                // Passed by `cargo bench` itself.
                 "--bench" => {}
                 "--full" => plan.full = true,
                 "--program" => plan.program = args.next().expect("--program needs a path").into(),
@@ -42,7 +42,7 @@ impl Plan {
         self.only.is_empty() || self.only.iter().any(|word| name.contains(word.as_str()))
     }
 
-    /// The number of rounds, and of whatever else is more in the full size.
+    /// Returns the value for the quick or the full run.
     pub fn pick<N>(&self, quick: N, full: N) -> N {
         if self.full { full } else { quick }
     }
@@ -63,7 +63,7 @@ fn main() {
     }
 }
 
-/// Prints one line of the table. `goal` is the largest ratio that is good enough.
+/// Prints one line of the table. `goal` is the largest acceptable ratio.
 pub fn row(work: &str, pairs: &Pairs, goal: Option<f64>) {
     let (ours, theirs) = pairs.medians();
     let [low, ratio, high] = pairs.ratio();
@@ -76,7 +76,7 @@ pub fn row(work: &str, pairs: &Pairs, goal: Option<f64>) {
     );
 }
 
-/// Prints a figure that is no ratio. `goal` completes "at most …".
+/// Prints a figure that is not a ratio. `goal` is the largest acceptable value.
 pub fn figure(work: &str, value: String, goal: &str) {
     println!("{work:<46} {value:>9} {:>34}", format!("<= {goal}"));
 }

@@ -1,15 +1,15 @@
-//! Timing whole processes, two kinds of work in turn.
+//! Timing whole processes, alternating between two kinds of work.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// What one run of a process took.
+/// Time and memory of one run of a process.
 #[derive(Debug, Clone, Copy)]
 pub struct Run {
     pub wall: Duration,
-    /// Peak memory in bytes, never less than what this program had itself when it started it.
+    /// Peak memory in bytes; at least that of this program when it started the process.
     pub peak: u64,
 }
 
@@ -17,7 +17,7 @@ pub struct Run {
 ///
 /// # Panics
 ///
-/// When it cannot be started or fails: a figure of work that was not done is worth nothing.
+/// If it cannot be started or fails: its time would be meaningless.
 pub fn run(command: &mut Command) -> Run {
     let began = Instant::now();
     let child = command.spawn().unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"));
@@ -27,10 +27,10 @@ pub fn run(command: &mut Command) -> Run {
     Run { wall, peak }
 }
 
-/// Waits for a child; how it ended, and its peak memory in bytes.
+/// Waits for a child. Returns its exit status and its peak memory in bytes.
 pub fn reap(child: Child) -> io::Result<(ExitStatus, u64)> {
     let mut status = 0;
-    // SAFETY: both are plain data that the call fills in; the child is ours and nobody else waits.
+    // SAFETY: both are plain data that the call fills in; nothing else waits for this child.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         if libc::wait4(child.id() as libc::pid_t, &raw mut status, 0, &raw mut usage) < 0 {
@@ -41,7 +41,7 @@ pub fn reap(child: Child) -> io::Result<(ExitStatus, u64)> {
     Ok((ExitStatus::from_raw(status), usage.ru_maxrss as u64 * 1024))
 }
 
-/// The times of two kinds of work that were done in turn.
+/// Times of two kinds of work, measured alternately.
 #[derive(Debug, Clone, Default)]
 pub struct Pairs {
     ours: Vec<f64>,
@@ -49,7 +49,7 @@ pub struct Pairs {
 }
 
 impl Pairs {
-    /// Does each once uncounted, then both in turn, `rounds` times.
+    /// Runs each once to warm up, then both alternately, `rounds` times.
     pub fn measure(
         rounds: usize,
         mut ours: impl FnMut() -> Duration,
@@ -83,7 +83,7 @@ impl Pairs {
     }
 }
 
-/// The value below which `part` of them lie.
+/// The quantile `part`, 0 to 1, of `values`, which must not be empty.
 pub fn quantile(values: &[f64], part: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

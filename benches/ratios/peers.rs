@@ -1,4 +1,4 @@
-//! The programs that ours is measured against. One that is not installed is named as missing.
+//! The programs that ours is compared with. One that is not installed is reported as missing.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -23,7 +23,7 @@ const SCHEMA: &str = "\
 const INSERT: &str = "PRAGMA synchronous = FULL; \
     INSERT INTO events (source, type, content) VALUES ('self', 'message', 'What is new?');";
 
-/// Whether a program is on `PATH`; when not, says so in the table.
+/// Whether a program is on `PATH`; reports a missing one in the table.
 pub fn is_there(program: &str, work: &str) -> bool {
     let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     if found.is_err() {
@@ -32,7 +32,7 @@ pub fn is_there(program: &str, work: &str) -> bool {
     found.is_ok()
 }
 
-/// The sqlite3 program on a database like ours, as durable.
+/// The sqlite3 program on a database with our schema and durability.
 pub struct Sqlite {
     pub db: PathBuf,
 }
@@ -57,7 +57,7 @@ impl Sqlite {
         command
     }
 
-    /// The same, waiting for others.
+    /// An insert that waits up to a minute for other writers.
     pub fn insert_patiently(&self) -> Command {
         let mut command = self.command();
         command.args(["-cmd", ".timeout 60000", INSERT]);

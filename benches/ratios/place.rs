@@ -1,4 +1,4 @@
-//! A folder to measure in, and the making of threads, databases and input there.
+//! The working directory, and creating threads, databases and input in it.
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -15,20 +15,20 @@ pub struct Place {
 }
 
 impl Place {
-    /// Beside the build, so that files lie on the same disk.
+    /// A directory in the target directory, so that it is on the same disk as the build.
     pub fn new(program: &Path) -> Place {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("ratios-{}", std::process::id()));
         fs::create_dir_all(&dir).expect("a folder to measure in");
         Place { dir, program: program.to_owned(), made: Cell::new(0) }
     }
 
-    /// A path that is not taken yet.
+    /// A new path that ends in `name`.
     pub fn path(&self, name: &str) -> PathBuf {
         self.made.set(self.made.get() + 1);
         self.dir.join(format!("{}-{name}", self.made.get()))
     }
 
-    /// This program with these words, its output thrown away.
+    /// The measured program with these arguments; its output is discarded.
     pub fn thread<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> Command {
         let mut command = Command::new(&self.program);
         command.args(words).env("THREAD_NOTIFIER", "embedded").env_remove("THREAD_DIR");
@@ -36,7 +36,7 @@ impl Place {
         command
     }
 
-    /// The same in a thread.
+    /// As [`Place::thread`], with `THREAD_DIR` set.
     pub fn in_thread<'a>(&self, thread: &Path, words: impl IntoIterator<Item = &'a str>) -> Command {
         let mut command = self.thread(words);
         command.env("THREAD_DIR", thread);
@@ -48,7 +48,7 @@ impl Place {
         self.in_thread(thread, words)
     }
 
-    /// A new thread of so many events.
+    /// Makes a thread with this many events.
     pub fn new_thread(&self, events: u32) -> PathBuf {
         let path = self.path("thread");
         run(self.thread(["init"]).arg(&path));
@@ -66,7 +66,7 @@ impl Place {
         command
     }
 
-    /// A file of so many events of about 200 bytes as NDJSON.
+    /// Writes an NDJSON file of `count` events of about 200 bytes each.
     pub fn events(&self, count: u32) -> PathBuf {
         let path = self.path("events.ndjson");
         let mut file = BufWriter::new(File::create(&path).expect("a file for events"));
@@ -82,7 +82,7 @@ impl Place {
         path
     }
 
-    /// The same events as the rows of the table.
+    /// Writes a CSV file with the table rows of the same events.
     pub fn rows(&self, count: u32) -> PathBuf {
         let path = self.path("events.csv");
         let mut file = BufWriter::new(File::create(&path).expect("a file for rows"));

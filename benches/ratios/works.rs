@@ -1,4 +1,4 @@
-//! The kinds of work that are measured.
+//! The benchmarks.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -114,7 +114,7 @@ fn batch(plan: &Plan, place: &Place) {
     }
 }
 
-/// How long sqlite3 takes to import these rows into a database of the same schema.
+/// Time that sqlite3 takes to import these rows into a database of the same schema.
 fn import(place: &Place, rows: &Path) -> Duration {
     let sqlite = Sqlite::new(place);
     let run = run(&mut sqlite.import(rows));
@@ -165,7 +165,7 @@ fn consumers(plan: &Plan, place: &Place) {
             let filter = format!("type = 'message' AND content LIKE '%nobody says {number}%'");
             subscribe(place, &thread, &format!("c{number}"), &filter);
         }
-        // What was looked through once is remembered, by whoever does it.
+        // Stores the scan watermarks, so that the measured commands need not scan the events.
         run(&mut place.in_thread(&thread, ["info"]));
         thread
     };
@@ -179,7 +179,7 @@ fn consumers(plan: &Plan, place: &Place) {
     for (name, words) in commands {
         let once = |thread: &Path| run(&mut place.in_thread(thread, words.iter().copied())).wall;
         let pairs = Pairs::measure(plan.pick(10, 40), || once(&large), || once(&small));
-        // info counts all events, which takes as long as there are many.
+        // `info` counts all events, so its time grows with their number.
         let goal = (name != "info").then_some(1.05);
         row(&format!("{name} with 100 idle filters, {large_name}, 2,000"), &pairs, goal);
     }
@@ -223,35 +223,35 @@ fn growth(plan: &Plan, place: &Place) {
 fn wake(plan: &Plan, place: &Place) {
     let fifo = place.path("fifo");
     run(Command::new("mkfifo").arg(&fifo));
-    // Open for both, so that neither end ever waits for the other.
-    let mut bell = OpenOptions::new().read(true).write(true).open(&fifo).expect("the fifo opens");
-    let ring = format!("echo >'{}'", fifo.display());
+    // Opened for reading and writing, so that neither end blocks on open.
+    let mut pipe = OpenOptions::new().read(true).write(true).open(&fifo).expect("the fifo opens");
+    let handler = format!("echo >'{}'", fifo.display());
     let (woken, plain) = (place.new_thread(0), place.new_thread(0));
-    let words = ["subscribe", "--consumer", "c", "--deliver", "stdin", "--handler", &ring];
+    let words = ["subscribe", "--consumer", "c", "--deliver", "stdin", "--handler", &handler];
     run(&mut place.in_thread(&woken, words));
-    let mut hear = |began: Instant| {
-        bell.read_exact(&mut [0]).expect("the fifo is read");
+    let mut wait_for_byte = |began: Instant| {
+        pipe.read_exact(&mut [0]).expect("the fifo is read");
         began.elapsed()
     };
     let mut pairs = (Vec::new(), Vec::new());
     for _ in 0..plan.pick(50, 200) {
         let began = Instant::now();
         let child = place.push(&woken).spawn().expect("push starts");
-        pairs.0.push(hear(began));
+        pairs.0.push(wait_for_byte(began));
         reap(child).expect("push ends");
         wait_until_idle(place, &woken);
         let began = Instant::now();
         run(&mut place.push(&plain));
-        let sh = Command::new("sh").args(["-c", &ring]).spawn().expect("sh starts");
-        pairs.1.push(hear(began));
+        let sh = Command::new("sh").args(["-c", &handler]).spawn().expect("sh starts");
+        pairs.1.push(wait_for_byte(began));
         reap(sh).expect("sh ends");
     }
     let pairs = Pairs::of(pairs.0, pairs.1);
     row("push to its handler's first act, push and sh -c", &pairs, Some(1.8));
 }
 
-/// What it costs a push to start the process that looks after a notifier: pushes through a notifier that
-/// says yes, before each of which there is none, and while there is one.
+/// What starting the watchdog of a notifier adds to a push: pushes through a notifier that exits 0, with no
+/// watchdog running, against the same while one is running.
 fn watchdog(plan: &Plan, place: &Place) {
     let notifier = place.path("yes-notifier");
     fs::write(&notifier, "#!/bin/sh\nexit 0\n").expect("the notifier is written");
@@ -262,12 +262,13 @@ fn watchdog(plan: &Plan, place: &Place) {
         push.env("THREAD_NOTIFIER", &notifier);
         push
     };
-    // As the watchdog holds it.
+    // Held by a running watchdog.
     let lock = OpenOptions::new().create(true).truncate(false).write(true).open(busy.join("run/_wake.lock"));
     let lock = lock.expect("the lock opens");
     lock.try_lock().expect("nobody holds it");
     let (mut first, mut next) = (through(&thread), through(&busy));
-    // By then the one before has waited its second and is gone; and whoever has slept begins slowly.
+    // A round has two pauses, so that the previous watchdog, which runs for a second, has exited. Both sides
+    // pause, because a process starts more slowly after one.
     let after_a_while = |push: &mut Command| {
         std::thread::sleep(Duration::from_millis(650));
         run(push).wall
@@ -305,25 +306,26 @@ fn crowd(plan: &Plan, place: &Place) {
     figure("longest of these pushes to the median", format!("{:.1}", longest / median), "20");
 }
 
-/// Eight processes at a time, one after another in each of eight lines; how long all took.
+/// Runs eight sequences of `each` commands in parallel. Returns the total time, and adds that of each command
+/// to `waits`, in seconds.
 fn together(each: usize, waits: &mut Vec<f64>, command: impl Fn() -> Command) -> Duration {
     let began = Instant::now();
-    let mut lines: Vec<Vec<Command>> = (0..8).map(|_| (0..each).map(|_| command()).collect()).collect();
+    let mut sequences: Vec<Vec<Command>> = (0..8).map(|_| (0..each).map(|_| command()).collect()).collect();
     std::thread::scope(|scope| {
-        let lines: Vec<_> = lines
+        let threads: Vec<_> = sequences
             .iter_mut()
-            .map(|line| {
-                scope.spawn(|| line.iter_mut().map(|c| run(c).wall.as_secs_f64()).collect::<Vec<_>>())
+            .map(|sequence| {
+                scope.spawn(|| sequence.iter_mut().map(|c| run(c).wall.as_secs_f64()).collect::<Vec<_>>())
             })
             .collect();
-        for line in lines {
-            waits.extend(line.join().expect("a line of processes ends"));
+        for thread in threads {
+            waits.extend(thread.join().expect("a sequence of commands ends"));
         }
     });
     began.elapsed()
 }
 
-/// A push while a hundred processes follow the thread, and one while nobody does.
+/// A push while a hundred processes follow the thread, against one without followers.
 fn followers(plan: &Plan, place: &Place) {
     let (watched, plain) = (place.new_thread(0), place.new_thread(0));
     let mut followers: Vec<_> = (0..100)
@@ -346,7 +348,7 @@ fn followers(plan: &Plan, place: &Place) {
     }
 }
 
-/// The push after a large batch, with new filters that match nothing of it.
+/// The push after a large batch, with new filters that match none of its events.
 fn backlog(plan: &Plan, place: &Place) {
     let (size, name) = plan.pick((200_000, "200,000"), (1_000_000, "1,000,000"));
     let thread = place.new_thread(size);
@@ -354,7 +356,7 @@ fn backlog(plan: &Plan, place: &Place) {
         let filter = format!("type = 'message' AND content LIKE '%nobody says {number}%'");
         subscribe(place, &thread, &format!("c{number}"), &filter);
     }
-    // Otherwise the first push waits until the disk has taken in the log of the batch, with or without filters.
+    // Otherwise the first push waits until the batch's log is on disk, with or without filters.
     let log = File::open(thread.join("events.jsonl")).expect("there is a log");
     log.sync_all().expect("the log is synced");
     let times: Vec<f64> =
