@@ -1,6 +1,6 @@
-//! The command line: one module per command, each with its options, its help and what it does.
+//! The command line: one module per command, each with its options, help and behaviour.
 //!
-//! This file owns the top level: which command is meant, its help, and what they share in the end.
+//! This file owns the top level: choosing the command, its help, and the output that several commands share.
 
 mod error;
 mod output;
@@ -101,7 +101,7 @@ Exit codes:
 
 If you are an agent and new to this, read `thread guide`.";
 
-/// What `thread` alone prints.
+/// Printed by `thread` without arguments.
 const ORIENTATION: &str = "\
 thread keeps durable event queues for agents: each is a directory, and there is no daemon.
 
@@ -116,7 +116,7 @@ Next: `thread --help` lists all commands; `thread guide` is for agents.
 
 ";
 
-/// Lists the commands, each by its type and its module, which has its name.
+/// Lists the commands, each by its type and the module named after the command.
 macro_rules! commands {
     ($($(#[$attribute:meta])* $kind:ident in $name:ident,)*) => {
         #[derive(Subcommand)]
@@ -131,8 +131,8 @@ macro_rules! commands {
                 }
             }
 
-            /// The description of the command of that name.
-            fn described(name: &str) -> Option<clap::Command> {
+            /// The clap description of the command `name`; `None` if there is no such command.
+            fn description_of(name: &str) -> Option<clap::Command> {
                 match name {
                     $(stringify!($name) => Some($name::$kind::augment_args(clap::Command::new(stringify!($name)))),)*
                     _ => None,
@@ -174,11 +174,11 @@ commands! {
     Guide in guide,
 }
 
-/// Runs the program with these arguments, the program's name first.
+/// Runs the program with these arguments, including the program's name.
 pub fn main(args: Vec<OsString>) -> ExitCode {
-    signals::begin();
+    signals::init();
     let as_json = asks_for_json(&args);
-    match caught(|| run(args, as_json)) {
+    match catch_panic(|| run(args, as_json)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             let code = match signals::code_once_stored() {
@@ -198,7 +198,7 @@ fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
     if background::is_internal(&args) {
         return background::run(&args);
     }
-    if completions::is_asked(&args) {
+    if completions::is_request(&args) {
         return completions::print_consumers(&args[2].to_string_lossy());
     }
     if let [_, only] = &args[..]
@@ -231,8 +231,7 @@ fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
     error::usage_error(&error, &named_command(&args))
 }
 
-/// The help that was asked for, with the programs beside this one. Looking for them takes time, so it is
-/// done only for help.
+/// The requested help, including the external commands. Finding those takes time, so only help does it.
 fn help(args: &[OsString]) -> Option<clap::Error> {
     let programs = external::listed();
     let long = format!("{programs}{EXAMPLE}\n\n{REFERENCE}");
@@ -240,7 +239,7 @@ fn help(args: &[OsString]) -> Option<clap::Error> {
     command.try_get_matches_from(args).err()
 }
 
-/// The command that these words name, as far as they name one: `thread dead list`.
+/// The longest known command that the arguments name, for instance `thread dead list`.
 fn named_command(args: &[OsString]) -> String {
     let mut command = Cli::command();
     command.build();
@@ -252,16 +251,16 @@ fn named_command(args: &[OsString]) -> String {
     command.get_bin_name().unwrap_or("thread").to_owned()
 }
 
-/// Parses a command line by the description of its own command alone. To describe all of them takes a
-/// good part of the time that a push does, and is only of use for help and for mistakes.
+/// Parses a command line with only its own command described; `None` if that fails. Describing all
+/// commands takes a good part of the time of a push, and only help and error messages need it.
 fn parse_alone(args: &[OsString]) -> Option<(Command, Globals)> {
-    let command = Command::described(args.get(1)?.to_str()?)?;
+    let command = Command::description_of(args.get(1)?.to_str()?)?;
     let program = Globals::augment_args(clap::Command::new("thread")).subcommand(command);
     let matches = program.try_get_matches_from(args).ok()?;
     Some((Command::from_arg_matches(&matches).ok()?, Globals::from_arg_matches(&matches).ok()?))
 }
 
-/// Prints which program this is.
+/// Prints the version.
 fn version(as_json: bool) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     match as_json {
@@ -270,31 +269,30 @@ fn version(as_json: bool) -> Result<()> {
     }
 }
 
-/// What the first panic said, and where it was.
+/// Message and location of the first panic.
 static PANIC: OnceLock<String> = OnceLock::new();
 
-/// Does `work`. A panic in it is a failure like any other: it must not look like success or spill a
-/// backtrace into somebody's pipe.
-fn caught(work: impl FnOnce() -> Result<()>) -> Result<()> {
+/// Runs `work` and turns a panic into a failure, which must not look like success or print a backtrace
+/// into a pipe.
+fn catch_panic(work: impl FnOnce() -> Result<()>) -> Result<()> {
     panic::set_hook(Box::new(|about| {
         let place = about.location().map(|at| format!(" ({at})")).unwrap_or_default();
         PANIC.set(format!("{}{place}", about.payload_as_str().unwrap_or("no message"))).ok();
     }));
     panic::catch_unwind(panic::AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        let said = PANIC.get().map_or("", String::as_str);
-        failed(format_args!("a bug in thread: {said}"), "please report it")
+        let message = PANIC.get().map_or("", String::as_str);
+        failed(format_args!("a bug in thread: {message}"), "please report it")
     })
 }
 
-/// Whether errors are to be printed as JSON. Known before the arguments are parsed, because that may
-/// fail.
+/// Whether to print errors as JSON. Decided before the arguments are parsed, because parsing may fail.
 fn asks_for_json(args: &[OsString]) -> bool {
     let options: Vec<&OsString> = args.iter().take_while(|arg| *arg != "--").collect();
     options.iter().any(|arg| *arg == "--json" || *arg == "--format=json")
         || options.windows(2).any(|pair| pair[0] == "--format" && pair[1] == "json")
 }
 
-/// Warns when a cursor was asked to go past the newest event.
+/// Warns if the requested position was past the newest event.
 fn warn_if_clamped(moved: Moved, asked: i64) {
     if let Moved::Clamped(newest) = moved {
         output::warn(format_args!(
@@ -303,7 +301,7 @@ fn warn_if_clamped(moved: Moved, asked: i64) {
     }
 }
 
-/// Wakes a consumer after something was changed for it. The change stands: trouble here is a warning.
+/// Wakes a consumer after a change that concerns it. The change is stored, so a failure here is a warning.
 fn wake_consumer(queue: &mut Queue, consumer: &ConsumerId) {
     signals::defer();
     if let Err(e) = run::wake::wake_consumer(queue, &environment::launcher(), consumer) {
@@ -312,13 +310,13 @@ fn wake_consumer(queue: &mut Queue, consumer: &ConsumerId) {
     }
 }
 
-/// Prints which consumer was changed.
+/// Prints the name of the changed consumer.
 fn print_consumer(consumer: &ConsumerId, globals: &Globals) -> Result<()> {
     let name = consumer.as_str();
     globals.print(output::plain(name), json!({ "consumer_id": name }))
 }
 
-/// Prints where a cursor is now.
+/// Prints a cursor's new position.
 fn print_cursor(consumer: &ConsumerId, at: i64, globals: &Globals) -> Result<()> {
     globals.print(at, json!({ "consumer_id": consumer.as_str(), "last_acked_id": at }))
 }
@@ -333,8 +331,8 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_tells_its_place() {
-        let failure = caught(|| panic!("of {}", "some kind")).unwrap_err();
+    fn a_panic_reports_its_location() {
+        let failure = catch_panic(|| panic!("of {}", "some kind")).unwrap_err();
         drop(panic::take_hook());
         assert!(failure.what.starts_with("a bug in thread: of some kind (src/cli.rs:"), "{failure}");
     }

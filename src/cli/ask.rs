@@ -1,7 +1,7 @@
 //! `thread ask`: pushing a question and waiting for its answer.
 //!
-//! The wait reads on from the question's own id, so an answer that comes before it begins is found. The
-//! question stays stored whatever happens to the process that asked.
+//! The wait reads from the question's own id on, so it also finds an answer stored before the wait began.
+//! The question stays stored whatever happens to the asking process.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -44,8 +44,8 @@ impl Ask {
         let path = globals.path()?;
         let question = self.event.into_event(None)?;
         let mut queue = Queue::open(path)?;
-        // Exit 0 would say that there is an answer.
-        let stored = push::store(&mut queue, &question, |_| signals::stored(3, format_args!("")))?;
+        // Exit 3 if this process is cut short: exit 0 would mean that there is an answer.
+        let stored = push::store(&mut queue, &question, |_| signals::set_stored(3, format_args!("")))?;
         let id = stored.0.id;
         signals::allow();
         let deadline = Instant::now() + self.timeout;
@@ -53,7 +53,7 @@ impl Ask {
         if answer.kind == Type::Record.as_str()
             && let Some(ending) = &answer.subtype
         {
-            // Not exit 1: that would say that the question is not stored.
+            // Not exit 1, which would mean that the question is not stored.
             return timed_out(
                 format_args!("event {id} was not answered ({ending}): {}", output::plain(&answer.content)),
                 "the question stays stored; to ask again, use another key",
@@ -65,20 +65,21 @@ impl Ask {
             return output::bytes(&line).map(drop);
         }
         let end = if answer.content.ends_with('\n') { "" } else { "\n" };
-        output::Foreign::to_stdout().print(format!("{}{end}", answer.content).as_bytes()).map(drop)
+        output::UntrustedOutput::to_stdout().print(format!("{}{end}", answer.content).as_bytes()).map(drop)
     }
 }
 
-/// The answer to the event `id`, or the record that there will be none; `None` if nobody reads it any more.
+/// Returns the answer to the event `id`, or the record that there will be none; `None` if the reader of
+/// stdout is gone.
 fn wait_for_answer(queue: &mut Queue, id: i64, deadline: Instant) -> Result<Option<Event>> {
     let about_it = format!("metadata ->> 'reply_to' IN ({id}, '{id}')");
-    // What an agent records when it gives up for good, or was told to stop.
+    // The record of an agent that gave up for good.
     let given_up = "subtype = 'error' AND json_valid(content) AND content ->> 'retryable' = 0";
     let filter = format!(
         "(type = 'message' OR subtype IS NULL OR subtype = 'cancelled' OR {given_up}) AND {about_it}"
     );
     let filter = Filter::new(&filter, Scope::Reading)?;
-    // Begun before the first look, so that nothing falls between the two.
+    // Created before the first read, so that no commit between the read and the wait is missed.
     let watcher = queue.watcher();
     let mut selection = Selection { after: id, limit: None, filter };
     loop {

@@ -1,5 +1,5 @@
-//! The commands that this program starts itself as, in the background. They have a parser of their
-//! own, so that no help, manual, completion or suggestion knows of them.
+//! Internal commands, with which this program starts itself in the background. They have a parser of their
+//! own, so that they appear in no help, manual, completion or suggestion.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use clap::Parser;
 use signal_hook::consts::SIGTERM;
 
 use super::error::{Result, usage_error};
-use super::{caught, environment, signals};
+use super::{catch_panic, environment, signals};
 use crate::files::Files;
 use crate::files::log::log;
 use crate::model::subscription::ConsumerId;
@@ -24,15 +24,15 @@ struct Background {
     thread: PathBuf,
     #[arg(long)]
     lock_fd: i32,
-    /// Whose supervisor this is.
+    /// The consumer to supervise.
     #[arg(long, required_if_eq("command", SUPERVISE), allow_hyphen_values = true)]
     consumer: Option<String>,
-    /// How long to wait before waking.
+    /// Delay before waking, in milliseconds.
     #[arg(long, default_value_t = 0)]
     delay_ms: u64,
 }
 
-/// Whether the first word is one of these commands.
+/// Whether the first argument is an internal command.
 pub fn is_internal(args: &[OsString]) -> bool {
     args.get(1).is_some_and(|word| word == SUPERVISE || word == WAKE)
 }
@@ -41,11 +41,11 @@ pub fn run(args: &[OsString]) -> Result<()> {
     let Background { command, thread, lock_fd, consumer, delay_ms } =
         Background::try_parse_from(args).or_else(|e| usage_error(&e, "thread"))?;
     let files = Files::open(&thread).ok();
-    let done = caught(|| match consumer {
+    let done = catch_panic(|| match consumer {
         Some(consumer) => {
-            let shutdown = signals::as_requests(&[SIGTERM])?;
+            let shutdown = signals::as_shutdown_requests(&[SIGTERM])?;
             let consumer = ConsumerId::stored(consumer);
-            // SAFETY: this process owns what was passed on to it.
+            // SAFETY: the parent passed this descriptor on, and nothing else in this process uses it.
             Ok(unsafe { supervisor::supervise(&thread, &consumer, lock_fd, &shutdown) }?)
         }
         None => {
@@ -54,7 +54,7 @@ pub fn run(args: &[OsString]) -> Result<()> {
             Ok(unsafe { wake::in_background(&thread, &launcher, delay, lock_fd) }?)
         }
     });
-    // Nobody reads what these print. Nothing may be written where a thread was.
+    // Nobody reads stderr here, so the failure goes to the log; but not if the thread was moved or removed.
     if let Err(failure) = &done
         && let Some(files) = files.filter(Files::still_there)
     {

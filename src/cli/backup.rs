@@ -66,7 +66,7 @@ impl Backup {
             }
             output::line(output::plain(&path))
         };
-        // On exit 1 there is no backup.
+        // Not a failure: exit 1 means that there is no backup.
         if let Err(failure) = printed {
             output::warn(format_args!("{failure}; the backup is complete"));
         }

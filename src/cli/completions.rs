@@ -1,5 +1,5 @@
-//! `thread completions`: scripts by which shells complete command lines, and the consumers' names, which
-//! those scripts ask for.
+//! `thread completions`: completion scripts for shells, and the internal command with which they list
+//! consumers.
 
 use std::ffi::OsString;
 
@@ -30,12 +30,13 @@ pub struct Completions {
 
 impl Completions {
     pub fn run(self, _: &Globals) -> Result<()> {
-        // Hidden options would be completed too, so they are left out.
+        // clap_complete offers hidden options too, so they are removed.
         let globals = Globals::augment_args(clap::Command::new("thread"));
         let shown = globals.get_arguments().filter(|arg| !arg.is_hide_set()).cloned();
         let program = clap::Command::new("thread").version(env!("CARGO_PKG_VERSION")).args(shown);
         let mut program = Command::augment_subcommands(program);
-        // In a batch whose lines all have a type any other is accepted, but not offered.
+        // The parser accepts any type, because --type is unused if all lines of a batch have one; only valid
+        // types are offered.
         for name in ["push", "ask", "reply"] {
             program = program.mut_subcommand(name, |one| {
                 one.mut_arg("kind", |kind| kind.value_parser(["message", "record"]))
@@ -48,7 +49,7 @@ impl Completions {
     }
 }
 
-/// The script, with the consumers' names wherever one is to be given.
+/// The script, extended to complete consumer names.
 fn with_consumers(shell: Shell, script: &str) -> String {
     match shell {
         Shell::Bash => script.to_owned() + include_str!("completions/consumers.bash"),
@@ -72,47 +73,47 @@ fn with_consumers(shell: Shell, script: &str) -> String {
     }
 }
 
-/// The command by which those scripts ask.
+/// The internal command that the scripts run.
 const CONSUMERS: &str = "_consumers";
 
-/// Whether a script asks.
-pub fn is_asked(args: &[OsString]) -> bool {
+/// Whether these arguments are that command.
+pub fn is_request(args: &[OsString]) -> bool {
     args.len() == 3 && args[1] == CONSUMERS
 }
 
-/// Prints the consumers whose names begin as the last word of a command line does, up to the cursor. Fails
-/// where no consumer is to be named.
+/// Prints the consumers whose names start with the last word of `line`, a command line up to the cursor.
+/// Fails if no consumer name is expected there.
 pub fn print_consumers(line: &str) -> Result<()> {
-    let Some((globals, begun)) = consumer_begun(line) else {
-        return failed("no consumer is to be named there", "complete something else");
+    let Some((globals, prefix)) = consumer_prefix(line) else {
+        return failed("no consumer name is expected here", "complete something else");
     };
     globals.enter()?;
     let mut queue = globals.open()?;
     let mut consumers = queue.store().subscriptions()?;
-    // Names that only another program takes would not survive the shell.
-    let is_meant = |name: &str| name.starts_with(&begun) && ConsumerId::new(name).is_ok();
-    consumers.retain(|one| is_meant(one.consumer.as_str()));
+    // Names that only another program can have stored may contain characters special to the shell.
+    let matches = |name: &str| name.starts_with(&prefix) && ConsumerId::new(name).is_ok();
+    consumers.retain(|one| matches(one.consumer.as_str()));
     consumers.iter().try_for_each(|one| output::line(&one.consumer))
 }
 
-/// What of a consumer's name ends the line, if one does. Parses the line with another word in place of
-/// the one that is being written, and looks where that went.
-fn consumer_begun(line: &str) -> Option<(Globals, String)> {
-    const HERE: &str = "\0";
+/// The prefix of a consumer's name at the end of the line; `None` if no consumer is expected there. Parses
+/// the line with a placeholder as its last word, and checks which argument got the placeholder.
+fn consumer_prefix(line: &str) -> Option<(Globals, String)> {
+    const PLACEHOLDER: &str = "\0";
     let mut words =
         shlex::split(line).unwrap_or_else(|| line.split_whitespace().map(str::to_owned).collect());
-    let begun = if line.ends_with(char::is_whitespace) { String::new() } else { words.pop()? };
+    let prefix = if line.ends_with(char::is_whitespace) { String::new() } else { words.pop()? };
     let program = words.iter().position(|word| word == "thread" || word.ends_with("/thread"))?;
-    if begun.starts_with('-') {
+    if prefix.starts_with('-') {
         return None;
     }
-    words.push(HERE.to_owned());
+    words.push(PLACEHOLDER.to_owned());
     let parsed = Cli::command().ignore_errors(true).try_get_matches_from(&words[program..]).ok()?;
     let mut command = &parsed;
     while let Some((_, inner)) = command.subcommand() {
         command = inner;
     }
     let given = |id| command.try_get_one::<String>(id).ok().flatten();
-    let place = given("consumer").or_else(|| given("word"))?;
-    (place == HERE).then(|| Some((Globals::from_arg_matches(&parsed).ok()?, begun)))?
+    let consumer = given("consumer").or_else(|| given("word"))?;
+    (consumer == PLACEHOLDER).then(|| Some((Globals::from_arg_matches(&parsed).ok()?, prefix)))?
 }

@@ -1,4 +1,4 @@
-//! Naming a consumer, and what may stand after its name.
+//! The consumer argument, and values that may follow it.
 
 use std::ffi::OsString;
 
@@ -8,7 +8,7 @@ use super::environment;
 use super::error::{Result, usage};
 use crate::model::subscription::ConsumerId;
 
-/// Names the consumer.
+/// The consumer, as an argument or an option.
 #[derive(Args)]
 pub struct ConsumerArg {
     /// The consumer [default: $THREAD_CONSUMER]
@@ -19,7 +19,7 @@ pub struct ConsumerArg {
     consumer: Option<String>,
 }
 
-/// What is given as an argument or by an option, `what` as in "event id".
+/// A value given as an argument or with an option, but not both. `what` names it in errors: "event id".
 pub fn one_of<T>(what: &str, word: Option<T>, option: &str, given: Option<T>) -> Result<Option<T>> {
     if word.is_some() && given.is_some() {
         return usage(
@@ -30,7 +30,7 @@ pub fn one_of<T>(what: &str, word: Option<T>, option: &str, given: Option<T>) ->
     Ok(word.or(given))
 }
 
-/// Such a thing must be given, and is not.
+/// Fails because a required value was not given.
 pub fn missing<T>(what: &str, option: &str) -> Result<T> {
     usage(
         format_args!("no {what} given"),
@@ -39,7 +39,7 @@ pub fn missing<T>(what: &str, option: &str) -> Result<T> {
 }
 
 impl ConsumerArg {
-    /// The name given by an argument, `--consumer` or `THREAD_CONSUMER`, if any.
+    /// The name given by the argument, `--consumer` or `THREAD_CONSUMER`; `None` if none is.
     pub fn name(&self) -> Result<Option<String>> {
         let named = one_of("consumer", self.word.clone(), "--consumer", self.consumer.clone())?;
         let name = named.map(OsString::from).or_else(|| environment::variable("THREAD_CONSUMER"));
@@ -55,18 +55,18 @@ impl ConsumerArg {
         self.name()?.map_or_else(missing, Ok)
     }
 
-    /// A consumer that is expected to exist: any name that may be in the table.
+    /// A consumer that should exist: any name that another program may have stored is accepted.
     pub fn existing(&self) -> Result<ConsumerId> {
         self.required().map(ConsumerId::stored)
     }
 
-    /// The only argument, if `--consumer` gives the consumer, so that the argument is something else.
+    /// Takes the first argument if `--consumer` names the consumer, so that the argument is another value.
     pub fn spare_word(&mut self) -> Option<String> {
         self.consumer.as_ref().and(self.word.take())
     }
 
-    /// What stands after the consumer's name, or is given by its option. A single argument is that
-    /// value, not the consumer, if `--consumer` or `THREAD_CONSUMER` gives the consumer.
+    /// The value after the consumer's name, or of its option. A single argument is that value, not the
+    /// consumer, if `--consumer` or `THREAD_CONSUMER` names the consumer.
     pub fn value<T>(
         &mut self,
         what: &str,

@@ -1,4 +1,4 @@
-//! `thread dead`: events that a consumer's handler failed on until it was out of attempts.
+//! `thread dead`: events that a handler failed on until no attempts were left.
 
 use std::ops::ControlFlow;
 
@@ -77,7 +77,7 @@ impl Dead {
 
 impl Which {
     fn list(mut self, globals: &Globals) -> Result<()> {
-        // A single argument is the consumer here: the list is not of one event.
+        // A single argument is the consumer here, not an event id.
         let event = if self.id.is_some() { self.event()? } else { self.event_id };
         let consumer = self.consumer.name()?.map(ConsumerId::stored);
         let mut queue = globals.open()?;
@@ -98,7 +98,7 @@ impl Which {
         let (mut queue, consumer, event) = self.open(globals)?;
         for letter in dead_letters(&mut queue, Some(&consumer), event)? {
             let id = letter.event_id;
-            // Stays empty if the event is gone.
+            // Stays empty if the event was deleted.
             let mut line = Vec::new();
             queue.store().read(id.saturating_sub(1), id, 1, &mut |row| {
                 row.write_line(&mut line);
@@ -112,19 +112,19 @@ impl Which {
     }
 
     fn retry(self, globals: &Globals) -> Result<()> {
-        let can_be_given = |one: &Subscription| one.options.deliver == Deliver::Stdin;
+        let can_retry = |one: &Subscription| one.options.deliver == Deliver::Stdin;
         if self.all && self.consumer.name()?.is_none() {
             let mut queue = globals.open()?;
             let mut total = 0;
             for one in queue.store().subscriptions()? {
-                if one.dead > 0 && can_be_given(&one) {
+                if one.dead > 0 && can_retry(&one) {
                     total += retry(&mut queue, &one.consumer, None)?;
                 }
             }
             return print_count(None, total, globals);
         }
         let (mut queue, consumer, event) = self.open(globals)?;
-        if !can_be_given(&queue.subscription(&consumer)?) {
+        if !can_retry(&queue.subscription(&consumer)?) {
             return failed(
                 format_args!(
                     "the consumer '{consumer}' pops for itself, so nothing can be delivered to it again"
@@ -144,7 +144,7 @@ impl Which {
         print_count(Some(&consumer), count, globals)
     }
 
-    /// Opens the thread for a command on one event of a consumer or, with `None`, on all its dead letters.
+    /// Opens the thread for a command on one dead letter of a consumer or, if the id is `None`, on all.
     fn open(mut self, globals: &Globals) -> Result<(Queue, ConsumerId, Option<i64>)> {
         let event = self.event()?;
         if event.is_none() && !self.all {
@@ -156,7 +156,7 @@ impl Which {
         Ok((queue, consumer, event))
     }
 
-    /// The event that is given, if any.
+    /// The given event id, if any.
     fn event(&mut self) -> Result<Option<i64>> {
         match (self.all, self.id.take()) {
             (true, Some(_)) => usage("both --all and an event id are given", "give one of them"),
@@ -166,7 +166,7 @@ impl Which {
     }
 }
 
-/// The dead letters of one consumer or of all, for one event or for all.
+/// The dead letters of `consumer`, or of all consumers; only that of `event`, if given.
 fn dead_letters(
     queue: &mut Queue,
     consumer: Option<&ConsumerId>,
@@ -180,7 +180,7 @@ fn dead_letters(
     }
 }
 
-/// Has dead letters delivered again. Returns how many.
+/// Marks dead letters for another delivery, and wakes the consumer. Returns how many there are.
 fn retry(queue: &mut Queue, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
     let count = queue.store().retry_dead_letters(consumer, event)?;
     record(queue, consumer, "retry", event, count)?;
@@ -188,7 +188,7 @@ fn retry(queue: &mut Queue, consumer: &ConsumerId, event: Option<i64>) -> Result
     Ok(count)
 }
 
-/// Logs how many dead letters were changed. Fails if the one that was meant is none.
+/// Logs how many dead letters were changed. Fails if `event` is not a dead letter.
 fn record(queue: &Queue, consumer: &ConsumerId, what: &str, event: Option<i64>, count: usize) -> Result<()> {
     if let (Some(id), 0) = (event, count) {
         return no_such_letter(Some(consumer), id);

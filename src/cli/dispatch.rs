@@ -1,4 +1,4 @@
-//! `thread dispatch`: starting the consumers that have something pending, once or from now on.
+//! `thread dispatch`: starting the consumers that have something pending, once or continuously.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -49,7 +49,7 @@ pub struct Dispatch {
 impl Dispatch {
     pub fn run(self, globals: &Globals) -> Result<()> {
         if self.follow {
-            return self.stay(globals);
+            return self.run_worker(globals);
         }
         let mut queue = globals.open()?;
         signals::defer();
@@ -69,8 +69,8 @@ impl Dispatch {
         output::line(json!({ "consumers": consumers }))
     }
 
-    /// The life of a worker.
-    fn stay(self, globals: &Globals) -> Result<()> {
+    /// Runs as a worker until a signal ends it.
+    fn run_worker(self, globals: &Globals) -> Result<()> {
         let mut scope = Scope { threads: globals.thread.clone(), roots: self.root };
         if scope.threads.is_empty() && scope.roots.is_empty() {
             scope.threads.push(globals.path()?);
@@ -81,7 +81,7 @@ impl Dispatch {
                 "name it by --thread, or give --root the directory that it is in",
             );
         }
-        let shutdown = signals::as_requests(&[SIGTERM, SIGINT, SIGHUP])?;
+        let shutdown = signals::as_shutdown_requests(&[SIGTERM, SIGINT, SIGHUP])?;
         follow(&scope, &environment::launcher(), &shutdown, self.grace, &mut |news| match news {
             News::Ready => notify("READY=1"),
             News::Stopping => notify("STOPPING=1"),
@@ -96,10 +96,10 @@ impl Dispatch {
     }
 }
 
-/// The variable that names a service manager's socket.
+/// The environment variable with the path of the service manager's socket.
 const SOCKET: &str = "NOTIFY_SOCKET";
 
-/// Tells a service manager how the worker is doing, such as `READY=1`, as sd_notify(3) does.
+/// Sends the worker's state, such as `READY=1`, to the service manager, as sd_notify(3) does.
 fn notify(state: &str) {
     let Some(name) = environment::variable(SOCKET) else { return };
     let address = match name.as_bytes() {

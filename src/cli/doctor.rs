@@ -1,4 +1,4 @@
-//! `thread doctor`: telling what was found, and the exit code that follows.
+//! `thread doctor`: printing the findings, and the exit code.
 
 use clap::Args;
 use serde_json::json;

@@ -1,6 +1,6 @@
-//! What a user is told when something fails: what, how to fix it, and an exit code.
+//! Errors as users see them: what failed, how to fix it, and an exit code.
 //!
-//! This is the one place where the library's errors are turned into advice.
+//! This is the only place that turns the library's errors into advice.
 
 use std::fmt;
 
@@ -40,7 +40,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Adds how to fix it to any error, at the call that knows.
+/// Adds a hint to any error, at the call site that knows the fix.
 pub trait WithHint<T> {
     /// Fails with exit code 1 as `<what>: <cause> - <hint>`.
     fn with_hint(self, what: impl fmt::Display, hint: impl fmt::Display) -> Result<T>;
@@ -63,7 +63,7 @@ impl<E: Into<Error>> From<E> for Failure {
     }
 }
 
-/// How to fix it.
+/// How to fix an error of the library.
 pub fn hint(error: &Error) -> String {
     match error {
         Error::NotAThread(path) => {
@@ -123,12 +123,12 @@ pub fn hint(error: &Error) -> String {
     .to_owned()
 }
 
-/// The parser's complaint in this program's form. `command` is what was asked for, as far as it could
-/// be told: `thread dead list`.
+/// An error of the argument parser in this program's form. `command` is the command as far as it was
+/// recognized, for instance `thread dead list`.
 pub fn usage_error<T>(error: &clap::Error, command: &str) -> Result<T> {
     use clap::error::{ContextKind, ContextValue};
     let rendered = error.render().to_string();
-    // The first paragraph says what is wrong, sometimes with a list below it.
+    // The first paragraph is the error, sometimes followed by a list.
     let what: Vec<&str> = rendered.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
     let what = what.join(" ");
     let what = what.strip_prefix("error: ").unwrap_or(&what);

@@ -1,4 +1,4 @@
-//! The options that make one event: who sends it, of what kind, its content and what stands beside it.
+//! The options that describe one event: source, type, content and metadata.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,7 +11,7 @@ use super::error::{Result, WithHint, failed, usage};
 use super::{environment, output};
 use crate::model::event::{NewEvent, Type};
 
-/// The largest content, in bytes: no larger row fits the database.
+/// The largest content, in bytes: SQLite allows no larger row.
 const MAX_CONTENT: u64 = 999_000_000;
 
 #[derive(Args)]
@@ -48,9 +48,9 @@ pub struct EventArgs {
 }
 
 impl EventArgs {
-    /// The one event that the options and the content make. `reply_to` is the event that it answers.
+    /// The event that the options and the content describe. `reply_to` is the id of the event it answers.
     pub fn into_event(self, reply_to: Option<i64>) -> Result<NewEvent<'static>> {
-        // What may be wrong with the options, before stdin is read.
+        // First, so that invalid options fail before stdin is read.
         let event = self.without_content()?;
         let mut event = NewEvent { content: self.content()?.into(), ..event };
         if let Some(id) = reply_to {
@@ -62,7 +62,7 @@ impl EventArgs {
         Ok(event)
     }
 
-    /// An event as the options describe it, but for its content and its key.
+    /// The event that the options describe, without its content and key.
     pub fn without_content(&self) -> Result<NewEvent<'static>> {
         let source = self.source.clone().unwrap_or_else(environment::default_source);
         let kind = self.kind.as_deref().unwrap_or(Type::Message.as_str());
@@ -138,11 +138,11 @@ fn read_content(path: &Path) -> Result<String> {
     })
 }
 
-/// Whether nobody gave this process a stdin. Where it is closed, the runtime opens `/dev/null` there, for
-/// reading and writing, as others do who start a program without one; a shell's `</dev/null` is for
-/// reading only.
+/// Whether this process was started without a stdin. If it is closed, the runtime opens `/dev/null` for
+/// reading and writing in its place, as do other programs that start one without a stdin; a shell's
+/// `</dev/null` is for reading only.
 ///
-/// One that is open for writing only counts too: the runtime takes it for empty.
+/// A stdin open for writing only counts as closed too: the runtime reads it as empty.
 pub fn stdin_is_closed() -> bool {
     let null = rustix::fs::stat("/dev/null").map(|null| null.st_rdev);
     let stdin = rustix::fs::fstat(io::stdin()).map(|stdin| stdin.st_rdev);

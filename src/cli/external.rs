@@ -1,5 +1,5 @@
-//! Commands that are programs of their own, found as git finds its own: `thread hello` runs
-//! `thread-hello`, from beside this program's file or else from `PATH`.
+//! External commands, as in git: `thread hello` runs `thread-hello`, from this program's directory or else
+//! from `PATH`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ use crate::run::launcher::{self, executable_in, is_executable};
 
 const PREFIX: &str = "thread-";
 
-/// Becomes the program that the command line names, if there is one: the same process, so that stdin,
+/// Executes the external command that the command line names, in place of this process, so that stdin,
 /// stdout, signals and the exit code are its own. Returns only if there is none, or it cannot be run.
 pub fn run(args: &[OsString]) -> Result<()> {
     let Some((globals, mut name, mut words)) = parse(args) else { return Ok(()) };
@@ -39,13 +39,13 @@ pub fn run(args: &[OsString]) -> Result<()> {
         command.env("THREAD_DIR", absolute(thread).with_hint("cannot find the thread", hint)?);
     }
     command.args(globals.json.then_some("--json")).args(words);
-    signals::end();
+    signals::restore_for_exec();
     let failed = command.exec();
     Err(failed)
         .with_hint(format_args!("cannot run {}", program.display()), "check the file and its first line")
 }
 
-/// What stands before the command's name, the name, and all that follows it, as it was given.
+/// The options before the command's name, the name, and the unparsed arguments after it.
 fn parse(args: &[OsString]) -> Option<(Globals, OsString, Vec<OsString>)> {
     let program = Globals::augment_args(clap::Command::new("thread").disable_help_subcommand(true))
         .allow_external_subcommands(true)
@@ -56,14 +56,14 @@ fn parse(args: &[OsString]) -> Option<(Globals, OsString, Vec<OsString>)> {
     Some((Globals::from_arg_matches(&matches).ok()?, name.into(), words))
 }
 
-/// Where programs are looked for, the first place first.
+/// The directories to search for external commands, in order.
 fn directories() -> Vec<PathBuf> {
     let own = std::env::current_exe().ok();
     let beside = own.as_deref().and_then(Path::parent).map(Path::to_owned);
     beside.into_iter().chain(launcher::directories(&environment::path())).collect()
 }
 
-/// The part of the help that lists the programs that are found; empty where there are none.
+/// The section of the help that lists external commands; empty if there are none.
 pub fn listed() -> String {
     let mut found = BTreeMap::new();
     for entry in directories().iter().flat_map(std::fs::read_dir).flatten().flatten() {

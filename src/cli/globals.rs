@@ -1,4 +1,4 @@
-//! What every command accepts, before or after its name.
+//! The options that every command accepts.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -23,13 +23,13 @@ pub struct Globals {
     /// Print JSON, for errors too
     #[arg(long, global = true, display_order = 901)]
     pub json: bool,
-    /// Accepted with --help, for which it changes nothing
+    /// Accepted with --help; has no effect
     #[arg(long, global = true, hide = true)]
     verbose: bool,
 }
 
 impl Globals {
-    /// Changes to the directories that `-C` names.
+    /// Changes to the directories given with `-C`.
     pub fn enter(&self) -> Result<()> {
         for dir in &self.directories {
             std::env::set_current_dir(dir).with_hint(
@@ -40,8 +40,8 @@ impl Globals {
         Ok(())
     }
 
-    /// The thread's directory: `--thread`, else `THREAD_DIR`, else, as git does it, the current
-    /// directory or the nearest parent that is a thread of the caller's own on the same file system.
+    /// The thread's directory: `--thread`, else `THREAD_DIR`, else, as in git, the current directory or
+    /// the nearest parent that is a thread, owned by the user and on the same file system.
     pub fn path(&self) -> Result<PathBuf> {
         if self.thread.len() > 1 {
             return usage(

@@ -1,4 +1,4 @@
-//! `thread guide`: pages for agents, and handlers to begin with.
+//! `thread guide`: pages for agents, and example handlers.
 
 use clap::{Args, ValueEnum};
 

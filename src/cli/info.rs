@@ -1,4 +1,4 @@
-//! `thread info`: who is behind, and what the thread holds, in several forms.
+//! `thread info`: what the thread holds and the state of its consumers, in several formats.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -64,23 +64,24 @@ enum Format {
     Prometheus,
 }
 
-/// All that is shown, in whatever form; as JSON, with these keys.
+/// The data of all formats; the fields are the keys of the JSON.
 #[derive(Serialize)]
 struct Report {
     /// The thread's path.
     thread: String,
     event_count: u64,
-    /// Both are the newest id ever given.
+    /// The newest id ever assigned.
     last_event_id: i64,
+    /// The same number, as the count of events ever stored.
     events_pushed: i64,
     subscriptions: Vec<Consumer>,
     /// Sizes of `events.db` alone, of its WAL, and of the JSONL log with its sealed files.
     database_bytes: u64,
     wal_bytes: u64,
     log_bytes: u64,
-    /// Of `thread.log`, what handlers printed, and older parts of both.
+    /// Size of the files in `logs/`: `thread.log`, handler output, and rotated parts of both.
     logs_bytes: u64,
-    /// All of these.
+    /// Sum of these sizes.
     disk_bytes: u64,
     #[serde(skip)]
     now: Time,
@@ -88,12 +89,12 @@ struct Report {
 
 struct Consumer {
     subscription: Subscription,
-    /// One word for how it stands,
+    /// The state, in one word.
     state: &'static str,
-    /// and named facts that go with it, in the order they are shown.
+    /// Details of the state, in the order they are shown.
     facts: Vec<(&'static str, Value)>,
     pending: u64,
-    /// The oldest pending event, and when it was stored.
+    /// Id of the oldest pending event, and when it was stored.
     oldest: Option<(i64, Option<String>)>,
 }
 
@@ -129,7 +130,7 @@ impl Info {
             }
             Format::Prometheus => prometheus::render(&report),
             Format::Table => {
-                // A pipe or a file gets whole lines.
+                // Nothing is cut if stdout is a pipe or a file.
                 let width = terminal_size::terminal_size_of(&stdout).map(|(width, _)| width.0);
                 let width = width.filter(|&width| width > 0).or(stdout.is_terminal().then_some(80));
                 table::render(&report, width, output::coloured(&stdout))
@@ -166,7 +167,7 @@ impl Report {
         })
     }
 
-    /// The lines that the text and the table begin with. Programs rely on them.
+    /// The first lines of the text and of the table. Programs rely on them.
     fn headline(&self) -> String {
         let (thread, events, consumers) = (plain(&self.thread), self.event_count, self.subscriptions.len());
         format!("Thread: {thread}\nEvents: {events}\nSubscriptions: {consumers}\n")
@@ -174,10 +175,10 @@ impl Report {
 }
 
 impl Consumer {
-    /// How a consumer stands. `gapless` as in [`pending::count`].
+    /// Determines the state of a consumer. `gapless` as in [`pending::count`].
     fn of(queue: &mut Queue, mut subscription: Subscription, gapless: bool) -> Result<Consumer> {
         let at_work = loop {
-            // Who merely holds the lock between two runs does nothing yet.
+            // Holding the lock between runs does not count as running.
             let at_work = match subscription.state.phase {
                 Phase::Running | Phase::Waiting => at_work(queue.files(), &subscription),
                 Phase::Idle | Phase::Stalled => AtWork::Nobody,
@@ -185,7 +186,7 @@ impl Consumer {
             if at_work != AtWork::Nobody {
                 break at_work;
             }
-            // A run may have ended after the row was read: that its process is gone says nothing then.
+            // The run may have ended after the row was read, so read the row again if it has changed.
             match queue.store().subscription(&subscription.consumer)? {
                 Some(now) if (&now.token, now.revision) != (&subscription.token, subscription.revision) => {
                     subscription = now;
@@ -197,7 +198,7 @@ impl Consumer {
         let broken = match pending::checked_filter(&subscription) {
             Err(e) => Some(e),
             Ok(_) => {
-                // Looking first remembers where nothing matches, so that counting need not go there.
+                // The look stores the scan watermark and finds the first match, where the count starts.
                 let look = queue.look(&subscription, None)?;
                 subscription.filter_errors += look.failures.len() as i64;
                 if let Some(last) = look.failures.last() {
@@ -230,13 +231,13 @@ impl Consumer {
                 let mut facts = vec![attempt, ("next_try", time(state.next_try))];
                 match at_work {
                     AtWork::Elsewhere => facts.push(elsewhere),
-                    // No supervisor is recorded between a run and the wait after it.
+                    // Without a recorded supervisor, the consumer is between a run and its wait.
                     AtWork::Nobody if state.supervisor.is_some() => facts.push(interrupted),
                     _ => {}
                 }
                 ("waiting", facts)
             }
-            // Its supervisor was killed: the next dispatch goes on from there.
+            // The supervisor was killed; the next dispatch continues.
             Phase::Running if pending > 0 => {
                 let due = state.since.map(|since| since + subscription.options.wait_after(state.attempts));
                 ("waiting", vec![attempt, ("next_try", time(due)), interrupted])
@@ -247,14 +248,14 @@ impl Consumer {
         Ok(Consumer { subscription, state: word, facts, pending, oldest })
     }
 
-    /// How long the oldest pending event has been stored; never negative, whatever the clocks did.
+    /// Age of the oldest pending event; 0 if the clock was set back. `None` if there is none.
     fn oldest_age(&self, now: Time) -> Option<Duration> {
         let (_, stored_at) = self.oldest.as_ref()?;
         let stored_at = time::parse(stored_at.as_deref()?)?;
         Some((now - stored_at).to_std().unwrap_or_default())
     }
 
-    /// One of the facts, where it is text.
+    /// A detail of the state; `None` if it is missing or not text.
     fn fact(&self, name: &str) -> Option<&str> {
         self.facts.iter().find(|(known, _)| *known == name)?.1.as_str()
     }
@@ -329,7 +330,7 @@ impl Serialize for Consumer {
     }
 }
 
-/// The bytes of the files in a directory of the thread.
+/// Total size of the regular files in a directory of the thread, in bytes.
 fn size_of_files(files: &Files, dir: &str) -> u64 {
     let names = files.list(dir).unwrap_or_default();
     let stats = names.iter().filter_map(|name| files.stat(Path::new(dir).join(name)).ok());

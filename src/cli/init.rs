@@ -36,7 +36,7 @@ impl Init {
         }
         let made = if self.private { Queue::init_private(&self.path) } else { Queue::init(&self.path) };
         let dir = match made {
-            // One that can be used, too.
+            // Opened, so that exit 0 also means that the thread is usable.
             Err(Error::AlreadyAThread(dir)) if self.if_missing => Queue::open(dir)?.path().to_owned(),
             made => made?,
         };

@@ -1,4 +1,4 @@
-//! `thread logs`: what a consumer's handler printed.
+//! `thread logs`: the output of a consumer's handler.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -9,12 +9,12 @@ use std::time::Duration;
 use clap::Args;
 
 use super::error::Result;
-use super::output::{self, Foreign, Reader};
+use super::output::{self, Reader, UntrustedOutput};
 use super::{ConsumerArg, Globals, limit};
 use crate::error::{Error, IoContext};
 use crate::files::Access;
 
-/// How often a followed log is looked at.
+/// Polling interval of --follow.
 const STEP: Duration = Duration::from_millis(100);
 
 /// Show what a consumer's handler printed
@@ -54,9 +54,10 @@ impl Logs {
             let start = start_of_tail(file, lines).at("read", &path)?;
             file.seek(SeekFrom::Start(start)).at("read", &path)?;
         }
-        let mut output = Foreign::to_stdout();
+        let mut output = UntrustedOutput::to_stdout();
         loop {
-            // Opened first: a log that was set aside is read to its end before the new one is begun.
+            // Opened before the copy: if the log was rotated, the old file is then read to its end before
+            // the new one.
             let latest = files.open_file(&name, Access::Read).ok();
             if let Some(file) = &mut printed
                 && copy(file, &path, &mut output)? == Reader::Gone
@@ -83,7 +84,7 @@ fn identity(file: &Option<File>) -> Option<(u64, u64)> {
 }
 
 /// Prints the rest of a file.
-fn copy(file: &mut File, path: &Path, output: &mut Foreign) -> Result<Reader> {
+fn copy(file: &mut File, path: &Path, output: &mut UntrustedOutput) -> Result<Reader> {
     let mut chunk = vec![0; 64 * 1024];
     loop {
         let read = file.read(&mut chunk).at("read", path)?;
@@ -96,10 +97,10 @@ fn copy(file: &mut File, path: &Path, output: &mut Foreign) -> Result<Reader> {
     }
 }
 
-/// Where the last `lines` lines begin. Reads backwards, so that the size of the file does not matter.
+/// Offset of the last `lines` lines. Reads backwards, so that the size of the file does not matter.
 fn start_of_tail(file: &File, lines: u64) -> io::Result<u64> {
     let mut chunk = vec![0; 64 * 1024];
-    // The newline that ends the last line begins none.
+    // Without the newline at the end of the file, which starts no line.
     let mut end = file.metadata()?.len().saturating_sub(1);
     let mut wanted = lines;
     while end > 0 {

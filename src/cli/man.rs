@@ -47,26 +47,26 @@ fn write_page(command: clap::Command, page: &mut dyn Write) -> io::Result<()> {
     let name = bare.get_bin_name().unwrap_or("thread").to_owned();
     let title = name.replace(' ', "-").to_uppercase();
     let source = concat!("thread ", env!("CARGO_PKG_VERSION"));
-    // No date, so that the same program prints the same page. An empty one would be left out, and
-    // what comes after it taken for the date.
+    // A blank date, so that the same program prints the same page. An empty one would be left out, and the
+    // next field would become the date.
     clap_mangen::Man::new(bare).title(title).date(" ").source(source).manual("thread").render(page)?;
 
-    // The generator would run the lines of the examples together.
+    // Written here, because the generator would join the lines of the examples.
     let mut rest = Roff::new();
     for section in after.split("\n\n") {
         write_section(section, &mut rest);
     }
-    // From the program down to what holds this command.
+    // The pages of the program and of the commands that contain this one.
     let words: Vec<&str> = name.split(' ').collect();
-    let holders: Vec<String> = (1..words.len()).map(|depth| words[..depth].join("-") + "(1)").collect();
-    if !holders.is_empty() {
-        rest.control("SH", ["SEE ALSO"]).text([roman(holders.join(", "))]);
+    let parents: Vec<String> = (1..words.len()).map(|depth| words[..depth].join("-") + "(1)").collect();
+    if !parents.is_empty() {
+        rest.control("SH", ["SEE ALSO"]).text([roman(parents.join(", "))]);
     }
     rest.to_writer(page)
 }
 
-/// One part of what stands below the options in the help: a heading with indented lines, which stay
-/// as they are, or a sentence.
+/// Writes one section of the help below the options: a heading with indented lines, which are kept as they
+/// are, or a sentence.
 fn write_section(section: &str, page: &mut Roff) {
     let Some((heading, lines)) = section.split_once(":\n") else {
         page.control("PP", []).text([roman(section)]);

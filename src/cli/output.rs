@@ -1,7 +1,7 @@
 //! All printing. Data goes to stdout, everything else to stderr.
 //!
-//! Nothing here panics: stdout and stderr may be closed, full, or a pipe whose reader has gone. A
-//! reader that left early has what it wanted and is not an error.
+//! Nothing here panics: stdout and stderr may be closed, full, or a pipe whose reader is gone. A reader
+//! that closed the pipe early is not an error.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -17,18 +17,18 @@ use serde_json::json;
 use super::error::{Failure, Result, WithHint};
 use crate::files::log::Escaped;
 
-/// Whether anybody still reads.
+/// Whether stdout still has a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
     There,
-    /// The pipe was closed: there is no point in printing more.
+    /// The reader closed the pipe; nothing more to print.
     Gone,
 }
 
-/// Whether a progress line is on the terminal now, which is to be cleared first by whatever else is written there.
+/// Whether a progress line is on the terminal. Other output to it must clear the line first.
 pub static PROGRESS_DRAWN: AtomicBool = AtomicBool::new(false);
 
-/// Clears the line.
+/// Clears the terminal line.
 pub const CLEAR_LINE: &str = "\r\x1b[K";
 
 /// Prints bytes to stdout.
@@ -41,54 +41,55 @@ pub fn bytes(data: &[u8]) -> Result<Reader> {
     }
 }
 
-/// What others wrote, printed as it is. On a terminal its control characters, other than line ends
-/// and tabs, stand as text, so that nothing in it moves the cursor or colours the screen.
-pub struct Foreign {
+/// Prints untrusted bytes. On a terminal, control characters other than newlines and tabs are escaped, so
+/// that they cannot move the cursor or colour the screen.
+pub struct UntrustedOutput {
     to_terminal: bool,
-    /// [`BEGIN`] came last. It waits for what follows: to U+009F these are control characters too.
-    begun: bool,
+    /// The last byte was [`C1_LEAD`]. It is held back until the next one shows whether this is a control
+    /// character (U+0080 to U+009F).
+    held_lead: bool,
 }
 
-/// What U+0080 to U+00BF begin with in UTF-8.
-const BEGIN: u8 = 0xc2;
+/// The first byte of U+0080 to U+00BF in UTF-8.
+const C1_LEAD: u8 = 0xc2;
 
-impl Foreign {
-    pub fn to_stdout() -> Foreign {
-        Foreign { to_terminal: io::stdout().is_terminal(), begun: false }
+impl UntrustedOutput {
+    pub fn to_stdout() -> UntrustedOutput {
+        UntrustedOutput { to_terminal: io::stdout().is_terminal(), held_lead: false }
     }
 
-    /// Prints what comes next.
+    /// Prints the next chunk.
     pub fn print(&mut self, chunk: &[u8]) -> Result<Reader> {
-        if self.to_terminal { bytes(&self.tamed(chunk)) } else { bytes(chunk) }
+        if self.to_terminal { bytes(&self.sanitize(chunk)) } else { bytes(chunk) }
     }
 
-    fn tamed(&mut self, chunk: &[u8]) -> Vec<u8> {
-        let mut tamed = Vec::with_capacity(chunk.len());
+    fn sanitize(&mut self, chunk: &[u8]) -> Vec<u8> {
+        let mut safe = Vec::with_capacity(chunk.len());
         for &byte in chunk {
-            let begun = std::mem::replace(&mut self.begun, byte == BEGIN);
-            if begun && matches!(byte, 0x80..=0x9f) {
-                tamed.extend([BEGIN, byte].escape_ascii());
+            let held_lead = std::mem::replace(&mut self.held_lead, byte == C1_LEAD);
+            if held_lead && matches!(byte, 0x80..=0x9f) {
+                safe.extend([C1_LEAD, byte].escape_ascii());
                 continue;
             }
-            tamed.extend(begun.then_some(BEGIN));
+            safe.extend(held_lead.then_some(C1_LEAD));
             match byte {
-                BEGIN => (),
-                b'\n' | b'\t' => tamed.push(byte),
-                _ if byte.is_ascii_control() => tamed.extend(byte.escape_ascii()),
-                _ => tamed.push(byte),
+                C1_LEAD => (),
+                b'\n' | b'\t' => safe.push(byte),
+                _ if byte.is_ascii_control() => safe.extend(byte.escape_ascii()),
+                _ => safe.push(byte),
             }
         }
-        tamed
+        safe
     }
 }
 
-/// One line that others wrote, as [`Foreign`] prints it on a terminal.
-pub fn tame(line: &str) -> String {
-    let tamed = Foreign { to_terminal: true, begun: false }.tamed(line.as_bytes());
-    String::from_utf8_lossy(&tamed).into_owned()
+/// An untrusted line, as [`UntrustedOutput`] prints it on a terminal.
+pub fn sanitize(line: &str) -> String {
+    let safe = UntrustedOutput { to_terminal: true, held_lead: false }.sanitize(line.as_bytes());
+    String::from_utf8_lossy(&safe).into_owned()
 }
 
-/// Whether the reader of stdout has gone, which is noticed without writing to it.
+/// Whether the reader of stdout is gone, determined without writing to it.
 pub fn reader_is_gone() -> bool {
     let stdout = io::stdout();
     let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
@@ -98,9 +99,9 @@ pub fn reader_is_gone() -> bool {
     polled[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL)
 }
 
-/// Whether what is printed to stdout is seen by nobody now: it goes to a file, say, and neither to
-/// a terminal nor through a pipe to a program that may well print to one.
-pub fn is_put_away() -> bool {
+/// Whether stdout is a file or a device like /dev/null, so that its content cannot appear on a terminal: it
+/// is neither a terminal nor a pipe to a program that may print to one.
+pub fn stdout_is_off_terminal() -> bool {
     rustix::fs::fstat(io::stdout()).is_ok_and(|about| match FileType::from_raw_mode(about.st_mode) {
         FileType::RegularFile => true,
         FileType::CharacterDevice => !io::stdout().is_terminal(),
@@ -113,24 +114,24 @@ pub fn line(text: impl fmt::Display) -> Result<()> {
     bytes(format!("{text}\n").as_bytes()).map(drop)
 }
 
-/// Whether to colour what goes to this stream: on a terminal, unless `NO_COLOR`, `CLICOLOR` or
-/// `TERM=dumb` say no, or `CLICOLOR_FORCE` says yes; `--color` decides before them.
+/// Whether to colour output to this stream: as `--color` says, else on a terminal, unless `NO_COLOR`,
+/// `CLICOLOR=0` or `TERM=dumb` is set; anywhere with `CLICOLOR_FORCE`.
 pub fn coloured<S: RawStream>(stream: &S) -> bool {
     AutoStream::choice(stream) != ColorChoice::Never
 }
 
-/// Text in a style, where it is to be coloured.
+/// The text, in `style` if `coloured`.
 pub fn styled(text: impl fmt::Display, style: Style, coloured: bool) -> String {
     if coloured { format!("{style}{text}{style:#}") } else { text.to_string() }
 }
 
-/// Prints help to stdout, in colour where that is a terminal.
+/// Prints help to stdout, in colour if [`coloured`].
 pub fn help(text: &clap::builder::StyledStr) -> Result<()> {
     let coloured = coloured(&io::stdout());
     bytes(if coloured { text.ansi().to_string() } else { text.to_string() }.as_bytes()).map(drop)
 }
 
-/// Text of others, made fit for a terminal: nothing in it moves the cursor or colours the line.
+/// Untrusted text with its control characters escaped, safe for a terminal.
 pub fn plain(text: &str) -> Escaped<'_> {
     Escaped(text)
 }
@@ -140,7 +141,7 @@ pub fn warn(text: impl fmt::Display) {
     to_stderr(&format!("Warning: {}\n", Escaped(&text.to_string())));
 }
 
-/// Prints to stderr what is good to know and no cause for concern.
+/// Prints a note to stderr: information that needs no action.
 pub fn note(text: impl fmt::Display) {
     to_stderr(&format!("Note: {}\n", Escaped(&text.to_string())));
 }
@@ -150,7 +151,7 @@ pub fn failure(failure: &Failure, as_json: bool) {
     to_stderr(&failure_line(failure, as_json));
 }
 
-/// That line, with its end.
+/// The line that [`failure`] prints, with its newline.
 pub fn failure_line(failure: &Failure, as_json: bool) -> String {
     if as_json {
         return json!({ "error": failure.what, "suggestion": failure.hint }).to_string() + "\n";
@@ -159,9 +160,9 @@ pub fn failure_line(failure: &Failure, as_json: bool) -> String {
     format!("{label} {}\n", Escaped(&failure.to_string()))
 }
 
-/// Prints text of ours to stderr.
+/// Prints trusted text to stderr.
 pub fn to_stderr(text: &str) {
-    // There is nowhere left to say that this failed.
+    // There is nowhere left to report that this failed.
     drop(io::stderr().write_all(text.as_bytes()));
 }
 
@@ -170,13 +171,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_others_wrote_drives_the_terminal() {
-        let tamed = |chunks: &[&[u8]]| {
-            let mut foreign = Foreign { to_terminal: true, begun: false };
-            String::from_utf8(chunks.iter().flat_map(|chunk| foreign.tamed(chunk)).collect()).unwrap()
+    fn control_characters_in_untrusted_text_are_escaped() {
+        let sanitized = |chunks: &[&[u8]]| {
+            let mut output = UntrustedOutput { to_terminal: true, held_lead: false };
+            String::from_utf8(chunks.iter().flat_map(|chunk| output.sanitize(chunk)).collect()).unwrap()
         };
-        assert_eq!(tamed(&[b"a\tb\n\x1b[2J\r\x07\x7f\0"]), "a\tb\n\\x1b[2J\\r\\x07\\x7f\\x00");
-        assert_eq!(tamed(&["é €\u{a0}À\u{80}\u{9f}²".as_bytes()]), "é €\u{a0}À\\xc2\\x80\\xc2\\x9f²");
-        assert_eq!(tamed(&[b"x\xc2", b"", b"\x9b2J\xc2", b"\xa9"]), "x\\xc2\\x9b2J©");
+        assert_eq!(sanitized(&[b"a\tb\n\x1b[2J\r\x07\x7f\0"]), "a\tb\n\\x1b[2J\\r\\x07\\x7f\\x00");
+        assert_eq!(sanitized(&["é €\u{a0}À\u{80}\u{9f}²".as_bytes()]), "é €\u{a0}À\\xc2\\x80\\xc2\\x9f²");
+        assert_eq!(sanitized(&[b"x\xc2", b"", b"\x9b2J\xc2", b"\xa9"]), "x\\xc2\\x9b2J©");
     }
 }

@@ -11,10 +11,10 @@ use crate::model::filter::{Filter, Scope};
 use crate::model::time::{self, Time};
 use crate::queue::{Queue, Selection};
 
-/// How many events are printed where nothing says where to begin.
+/// How many events are printed without a starting point.
 const TAIL: u64 = 10;
 
-/// The longest pattern that SQLite matches, in bytes.
+/// The longest GLOB pattern that a filter may have, in bytes.
 const MAX_PATTERN: usize = 256;
 
 /// Print events without consuming them
@@ -60,7 +60,7 @@ pub struct Peek {
     pretty: bool,
 }
 
-/// Reads a time, or how long ago it was.
+/// Parses a time, or a duration as the time so long ago.
 fn when(text: &str) -> std::result::Result<Time, String> {
     let wrong = || {
         format!(
@@ -74,8 +74,8 @@ fn when(text: &str) -> std::result::Result<Time, String> {
     Ok(Utc::now() - ago)
 }
 
-/// Whether a filter compares `created_at` as it is, and uses a function that writes times in another
-/// form. It is only a guess: both may be there without being compared.
+/// Whether a filter compares `created_at` and also uses a function that returns times in another format. A
+/// heuristic: the two need not be compared with each other.
 fn compares_two_forms_of_time(filter: &str) -> bool {
     let filter = filter.to_ascii_lowercase();
     let is_compared = |(at, name): (usize, &str)| {
@@ -98,17 +98,17 @@ fn pattern(text: &str) -> std::result::Result<String, String> {
 impl Peek {
     pub fn run(self, globals: &Globals) -> Result<()> {
         let mut queue = globals.open()?;
-        let filter = self.whole_filter()?;
-        let begins = self.last_event_id.is_some() || self.since.is_some();
+        let filter = self.combined_filter()?;
+        let has_start = self.last_event_id.is_some() || self.since.is_some();
         let waits = self.reading.follow || self.reading.wait.is_some();
-        // Without a beginning, --limit says how many of the last.
-        let tail = self.tail.or_else(|| (!begins && !waits).then(|| self.reading.limit.unwrap_or(TAIL)));
-        let after = match (self.beginning(&mut queue)?, tail) {
+        // Without a starting point, --limit is the number of last events.
+        let tail = self.tail.or_else(|| (!has_start && !waits).then(|| self.reading.limit.unwrap_or(TAIL)));
+        let after = match (self.start(&mut queue)?, tail) {
             (after, Some(count)) => queue.start_of_tail(filter.as_ref(), after.unwrap_or(0), count)?,
             (Some(after), None) => after,
             (None, None) => queue.store().newest()?,
         };
-        // What was asked for by number or by time is not cut short by a limit that nobody gave.
+        // The default limit does not apply to --tail and --since.
         let limit = match tail {
             _ if self.since.is_some() => self.reading.limit,
             Some(_) if !self.reading.follow => self.reading.limit.or(tail),
@@ -122,21 +122,21 @@ impl Peek {
         self.reading.print(&mut queue, Selection { after, limit, filter }, write)
     }
 
-    /// After which event what is wanted begins, where anything says so.
-    fn beginning(&self, queue: &mut Queue) -> Result<Option<i64>> {
+    /// The id after which to start, according to --since and --last-event-id; `None` without either.
+    fn start(&self, queue: &mut Queue) -> Result<Option<i64>> {
         let Some(since) = self.since else { return Ok(self.last_event_id) };
         Ok(Some(queue.last_before(since)?.max(self.last_event_id.unwrap_or(0))))
     }
 
-    /// The filter that was given, and what further options ask for.
-    fn whole_filter(&self) -> Result<Option<Filter>> {
+    /// The filter of --filter and of the options that narrow the events down.
+    fn combined_filter(&self) -> Result<Option<Filter>> {
         let text = self.filter.as_deref().unwrap_or_default();
-        // Checked on its own, so that the error quotes it as it was given.
+        // Checked on its own, so that errors quote the text as the user wrote it.
         let given = Filter::new(text, Scope::Reading)?;
         if compares_two_forms_of_time(text) {
             output::warn(
-                "created_at is written 2026-03-18T10:30:00.123Z and datetime() writes 2026-03-18 10:30:00, so to \
-                 compare them misleads; give --since or --until, or compare datetime(created_at)",
+                "created_at is written 2026-03-18T10:30:00.123Z and datetime() writes 2026-03-18 10:30:00, so \
+                 comparing them gives wrong results; give --since or --until, or compare datetime(created_at)",
             );
         }
         let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));

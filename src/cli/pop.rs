@@ -1,4 +1,4 @@
-//! `thread pop`: acknowledging what is done and reading what comes next.
+//! `thread pop`: acknowledging finished events and reading the next ones.
 
 use clap::Args;
 
@@ -49,7 +49,7 @@ impl Pop {
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
         let mut subscription = queue.subscription(&consumer)?;
-        // Before anything is recorded: a consumer whose filter is broken has not finished anything.
+        // Before the cursor moves: a consumer with a broken filter cannot have finished anything.
         let filter = checked_filter(&subscription)?;
         if let Some(id) = self.last_event_id {
             warn_if_clamped(queue.store().move_cursor(&consumer, id, Move::Seek)?, id);

@@ -1,4 +1,4 @@
-//! How `peek --pretty` prints an event.
+//! The output of `peek --pretty`.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::output;
 use crate::model::event::{Row, parsed};
 
-/// Appends a line about the event, then its content, indented and as JSON where it is that, then its metadata.
+/// Appends a header line, the indented content (formatted if it is JSON), and the metadata.
 pub fn write(row: &Row<'_>, out: &mut Vec<u8>) {
     let event = row.to_event();
     let kind = event.subtype.map_or(event.kind.clone(), |subtype| format!("{}/{subtype}", event.kind));
@@ -20,7 +20,7 @@ pub fn write(row: &Row<'_>, out: &mut Vec<u8>) {
         None => event.content,
     };
     let mut lines = vec![head];
-    lines.extend(content.lines().map(|line| format!("    {}", output::tame(line))));
+    lines.extend(content.lines().map(|line| format!("    {}", output::sanitize(line))));
     lines.extend(event.metadata.map(|metadata| format!("    metadata: {}", output::plain(&metadata))));
     out.extend_from_slice(lines.join("\n").as_bytes());
     out.extend_from_slice(b"\n\n");

@@ -1,7 +1,7 @@
-//! How far long work has come, on a terminal's stderr and nowhere else.
+//! A progress line on stderr, if that is a terminal.
 //!
-//! Nothing is drawn in the first half second, so a quick command shows nothing; and at the end the
-//! line is gone.
+//! Nothing is drawn in the first half second, so a quick command shows nothing. The line is cleared at the
+//! end.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::Ordering;
@@ -11,25 +11,25 @@ use super::output::{CLEAR_LINE, PROGRESS_DRAWN};
 use super::signals;
 use crate::model::duration;
 
-/// Work that takes no longer is not shown.
+/// Time before the first drawing.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// The time between two drawings.
+/// Time between two drawings.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// One piece of work under way. Dropping it clears its line.
+/// Progress of one piece of work. Dropping it clears its line.
 pub struct Progress {
     what: &'static str,
     total: Option<u64>,
     done: u64,
     began: Instant,
-    /// `None` if it is not shown.
+    /// `None` if progress is not shown.
     next_drawing: Option<Instant>,
 }
 
 impl Progress {
-    /// Work described as in "reading the batch". With a `total`, in any unit, the share done and the
-    /// time left are shown; without, how many events are done.
+    /// `what` describes the work: "reading the batch". With a `total`, in any unit, the line shows the
+    /// percentage done and the time left; without, the number of units done.
     pub fn of(what: &'static str, total: Option<u64>) -> Progress {
         let moves_cursor = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
         let began = Instant::now();
@@ -37,12 +37,12 @@ impl Progress {
         Progress { what, total, done: 0, began, next_drawing }
     }
 
-    /// The same, shown only if `wanted`.
+    /// Hides the progress unless `wanted`.
     pub fn only_if(self, wanted: bool) -> Progress {
         Progress { next_drawing: self.next_drawing.filter(|_| wanted), ..self }
     }
 
-    /// So many more units are done. For each page of events rather than for each event.
+    /// Adds finished units. Reads the clock, so call it per page of events rather than per event.
     pub fn advance(&mut self, units: u64) {
         self.done += units;
         let now = Instant::now();
@@ -51,7 +51,7 @@ impl Progress {
         }
         self.next_drawing = Some(now + PAUSE);
         if !PROGRESS_DRAWN.swap(true, Ordering::SeqCst) {
-            // Where signals cannot be heard, an interrupt leaves the line on the terminal, no more.
+            // If no handler can be installed, an interrupt merely leaves the line on the terminal.
             drop(signals::on_interrupt(None, false));
         }
         let (what, done) = (self.what, self.done);
@@ -63,7 +63,7 @@ impl Progress {
             }
             None => format!("{what}: {done}"),
         };
-        // There is nowhere to say that a line could not be drawn.
+        // There is nowhere left to report that this failed.
         drop(write!(io::stderr(), "{CLEAR_LINE}{line}"));
     }
 }

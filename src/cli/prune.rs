@@ -54,14 +54,14 @@ pub struct Prune {
     compact: bool,
 }
 
-/// Two sizes or counts, of what was asked for.
+/// Two sizes or counts; `None` if not requested.
 type Pair = Option<(u64, u64)>;
 
 impl Prune {
     pub fn run(self, globals: &Globals) -> Result<()> {
         let old = match (self.before_id, self.older_than, self.keep) {
             (Some(id), ..) => Old::BeforeId(id as i64),
-            // Durations are at most ten years, so there is such a time.
+            // Does not overflow: durations are at most ten years.
             (_, Some(age), _) => Old::StoredBefore(Utc::now() - age),
             (.., Some(keep)) => Old::AllButNewest(keep),
             _ if self.sealed_older_than.is_none() || self.subtype.is_some() || self.force => {
@@ -70,7 +70,7 @@ impl Prune {
                     "give one of --before-id, --older-than and --keep, or only --sealed-older-than",
                 );
             }
-            // Nothing has a smaller id.
+            // No event has a smaller id: prunes only sealed files.
             _ => Old::BeforeId(1),
         };
         let mut queue = globals.open()?;
@@ -79,9 +79,9 @@ impl Prune {
         let mut progress = Progress::of("deleting old events", None);
         let mut report = prune::prune(&mut queue, &request, &mut |events| progress.advance(events))?;
         drop(progress);
-        let further = self.further(&mut queue, report.failed.take());
+        let further = self.compact_and_prune_sealed(&mut queue, report.failed.take());
         let Pruned { events, bytes, dead_letters } = report.pruned;
-        let (sizes, sealed) = further.map_err(|e| part_done(e.into(), events))?;
+        let (sizes, sealed) = further.map_err(|e| after_deleting(e.into(), events))?;
         if globals.json {
             return output::line(self.as_json(&report, sealed, sizes));
         }
@@ -111,9 +111,17 @@ impl Prune {
         output::line(events)
     }
 
-    /// What comes after deleting events, unless that failed. Returns the bytes of `events.db` before and after
-    /// --compact, and how many sealed files were deleted, with their bytes.
-    fn further(&self, queue: &mut Queue, failed: Option<Error>) -> crate::Result<(Pair, Pair)> {
+    /// The steps after deleting events: compacting, and deleting sealed files. Returns the size of
+    /// `events.db` in bytes before and after --compact, and the number of sealed files and their bytes.
+    ///
+    /// # Errors
+    ///
+    /// `failed`, the error of deleting events, if there is one; those of the steps.
+    fn compact_and_prune_sealed(
+        &self,
+        queue: &mut Queue,
+        failed: Option<Error>,
+    ) -> crate::Result<(Pair, Pair)> {
         if let Some(e) = failed {
             return Err(e);
         }
@@ -159,12 +167,12 @@ impl Prune {
     }
 }
 
-/// A failure that came when part of the work was done.
-fn part_done(failure: Failure, deleted: u64) -> Failure {
-    let told = match deleted {
+/// Adds to a failure how many events were already deleted.
+fn after_deleting(failure: Failure, deleted: u64) -> Failure {
+    let already = match deleted {
         0 => return failure,
         1 => "1 event had been pruned before that".to_owned(),
         n => format!("{n} events had been pruned before that"),
     };
-    Failure { what: format!("{}; {told}", failure.what), ..failure }
+    Failure { what: format!("{}; {already}", failure.what), ..failure }
 }

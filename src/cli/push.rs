@@ -81,7 +81,7 @@ impl Push {
             }
         };
         let mut batch = Batch::open(queue.files())?;
-        // Events that were there already, as ranges of ids: others may lie between them.
+        // Events stored before under the same key, as ranges of ids: unrelated events may lie between them.
         let mut repeated: Vec<(i64, i64)> = Vec::new();
         let appended = queue.append(&mut |put| {
             batch.for_each(&format, &mut |events| {
@@ -99,7 +99,7 @@ impl Push {
             Ok(())
         });
         let appended = match appended {
-            // That event went with the rest of the batch.
+            // The conflicting event was in this batch, and was rolled back with it.
             Err(Error::KeyConflict { key, id }) if queue.newest()?.0 < id => {
                 return failed(
                     format_args!("two different events of the batch have the idempotency key '{key}'"),
@@ -110,14 +110,14 @@ impl Push {
         };
         let Appended { count, first_id, last_id, .. } = appended;
         match (globals.json, first_id.zip(last_id)) {
-            (true, Some((first, last))) => signals::stored(
+            (true, Some((first, last))) => signals::set_stored(
                 0,
                 format_args!("{{\"count\":{count},\"first_id\":{first},\"last_id\":{last}}}\n"),
             ),
             (true, None) => {
-                signals::stored(0, format_args!("{{\"count\":0,\"first_id\":null,\"last_id\":null}}\n"))
+                signals::set_stored(0, format_args!("{{\"count\":0,\"first_id\":null,\"last_id\":null}}\n"))
             }
-            (false, _) => signals::stored(0, format_args!("{count}\n")),
+            (false, _) => signals::set_stored(0, format_args!("{count}\n")),
         }
         if let Some((count, line, form)) = batch.odd_sources {
             output::warn(match count {
@@ -138,14 +138,15 @@ impl Push {
     }
 }
 
-/// Stores one event, as the answer to `reply_to` if that is given, and prints its id. Returns it.
+/// Stores one event, as the answer to `reply_to` if that is given, and prints its id. Returns the open
+/// queue and the id.
 pub fn push_one(event: EventArgs, reply_to: Option<i64>, globals: &Globals) -> Result<(Queue, i64)> {
     let path = globals.path()?;
     let event = event.into_event(reply_to)?;
     let mut queue = Queue::open(path)?;
     if let Some(id) = reply_to {
         let newest = queue.store().newest()?;
-        // The answer to an event that does not exist yet would be taken for that of another.
+        // Otherwise a later event with this id would appear to be answered.
         if !(1..=newest).contains(&id) {
             return failed(
                 format_args!("there is no event {id} to answer; the newest is {newest}"),
@@ -154,8 +155,8 @@ pub fn push_one(event: EventArgs, reply_to: Option<i64>, globals: &Globals) -> R
         }
     }
     let (stored, dispatch) = store(&mut queue, &event, |id| match globals.json {
-        true => signals::stored(0, format_args!("{{\"id\":{id},\"dispatch\":\"failed\"}}\n")),
-        false => signals::stored(0, format_args!("{id}\n")),
+        true => signals::set_stored(0, format_args!("{{\"id\":{id},\"dispatch\":\"failed\"}}\n")),
+        false => signals::set_stored(0, format_args!("{id}\n")),
     })?;
     confirm(match globals.json {
         true => {
@@ -171,8 +172,9 @@ pub fn push_one(event: EventArgs, reply_to: Option<i64>, globals: &Globals) -> R
     Ok((queue, stored.id))
 }
 
-/// Stores one event, brings the JSONL log up to date and wakes consumers. From the commit on, signals
-/// wait, and nothing may fail: `committed` is told the id. Returns one word for how they were woken, too.
+/// Stores one event, brings the JSONL log up to date and wakes consumers. From the commit on, signals are
+/// blocked and nothing may fail. Calls `committed` with the id right after the commit. Also returns one word
+/// for how the consumers were woken.
 pub fn store(
     queue: &mut Queue,
     event: &NewEvent<'_>,
@@ -191,11 +193,10 @@ pub fn store(
     Ok((stored, dispatch))
 }
 
-/// Waits, if that was requested, until what was stored is acknowledged: the events from the first to the last
-/// id of each range.
+/// With --sync, waits until the events of each range, from its first to its last id, are acknowledged.
 fn wait_for_delivery(queue: &mut Queue, sync: Option<Duration>, ranges: &[(i64, i64)]) -> Result<()> {
     let Some(timeout) = sync else { return Ok(()) };
-    signals::answered(3);
+    signals::set_result_printed(3);
     signals::allow();
     let recipients = ranges.iter().map(|&(first, last)| queue.recipients(first, last));
     let recipients: crate::Result<Vec<_>> = recipients.collect();
@@ -208,7 +209,7 @@ fn wait_for_delivery(queue: &mut Queue, sync: Option<Duration>, ranges: &[(i64, 
         Ok(Delivery::Dead { consumer, event_id }) => {
             format!("event {event_id} is a dead letter of '{consumer}'")
         }
-        // Not exit 1: that would say that nothing is stored.
+        // Not exit 1, which would mean that nothing is stored.
         Err(e) => format!("cannot tell whether it was acknowledged: {e}"),
     };
     timed_out(
@@ -217,8 +218,8 @@ fn wait_for_delivery(queue: &mut Queue, sync: Option<Duration>, ranges: &[(i64, 
     )
 }
 
-/// What follows a commit: the JSONL log, then the consumers. Whatever happens, the events stay stored.
-/// Returns one word for how they were woken.
+/// The steps after a commit: the JSONL log, then waking consumers. Failures are warnings, because the
+/// events are stored. Returns one word for how the consumers were woken.
 fn finish(queue: &mut Queue, source: &str, progress: &mut dyn FnMut(u64)) -> &'static str {
     if let Err(e) = queue.publish(progress) {
         let advice = match e {
@@ -254,9 +255,9 @@ fn finish(queue: &mut Queue, source: &str, progress: &mut dyn FnMut(u64)) -> &'s
     }
 }
 
-/// An answer that cannot be printed must not make the caller push again.
+/// Turns a failure to print the result into a warning, so that the caller does not push again.
 fn confirm(printed: Result<()>) {
-    signals::answered(0);
+    signals::set_result_printed(0);
     if let Err(failure) = printed {
         output::warn(format_args!("{failure}; what was pushed is stored"));
     }

@@ -1,4 +1,4 @@
-//! What `pop` and `peek` share: printing events as NDJSON, once, after a wait, or as they come.
+//! Shared by `pop` and `peek`: printing events as NDJSON, once, after a wait, or as they come.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -20,7 +20,7 @@ use crate::queue::{Queue, Remaining, Selection};
 /// How many events are printed by default.
 const LIMIT: u64 = 100;
 
-/// About this many bytes are read before they are printed.
+/// Approximate size of a page, in bytes.
 const PAGE_BYTES: usize = 256 * 1024;
 
 #[derive(Args)]
@@ -40,29 +40,29 @@ pub struct ReadingArgs {
     fail_if_none: bool,
 }
 
-/// Appends an event, with its line end.
+/// Appends an event, including its final newline.
 pub type Write = fn(&Row<'_>, &mut Vec<u8>);
 
 /// Why a wait ended.
 pub enum Woken {
     Changed,
     TimedOut,
-    /// Nobody reads our output any more.
+    /// The reader of stdout is gone.
     ReaderGone,
 }
 
 impl ReadingArgs {
-    /// The most events to print; `None` is no limit.
+    /// The most events to print; `None` if unlimited.
     pub fn limit_or_default(&self) -> Option<u64> {
         self.limit.or((!self.follow).then_some(LIMIT))
     }
 
-    /// Prints the events of `selection`, page by page, with no read transaction open while the reader
-    /// takes his time; then waits for more, if that was requested.
+    /// Prints the events of `selection` page by page, with no read transaction open while it writes, so that
+    /// a slow reader does not pin the WAL; then waits for more, with --wait or --follow.
     ///
     /// # Errors
     ///
-    /// With exit code 3 if there was none and that is to be one.
+    /// Exit code 3 if nothing was printed and --fail-if-none is set; those of reading and printing.
     pub fn print(&self, queue: &mut Queue, selection: Selection, write: Write) -> Result<()> {
         if self.print_all(queue, selection, write)? || !self.fail_if_none {
             return Ok(());
@@ -73,12 +73,12 @@ impl ReadingArgs {
         }
     }
 
-    /// Returns whether anything was printed.
+    /// Returns whether anything was printed, or the reader of stdout is gone.
     fn print_all(&self, queue: &mut Queue, mut selection: Selection, write: Write) -> Result<bool> {
-        let patient = self.follow || self.wait.is_some();
-        // Begun before the first look, so that nothing falls between the two.
-        let watcher = patient.then(|| queue.watcher());
-        let mut progress = progress_of(queue, &selection, !patient && output::is_put_away())?;
+        let waits = self.follow || self.wait.is_some();
+        // Created before the first read, so that no commit between the read and the wait is missed.
+        let watcher = waits.then(|| queue.watcher());
+        let mut progress = progress_of(queue, &selection, !waits && output::stdout_is_off_terminal())?;
         let mut last_event = Instant::now();
         let mut page = Vec::new();
         let mut printed = false;
@@ -106,14 +106,14 @@ impl ReadingArgs {
             match wait(queue, watcher, selection.after, deadline)? {
                 Woken::Changed => {}
                 Woken::TimedOut => return Ok(printed),
-                // Nobody is left to whom it would matter.
+                // Not a failure with --fail-if-none: the reader of stdout is gone.
                 Woken::ReaderGone => return Ok(true),
             }
         }
     }
 }
 
-/// Waits until there is an event after `id`.
+/// Waits until there is an event after `id`, `deadline`, or the reader of stdout is gone.
 pub fn wait(queue: &mut Queue, watcher: &Watcher, id: i64, deadline: Option<Instant>) -> Result<Woken> {
     let stdout = io::stdout();
     loop {
@@ -127,7 +127,7 @@ pub fn wait(queue: &mut Queue, watcher: &Watcher, id: i64, deadline: Option<Inst
         if !queue.files().still_there() {
             return Err(Error::Moved(queue.path().to_owned()).into());
         }
-        // Asked for nothing, a pipe still tells that its reader has gone.
+        // Even without requested events, poll reports that the reader of a pipe is gone.
         let reader = PollFd::new(&stdout, PollFlags::empty());
         watcher.wait(left.unwrap_or(LOOK_EVERY), Some(reader));
         if output::reader_is_gone() {
@@ -136,11 +136,12 @@ pub fn wait(queue: &mut Queue, watcher: &Watcher, id: i64, deadline: Option<Inst
     }
 }
 
-/// How far `selection` has come, by ids. `shown` only where no events are seen on the same terminal.
+/// Progress through `selection`, by ids. `shown` must be false if the events themselves may appear on the
+/// terminal.
 fn progress_of(queue: &mut Queue, selection: &Selection, shown: bool) -> Result<Progress> {
     let newest = if shown { queue.store().newest()? } else { 0 };
     let to_end = newest.saturating_sub(selection.after).try_into().unwrap_or(0);
-    // With a filter, nobody knows where the last of so many events is.
+    // With a filter, the id of the last selected event is unknown.
     let left = selection.limit.filter(|_| selection.filter.is_none()).unwrap_or(to_end);
     Ok(Progress::of("reading events", Some(to_end.min(left))).only_if(shown))
 }

@@ -25,13 +25,13 @@ pub struct Reply {
 
 impl Reply {
     pub fn run(self, globals: &Globals) -> Result<()> {
-        let to = self.to.map_or_else(event_of_the_run, Ok)?;
+        let to = self.to.map_or_else(event_from_environment, Ok)?;
         push_one(self.event, Some(to), globals).map(drop)
     }
 }
 
-/// The event that this process was started for, if `THREAD_EVENT_ID` says so.
-fn event_of_the_run() -> Result<i64> {
+/// The event id in `THREAD_EVENT_ID`.
+fn event_from_environment() -> Result<i64> {
     let Some(text) = environment::variable("THREAD_EVENT_ID") else {
         return usage("no event to answer was given", "give its id with --to; nothing was stored");
     };

@@ -1,4 +1,4 @@
-//! `thread resume`: letting a consumer be started again.
+//! `thread resume`: ending a pause, a stall or a wait.
 
 use clap::Args;
 use serde_json::json;
@@ -36,7 +36,7 @@ impl Resume {
         let subscriptions = queue.store().subscriptions()?;
         for one in &subscriptions {
             match resume(&mut queue, &one.consumer) {
-                // Unsubscribed meanwhile.
+                // Unsubscribed in the meantime.
                 Err(Error::UnknownConsumer(_)) => {}
                 done => done?,
             }
@@ -52,7 +52,7 @@ impl Resume {
 fn resume(queue: &mut Queue, consumer: &ConsumerId) -> crate::error::Result<()> {
     control::resume(queue, consumer)?;
     log!(queue, Info, "resume: consumer={consumer}");
-    // A supervisor that waits goes on by itself; where there is none, one has to be started.
+    // A waiting supervisor notices by itself; if there is none, this starts one.
     wake_consumer(queue, consumer);
     Ok(())
 }

@@ -90,7 +90,7 @@ pub struct Subscribe {
     clear_env: bool,
 }
 
-/// A list that is one value: the parser takes a `Vec` for an option that may be repeated.
+/// An alias, because clap derives a repeatable option from a field of type `Vec`.
 type WholeList = Vec<Duration>;
 
 #[derive(Debug, Clone, Copy)]
@@ -117,7 +117,7 @@ fn from(text: &str) -> std::result::Result<From, String> {
     }
 }
 
-/// A variable of a handler's environment.
+/// Parses `KEY=VALUE` for a handler's environment.
 fn variable(text: &str) -> std::result::Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("it must be KEY=VALUE")?;
     let is_name = !name.starts_with(|c: char| c.is_ascii_digit())
@@ -194,14 +194,14 @@ impl Subscribe {
             Quoted(new.filter.as_deref().unwrap_or_default())
         );
         if self.replace {
-            // A wait of the former subscription ends at once.
+            // Ends a wait of the replaced subscription.
             notify_supervisors(queue.files());
         }
         wake_consumer(&mut queue, &consumer);
         if globals.json { print_json(queue.files(), &new) } else { output::line(&consumer) }
     }
 
-    /// The command to start.
+    /// The handler command, given as an argument or an option.
     fn handler(&mut self) -> Result<String> {
         if self.no_handler {
             return Ok(NO_HANDLER.to_owned());
@@ -237,7 +237,7 @@ fn print_json(files: &Files, new: &NewSubscription) -> Result<()> {
     }))
 }
 
-/// The directory a handler is to run in, absolute.
+/// The absolute path of the directory to run the handler in.
 fn directory(given: Option<&Path>) -> Result<PathBuf> {
     let Some(dir) = given else {
         return std::env::current_dir()

@@ -24,7 +24,7 @@ impl Unsubscribe {
         let mut queue = globals.open()?;
         queue.store().unsubscribe(&consumer)?;
         log!(queue, Info, "unsubscribe: consumer={consumer}");
-        // A wait between two attempts ends at once.
+        // Ends a wait between two attempts.
         notify_supervisors(queue.files());
         print_consumer(&consumer, globals)
     }

@@ -1,5 +1,5 @@
 
-# Where a consumer is to be named, the consumers of the thread that the line names.
+# Completes the consumers of the thread that the line names, where one is expected.
 _thread_line() {
     local line=${COMP_LINE:0:COMP_POINT} found
     if ! found=$(thread _consumers "$line" 2>/dev/null); then
@@ -8,7 +8,7 @@ _thread_line() {
     fi
     compopt +o default +o bashdefault 2>/dev/null
     COMPREPLY=($found)
-    # bash takes a colon for the end of a word, and replaces only what comes after it.
+    # bash splits words at colons, and replaces only what follows the last one.
     local word=${line##*[[:space:]]}
     if [[ $word == *:* && $COMP_WORDBREAKS == *:* ]]; then
         COMPREPLY=("${COMPREPLY[@]#"${word%"${word##*:}"}"}")

@@ -1,5 +1,5 @@
 
-# Where a consumer is to be named, the consumers of the thread that the line names.
+# Completes the consumers of the thread that the line names, where one is expected.
 function __thread_consumers
     thread _consumers (commandline -cp) 2>/dev/null
 end

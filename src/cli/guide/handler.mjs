@@ -1,12 +1,12 @@
 #!/usr/bin/env node
-// An agent on a thread: it answers each message that it is given.
+// An agent on a thread that answers each message it gets.
 //
 //   thread guide --handler node >agent.mjs && chmod +x agent.mjs
 //   thread subscribe agent ./agent.mjs --deliver stdin \
 //       --filter "type = 'message' AND metadata ->> 'reply_to' IS NULL"
 //   thread ask 'What is 2+2?'
 //
-// The filter leaves out answers, its own and others': agents that answer answers never end.
+// The filter leaves out answers, its own and others': agents that answer each other's answers never stop.
 
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
@@ -27,11 +27,11 @@ function isAnswered(id) {
   return thread(["peek", "--last-event-id", `${id}`, "--limit", "1", "--filter", mine]) !== "";
 }
 
-// Not by readline: it would also end lines at characters that JSON lets stand in a text.
+// Not readline, which also splits lines at U+2028 and U+2029; JSON allows both in strings.
 for (const line of readFileSync(0, "utf8").split("\n").filter(Boolean)) {
   const event = JSON.parse(line);
   const id = event.id;
-  // An event may be given twice, after a crash for instance. It is answered once.
+  // An event may be delivered twice, after a crash for instance, but is answered only once.
   if (!isAnswered(id)) {
     thread(
       ["reply", "--to", `${id}`, "--source", me, "--idempotency-key", `${me}-answers-${id}`, "-"],

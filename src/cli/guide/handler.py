@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-r"""An agent on a thread: it answers each message that it is given.
+r"""An agent on a thread that answers each message it gets.
 
     thread guide --handler python >agent.py && chmod +x agent.py
     thread subscribe agent ./agent.py --deliver stdin \
         --filter "type = 'message' AND metadata ->> 'reply_to' IS NULL"
     thread ask 'What is 2+2?'
 
-The filter leaves out answers, its own and others': agents that answer answers never end.
+The filter leaves out answers, its own and others': agents that answer each other's answers never stop.
 """
 
 import json
@@ -36,7 +36,7 @@ def is_answered(id):
 for line in sys.stdin.buffer:
     event = json.loads(line)
     id = event["id"]
-    # An event may be given twice, after a crash for instance. It is answered once.
+    # An event may be delivered twice, after a crash for instance, but is answered only once.
     if not is_answered(id):
         thread("reply", "--to", str(id), "--source", ME, "--idempotency-key", f"{ME}-answers-{id}", "-",
                text=answer(event))

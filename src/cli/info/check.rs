@@ -1,4 +1,4 @@
-//! `thread info --check`: which consumers need somebody's attention, and why.
+//! `thread info --check`: which consumers need attention, and why.
 
 use std::time::Duration;
 
@@ -15,8 +15,7 @@ use crate::pending;
 use crate::queue::Queue;
 use crate::store::{ScanRange, Store};
 
-/// How long something may be pending with nobody at work before somebody should know, where --max-age
-/// does not say so.
+/// Without --max-age: how long an event may be pending with nothing running or waiting.
 const UNATTENDED: Duration = Duration::from_secs(60);
 
 #[derive(Args)]
@@ -39,7 +38,7 @@ pub struct CheckArgs {
     max_rate: Option<Rate>,
 }
 
-/// At most so many events in that time.
+/// At most `events` in a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Rate {
     events: u64,
@@ -55,7 +54,7 @@ fn rate(text: &str) -> std::result::Result<Rate, String> {
     parsed.ok_or_else(|| format!("'{text}' is not a rate such as 90/s, 600/m, 1000/h or 5/10s"))
 }
 
-/// Why a consumer needs attention: a word for programs, and what it is about.
+/// A reason why a consumer needs attention: a word for programs, and details.
 type Problem = (&'static str, String);
 
 impl CheckArgs {
@@ -63,7 +62,7 @@ impl CheckArgs {
         self.check
     }
 
-    /// Prints what needs attention, and fails if anything does.
+    /// Prints the consumers that need attention, and fails if there are any.
     pub fn run(&self, queue: &mut Queue, report: &Report, as_json: bool) -> Result<()> {
         let (mut values, mut lines) = (Vec::new(), String::new());
         for consumer in &report.subscriptions {
@@ -72,12 +71,12 @@ impl CheckArgs {
                 continue;
             }
             let name = consumer.subscription.consumer.as_str();
-            let told = problems.iter().map(|(word, about)| match about.as_str() {
+            let described = problems.iter().map(|(word, about)| match about.as_str() {
                 "" => (*word).to_owned(),
                 about => format!("{word} ({about})"),
             });
-            let told = told.collect::<Vec<_>>().join(", ");
-            lines.push_str(&format!("{}: {}\n", plain(name), plain(&told)));
+            let described = described.collect::<Vec<_>>().join(", ");
+            lines.push_str(&format!("{}: {}\n", plain(name), plain(&described)));
             let problems = problems.iter().map(|(word, about)| json!({ "check": word, "problem": about }));
             values.push(json!({ "consumer_id": name, "problems": problems.collect::<Vec<_>>() }));
         }
@@ -96,44 +95,44 @@ impl CheckArgs {
     fn problems(&self, queue: &mut Queue, consumer: &Consumer, now: Time) -> Result<Vec<Problem>> {
         let s = &consumer.subscription;
         let mut problems = Vec::new();
-        let mut tell = |word, about: String| problems.push((word, about));
+        let mut report = |word, about: String| problems.push((word, about));
         if consumer.state == "stalled" {
-            tell("stalled", consumer.fact("reason").unwrap_or_default().to_owned());
+            report("stalled", consumer.fact("reason").unwrap_or_default().to_owned());
         }
         if s.state.paused {
-            tell("paused", String::new());
+            report("paused", String::new());
         }
         let age = consumer.oldest_age(now).unwrap_or_default();
         if let Some(most) = self.max_pending.filter(|&most| consumer.pending > most) {
-            tell("behind", format!("{} pending, more than {most}", events(consumer.pending)));
+            report("behind", format!("{} pending, more than {most}", events(consumer.pending)));
         }
         if let Some(most) = self.max_age.filter(|&most| age > most) {
             let most = duration::format(most);
-            tell(
+            report(
                 "old",
                 format!("the oldest pending event is {} old, more than {most}", duration::rough(age)),
             );
         }
-        let nobody =
+        let unattended =
             (s.has_handler() && consumer.state == "idle") || consumer.fact("reason") == Some("interrupted");
-        if nobody && self.max_age.is_none() && age > UNATTENDED {
+        if unattended && self.max_age.is_none() && age > UNATTENDED {
             let age = duration::rough(age);
             let pending = events(consumer.pending);
-            tell("unattended", format!("{pending} pending for {age}, with nothing running or waiting"));
+            report("unattended", format!("{pending} pending for {age}, with nothing running or waiting"));
         }
         if s.dead > 0 {
-            tell("dead", format!("{}, see `thread dead list`", events(s.dead.unsigned_abs())));
+            report("dead", format!("{}, see `thread dead list`", events(s.dead.unsigned_abs())));
         }
         if s.filter_errors > 0 {
             let (failed, last) = (events(s.filter_errors.unsigned_abs()), s.filter_error_id);
             let guard = "guard it, as in json_valid(content) AND …";
-            tell("filter", format!("it failed on {failed}, the last of them {last}; {guard}"));
+            report("filter", format!("it failed on {failed}, the last of them {last}; {guard}"));
         }
         if let Some(rate) = self.max_rate
             && has_more(queue, consumer, rate, now)?
         {
             let during = duration::format(rate.during);
-            tell("rate", format!("more than {} came in the last {during}", events(rate.events)));
+            report("rate", format!("more than {} came in the last {during}", events(rate.events)));
         }
         Ok(problems)
     }
@@ -143,7 +142,7 @@ fn events(count: u64) -> String {
     if count == 1 { "1 event".to_owned() } else { format!("{count} events") }
 }
 
-/// Whether more events than that have come for a consumer.
+/// Whether a consumer was sent events at more than this rate, up to now.
 fn has_more(queue: &mut Queue, consumer: &Consumer, rate: Rate, now: Time) -> Result<bool> {
     let Ok(filter) = pending::checked_filter(&consumer.subscription) else { return Ok(false) };
     let store = queue.store();
@@ -154,8 +153,8 @@ fn has_more(queue: &mut Queue, consumer: &Consumer, rate: Rate, now: Time) -> Re
     Ok(store.scan(&filter, range)?.ids.len() == most)
 }
 
-/// The id up to which events were stored before `time`. Times rise with ids, but for clocks that were
-/// set back.
+/// The id up to which events were stored before `time`. A binary search: times rise with ids, unless the
+/// clock was set back.
 fn last_before(store: &mut dyn Store, time: &str) -> Result<i64> {
     let (mut before, mut end) = (0, store.newest()?);
     while before < end {

@@ -1,8 +1,8 @@
-//! `thread info` as metrics, in Prometheus' text format.
+//! `thread info` in Prometheus' text format.
 //!
-//! Each sample names its thread, so that the files of several threads can lie in one directory.
-//! No two samples are the same, whatever names are in the table: one such pair would make a
-//! collector refuse everything.
+//! Each sample has a label with its thread, so that the files of several threads can be in one directory.
+//! No two samples have the same labels, whatever names are in the table: a collector rejects a page with
+//! duplicates.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -27,7 +27,7 @@ pub fn render(report: &Report) -> String {
     one("log_bytes", "Size of the JSONL log, including its sealed files.", report.log_bytes as f64);
     one("logs_bytes", "Size of the files in logs/.", report.logs_bytes as f64);
 
-    // Names that differ only in what cannot be printed look alike here: the first is shown.
+    // A name with a control character has the same label as one with its escape as text: the first is kept.
     let mut seen = HashSet::new();
     let named =
         report.subscriptions.iter().map(|c| (label(",consumer", c.subscription.consumer.as_str()), c));
@@ -80,7 +80,8 @@ struct Page {
 }
 
 impl Page {
-    /// A metric with its samples: further labels, and the value. Left out if it has none.
+    /// Appends a metric with its samples, each the labels after `thread` and a value. Nothing if there are
+    /// no samples.
     fn metric(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (String, f64)>) {
         let mut samples = samples.into_iter().peekable();
         if samples.peek().is_none() {
@@ -95,8 +96,8 @@ impl Page {
     }
 }
 
-/// A label. The format knows three escapes; other control characters, which it would let through to
-/// a terminal, stand there as the text of their escape.
+/// A label. The format has escapes for backslash, quote and newline; other control characters, which it
+/// allows and a terminal would obey, are written as the text of an escape.
 fn label(name: &str, value: &str) -> String {
     let lines =
         value.split('\n').map(|line| plain(line).to_string().replace('\\', r"\\").replace('"', "\\\""));

@@ -1,4 +1,4 @@
-//! `thread info` for people: one line for each consumer, as wide as the terminal at most.
+//! `thread info` as a table: one line for each consumer, no wider than the terminal.
 
 use anstyle::{AnsiColor, Style};
 use comfy_table::presets::NOTHING;
@@ -14,8 +14,8 @@ use crate::model::time::{self, Time};
 const TITLES: [&str; 6] = ["CONSUMER", "STATE", "PENDING", "OLDEST", "DEAD", "LAST RUN"];
 const NUMBERS: [usize; 3] = [2, 3, 4];
 
-/// The table, with the thread's own figures above it, and below it why consumers stand still. Nothing
-/// is cut when there is no `width`, in columns of a terminal.
+/// The table, with the thread's totals above it and notes on consumers below. Lines are cut to `width`
+/// terminal columns, if given.
 pub fn render(report: &Report, width: Option<u16>, coloured: bool) -> String {
     let mut text = report.headline();
     let database = size(report.database_bytes + report.wal_bytes);
@@ -69,7 +69,7 @@ fn row(consumer: &Consumer, now: Time) -> Row {
     ])
 }
 
-/// A row whose cells end in an ellipsis rather than go on in a second line.
+/// A row whose cells are cut with an ellipsis rather than wrapped.
 fn one_line(cells: [String; 6]) -> Row {
     let mut row = Row::from(cells);
     row.max_height(1);
@@ -86,7 +86,8 @@ fn style_of(state: &str) -> Style {
     }
 }
 
-/// Why a consumer stands still, and on how many events its filter failed.
+/// Why a consumer is not progressing, and on how many events its filter failed; `None` if there is nothing
+/// to say.
 fn note(consumer: &Consumer, now: Time) -> Option<String> {
     let mut parts: Vec<String> = consumer.fact("reason").map(str::to_owned).into_iter().collect();
     if let Some(at) = consumer.fact("next_try").and_then(time::parse) {
