@@ -1,18 +1,17 @@
-//! `events.jsonl`, the log for people: a projection of the table.
+//! `events.jsonl`, the human-readable log: a projection of the table.
 //!
-//! The sealed files and then `events.jsonl`, read in order, are exactly the rows that were ever
-//! stored, by id, one line each. No push appends its own event: it takes the writer's
-//! lock and writes whatever the table has beyond the last line, its own event and any others. So no
-//! line is missing, duplicated or out of order, however many push at once and wherever one was killed.
+//! The sealed files followed by `events.jsonl` contain exactly the rows ever stored, by id, one line each. A
+//! push does not append its own event: it takes the writer's lock and writes every row of the table past the
+//! last line, including its own. So no line is missing, duplicated or out of order, however many processes
+//! push at once and wherever one is killed.
 //!
-//! What the writer knows of the file is in the lock file itself, `run/_jsonl`. As long as the file is
-//! just as that says (inode, length, modification time), only what is new is looked at. Anything
-//! else (a writer that was killed, a hand that edited, a restored copy) makes the next writer compare
-//! the file with the table from the beginning, cut it at the first difference and write the rest
-//! again. After a reboot it compares from the last synced length on, at the least.
+//! The writer stores its state in the lock file, `run/_jsonl`. As long as the log matches it (inode, length,
+//! modification time), only new rows are read. Otherwise (a killed writer, an edit, a restored copy) the next
+//! writer compares the file with the table from the beginning, truncates it at the first difference and
+//! rewrites the rest. After a reboot it compares at least from the last synced length on.
 //!
-//! `events.jsonl` never holds a line without a row: `prune` seals it first. Sealed files are never
-//! written again; they alone have the lines of pruned rows.
+//! `events.jsonl` never holds a line without a row: `prune` seals it first. Sealed files are never written
+//! again; only they contain lines of pruned rows.
 
 mod state;
 pub mod verify;
@@ -23,7 +22,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
 
-use state::{Base, Place, State};
+use state::{EventStamp, LogOffset, State};
 
 use crate::error::{Error, IoContext, Result};
 use crate::files::lock::Lock;
@@ -32,29 +31,29 @@ use crate::files::{Access, Files, JSONL, boot_id};
 use crate::model::time::Time;
 use crate::store::Store;
 
-/// The writer's lock, which also holds what is known of the file.
+/// The writer's lock file, which also stores its state.
 pub const STATE: &str = "run/_jsonl";
 
-/// What the names of sealed files begin with.
+/// Name prefix of sealed files.
 const SEALED: &str = "events-";
 
-/// How long a push waits for another that is writing the log.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long to wait for another process that is writing the log.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// When this many bytes have been appended since the last sync, they are synced: after a reboot so many
-/// at most are compared with the table.
+/// The log is synced whenever about this many bytes were appended since the last sync. This bounds what is
+/// compared with the table after a reboot.
 const SYNC_STEP: u64 = 64 * 1024 * 1024;
 
-/// Lines are written in pieces of about this many bytes, and of at most this many rows.
+/// Lines are written in pages of about this many bytes and at most this many rows.
 const PAGE_BYTES: usize = 256 * 1024;
 const PAGE_ROWS: usize = 1000;
 
-/// Brings the log up to date with the table, sealing it first when it is long. `progress` is told how
-/// many more events have been written.
+/// Brings the log up to date with the table, sealing it first if it is long. `progress` is called with the
+/// number of events written since its last call.
 ///
 /// # Errors
 ///
-/// The log is then behind or torn; the next call repairs it.
+/// The log may be behind or torn; the next call repairs it.
 pub fn catch_up(files: &Files, store: &mut dyn Store, progress: &mut dyn FnMut(u64)) -> Result<()> {
     with_writer(files, |writer| {
         writer.compare(store)?;
@@ -65,8 +64,8 @@ pub fn catch_up(files: &Files, store: &mut dyn Store, progress: &mut dyn FnMut(u
     })
 }
 
-/// Brings the log up to date and has all of it on the disk; and where it holds lines of events up to
-/// `upto`, seals it, so that these may be deleted from the table.
+/// Brings the log up to date and syncs it; if it contains lines of events up to `upto`, also seals it, so
+/// that these can be deleted from the table.
 pub fn seal_before_prune(files: &Files, store: &mut dyn Store, upto: i64) -> Result<()> {
     with_writer(files, |writer| {
         writer.compare(store)?;
@@ -79,11 +78,11 @@ pub fn seal_before_prune(files: &Files, store: &mut dyn Store, upto: i64) -> Res
     })
 }
 
-/// Compares all of `events.jsonl` with the table, whatever is known of it, cuts it at the first
+/// Compares all of `events.jsonl` with the table, ignoring the stored state, truncates it at the first
 /// difference, and writes the rest.
 pub fn repair(files: &Files, store: &mut dyn Store) -> Result<()> {
     with_writer(files, |writer| {
-        writer.start_over(store)?;
+        writer.reset(store)?;
         writer.compare(store)?;
         writer.append(store, &mut |_| {})?;
         writer.sync(store)
@@ -95,14 +94,14 @@ pub fn sealed(files: &Files) -> io::Result<Vec<String>> {
     rotation::names(files, "", SEALED, "jsonl")
 }
 
-/// How many bytes the log takes, its sealed files included.
+/// Size of the log in bytes, including its sealed files.
 pub fn size(files: &Files) -> u64 {
     let sealed = sealed(files).unwrap_or_default();
     sealed.iter().map(String::as_str).chain([JSONL]).map(|name| files.size(name)).sum()
 }
 
-/// Deletes the sealed files that were sealed before that time, or only counts them. Returns how many,
-/// and their bytes. Nothing makes them again.
+/// Deletes the files sealed before that time or, in a dry run, only counts them. Returns their number and
+/// total bytes. They are not recreated.
 pub fn remove_sealed(files: &Files, before: Time, dry_run: bool) -> io::Result<(u64, u64)> {
     let (mut count, mut bytes) = (0, 0);
     for name in sealed(files)? {
@@ -117,57 +116,58 @@ pub fn remove_sealed(files: &Files, before: Time, dry_run: bool) -> io::Result<(
 }
 
 fn with_writer(files: &Files, work: impl FnOnce(&mut Writer<'_>) -> Result<()>) -> Result<()> {
-    let lock = Lock::take(files, STATE, PATIENCE)?;
+    let lock = Lock::take(files, STATE, LOCK_TIMEOUT)?;
     work(&mut Writer::open(files, lock.file())?)
 }
 
 struct Writer<'a> {
     files: &'a Files,
-    /// The lock file, which holds the state.
-    note: &'a File,
+    /// The lock file, which stores the state.
+    state_file: &'a File,
     jsonl: File,
     state: State,
 }
 
 impl<'a> Writer<'a> {
-    /// Opens the log and finds out how much of it is known to be right.
-    fn open(files: &'a Files, note: &'a File) -> Result<Writer<'a>> {
+    /// Opens the log and determines how much of it is known to match the table.
+    fn open(files: &'a Files, state_file: &'a File) -> Result<Writer<'a>> {
         let jsonl = files.open_file(JSONL, Access::Append).at("open", &files.path_of(JSONL))?;
-        let about = jsonl.metadata().at("look at", &files.path_of(JSONL))?;
-        let state = match State::read(note) {
-            Some(mut known) if known.describes(&about) => {
+        let metadata = jsonl.metadata().at("look at", &files.path_of(JSONL))?;
+        let state = match State::read(state_file) {
+            Some(mut known) if known.describes(&metadata) => {
                 let boot = boot_id();
                 if known.boot != boot {
-                    // What was not synced before a reboot may be anything now.
+                    // After a reboot, unsynced bytes may contain anything.
                     (known.boot, known.end, known.end_time) = (boot, known.synced, String::new());
                 }
                 known
             }
             known => {
-                let (base, sealed) = base(files, known.as_ref())?;
+                let (base, sealed) = base_event(files, known.as_ref())?;
                 State::at_start(base, sealed)
             }
         };
-        Ok(Writer { files, note, jsonl, state })
+        Ok(Writer { files, state_file, jsonl, state })
     }
 
-    /// Forgets what is known of the file. Where the sealed files end after the newest event, it begins
-    /// with the oldest one.
-    fn start_over(&mut self, store: &mut dyn Store) -> Result<()> {
-        let (base, sealed) = base(self.files, Some(&self.state))?;
-        let base = if was_replaced(store, base.id, &base.time)? { Base::default() } else { base };
+    /// Discards the stored state. If the sealed files do not match the table, the log restarts with the
+    /// oldest event.
+    fn reset(&mut self, store: &mut dyn Store) -> Result<()> {
+        let (base, sealed) = base_event(self.files, Some(&self.state))?;
+        let base = if was_replaced(store, base.id, &base.time)? { EventStamp::default() } else { base };
         self.state = State::at_start(base, sealed);
         Ok(())
     }
 
-    /// Compares what lies past the known place with the table, and cuts off what does not agree.
+    /// Compares the lines past the verified offset with the table, and truncates the log at the first
+    /// difference.
     fn compare(&mut self, store: &mut dyn Store) -> Result<()> {
         let State { base, end, end_time, .. } = &self.state;
         if was_replaced(store, base.id, &base.time)? {
             return Err(Error::LogAhead(base.id));
         }
         if was_replaced(store, end.id, end_time)? {
-            let start = Place { id: base.id, ..Place::default() };
+            let start = LogOffset { id: base.id, ..LogOffset::default() };
             (self.state.end, self.state.synced) = (start, start);
         }
         let path = self.files.path_of(JSONL);
@@ -176,14 +176,14 @@ impl<'a> Writer<'a> {
             return Ok(());
         }
         let file = self.jsonl.try_clone().at("open", &path)?;
-        self.state.end = verify::agreement(&file, &path, self.state.end, store)?;
+        self.state.end = verify::matching_prefix(&file, &path, self.state.end, store)?;
         if self.state.end.bytes < length {
             self.jsonl.set_len(self.state.end.bytes).at("truncate", &path)?;
         }
         Ok(())
     }
 
-    /// Writes what the table has beyond the last line.
+    /// Writes the rows past the last line.
     fn append(&mut self, store: &mut dyn Store, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let path = self.files.path_of(JSONL);
         let mut page = Vec::new();
@@ -193,7 +193,7 @@ impl<'a> Writer<'a> {
             store.read(end.id, i64::MAX, PAGE_ROWS, &mut |row| {
                 let start = page.len();
                 row.write_line(&mut page);
-                end.pass(page.len() - start, row.id);
+                end.advance(page.len() - start, row.id);
                 rows += 1;
                 if page.len() < PAGE_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })?;
@@ -214,20 +214,20 @@ impl<'a> Writer<'a> {
         self.save(store)
     }
 
-    /// Sets the file aside, synced, under the current time, and begins a new one.
+    /// Syncs the file, renames it to a name with the current time, and starts a new one.
     fn seal(&mut self, store: &mut dyn Store) -> Result<()> {
         let path = self.files.path_of(JSONL);
         self.jsonl.sync_all().at("sync", &path)?;
         let name = rotation::set_aside(self.files, JSONL, SEALED, "jsonl").at("rename", &path)?;
-        // The new file must not be known before the renaming is certain.
+        // The rename must be durable before the state describes the new file.
         self.files.sync_dir("").at("sync", self.files.path())?;
         self.jsonl = self.files.open_file(JSONL, Access::Append).at("open", &path)?;
         let id = self.state.end.id;
-        self.state = State::at_start(Base { id, time: time_of(store, id)? }, Some(name));
+        self.state = State::at_start(EventStamp { id, time: time_of(store, id)? }, Some(name));
         Ok(())
     }
 
-    /// Has the log on the disk, under its name.
+    /// Syncs the log and its directory entry.
     fn sync(&mut self, store: &mut dyn Store) -> Result<()> {
         self.jsonl.sync_all().at("sync", &self.files.path_of(JSONL))?;
         self.files.sync_dir("").at("sync", self.files.path())?;
@@ -235,17 +235,17 @@ impl<'a> Writer<'a> {
         self.save(store)
     }
 
-    /// Stores what is known. A torn state is recognised by its checksum and costs a comparison.
+    /// Stores the state. A torn state is detected by its checksum and only costs a comparison.
     fn save(&mut self, store: &mut dyn Store) -> Result<()> {
         self.state.end_time = time_of(store, self.state.end.id)?;
-        let about = self.jsonl.metadata().at("look at", &self.files.path_of(JSONL))?;
-        (self.state.inode, self.state.modified) = (about.ino(), state::modified(&about));
-        self.state.write(self.note).at("write", &self.files.path_of(STATE))
+        let metadata = self.jsonl.metadata().at("look at", &self.files.path_of(JSONL))?;
+        (self.state.inode, self.state.modified) = (metadata.ino(), state::modified(&metadata));
+        self.state.write(self.state_file).at("write", &self.files.path_of(STATE))
     }
 }
 
-/// Whether the log tells of an event that the table does not have, or has another one in its place:
-/// then an older database was put back. An event that was pruned is no such case.
+/// Whether an event in the log is not in the table or differs there, because an older database was restored.
+/// A pruned event does not count.
 pub(crate) fn was_replaced(store: &mut dyn Store, id: i64, time: &str) -> Result<bool> {
     if id > store.newest()? {
         return Ok(true);
@@ -253,31 +253,31 @@ pub(crate) fn was_replaced(store: &mut dyn Store, id: i64, time: &str) -> Result
     Ok(!time.is_empty() && store.stored_at(id)?.is_some_and(|stored| stored != time))
 }
 
-/// The time of an event as it is remembered; empty where it cannot be compared.
+/// The `created_at` to store for an event; empty if it cannot be compared.
 fn time_of(store: &mut dyn Store, id: i64) -> Result<String> {
     Ok(store.stored_at(id)?.filter(|time| is_comparable(time)).unwrap_or_default())
 }
 
-/// Only a time as this program writes it is remembered: other programs may store any text, of any
-/// length, and what is known of the log has to stay small.
+/// Whether a time has the length of those this program writes. Other programs may store text of any length,
+/// and the state must stay small.
 fn is_comparable(time: &str) -> bool {
     time.len() == 24
 }
 
-/// The event after which `events.jsonl` begins, and the newest sealed file.
-fn base(files: &Files, known: Option<&State>) -> Result<(Base, Option<String>)> {
+/// The last event before `events.jsonl` begins, and the newest sealed file.
+fn base_event(files: &Files, known: Option<&State>) -> Result<(EventStamp, Option<String>)> {
     let sealed = sealed(files).at("list", files.path())?.pop();
     let base = match known.filter(|known| sealed <= known.sealed) {
-        // Nothing was sealed since; people may have removed old files.
+        // No file was sealed since; old ones may have been removed.
         Some(known) => known.base.clone(),
         None => last_sealed(files)?,
     };
     Ok((base, sealed))
 }
 
-/// The event of the last line in the sealed files. Somebody may have emptied a file instead of deleting
-/// it: then the one before tells.
-fn last_sealed(files: &Files) -> Result<Base> {
+/// The event of the last line in the sealed files. A file may have been emptied instead of deleted; then the
+/// one before it counts.
+fn last_sealed(files: &Files) -> Result<EventStamp> {
     for name in sealed(files).at("list", files.path())?.iter().rev() {
         let path = files.path_of(name);
         let file = files.open_file(name, Access::Read).at("open", &path)?;
@@ -285,11 +285,11 @@ fn last_sealed(files: &Files) -> Result<Base> {
             return Ok(last);
         }
     }
-    Ok(Base::default())
+    Ok(EventStamp::default())
 }
 
-/// The event of the last whole line of a file. Reads backwards, and of each line only the beginning.
-pub(crate) fn last_event(file: &File) -> io::Result<Option<Base>> {
+/// The event of the last complete line of a file. Reads backwards, and only the beginning of each line.
+pub(crate) fn last_event(file: &File) -> io::Result<Option<EventStamp>> {
     const CHUNK: u64 = 64 * 1024;
     let mut line_end = None;
     let mut at = file.metadata()?.len();
@@ -310,18 +310,18 @@ pub(crate) fn last_event(file: &File) -> io::Result<Option<Base>> {
     if line_end.is_some() { event_at(file, 0) } else { Ok(None) }
 }
 
-/// The event of the line that begins at this place.
-fn event_at(file: &File, at: u64) -> io::Result<Option<Base>> {
+/// The event of the line that begins at offset `at`.
+fn event_at(file: &File, at: u64) -> io::Result<Option<EventStamp>> {
     let mut head = [0; 128];
     let read = file.read_at(&mut head, at)?;
-    Ok(verify::head_of(&head[..read]).map(|(id, rest)| {
+    Ok(verify::parse_head(&head[..read]).map(|(id, rest)| {
         let time = rest.strip_prefix(b"\"").and_then(|rest| rest.split(|&b| b == b'"').next());
         let time = time.and_then(|time| std::str::from_utf8(time).ok()).filter(|time| is_comparable(time));
-        Base { id, time: time.unwrap_or_default().to_owned() }
+        EventStamp { id, time: time.unwrap_or_default().to_owned() }
     }))
 }
 
-/// A reader of the log from a place on.
+/// A buffered reader of the log from offset `at`.
 fn reader(file: &File, at: u64) -> io::Result<BufReader<impl Read>> {
     let mut file = file.try_clone()?;
     file.seek(SeekFrom::Start(at))?;

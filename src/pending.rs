@@ -1,8 +1,8 @@
-//! Whether anything is pending for a consumer, at a cost that follows what is new.
+//! Whether anything is pending for a consumer, at a cost proportional to what is new.
 //!
-//! How far a filter was evaluated without a match is remembered with the subscription (see
-//! [`ScanWatermark`](crate::model::subscription::ScanWatermark)), so that no event is asked about
-//! twice, whichever process asks.
+//! The position up to which a filter was evaluated without a match is stored with the subscription (see
+//! [`ScanWatermark`](crate::model::subscription::ScanWatermark)), so that processes share it and do not
+//! evaluate the filter on the same events again.
 
 use std::time::Instant;
 
@@ -11,31 +11,30 @@ use crate::model::filter::{Filter, FilterError, Scope};
 use crate::model::subscription::Subscription;
 use crate::store::{FilterFailure, ScanRange, Store};
 
-/// A watermark is written when it has moved this far; a shorter way is scanned again for less than
-/// the writing costs.
+/// A watermark is written after moving by this many ids. Rescanning fewer ids is cheaper than a write.
 const WATERMARK_STEP: i64 = 256;
 
-/// How many ids are scanned before the ground gained is remembered.
+/// How many ids are scanned before the watermark is written.
 const SCAN_STEP: i64 = 64 * 1024;
 
-/// What looking for a consumer's pending events found.
+/// Result of looking for a consumer's pending events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Look {
     /// The oldest matching event past the cursor.
     pub first: Option<i64>,
-    /// Time ran out before one was found or all were asked about.
+    /// The deadline passed before a match was found or all events were evaluated.
     pub cut_short: bool,
-    /// The newest id ever given, matching or not.
+    /// The newest id ever assigned, matching or not.
     pub newest: i64,
-    /// Events the filter failed on, seen for the first time.
+    /// Events on which the filter failed and had not been recorded as failing before.
     pub failures: Vec<FilterFailure>,
 }
 
-/// The filter of a subscription, checked again: other programs write the table too.
+/// The filter of a subscription, checked again because other programs write the table too.
 ///
 /// # Errors
 ///
-/// [`Error::BrokenFilter`]; when memory runs out, which is no fault of the filter.
+/// [`Error::BrokenFilter`]; an out-of-memory error, which does not mean that the filter is invalid.
 pub fn checked_filter(subscription: &Subscription) -> Result<Option<Filter>> {
     let text = subscription.filter_text().unwrap_or_default();
     Filter::new(text, Scope::Subscription).map_err(|e| match e {
@@ -46,8 +45,8 @@ pub fn checked_filter(subscription: &Subscription) -> Result<Option<Filter>> {
     })
 }
 
-/// Looks for the oldest pending event, until `until` at the latest. What is learned is remembered with the
-/// subscription, so its cursor must be the stored one, or the one that is about to be.
+/// Looks for the oldest pending event, until the deadline. The watermark is stored with the subscription, so
+/// its cursor must be the stored one, or one about to be stored.
 ///
 /// # Errors
 ///
@@ -56,7 +55,7 @@ pub fn look(store: &mut dyn Store, subscription: &Subscription, until: Option<In
     look_from(store, subscription, until, true)
 }
 
-/// The same for a subscription whose cursor is not the stored one: nothing is remembered.
+/// Like [`look`], for a subscription whose cursor is not the stored one: no watermark is written.
 pub fn look_without_memory(
     store: &mut dyn Store,
     subscription: &Subscription,
@@ -87,7 +86,7 @@ fn look_from(
     let Some(filter) = checked_filter(subscription)? else { return Ok(look) };
     let (mut upto, mut remembered) = (start, start);
     while upto < newest && look.first.is_none() && !look.cut_short {
-        // In steps, so that a scan that is killed keeps most of the ground it gained.
+        // In steps, so that a killed scan loses little of its progress.
         let end = newest.min(upto.saturating_add(SCAN_STEP));
         let scan = store.scan(&filter, ScanRange { after: upto, upto: end, most: 1, until })?;
         look.first = scan.ids.first().copied();
@@ -103,15 +102,15 @@ fn look_from(
         look.failures.extend(fresh);
         upto = gained.max(upto);
         if look.first.is_none() && !look.cut_short {
-            // Other programs may leave gaps of any width.
+            // Skip gaps in the ids: other programs may leave gaps of any width.
             upto = store.first_after(upto)?.map_or(newest, |next| next - 1).max(upto);
         }
     }
     Ok(look)
 }
 
-/// How many matching events there are from `first`, the oldest pending one, on. `gapless`: whether no
-/// id from the oldest event to the newest is missing, so that counting all of them is subtracting.
+/// Counts the matching events from `first`, the oldest pending one, on. `gapless`: no id between the oldest
+/// event and the newest is missing, so that without a filter the count is a subtraction.
 pub fn count(store: &mut dyn Store, subscription: &Subscription, first: i64, gapless: bool) -> Result<u64> {
     let newest = store.newest()?;
     let Some(filter) = checked_filter(subscription)? else {

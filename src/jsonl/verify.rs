@@ -1,4 +1,4 @@
-//! Comparing the JSONL log with the table.
+//! Compares the JSONL log with the table.
 
 use std::fs::File;
 use std::io::{self, BufRead, Read};
@@ -7,32 +7,32 @@ use std::path::Path;
 
 use serde::de::IgnoredAny;
 
-use super::state::{Place, State};
-use super::{PAGE_ROWS, PATIENCE, STATE, base, reader, sealed, was_replaced};
+use super::state::{LogOffset, State};
+use super::{LOCK_TIMEOUT, PAGE_ROWS, STATE, base_event, reader, sealed, was_replaced};
 use crate::error::{IoContext, Result};
 use crate::files::lock::Lock;
 use crate::files::{Access, Files, JSONL};
 use crate::store::Store;
 
-/// How every line begins.
+/// The beginning of every line.
 const HEAD: &[u8] = b"{\"id\":";
 
-/// What is wrong with the log.
+/// A defect of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// From this line of `events.jsonl` on (counted from 1), it is not the table.
+    /// `events.jsonl` differs from the table from this line on (counted from 1).
     Differs { line: u64 },
-    /// So many events have no line yet.
+    /// This many events have no line yet.
     Behind { events: u64 },
-    /// Sealed files end with an event that the table does not have, or has another one in its place: an
-    /// older database was put back.
+    /// The sealed files end with an event that the table lacks, or for which it has a different one: an older
+    /// database was restored.
     Ahead { last: i64 },
-    /// A line of a sealed file (counted from 1) is not an event, or its id does not rise.
+    /// A line of a sealed file (counted from 1) is not an event, or its id is not higher than the one before.
     Sealed { name: String, line: u64 },
 }
 
 impl Fault {
-    /// Whether [`repair`](super::repair) removes it.
+    /// Whether [`repair`](super::repair) fixes it.
     pub fn can_be_repaired(&self) -> bool {
         !matches!(self, Fault::Sealed { .. })
     }
@@ -55,30 +55,30 @@ impl std::fmt::Display for Fault {
     }
 }
 
-/// Compares the log with the table; nobody may write it meanwhile.
+/// Compares the log with the table, holding the writer's lock meanwhile.
 pub fn verify(files: &Files, store: &mut dyn Store) -> Result<Vec<Fault>> {
-    let lock = Lock::take(files, STATE, PATIENCE)?;
+    let lock = Lock::take(files, STATE, LOCK_TIMEOUT)?;
     let mut faults = Vec::new();
     for name in sealed(files).at("list", files.path())? {
         let path = files.path_of(&name);
         let file = files.open_file(&name, Access::Read).at("open", &path)?;
-        if let Some(line) = bad_line(&file).at("read", &path)? {
+        if let Some(line) = first_bad_line(&file).at("read", &path)? {
             faults.push(Fault::Sealed { name, line });
         }
     }
-    let (base, _) = base(files, State::read(lock.file()).as_ref())?;
+    let (base, _) = base_event(files, State::read(lock.file()).as_ref())?;
     if was_replaced(store, base.id, &base.time)? {
         faults.push(Fault::Ahead { last: base.id });
         return Ok(faults);
     }
-    let start = Place { id: base.id, ..Place::default() };
+    let start = LogOffset { id: base.id, ..LogOffset::default() };
     let path = files.path_of(JSONL);
     let (end, length) = match files.open_file(JSONL, Access::Read) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => (start, 0),
         opened => {
             let file = opened.at("open", &path)?;
             let length = file.metadata().at("look at", &path)?.len();
-            (agreement(&file, &path, start, store)?, length)
+            (matching_prefix(&file, &path, start, store)?, length)
         }
     };
     if end.bytes < length {
@@ -90,20 +90,25 @@ pub fn verify(files: &Files, store: &mut dyn Store) -> Result<Vec<Fault>> {
     Ok(faults)
 }
 
-/// How far the lines from `start` on are the table's rows after it. `path` is the file's, for errors.
-pub(super) fn agreement(file: &File, path: &Path, start: Place, store: &mut dyn Store) -> Result<Place> {
+/// Returns the offset up to which the lines from `start` on match the table's rows. `path` is for errors.
+pub(super) fn matching_prefix(
+    file: &File,
+    path: &Path,
+    start: LogOffset,
+    store: &mut dyn Store,
+) -> Result<LogOffset> {
     let mut lines = reader(file, start.bytes).at("read", path)?;
-    let mut place = start;
+    let mut offset = start;
     let (mut line, mut found) = (Vec::new(), Vec::new());
     loop {
         let (mut agreed, mut failed) = (0, None);
-        store.read(place.id, i64::MAX, PAGE_ROWS, &mut |row| {
+        store.read(offset.id, i64::MAX, PAGE_ROWS, &mut |row| {
             line.clear();
             row.write_line(&mut line);
             found.resize(line.len(), 0);
             match lines.read_exact(&mut found) {
                 Ok(()) if found == line => {
-                    place.pass(line.len(), row.id);
+                    offset.advance(line.len(), row.id);
                     agreed += 1;
                     return ControlFlow::Continue(());
                 }
@@ -116,19 +121,19 @@ pub(super) fn agreement(file: &File, path: &Path, start: Place, store: &mut dyn 
             return Err(e).at("read", path);
         }
         if agreed < PAGE_ROWS {
-            return Ok(place);
+            return Ok(offset);
         }
     }
 }
 
 /// The first line that is not an event with a higher id than the line before, counted from 1.
-fn bad_line(file: &File) -> io::Result<Option<u64>> {
+fn first_bad_line(file: &File) -> io::Result<Option<u64>> {
     let mut lines = reader(file, 0)?;
     let (mut number, mut last) = (0, 0);
     let mut line = Vec::new();
     loop {
         line.clear();
-        // Garbage is not read into memory, however long it is: its beginning tells enough.
+        // Read only the beginning at first, so that garbage of any length is not read into memory.
         (&mut lines).take(HEAD.len() as u64).read_until(b'\n', &mut line)?;
         if line.is_empty() {
             return Ok(None);
@@ -139,15 +144,15 @@ fn bad_line(file: &File) -> io::Result<Option<u64>> {
         }
         lines.read_until(b'\n', &mut line)?;
         let is_event = line.ends_with(b"}\n") && serde_json::from_slice::<IgnoredAny>(&line).is_ok();
-        match head_of(&line) {
+        match parse_head(&line) {
             Some((id, _)) if is_event && id > last => last = id,
             _ => return Ok(Some(number)),
         }
     }
 }
 
-/// The id at the beginning of a line, if it begins as an event does, and what follows `"created_at":`.
-pub(super) fn head_of(line: &[u8]) -> Option<(i64, &[u8])> {
+/// The id in a line that begins like an event, and what follows `"created_at":`; else `None`.
+pub(super) fn parse_head(line: &[u8]) -> Option<(i64, &[u8])> {
     let rest = line.strip_prefix(HEAD)?;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (id, rest) = rest.split_at(digits);
