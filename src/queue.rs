@@ -1,7 +1,7 @@
-//! A thread as a program uses it: open it, push, read, wait, subscribe, acknowledge.
+//! The API of a thread: open, push, read, wait, subscribe, acknowledge.
 //!
-//! Nothing here prints, reads the environment, handles signals or starts a process. Waking consumers
-//! is not the queue's affair: see [`run::wake`](fn@crate::run::wake).
+//! Nothing here prints, reads the environment, handles signals or starts a process. Waking consumers is
+//! separate: see [`run::wake`](fn@crate::run::wake).
 
 pub mod delivery;
 mod init;
@@ -23,17 +23,17 @@ use crate::pending::{self, Look};
 use crate::sqlite::Sqlite;
 use crate::store::{Appended, Move, Moved, Put, ScanRange, Store, Stored};
 
-/// A page of reading ends at this many events at the latest.
+/// Maximum number of events per page when reading.
 const PAGE_EVENTS: usize = 1000;
 
-/// An open thread. It can be sent to another thread of the program; each that works at the same time
-/// opens its own.
+/// An open thread. It can be sent between threads of the program; threads that work concurrently open one
+/// each.
 pub struct Queue {
     pub(crate) files: Files,
     pub(crate) store: Sqlite,
 }
 
-/// What became of a push.
+/// Result of a push.
 #[derive(Debug)]
 pub struct Pushed {
     pub appended: Appended,
@@ -42,7 +42,7 @@ pub struct Pushed {
     pub log_behind: Option<Error>,
 }
 
-/// An event that was pushed, or that had been pushed before under the same idempotency key.
+/// A pushed event, or the event pushed before under the same idempotency key.
 #[derive(Debug)]
 pub struct PushedEvent {
     pub id: i64,
@@ -52,16 +52,16 @@ pub struct PushedEvent {
     pub log_behind: Option<Error>,
 }
 
-/// Where to begin reading: with the first event after this id.
+/// A starting point for reading: the first event after this id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct After(pub i64);
 
-/// A reading under way.
+/// What to read, and the position reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selection {
-    /// Events up to this id are done.
+    /// Events up to this id have been read.
     pub after: i64,
-    /// How many more events to read; `None` is no limit.
+    /// How many more events to read; `None` for no limit.
     pub limit: Option<u64>,
     pub filter: Option<Filter>,
 }
@@ -72,7 +72,7 @@ impl From<After> for Selection {
     }
 }
 
-/// Whether a reading has come to its end.
+/// Whether more events may follow a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remaining {
     /// There may be more events.
@@ -81,8 +81,8 @@ pub enum Remaining {
 }
 
 impl Queue {
-    /// Makes a thread in `path` (and its parents), beside whatever is there already. Returns its
-    /// absolute path.
+    /// Creates a thread in the directory `path`, and its parents; existing files stay. Returns its absolute
+    /// path.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl Queue {
         init::init(path.as_ref(), true)
     }
 
-    /// The same, but so that nobody but the owner may read or write it, whatever the umask.
+    /// Like [`Queue::init`], but only the owner may read or write the thread, whatever the umask.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl Queue {
         &self.files
     }
 
-    /// What keeps the events, for whatever has no method here.
+    /// The underlying store, for operations that have no method here.
     pub fn store(&mut self) -> &mut dyn Store {
         &mut self.store
     }
@@ -132,7 +132,7 @@ impl Queue {
         self.files.log(level, text);
     }
 
-    /// Stores one event. When this returns, it survives a power cut.
+    /// Stores one event. Once this returns, the event survives a power cut.
     ///
     /// # Errors
     ///
@@ -155,7 +155,7 @@ impl Queue {
         Ok(Pushed { appended, log_behind: self.publish(&mut |_| {}).err() })
     }
 
-    /// The first step of a push: stores, and no more. [`Queue::publish`] has to follow.
+    /// The first step of a push: only stores. [`Queue::publish`] must follow.
     pub(crate) fn append(&mut self, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Appended> {
         if let Err(e) = log::rotate(&self.files) {
             log!(self, Warn, "push: logs/thread.log could not be rotated: {e}");
@@ -167,7 +167,7 @@ impl Queue {
         appended
     }
 
-    /// The same for one event. `before_commit` is called when nothing but the commit is left to do.
+    /// Like [`Queue::append`], for one event. `before_commit` is called directly before the commit.
     pub(crate) fn append_one(
         &mut self,
         event: &NewEvent<'_>,
@@ -197,14 +197,14 @@ impl Queue {
         log!(self, Info, "push batch: count={count} last_id={last_id}");
     }
 
-    /// The second step of a push: brings the JSONL log up to date, then lets waiters know. `progress`
-    /// is told how many more events were written.
+    /// The second step of a push: brings the JSONL log up to date, then notifies waiters. `progress` is
+    /// called with the number of events written since its last call.
     pub(crate) fn publish(&mut self, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let logged = jsonl::catch_up(&self.files, &mut self.store, progress);
         if let Err(e) = &logged {
             log!(self, Warn, "push: events.jsonl is behind: {e}");
         }
-        // Where it cannot be touched, waiters look within a second.
+        // If the file cannot be touched, waiters notice by polling within a second.
         drop(self.files.touch(COMMIT));
         logged
     }
@@ -221,8 +221,8 @@ impl Queue {
         Ok(events)
     }
 
-    /// Hands the next events to `take`, until it breaks or a page is full, and moves `selection` on. No read
-    /// transaction stays open between pages, so a slow reader holds nothing up.
+    /// Passes the next events to `take`, until it breaks or a page is full, and advances `selection`. No read
+    /// transaction stays open between pages, so a slow reader blocks nothing.
     pub fn read_page(
         &mut self,
         selection: &mut Selection,
@@ -268,10 +268,10 @@ impl Queue {
         Ok(if more { Remaining::Some } else { Remaining::None })
     }
 
-    /// The id after which the last `count` matching events begin, none of them up to `after`.
+    /// The id after which the last `count` matching events begin; at least `after`.
     pub fn start_of_tail(&mut self, filter: Option<&Filter>, after: i64, count: u64) -> Result<i64> {
         const STEP: i64 = 4096;
-        // One that matches everything reads no more of an event than its id.
+        // A filter that matches everything reads only the ids.
         let everything = Filter::new("1", Scope::Reading)?;
         let Some(filter) = filter.or(everything.as_ref()) else { return Ok(after) };
         let count = usize::try_from(count).unwrap_or(usize::MAX);
@@ -287,14 +287,13 @@ impl Queue {
                 return Ok(ids[ids.len() - (count - found)] - 1);
             }
             found += ids.len();
-            // Pruned events leave gaps of any width.
+            // Skip gaps in the ids, which pruned events leave.
             upto = self.store.last_upto(start)?.unwrap_or(0);
         }
         Ok(after)
     }
 
-    /// The id after which the first event stored at `time` or later comes; the newest one if there is
-    /// none.
+    /// The id before the first event stored at `time` or later; the newest id if there is no such event.
     pub fn last_before(&mut self, time: Time) -> Result<i64> {
         match self.store.first_since(&time::format(time))? {
             Some(first) => Ok(first - 1),
@@ -302,18 +301,18 @@ impl Queue {
         }
     }
 
-    /// Watches for commits, for an event loop: see [`Watcher`].
+    /// Returns a watcher of commits, for event loops: see [`Watcher`].
     pub fn watcher(&self) -> Watcher {
         Watcher::new(&self.files, COMMIT)
     }
 
-    /// The newest id ever given: to read on from there is to read what is new.
+    /// The newest id ever assigned: the starting point for reading only new events.
     pub fn newest(&mut self) -> Result<After> {
         self.store.newest().map(After)
     }
 
-    /// Waits until there is an event after `id`, for at most `timeout`. Returns whether there is. Each
-    /// call starts a new watch: to wait repeatedly, use [`Queue::watcher`].
+    /// Waits until there is an event after `id`, for at most `timeout`. Returns whether there is one. Each
+    /// call creates a new watcher; to wait repeatedly, use [`Queue::watcher`].
     ///
     /// # Errors
     ///
@@ -369,7 +368,7 @@ impl Queue {
     ///
     /// [`Error::BrokenFilter`].
     pub fn look(&mut self, subscription: &Subscription, until: Option<Instant>) -> Result<Look> {
-        // A filter that fails on everything must not fill the log: the first few tell the story.
+        // Log only the first few failures, so that a filter that fails on everything does not fill the log.
         const SHOWN: usize = 10;
         let look = pending::look(&mut self.store, subscription, until)?;
         let consumer = &subscription.consumer;

@@ -1,4 +1,4 @@
-//! Whether events have been acknowledged by the consumers they are for.
+//! Waits until the matching consumers have acknowledged events.
 
 use std::time::{Duration, Instant};
 
@@ -8,25 +8,25 @@ use crate::pending::checked_filter;
 use crate::queue::Queue;
 use crate::store::{ScanRange, Store};
 
-/// How often to ask whether anything was committed: a cursor that moves gives no notice.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Interval of polling for commits: moving a cursor sends no notification.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A consumer that some events are for.
+/// A consumer whose filter matches some of the pushed events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recipient {
     pub consumer: ConsumerId,
-    /// The first and the last of these events.
+    /// First and last of the matching events.
     pub first: i64,
     pub last: i64,
 }
 
-/// What became of the events.
+/// Result of waiting for acknowledgements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Delivery {
     Acknowledged,
-    /// These have not acknowledged them yet.
+    /// These consumers had not acknowledged their events at the timeout.
     Pending(Vec<ConsumerId>),
-    /// One of them is a dead letter, so its acknowledgement will not come by itself.
+    /// One of the events is a dead letter, which is not retried by itself.
     Dead {
         consumer: ConsumerId,
         event_id: i64,
@@ -34,8 +34,8 @@ pub enum Delivery {
 }
 
 impl Queue {
-    /// The consumers that are woken for some of the events from `first` to `last`: those whose filter they
-    /// match, unless they are paused or have no handler.
+    /// The consumers to be woken for events from `first` to `last`: those whose filter matches some of them,
+    /// except paused ones and those without a handler.
     pub fn recipients(&mut self, first: i64, last: i64) -> Result<Vec<Recipient>> {
         let mut recipients = Vec::new();
         for subscription in self.store.subscriptions()? {
@@ -46,7 +46,7 @@ impl Queue {
             let ids = match checked_filter(&subscription) {
                 Ok(Some(filter)) => self.store.scan(&filter, range)?.ids,
                 Ok(None) => vec![first, last],
-                // It is not started; dispatch says why.
+                // Such a consumer is not started; dispatch logs why.
                 Err(Error::BrokenFilter { .. }) => continue,
                 Err(e) => return Err(e),
             };
@@ -58,7 +58,7 @@ impl Queue {
     }
 
     /// Waits until all recipients have acknowledged their events or one of these is a dead letter, for at
-    /// most `timeout`. A consumer that is no longer subscribed is not waited for.
+    /// most `timeout`. Consumers that are no longer subscribed are dropped.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl Queue {
             let changes = self.store.changes()?;
             for recipient in std::mem::take(&mut late) {
                 let Some(subscription) = self.store.subscription(&recipient.consumer)? else { continue };
-                // The cursor passes a dead letter too.
+                // Checked before the cursor, which moves past a dead letter too.
                 if subscription.dead > 0
                     && let Some(event_id) = self.dead_letter_among(&recipient)?
                 {
@@ -90,7 +90,7 @@ impl Queue {
                 if !self.files.still_there() {
                     return Err(Error::Moved(self.path().to_owned()));
                 }
-                std::thread::sleep(LOOK_EVERY.min(left));
+                std::thread::sleep(POLL_INTERVAL.min(left));
             }
         }
     }

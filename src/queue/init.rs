@@ -1,7 +1,7 @@
-//! Making a thread.
+//! Creates a thread.
 //!
-//! The database is built under another name and moved into place as the very last step, so a
-//! directory either is a whole thread or is none, and an `init` that was killed can be run again.
+//! The database is built under a temporary name and renamed as the last step. So a directory is either a
+//! complete thread or not a thread, and an `init` that was killed can be run again.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
@@ -13,13 +13,13 @@ use crate::files::lock::Lock;
 use crate::files::{self, Access, DB, Files, JOURNAL, JSONL, WAL};
 use crate::sqlite::Sqlite;
 
-/// How long an `init` waits for another of the same directory. Each takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long an `init` waits for another one of the same directory. Each takes milliseconds.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 
 const LOCK: &str = "run/_init.lock";
 const DRAFT: &str = "run/_init.db";
 
-/// `open_to_others`: as far as the umask allows.
+/// `open_to_others`: use the permissions that the umask allows; otherwise only the owner gets access.
 pub fn init(path: &Path, open_to_others: bool) -> Result<PathBuf> {
     let dir = files::absolute(path).at("find", path)?;
     let length = resolved(&dir).as_os_str().len().max(dir.as_os_str().len());
@@ -40,10 +40,11 @@ pub fn init(path: &Path, open_to_others: bool) -> Result<PathBuf> {
     for name in ["run", "logs"] {
         files.make_dir(name).at("make", &files.path_of(name))?;
     }
-    let lock = Lock::take(&files, LOCK, PATIENCE)?;
+    let lock = Lock::take(&files, LOCK, LOCK_TIMEOUT)?;
     let made = refuse_occupied(&files).and_then(|()| put_in_place(&files, parents));
-    // A process that waits for this lock, or makes a new one, finds what has been made. If nothing was
-    // made, a new lock would let two work at once.
+    // Once the database exists, the lock file can go: a process that waits for this lock, or creates a new
+    // one, finds the thread. Without it, removing the file would let two processes work at once, on the old
+    // and a new lock.
     if files.exists(DB) {
         drop(files.remove(LOCK));
     }
@@ -51,7 +52,7 @@ pub fn init(path: &Path, open_to_others: bool) -> Result<PathBuf> {
     made.map(|()| dir)
 }
 
-/// Where a path leads to, as far as it is there.
+/// Resolves links in the existing part of a path.
 fn resolved(path: &Path) -> PathBuf {
     let found = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
     let Some((above, mut real)) = found else { return path.to_owned() };
@@ -59,29 +60,29 @@ fn resolved(path: &Path) -> PathBuf {
     real
 }
 
-/// Refuses a directory that is a thread, or holds the remains of one.
+/// Fails if the directory is a thread or contains the remains of one.
 fn refuse_occupied(files: &Files) -> Result<()> {
     if files.exists(DB) {
         return Err(Error::AlreadyAThread(files.path().to_owned()));
     }
-    // A new database would be taken for the one these belonged to: the old WAL would be played into
-    // it, and the old JSONL log cut.
+    // These files would be taken for the new database's own: SQLite would replay the stale WAL, and the next
+    // push would truncate the old log.
     let sealed = crate::jsonl::sealed(files).unwrap_or_default().into_iter().next();
     let found = [WAL, JOURNAL].into_iter().find(|name| files.exists(name));
     let found = found.or_else(|| (files.size(JSONL) > 0).then_some(JSONL)).or(sealed.as_deref());
     found.map_or(Ok(()), |left| Err(Error::Leftovers(files.path_of(left))))
 }
 
-/// Builds the database under another name, moves it into place, and syncs the names of all that is new.
+/// Builds the database under a temporary name, renames it, and syncs the directory entries of everything new.
 fn put_in_place(files: &Files, parents: Vec<PathBuf>) -> Result<()> {
     for suffix in ["", "-wal", "-shm", "-journal"] {
         let stray = format!("{DRAFT}{suffix}");
         files.remove(&stray).at("remove", &files.path_of(&stray))?;
     }
-    // Made before SQLite opens it, so that its mode and group are right from the beginning.
+    // Created before SQLite opens it, so that its mode and group are right from the start.
     let draft = files.open_file(DRAFT, Access::Write).at("make", &files.path_of(DRAFT))?;
     files.open_file(JSONL, Access::Append).at("make", &files.path_of(JSONL))?;
-    // Links above the thread are followed, those in it are not.
+    // Links in the path of the thread are followed, links inside it are not.
     Sqlite::create(&resolved(files.path()).join(DRAFT))?;
     draft.sync_all().and_then(|()| files.rename(DRAFT, DB)).at("put in place", &files.path_of(DB))?;
     let dirs: Vec<PathBuf> = [files.path().to_owned()].into_iter().chain(parents).collect();
