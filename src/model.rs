@@ -1,7 +1,7 @@
-//! The nouns, and the rules that need nothing but them.
+//! Data types, and pure rules on them.
 //!
-//! No file, process or table is touched here. A filter is checked and asked by SQLite, because
-//! SQLite's meaning of an expression is the promised one, but on a database in memory.
+//! Touches no file, process or table. Filters are checked and evaluated by SQLite, whose semantics they
+//! promise, but on an in-memory database.
 
 pub mod duration;
 pub mod event;

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-/// The longest duration accepted: ten years.
-const LONGEST: Duration = Duration::from_secs(10 * 366 * 86_400);
+/// The maximum duration: ten years.
+const MAX_DURATION: Duration = Duration::from_secs(10 * 366 * 86_400);
 
-/// Reads one duration. The error is a sentence for people.
+/// Parses one duration. The error is a human-readable sentence.
 pub fn parse(text: &str) -> Result<Duration, String> {
     let invalid = || format!("'{text}' is not a duration such as 500ms, 10s, 5m, 2h, 1d, 2w or 1h30m");
     if !text.starts_with(|c: char| c.is_ascii_digit()) {
@@ -15,19 +15,19 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     let parsed = if text.bytes().all(|b| b.is_ascii_digit()) {
         text.parse().map(Duration::from_secs).ok()
     } else {
-        // humantime knows more units (years, `M` for months) than are worth the confusion.
+        // humantime accepts more units (years, `M` for months), which would be confusing.
         let mut units = text.split(|c: char| c.is_ascii_digit()).filter(|unit| !unit.is_empty());
         let known = units.all(|unit| ["ms", "s", "m", "h", "d", "w"].contains(&unit));
         if known { humantime::parse_duration(text).ok() } else { None }
     };
     match parsed {
-        Some(duration) if duration > LONGEST => Err(format!("'{text}' is longer than ten years")),
+        Some(duration) if duration > MAX_DURATION => Err(format!("'{text}' is longer than ten years")),
         Some(duration) => Ok(duration),
         None => Err(invalid()),
     }
 }
 
-/// Reads a duration that must not be zero.
+/// Parses a duration that must not be zero.
 pub fn parse_positive(text: &str) -> Result<Duration, String> {
     match parse(text)? {
         Duration::ZERO => Err(format!("'{text}' is zero; give a longer duration")),
@@ -35,17 +35,17 @@ pub fn parse_positive(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Reads a list of durations, separated by commas.
+/// Parses a comma-separated list of durations.
 pub fn parse_list(text: &str) -> Result<Vec<Duration>, String> {
     text.split(',').map(|one| parse(one.trim())).collect()
 }
 
-/// Writes a list of durations so that [`parse_list`] reads it back.
+/// Formats a list of durations as [`parse_list`] expects it.
 pub fn format_list(durations: &[Duration]) -> String {
     durations.iter().map(|duration| format(*duration)).collect::<Vec<_>>().join(",")
 }
 
-/// Writes one duration exactly, in milliseconds at the finest: `1h30m`.
+/// Formats one duration exactly, to the millisecond: `1h30m`.
 pub fn format(duration: Duration) -> String {
     let mut rest = duration.as_millis();
     let mut text = String::new();
@@ -58,10 +58,10 @@ pub fn format(duration: Duration) -> String {
     if text.is_empty() { "0s".to_owned() } else { text }
 }
 
-/// Writes one duration in its largest unit only, for people: `45s`, `3m`, `2h`, `5d`.
+/// Formats one duration for people, in its largest unit only: `45s`, `3m`, `2h`, `5d`.
 pub fn rough(duration: Duration) -> String {
     let seconds = duration.as_secs();
-    // A unit is used from two of it on: "1h" might be nearly two.
+    // A unit is used from two on, because "1h" could be nearly two hours.
     let unit = [("d", 86_400), ("h", 3600), ("m", 60)].into_iter().find(|(_, length)| seconds >= 2 * length);
     let (name, length) = unit.unwrap_or(("s", 1));
     format!("{}{name}", seconds / length)

@@ -1,7 +1,7 @@
-//! Events: what a program hands in ([`NewEvent`]), what the table holds ([`Event`]), and the one
-//! line of JSON that is in the JSONL log and that every reader prints.
+//! Events: before they are stored ([`NewEvent`]), as stored ([`Event`]), and as the line of JSON that the
+//! JSONL log contains and every reader prints.
 //!
-//! This module owns the shape of that line and the rules for `source` and `type`.
+//! This module defines the form of that line and the rules for `source` and `type`.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -10,9 +10,9 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use super::json::{without_blanks, write_object, write_string};
+use super::json::{strip_white_space, write_object, write_string};
 
-/// The two types of event. Anything else is refused.
+/// Type of an event. Any other type is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Type {
     /// Something said between actors.
@@ -39,7 +39,7 @@ impl Type {
     }
 }
 
-/// An event that has not been stored yet: it has neither id nor time.
+/// An event that has not been stored yet, so it has no id and no time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewEvent<'a> {
     pub source: Cow<'a, str>,
@@ -48,11 +48,11 @@ pub struct NewEvent<'a> {
     pub content: Cow<'a, str>,
     /// A JSON object, compact.
     pub metadata: Option<Cow<'a, str>>,
-    /// A second event with the same key is the same event, pushed again. At most [`MAX_KEY`] bytes.
+    /// Pushing an event again with the same key stores nothing. At most [`MAX_KEY`] bytes.
     pub idempotency_key: Option<Cow<'a, str>>,
 }
 
-/// Longest idempotency key, in bytes: it is kept in an index.
+/// Maximum length of an idempotency key, in bytes: it is stored in an index.
 pub const MAX_KEY: usize = 1024;
 
 /// Why something is not an event; completes "line 3 …" or "the event …".
@@ -60,7 +60,7 @@ pub const MAX_KEY: usize = 1024;
 #[error("{0}")]
 pub struct InvalidEvent(pub String);
 
-/// What lines of a batch that lack a field get in its place.
+/// Defaults for fields missing from the lines of a batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Defaults {
     pub source: Option<String>,
@@ -68,7 +68,7 @@ pub struct Defaults {
     pub subtype: Option<String>,
 }
 
-/// One line of a batch as it is in the JSON. Keys that are not named here are ignored.
+/// One line of a batch. Other keys are ignored.
 #[derive(Deserialize)]
 struct Line<'a> {
     #[serde(borrow)]
@@ -85,16 +85,17 @@ struct Line<'a> {
     idempotency_key: Option<Text<'a>>,
 }
 
-/// Text without an escape is not copied. Serde borrows a `Cow` in a struct, but not one in an `Option`.
+/// Text that is borrowed if it contains no escape. Serde borrows a `Cow` in a struct, but not one in an
+/// `Option`.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl<'a> NewEvent<'a> {
-    /// A message: the common case.
+    /// Creates a message, the common case.
     ///
     /// # Errors
     ///
-    /// `source` is empty or has control characters.
+    /// `source` is empty or contains control characters.
     pub fn message(
         source: impl Into<Cow<'a, str>>,
         content: impl Into<Cow<'a, str>>,
@@ -102,11 +103,11 @@ impl<'a> NewEvent<'a> {
         NewEvent::new(source, "message", None, content)
     }
 
-    /// Checks the parts of an event. `kind` is `message` or `record`.
+    /// Creates an event from checked parts. `kind` is `message` or `record`.
     ///
     /// # Errors
     ///
-    /// Names the part at fault.
+    /// Names the invalid part.
     pub fn new(
         source: impl Into<Cow<'a, str>>,
         kind: &str,
@@ -140,22 +141,22 @@ impl<'a> NewEvent<'a> {
         serde_json::from_str::<HashMap<Cow<'_, str>, IgnoredAny>>(json).map_err(|e| {
             InvalidEvent(format!("has metadata that is not a JSON object ({})", plain_message(&e)))
         })?;
-        self.metadata = Some(Cow::Owned(without_blanks(json).into_owned()));
+        self.metadata = Some(Cow::Owned(strip_white_space(json).into_owned()));
         Ok(self)
     }
 
-    /// Says in the metadata, as `reply_to`, which event this one answers.
+    /// Adds the id of the event being answered to the metadata, as `reply_to`.
     ///
     /// # Errors
     ///
-    /// The metadata says so already.
+    /// The metadata has `reply_to` already.
     pub fn with_reply_to(mut self, id: i64) -> Result<NewEvent<'a>, InvalidEvent> {
         let object = self.metadata.as_deref().unwrap_or("{}");
         let keys: HashMap<Cow<'_, str>, IgnoredAny> = serde_json::from_str(object).unwrap_or_default();
         if keys.contains_key("reply_to") {
             return Err(InvalidEvent("names the event that it answers twice".into()));
         }
-        // As text, so that the numbers that are there keep their digits.
+        // Edited as text, so that existing numbers keep their digits.
         let rest = object.strip_suffix('}').unwrap_or(object);
         let comma = if keys.is_empty() { "" } else { "," };
         self.metadata = Some(Cow::Owned(format!("{rest}{comma}\"reply_to\":{id}}}")));
@@ -179,7 +180,7 @@ impl<'a> NewEvent<'a> {
         Ok(self)
     }
 
-    /// The event as it is stored with that id and time.
+    /// The event as stored with the given id and time.
     pub fn row<'r>(&'r self, id: i64, created_at: &'r str) -> Row<'r> {
         Row {
             id,
@@ -192,8 +193,8 @@ impl<'a> NewEvent<'a> {
         }
     }
 
-    /// Whether a stored event is this one, pushed before. Metadata is compared as text: two numbers
-    /// that differ in a digit no float can hold are different.
+    /// Whether a stored event equals this one. Metadata is compared as text, so numbers differ even if only
+    /// in digits that a float cannot hold.
     pub fn is_same(&self, stored: &Event) -> bool {
         self.source == stored.source.as_str()
             && self.kind.as_str() == stored.kind
@@ -211,7 +212,7 @@ impl<'a> NewEvent<'a> {
     /// The line is not such an object.
     pub fn from_json(line: &'a [u8], defaults: &'a Defaults) -> Result<NewEvent<'a>, InvalidEvent> {
         let text = std::str::from_utf8(line).map_err(|_| InvalidEvent("is not valid UTF-8".into()))?;
-        // A JSON array would otherwise be taken for the fields in order.
+        // Serde would take a JSON array for the fields in order.
         if !text.trim_start().starts_with('{') {
             return Err(InvalidEvent("is not a JSON object".into()));
         }
@@ -219,7 +220,7 @@ impl<'a> NewEvent<'a> {
         let missing = |key: &str| InvalidEvent(format!("has no '{key}'"));
         let content = match line.content.get() {
             "null" => return Err(InvalidEvent("has 'content' null".into())),
-            // Without an escape, the text is what stands between the quotes.
+            // Without an escape, the text is what is between the quotes.
             json if json.starts_with('"') && memchr::memchr(b'\\', json.as_bytes()).is_none() => {
                 Cow::Borrowed(&json[1..json.len() - 1])
             }
@@ -264,16 +265,16 @@ fn explain_json(error: &serde_json::Error) -> String {
     }
 }
 
-/// The compact JSON that a content is, if it is an object, an array, a number or a boolean.
+/// The content as compact JSON if it is an object, an array, a number or a boolean; else `None`.
 pub fn parsed(content: &[u8]) -> Option<Cow<'_, str>> {
     let text = std::str::from_utf8(content).ok()?;
     let may_be = text.trim_start().starts_with(|c: char| "{[-tf".contains(c) || c.is_ascii_digit());
-    (may_be && serde_json::from_str::<IgnoredAny>(text).is_ok()).then(|| without_blanks(text))
+    (may_be && serde_json::from_str::<IgnoredAny>(text).is_ok()).then(|| strip_white_space(text))
 }
 
 /// Checks the structured forms `external:…` (five segments) and `internal:…` (three).
 ///
-/// A source that does not fit its form is stored all the same; returns the form to use.
+/// Returns the expected form if the source does not match it; such a source is stored nevertheless.
 pub fn source_warning(source: &str) -> Option<&'static str> {
     let (form, segments, rest) = if let Some(rest) = source.strip_prefix("external:") {
         ("external:<channel_type>:<channel_id>:<session_type>:<session_id>:<peer_id>", 5, rest)
@@ -323,7 +324,7 @@ impl Row<'_> {
         self.write_with(None, out);
     }
 
-    /// `json` is the content where it is not to be a string.
+    /// `json`: the content as JSON, instead of a string.
     fn write_with(&self, json: Option<&str>, out: &mut Vec<u8>) {
         out.reserve(self.content.len() + self.source.len() + 192);
         out.extend_from_slice(b"{\"id\":");
@@ -357,8 +358,8 @@ impl Row<'_> {
         out.push(b'\n');
     }
 
-    /// The same, with a content that is a JSON object, array, number or boolean as that: what a line of a
-    /// batch may have been.
+    /// Like [`Row::write_line`], but writes content that is a JSON object, array, number or boolean as JSON,
+    /// as a line of a batch may have it.
     pub fn write_parsed_line(&self, out: &mut Vec<u8>) {
         self.write_with(parsed(self.content).as_deref(), out);
         out.push(b'\n');

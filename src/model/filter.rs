@@ -1,17 +1,15 @@
-//! A checked filter: the only way from a user's text to SQL.
+//! Checked filters, the only way for a user's text to become SQL.
 //!
-//! A filter is one SQL expression over the columns of `events`. It is compiled twice on a scratch
-//! database in memory, once bare and once inside the brackets of a CHECK constraint: an expression
-//! survives both, whereas text that tries to leave its brackets, to comment them out or to add a
-//! clause fails one of them. Text that compiles both ways but reaches too far is stopped by SQLite's
-//! authorizer (another table, a function that is not on the list) or by the constraint, which may
-//! hold no subquery. The authorizer alone would not do: it is not asked about an EXISTS that becomes
-//! a join.
+//! A filter is one SQL expression over the columns of `events`. It is compiled twice on an in-memory scratch
+//! database, once without parentheses and once inside those of a CHECK constraint. An expression compiles
+//! both ways, whereas text that tries to close its parentheses, to comment them out or to add a clause fails
+//! in one of them. Text that compiles both ways but accesses too much is refused by SQLite's authorizer
+//! (another table, a function that is not on the list) or by the constraint, which must not contain
+//! subqueries. The authorizer alone would not suffice: it is not called for an EXISTS that becomes a join.
 //!
-//! What a filter may cost is limited by counts, never by a clock, so that equal events get equal
-//! answers: see the constants. For the same reason it is always evaluated in one form, hidden from
-//! the query planner, which would otherwise decide in which order its parts are evaluated and so
-//! which of them can fail.
+//! The cost of a filter is limited by counts, never by time, so that equal events get equal results: see the
+//! constants. For the same reason it is always evaluated in one form, hidden from the query planner, which
+//! could otherwise change the order of evaluation and so which parts can fail.
 
 use rusqlite::{Error, ErrorCode};
 
@@ -21,47 +19,49 @@ mod authorizer;
 pub(crate) mod functions;
 mod scratch;
 
-/// Longest filter text, in bytes.
+/// Maximum length of a filter's text, in bytes.
 const MAX_TEXT: usize = 4 * 1024;
 
-/// Longest value a filter may read or compute, in bytes; an event beyond it does not match.
+/// Maximum length of a value that a filter may read or compute, in bytes; an event that exceeds it does not
+/// match.
 pub(crate) const MAX_VALUE: i32 = 1024 * 1024;
 
-/// Longest LIKE or GLOB pattern, and longest text to search for with `instr`, in bytes.
+/// Maximum length of a LIKE or GLOB pattern, and of the text that `instr` searches for, in bytes.
 pub const MAX_PATTERN: usize = 256;
 
-/// How much all LIKEs and GLOBs together may compare on one event, in bytes of a pattern times bytes of
-/// the value. SQLite takes that many steps where a value nearly matches at each of its characters: about
-/// a second. One pattern of the longest on two of the longest values.
+/// Maximum work of all LIKEs and GLOBs on one event: the sum of bytes of the pattern times bytes of the
+/// value. SQLite takes that many steps, about a second, if a value nearly matches at each character. Allows
+/// two comparisons of maximum-length patterns with maximum-length values.
 const MAX_COMPARED: u64 = 512 * 1024 * 1024;
 
-/// How deep an expression may be nested. Each level may hold a value of its own.
+/// Maximum nesting depth of an expression. Each level may hold a value in memory.
 const MAX_DEPTH: i32 = 64;
 
-/// How many arguments a function may have: `concat` and `json_extract` make their result before its length
-/// is looked at.
+/// Maximum number of arguments of a function: `concat` and `json_extract` build their result before its
+/// length is checked.
 const MAX_ARGUMENTS: i32 = 16;
 
-/// How many instructions SQLite may compile a filter to. SQLite checks when it makes room for more
-/// instructions, so somewhat fewer may be refused too.
+/// Maximum number of instructions that a filter compiles to. SQLite checks when it allocates room for more
+/// instructions, so slightly fewer may be refused too.
 const MAX_INSTRUCTIONS: i32 = 200;
 
 /// What a filter is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// One reading, which may use the clock.
+    /// A single read, which may use the clock.
     Reading,
-    /// A subscription: the same event must always get the same answer, because it is asked once.
+    /// A subscription: an event must always get the same result, because the filter is evaluated on it only
+    /// once.
     Subscription,
 }
 
 /// Why a text was not accepted as a filter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// What is wrong with it, as the end of a sentence that begins with "the filter".
+    /// What is wrong; completes "the filter …".
     #[error("{0}")]
     Invalid(String),
-    /// It may well be a filter.
+    /// Memory ran out; the text may be a valid filter.
     #[error("could not be checked: memory ran out")]
     OutOfMemory,
 }
@@ -78,12 +78,12 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Checks a text. A blank one is no filter: `Ok(None)`.
+    /// Checks a text. Blank text is no filter: `Ok(None)`.
     ///
     /// # Errors
     ///
-    /// It is not one expression over an event's columns, reaches beyond them, or exceeds the limits; memory
-    /// ran out.
+    /// The text is not a single expression over an event's columns, accesses something else, or exceeds the
+    /// limits; or memory ran out.
     pub fn new(text: &str, scope: Scope) -> Result<Option<Filter>, FilterError> {
         if text.trim().is_empty() {
             return Ok(None);
@@ -96,8 +96,8 @@ impl Filter {
         &self.text
     }
 
-    /// SQL that is 1 where the filter matches and 0 where it does not. The CASE hides the text from
-    /// the query planner; the newline before the bracket ends a trailing comment.
+    /// SQL that is 1 if the filter matches and 0 if it does not. The CASE hides the text from the query
+    /// planner; the newline before the parenthesis ends a trailing comment.
     pub(crate) fn condition(&self) -> String {
         format!("CASE WHEN (\n{}\n) THEN 1 ELSE 0 END", self.text)
     }
@@ -108,18 +108,18 @@ impl Filter {
     ///
     /// The filter fails on this event, or exceeds a limit on it. Such an event does not match.
     pub fn matches(&self, row: &Row<'_>) -> Result<bool, EvalError> {
-        scratch::ask(self, row).map_err(|e| EvalError(message(&e)))
+        scratch::evaluate(self, row).map_err(|e| EvalError(message(&e)))
     }
 }
 
-/// Whether an evaluation failed because of the filter and the event, rather than the database. Memory
-/// that runs out is neither's fault: another look will tell.
+/// Whether an evaluation failed because of the filter and the event, rather than the database. Running out of
+/// memory does not count: the evaluation is repeated later.
 pub(crate) fn is_eval_error(error: &Error) -> bool {
     use ErrorCode::{ParameterOutOfRange, TooBig, TypeMismatch, Unknown};
     matches!(error.sqlite_error_code(), Some(Unknown | TooBig | TypeMismatch | ParameterOutOfRange))
 }
 
-/// SQLite's own words for an error, without the SQL that rusqlite adds to them.
+/// SQLite's message for an error, without the SQL that rusqlite adds.
 pub(crate) fn message(error: &Error) -> String {
     match error {
         Error::SqlInputError { msg, .. } => msg.clone(),

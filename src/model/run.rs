@@ -1,10 +1,9 @@
-//! The one rule for runs: what happens before and after a handler ran, as pure functions.
+//! The rule for runs: what happens before and after a handler ran, as pure functions.
 //!
-//! A run made *progress* if the consumer's cursor at its end is past the cursor at its start. With
-//! nothing pending the consumer is idle. Pending after progress: run again at once, attempts
-//! forgotten. Pending without progress: one more failed attempt, and a wait; out of attempts, the
-//! consumer stalls, or, when events are delivered on stdin, the one event at fault becomes a dead
-//! letter. `run` carries out what is decided here; a store remembers it.
+//! A run made *progress* if the consumer's cursor at its end is past the cursor at its start. With nothing
+//! pending, the consumer is idle. Pending after progress: run again at once, attempts reset. Pending without
+//! progress: one more failed attempt, and a wait; out of attempts, the consumer stalls or, with delivery on
+//! stdin, the failing event becomes a dead letter. `run` carries out these decisions; a store records them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,10 +16,10 @@ use super::time::Time;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Deliver {
-    /// It is only started, and pops for itself.
+    /// The handler is only started, and pops for itself.
     #[default]
     Wake,
-    /// It gets them as NDJSON on stdin, and exit 0 acknowledges them.
+    /// The handler gets events as NDJSON on stdin, and exit 0 acknowledges them.
     Stdin,
 }
 
@@ -33,24 +32,24 @@ impl Deliver {
     }
 }
 
-/// What a subscription asked for.
+/// Options of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Options {
     pub deliver: Deliver,
-    /// Most events per run with [`Deliver::Stdin`], at least 1.
+    /// Maximum events per run with [`Deliver::Stdin`], at least 1.
     pub batch_size: u64,
     /// Runs without progress before giving up, at least 1.
     pub max_attempts: u32,
-    /// Waits between attempts; the last repeats. Never empty.
+    /// Waits between attempts; the last one repeats. Never empty.
     pub backoff: Vec<Duration>,
-    /// How long a run may take.
+    /// Maximum duration of a run.
     pub timeout: Option<Duration>,
-    /// Variables that the handler gets, whichever process dispatches.
+    /// Additional environment variables of the handler.
     pub env: BTreeMap<String, String>,
-    /// From the dispatcher's environment the handler gets only what no program can do without.
+    /// Pass only a few basic variables of the dispatcher's environment to the handler.
     pub clear_env: bool,
-    /// Nobody starts the consumer: it reads for itself.
+    /// The consumer is never started; it reads by itself.
     pub no_handler: bool,
 }
 
@@ -70,7 +69,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The wait after that many failed attempts.
+    /// The wait after the given number of failed attempts.
     pub fn wait_after(&self, attempts: u32) -> Duration {
         let step = (attempts.max(1) - 1) as usize;
         self.backoff.get(step).or(self.backoff.last()).copied().unwrap_or_default()
@@ -81,54 +80,54 @@ impl Options {
     }
 }
 
-/// A process, identified for longer than its pid lasts.
+/// Identifies a process even after its pid is reused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessId {
     pub pid: u32,
-    /// When it started, in the kernel's own unit; 0 where that cannot be known.
+    /// Start time in the kernel's own unit; 0 if unknown.
     pub start: i64,
-    /// The boot it lives in; empty where that cannot be known.
+    /// Boot id of the machine; empty if unknown.
     pub boot: String,
-    /// The PID namespace its pid belongs to; 0 where that cannot be known.
+    /// The PID namespace of its pid; 0 if unknown.
     pub namespace: u64,
 }
 
-/// Where a consumer stands, as recorded. Pausing is separate: a paused consumer may still be running.
+/// Recorded phase of a consumer. Pausing is separate: a paused consumer may still be running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
     #[default]
     Idle,
-    /// A run began and its end is not recorded yet; its supervisor may be dead.
+    /// A run began and its outcome is not recorded yet; its supervisor may be dead.
     Running,
     /// The next attempt is due at `next_try`.
     Waiting,
-    /// Given up until a newer matching event comes or somebody says `resume`.
+    /// Given up until a newer matching event or a `resume`.
     Stalled,
 }
 
-/// What a run is given to do.
+/// What a run has to process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
-    /// It pops for itself.
+    /// Whatever the handler pops.
     Wake,
-    /// Several events on stdin; the last one's id.
+    /// Several events on stdin, up to this id.
     Batch(i64),
     /// One event alone on stdin.
     Single(i64),
-    /// A dead letter, delivered again.
+    /// The retry of a dead letter.
     DeadLetter(i64),
 }
 
 /// A request to end a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopRequest {
-    /// The signal its processes get first.
+    /// The first signal to its processes.
     pub signal: i32,
-    /// How long they have before they are killed, in milliseconds.
+    /// Time until they are killed, in milliseconds.
     pub kill_after_ms: u64,
-    /// Whether what was under way is acknowledged.
+    /// Whether to acknowledge the run's events.
     #[serde(default)]
     pub skip: bool,
 }
@@ -140,26 +139,26 @@ impl Default for StopRequest {
     }
 }
 
-/// The reason recorded for a consumer that somebody stopped.
+/// The reason recorded for a consumer that was stopped.
 pub const STOPPED: &str = "stopped";
 
-/// All that is recorded about a subscription's runs.
+/// Recorded state of a subscription's runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunState {
     pub phase: Phase,
     pub paused: bool,
-    /// Why it stalled.
+    /// Why the consumer stalled.
     pub reason: Option<String>,
-    /// The number of the attempt under way, or of the last failed one; 0 when the last run was fine.
+    /// Number of the current attempt, or of the last failed one; 0 if neither.
     pub attempts: u32,
     pub next_try: Option<Time>,
-    /// Who supervises the run or the wait. May be dead.
+    /// The supervisor of the run or wait. May be dead.
     pub supervisor: Option<ProcessId>,
     /// The handler's first process, which leads its process group.
     pub handler: Option<ProcessId>,
-    /// Identifies the thread the processes work for (device and inode of its database), so that a
-    /// copied directory does not take the original's run for its own.
+    /// Device and inode of the database of the thread that the processes work for, so that a copied directory
+    /// does not take the original's run for its own.
     pub home: Option<(u64, u64)>,
     /// When the run or the wait began.
     pub since: Option<Time>,
@@ -167,29 +166,30 @@ pub struct RunState {
     pub began: Option<Time>,
     pub ended: Option<Time>,
     pub last_exit: Option<Exit>,
-    /// What the run under way was given.
+    /// Task of the current run.
     pub task: Option<Task>,
-    /// The cursor at its start.
+    /// The cursor at the start of the run.
     pub start_cursor: i64,
-    /// How often the cursor had been moved back by then.
+    /// How often the cursor had been moved back at the start of the run.
     pub start_rewinds: i64,
-    /// The newest event at its start, or how far a stalled consumer was scanned for newer ones.
+    /// The newest event at the start of the run, or the position up to which a stalled consumer was scanned
+    /// for newer ones.
     pub start_newest: i64,
     /// A run on stdin failed: events up to this id are delivered one at a time. See
     /// [`Subscription::single_upto`](crate::model::subscription::Subscription::single_upto).
     pub single_upto: i64,
-    /// A dead letter was made, and nothing has succeeded since.
+    /// A dead letter was made, and no run on stdin has succeeded since.
     pub dead_streak: bool,
     pub stop: Option<StopRequest>,
-    /// How many runs have ended well, and how many have not.
+    /// Number of runs that succeeded, and of those that failed.
     pub succeeded: u64,
     pub failed: u64,
-    /// How many dead letters were made.
+    /// Number of dead letters made.
     pub dead_lettered: u64,
 }
 
 impl RunState {
-    /// The same without a run, wait or stall; what outlasts one run stays.
+    /// Copy of the state without a run, wait or stall; what outlives a run stays.
     pub fn idle(&self) -> RunState {
         RunState {
             phase: Phase::Idle,
@@ -205,7 +205,7 @@ impl RunState {
         }
     }
 
-    /// What a subscription that replaces this one begins with: a pause stays, and counters only rise.
+    /// Initial state of a subscription that replaces this one: a pause stays, and counters never decrease.
     pub fn replaced(&self) -> RunState {
         RunState {
             paused: self.paused,
@@ -226,14 +226,14 @@ impl RunState {
 pub enum Action {
     None,
     Start,
-    /// Start then, and keep the lock until then.
+    /// Start at this time, holding the lock until then.
     WaitUntil(Time),
 }
 
-/// Decides what to do with a consumer that has something pending. `newer` says whether a matching
-/// event has come since its last run began; it matters only to a stalled one.
+/// Decides what to do with a consumer that has something pending. `newer`: a matching event was stored since
+/// its last run began; matters only if it is stalled.
 pub fn decide(state: &RunState, options: &Options, newer: bool, now: Time) -> Action {
-    // A clock that was set back must not prolong a wait.
+    // Setting the clock back must not prolong a wait.
     let at = |time: Time, longest: Duration| {
         let time = time.min(now + longest);
         if time <= now { Action::Start } else { Action::WaitUntil(time) }
@@ -242,7 +242,7 @@ pub fn decide(state: &RunState, options: &Options, newer: bool, now: Time) -> Ac
         return Action::None;
     }
     match state.phase {
-        // A run whose supervisor is gone is settled by the process that has the lock.
+        // The process that holds the lock records the outcome of a run whose supervisor is gone.
         Phase::Idle | Phase::Running => Action::Start,
         Phase::Waiting => {
             let left = state.next_try.zip(state.since).and_then(|(next, since)| (next - since).to_std().ok());
@@ -264,13 +264,13 @@ pub enum Exit {
     Code(i32),
     Signal(i32),
     TimedOut,
-    /// Its supervisor was killed, so nobody knows.
+    /// Its supervisor was killed, so the outcome is unknown.
     Unknown,
 }
 
 impl Exit {
-    /// As one number, where there is one: like a shell, a signal counts from 128; like GNU
-    /// timeout, a time limit is 124.
+    /// The exit code as a number: 128 plus the signal's number as in a shell, 124 for a timeout as in GNU
+    /// timeout; `None` if unknown.
     pub fn code(self) -> Option<i32> {
         match self {
             Exit::Code(code) => Some(code),
@@ -292,16 +292,16 @@ impl std::fmt::Display for Exit {
     }
 }
 
-/// A run that has ended, and what stood then.
+/// A finished run and the consumer's state at that moment.
 #[derive(Debug, Clone, Copy)]
 pub struct Ended {
     pub task: Task,
     pub exit: Exit,
-    /// Somebody asked for the end.
+    /// The run was ended by a stop request.
     pub stopped: bool,
-    /// Its supervisor was told to end, and ended it: it is due again.
+    /// Its supervisor was terminated and ended the run, which is therefore due again.
     pub interrupted: bool,
-    /// The cursor, with the acknowledgement that the exit code stands for.
+    /// The cursor, including the acknowledgement implied by exit 0.
     pub cursor: i64,
     /// Whether the cursor was moved back during the run.
     pub rewound: bool,
@@ -311,17 +311,17 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Whether the run did what it was given.
+    /// Whether the run succeeded.
     pub fn succeeded(&self) -> bool {
         self.exit == Exit::Code(0) && !self.stopped && !self.interrupted
     }
 }
 
-/// What to record about a run that has ended.
+/// What to record about a finished run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     pub state: RunState,
-    /// This event becomes a dead letter, after that many attempts, and the cursor moves on to it.
+    /// Event that becomes a dead letter, and its number of attempts; the cursor moves to this event.
     pub dead_letter: Option<(i64, u32)>,
 }
 
@@ -331,7 +331,7 @@ impl From<RunState> for Outcome {
     }
 }
 
-/// Applies the rule to a run that has ended.
+/// Applies the rule to a finished run.
 pub fn apply_outcome(before: &RunState, options: &Options, ended: &Ended) -> Outcome {
     let succeeded = ended.succeeded();
     let cut_short = ended.stopped || ended.interrupted;
@@ -353,12 +353,12 @@ pub fn apply_outcome(before: &RunState, options: &Options, ended: &Ended) -> Out
         return if ended.stopped { state.stalled(STOPPED).into() } else { state.into() };
     }
     if let (Task::Batch(last) | Task::Single(last), false) = (ended.task, succeeded) {
-        // One that has failed alone goes on alone, so that its attempts are not those of a batch.
+        // An event that failed alone stays alone, so that its attempts are not mixed with those of a batch.
         state.single_upto = state.single_upto.max(last);
     }
     if let Task::DeadLetter(_) = ended.task {
-        // Its exit code alone decides, and that is recorded with the dead letter. The attempts are
-        // those of what comes next.
+        // Only its exit code decides, and that is recorded with the dead letter. `attempts` belongs to the
+        // next pending event.
         return state.into();
     }
     let progress = ended.cursor > before.start_cursor;
@@ -376,7 +376,7 @@ pub fn apply_outcome(before: &RunState, options: &Options, ended: &Ended) -> Out
         ..state
     };
     if let Task::Batch(_) = ended.task {
-        // The attempts of its events are counted from their first run alone.
+        // Attempts of an event count from its first run alone.
         state.attempts = 0;
         return waiting(state).into();
     }

@@ -1,7 +1,7 @@
-//! Consumers and what they subscribed to.
+//! Consumers and their subscriptions.
 //!
-//! A [`ConsumerId`] is checked once, where it is made up, because it becomes a file name. Ids that
-//! other programs wrote into the table are accepted as they are and get an encoded file name.
+//! A [`ConsumerId`] is checked when it is created, because it becomes a file name. Ids that other programs
+//! stored in the table are accepted and get an encoded file name.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use sha1::{Digest, Sha1};
 
 use super::run::{Deliver, Exit, Options, Phase, RunState};
 
-/// Longest id `subscribe` accepts, in characters.
+/// Maximum length of an id that `subscribe` accepts, in characters.
 pub const MAX_ID: usize = 128;
 
 /// The name of a consumer.
@@ -19,12 +19,12 @@ pub const MAX_ID: usize = 128;
 pub struct ConsumerId(String);
 
 impl ConsumerId {
-    /// An id as `subscribe` accepts it: 1 to 128 characters of `A-Z a-z 0-9 . _ - : @`, beginning
+    /// Checks an id by the rule of `subscribe`: 1 to 128 characters of `A-Z a-z 0-9 . _ - : @`, beginning
     /// with a letter or digit.
     ///
     /// # Errors
     ///
-    /// The rule that is broken; completes "the consumer name …".
+    /// The violated rule; completes "the consumer name …".
     pub fn new(id: &str) -> Result<ConsumerId, &'static str> {
         if id.is_empty() {
             return Err("is empty");
@@ -41,7 +41,7 @@ impl ConsumerId {
         Ok(ConsumerId(id.to_owned()))
     }
 
-    /// An id that is in the table, whoever wrote it there.
+    /// An unchecked id from the table, which any program may have written.
     pub fn stored(id: impl Into<String>) -> ConsumerId {
         ConsumerId(id.into())
     }
@@ -50,10 +50,10 @@ impl ConsumerId {
         &self.0
     }
 
-    /// The stem of this consumer's files: the id itself, or, for an id that `subscribe` would not
-    /// accept, its percent-encoded form (shortened with a digest when it would be too long). Where file
-    /// names ignore case, capital letters are encoded as well. Distinct ids have distinct stems, and none
-    /// begins with `_` or `.`.
+    /// The stem of this consumer's files: the id itself, or, for an id that `subscribe` would not accept, its
+    /// percent-encoded form (shortened with a digest if it would be too long). If file names ignore case,
+    /// capital letters are encoded as well. Distinct ids have distinct stems, and none begins with `_` or
+    /// `.`.
     pub fn file_stem(&self, ignores_case: bool) -> String {
         let is_plain = |byte: u8| is_plain(byte) && !(ignores_case && byte.is_ascii_uppercase());
         if ConsumerId::new(&self.0).is_ok() && self.0.bytes().all(is_plain) {
@@ -87,7 +87,7 @@ fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"._-:@".contains(&byte)
 }
 
-/// What `subscribe` is given.
+/// Parameters of `subscribe`.
 #[derive(Debug, Clone)]
 pub struct NewSubscription {
     pub consumer: ConsumerId,
@@ -98,19 +98,19 @@ pub struct NewSubscription {
     /// Where the handler runs: absolute, or relative to the thread's directory.
     pub cwd: Option<PathBuf>,
     pub options: Options,
-    /// Where to set the cursor; `None` keeps what is stored.
+    /// New position of the cursor; `None` keeps the stored one.
     pub from: Option<i64>,
-    /// A subscription of that name is replaced. It keeps its cursor, its dead letters and a pause; one
-    /// that says the same is left as it is.
+    /// Replaces an existing subscription, keeping its cursor, dead letters and pause. An identical
+    /// subscription is left unchanged.
     pub replace: bool,
 }
 
-/// The handler of a consumer that nobody starts, because it reads for itself. To a shell, and to other
-/// programs that start handlers, it is a command that does nothing.
+/// The stored handler of a consumer that is never started because it reads by itself. To a shell, and to
+/// other programs that start handlers, it is a command that does nothing.
 pub const NO_HANDLER: &str = ":";
 
 impl NewSubscription {
-    /// Whether that subscription says the same.
+    /// Whether a subscription is identical to this one.
     pub fn is_like(&self, other: &Subscription) -> bool {
         self.handler_cmd == other.handler_cmd
             && self.filter.as_deref() == other.filter_text()
@@ -119,31 +119,31 @@ impl NewSubscription {
     }
 }
 
-/// A subscription, with the cursor and the state of runs that belong to it.
+/// A subscription with its cursor and the state of its runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Subscription {
     pub consumer: ConsumerId,
     pub handler_cmd: String,
-    /// As it was given; blank means none. It has not been checked on this connection.
+    /// As stored; blank means none. Not checked yet, because any program may have written it.
     pub filter: Option<String>,
     /// Where the handler runs: absolute, or relative to the thread's directory. `None` means where the
     /// dispatcher runs.
     pub cwd: Option<PathBuf>,
-    /// Distinguishes this subscription from a later one of the same name.
+    /// Distinguishes this subscription from a later one with the same name.
     pub token: String,
-    /// Rises with each change of `state`.
+    /// Incremented on each change of `state`.
     pub revision: i64,
-    /// What is already known not to match.
+    /// Range of events already known not to match.
     pub watermark: Option<ScanWatermark>,
-    /// How many events the filter failed on, and the newest of them.
+    /// Number of events on which the filter failed, and the newest of them.
     pub filter_errors: i64,
     pub filter_error_id: i64,
     pub options: Options,
     pub state: RunState,
-    /// Dead letters, and how many of them are to be delivered again.
+    /// Number of dead letters, and of those marked for a retry.
     pub dead: i64,
     pub dead_to_retry: i64,
-    /// The cursor: the newest event the consumer has finished with.
+    /// The cursor: the newest event the consumer has acknowledged.
     pub last_acked_id: i64,
     /// How often the cursor was moved back.
     pub rewinds: i64,
@@ -151,10 +151,10 @@ pub struct Subscription {
     pub updated_at: Option<String>,
 }
 
-/// "Between `from` and `upto` nothing matches `filter`."
+/// Records that nothing between `from` and `upto` matches `filter`.
 ///
-/// Events never change and a subscription's filter is deterministic, so this stays true for as
-/// long as the filter text does. It says nothing about ids up to `from`.
+/// Events never change and a subscription's filter is deterministic, so this stays true as long as the
+/// filter's text is the same. It says nothing about ids up to `from`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScanWatermark {
     pub filter: String,
@@ -168,8 +168,8 @@ impl Subscription {
         self.filter.as_deref().filter(|text| !text.trim().is_empty())
     }
 
-    /// Whether its handler, which pops for itself, last ended with exit 0 and had acknowledged nothing, as
-    /// one does that takes exit 0 for an acknowledgement.
+    /// Whether its handler pops for itself and its last run ended with exit 0 but acknowledged nothing. The
+    /// author probably expected exit 0 to acknowledge.
     pub fn acknowledged_nothing(&self) -> bool {
         let state = &self.state;
         self.options.deliver == Deliver::Wake
@@ -179,13 +179,13 @@ impl Subscription {
             && self.last_acked_id <= state.start_cursor
     }
 
-    /// Whether it has a command to start. Somebody may have given `:` as a real handler, or put one in
-    /// the row since.
+    /// Whether it has a command to start. `:` alone does not decide: it may have been given as a real
+    /// handler, and other programs may have changed the row since.
     pub fn has_handler(&self) -> bool {
         !self.options.no_handler || self.handler_cmd != NO_HANDLER
     }
 
-    /// The id after which a match is still possible for a reader at `cursor`.
+    /// The id up to which a reader at `cursor` need not evaluate the filter.
     pub fn scanned_upto(&self, cursor: i64) -> i64 {
         match (&self.watermark, self.filter_text()) {
             (Some(mark), Some(text)) if mark.filter == text && mark.from <= cursor => cursor.max(mark.upto),
@@ -193,24 +193,24 @@ impl Subscription {
         }
     }
 
-    /// Events up to this id are delivered one at a time, because a run that was given them failed. After a
-    /// rewind that no longer counts: it may be a long way to that id.
+    /// Events up to this id are delivered one at a time, because a run with them failed. 0 after a rewind,
+    /// since there may be many events up to that id.
     pub fn single_upto(&self) -> i64 {
         if self.rewinds == self.state.start_rewinds { self.state.single_upto } else { 0 }
     }
 
-    /// Whether a dead letter is to be delivered again. Only a handler fed on stdin can take it.
+    /// Whether a dead letter is marked for a retry and can be delivered, which needs delivery on stdin.
     pub fn has_retry(&self) -> bool {
         self.dead_to_retry > 0 && self.options.deliver == Deliver::Stdin
     }
 
-    /// Whether `other` is this very subscription and not one made anew under the same name.
+    /// Whether `other` is the same subscription rather than a new one with the same name.
     pub fn is_same(&self, other: &Subscription) -> bool {
         self.token == other.token && self.handler_cmd == other.handler_cmd
     }
 }
 
-/// What is said of a handler that [acknowledged nothing](Subscription::acknowledged_nothing).
+/// The message for a handler that [acknowledged nothing](Subscription::acknowledged_nothing).
 pub const NOTHING_ACKNOWLEDGED: &str = "exit 0, but nothing was acknowledged: `thread ack` what is done, or subscribe \
      with --deliver stdin, where exit 0 acknowledges";
 
@@ -222,12 +222,12 @@ pub struct DeadLetter {
     pub consumer: ConsumerId,
     pub event_id: i64,
     pub attempts: i64,
-    /// The last run's exit code: 128 and the signal's number for one that was killed, 124 for one
-    /// that exceeded its time limit; `None` when nobody saw its end.
+    /// The last run's exit code: 128 plus the signal's number if it was killed, 124 if it exceeded its time
+    /// limit; `None` if unknown.
     pub last_exit: Option<i64>,
     /// The end of the last run's output.
     pub last_error: String,
     pub parked_at: String,
-    /// It is to be delivered again.
+    /// Marked for a retry.
     pub retry: bool,
 }

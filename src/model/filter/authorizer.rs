@@ -1,4 +1,4 @@
-//! What a filter may reach for: the columns of the event, and functions that are on a list.
+//! What a filter may access: the columns of the event, and a list of functions.
 
 use std::sync::mpsc::{Receiver, channel};
 
@@ -9,9 +9,9 @@ use super::Scope;
 /// The columns a filter may read.
 const COLUMNS: &[&str] = &["id", "created_at", "source", "type", "subtype", "content", "metadata"];
 
-/// Functions whose result depends on nothing but their arguments and whose cost is bounded by the
-/// length of these. Left out on purpose: whatever builds long values from short ones, searches one
-/// long text for another, or looks outside the event.
+/// Functions whose result depends only on their arguments and whose cost is bounded by the length of these.
+/// Deliberately omitted: functions that build long values from short ones, search a long text for another, or
+/// access anything outside the event.
 const PURE_FUNCTIONS: &[&str] = &[
     "->",
     "->>",
@@ -54,7 +54,7 @@ const PURE_FUNCTIONS: &[&str] = &[
     "upper",
 ];
 
-/// Functions that may consult the clock or the time zone: for a single reading only.
+/// Functions that may use the clock or the time zone; allowed only for a single read.
 const TIME_FUNCTIONS: &[&str] = &[
     "current_date",
     "current_time",
@@ -68,8 +68,8 @@ const TIME_FUNCTIONS: &[&str] = &[
     "unixepoch",
 ];
 
-/// Asked by SQLite, while it compiles a statement, about each thing that this reaches for. The receiver gets
-/// the reason for each that was denied.
+/// Returns a callback that SQLite calls, while compiling a statement, for each access. The receiver gets the
+/// reason for each denial.
 pub fn authorizer(
     scope: Scope,
 ) -> (impl FnMut(AuthContext<'_>) -> Authorization + Send + 'static, Receiver<String>) {
@@ -77,7 +77,7 @@ pub fn authorizer(
     let mut selects = 0;
     let authorizer = move |context: AuthContext<'_>| {
         selects += u32::from(context.action == AuthAction::Select);
-        match judge(&context.action, scope, selects) {
+        match authorize(&context.action, scope, selects) {
             Ok(()) => Authorization::Allow,
             Err(reason) => {
                 drop(denied.send(reason));
@@ -88,10 +88,10 @@ pub fn authorizer(
     (authorizer, reasons)
 }
 
-/// Says why something is denied; completes "the filter …".
-fn judge(action: &AuthAction<'_>, scope: Scope, selects: u32) -> Result<(), String> {
+/// Returns why an access is denied; completes "the filter …".
+fn authorize(action: &AuthAction<'_>, scope: Scope, selects: u32) -> Result<(), String> {
     match action {
-        // One is ours.
+        // The outermost SELECT is this program's own.
         AuthAction::Select if selects == 1 => Ok(()),
         AuthAction::Select => Err("contains a subquery".to_owned()),
         AuthAction::Read { table_name: "events", column_name }

@@ -1,5 +1,5 @@
-//! The functions that SQLite's own are replaced by where filters are evaluated: those that cost the
-//! product of their arguments' lengths. Nothing can interrupt such a call.
+//! Replacements for SQLite functions whose cost is the product of their arguments' lengths, on connections
+//! that evaluate filters. A call of such a function cannot be interrupted.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -13,16 +13,16 @@ use rusqlite::{Connection, Error, ffi};
 use super::{MAX_COMPARED, MAX_PATTERN};
 
 thread_local! {
-    /// How much LIKE and GLOB may still compare on the event that this thread asks about.
-    static LEFT: Cell<u64> = const { Cell::new(0) };
+    /// Work left for LIKE and GLOB on the event that this OS thread is evaluating; see [`MAX_COMPARED`].
+    static COMPARE_BUDGET: Cell<u64> = const { Cell::new(0) };
 }
 
-/// To be called before each event is asked about.
+/// Resets the limit on LIKE and GLOB. Must be called before each event.
 pub(crate) fn begin_event() {
-    LEFT.set(MAX_COMPARED);
+    COMPARE_BUDGET.set(MAX_COMPARED);
 }
 
-/// Prepares a connection for evaluating filters on it.
+/// Installs the replacements on a connection.
 pub(crate) fn install(conn: &Connection) -> rusqlite::Result<()> {
     let flags =
         FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
@@ -35,8 +35,8 @@ pub(crate) fn install(conn: &Connection) -> rusqlite::Result<()> {
 type Function = unsafe extern "C" fn(*mut ffi::sqlite3_context, c_int, *mut *mut ffi::sqlite3_value);
 
 fn define(conn: &Connection, name: &CStr, arguments: c_int, function: Function) -> rusqlite::Result<()> {
-    // Not SQLITE_DETERMINISTIC, though it is: SQLite would evaluate one of constants on the first event
-    // only, which would then have less left than the others.
+    // Deliberately not SQLITE_DETERMINISTIC: SQLite would evaluate a call with constant arguments only on the
+    // first event, which would then have less work left than the others.
     let flags = ffi::SQLITE_UTF8 | ffi::SQLITE_INNOCUOUS;
     // SAFETY: the connection is open, the name ends with a NUL, and the function needs no data.
     let code = unsafe {
@@ -55,7 +55,7 @@ fn define(conn: &Connection, name: &CStr, arguments: c_int, function: Function) 
     if code == ffi::SQLITE_OK { Ok(()) } else { Err(Error::SqliteFailure(ffi::Error::new(code), None)) }
 }
 
-/// LIKE or GLOB as SQLite does it: of the pattern, the text and an escape character, if there is one.
+/// LIKE or GLOB with SQLite's semantics. Arguments: pattern, text and optionally an escape character.
 unsafe extern "C" fn compare<const GLOB: bool>(
     context: *mut ffi::sqlite3_context,
     count: c_int,
@@ -80,7 +80,7 @@ unsafe extern "C" fn compare<const GLOB: bool>(
         let character = unsafe { CStr::from_ptr(character) }.to_str().unwrap_or_default();
         let mut characters = character.chars();
         escape = match (characters.next(), characters.next()) {
-            // With SQLite these are allowed, and lose their meaning.
+            // SQLite allows these, and they lose their special meaning.
             (Some('%' | '_'), None) => return fail(c"ESCAPE takes neither % nor _"),
             (Some(one), None) => one.into(),
             _ => return fail(c"ESCAPE expression must be a single character"),
@@ -89,8 +89,8 @@ unsafe extern "C" fn compare<const GLOB: bool>(
     if pattern.is_null() || value.is_null() {
         return;
     }
-    match LEFT.get().checked_sub(length(0) * length(1)) {
-        Some(left) => LEFT.set(left),
+    match COMPARE_BUDGET.get().checked_sub(length(0) * length(1)) {
+        Some(left) => COMPARE_BUDGET.set(left),
         None => return fail(c"LIKE and GLOB have too much to compare"),
     }
     // SAFETY: as above.
@@ -132,7 +132,7 @@ fn bytes(value: ValueRef<'_>) -> rusqlite::Result<Option<Cow<'_, [u8]>>> {
 mod tests {
     use super::*;
 
-    /// Says of each expression whether it is the same with our functions as with SQLite's.
+    /// Asserts that each expression has the same value with these functions as with SQLite's.
     fn same(expressions: impl IntoIterator<Item = String>) {
         let (ours, theirs) = (Connection::open_in_memory().unwrap(), Connection::open_in_memory().unwrap());
         install(&ours).unwrap();

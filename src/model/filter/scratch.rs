@@ -1,7 +1,8 @@
-//! A database in memory with `events` and nothing else, to check filters and to ask about single events.
+//! An in-memory database with only the table `events`, for checking filters and evaluating them on single
+//! events.
 //!
-//! The real table would not do for checking: SQLite looks into the default of every column that is read, so
-//! that a filter on `created_at` would seem to call `strftime`.
+//! The real table is not suitable for checking: SQLite also authorizes the default of every column that is
+//! read, so that a filter on `created_at` would seem to call `strftime`.
 
 use std::cell::RefCell;
 
@@ -18,15 +19,15 @@ use super::{
 };
 use crate::model::event::Row;
 
-/// The columns of `events`, as a filter sees them.
-const SHAPE: &str = "id INTEGER PRIMARY KEY, created_at TEXT NOT NULL, source TEXT NOT NULL, type TEXT NOT NULL, \
+/// The columns of `events` that a filter may read.
+const COLUMN_DEFS: &str = "id INTEGER PRIMARY KEY, created_at TEXT NOT NULL, source TEXT NOT NULL, type TEXT NOT NULL, \
                      subtype TEXT, content TEXT NOT NULL, metadata TEXT";
 
 thread_local! {
     static SCRATCH: RefCell<Option<Connection>> = const { RefCell::new(None) };
 }
 
-/// Lends this thread's scratch database, opening it first if need be.
+/// Calls `work` with this OS thread's scratch database, opening it if necessary.
 fn with_scratch<T, E: From<Error>>(work: impl FnOnce(&mut Connection) -> Result<T, E>) -> Result<T, E> {
     SCRATCH.with_borrow_mut(|slot| match slot {
         Some(scratch) => work(scratch),
@@ -39,12 +40,12 @@ fn open() -> rusqlite::Result<Connection> {
     scratch.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
     scratch.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
     functions::install(&scratch)?;
-    // With two arguments, these cost the product of their lengths.
+    // With two arguments, the cost of these is the product of their lengths.
     for name in ["trim", "ltrim", "rtrim"] {
         scratch.remove_function(name, 2)?;
     }
     scratch.execute_batch(&format!(
-        "CREATE TABLE events ({SHAPE}); \
+        "CREATE TABLE events ({COLUMN_DEFS}); \
          INSERT INTO events VALUES (1, '2026-03-18T10:30:00.123Z', 'self', 'message', NULL, '{{}}', '{{}}')"
     ))?;
     scratch.set_limit(Limit::SQLITE_LIMIT_VDBE_OP, MAX_INSTRUCTIONS)?;
@@ -54,7 +55,7 @@ fn open() -> rusqlite::Result<Connection> {
     Ok(scratch)
 }
 
-/// Refuses what is not one expression over an event's columns, or exceeds the limits.
+/// Refuses text that is not a single expression over an event's columns, or that exceeds the limits.
 pub fn check(text: &str, scope: Scope) -> Result<(), FilterError> {
     if text.len() > MAX_TEXT {
         return Err(refused(format!("is {} bytes long; the limit is {MAX_TEXT}", text.len())));
@@ -65,7 +66,7 @@ pub fn check(text: &str, scope: Scope) -> Result<(), FilterError> {
     with_scratch(|scratch| {
         let (authorizer, reasons) = authorizer(scope);
         scratch.authorizer(Some(authorizer))?;
-        // Outside of any bracket: one too many has nothing to close.
+        // Not inside parentheses, so that a surplus closing one is a syntax error.
         let sql = format!("SELECT CASE WHEN\n{text}\nTHEN 1 END FROM events");
         let tried = try_out(scratch, &sql);
         scratch.authorizer(None::<fn(AuthContext<'_>) -> Authorization>)?;
@@ -77,11 +78,11 @@ pub fn check(text: &str, scope: Scope) -> Result<(), FilterError> {
     })
 }
 
-/// Asks about the row that is there, for what would fail on every other too.
+/// Evaluates the filter on the row that is there, to detect what would fail on every row.
 ///
 /// # Errors
 ///
-/// The outer one: the statement does not compile.
+/// The outer error: the statement does not compile.
 fn try_out(scratch: &Connection, sql: &str) -> rusqlite::Result<Result<(), FilterError>> {
     let mut statement = scratch.prepare(sql)?;
     if statement.parameter_count() > 0 {
@@ -97,20 +98,20 @@ fn try_out(scratch: &Connection, sql: &str) -> rusqlite::Result<Result<(), Filte
     })
 }
 
-/// The text in the brackets of a CHECK constraint, where SQLite itself allows one expression over
-/// the columns and neither subqueries nor parameters. The statement is never run.
+/// Compiles the text in the parentheses of a CHECK constraint, where SQLite itself allows only one expression
+/// over the columns, without subqueries and parameters. The statement is never executed.
 fn check_in_brackets(scratch: &Connection, text: &str) -> Result<(), FilterError> {
-    let sql = format!("CREATE TEMP TABLE events ({SHAPE}, CHECK (\n{text}\n))");
+    let sql = format!("CREATE TEMP TABLE events ({COLUMN_DEFS}, CHECK (\n{text}\n))");
     scratch.prepare(&sql).map(drop).map_err(|e| match message(&e) {
         said if said.contains("subqueries prohibited") => refused("contains a subquery"),
         _ => e.into(),
     })
 }
 
-/// Whether an event matches, or why that cannot be said.
-pub fn ask(filter: &Filter, row: &Row<'_>) -> rusqlite::Result<bool> {
+/// Whether an event matches, or the evaluation's error.
+pub fn evaluate(filter: &Filter, row: &Row<'_>) -> rusqlite::Result<bool> {
     with_scratch(|scratch| {
-        // Storing the event is not what is limited.
+        // The limit does not apply to storing the event.
         scratch.set_limit(Limit::SQLITE_LIMIT_LENGTH, i32::MAX)?;
         let stored = store(scratch, row);
         scratch.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE)?;
@@ -135,7 +136,7 @@ fn store(scratch: &Connection, row: &Row<'_>) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Text, or what is not UTF-8 as the bytes that it is.
+/// Text, or a BLOB if the bytes are not UTF-8.
 fn value(bytes: &[u8]) -> ToSqlOutput<'_> {
     ToSqlOutput::Borrowed(std::str::from_utf8(bytes).map_or(ValueRef::Blob(bytes), ValueRef::from))
 }
@@ -153,8 +154,8 @@ impl From<Error> for FilterError {
     }
 }
 
-/// Why a statement did not compile. SQLite calls a statement of too many instructions one for which
-/// memory ran out: that is what compiles without the limit, and with it fails again.
+/// Why a statement did not compile. SQLite reports too many instructions as out of memory. To tell them
+/// apart: with too many instructions, it compiles without the limit and fails again with it.
 fn not_compiled(scratch: &Connection, sql: &str, error: Error) -> FilterError {
     if !is_out_of_memory(&error) {
         return error.into();
