@@ -13,8 +13,8 @@ use crate::care::backup;
 /// Copy a thread that is in use to a new directory
 ///
 /// Makes a consistent copy: every event pushed before it began, the subscriptions, cursors, dead letters
-/// and idempotency keys, and an exact JSONL log. Pushing and reading go on meanwhile without waiting.
-/// Prints the absolute path of the backup, which is itself a thread.
+/// and idempotency keys, and an exact JSONL log. It does not block pushing and reading. Prints the absolute
+/// path of the backup, which is itself a thread.
 ///
 /// All consumers of the backup are paused, so nothing done there starts a handler; `thread resume` releases
 /// one. To restore a thread, stop whatever pushes and stop its running consumers, move the old thread away,

@@ -26,7 +26,7 @@ use crate::run::worker::{News, Scope, follow};
 /// With --follow it is a worker: it keeps running and starts handlers as events are pushed, for pushers
 /// that use THREAD_NOTIFIER=off and for those whose container ends with the push. On TERM, INT or HUP it
 /// starts nothing more, gives the handlers it has started --grace to finish, and then stops them; a second
-/// signal stops them at once. A run that is stopped this way costs no attempt. The worker tells systemd
+/// signal stops them at once. A run that is stopped this way costs no attempt. The worker notifies systemd
 /// when it is ready, and may be process 1 of a container.
 #[derive(Args)]
 #[command(after_help = "\
@@ -38,10 +38,10 @@ pub struct Dispatch {
     /// Keep running, and start handlers as events come; --thread may be given several times
     #[arg(long)]
     follow: bool,
-    /// Work for all threads in this directory, new ones included
+    /// Serve all threads in this directory, including new ones
     #[arg(long, value_name = "DIR", requires = "follow", value_hint = ValueHint::DirPath)]
     root: Vec<PathBuf>,
-    /// How long handlers may take to finish when the worker is told to stop
+    /// How long handlers may take to finish after the worker gets a signal to stop
     #[arg(long, value_name = "D", requires = "follow", default_value = "8s", value_parser = duration::parse)]
     grace: Duration,
 }

@@ -12,7 +12,8 @@ use crate::care::doctor::{self, Level, Remedy};
 ///
 /// Checks the files and their permissions, the database, the JSONL log against the table, and the
 /// consumers: filters that are no longer valid, programs that are gone, and pending events that nothing is
-/// working on. Each finding is one line that says how to fix it. Others may push and read meanwhile.
+/// working on. Each finding is one line that says how to fix it. Other programs may push and read
+/// while it runs.
 ///
 /// Exits 1 if anything is wrong; warnings alone are exit 0. --fix repairs what can be repaired without
 /// losing anything; it never writes to a damaged database.

@@ -24,7 +24,7 @@ pub struct Init {
     /// If it is a thread already, leave it as it is and exit 0
     #[arg(long)]
     if_missing: bool,
-    /// Let nobody but you read it; otherwise the umask decides, as for any file
+    /// Make it readable only by you; otherwise the umask decides, as for any file
     #[arg(long)]
     private: bool,
 }

@@ -9,7 +9,7 @@ use crate::run::control;
 
 /// Keep a consumer from being started
 ///
-/// A run under way goes on. Events stay pending for it; `thread resume` wakes it.
+/// A run under way continues. Events stay pending for it; `thread resume` wakes it.
 #[derive(Args)]
 #[command(after_help = "Example:\n  thread pause -t inbox bot")]
 pub struct Pause {

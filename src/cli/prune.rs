@@ -19,7 +19,7 @@ use crate::store::Pruned;
 ///
 /// Prints how many were deleted. Stops before the oldest event that is still pending for a subscribed
 /// consumer, and leaves dead letters alone; --force deletes both. The sealed JSONL files keep the lines of
-/// deleted events. Others may push meanwhile.
+/// deleted events. Other programs may push while it runs.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -49,7 +49,7 @@ pub struct Prune {
     /// Also delete pending events and dead letters
     #[arg(long)]
     force: bool,
-    /// Then return the free space in events.db to the file system; others wait meanwhile
+    /// Then return the free space in events.db to the file system; other programs wait until it is done
     #[arg(long)]
     compact: bool,
 }

@@ -29,7 +29,7 @@ pub struct Stop {
     /// How long its processes have before they get KILL
     #[arg(long, value_name = "D", default_value = "10s", value_parser = duration::parse)]
     kill_after: Duration,
-    /// Also acknowledge what was under way, so that it is not given again
+    /// Also acknowledge the events of that run or wait, so that they are not delivered again
     #[arg(long)]
     skip: bool,
 }

@@ -123,7 +123,7 @@ fn variable(text: &str) -> std::result::Result<(String, String), String> {
     let is_name = !name.starts_with(|c: char| c.is_ascii_digit())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     if name.is_empty() || !is_name {
-        return Err("a name is made of A-Z a-z 0-9 _, and does not begin with a digit".to_owned());
+        return Err("a name consists of A-Z a-z 0-9 _, and does not begin with a digit".to_owned());
     }
     if name.starts_with("THREAD_") && name != "THREAD_NOTIFIER" {
         return Err("the names that begin with THREAD_ are thread's own".to_owned());
