@@ -1,11 +1,11 @@
 //! Starting, supervising and stopping handlers.
 //!
 //! A push ends by waking consumers (`wake`): through a notifier, by dispatching itself, or not at
-//! all. `dispatch` finds out who has something pending, takes the consumer's lock and hands it to a
-//! `supervisor`, a process of its own, which starts the `handler`, waits for its end, records it,
-//! unlocks, and looks again.
+//! all. `dispatch` finds the consumers that have something pending, takes each one's lock and passes it
+//! to a `supervisor`, a separate process, which starts the `handler`, waits for it to end, records the
+//! outcome, unlocks, and looks again.
 //!
-//! Nothing here decides which program becomes a supervisor: its user says so with a [`Launcher`].
+//! Nothing here decides which program becomes a supervisor: the caller says so with a [`Launcher`].
 
 pub mod control;
 pub mod dispatch;

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::files::DB;
 use crate::model::duration;
 use crate::run::dispatch::{Dispatched, dispatch};
-use crate::run::worker::{News, Scope, follow};
+use crate::run::worker::{News, WorkerScope, follow};
 
 /// Start the handlers of all consumers that have something pending
 ///
@@ -71,7 +71,7 @@ impl Dispatch {
 
     /// Runs as a worker until a signal ends it.
     fn run_worker(self, globals: &Globals) -> Result<()> {
-        let mut scope = Scope { threads: globals.thread.clone(), roots: self.root };
+        let mut scope = WorkerScope { threads: globals.thread.clone(), roots: self.root };
         if scope.threads.is_empty() && scope.roots.is_empty() {
             scope.threads.push(globals.path()?);
         }

@@ -1,4 +1,4 @@
-//! Pausing and resuming consumers, and telling supervisors to look.
+//! Pausing and resuming consumers, and notifying supervisors of changes.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::model::subscription::{ConsumerId, Subscription};
 use crate::queue::Queue;
 use crate::store::{RunUpdate, Store};
 
-/// Lets all supervisors of a thread know that a consumer's row has changed. They watch a file rather
-/// than listen to signals, so that those in another container hear it too.
+/// Notifies all supervisors of a thread that a consumer's row has changed. They watch a file rather
+/// than handle signals, so that supervisors in another container are notified too.
 pub fn notify_supervisors(files: &Files) {
-    // Where it cannot be touched, a supervisor looks by itself when its run or wait is over.
+    // If this fails, a supervisor still reads the row when its run or wait is over.
     drop(files.touch(CONTROL));
 }
 
-/// Pauses a consumer. A run under way goes on.
+/// Pauses a consumer. A run in progress continues.
 ///
 /// # Errors
 ///
@@ -26,7 +26,7 @@ pub fn pause(queue: &mut Queue, consumer: &ConsumerId) -> Result<Subscription> {
     change(queue, consumer, |_, state| RunState { paused: true, ..state.clone() })
 }
 
-/// Ends any waiting, stall or pause, so that the consumer starts afresh. A run under way goes on.
+/// Ends any wait, stall or pause, and resets the attempt count. A run in progress continues.
 ///
 /// # Errors
 ///
@@ -64,8 +64,8 @@ fn change(
     changed.ok_or_else(|| Error::UnknownConsumer(consumer.clone()))
 }
 
-/// Records what `decide` makes of a subscription as it is now; tries again when something changed in
-/// between. `None` when `decide` says so, or the subscription is gone or was made anew.
+/// Applies the update that `decide` returns for the current state of a subscription; retries if the row
+/// changed in between. `None` if `decide` returns `None`, or the subscription was removed or replaced.
 pub fn update(
     store: &mut dyn Store,
     seen: &Subscription,
@@ -79,7 +79,7 @@ pub fn update(
         if let Some(updated) = store.update_run(&current, &update)? {
             return Ok(Some(updated));
         }
-        // Somebody else was faster, which cannot go on for ever.
+        // Another process changed the row first, which cannot happen forever.
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -1,9 +1,9 @@
-//! Who has something pending, and starting a supervisor for it.
+//! Finding the consumers that have something pending, and starting their supervisors.
 //!
 //! For each subscription: is something pending, and does the rule for runs allow a run? Then try its
-//! lock; if that is held, its holder looks again after letting go, so going away is safe. If it is
-//! free, hand it to a supervisor, which decides under the lock what is to be done: the last run may
-//! have ended between the look and the lock.
+//! lock. If it is held, its holder looks again after releasing it, so it is safe to give up. If it is
+//! free, pass it to a supervisor, which decides under the lock what to do: the last run may have ended
+//! between the look and the lock.
 
 use std::time::{Duration, Instant};
 
@@ -22,26 +22,26 @@ use crate::queue::Queue;
 use crate::store::{RunUpdate, Store};
 
 /// How long a push or dispatch itself evaluates filters, for all consumers together. Longer backlogs
-/// are left to a process beside it.
+/// are left to a background process.
 pub(super) const OWN_TIME: Duration = Duration::from_millis(20);
 
-/// A stalled consumer's place is remembered when this many events were looked at since.
+/// `start_newest` of a stalled consumer is moved forward once this many new events were scanned.
 const REMEMBER_AFTER: i64 = 256;
 
 /// What became of one consumer.
 #[derive(Debug)]
 pub enum Dispatched {
-    /// Nothing is pending, or it is not to be started.
+    /// Nothing is pending, or the rule for runs does not allow a run.
     Idle,
-    /// A supervisor was started; it starts the handler, at once or when its wait is over.
+    /// A supervisor was started; it starts the handler immediately or after a wait.
     Started,
-    /// The lock is held: its holder will look again.
+    /// The lock is held; its holder will look again.
     LockHeld,
-    /// Its backlog is long; a process in the background looks through it.
+    /// The backlog is long; a background process evaluates the filter on it.
     LeftToBackground,
-    /// The subscription cannot be carried out: its filter or handler is broken, or its directory gone.
+    /// The subscription is invalid: its filter or handler is broken, or its working directory is gone.
     Broken(Error),
-    /// It should have been started and could not be.
+    /// It is due, but could not be started.
     Failed(Error),
 }
 
@@ -53,16 +53,16 @@ pub enum NextStep {
         pending: bool,
     },
     Start(Start),
-    /// Time ran out before the filter had been evaluated on all events.
+    /// Time ran out before the filter was evaluated on all events.
     Unknown,
 }
 
 /// A run that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Start {
-    /// What to wait for first.
+    /// The wait before it, if any.
     pub wait: Option<Wait>,
-    /// The oldest pending event; `None` if only a dead letter is to be delivered again.
+    /// The oldest pending event; `None` if only a dead letter has to be redelivered.
     pub first: Option<i64>,
     /// The newest event when the filter was evaluated.
     pub newest: i64,
@@ -76,12 +76,12 @@ pub struct Wait {
     pub left: Duration,
 }
 
-/// Starts the handler of every consumer that has something pending and is not running. Trouble with
-/// one consumer is logged and does not keep the others from being started.
+/// Starts the handler of every consumer that has something pending and is not running. A failure for
+/// one consumer is logged; the others are still started.
 ///
 /// # Errors
 ///
-/// [`Error::NotOwner`]; when the subscriptions cannot be read.
+/// [`Error::NotOwner`]; if the subscriptions cannot be read.
 pub fn dispatch(queue: &mut Queue, launcher: &Launcher) -> Result<Vec<(ConsumerId, Dispatched)>> {
     let all = start_all(queue, launcher, Some(OWN_TIME))?;
     log_lock_held(&queue.files, &all);
@@ -94,8 +94,8 @@ pub(super) fn log_lock_held(files: &Files, all: &[(ConsumerId, Dispatched)]) {
     }
 }
 
-/// Does what [`dispatch`] does, without logging who is at work already, and evaluates filters for
-/// `time`, or for as long as it takes.
+/// Like [`dispatch`], but does not log which locks are held, and evaluates filters for at most `time`
+/// (`None`: no limit).
 pub(super) fn start_all(
     queue: &mut Queue,
     launcher: &Launcher,
@@ -105,7 +105,7 @@ pub(super) fn start_all(
     start(queue, launcher, subscriptions, time)
 }
 
-/// Does what [`start_all`] does for some of the consumers.
+/// Like [`start_all`], for the given subscriptions only.
 pub(super) fn start(
     queue: &mut Queue,
     launcher: &Launcher,
@@ -151,27 +151,27 @@ fn start_if_due(
     let Some(lock) = try_lock(&queue.files, consumer)? else {
         return Ok(Dispatched::LockHeld);
     };
-    // The supervisor holds it from then on, through its own copy, and looks again after releasing it.
+    // From then on the supervisor holds the lock through its own copy, and looks again after releasing it.
     launcher.start_supervisor(&queue.files, consumer, &lock)?;
     Ok(Dispatched::Started)
 }
 
-/// Tries the consumer's lock.
+/// Tries to take the consumer's lock; `None` if it is held.
 pub fn try_lock(files: &Files, consumer: &ConsumerId) -> Result<Option<Lock>> {
     Lock::try_take(files, files.consumer_lock(consumer))
 }
 
-/// What to do for a consumer now.
+/// Returns what to do for a consumer now. Filters are evaluated until `until` at the latest.
 ///
 /// # Errors
 ///
-/// [`Error::BrokenFilter`], [`Error::BrokenSubscription`]; those of the database.
+/// [`Error::BrokenFilter`], [`Error::BrokenSubscription`]; database errors.
 pub fn next_step(queue: &mut Queue, subscription: &Subscription, until: Option<Instant>) -> Result<NextStep> {
     step(queue, subscription, until, true)
 }
 
-/// Whether a handler is to be started, now or when a wait is over; not if the subscription is broken.
-/// Unlike a dispatch this writes nothing, neither to the log nor about how far it looked.
+/// Whether a handler should be started, now or after a wait; false if the subscription is broken.
+/// Unlike a dispatch, this writes neither to the log nor to the database.
 pub fn is_due(queue: &mut Queue, subscription: &Subscription) -> Result<bool> {
     match step(queue, subscription, None, false) {
         Err(Error::BrokenFilter { .. } | Error::BrokenSubscription(_)) => Ok(false),
@@ -179,7 +179,7 @@ pub fn is_due(queue: &mut Queue, subscription: &Subscription) -> Result<bool> {
     }
 }
 
-/// What to do for a consumer; with `remember`, how far it was looked is stored.
+/// Returns what to do for a consumer; with `remember`, stores how far events were scanned.
 fn step(
     queue: &mut Queue,
     subscription: &Subscription,
@@ -189,7 +189,7 @@ fn step(
     if !subscription.has_handler() {
         return Ok(NextStep::None { pending: false });
     }
-    // To evaluate a filter on a single event may take seconds.
+    // Evaluating a filter on a single event may take seconds.
     if subscription.filter_text().is_some() && until.is_some_and(|until| Instant::now() >= until) {
         return Ok(NextStep::Unknown);
     }
@@ -218,8 +218,8 @@ fn step(
     Ok(NextStep::Start(Start { wait, first: look.first, newest: look.newest }))
 }
 
-/// Whether something matching has come since a stalled consumer's last run, or a dead letter is to be
-/// delivered again. `None` if time ran out.
+/// Whether a matching event has arrived since a stalled consumer's last run, or a dead letter has to be
+/// redelivered. `None` if time ran out.
 fn has_newer(
     queue: &mut Queue,
     subscription: &Subscription,
@@ -229,7 +229,7 @@ fn has_newer(
     if subscription.has_retry() {
         return Ok(Some(true));
     }
-    // As if the consumer had finished with all that was there when its last run began.
+    // As if the consumer had acknowledged everything that existed when its last run began.
     let since = subscription.state.start_newest.max(subscription.last_acked_id);
     let later = Subscription { last_acked_id: since, ..subscription.clone() };
     let look = pending::look_without_memory(&mut queue.store, &later, until)?;
@@ -237,14 +237,14 @@ fn has_newer(
         return Ok(None);
     }
     if remember && look.first.is_none() && look.newest - since >= REMEMBER_AFTER {
-        // So that the next look need not go the same way again.
+        // So that the next look does not scan the same events again.
         let state = RunState { start_newest: look.newest, ..subscription.state.clone() };
         queue.store.update_run(subscription, &RunUpdate::state(state))?;
     }
     Ok(Some(look.first.is_some()))
 }
 
-/// Whether a subscription can be carried out, apart from its filter.
+/// Checks everything a run needs except the filter: the handler and the working directory.
 ///
 /// # Errors
 ///

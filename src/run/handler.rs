@@ -1,8 +1,8 @@
-//! One run of a handler: what it is given, starting it, its output, and ending it.
+//! One run of a handler: its input, starting it, its output, and ending it.
 //!
-//! A run ends when its `sh` has been reaped; what that left in the background is its own affair. A
-//! run that is being *ended* (by a time limit or `stop`) is over only when its whole process group
-//! is gone. Standard output and error go straight to a file, so nobody has to read along.
+//! A run ends when its `sh` has been reaped, whatever that left in the background. A run that is being
+//! *ended* (by a time limit or `stop`) is over only when its whole process group is gone. Standard
+//! output and error go straight to a file, so no process has to read them from a pipe.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -26,23 +26,23 @@ use crate::pending::checked_filter;
 use crate::queue::{Queue, Remaining, Selection};
 use crate::store::Store;
 
-/// A batch on stdin ends at about this many bytes.
+/// A batch on stdin is cut off after the event with which it reaches this many bytes.
 const BATCH_BYTES: usize = 1024 * 1024;
 
-/// How many older parts of a handler's log are kept.
+/// How many rotated files of a handler's log are kept.
 const LOGS_KEPT: usize = 3;
 
 /// How much of the end of a run's output a dead letter keeps, in bytes.
 const OUTPUT_KEPT: u64 = 2048;
 
-/// How often a run that is being ended is looked at.
+/// Polling interval for a run that is being ended.
 const ENDING_STEP: Duration = Duration::from_millis(10);
 
-/// How often one is looked at where the system does not tell of its end.
+/// Polling interval for a run on systems without pidfds.
 const WITHOUT_NOTICE: Duration = Duration::from_millis(20);
 
-/// What the next run is given, with its stdin if it is fed; `first` is the oldest pending event. `None`
-/// when nothing is pending any more.
+/// Returns the task of the next run, and its stdin if the events are delivered there; `first` is the
+/// oldest pending event. `None` if nothing is pending any more.
 pub fn next_task(
     queue: &mut Queue,
     subscription: &Subscription,
@@ -89,8 +89,8 @@ pub fn next_task(
     Ok(Some((task, Some(stdin_file(queue, &batch)?))))
 }
 
-/// An unlinked file with these contents, to be read from its beginning. A regular file: nothing
-/// blocks, and a handler that does not read it disturbs nobody.
+/// Returns an unlinked file with these contents, positioned at its beginning. A regular file, not a pipe:
+/// no writer blocks if the handler does not read it.
 fn stdin_file(queue: &Queue, contents: &[u8]) -> Result<File> {
     let make = || {
         let mut file = queue.files.make_unnamed_file("run")?;
@@ -137,7 +137,7 @@ pub fn start(
     Ok(Running { pid, exit_notice, exit: None, kill_at: None, output: output.ok() })
 }
 
-/// The handler's command line, in its place and with its environment.
+/// The handler's command line, with its working directory and environment.
 fn command(queue: &Queue, subscription: &Subscription) -> Command {
     let mut command = Command::new("/bin/sh");
     command.arg("-c").arg(&subscription.handler_cmd);
@@ -151,26 +151,26 @@ fn command(queue: &Queue, subscription: &Subscription) -> Command {
     command
 }
 
-/// A handler at work. This process is its parent.
+/// A running handler, which is a child of this process.
 pub struct Running {
-    /// Its `sh`, which leads a session and a process group of its own.
+    /// Its `sh`, the leader of its own session and process group.
     pid: Pid,
     /// Becomes readable when the `sh` has ended.
     exit_notice: Option<OwnedFd>,
     exit: Option<Exit>,
-    /// It is being ended: from then on its processes are killed.
+    /// Set once the run is being ended: from this time on, KILL is sent to its processes.
     kill_at: Option<Instant>,
     output: Option<Output>,
 }
 
 impl Running {
-    /// The handler's first process, for the record.
+    /// Identifies the handler's first process, to be recorded.
     pub fn process(&self) -> Option<ProcessId> {
         ProcessId::of(self.pid.as_raw_nonzero().get().unsigned_abs())
     }
 
-    /// How the run ended, once it has. Reaps whatever of its processes has ended, and kills those
-    /// whose time is up.
+    /// Returns how the run ended; `None` if it has not. Reaps ended children, and kills the process group
+    /// once its grace period is over.
     pub fn poll(&mut self) -> Option<Exit> {
         for (pid, status) in reaped() {
             if pid == self.pid {
@@ -182,13 +182,13 @@ impl Running {
             return self.exit;
         }
         if Instant::now() >= kill_at {
-            // A group that is gone by now is what was wanted.
+            // Fails if the group is gone by now, which is fine.
             rustix::process::kill_process_group(self.pid, Signal::KILL).ok();
         }
         None
     }
 
-    /// What to wait for before the next [`Running::poll`], and for how long at most.
+    /// What to wait for before the next [`Running::poll`], and the longest time to wait.
     pub fn wait_for(&self) -> (Option<PollFd<'_>>, Duration) {
         match (&self.kill_at, &self.exit_notice) {
             (Some(_), _) => (None, ENDING_STEP),
@@ -197,23 +197,24 @@ impl Running {
         }
     }
 
-    /// Asks all its processes to end, and kills them after `grace`.
+    /// Sends `signal` to the process group; [`Running::poll`] kills what is left after `grace`.
     pub fn end(&mut self, signal: i32, grace: Duration) {
         let kill_at = Instant::now() + grace;
         self.kill_at = Some(self.kill_at.map_or(kill_at, |earlier| earlier.min(kill_at)));
         let signal = Signal::from_named_raw(signal).unwrap_or(Signal::TERM);
-        // A stopped process would not notice before it goes on.
+        // A stopped process handles the signal only once it continues.
         rustix::process::kill_process_group(self.pid, signal).ok();
         rustix::process::kill_process_group(self.pid, Signal::CONT).ok();
     }
 
-    /// Notes the end of a run that took so long in the handler's log, and returns the end of its output.
+    /// Writes the end of the run and its duration, `after`, to the handler's log. Returns the last part of
+    /// the run's output, at most [`OUTPUT_KEPT`] bytes.
     pub fn finish(self, exit: Exit, after: Duration) -> String {
         self.output.map(|mut output| output.end(exit, after)).unwrap_or_default()
     }
 }
 
-/// Reaps children nobody asks about: what earlier runs left behind.
+/// Reaps all ended children: processes that earlier runs left behind.
 pub fn reap() {
     reaped().for_each(drop);
 }
@@ -233,7 +234,7 @@ fn exit_of(status: WaitStatus) -> Exit {
 /// The handler's log file, during one run.
 struct Output {
     file: File,
-    /// Where this run's output begins.
+    /// The offset at which this run's output begins, in bytes.
     from: u64,
 }
 
@@ -242,7 +243,7 @@ impl Output {
         let name = files.handler_log(&subscription.consumer);
         files.make_dir("logs/handlers")?;
         if files.size(&name) > rotation::MAX_LOG {
-            // The `~` keeps these names apart from every consumer's.
+            // No consumer's file name can contain `~`, so these names cannot collide with one.
             let stem = format!("{}~", files.stem_of(&subscription.consumer));
             rotation::set_log_aside(files, &name.to_string_lossy(), &stem, LOGS_KEPT)?;
         }

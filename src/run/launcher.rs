@@ -1,4 +1,4 @@
-//! How background processes are started, and who wakes consumers after a push.
+//! Starting background processes, and choosing who wakes consumers after a push.
 
 use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
@@ -21,14 +21,15 @@ pub const SUPERVISE: &str = "_supervise";
 /// The subcommand that dispatches in the background.
 pub const WAKE: &str = "_wake";
 
-/// The lock that it holds.
+/// The lock that the `_wake` process holds.
 pub(super) const WAKE_LOCK: &str = "run/_wake.lock";
 
 /// How background processes are started, and how consumers are woken after a push.
 #[derive(Debug, Clone)]
 pub struct Launcher {
-    /// The program `thread`, or another that takes the subcommands [`SUPERVISE`] and [`WAKE`] and passes their
-    /// arguments to [`supervise`](super::supervisor::supervise) and [`in_background`](super::wake::in_background).
+    /// The program `thread`, or another that accepts the subcommands [`SUPERVISE`] and [`WAKE`] and passes
+    /// their arguments to [`supervise`](super::supervisor::supervise) and
+    /// [`in_background`](super::wake::in_background).
     pub program: PathBuf,
     pub waking: WakeBy,
 }
@@ -41,17 +42,18 @@ pub enum WakeBy {
     /// An external program that runs commands later.
     Notifier {
         program: PathBuf,
-        /// The first word of the command it is to run: how a shell finds the program `thread`.
+        /// The first word of the command it will run: how a shell finds the program `thread`.
         dispatch_with: String,
     },
-    /// Nobody: somebody runs `thread dispatch`.
+    /// Nobody: a user or a worker has to run `thread dispatch`.
     Nobody,
 }
 
 impl WakeBy {
-    /// Reads the setting `THREAD_NOTIFIER`: the path of a program, `embedded`, `off`, or `auto` (also if it is unset
-    /// or empty), which means the program `notifier` if `path`, a list like the variable `PATH`, has it, and
-    /// embedded otherwise. `thread` is the file of the program `thread`.
+    /// Parses the setting `THREAD_NOTIFIER`: the path of a program, `embedded`, `off` or `auto`. `auto`,
+    /// which is also the meaning of an unset or empty setting, is the program `notifier` if one is found in
+    /// `path` (in the format of `PATH`), and `embedded` otherwise. `thread` is the file of the program
+    /// `thread`.
     pub fn from_setting(setting: Option<&OsStr>, path: &OsStr, thread: &Path) -> WakeBy {
         let program = match setting.filter(|setting| !setting.is_empty()) {
             Some(setting) if setting == "embedded" => None,
@@ -72,12 +74,13 @@ impl WakeBy {
     }
 }
 
-/// The directories of a list like the variable `PATH`; an empty entry is not the current directory.
+/// The directories of a list in the format of `PATH`. Empty entries are dropped, not read as the current
+/// directory.
 pub fn directories(path: &OsStr) -> Vec<PathBuf> {
     std::env::split_paths(path).filter(|dir| !dir.as_os_str().is_empty()).collect()
 }
 
-/// The first executable file of that name in these directories.
+/// The first executable file called `name` in these directories.
 pub fn executable_in(dirs: Vec<PathBuf>, name: impl AsRef<Path>) -> Option<PathBuf> {
     dirs.into_iter().map(|dir| dir.join(&name)).find(|path| is_executable(path))
 }
@@ -93,15 +96,15 @@ impl Launcher {
         self.start("a supervisor", SUPERVISE, ["--consumer", consumer.as_str()], files, lock)
     }
 
-    /// Starts the process that dispatches in the background after a delay, unless one is at work.
+    /// Starts the process that dispatches in the background after a delay, unless one is running already.
     pub(super) fn start_background(&self, files: &Files, delay: Duration) -> Result<()> {
         let Some(lock) = Lock::try_take(files, WAKE_LOCK)? else { return Ok(()) };
         let args = ["--delay-ms", &delay.as_millis().to_string()];
         self.start("a process in the background", WAKE, args, files, &lock)
     }
 
-    /// Starts a subcommand of the program as a background process that holds `lock` from then on. Errors call
-    /// it `what`.
+    /// Starts a subcommand of the program as a background process that holds `lock` from then on. `what`
+    /// names the process in errors.
     fn start(
         &self,
         what: &'static str,
@@ -113,7 +116,7 @@ impl Launcher {
         let mut command = Command::new(&self.program);
         command.arg0("thread").arg(subcommand).arg("--thread").arg(files.path()).args(args);
         command.arg("--lock-fd").arg(lock.file().as_raw_fd().to_string());
-        // The variables of a handler are not to reach other handlers that its push starts.
+        // If a handler pushes, its own variables must not reach the handlers that this starts.
         for (name, _) in std::env::vars_os().filter(|(name, _)| spawn::is_ours(name)) {
             command.env_remove(name);
         }

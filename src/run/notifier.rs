@@ -1,9 +1,9 @@
 //! Asking an external notifier to schedule a dispatch.
 //!
-//! A notifier is a program that keeps commands and runs them later. It is asked once per push,
+//! A notifier is a program that stores commands and runs them later. It is called once per push as
 //! `notifier task add --author <source> --task-id dispatch-<slug> --command "thread dispatch …"`,
-//! and answers with its exit code: 0, queued; 1, a task of that name is queued already. Neither is
-//! believed: see `wake`.
+//! and answers with its exit code: 0, queued; 1, a task of that name is already queued. Neither
+//! answer is relied on: see `wake`.
 
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -16,17 +16,17 @@ use sha1::{Digest, Sha1};
 use super::spawn;
 
 /// How long a notifier may take to answer before it is killed.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// Longest author, in bytes: notifiers make a file name of it.
+/// Longest author, in bytes: notifiers use it as a file name.
 const MAX_AUTHOR: usize = 100;
 
-/// What a notifier said.
+/// A notifier's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     Queued,
     AlreadyQueued,
-    /// Neither; why, for the log.
+    /// Neither; the reason, for the log.
     Failed(String),
 }
 
@@ -52,22 +52,23 @@ pub fn ask(program: &Path, word: &str, dir: &Path, source: &str) -> Answer {
         },
         Err(e) => Answer::Failed(format!("cannot wait for {}: {e}", program.display())),
         Ok(None) => {
-            // It leads a process group of its own; whatever it started goes with it.
-            // Nothing is left to end when this fails.
+            // It leads its own process group, so its children are killed too.
+            // If this fails, the group is already gone.
             kill_process_group(Pid::from_child(&child), Signal::KILL).ok();
             drop(child.wait());
             Answer::Failed(format!(
                 "{} gave no answer within {} s and was killed",
                 program.display(),
-                PATIENCE.as_secs()
+                ANSWER_LIMIT.as_secs()
             ))
         }
     }
 }
 
-/// Waits for a child, for at most [`PATIENCE`]. By asking, because a library cannot have SIGCHLD.
+/// Waits for a child, for at most [`ANSWER_LIMIT`]; `None` if it is still running then. Polls, because a
+/// library must not handle SIGCHLD.
 fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + ANSWER_LIMIT;
     let mut pause = Duration::from_micros(500);
     loop {
         let status = child.try_wait()?;
@@ -79,13 +80,13 @@ fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
     }
 }
 
-/// A path as a shell would take it.
+/// A path quoted for a shell.
 pub fn quoted(path: &str) -> String {
     shlex::try_quote(path).map_or_else(|_| path.to_owned(), |quoted| quoted.into_owned())
 }
 
-/// A name for the thread at `path` that is fit for a file name: every character but letters and
-/// digits becomes `-`; over 40 characters, the first 32 with a digest of the path.
+/// A name for the thread at `path` that can be used as a file name: each character other than ASCII letters
+/// and digits becomes `-`; a name over 40 characters becomes its first 32 and a digest of the path.
 pub fn slug(path: &str) -> String {
     let plain: String = path.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let plain = plain.trim_matches('-');
@@ -96,7 +97,7 @@ pub fn slug(path: &str) -> String {
     format!("{}-{:02x}{:02x}{:02x}", &plain[..32], digest[0], digest[1], digest[2])
 }
 
-/// The source in a form that is fit for a file name.
+/// The source, made usable as a file name.
 pub fn author(source: &str) -> String {
     let mut author = source.replace('/', "-");
     if author.starts_with(['-', '.']) {

@@ -1,4 +1,4 @@
-//! Recording the end of a run: what the rule for runs makes of it, in one transaction.
+//! Recording the end of a run: applying the rule for runs, in one transaction.
 
 use crate::error::{Error, Result};
 use crate::files::log::{Quoted, log};
@@ -11,15 +11,15 @@ use crate::store::{DeadLetterUpdate, RunUpdate, Store};
 /// How a run ended.
 pub struct End<'a> {
     pub exit: Exit,
-    /// The supervisor was told to end, and so the run was cut short.
+    /// The run was cut short because the supervisor was told to end.
     pub interrupted: bool,
-    /// The end of its output.
+    /// The last part of its output.
     pub output: &'a str,
     pub at: Time,
 }
 
-/// Applies the rule to a run that has ended, and records what follows. Returns the subscription as
-/// it then is; `None` when it is gone or was made anew.
+/// Applies the rule to a run that has ended, and records the result. Returns the updated subscription;
+/// `None` if it was removed or replaced.
 pub fn record_end(
     queue: &mut Queue,
     subscription: &Subscription,
@@ -32,7 +32,7 @@ pub fn record_end(
         let Some(current) = current else { return Ok(None) };
         let state = &current.state;
         if state.phase != Phase::Running || state.supervisor != subscription.state.supervisor {
-            // A try that seemed to fail had succeeded, or somebody else has recorded it.
+            // An attempt that seemed to fail had succeeded, or another process recorded the end.
             return Ok(Some(current));
         }
         let task = state.task.unwrap_or(Task::Wake);
@@ -44,7 +44,7 @@ pub fn record_end(
         };
         let cursor = acknowledge.unwrap_or(0).max(current.last_acked_id);
         let pending = is_pending(queue, &current, cursor)?;
-        // One that has taken its events all the same has done what it was given.
+        // An interrupted run whose events are acknowledged all the same counts as complete.
         let interrupted = interrupted && acknowledge.is_none();
         let stopped = state.stop.is_some();
         let ended = Ended { task, exit, stopped, interrupted, cursor, rewound, pending, now };
@@ -56,8 +56,8 @@ pub fn record_end(
     }
 }
 
-/// Whether anything is pending past `cursor`, which the consumer is about to have, or a dead letter to be
-/// delivered again. A broken filter matches nothing.
+/// Whether anything is pending past `cursor`, which the consumer's cursor is about to become, or a dead
+/// letter has to be redelivered. A broken filter matches nothing.
 fn is_pending(queue: &mut Queue, subscription: &Subscription, cursor: i64) -> Result<bool> {
     let moved = Subscription { last_acked_id: cursor, ..subscription.clone() };
     match queue.look(&moved, None) {
@@ -66,9 +66,9 @@ fn is_pending(queue: &mut Queue, subscription: &Subscription, cursor: i64) -> Re
     }
 }
 
-/// Records that somebody stopped a wait: whatever has come by now, and the dead letters that were to be
-/// delivered again, start the consumer no more. The run before it stays the last one, and no attempt is
-/// given back. `None`, and nothing is recorded, if anything has changed.
+/// Records that a wait was stopped: events stored by now, and dead letters that were to be redelivered, no
+/// longer start the consumer. The previous run remains the last one, and its attempt still counts. `None` if
+/// anything has changed; then nothing is recorded.
 pub fn record_end_of_wait(queue: &mut Queue, waiting: &Subscription) -> Result<Option<Subscription>> {
     let newest = queue.store.newest()?;
     let acknowledge = skipped(queue, waiting)?;
@@ -78,8 +78,8 @@ pub fn record_end_of_wait(queue: &mut Queue, waiting: &Subscription) -> Result<O
     queue.store.update_run(waiting, &update)
 }
 
-/// The last event that was under way when a consumer was stopped, if it was requested to skip these:
-/// what the run was given, or would be given again after the wait.
+/// If the stop request said to skip events, the last one to skip: the last event that the run was given, or
+/// that would be delivered again after the wait.
 fn skipped(queue: &mut Queue, current: &Subscription) -> Result<Option<i64>> {
     let state = &current.state;
     if !state.stop.is_some_and(|stop| stop.skip) {
@@ -97,7 +97,7 @@ fn skipped(queue: &mut Queue, current: &Subscription) -> Result<Option<i64>> {
     })
 }
 
-/// Logs what became of a consumer by the end of a run.
+/// Logs how the end of a run changed the consumer.
 pub fn log_outcome(queue: &Queue, before: &Subscription, after: &Subscription, task: Task) {
     let consumer = &after.consumer;
     if after.state.dead_lettered > before.state.dead_lettered
@@ -115,7 +115,7 @@ pub fn log_outcome(queue: &Queue, before: &Subscription, after: &Subscription, t
     }
 }
 
-/// What to record of a run that has ended.
+/// The update that records the end of a run.
 fn end_update(
     current: &Subscription,
     ended: &Ended,
@@ -144,8 +144,8 @@ fn end_update(
         state,
         acknowledge: acknowledge.or(dead_letter.map(|(id, _)| id)),
         cancel_retries: ended.stopped,
-        // An acknowledgement or a dead letter may not be forgotten; a lost wait is found again by
-        // looking.
+        // An acknowledgement or a dead letter must survive a power cut; the next look determines a lost wait
+        // again.
         durable: acknowledge.is_some() || change.is_some() || ended.stopped,
         dead_letter: change,
     }

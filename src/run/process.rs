@@ -1,9 +1,9 @@
-//! Telling processes apart for longer than a pid lasts.
+//! Identifying processes reliably although pids are reused.
 //!
-//! Pids are used again; a pid with the time its process started and the boot it started in is not.
-//! And a pid means nothing in another PID namespace, that is, in another container: of a process
-//! there nothing can be known here. Where the start time cannot be read (outside Linux), a pid that
-//! exists counts as the process.
+//! A pid together with its process's start time and the boot id is unique. And a pid means nothing in
+//! another PID namespace, that is, in another container: nothing can be known here about a process
+//! there. Where the start time cannot be read (outside Linux), any process with the pid counts as the
+//! same one.
 
 use std::collections::HashMap;
 use std::fs;
@@ -33,7 +33,7 @@ impl ProcessId {
         ProcessId::of(pid).unwrap_or_else(|| ProcessId::with_start(pid, 0))
     }
 
-    /// The process with that pid now, if there is one.
+    /// The process that has the pid now; `None` if there is none.
     pub fn of(pid: u32) -> Option<ProcessId> {
         Some(ProcessId::with_start(pid, start_time(pid)?))
     }
@@ -42,7 +42,7 @@ impl ProcessId {
         ProcessId { pid, start, boot: boot_id(), namespace: namespace() }
     }
 
-    /// Whether this very process still runs. A zombie does not.
+    /// Whether this exact process is still running. A zombie is dead.
     pub fn liveness(&self) -> Liveness {
         if self.boot != boot_id() {
             return Liveness::Dead;
@@ -53,11 +53,16 @@ impl ProcessId {
         if start_time(self.pid) == Some(self.start) { Liveness::Alive } else { Liveness::Dead }
     }
 
-    /// Sends it a signal, provided it is this very process.
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    ///
+    /// The process is gone, or its pid is another process's by now.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         let gone = || io::Error::from(io::ErrorKind::NotFound);
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
-        // What the descriptor stands for cannot change between the look and the signal.
+        // The descriptor keeps referring to the process that is checked, even if its pid is reused before
+        // the signal.
         #[cfg(target_os = "linux")]
         let fd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
         if self.liveness() != Liveness::Alive {
@@ -71,13 +76,13 @@ impl ProcessId {
     }
 }
 
-/// Whether the supervisor recorded for a consumer is alive. One recorded in a directory that this one
-/// was copied from is none of ours.
+/// Whether the supervisor recorded for a consumer is alive. A supervisor recorded before this directory was
+/// copied is ignored: it counts as dead.
 pub fn supervisor_of(files: &Files, state: &RunState) -> Liveness {
     liveness_of(files, state, &state.supervisor)
 }
 
-/// The same of the handler's first process.
+/// Like [`supervisor_of`], for the handler's first process.
 pub fn handler_of(files: &Files, state: &RunState) -> Liveness {
     liveness_of(files, state, &state.handler)
 }
@@ -89,16 +94,16 @@ fn liveness_of(files: &Files, state: &RunState, process: &Option<ProcessId>) -> 
     }
 }
 
-/// Who works for a consumer.
+/// The process working for a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtWork {
     Process(u32),
-    /// Somebody in another PID namespace, perhaps.
+    /// Possibly a process in another PID namespace.
     Elsewhere,
     Nobody,
 }
 
-/// Who works for a consumer, as its row and the processes say.
+/// Finds the process working for a consumer, from its row and the running processes.
 pub fn at_work(files: &Files, subscription: &Subscription) -> AtWork {
     let state = &subscription.state;
     let recorded =
@@ -110,13 +115,13 @@ pub fn at_work(files: &Files, subscription: &Subscription) -> AtWork {
     if recorded.iter().any(|(liveness, _)| *liveness == Liveness::Unknown) {
         return AtWork::Elsewhere;
     }
-    // When both are gone or were never recorded, the run lasts as long as anything of it holds the lock.
+    // If both are gone or were never recorded, the run lasts as long as any of its processes holds the lock.
     let lock = files.consumer_lock(&subscription.consumer);
     holders_of(files, &lock).next().map_or(AtWork::Nobody, |holder| AtWork::Process(holder.pid))
 }
 
-/// Whether a process group has a member that still runs. Zombies do not: one whose parent is
-/// outside the group and never asks for it would seem to live for ever.
+/// Whether a process group has a running member. Zombies do not count: one whose parent is outside the
+/// group and never reaps it would keep the group alive forever.
 pub fn group_is_alive(group: Pid) -> bool {
     if rustix::process::test_kill_process_group(group) == Err(rustix::io::Errno::SRCH) {
         return false;
@@ -124,21 +129,21 @@ pub fn group_is_alive(group: Pid) -> bool {
     !cfg!(target_os = "linux") || all().any(|pid| group_of(pid) == Some(group.as_raw_nonzero().get()))
 }
 
-/// The living members of a process group. Empty where the system does not tell.
+/// The running members of a process group. Empty on systems without `/proc`.
 pub fn members_of(group: u32) -> impl Iterator<Item = ProcessId> {
     let group = i32::try_from(group).ok();
     all().filter(move |&pid| group.is_some() && group_of(pid) == group).filter_map(ProcessId::of)
 }
 
-/// The processes that hold the lock on a file of a thread, as far as this user may see: not those that
-/// merely have the file open. Empty where the system does not tell.
+/// The other processes that hold the lock on a file of a thread, not those that merely have the file open.
+/// Only those whose descriptors this user may list; empty on systems without `/proc`.
 pub fn holders_of(files: &Files, name: &Path) -> impl Iterator<Item = ProcessId> + use<> {
     let file = files.stat(name).ok().map(|file| identity(&file));
     let is_lock = move |fd: &Path| fs::metadata(fd).is_ok_and(|open| Some((open.dev(), open.ino())) == file);
     let holds = move |pid: u32| {
         let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         descriptors.filter(|fd| is_lock(&fd.path())).any(|fd| {
-            // The kernel lists a lock with each descriptor through which it is held.
+            // The kernel lists a lock under each descriptor through which it is held.
             let info = Path::new("/proc").join(pid.to_string()).join("fdinfo").join(fd.file_name());
             fs::read_to_string(info).is_ok_and(|info| info.lines().any(|line| line.starts_with("lock:")))
         })
@@ -146,28 +151,29 @@ pub fn holders_of(files: &Files, name: &Path) -> impl Iterator<Item = ProcessId>
     all().filter(move |&pid| pid != std::process::id() && holds(pid)).filter_map(ProcessId::of)
 }
 
-/// Whether a process was started with all of these in its environment, as `NAME=value`.
+/// Whether a process was started with all these variables, each `NAME=value`, in its environment.
 pub fn was_given(pid: u32, variables: &[Vec<u8>]) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     variables.iter().all(|wanted| environment.split(|&b| b == 0).any(|given| given == wanted))
 }
 
-/// The descendants of this process that run as one of these subcommands of ours. Empty where the system
-/// does not tell.
+/// The descendants of this process that run one of these subcommands of `thread`. Empty on systems without
+/// `/proc`.
 pub fn background_below(commands: &[&str]) -> Vec<ProcessId> {
     let own = std::process::id();
     let parents: HashMap<u32, u32> = all().filter_map(|pid| Some((pid, stat_field(pid, 4)?))).collect();
     let is_below = |&pid: &u32| {
-        // As many steps as there are processes: what was read at different moments may be a circle.
-        let mut line = std::iter::successors(Some(pid), |pid| parents.get(pid).copied()).skip(1);
-        line.by_ref().take(parents.len()).any(|parent| parent == own)
+        // At most as many steps as there are processes: entries read at different moments may form a cycle.
+        let mut ancestors = std::iter::successors(Some(pid), |pid| parents.get(pid).copied()).skip(1);
+        ancestors.by_ref().take(parents.len()).any(|parent| parent == own)
     };
     let runs_as_one = |pid: u32| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let second = line.split(|&b| b == 0).nth(1).unwrap_or_default();
         commands.iter().any(|command| command.as_bytes() == second)
     };
-    // Identified before it is looked at, so that it is the one that was looked at.
+    // Identified before its command line is read: if the pid is reused in between, the identity is that of
+    // the old process, which is not signalled any more.
     let background = |pid: u32| ProcessId::of(pid).filter(|_| runs_as_one(pid));
     parents.keys().copied().filter(is_below).filter_map(background).collect()
 }
@@ -195,15 +201,15 @@ fn start_time(pid: u32) -> Option<i64> {
     }
 }
 
-/// The process group of a process that runs.
+/// The process group of a running process.
 fn group_of(pid: u32) -> Option<i32> {
     stat_field(pid, 5)
 }
 
-/// A field of the kernel's line about a process, counted as in its manual; `None` for a zombie.
+/// A field of `/proc/<pid>/stat`, numbered from 1 as in proc(5); `None` for a zombie.
 fn stat_field<T: std::str::FromStr>(pid: u32, number: usize) -> Option<T> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in brackets and may hold anything, brackets too.
+    // The second field is the program's name in parentheses, and may itself contain parentheses and spaces.
     let after_name = stat.iter().rposition(|&b| b == b')')? + 1;
     let rest = String::from_utf8_lossy(&stat[after_name..]);
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();

@@ -1,6 +1,6 @@
-//! Being told to end, in two steps: to finish what is under way, and then to end it.
+//! Shutdown in two steps: the first request lets the work in progress finish, the second ends it.
 //!
-//! The library sets no signal handlers. The program that runs a supervisor or a worker passes on the
+//! The library sets no signal handlers. The program that runs a supervisor or a worker forwards the
 //! signals it gets: each byte on a socket is one request.
 
 use std::cell::Cell;
@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 
 use rustix::event::{PollFd, PollFlags};
 
-/// The requests to end that have come so far.
+/// Counts the shutdown requests received so far.
 #[derive(Debug)]
 pub struct Shutdown {
     requests: Cell<u32>,
@@ -20,19 +20,19 @@ pub struct Shutdown {
 impl Shutdown {
     /// # Errors
     ///
-    /// Those of the system.
+    /// System errors.
     pub fn new() -> io::Result<Shutdown> {
         let (socket, sender) = UnixStream::pair()?;
         socket.set_nonblocking(true)?;
         Ok(Shutdown { requests: Cell::new(0), socket, sender })
     }
 
-    /// The other end of the socket: each byte that is written to it is a request.
+    /// The other end of the socket: each byte written to it is a request.
     pub fn sender(&self) -> &UnixStream {
         &self.sender
     }
 
-    /// How many requests there have been.
+    /// The number of requests so far.
     pub fn requests(&self) -> u32 {
         let mut bytes = [0; 16];
         while let Ok(read) = (&self.socket).read(&mut bytes) {
@@ -41,7 +41,7 @@ impl Shutdown {
         self.requests.get()
     }
 
-    /// What becomes readable with the next request.
+    /// Becomes readable with the next request.
     pub fn poll_fd(&self) -> PollFd<'_> {
         PollFd::new(&self.socket, PollFlags::IN)
     }

@@ -1,9 +1,9 @@
-//! Starting processes that do not depend on the one that started them.
+//! Starting processes that are independent of the one that started them.
 //!
-//! A detached process has its own session, default signal handling, `/dev/null` on its standard descriptors, and
-//! no other descriptor but a lock that it is to hold. Otherwise a notifier that waits for its pipe to close would
-//! wait for the handler, Ctrl-C in the pusher's terminal would reach it, and a handler that pushes would pass its
-//! lock on to another consumer's.
+//! A detached process has its own session, default signal handling, `/dev/null` on its standard descriptors,
+//! and no other descriptor except the lock it should hold. Otherwise a notifier that waits for its pipe to
+//! close would wait for the handler, Ctrl-C in the pusher's terminal would reach the handler, and a handler
+//! that pushes would pass its consumer's lock on to the handler of another consumer.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,20 +19,20 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::files::lock::Lock;
 use crate::model::run::Options;
 
-/// The soft limit on open files of whatever starts detached; 0 leaves it that of this process.
+/// The soft limit on open files of detached processes; 0: the same as this process's.
 static OPEN_FILES: AtomicU64 = AtomicU64::new(0);
 
-/// Gives processes that start detached from now on another soft limit on open files than this one has:
-/// for a server that raises its own. Programs that use `select` break with descriptors above 1023.
+/// Sets the soft limit on open files of processes started detached from now on, for a server that raises
+/// its own limit. Programs that use `select` break with descriptors above 1023.
 pub fn limit_open_files(soft: u64) {
     OPEN_FILES.store(soft, Ordering::Relaxed);
 }
 
-/// Makes `command` start detached, holding on to `lock` (and nothing else) if there is one.
+/// Makes `command` start detached, with a copy of `lock` as its only inherited descriptor, if one is given.
 pub fn detached<'c>(command: &'c mut Command, lock: Option<&Lock>) -> &'c mut Command {
     let lock = lock.map(|lock| lock.file().as_raw_fd());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // SAFETY: between fork and exec the closure makes only system calls that are safe there
+    // SAFETY: between fork and exec, the closure only makes system calls that are safe there
     // (setsid, sigaction, sigprocmask, prlimit, fcntl, close_range) and allocates nothing.
     unsafe { command.pre_exec(move || prepare_child(lock)) }
 }
@@ -42,9 +42,9 @@ fn prepare_child(lock: Option<RawFd>) -> io::Result<()> {
     // SAFETY: these calls take plain values or a set that lives on this stack.
     unsafe {
         for signal in 1..=64 {
-            // One that is pending, because it was blocked when this process was started, was not meant for
-            // this session; ignoring it forgets it. Fails for KILL, STOP and the C library's own,
-            // which have no other handling anyway.
+            // A signal that is pending, because it was blocked when this process was started, was not meant
+            // for this session; SIG_IGN discards it. Fails for KILL, STOP and the C library's own signals,
+            // whose handling cannot be changed anyway.
             libc::signal(signal, libc::SIG_IGN);
             libc::signal(signal, libc::SIG_DFL);
         }
@@ -55,11 +55,11 @@ fn prepare_child(lock: Option<RawFd>) -> io::Result<()> {
     let soft = OPEN_FILES.load(Ordering::Relaxed);
     if soft != 0 {
         let maximum = getrlimit(Resource::Nofile).maximum;
-        // A hard limit that was lowered meanwhile is below it: then that is what there is.
+        // If the hard limit is lower now, the inherited limit stays.
         setrlimit(Resource::Nofile, Rlimit { current: Some(soft), maximum }).ok();
     }
-    // Marked rather than closed: the standard library's own pipe, on which it reports a failed
-    // exec, is among them and is marked already.
+    // Marked close-on-exec rather than closed: one of them is the standard library's own pipe, on which it
+    // reports a failed exec.
     match lock {
         Some(fd) => {
             close_fds::set_fds_cloexec(3, &[fd]);
@@ -73,23 +73,25 @@ fn prepare_child(lock: Option<RawFd>) -> io::Result<()> {
     Ok(())
 }
 
-/// What a handler gets of this environment with [`Options::clear_env`].
-const KEPT: [&str; 9] =
+/// The variables of this process that a handler inherits with [`Options::clear_env`], besides `LC_*`.
+const KEPT_VARIABLES: [&str; 9] =
     ["HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "THREAD_NOTIFIER", "TMPDIR", "TZ", "USER"];
 
-/// Where programs are looked for if nobody says so.
-const USUAL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+/// A handler's `PATH` if no other is set.
+const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// The environment of a handler, but for what it is told of its thread. The folder of this program
-/// stands last on its `PATH`, so that a handler can call it, whichever process dispatched.
+/// The environment of a handler, without the variables that describe its thread. The directory of this
+/// program is appended to `PATH` if it is missing, so that a handler can call it, whichever process
+/// dispatched.
 pub fn handler_environment(options: &Options) -> BTreeMap<OsString, OsString> {
-    let is_kept =
-        |name: &OsString| KEPT.iter().any(|kept| name == kept) || name.as_encoded_bytes().starts_with(b"LC_");
+    let is_kept = |name: &OsString| {
+        KEPT_VARIABLES.iter().any(|kept| name == kept) || name.as_encoded_bytes().starts_with(b"LC_")
+    };
     let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os()
         .filter(|(name, _)| !is_ours(name) && (!options.clear_env || is_kept(name)))
         .chain(options.env.iter().map(|(name, value)| (name.into(), value.into())))
         .collect();
-    let path = environment.entry("PATH".into()).or_insert_with(|| USUAL_PATH.into());
+    let path = environment.entry("PATH".into()).or_insert_with(|| DEFAULT_PATH.into());
     if let Some(folder) = std::env::current_exe().ok().as_deref().and_then(Path::parent)
         && !std::env::split_paths(path).any(|dir| dir == folder)
     {
@@ -99,7 +101,7 @@ pub fn handler_environment(options: &Options) -> BTreeMap<OsString, OsString> {
     environment
 }
 
-/// Whether this is a variable that a handler must not inherit: one of ours, except the choice of the notifier.
+/// Whether this is a `THREAD_*` variable that a handler must not inherit: all but `THREAD_NOTIFIER`.
 pub fn is_ours(name: &OsString) -> bool {
     name.as_encoded_bytes().starts_with(b"THREAD_") && name != "THREAD_NOTIFIER"
 }

@@ -1,9 +1,9 @@
-//! Ending a run on request, from outside.
+//! Ending a run on request, from another process.
 //!
-//! The request is written to the consumer's row, and its supervisor, the parent of the run, ends it. If the
-//! supervisor was killed and its handler lives on, a process certainly belongs to the run in two cases: it is
-//! in the process group of the recorded handler, which is still the same process; or it holds the consumer's
-//! lock and was told in its environment that it works for this consumer of this thread. Nothing else is ever
+//! The request is written to the consumer's row, and the supervisor, the parent of the run, ends it. If the
+//! supervisor was killed but its handler is still running, a process certainly belongs to the run in two
+//! cases: it is in the process group of the recorded handler, which is still the same process; or it holds
+//! the consumer's lock and has this thread and consumer in its environment. No other process is ever
 //! signalled.
 
 use std::os::unix::ffi::OsStrExt;
@@ -22,42 +22,42 @@ use crate::model::time::Time;
 use crate::queue::Queue;
 use crate::store::{RunUpdate, Store};
 
-/// How often the row and the processes are looked at.
-const STEP: Duration = Duration::from_millis(10);
+/// Polling interval for the row and the processes.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How long a consumer that is just between two runs may take to begin the next.
+/// How long a consumer that is between two runs may take to start the next.
 const BETWEEN_RUNS: Duration = Duration::from_millis(500);
 
-/// How much longer than the run's processes are given a supervisor in another container may take.
-const ELSEWHERE: Duration = Duration::from_secs(5);
+/// How long a supervisor in another container may take to respond, in addition to the time before KILL.
+const REMOTE_MARGIN: Duration = Duration::from_secs(5);
 
-/// What came of a request to stop.
+/// The result of a request to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stopped {
     /// The run or wait is over.
     Done,
-    /// There was none.
+    /// There was neither.
     NothingToStop,
 }
 
-/// Ends the run or the wait of a consumer, and returns when it is gone.
+/// Ends the run or wait of a consumer, and returns when it is over.
 ///
 /// # Errors
 ///
-/// [`Error::UnknownConsumer`], [`Error::NotOwner`]; when its supervisor is in another PID namespace
-/// and does not answer.
+/// [`Error::UnknownConsumer`], [`Error::NotOwner`]; [`Error::NotHeard`] if its supervisor is in another PID
+/// namespace and does not respond.
 pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> Result<Stopped> {
     let subscription = queue.subscription(consumer)?;
     if !queue.files.is_owner() {
         return Err(Error::NotOwner(queue.path().to_owned()));
     }
     let began = Instant::now();
-    // When the run or wait began that was asked to end.
+    // The start time of the run or wait that the request was made for.
     let mut asked: Option<Option<Time>> = None;
     loop {
         let current = queue.store.subscription(consumer)?;
         let Some(current) = current.filter(|now| now.is_same(&subscription)) else {
-            // Unsubscribed, or subscribed anew, meanwhile: the run that was meant is over.
+            // Unsubscribed or replaced in the meantime: the run in question is over.
             return Ok(if asked.is_some() { Stopped::Done } else { Stopped::NothingToStop });
         };
         let state = &current.state;
@@ -72,10 +72,10 @@ pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> R
                 return Ok(Stopped::NothingToStop);
             }
         } else if state.stop.is_none() && asked.is_some_and(|since| since != state.since) {
-            // Something new has started the next one since.
+            // That run or wait is over; another has started since.
             return Ok(Stopped::Done);
         } else if asked != Some(state.since) {
-            // Once for each run: another who asks as well, in another way, is not fought.
+            // Once per run: do not overwrite a concurrent stop request.
             if request_stop(queue, &current, request)? {
                 asked = Some(state.since);
             }
@@ -85,17 +85,17 @@ pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> R
             record_stopped(queue, &current)?;
         } else {
             notify_supervisors(&queue.files);
-            let patience = Duration::from_millis(request.kill_after_ms).saturating_add(ELSEWHERE);
+            let patience = Duration::from_millis(request.kill_after_ms).saturating_add(REMOTE_MARGIN);
             if supervisor_of(&queue.files, state) == Liveness::Unknown && began.elapsed() > patience {
                 withdraw_stop(queue, &current, request)?;
                 return Err(Error::NotHeard(consumer.clone()));
             }
         }
-        std::thread::sleep(STEP);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Asks the supervisor of a run or a wait to end it. Returns false when there is none any more.
+/// Asks the supervisor to end the run or wait. Returns false if it is already over.
 fn request_stop(queue: &mut Queue, subscription: &Subscription, request: StopRequest) -> Result<bool> {
     let requested = update(&mut queue.store, subscription, |current| {
         let busy = matches!(current.state.phase, Phase::Running | Phase::Waiting);
@@ -105,8 +105,8 @@ fn request_stop(queue: &mut Queue, subscription: &Subscription, request: StopReq
     Ok(requested.is_some())
 }
 
-/// Takes a request back that nobody followed. Left there, it would stall the consumer later, when
-/// somebody takes over from a supervisor that is gone.
+/// Withdraws a request that no supervisor acted on. Otherwise it would stall the consumer later, when
+/// another supervisor takes over from the one that is gone.
 fn withdraw_stop(queue: &mut Queue, subscription: &Subscription, request: StopRequest) -> Result<()> {
     update(&mut queue.store, subscription, |current| {
         let state = &current.state;
@@ -117,7 +117,7 @@ fn withdraw_stop(queue: &mut Queue, subscription: &Subscription, request: StopRe
     .map(drop)
 }
 
-/// Records the end of a run or a wait whose supervisor is dead, unless somebody else has done so.
+/// Records the end of a run or wait whose supervisor is dead, unless another process has done so.
 fn record_stopped(queue: &mut Queue, subscription: &Subscription) -> Result<()> {
     match subscription.state.phase {
         Phase::Waiting => record_end_of_wait(queue, subscription).map(drop),
@@ -128,20 +128,20 @@ fn record_stopped(queue: &mut Queue, subscription: &Subscription) -> Result<()> 
     }
 }
 
-/// Ends what a killed supervisor left running.
+/// Ends the processes that a killed supervisor left running.
 fn end_orphans(queue: &Queue, subscription: &Subscription, request: StopRequest) {
     let lock = queue.files.consumer_lock(&subscription.consumer);
     let variable = |name: &str, value: &[u8]| [name.as_bytes(), b"=", value].concat();
-    let told_who_it_is = [
+    let run_variables = [
         variable("THREAD_DIR", queue.path().as_os_str().as_bytes()),
         variable("THREAD_CONSUMER", subscription.consumer.as_str().as_bytes()),
     ];
-    // A group that was the run's at first stays so for as long as it has members.
+    // A process group id is not reused while the group has members, so the group is still the run's.
     let state = &subscription.state;
     let handler = state.handler.clone().filter(|_| handler_of(&queue.files, state) == Liveness::Alive);
     let orphans = || -> Vec<ProcessId> {
         let holders =
-            process::holders_of(&queue.files, &lock).filter(|p| process::was_given(p.pid, &told_who_it_is));
+            process::holders_of(&queue.files, &lock).filter(|p| process::was_given(p.pid, &run_variables));
         let mut found: Vec<ProcessId> = holders.collect();
         if let Some(handler) = &handler {
             found.extend(process::members_of(handler.pid));
@@ -150,7 +150,7 @@ fn end_orphans(queue: &Queue, subscription: &Subscription, request: StopRequest)
     };
     let kill_at = Instant::now() + Duration::from_millis(request.kill_after_ms);
     let first = Signal::from_named_raw(request.signal).unwrap_or(Signal::TERM);
-    let mut told: Vec<ProcessId> = Vec::new();
+    let mut signalled: Vec<ProcessId> = Vec::new();
     loop {
         let left = orphans();
         if left.is_empty() {
@@ -158,14 +158,14 @@ fn end_orphans(queue: &Queue, subscription: &Subscription, request: StopRequest)
         }
         let killing = Instant::now() >= kill_at;
         for process in left {
-            // One that is gone by now is what was wanted.
+            // Fails if the process is gone by now, which is fine.
             if killing {
                 process.signal(Signal::KILL).ok();
-            } else if !told.contains(&process) {
+            } else if !signalled.contains(&process) {
                 process.signal(first).and_then(|()| process.signal(Signal::CONT)).ok();
-                told.push(process);
+                signalled.push(process);
             }
         }
-        std::thread::sleep(STEP);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

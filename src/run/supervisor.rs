@@ -1,11 +1,11 @@
-//! The process that stands beside a handler from its start to its end, and through the waits
-//! between its attempts.
+//! The process that supervises a handler from its start to its end, and waits out the backoff between
+//! attempts.
 //!
-//! It is started with the consumer's lock. It starts the handler (which holds a copy of the lock), reaps
-//! it, unlocks, and looks again: a push that found the lock held had committed before, so no wake-up is
-//! lost. Each run has an open file description of its own, so what it leaves in the background
-//! cannot hold the next one's lock. The database is not open while the handler runs or the supervisor
-//! waits.
+//! It inherits the consumer's lock. It starts the handler (which holds a copy of the lock), reaps it,
+//! unlocks, and looks again: a push that found the lock held had committed before, so no wake-up is
+//! lost. Each run has its own open file description of the lock, so a process that it leaves in the
+//! background cannot hold the next run's lock. The database is not open while the handler runs or the
+//! supervisor waits.
 
 use std::os::fd::RawFd;
 use std::path::Path;
@@ -31,19 +31,19 @@ use crate::store::{RunUpdate, Store};
 /// How long processes have between TERM and KILL when a run exceeds its time limit.
 const TIMEOUT_GRACE: Duration = Duration::from_secs(10);
 
-/// The longest pause between two tries to write something on a disk that is full.
+/// The longest pause between two attempts while the disk is full or the database locked.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// How long processes have between TERM and KILL when the supervisor was told to end the run.
+/// How long processes have between TERM and KILL when the supervisor itself is shut down.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
-/// The life of a supervisor. `lock_fd` is the lock its starter passed on. On a first request of
-/// `shutdown` it lets the run under way end, and starts no other; on a second it ends the run. A run
-/// that was ended so costs no attempt and is due again.
+/// Runs a supervisor until nothing is due. `lock_fd` is the lock that its starter passed on. On the first
+/// request of `shutdown` it lets the run in progress finish and starts no other; on the second it ends the
+/// run. Such a run costs no attempt and is due again.
 ///
 /// # Errors
 ///
-/// It was not started by a dispatcher, or cannot go on.
+/// It was not started by a dispatcher, or failed in a way that a retry cannot cure.
 ///
 /// # Safety
 ///
@@ -55,12 +55,12 @@ pub unsafe fn supervise(
     shutdown: &Shutdown,
 ) -> Result<()> {
     let files = Files::open(dir)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let lock = unsafe { Lock::adopt(lock_fd, &files, files.consumer_lock(consumer)) };
     let Some(mut lock) = lock.filter(|_| files.is_owner()) else {
         return Err(Error::Other("a supervisor is started by a dispatcher, which passes it a lock".into()));
     };
-    // What its handlers leave behind becomes its own children, to be reaped.
+    // Processes that its handlers leave behind become its own children, to be reaped.
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).ok();
     let watcher = Watcher::new(&files, CONTROL);
@@ -70,7 +70,7 @@ pub unsafe fn supervise(
         lock.release();
         match done.and_then(|()| supervisor.look_again()) {
             Ok(Some(again)) => lock = again,
-            // The next push at the thread's new place goes on from there.
+            // The next push at the thread's new path continues.
             Ok(None) | Err(Error::Moved(_)) => return Ok(()),
             Err(e) => return Err(e),
         }
@@ -80,7 +80,7 @@ pub unsafe fn supervise(
 struct Supervisor<'a> {
     files: &'a Files,
     consumer: &'a ConsumerId,
-    /// Of requests to look at the consumer's row.
+    /// Watches for changes of the consumer's row.
     watcher: Watcher,
     shutdown: &'a Shutdown,
 }
@@ -90,32 +90,32 @@ struct Supervisor<'a> {
 enum Next {
     /// The wait is over: start the handler.
     Waited,
-    /// Look what is to be done now.
+    /// Determine again what to do.
     Again,
-    /// Let go of the lock.
+    /// Release the lock.
     Unlock,
 }
 
 impl Supervisor<'_> {
-    /// Does what is to be done now, under the lock: a run, or a wait and then a run.
+    /// Does what is due, under the lock: a run, or a wait and then a run.
     fn act(&self, lock: &Lock) -> Result<()> {
-        // A wait that is over by this process's own clock is over, whatever the time of day is.
+        // Waits are measured with the monotonic clock, whatever happens to the time of day.
         let mut waited = false;
         while self.shutdown.requests() == 0 {
             let mut queue = self.open()?;
-            let Some(mut subscription) = self.patiently(|| queue.store.subscription(self.consumer))? else {
+            let Some(mut subscription) = self.retrying(|| queue.store.subscription(self.consumer))? else {
                 return Ok(());
             };
             if subscription.state.phase == Phase::Running {
-                // The supervisor of that run is dead, or the lock would not be ours.
-                match self.patiently(|| self.settle_abandoned(&mut queue, &subscription))? {
-                    Some(settled) => subscription = settled,
+                // The supervisor of that run is dead, or we could not hold the lock.
+                match self.retrying(|| self.record_abandoned(&mut queue, &subscription))? {
+                    Some(recorded) => subscription = recorded,
                     None => continue,
                 }
             }
-            let next = match self.patiently(|| next_step(&mut queue, &subscription, None))? {
+            let next = match self.retrying(|| next_step(&mut queue, &subscription, None))? {
                 NextStep::None { pending } => {
-                    return self.patiently(|| release(&mut queue, &subscription, pending));
+                    return self.retrying(|| release(&mut queue, &subscription, pending));
                 }
                 NextStep::Unknown => Next::Again,
                 NextStep::Start(Start { wait: Some(wait), .. }) if !waited => {
@@ -134,9 +134,9 @@ impl Supervisor<'_> {
         Ok(())
     }
 
-    /// Records the end of a run whose supervisor was killed. How it ended is unknown, so the wait after
-    /// it is counted from its beginning.
-    fn settle_abandoned(
+    /// Records the end of a run whose supervisor was killed. When and how it ended is unknown, so the
+    /// backoff is counted from its start.
+    fn record_abandoned(
         &self,
         queue: &mut Queue,
         subscription: &Subscription,
@@ -147,11 +147,12 @@ impl Supervisor<'_> {
         record_end(queue, subscription, &end)
     }
 
-    /// Waits for the time given, a request that changes something, or the end of the thread.
+    /// Waits until the time given, a relevant change of the consumer's row, a shutdown request, or the
+    /// removal of the thread.
     fn wait(&self, mut queue: Queue, subscription: &Subscription, wait: Wait) -> Result<Next> {
-        // The clock may be set back at any moment, also while this is being recorded.
+        // The clock may be set back at any moment, even while this is being recorded.
         let end = Instant::now() + wait.left;
-        // Taken before the wait is recorded: a request that comes from then on is noticed.
+        // Cleared before the wait is recorded, so that no later request is missed.
         self.watcher.clear();
         let update = RunUpdate::state(RunState {
             phase: Phase::Waiting,
@@ -162,7 +163,7 @@ impl Supervisor<'_> {
             since: Some(wait.until - wait.left),
             ..subscription.state.clone()
         });
-        let Some(waiting) = self.patiently(|| queue.store.update_run(subscription, &update))? else {
+        let Some(waiting) = self.retrying(|| queue.store.update_run(subscription, &update))? else {
             return Ok(Next::Again);
         };
         let attempts = waiting.state.attempts;
@@ -188,11 +189,11 @@ impl Supervisor<'_> {
                 continue;
             }
             let mut queue = self.open()?;
-            let Some(current) = self.patiently(|| queue.store.subscription(self.consumer))? else {
+            let Some(current) = self.retrying(|| queue.store.subscription(self.consumer))? else {
                 return Ok(Next::Unlock);
             };
             if current.state.stop.is_some() {
-                if self.patiently(|| record_end_of_wait(&mut queue, &current))?.is_none() {
+                if self.retrying(|| record_end_of_wait(&mut queue, &current))?.is_none() {
                     continue;
                 }
                 log!(queue, Info, "stop: consumer={} no longer waits", self.consumer);
@@ -214,14 +215,14 @@ impl Supervisor<'_> {
         lock: &Lock,
     ) -> Result<Next> {
         let consumer = self.consumer;
-        let next = self.patiently(|| handler::next_task(&mut queue, found, first))?;
+        let next = self.retrying(|| handler::next_task(&mut queue, found, first))?;
         let Some((task, stdin)) = next else { return Ok(Next::Unlock) };
-        // A request to end may have come while the disk was full.
+        // A shutdown request may have arrived while the disk was full.
         if self.shutdown.requests() > 0 {
             return Ok(Next::Unlock);
         }
         let update = RunUpdate::state(self.started(found, task, newest));
-        let Some(subscription) = self.patiently(|| queue.store.update_run(found, &update))? else {
+        let Some(subscription) = self.retrying(|| queue.store.update_run(found, &update))? else {
             return Ok(Next::Again);
         };
         self.watcher.clear();
@@ -229,9 +230,9 @@ impl Supervisor<'_> {
         let mut running = match handler::start(&queue, &subscription, task, stdin, lock) {
             Ok(running) => running,
             Err(failed) => {
-                // It never ran: no attempt is counted, and the next push or dispatch tries again.
+                // It never ran, so no attempt is counted; the next push or dispatch tries again.
                 let state = RunState { attempts: found.state.attempts, ..subscription.state.idle() };
-                self.patiently(|| queue.store.update_run(&subscription, &RunUpdate::state(state.clone())))?;
+                self.retrying(|| queue.store.update_run(&subscription, &RunUpdate::state(state.clone())))?;
                 return Err(failed);
             }
         };
@@ -240,40 +241,40 @@ impl Supervisor<'_> {
             Some(RunUpdate::state(state))
         });
         if let Err(e) = recorded {
-            // It runs, and must be attended to whether or not others can find it.
+            // The handler is running, and must be supervised whether or not other processes can find it.
             log!(queue, Error, "dispatch: consumer={consumer} {e}");
         }
         let command = Quoted(&subscription.handler_cmd);
         log!(queue, Info, "dispatch: consumer={consumer} spawned handler_cmd={command}");
         drop(queue);
 
-        let (exit, interrupted) = self.attend(&mut running, &subscription);
+        let (exit, interrupted) = self.wait_for_end(&mut running, &subscription);
         let after = began.elapsed();
         let output = running.finish(exit, after);
         let after = after.as_secs_f64();
 
-        self.patiently(|| {
+        self.retrying(|| {
             let mut queue = self.open()?;
             let end = End { exit, interrupted, output: &output, at: Utc::now() };
-            let settled = record_end(&mut queue, &subscription, &end)?;
-            let acked = settled.as_ref().unwrap_or(&subscription).last_acked_id;
+            let recorded = record_end(&mut queue, &subscription, &end)?;
+            let acked = recorded.as_ref().unwrap_or(&subscription).last_acked_id;
             log!(
                 queue,
                 Info,
                 "dispatch: consumer={consumer} ended {exit} after={after:.1}s acked={acked}{}",
                 if interrupted { " interrupted" } else { "" }
             );
-            if let Some(settled) = settled {
-                log_outcome(&queue, &subscription, &settled, task);
+            if let Some(recorded) = recorded {
+                log_outcome(&queue, &subscription, &recorded, task);
             }
             Ok(())
         })?;
         Ok(Next::Unlock)
     }
 
-    /// The state of a run that begins, as its next attempt.
+    /// The state at the start of a run.
     fn started(&self, found: &Subscription, task: Task, newest: i64) -> RunState {
-        // A dead letter is tried once; it is no attempt at what comes next.
+        // A dead letter is tried once; that does not count as an attempt at the pending events.
         let attempt = u32::from(!matches!(task, Task::DeadLetter(_)));
         RunState {
             phase: Phase::Running,
@@ -294,9 +295,9 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Waits for the run's end, and brings it about when its time is up, somebody says `stop`, or this
-    /// process is to end now. Returns how it ended, and whether it was cut short by the last.
-    fn attend(&self, running: &mut Running, subscription: &Subscription) -> (Exit, bool) {
+    /// Waits for the end of the run, and ends it on a timeout, a `stop` or a second shutdown request. Returns
+    /// how it ended, and whether it was cut short by the shutdown.
+    fn wait_for_end(&self, running: &mut Running, subscription: &Subscription) -> (Exit, bool) {
         let mut deadline = subscription.options.timeout.map(|timeout| Instant::now() + timeout);
         let mut timed_out = false;
         let mut followed = None;
@@ -304,9 +305,9 @@ impl Supervisor<'_> {
         loop {
             if let Some(exit) = running.poll() {
                 let exit = if timed_out { Exit::TimedOut } else { exit };
-                // When a machine goes down, the handler is told to end along with this process.
-                let told = self.shutdown.requests() > 0 && exit == Exit::Signal(libc::SIGTERM);
-                return (exit, interrupted || told);
+                // When the machine shuts down, the handler gets a TERM of its own along with this process.
+                let terminated = self.shutdown.requests() > 0 && exit == Exit::Signal(libc::SIGTERM);
+                return (exit, interrupted || terminated);
             }
             if !interrupted && self.shutdown.requests() > 1 {
                 interrupted = true;
@@ -324,7 +325,7 @@ impl Supervisor<'_> {
                 && let Some(stop) = self.stop_request(subscription)
                 && followed != Some(stop)
             {
-                // Once for each request: `stop` repeats its request until the run is gone.
+                // Once per request: `stop` repeats its notice until the run is over.
                 followed = Some(stop);
                 running.end(stop.signal, Duration::from_millis(stop.kill_after_ms));
             }
@@ -332,18 +333,19 @@ impl Supervisor<'_> {
     }
 
     fn stop_request(&self, subscription: &Subscription) -> Option<StopRequest> {
-        // A notice is only a hint. What cannot be read now was no request this run can follow.
+        // A notice is only a hint. If the row cannot be read now, `stop` repeats the notice.
         let mut queue = self.open().ok()?;
         let current = queue.store.subscription(self.consumer).ok()??;
         if current.is_same(subscription) { current.state.stop } else { None }
     }
 
-    /// Looks, now that the lock is free, whether more is to be done, and takes it again for that.
+    /// Checks, now that the lock is free, whether more is due; if so, takes the lock again. `None` if nothing
+    /// is due or another process holds the lock.
     fn look_again(&self) -> Result<Option<Lock>> {
         if !self.files.still_there() || self.shutdown.requests() > 0 {
             return Ok(None);
         }
-        self.patiently(|| {
+        self.retrying(|| {
             let mut queue = self.open()?;
             let Some(subscription) = queue.store.subscription(self.consumer)? else { return Ok(None) };
             match next_step(&mut queue, &subscription, None)? {
@@ -353,20 +355,23 @@ impl Supervisor<'_> {
         })
     }
 
-    /// Opens the thread, provided it is still the same one.
+    /// Opens the thread.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Moved`] if it is no longer the same one.
     fn open(&self) -> Result<Queue> {
         let moved = || Error::Moved(self.files.path().to_owned());
         if !self.files.still_there() {
             return Err(moved());
         }
-        let queue = self.patiently(|| Queue::open(self.files.path()))?;
+        let queue = self.retrying(|| Queue::open(self.files.path()))?;
         if self.files.still_there() { Ok(queue) } else { Err(moved()) }
     }
 
-    /// Does `work` again, with growing pauses, for as long as the disk is full or the database locked:
-    /// what a run came to must not be forgotten because of that, nor a run that is due be left to the
-    /// next push.
-    fn patiently<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<T> {
+    /// Retries `work`, with growing pauses, while the disk is full or the database locked: the outcome of a
+    /// run must not be lost because of that, nor a run that is due be left to the next push.
+    fn retrying<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<T> {
         let mut pause = Duration::from_millis(100);
         loop {
             match work() {
@@ -381,7 +386,7 @@ impl Supervisor<'_> {
     }
 }
 
-/// Records that this process has nothing more to do for the consumer.
+/// Clears this supervisor from the consumer's row.
 fn release(queue: &mut Queue, subscription: &Subscription, pending: bool) -> Result<()> {
     let state = &subscription.state;
     let state = if !pending && state.phase == Phase::Waiting {
@@ -391,6 +396,6 @@ fn release(queue: &mut Queue, subscription: &Subscription, pending: bool) -> Res
     } else {
         return Ok(());
     };
-    // When something has changed meanwhile, the look after the lock is free will see it.
+    // If the row has changed in the meantime, the look after the unlock sees that.
     queue.store.update_run(subscription, &RunUpdate::state(state)).map(drop)
 }

@@ -1,8 +1,9 @@
 //! Waking consumers after something was stored: through a notifier, by dispatching, or not at all.
 //!
-//! A notifier is never trusted: after it, a process in the background, one per thread, waits a second and
-//! then dispatches. The same process looks through backlogs that are too long for a push. A push that finds
-//! its lock held had committed before, and it dispatches once more after releasing it.
+//! A notifier is never trusted: after calling it, a background process, one per thread, waits a second and
+//! then dispatches. The same process evaluates filters on backlogs that are too long for a push. A push that
+//! finds that process's lock held had committed before, and the process dispatches once more after releasing
+//! the lock.
 
 use std::os::fd::RawFd;
 use std::path::Path;
@@ -19,33 +20,34 @@ use crate::model::subscription::{ConsumerId, Subscription};
 use crate::queue::Queue;
 use crate::store::Store;
 
-/// How long a notifier has before its work is done for it.
+/// How long a notifier has before the background process dispatches.
 const WATCHDOG_DELAY: Duration = Duration::from_secs(1);
 
-/// Pauses between two tries where the database is locked, say, or no process can be started.
+/// Pauses between two attempts, for example if the database is locked or no process can be started.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// What became of the waking.
+/// How consumers were woken.
 #[derive(Debug)]
 pub enum Waking {
     /// A notifier said that it will run a dispatch.
     Queued,
-    /// A notifier had such a task already.
+    /// The notifier already had such a task.
     AlreadyQueued,
     /// This process dispatched.
     Dispatched(Vec<(ConsumerId, Dispatched)>),
     /// Waking is switched off.
     Off,
-    /// The thread belongs to somebody else, whose next push or dispatch will see to it.
+    /// The thread belongs to another user, whose next push or dispatch starts the handlers.
     LeftToOwner,
 }
 
-/// Wakes the consumers that have something pending, in the way the launcher says, on behalf of `source`.
+/// Wakes the consumers that have something pending, in the way that `launcher` says. `source` is the author
+/// of the notifier's task.
 ///
 /// # Errors
 ///
-/// This process was to dispatch, or to start the process in the background, and could not.
+/// The dispatch failed, or the background process could not be started.
 pub fn wake(queue: &mut Queue, launcher: &Launcher, source: &str) -> Result<Waking> {
     if !queue.files.is_owner() {
         log!(queue, Info, "wake: left to the owner of the thread");
@@ -71,11 +73,11 @@ pub fn wake(queue: &mut Queue, launcher: &Launcher, source: &str) -> Result<Waki
     Ok(waking)
 }
 
-/// Wakes one consumer after something was changed for it, if that made it due.
+/// Wakes one consumer after a change that may have made it due.
 ///
 /// # Errors
 ///
-/// As [`wake`]; when it could not be started, or it cannot be told whether it is due.
+/// As [`wake`]; if it is due but could not be started, or its subscription is broken.
 pub fn wake_consumer(queue: &mut Queue, launcher: &Launcher, consumer: &ConsumerId) -> Result<()> {
     let subscription = queue.store.subscription(consumer)?;
     for (_, done) in wake_some(queue, launcher, subscription.into_iter().collect())? {
@@ -87,7 +89,7 @@ pub fn wake_consumer(queue: &mut Queue, launcher: &Launcher, consumer: &Consumer
 }
 
 /// Wakes all consumers but one: a handler that pushes into its own thread need not be woken for that.
-/// Trouble with one consumer is logged and does not keep the others from being woken.
+/// A failure for one consumer is logged; the others are still woken.
 ///
 /// # Errors
 ///
@@ -98,7 +100,7 @@ pub fn wake_others(queue: &mut Queue, launcher: &Launcher, own: &ConsumerId) -> 
     wake_some(queue, launcher, others).map(drop)
 }
 
-/// Starts those that are due; where that is left to others, lets them know if any is.
+/// Starts the consumers that are due, or, if other processes have to do that, notifies them if any is due.
 fn wake_some(
     queue: &mut Queue,
     launcher: &Launcher,
@@ -119,38 +121,38 @@ fn wake_some(
         }
     }
     if due {
-        // A worker may be following; where it is not told, it looks within a second.
+        // For a worker, which otherwise looks within a second.
         queue.files.touch(COMMIT).ok();
         wake(queue, launcher, "self")?;
     }
     Ok(broken)
 }
 
-/// The life of the process in the background. `lock_fd` is the lock that its starter passed on.
+/// Runs the background process. `lock_fd` is the lock that its starter passed on.
 ///
 /// # Errors
 ///
-/// A push did not start it; the thread cannot be read or dispatched.
+/// It was not started by a push; the thread cannot be read or dispatched.
 ///
 /// # Safety
 ///
 /// Nothing else in this process may own the descriptor `lock_fd`.
 pub unsafe fn in_background(dir: &Path, launcher: &Launcher, delay: Duration, lock_fd: RawFd) -> Result<()> {
     let files = Files::open(dir)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let lock = unsafe { Lock::adopt(lock_fd, &files, WAKE_LOCK) };
     let lock = lock.ok_or_else(|| Error::Other("this process is started by a push".into()))?;
     std::thread::sleep(delay);
-    let all = start_patiently(&files, launcher)?;
+    let all = start_with_retries(&files, launcher)?;
     log_lock_held(&files, &all);
     lock.release();
-    // A push that was turned away meanwhile had committed before the lock was free again.
-    start_patiently(&files, launcher).map(drop)
+    // A push that found the lock held in the meantime had committed before it was released.
+    start_with_retries(&files, launcher).map(drop)
 }
 
-/// Starts everybody who is due, however long it takes, and tries again with growing pauses where that
-/// failed and another try may succeed. Returns what became of each at last; nothing if the thread is gone.
-fn start_patiently(files: &Files, launcher: &Launcher) -> Result<Vec<(ConsumerId, Dispatched)>> {
+/// Starts all consumers that are due, without a time limit, and retries with growing pauses after failures
+/// that may pass. Returns the final result for each consumer; empty if the thread is gone.
+fn start_with_retries(files: &Files, launcher: &Launcher) -> Result<Vec<(ConsumerId, Dispatched)>> {
     let mut pause = FIRST_PAUSE;
     while files.still_there() {
         let started = Queue::open(files.path()).and_then(|mut queue| start_all(&mut queue, launcher, None));
@@ -165,7 +167,7 @@ fn start_patiently(files: &Files, launcher: &Launcher) -> Result<Vec<(ConsumerId
     Ok(Vec::new())
 }
 
-/// Whether a consumer could not be started for a reason that may pass without anybody's help.
+/// Whether a consumer could not be started for a reason that may pass by itself.
 fn may_be_started_later(done: &Dispatched) -> bool {
     matches!(done, Dispatched::Failed(e) if e.may_pass())
 }

@@ -1,10 +1,10 @@
-//! A worker in the foreground: it starts the consumers that have something pending, for as long as it runs.
+//! A worker in the foreground: while it runs, it starts the consumers that have something pending.
 //!
 //! It starts the same supervisors as a push, under the same locks, so there may be any number of workers. For
-//! a quiet thread it keeps a watch on `run/_commit` and nothing else. Once a second it looks for what gave no
-//! notice: commits by other programs, threads that are new or gone, supervisors that were killed together with
-//! all that would have looked again. It leaves long backlogs to a process in the background, and comes back
-//! later to a locked database, so that no thread waits for another.
+//! a quiet thread it keeps a watch on `run/_commit` and nothing else. Once a second it looks for changes
+//! without a notice: commits by other programs, new and removed threads, and supervisors that were killed
+//! together with every process that would have looked again. It leaves long backlogs to a background process
+//! and retries a locked database later, so that no thread delays another.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -26,56 +26,55 @@ use crate::files::{self, COMMIT, Files};
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
 
-/// How long to wait for another writer before other threads have their turn.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// How long to wait for another writer before moving on to other threads.
+const BUSY_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// A thread that is pushed to all the time is looked at no more often than this.
+/// The shortest time between two looks at a thread that is pushed to all the time.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
-/// The longest pause after which a look that failed is tried again; the first is [`LOOK_EVERY`].
+/// The longest pause before a failed look is retried; the first is [`LOOK_EVERY`].
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// How often processes that are to end are looked at.
+/// Polling interval for processes that were told to end.
 const ENDING_STEP: Duration = Duration::from_millis(50);
 
-/// How long supervisors have to end their runs and record that when the time for handlers is over.
+/// How long supervisors have to end their runs and record that, once the grace period of handlers is over.
 const LAST_GRACE: Duration = Duration::from_secs(5);
 
-/// Which threads to work for.
+/// The threads that a worker follows.
 #[derive(Debug, Clone, Default)]
-pub struct Scope {
-    /// These. One that is moved away is waited for.
+pub struct WorkerScope {
+    /// Individual threads. If one is moved away, the worker waits for it to come back.
     pub threads: Vec<PathBuf>,
-    /// All in these directories: threads that come are taken up, and ones that go are let go.
+    /// Directories whose threads are all followed, including ones created later.
     pub roots: Vec<PathBuf>,
 }
 
-/// What a worker tells its starter.
+/// What a worker reports to its caller.
 #[derive(Debug)]
 pub enum News<'a> {
-    /// Whatever was pending is started, and pushes are heard.
+    /// Everything that was pending is started, and pushes are noticed.
     Ready,
-    /// Nothing can be started in this thread for now. Told once until it works again.
+    /// Nothing can be started in this thread for now. Reported once, until it works again.
     Trouble { path: &'a Path, error: &'a Error },
     /// No more runs are started.
     Stopping,
 }
 
-/// Works until `shutdown` says otherwise. Then lets the runs that it has started end for at most
-/// `grace`, ends those that are left, and returns when they are gone. A second request ends them at
-/// once.
+/// Runs a worker until the first request of `shutdown`. Then gives the runs that it has started `grace` to
+/// finish, ends those that are left, and returns when they are gone. A second request ends them at once.
 ///
 /// # Errors
 ///
-/// When it begins: one of the threads, or a root, cannot be used.
+/// At startup: one of the threads, or a root, cannot be used.
 pub fn follow(
-    scope: &Scope,
+    scope: &WorkerScope,
     launcher: &Launcher,
     shutdown: &Shutdown,
     grace: Duration,
     tell: &mut dyn FnMut(News<'_>),
 ) -> Result<()> {
-    // What its supervisors leave behind becomes its own children, to be reaped.
+    // Processes that its supervisors leave behind become its own children, to be reaped.
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).ok();
     let mut worker = Worker {
@@ -83,16 +82,16 @@ pub fn follow(
         launcher,
         watcher: Watcher::open(),
         threads: BTreeMap::new(),
-        told: HashSet::new(),
+        reported: HashSet::new(),
         tell,
     };
     for path in &scope.threads {
-        worker.take_up(&files::absolute(path).at("find", path)?)?;
+        worker.start_following(&files::absolute(path).at("find", path)?)?;
     }
     for root in &scope.roots {
         std::fs::read_dir(root).at("read", root)?;
     }
-    worker.look_around();
+    worker.check_all();
     worker.work(shutdown);
     (worker.tell)(News::Stopping);
     end_background(shutdown, grace);
@@ -100,35 +99,35 @@ pub fn follow(
 }
 
 struct Worker<'a> {
-    scope: &'a Scope,
+    scope: &'a WorkerScope,
     launcher: &'a Launcher,
     watcher: Watcher,
-    /// By their absolute paths.
+    /// Keyed by absolute path.
     threads: BTreeMap<PathBuf, Followed>,
-    /// Those whose trouble was told.
-    told: HashSet<PathBuf>,
+    /// Threads whose failure was already reported.
+    reported: HashSet<PathBuf>,
     tell: &'a mut dyn FnMut(News<'_>),
 }
 
-/// A thread that is worked for.
+/// A thread that the worker follows.
 struct Followed {
     home: (u64, u64),
-    /// On its `run/_commit`, if there can be one.
+    /// The watch on its `run/_commit`; `None` if there are no notices.
     watch: Option<i32>,
-    /// How its database was before the last look. `None` if it may have changed since all the same.
+    /// The database's stamp before the last look. `None` if it was too recent to detect a later commit.
     seen: Option<Stamp>,
-    /// When to look at it.
+    /// The time of the next look, if one is scheduled.
     due: Option<Instant>,
-    /// The last look.
+    /// The time of the last look.
     looked: Option<Instant>,
-    /// How long to wait if the next look fails, too.
+    /// The pause before a retry if the next look fails.
     pause: Duration,
-    /// Consumers that had something pending, and somebody at work.
+    /// Consumers that had something pending and whose lock was held.
     busy: Vec<ConsumerId>,
 }
 
 impl Followed {
-    /// Has it looked at when the process that gave notice had time to end.
+    /// Schedules a look shortly after the notice, so that the pusher can exit first.
     fn notice(&mut self) {
         let now = Instant::now() + PAUSE;
         let at = self.looked.map_or(now, |looked| now.max(looked + BETWEEN_LOOKS));
@@ -139,12 +138,12 @@ impl Followed {
 impl Worker<'_> {
     fn work(&mut self, shutdown: &Shutdown) {
         let mut ready = false;
-        let mut look_around_at = Instant::now() + LOOK_EVERY;
+        let mut next_check = Instant::now() + LOOK_EVERY;
         while shutdown.requests() == 0 {
             handler::reap();
-            if Instant::now() >= look_around_at {
-                self.look_around();
-                look_around_at = Instant::now() + LOOK_EVERY;
+            if Instant::now() >= next_check {
+                self.check_all();
+                next_check = Instant::now() + LOOK_EVERY;
             }
             self.look_at_unwatched();
             let next = self.threads.iter().filter_map(|(path, thread)| Some((thread.due?, path))).min();
@@ -154,8 +153,8 @@ impl Worker<'_> {
                     self.look(&path);
                     Instant::now()
                 }
-                Some((due, _)) => look_around_at.min(due),
-                None => look_around_at,
+                Some((due, _)) => next_check.min(due),
+                None => next_check,
             };
             if !ready && self.threads.values().all(|thread| thread.looked.is_some()) {
                 ready = true;
@@ -165,7 +164,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Waits until that time, a notice or a request to end.
+    /// Waits until `until`, a notice or a shutdown request.
     fn wait(&mut self, until: Instant, shutdown: &Shutdown) {
         let mut left = until.saturating_duration_since(Instant::now());
         if self.threads.values().any(|thread| thread.watch.is_none()) {
@@ -174,7 +173,7 @@ impl Worker<'_> {
         self.watcher.poll(left, [shutdown.poll_fd()]);
         for notice in self.watcher.take() {
             match notice {
-                // Somebody is removing the thread. If it stays, it is taken up anew.
+                // The thread is being removed. If it is still there at the next check, it is followed again.
                 Notice::Gone(watch) => self.threads.retain(|_, thread| thread.watch != Some(watch)),
                 Notice::Touched(watch) => {
                     let touched = self.threads.values_mut().filter(|thread| thread.watch == Some(watch));
@@ -185,14 +184,14 @@ impl Worker<'_> {
         }
     }
 
-    /// Starts the consumers that are due in one thread.
+    /// Starts the consumers of one thread that are due.
     fn look(&mut self, path: &Path) {
-        // Taken first: a commit after this is one that the next look has to see.
+        // Taken before the look, so that a commit during the look changes the stamp.
         let seen = Stamp::of(path);
         let Some(thread) = self.threads.get_mut(path) else { return };
         if seen.is_none() || (thread.watch.is_some() && !path.join(COMMIT).exists()) {
-            // Somebody is removing the thread, and to open the database would put new files in the way;
-            // or it is gone already. A look around will tell.
+            // The thread is gone or is being removed; opening the database now would create new files that
+            // make the removal fail. The next check finds out.
             thread.due = None;
             return;
         }
@@ -202,9 +201,9 @@ impl Worker<'_> {
             Err(_) => true,
         };
         if let Err(error) = &done {
-            self.trouble(path, error);
+            self.report_trouble(path, error);
         } else {
-            self.told.remove(path);
+            self.reported.remove(path);
         }
         let Some(thread) = self.threads.get_mut(path) else { return };
         let now = Instant::now();
@@ -212,18 +211,18 @@ impl Worker<'_> {
         thread.looked = Some(now);
         thread.due = failed.then_some(now + thread.pause);
         thread.pause = if failed { (thread.pause * 2).min(LONGEST_PAUSE) } else { LOOK_EVERY };
-        let at_work = |done: &Dispatched| matches!(done, Dispatched::LockHeld | Dispatched::Started);
+        let is_busy = |done: &Dispatched| matches!(done, Dispatched::LockHeld | Dispatched::Started);
         let all = done.into_iter().flatten();
-        thread.busy = all.filter(|(_, done)| at_work(done)).map(|(consumer, _)| consumer).collect();
+        thread.busy = all.filter(|(_, done)| is_busy(done)).map(|(consumer, _)| consumer).collect();
     }
 
-    /// Finds what gave no notice.
-    fn look_around(&mut self) {
+    /// Checks all threads for changes without a notice, and finds new and removed ones.
+    fn check_all(&mut self) {
         let mut gone = Vec::new();
         for (path, thread) in &mut self.threads {
             match Stamp::of(path) {
                 Some(stamp) if stamp.home == thread.home => {
-                    if thread.seen != Some(stamp) || somebody_stopped_working(path, thread) {
+                    if thread.seen != Some(stamp) || some_lock_was_released(path, thread) {
                         thread.notice();
                     }
                 }
@@ -237,14 +236,14 @@ impl Worker<'_> {
         }
         for path in self.wanted() {
             if !self.threads.contains_key(&path)
-                && let Err(error) = self.take_up(&path)
+                && let Err(error) = self.start_following(&path)
             {
-                self.trouble(&path, &error);
+                self.report_trouble(&path, &error);
             }
         }
     }
 
-    /// Looks for commits to threads of which there are no notices.
+    /// Checks for commits to threads without a watch.
     fn look_at_unwatched(&mut self) {
         for (path, thread) in self.threads.iter_mut().filter(|(_, thread)| thread.watch.is_none()) {
             if thread.looked.is_none_or(|looked| looked.elapsed() >= WITHOUT_NOTICES)
@@ -255,7 +254,7 @@ impl Worker<'_> {
         }
     }
 
-    /// The threads there should be, as far as they can be found now.
+    /// The paths of all threads in scope, as far as they can be listed now.
     fn wanted(&self) -> Vec<PathBuf> {
         let named = self.scope.threads.iter().filter_map(|path| files::absolute(path).ok());
         let mut wanted: Vec<PathBuf> = named.collect();
@@ -272,8 +271,8 @@ impl Worker<'_> {
         wanted
     }
 
-    /// Begins to work for a thread.
-    fn take_up(&mut self, path: &Path) -> Result<()> {
+    /// Starts following a thread.
+    fn start_following(&mut self, path: &Path) -> Result<()> {
         let files = Files::open(path)?;
         if !files.is_owner() {
             return Err(Error::NotOwner(path.to_owned()));
@@ -292,8 +291,8 @@ impl Worker<'_> {
         Ok(())
     }
 
-    fn trouble(&mut self, path: &Path, error: &Error) {
-        if self.told.insert(path.to_owned()) {
+    fn report_trouble(&mut self, path: &Path, error: &Error) {
+        if self.reported.insert(path.to_owned()) {
             (self.tell)(News::Trouble { path, error });
         }
     }
@@ -301,13 +300,13 @@ impl Worker<'_> {
 
 fn start_in(path: &Path, launcher: &Launcher) -> Result<Vec<(ConsumerId, Dispatched)>> {
     let mut queue = Queue::open(path)?;
-    queue.store.wait_at_most(PATIENCE)?;
+    queue.store.wait_at_most(BUSY_TIMEOUT)?;
     start_all(&mut queue, launcher, Some(OWN_TIME))
 }
 
-/// Whether the lock of a consumer that was busy is free. Its holder has looked again, unless it was
-/// killed. The lock is released at once; the look that follows is the one that every release requires.
-fn somebody_stopped_working(path: &Path, thread: &Followed) -> bool {
+/// Whether the lock of a consumer that was busy is free now. Its holder has looked again, unless it was
+/// killed. The lock is released at once; the look that every release requires follows.
+fn some_lock_was_released(path: &Path, thread: &Followed) -> bool {
     if thread.busy.is_empty() {
         return false;
     }
@@ -321,12 +320,12 @@ fn somebody_stopped_working(path: &Path, thread: &Followed) -> bool {
     })
 }
 
-/// Ends the supervisors that this process, or whatever it started, has started: at first they let
-/// their runs end, and after `grace`, or a further request, they end them. Where processes cannot be
-/// found, supervisors go on by themselves.
+/// Ends the supervisors among this process's descendants: at first they let their runs finish, and after
+/// `grace`, or a further request, they end them. Where processes cannot be listed, supervisors continue on
+/// their own.
 fn end_background(shutdown: &Shutdown, grace: Duration) {
     let began = Instant::now();
-    let mut told = Vec::new();
+    let mut signalled = Vec::new();
     loop {
         handler::reap();
         let left = background_below(&[SUPERVISE, WAKE]);
@@ -336,10 +335,11 @@ fn end_background(shutdown: &Shutdown, grace: Duration) {
             return;
         }
         for process in left {
-            // Signals that come in quick succession are one; more than two are as good as two.
-            if over || !told.contains(&process) {
+            // Repeated, because signals in quick succession may be merged; more than two have the effect of
+            // two.
+            if over || !signalled.contains(&process) {
                 process.signal(Signal::TERM).ok();
-                told.push(process);
+                signalled.push(process);
             }
         }
         poll(&mut [shutdown.poll_fd()], Timespec::try_from(ENDING_STEP).ok().as_ref()).ok();
