@@ -1,12 +1,12 @@
-//! The files of a thread: where they are, and the only way to touch them.
+//! The files of a thread: their names, and the only way to access them.
 //!
-//! Two users may share a thread, and neither need trust the other. So every open, creation, renaming,
-//! and change of mode or owner below a thread's directory goes through here: by descriptors, name by
-//! name, following no link; and what was opened must be a regular file with one name, or a directory.
-//! (SQLite opens its own files; see `sqlite`.)
+//! Two users may share a thread, and neither need trust the other. So every open, creation, rename, and
+//! change of mode or owner below a thread's directory goes through here: relative to directory
+//! descriptors, one path component at a time, following no links; and an opened file must be a regular
+//! file with a single name, or a directory. (SQLite opens its own files; see `sqlite`.)
 //!
-//! Files made later take the group and the permission bits of `events.db`, whatever the umask and the
-//! maker's own group are, so that two users of one thread do not lock each other out.
+//! New files get the group and the permission bits of `events.db`, whatever the umask and the group of the
+//! creating process are, so that two users of one thread do not lock each other out.
 
 mod database;
 pub mod lock;
@@ -36,13 +36,13 @@ use crate::model::subscription::ConsumerId;
 pub const DB: &str = "events.db";
 pub const WAL: &str = "events.db-wal";
 pub const SHM: &str = "events.db-shm";
-/// Only other programs make one: this one keeps the database in WAL mode.
+/// Created only by other programs: this one keeps the database in WAL mode.
 pub const JOURNAL: &str = "events.db-journal";
 pub const JSONL: &str = "events.jsonl";
 pub const LOG: &str = "logs/thread.log";
-/// Touched after each commit: what waiters watch.
+/// Touched after each commit; waiters watch it.
 pub const COMMIT: &str = "run/_commit";
-/// Touched when somebody asked something of a supervisor.
+/// Touched after a request to a supervisor; supervisors watch it.
 pub const CONTROL: &str = "run/_control";
 
 /// How to open a file.
@@ -50,13 +50,13 @@ pub const CONTROL: &str = "run/_control";
 pub enum Access {
     /// For reading; it must exist.
     Read,
-    /// For reading and appending; made if it is missing.
+    /// For reading and appending; created if missing.
     Append,
-    /// For reading and writing; made if it is missing.
+    /// For reading and writing; created if missing.
     Write,
 }
 
-/// One thread's directory, and the owner, group and permissions its files have.
+/// One thread's directory, and the owner, group and permissions of its files.
 #[derive(Debug, Clone)]
 pub struct Files {
     path: PathBuf,
@@ -67,16 +67,17 @@ pub struct Files {
     group: u32,
     /// Device and inode of `events.db`.
     home: (u64, u64),
-    /// Whether its file names are the same in capitals.
+    /// Whether its file system ignores case in file names.
     ignores_case: bool,
 }
 
 impl Files {
-    /// The files of the thread in `path`.
+    /// Opens the directory of the thread in `path`.
     ///
     /// # Errors
     ///
-    /// [`Error::NotAThread`] when there is no regular file `events.db` with one name.
+    /// [`Error::NotAThread`] if there is no file `events.db`; [`Error::Io`] if it is a link or a special
+    /// file, or has a second name.
     pub fn open(path: &Path) -> Result<Files> {
         let path = absolute(path).map_err(|_| Error::NotAThread(path.to_owned()))?;
         let dir = match open_dir(rustix::fs::CWD, &path, OFlags::empty()) {
@@ -96,8 +97,9 @@ impl Files {
         Ok(Files::of(path, dir, &db))
     }
 
-    /// The files of a directory that is to become a thread. They are as the umask says, and where the
-    /// group may write the directory, they are that group's: it is shared already.
+    /// The files of a directory that will become a thread. Without `open_to_others` only the owner may access
+    /// them; with it, the umask applies. If the directory's group may write to it, it is shared already, and
+    /// its files get that group.
     pub(crate) fn of_new(path: PathBuf, open_to_others: bool) -> io::Result<Files> {
         let dir = open_dir(rustix::fs::CWD, &path, OFlags::empty())?;
         let found = rustix::fs::fstat(&dir)?;
@@ -128,18 +130,17 @@ impl Files {
         }
     }
 
-    /// The same owner and permissions in another directory, but never so that the owner could not
-    /// write there.
+    /// The same owner and permissions in another directory, except that the owner may always read and write.
     pub(crate) fn of_copy(&self, path: PathBuf, dir: OwnedFd) -> Files {
         Files { path, dir: Arc::new(dir), mode: self.mode | 0o600, ..self.clone() }
     }
 
-    /// The thread's directory: absolute, `.` and `..` resolved, links not followed.
+    /// The thread's directory: absolute, with `.` and `..` resolved, links not followed.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where a file is, for messages and for SQLite.
+    /// The path of a file, for messages and for SQLite.
     pub fn path_of(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(name)
     }
@@ -154,7 +155,7 @@ impl Files {
         rustix::process::geteuid().as_raw() == self.owner
     }
 
-    /// Whether the same thread is still at its path: neither moved, removed nor replaced.
+    /// Whether this thread is still at its path: not moved, removed or replaced.
     pub fn still_there(&self) -> bool {
         rustix::fs::lstat(self.path.join(DB)).is_ok_and(|db| identity(&db) == self.home)
     }
@@ -164,22 +165,21 @@ impl Files {
         Path::new("run").join(format!("{}.lock", self.stem_of(consumer)))
     }
 
-    /// The output of a consumer's handler.
+    /// The log of a consumer's handler.
     pub fn handler_log(&self, consumer: &ConsumerId) -> PathBuf {
         Path::new("logs/handlers").join(format!("{}.log", self.stem_of(consumer)))
     }
 
-    /// How the names of a consumer's files begin.
+    /// The stem of the names of a consumer's files.
     pub fn stem_of(&self, consumer: &ConsumerId) -> String {
         consumer.file_stem(self.ignores_case)
     }
 
-    /// Opens a file, making it (but no directory) if `access` says so.
+    /// Opens a file, creating it (but not its directory) if `access` says so.
     ///
     /// # Errors
     ///
-    /// Those of the system; also for a link, a directory, a FIFO, a device, or a file with a second
-    /// name.
+    /// System errors; also for a link, a directory, a FIFO, a device, or a file with a second name.
     pub fn open_file(&self, name: impl AsRef<Path>, access: Access) -> io::Result<File> {
         let (dir, name) = self.parent(name.as_ref())?;
         let flags = match access {
@@ -187,7 +187,7 @@ impl Files {
             Access::Append => OFlags::RDWR | OFlags::APPEND,
             Access::Write => OFlags::RDWR,
         };
-        // Without NONBLOCK, opening a FIFO would wait for its other end.
+        // Without NONBLOCK, opening a FIFO would block until its other end is opened.
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         loop {
             match rustix::fs::openat(&dir, name, flags, Mode::empty()) {
@@ -201,14 +201,15 @@ impl Files {
                     self.adopt(&file, self.mode);
                     return checked(file);
                 }
-                // Somebody else made it meanwhile.
+                // Another process created it in the meantime.
                 Err(Errno::EXIST) => continue,
                 Err(e) => return Err(explained(e)),
             }
         }
     }
 
-    /// Opens a lock file. Locking does not need the right to write.
+    /// Opens a lock file, creating it if missing; read-only without write permission, which a lock does not
+    /// need.
     pub fn open_lock(&self, name: impl AsRef<Path>) -> io::Result<File> {
         let name = name.as_ref();
         match self.open_file(name, Access::Write) {
@@ -217,7 +218,7 @@ impl Files {
         }
     }
 
-    /// Makes a file without a name in a directory of the thread, for reading and writing.
+    /// Creates an unnamed file in a directory of the thread, for reading and writing.
     pub fn make_unnamed_file(&self, dir: impl AsRef<Path>) -> io::Result<File> {
         #[cfg(target_os = "linux")]
         return tempfile::tempfile_in(path_of_open(&self.open_dir(dir)?));
@@ -225,31 +226,31 @@ impl Files {
         tempfile::tempfile_in(self.path_of(dir))
     }
 
-    /// Makes a directory of the thread, unless it exists: open to the same users as `events.db`.
+    /// Creates a directory of the thread, unless it exists, accessible to the same users as `events.db`.
     pub fn make_dir(&self, name: impl AsRef<Path>) -> io::Result<()> {
         let path = name.as_ref();
         let (dir, name) = self.parent(path)?;
-        // Who may read may also enter.
+        // Search permission for everyone who may read.
         let mode = self.mode | (self.mode & 0o444) >> 2;
         match rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(mode)) {
             Err(Errno::EXIST) => return Ok(()),
             made => made?,
         }
         let made = self.open_dir(path)?;
-        // What its parent passes on to it stays.
+        // Keep a setgid bit inherited from the parent.
         let inherited = rustix::fs::fstat(&made)?.st_mode & 0o2000;
         self.adopt(&made, mode | inherited);
         Ok(())
     }
 
-    /// Renames a file. Whatever has the new name is replaced.
+    /// Renames a file, replacing any file that has the new name.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
         let (from_dir, from) = self.parent(from.as_ref())?;
         let (to_dir, to) = self.parent(to.as_ref())?;
         Ok(rustix::fs::renameat(&from_dir, from, &to_dir, to)?)
     }
 
-    /// Removes a file; one that is not there is removed already.
+    /// Removes a file, if it exists.
     pub fn remove(&self, name: impl AsRef<Path>) -> io::Result<()> {
         let (dir, name) = self.parent(name.as_ref())?;
         match rustix::fs::unlinkat(&dir, name, AtFlags::empty()) {
@@ -258,24 +259,24 @@ impl Files {
         }
     }
 
-    /// What is there under a name (`""` is the root), links not followed.
+    /// The metadata of a file or directory (`""` is the root), links not followed.
     pub fn stat(&self, name: impl AsRef<Path>) -> io::Result<Stat> {
         let (dir, name) = self.parent(name.as_ref())?;
         Ok(rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// The size of a file in bytes; 0 when there is none.
+    /// The size of a file in bytes; 0 if it does not exist.
     pub fn size(&self, name: impl AsRef<Path>) -> u64 {
         self.stat(name).map_or(0, |file| u64::try_from(file.st_size).unwrap_or(0))
     }
 
-    /// Whether anything has that name.
+    /// Whether a file of any kind has that name.
     pub fn exists(&self, name: impl AsRef<Path>) -> bool {
         self.stat(name).is_ok()
     }
 
-    /// The names in a directory of the thread (`""` is its root), in no order. None when it is not
-    /// there.
+    /// The names in a directory of the thread (`""` is its root), in no particular order; empty if there is
+    /// no such directory.
     pub fn list(&self, dir: impl AsRef<Path>) -> io::Result<Vec<OsString>> {
         let opened = match self.open_dir(dir) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -292,15 +293,15 @@ impl Files {
         Ok(names)
     }
 
-    /// Opens a directory of the thread (`""` is its root) for listing and syncing.
+    /// Opens a directory of the thread (`""` is its root) to list or sync it.
     pub fn open_dir(&self, name: impl AsRef<Path>) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let (dir, name) = self.parent(name.as_ref())?;
         rustix::fs::openat(&dir, name, flags, Mode::empty()).map_err(explained)
     }
 
-    /// Syncs the names in a directory of the thread (`""` is its root), as far as that can be done:
-    /// not everybody may read it, and not every file system can sync one.
+    /// Syncs the entries of a directory of the thread (`""` is its root), if that is possible: this user may
+    /// not be allowed to read it, and some file systems cannot sync directories.
     pub fn sync_dir(&self, name: impl AsRef<Path>) -> io::Result<()> {
         match self.open_dir(name).and_then(|dir| Ok(rustix::fs::fsync(dir)?)) {
             Err(e) if cannot_sync(&e) => Ok(()),
@@ -308,7 +309,7 @@ impl Files {
         }
     }
 
-    /// Sets the times of a file to now, making it first if need be. This notifies those who watch it.
+    /// Sets the times of a file to now, creating it if missing. This notifies processes that watch it.
     pub fn touch(&self, name: impl AsRef<Path>) -> io::Result<()> {
         let file = self.open_file(name, Access::Write)?;
         let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
@@ -316,8 +317,8 @@ impl Files {
         Ok(rustix::fs::futimens(&file, &times)?)
     }
 
-    /// The directory that holds `name`, opened link by link, and the last part of the name; `.` for the
-    /// root, `""`.
+    /// The directory that contains `name`, opened one component at a time, and the last component; `.` for
+    /// the root, `""`.
     fn parent<'n>(&self, name: &'n Path) -> io::Result<(Arc<OwnedFd>, &'n OsStr)> {
         if name.as_os_str().is_empty() {
             return Ok((Arc::clone(&self.dir), OsStr::new(".")));
@@ -332,7 +333,7 @@ impl Files {
     }
 }
 
-/// Opens a directory to look names up in; that needs no right to list it.
+/// Opens a directory for lookups in it; that needs no permission to list it.
 pub(crate) fn open_dir(at: impl AsFd, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     #[cfg(target_os = "linux")]
     let access = OFlags::PATH;
@@ -341,7 +342,8 @@ pub(crate) fn open_dir(at: impl AsFd, path: &Path, flags: OFlags) -> rustix::io:
     rustix::fs::openat(at, path, flags | access | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// A path to what is open: by its name, somebody could put a link or another file in its place.
+/// A path that refers to an open file itself: under its name, another user could put a link or another file
+/// in its place.
 #[cfg(target_os = "linux")]
 fn path_of_open(file: &impl std::os::fd::AsRawFd) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
@@ -358,7 +360,7 @@ fn checked(file: OwnedFd) -> io::Result<File> {
     Ok(File::from(file))
 }
 
-/// Refuses whatever is not a regular file with one name.
+/// Returns an error for anything but a regular file with a single name.
 pub(crate) fn refuse_odd(file: &Stat) -> io::Result<()> {
     let kind = match FileType::from_raw_mode(file.st_mode) {
         FileType::RegularFile if file.st_nlink > 1 => "it has a second name elsewhere (a hard link)",
@@ -372,7 +374,7 @@ pub(crate) fn refuse_odd(file: &Stat) -> io::Result<()> {
     Err(io::Error::other(format!("{kind}, not a file of the thread's own")))
 }
 
-/// What the system says of a link that is not to be followed, in plainer words.
+/// Replaces the system's messages about links and special files by clearer ones.
 fn explained(e: Errno) -> io::Error {
     match e {
         Errno::LOOP => io::Error::other("it is a symbolic link, not a file of the thread's own"),
@@ -387,7 +389,7 @@ fn cannot_sync(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput)
 }
 
-/// Changes with every boot. Empty where the system does not tell.
+/// The id of this boot. Empty on systems without one.
 pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map(|id| id.trim().to_owned())

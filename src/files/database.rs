@@ -1,8 +1,8 @@
-//! The files that SQLite opens itself, by name: what has to be right about them before it does.
+//! Checks on the files that SQLite opens by name.
 //!
-//! SQLite follows no link, but it writes to whatever else it finds, and makes its files with the group
-//! of whoever comes first. So it is let at them only when each is a file of the thread's own, or none
-//! and will have the thread's group.
+//! SQLite follows no links, but writes to any other file it finds, and creates its files with the group of
+//! the creating process. So SQLite may open them only if each is the thread's own file or does not exist
+//! yet; and the WAL and its index get the thread's group.
 
 use std::io;
 
@@ -12,12 +12,12 @@ use super::{Access, DB, Files, JOURNAL, SHM, WAL, refuse_odd};
 use crate::error::{IoContext, Result};
 
 impl Files {
-    /// Looks at the database and the files beside it before SQLite opens them, and has the WAL and its
-    /// index be of the thread's group. To be called before each opening.
+    /// Checks the database and the files beside it. Sets the group of the WAL and its index. Must be called
+    /// each time before SQLite opens them.
     ///
     /// # Errors
     ///
-    /// One of them is not a regular file with one name.
+    /// One of them is not a regular file with a single name.
     pub(crate) fn prepare_database(&self) -> Result<()> {
         let user = rustix::process::geteuid().as_raw();
         let other_group = rustix::process::getegid().as_raw() != self.group;
@@ -28,8 +28,8 @@ impl Files {
                 Ok(found) => {
                     refuse_odd(&found).at("use", &path)?;
                     if is_shared && found.st_uid == user && found.st_gid != self.group {
-                        // By its name: to open it here would drop the locks that SQLite has on it in this
-                        // process. Where it may not be changed, it serves at least its maker.
+                        // By name: closing a descriptor of it would drop the locks that SQLite has on it in
+                        // this process. If the group cannot be changed, the file still works for its creator.
                         let group = Some(Gid::from_raw(self.group));
                         rustix::fs::chownat(&*self.dir, name, None, group, AtFlags::SYMLINK_NOFOLLOW).ok();
                     }

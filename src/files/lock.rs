@@ -1,10 +1,11 @@
 //! Advisory locks on files in `run/`.
 //!
-//! A lock belongs to an open file description: it is shared by every copy of the descriptor, survives exec, and
-//! goes when the last copy closes or anyone who shares it unlocks. So a consumer stays exclusive even when its
-//! supervisor is killed, because the handler holds a copy; and the end of a run must *unlock* and not merely
-//! close, or a process that the handler left in the background would keep the consumer busy for ever. Nobody
-//! takes a lock to see whether it is free: a process that held one looks again after releasing it.
+//! A lock belongs to an open file description: it is shared by every copy of the descriptor, survives exec,
+//! and is released when the last copy is closed or any process that shares it unlocks. So a consumer stays
+//! exclusive even if its supervisor is killed, because the handler holds a copy. And a run must end with an
+//! explicit *unlock*, because a process that the handler left in the background may hold a copy too, and
+//! would keep the consumer busy forever. A process that has held a lock, even briefly, must look again for
+//! pending events after releasing it, so no process takes a lock just to see whether it is free.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -16,28 +17,28 @@ use std::time::{Duration, Instant};
 use super::{Access, Files};
 use crate::error::{Error, IoContext, Result};
 
-/// A held lock. Dropping it closes this copy; [`Lock::release`] unlocks for everybody.
+/// A held lock. Dropping it closes this copy; [`Lock::release`] unlocks all copies.
 #[derive(Debug)]
 pub struct Lock(File);
 
 impl Lock {
-    /// Takes the lock on a file of a thread; `None` if somebody else holds it.
+    /// Takes the lock on a file of a thread; `None` if another process holds it.
     pub fn try_take(files: &Files, name: impl AsRef<Path>) -> Result<Option<Lock>> {
         let name = name.as_ref();
         let taken = files.open_lock(name).and_then(Lock::try_take_file);
         taken.at("lock", &files.path_of(name))
     }
 
-    /// Takes the lock, waiting for at most `patience`.
+    /// Takes the lock, waiting for at most `timeout`.
     ///
     /// # Errors
     ///
-    /// [`Error::LockTimeout`] when somebody else held it all the time.
-    pub fn take(files: &Files, name: impl AsRef<Path>, patience: Duration) -> Result<Lock> {
+    /// [`Error::LockTimeout`] if it was held by others all the time.
+    pub fn take(files: &Files, name: impl AsRef<Path>, timeout: Duration) -> Result<Lock> {
         let name = name.as_ref();
         let path = files.path_of(name);
         let file = match files.open_lock(name) {
-            // Whoever only looks needs no more; whoever goes on to write will be told then.
+            // Readers need no more; writers fail on their first write.
             Err(e) if e.kind() == io::ErrorKind::ReadOnlyFilesystem => files.open_file(name, Access::Read),
             opened => opened,
         };
@@ -48,7 +49,7 @@ impl Lock {
             match file.try_lock() {
                 Ok(()) => return Ok(Lock(file)),
                 Err(TryLockError::Error(e)) => return Err(e).at("lock", &path),
-                Err(TryLockError::WouldBlock) if began.elapsed() >= patience => {
+                Err(TryLockError::WouldBlock) if began.elapsed() >= timeout => {
                     return Err(Error::LockTimeout(path));
                 }
                 Err(TryLockError::WouldBlock) => std::thread::sleep(pause),
@@ -65,8 +66,8 @@ impl Lock {
         }
     }
 
-    /// Adopts the lock on `name` that the process that started this one holds and passed on as descriptor
-    /// `fd`; `None` when that descriptor is not this lock.
+    /// Adopts the lock on `name` that the parent process holds and passed on as descriptor `fd`; `None` if
+    /// that descriptor is not this lock.
     ///
     /// # Safety
     ///
@@ -82,19 +83,19 @@ impl Lock {
             }
             File::from(OwnedFd::from_raw_fd(fd))
         };
-        let (ours, there) = (file.metadata().ok()?, files.stat(name).ok()?);
-        let same = (ours.dev(), ours.ino()) == super::identity(&there);
-        // Taking it again through the same description succeeds, unless somebody else has it.
+        let (passed, named) = (file.metadata().ok()?, files.stat(name).ok()?);
+        let same = (passed.dev(), passed.ino()) == super::identity(&named);
+        // Locking again through the same description succeeds, unless another process holds the lock.
         (same && file.try_lock().is_ok()).then_some(Lock(file))
     }
 
-    /// Unlocks, for every process that shares this lock.
+    /// Unlocks for every process that shares this lock.
     pub fn release(self) {
-        // Closing follows in any case; a file that cannot be unlocked is not locked.
+        // The file is closed in any case. Unlocking fails only if there is no lock.
         drop(self.0.unlock());
     }
 
-    /// The file, for what is noted in it, and for a child that is to hold the lock as well.
+    /// The lock file, to read and write its contents or to pass it to a child.
     pub fn file(&self) -> &File {
         &self.0
     }

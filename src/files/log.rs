@@ -1,7 +1,7 @@
-//! `logs/thread.log`: what happened, one line each.
+//! The thread's log, `logs/thread.log`, one line per entry.
 //!
-//! Logging never fails a command: what cannot be written is dropped. Lines cannot be forged:
-//! control characters, which might begin a line of their own or colour a terminal, are escaped.
+//! Logging never fails a command: lines that cannot be written are dropped. Lines cannot be forged:
+//! control characters, which could start a new line or control the terminal, are escaped.
 
 use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -12,10 +12,10 @@ use super::rotation::{self, MAX_LINES, MAX_LOG};
 use super::{Access, Files, LOG};
 use crate::model::time;
 
-/// No line of the log is shorter: a time, a level and two brackets each.
+/// Lower bound for the length of a line, in bytes: the time and the level, each in brackets.
 const SHORTEST_LINE: u64 = 34;
 
-/// How many older parts of the log are kept.
+/// How many rotated logs are kept.
 const KEPT: usize = 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,19 +31,19 @@ impl Files {
         let level = format!("{level:?}").to_uppercase();
         let mut line = format!("[{}] [{level}] {}\n", time::now(), Escaped(&text.to_string()));
         if let Ok(mut file) = self.open_file(LOG, Access::Append) {
-            // A disk that was full may have cut the last line short.
+            // A full disk may have cut the last line short.
             let mut last = *b"\n";
             let end = file.metadata().map_or(0, |log| log.len());
             if end > 0 && file.read_at(&mut last, end - 1).is_ok() && last != *b"\n" {
                 line.insert(0, '\n');
             }
-            // One write, so that lines of several processes do not mix.
+            // A single write, so that lines of several processes do not mix.
             drop(file.write_all(line.as_bytes()));
         }
     }
 }
 
-/// Logs a line of a thread: `log!(queue, Warn, "push: {e}")`.
+/// Writes a line to a thread's log: `log!(queue, Warn, "push: {e}")`.
 macro_rules! log {
     ($thread:expr, $level:ident, $($text:tt)+) => {
         $thread.log($crate::files::log::Level::$level, format_args!($($text)+))
@@ -51,17 +51,17 @@ macro_rules! log {
 }
 pub(crate) use log;
 
-/// Sets the log aside when it is long. Counting costs nothing while the log is too small to hold
-/// that many lines, and then only what has come since the last count.
+/// Rotates the log if it has more than [`MAX_LINES`] lines or [`MAX_LOG`] bytes. Lines are counted
+/// only once the log is large enough to hold that many, and then only those written since the last count.
 pub fn rotate(files: &Files) -> io::Result<()> {
     let long_enough = |length: u64| length > MAX_LINES * SHORTEST_LINE;
     if !long_enough(files.size(LOG)) {
         return Ok(());
     }
-    // Somebody else who counts will do.
+    // If the lock is held, another process is counting already.
     let Some(lock) = Lock::try_take_file(files.open_lock("run/_log")?)? else { return Ok(()) };
     let mut log = match files.open_file(LOG, Access::Read) {
-        // Somebody else was faster, and set it aside.
+        // Another process has just rotated it.
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         opened => opened?,
     };
@@ -93,8 +93,8 @@ pub fn rotate(files: &Files) -> io::Result<()> {
     Ok(())
 }
 
-/// Text with its control characters (and those that reorder text or end lines elsewhere) written
-/// as escapes, so that it stays in its place on one line.
+/// Text with control characters, line separators and characters that reorder text escaped, so that it
+/// stays on one line.
 pub struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {

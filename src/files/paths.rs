@@ -1,4 +1,4 @@
-//! Paths outside of a thread: where it is, what is around it, and syncing the directories that name it.
+//! Paths outside a thread: resolving them, finding a surrounding thread, and syncing parent directories.
 
 use std::fs::File;
 use std::io;
@@ -9,12 +9,12 @@ use super::{DB, Files, cannot_sync};
 use crate::error::{Error, Result};
 
 impl Files {
-    /// A path that is absolute or relative to the thread's directory, as an absolute one.
+    /// Makes a path absolute; a relative path is relative to the thread's directory.
     pub fn resolve(&self, path: &Path) -> PathBuf {
         normalised(&self.path.join(path))
     }
 
-    /// An absolute path as one relative to the thread's directory.
+    /// Makes an absolute path relative to the thread's directory.
     pub fn relative(&self, path: &Path) -> PathBuf {
         let common = self.path.components().zip(path.components()).take_while(|(a, b)| a == b).count();
         let up = self.path.components().skip(common).map(|_| Component::ParentDir);
@@ -23,7 +23,7 @@ impl Files {
     }
 }
 
-/// Syncs a directory anywhere, its entries, as far as that can be done.
+/// Syncs the entries of any directory, if that is possible; see [`Files::sync_dir`].
 pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
     match File::open(path).and_then(|dir| dir.sync_all()) {
         Err(e) if cannot_sync(&e) => Ok(()),
@@ -31,17 +31,17 @@ pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The directories that get a new entry when `path` is made with all its parents. Its own is always
-/// among them: the process that made it may not have got to syncing that.
+/// The directories that get a new entry when `path` is created with all its parents. Always includes the
+/// direct parent, even if `path` exists: the process that created it may not have synced it.
 pub(crate) fn parents_to_sync(path: &Path) -> Vec<PathBuf> {
-    // The first that is there holds the name of the first that is new.
+    // The first existing one gets the entry of the first new one.
     let parents = || path.ancestors().skip(1);
     let new = parents().take_while(|above| !above.exists()).count();
     parents().take(new + 1).map(Path::to_owned).collect()
 }
 
-/// This directory or the nearest parent that is a thread of this user's own, on the same file system: a
-/// thread that somebody else planted in `/tmp` collects nobody's pushes.
+/// This directory or its nearest ancestor that is a thread owned by this user, on the same file system: a
+/// thread that another user planted in `/tmp` must not collect this user's pushes.
 pub fn surrounding(dir: &Path) -> Option<PathBuf> {
     let device = dir.metadata().ok()?.dev();
     let user = rustix::process::geteuid().as_raw();
@@ -55,7 +55,7 @@ pub fn surrounding(dir: &Path) -> Option<PathBuf> {
         .map(Path::to_owned)
 }
 
-/// Syncs the directories that got a new entry when `made` was made.
+/// Syncs the directories that got a new entry when `made` was created.
 pub(crate) fn sync_parents(parents: &[PathBuf], made: &Path) -> Result<()> {
     parents.iter().try_for_each(|parent| sync_dir(parent)).map_err(|source| {
         Error::Other(format!(
@@ -65,7 +65,7 @@ pub(crate) fn sync_parents(parents: &[PathBuf], made: &Path) -> Result<()> {
     })
 }
 
-/// The absolute, lexically normalised form of a path: `.` and `..` resolved, links not followed.
+/// The absolute, lexically normalised form of a path: `.` and `..` are resolved, links not followed.
 pub fn absolute(path: &Path) -> io::Result<PathBuf> {
     Ok(normalised(&std::path::absolute(path)?))
 }

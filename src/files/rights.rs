@@ -1,4 +1,4 @@
-//! Who may read and write a thread's files: those made later are open to the same users as `events.db`.
+//! Permissions of a thread's files: new files are accessible to the same users as `events.db`.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,8 +9,8 @@ use rustix::fs::{FileType, Gid, Mode, OFlags, RawMode, Stat, Uid};
 use super::{Files, explained, refuse_odd};
 
 impl Files {
-    /// Gives a file or directory that was just made the group, the mode and, where root made it, the
-    /// owner of the thread. What may not be changed stays: it serves at least its maker.
+    /// Sets the group and mode of a newly created file or directory and, if root created it, the thread's
+    /// owner. Failures are ignored: the file still works for its creator.
     pub(crate) fn adopt(&self, file: impl AsFd, mode: RawMode) {
         let root = rustix::process::geteuid().is_root();
         let owner = (root && self.owner != 0).then(|| Uid::from_raw(self.owner));
@@ -21,9 +21,9 @@ impl Files {
         rustix::fs::fchmod(file, Mode::from_raw_mode(mode)).ok();
     }
 
-    /// Gives a file or directory (`""` is the root) the permission bits and, if there is one, the owner
-    /// and group that `decide` makes of what is there: of what was opened, so that nobody can put
-    /// anything else in its place meanwhile.
+    /// Sets the permission bits of a file or directory (`""` is the root) and, if given, its owner and group,
+    /// as `decide` returns them for its current metadata. All through one descriptor, so that the file cannot
+    /// be replaced by another in between.
     ///
     /// # Errors
     ///
@@ -33,7 +33,7 @@ impl Files {
         name: impl AsRef<Path>,
         decide: impl FnOnce(&Stat) -> (RawMode, Option<(u32, u32)>),
     ) -> io::Result<()> {
-        // Opened only as a place: that needs no permission, and closing it releases no lock that SQLite
+        // PATH needs no permission on the file, and closing such a descriptor releases no lock that SQLite
         // has on it in this process.
         #[cfg(target_os = "linux")]
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -54,7 +54,7 @@ impl Files {
             #[cfg(not(target_os = "linux"))]
             rustix::fs::fchown(&file, user, group)?;
         }
-        // A descriptor of a place cannot be given to fchmod.
+        // fchmod does not accept a PATH descriptor.
         #[cfg(target_os = "linux")]
         rustix::fs::chmod(super::path_of_open(&file), mode)?;
         #[cfg(not(target_os = "linux"))]
@@ -63,12 +63,12 @@ impl Files {
     }
 }
 
-/// Permission bits that new files of this process do not get.
+/// The umask of this process: permission bits that its new files do not get.
 pub fn umask() -> RawMode {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let told = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    told.and_then(|mask| RawMode::from_str_radix(mask.trim(), 8).ok()).unwrap_or_else(|| {
-        // Elsewhere it can be read only by setting it.
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    line.and_then(|mask| RawMode::from_str_radix(mask.trim(), 8).ok()).unwrap_or_else(|| {
+        // Without `/proc`, it can only be read by setting it.
         let mask = rustix::process::umask(Mode::from_raw_mode(0o077));
         rustix::process::umask(mask);
         mask.as_raw_mode()

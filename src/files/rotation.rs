@@ -1,7 +1,7 @@
-//! Setting long files aside: the JSONL log, the log, and what handlers print follow the same rule.
+//! Rotating long files: the JSONL log, the thread's log and the logs of handlers follow the same rule.
 //!
-//! A rotated file's name has the UTC time of its rotation, so that names sort in the order of their
-//! contents, whatever the clock does: a time that is not later than the newest name's is moved on.
+//! A rotated file's name contains the UTC time of its rotation. Names sort in the order of their contents
+//! even if the clock is set back: each time is at least a second later than the newest existing one.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -11,13 +11,13 @@ use chrono::{Datelike, NaiveDateTime, TimeDelta, Utc};
 use super::{Access, Files};
 use crate::model::time::Time;
 
-/// A file with more lines than this is set aside when the next push begins.
+/// A file with more lines than this is rotated by the next push.
 pub const MAX_LINES: u64 = 10_000;
 
-/// How much is kept of a log that is set aside: its last bytes, in whole lines.
+/// How many bytes are kept of a rotated log: its end, in whole lines.
 pub const MAX_LOG: u64 = 10 * 1024 * 1024;
 
-const STAMP: &str = "%Y%m%d-%H%M%S";
+const TIME_FORMAT: &str = "%Y%m%d-%H%M%S";
 
 /// The names `<stem><YYYYMMDD-HHmmss>.<extension>` in a directory of the thread, oldest first.
 pub fn names(files: &Files, dir: &str, stem: &str, extension: &str) -> io::Result<Vec<String>> {
@@ -27,15 +27,15 @@ pub fn names(files: &Files, dir: &str, stem: &str, extension: &str) -> io::Resul
     Ok(names)
 }
 
-/// When such a file was set aside, as its name says; `None` for any other name.
+/// The time in the name of a rotated file; `None` for any other name.
 pub fn time_of(name: &str, stem: &str, extension: &str) -> Option<Time> {
     let stamp = name.strip_prefix(stem)?.strip_suffix(extension)?.strip_suffix('.')?;
-    let time = NaiveDateTime::parse_from_str(stamp, STAMP).ok().filter(|_| stamp.len() == 15);
+    let time = NaiveDateTime::parse_from_str(stamp, TIME_FORMAT).ok().filter(|_| stamp.len() == 15);
     Some(time?.and_utc())
 }
 
-/// Sets a log aside, as [`set_aside`] does, and keeps the newest `keep` of those that were, each with
-/// [`MAX_LOG`] of its end.
+/// Rotates a log, as [`set_aside`] does, cuts it to [`MAX_LOG`], and removes all but the newest `keep`
+/// rotated logs.
 pub fn set_log_aside(files: &Files, name: &str, stem: &str, keep: usize) -> io::Result<()> {
     let dir = Path::new(name).parent().unwrap_or(Path::new(""));
     let aside = set_aside(files, name, stem, "log")?;
@@ -45,7 +45,7 @@ pub fn set_log_aside(files: &Files, name: &str, stem: &str, keep: usize) -> io::
     all[..old].iter().try_for_each(|old| files.remove(dir.join(old)))
 }
 
-/// Cuts a log to the last whole lines that [`MAX_LOG`] holds. In place, because a process that a handler
+/// Cuts a log to its last whole lines, at most [`MAX_LOG`] bytes. In place, because a process that a handler
 /// left behind may still be writing to it.
 fn keep_end(files: &Files, name: &Path) -> io::Result<()> {
     let mut log = files.open_file(name, Access::Append)?;
@@ -61,16 +61,16 @@ fn keep_end(files: &Files, name: &Path) -> io::Result<()> {
     log.write_all(&end[line..])
 }
 
-/// Renames a file to the next free such name beside it, and returns that. Nobody else may be rotating
-/// the same file.
+/// Renames a file to the next free name for a rotated one, in the same directory, and returns that name. The
+/// caller must ensure that no other process is rotating the same file.
 pub fn set_aside(files: &Files, name: &str, stem: &str, extension: &str) -> io::Result<String> {
     let dir = Path::new(name).parent().and_then(Path::to_str).unwrap_or_default();
     let taken = names(files, dir, stem, extension)?;
     let later = |name: &String| Some(time_of(name, stem, extension)? + TimeDelta::seconds(1));
-    // A name at the end of all four-digit years has no later one.
+    // There is no later name after the end of the year 9999.
     let later = taken.iter().filter_map(later).filter(|time| time.year() <= 9999);
     let mut time = later.fold(Utc::now(), Time::max);
-    let named = |time: Time| format!("{stem}{}.{extension}", time.format(STAMP));
+    let named = |time: Time| format!("{stem}{}.{extension}", time.format(TIME_FORMAT));
     while taken.contains(&named(time)) {
         time += TimeDelta::seconds(1);
     }

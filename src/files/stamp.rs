@@ -1,25 +1,25 @@
-//! What can be told of a thread's database without opening anything.
+//! Detecting changes of a thread's database without opening it.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{DB, WAL, identity};
 
-/// A clock that stamps files may move in steps as long as this.
+/// Upper bound for the granularity of file timestamps.
 const CLOCK_STEP: Duration = Duration::from_millis(50);
 
-/// What a database and its write-ahead log look like from outside. A commit by any
-/// program changes it.
+/// Metadata of a database and its WAL. A commit by any program changes it, except perhaps shortly after
+/// the previous one: see [`Stamp::is_fresh`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// Identifies the thread: see [`Files::home`](super::Files::home).
     pub home: (u64, u64),
-    /// Inode, size and modification time of the log.
+    /// Inode, size in bytes and modification time of the WAL.
     wal: Option<(u64, i64, Duration)>,
 }
 
 impl Stamp {
-    /// `None` when no thread is at that path.
+    /// `None` if there is no thread at that path.
     pub fn of(path: &Path) -> Option<Stamp> {
         let db = rustix::fs::lstat(path.join(DB)).ok()?;
         let wal = rustix::fs::lstat(path.join(WAL)).ok().map(|wal| {
@@ -30,7 +30,7 @@ impl Stamp {
         Some(Stamp { home: identity(&db), wal })
     }
 
-    /// Whether the last change is so recent that another one may have left no trace.
+    /// Whether the last change is so recent that another one might not change the stamp.
     pub fn is_fresh(&self) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.wal.is_some_and(|(_, _, modified)| modified + CLOCK_STEP > now)

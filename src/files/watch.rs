@@ -1,7 +1,7 @@
-//! Hearing that a file of the thread was touched, at no cost while nothing happens.
+//! Notices that a file of a thread was touched, at no cost while nothing happens.
 //!
-//! A push touches `run/_commit` when its event can be read everywhere, so waiters look once
-//! after each notice. A commit by another program touches nothing: waiters also look once a second.
+//! A push touches `run/_commit` once its event is visible to all readers, so waiters look once
+//! after each notice. A commit by another program touches nothing, so waiters also look once a second.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -13,58 +13,57 @@ use super::Files;
 /// How often to look without a notice.
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How often to look where there are no notices: the system has none, or its limit is reached.
+/// How often to look without notices: if the system has none, or its limit is reached.
 pub const WITHOUT_NOTICES: Duration = Duration::from_millis(50);
 
-/// How long to let the process that gave a notice finish first: a hundred waiters would take the
-/// processors from it.
+/// How long to wait after a notice, so that the process that caused it can finish first: a hundred waiters
+/// would compete with it for the processors.
 pub const PAUSE: Duration = Duration::from_millis(3);
 
 /// Watches files of threads, with one descriptor.
 #[derive(Debug)]
 pub struct Watcher {
-    /// Notices of the file system; none where they cannot be had.
+    /// The inotify descriptor; `None` if there are no notices.
     notices: Option<OwnedFd>,
 }
 
-/// What a [`Watcher`] tells.
+/// A notice from a [`Watcher`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notice {
     /// The file of this watch was touched.
     Touched(i32),
-    /// It is there no longer, and neither is the watch.
+    /// The file of this watch was removed, and the watch with it.
     Gone(i32),
-    /// There were more than the system keeps: any file may have been touched.
+    /// The system dropped notices: any file may have been touched.
     Overflow,
 }
 
 impl Watcher {
-    /// Watches no file yet.
+    /// A watcher without any files.
     pub fn open() -> Watcher {
         Watcher { notices: queue() }
     }
 
-    /// Watches the file from now on, making it first if need be.
+    /// Watches one file from now on, creating it if missing.
     pub fn new(files: &Files, name: &str) -> Watcher {
         let watcher = Watcher::open();
         let watch = watcher.add(files, name);
         Watcher { notices: watcher.notices.filter(|_| watch.is_some()) }
     }
 
-    /// The descriptor that becomes readable with a notice, for an event loop; `None` where there are
-    /// no notices. Call [`Watcher::clear`] before looking, and look once a second besides.
+    /// The descriptor that becomes readable with a notice, for an event loop; `None` if there are no
+    /// notices. Call [`Watcher::clear`] before looking, and also look once a second.
     pub fn notices(&self) -> Option<BorrowedFd<'_>> {
         self.notices.as_ref().map(AsFd::as_fd)
     }
 
-    /// Takes the notices that are there. Returns whether there were any, or may have been.
+    /// Discards pending notices. Returns whether there were any; always true without notices.
     pub fn clear(&self) -> bool {
         self.notices.is_none() || !self.take().is_empty()
     }
 
-    /// Waits for a notice, for `timeout`, or for the time after which to look without one, whichever
-    /// is first, or until something happens to one of `others`. Returns whether there was a notice, or
-    /// may have been.
+    /// Waits until a notice, `timeout`, the time for a look without a notice, or an event on one of `others`,
+    /// whichever comes first. Returns whether there was a notice; always true without notices.
     pub fn wait<'fd>(&self, timeout: Duration, others: impl IntoIterator<Item = PollFd<'fd>>) -> bool {
         let longest = if self.notices.is_some() { LOOK_EVERY } else { WITHOUT_NOTICES };
         self.poll(timeout.min(longest), others);
@@ -76,19 +75,19 @@ impl Watcher {
         noticed
     }
 
-    /// Waits for `timeout`, or until there is a notice or something happens to one of `others`.
+    /// Waits until `timeout`, a notice, or an event on one of `others`.
     pub(crate) fn poll<'fd>(&self, timeout: Duration, others: impl IntoIterator<Item = PollFd<'fd>>) {
         let mut polled: Vec<PollFd<'_>> = others.into_iter().collect();
         polled.extend(self.notices.iter().map(|notices| PollFd::new(notices, PollFlags::IN)));
-        // An interrupted wait is only a short one.
+        // If a signal interrupts it, the wait is merely shorter.
         poll(&mut polled, Timespec::try_from(timeout).ok().as_ref()).ok();
     }
 }
 
 #[cfg(target_os = "linux")]
 impl Watcher {
-    /// Watches one more file from now on, making it first if need be, and returns the watch; `None` where
-    /// there are no notices. Keeps no descriptor of the file.
+    /// Watches one more file from now on, creating it if missing, and returns the watch; `None` if there are
+    /// no notices for it. Keeps no descriptor of the file.
     pub fn add(&self, files: &Files, name: &str) -> Option<i32> {
         use rustix::fs::inotify::{WatchFlags, add_watch};
 
@@ -99,12 +98,12 @@ impl Watcher {
 
     pub fn remove(&self, watch: i32) {
         if let Some(notices) = &self.notices {
-            // A file that is gone is not watched any more.
+            // Fails if the file is gone, which ended the watch.
             rustix::fs::inotify::remove_watch(notices, watch).ok();
         }
     }
 
-    /// Takes the notices that are there.
+    /// Takes the pending notices.
     pub fn take(&self) -> Vec<Notice> {
         use rustix::fs::inotify::{ReadFlags, Reader};
 
@@ -130,7 +129,7 @@ fn queue() -> Option<OwnedFd> {
     init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()
 }
 
-/// Elsewhere there are no notices.
+/// Other systems have no notices.
 #[cfg(not(target_os = "linux"))]
 impl Watcher {
     pub fn add(&self, _: &Files, _: &str) -> Option<i32> {
