@@ -1,4 +1,4 @@
-//! Looking after a thread: is it whole, a copy of it, and deleting old events.
+//! Maintenance of a thread: checking and repairing it, backing it up, and deleting old events.
 
 pub mod backup;
 pub mod doctor;

@@ -50,7 +50,7 @@ pub fn checked_filter(subscription: &Subscription) -> Result<Option<Filter>> {
 ///
 /// # Errors
 ///
-/// [`Error::BrokenFilter`]; those of the store.
+/// [`Error::BrokenFilter`]; errors of the store.
 pub fn look(store: &mut dyn Store, subscription: &Subscription, until: Option<Instant>) -> Result<Look> {
     look_from(store, subscription, until, true)
 }
@@ -91,16 +91,16 @@ fn look_from(
         let scan = store.scan(&filter, ScanRange { after: upto, upto: end, most: 1, until })?;
         look.first = scan.ids.first().copied();
         look.cut_short = look.first.is_none() && scan.upto < end;
-        let gained = look.first.map_or(scan.upto, |id| id - 1);
+        let scanned = look.first.map_or(scan.upto, |id| id - 1);
         let mut fresh = scan.failures;
-        fresh.retain(|failure| failure.id > subscription.filter_error_id && failure.id <= gained);
-        if remember && (gained - remembered >= WATERMARK_STEP || !fresh.is_empty() || look.cut_short) {
-            let first_seen = store.remember_scan(subscription, gained, &fresh)?;
+        fresh.retain(|failure| failure.id > subscription.filter_error_id && failure.id <= scanned);
+        if remember && (scanned - remembered >= WATERMARK_STEP || !fresh.is_empty() || look.cut_short) {
+            let first_seen = store.remember_scan(subscription, scanned, &fresh)?;
             fresh.drain(..fresh.len() - first_seen);
-            remembered = gained;
+            remembered = scanned;
         }
         look.failures.extend(fresh);
-        upto = gained.max(upto);
+        upto = scanned.max(upto);
         if look.first.is_none() && !look.cut_short {
             // Skip gaps in the ids: other programs may leave gaps of any width.
             upto = store.first_after(upto)?.map_or(newest, |next| next - 1).max(upto);

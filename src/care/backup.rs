@@ -1,9 +1,10 @@
-//! A copy of a thread that is in use, which is a thread itself.
+//! Copies a thread that may be in use. The copy is a thread itself.
 //!
-//! It is made in a directory beside its place, synced, and renamed as the last step. Lines of pruned events are
-//! only in the original's sealed JSONL files, so those that do not go past the newest event of the copy are
-//! copied. That is every file with a line that the copy's table lacks: prune seals the log before it deletes, so
-//! such a file was sealed before the database was copied. All other lines are written from the copy's table.
+//! It is made in a directory beside its destination, synced, and renamed as the last step. Lines of pruned
+//! events are only in the original's sealed JSONL files, so the sealed files that do not go past the newest
+//! event of the copy are copied. These include every file with a line that the copy's table lacks: prune
+//! seals the log before it deletes, so such a file was sealed before the database was copied. All other lines
+//! are written from the copy's table.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
@@ -24,25 +25,25 @@ use crate::queue::Queue;
 use crate::sqlite::Sqlite;
 use crate::store::{RunUpdate, Store};
 
-/// A backup that was made.
+/// A completed backup.
 #[derive(Debug)]
 pub struct Backup {
-    /// Where it is, absolute.
+    /// Its absolute path.
     pub path: PathBuf,
-    /// How many events it has.
+    /// The number of events in it.
     pub count: u64,
-    /// The newest id ever given, also when its event is gone; 0 when none was.
+    /// The newest id ever assigned, even if its event was deleted; 0 if there was none.
     pub newest: i64,
 }
 
-/// Makes a copy of a thread in `place`, which must be new or an empty directory outside the thread.
-/// Everything is synced when this returns. `progress` is told how many more lines of the JSONL log were
-/// written.
+/// Copies a thread to `place`, which must not exist or be an empty directory, outside the thread. Everything
+/// is synced when this returns. `progress` is called with the number of lines written to the JSONL log since
+/// the last call.
 ///
 /// # Errors
 ///
-/// [`Error::Occupied`], [`Error::InsideThread`]; those of the database and the file system. There is
-/// then nothing new at `place`, unless the message says otherwise.
+/// [`Error::Occupied`], [`Error::InsideThread`]; database and file system errors. Nothing was created at
+/// `place` then, unless the message says otherwise.
 pub fn backup(queue: &mut Queue, place: &Path, progress: &mut dyn FnMut(u64)) -> Result<Backup> {
     let place = files::absolute(place).at("find", place)?;
     refuse_occupied(&place)?;
@@ -53,14 +54,14 @@ pub fn backup(queue: &mut Queue, place: &Path, progress: &mut dyn FnMut(u64)) ->
     let copy = queue.files.of_copy(draft.path().to_owned(), dir.at("open", draft.path())?);
 
     let db = copy.path_of(DB);
-    // Made before SQLite writes it, so that its mode is right from the beginning.
+    // Created before SQLite writes it, so that it has the right mode from the start.
     copy.make_dir("run")
         .and_then(|()| copy.make_dir("logs"))
         .and_then(|()| copy.open_file(DB, Access::Write))
         .at("make files in", copy.path())?;
     queue.store.copy_to(&db)?;
     let mut store = Sqlite::open(&db)?;
-    // Where a row of a consumer is missing, it could not be paused.
+    // Creates missing consumer rows; without its row, a consumer could not be paused.
     store.migrate()?;
     for subscription in store.subscriptions()? {
         store.update_run(&subscription, &RunUpdate::state(paused(&subscription.state)))?;
@@ -68,12 +69,12 @@ pub fn backup(queue: &mut Queue, place: &Path, progress: &mut dyn FnMut(u64)) ->
     let (count, newest) = (store.count_after(0)?, store.newest()?);
     copy_sealed(&queue.files, &copy, &mut store)?;
     jsonl::catch_up(&copy, &mut store, progress)?;
-    let note = Note { thread: noted(queue.path()), made: time::now(), newest };
+    let note = Note { thread: ascii_path(queue.path()), made: time::now(), newest };
     write_note(&copy, &note).at("write", &copy.path_of(NOTE))?;
     store.close_whole()?;
 
-    open_like(&queue.files, &copy).and_then(|()| sync(&copy)).at("sync", copy.path())?;
-    // Onto an empty directory too, but onto nothing else.
+    copy_access(&queue.files, &copy).and_then(|()| sync(&copy)).at("sync", copy.path())?;
+    // rename replaces an empty directory, and nothing else.
     if let Err(e) = fs::rename(draft.path(), &place) {
         refuse_occupied(&place)?;
         return Err(e).at("put the backup in place at", &place);
@@ -85,20 +86,20 @@ pub fn backup(queue: &mut Queue, place: &Path, progress: &mut dyn FnMut(u64)) ->
     Ok(Backup { path: place, count, newest })
 }
 
-/// Deletes the backups of this thread in the directory of `made`, all but the newest `keep`. Whatever
-/// has no note that it is a backup of this thread is left alone, and so is one that is in use by now:
-/// something was pushed to it, or a consumer resumed. Returns those that were deleted.
+/// Deletes the backups of this thread in the directory of `made`, all but the newest `keep`. Directories
+/// without a note that they are a backup of this thread are left alone, and so are backups that were used:
+/// something was pushed to them, or a consumer resumed. Returns the paths that were deleted.
 ///
 /// # Errors
 ///
-/// Those of the file system; some may be deleted by then.
+/// File system errors; some backups may be deleted already.
 pub fn delete_old(queue: &Queue, made: &Backup, keep: u64) -> Result<Vec<PathBuf>> {
     let dir = made.path.parent().unwrap_or(&made.path);
-    let thread = noted(queue.path());
+    let thread = ascii_path(queue.path());
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).at("list", dir)? {
         let entry = entry.at("list", dir)?;
-        // Neither a link nor one that is not finished.
+        // Links are skipped.
         let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
         if is_dir && let Some(note) = note_of(&entry.path()).filter(|note| note.thread == thread) {
             found.push((note, entry.path()));
@@ -117,18 +118,19 @@ pub fn delete_old(queue: &Queue, made: &Backup, keep: u64) -> Result<Vec<PathBuf
     Ok(deleted)
 }
 
-/// What a backup says of itself in a file of its own.
+/// A backup's description of itself, stored as [`NOTE`].
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Note {
-    /// The path of the original, as [`noted`].
+    /// The path of the original, as [`ascii_path`].
     thread: String,
     made: String,
-    /// The newest id ever given.
+    /// The newest id ever assigned.
     newest: i64,
 }
 
-/// A path in ASCII: JSON cannot hold every path, and different paths must stay so.
-fn noted(path: &Path) -> String {
+/// A path in ASCII, with other bytes escaped: JSON cannot hold every path, and different paths must remain
+/// different.
+fn ascii_path(path: &Path) -> String {
     path.as_os_str().as_bytes().escape_ascii().to_string()
 }
 
@@ -143,7 +145,7 @@ fn note_of(path: &Path) -> Option<Note> {
     serde_json::from_reader(file).ok()
 }
 
-/// Whether anything was done with a backup but to look at it; one that cannot be read may have been.
+/// Whether a backup was written to since it was made; true if it cannot be read.
 fn is_used(path: &Path, note: &Note) -> bool {
     let unused = || -> Result<bool> {
         let mut copy = Queue::open(path)?;
@@ -153,7 +155,7 @@ fn is_used(path: &Path, note: &Note) -> bool {
     !unused().unwrap_or(false)
 }
 
-/// Refuses a place where something is already.
+/// Returns an error unless `place` does not exist or is an empty directory.
 fn refuse_occupied(place: &Path) -> Result<()> {
     match fs::symlink_metadata(place) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -163,7 +165,7 @@ fn refuse_occupied(place: &Path) -> Result<()> {
     }
 }
 
-/// Refuses a place inside the thread itself: its root holds nothing but what belongs to it.
+/// Returns an error if `place` is inside the thread, whose directory must contain only its own files.
 fn refuse_inside(thread: &Path, place: &Path) -> Result<()> {
     let thread = thread.canonicalize().at("find", thread)?;
     let above = place.ancestors().skip(1).find_map(|above| above.canonicalize().ok());
@@ -173,8 +175,8 @@ fn refuse_inside(thread: &Path, place: &Path) -> Result<()> {
     }
 }
 
-/// Makes the directory for the unfinished copy, and the parents of its place. It is open to nobody else
-/// before it is whole, and removed when this is dropped.
+/// Creates the directory for the unfinished copy, and the parents of its destination. Only this user may
+/// access it until the copy is complete. It is removed when the return value is dropped.
 fn draft_beside(place: &Path) -> Result<TempDir> {
     let parent = place.parent().unwrap_or(place);
     fs::create_dir_all(parent).at("make", parent)?;
@@ -185,8 +187,8 @@ fn draft_beside(place: &Path) -> Result<TempDir> {
     builder.tempdir_in(parent).at("make a directory in", parent)
 }
 
-/// The state of a consumer that is paused in the copy. A run or wait of the original is none of the
-/// copy's; and a run that was under way there has not failed.
+/// The state of a consumer in the copy, where it is paused. Runs and waits of the original are not copied,
+/// and a run that was in progress there does not count as a failed attempt.
 fn paused(state: &RunState) -> RunState {
     let idle = RunState { paused: true, ..state.idle() };
     match state.phase {
@@ -198,8 +200,8 @@ fn paused(state: &RunState) -> RunState {
     }
 }
 
-/// Copies the sealed JSONL files that do not go past what is in `store`, the copy's. They may be sealed,
-/// and old ones be deleted, meanwhile.
+/// Copies the sealed JSONL files that do not go past the newest event of `store`, the copy's. More files may
+/// be sealed, and old ones deleted, at the same time.
 fn copy_sealed(original: &Files, copy: &Files, store: &mut dyn Store) -> Result<()> {
     for name in jsonl::sealed(original).at("list", original.path())? {
         let path = original.path_of(&name);
@@ -207,7 +209,7 @@ fn copy_sealed(original: &Files, copy: &Files, store: &mut dyn Store) -> Result<
             Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
             opened => opened.at("open", &path)?,
         };
-        // Somebody may have emptied it instead of deleting it.
+        // A user may have emptied it instead of deleting it.
         let Some(last) = jsonl::last_event(&file).at("read", &path)? else { continue };
         if jsonl::was_replaced(store, last.id, &last.time)? {
             continue;
@@ -218,14 +220,14 @@ fn copy_sealed(original: &Files, copy: &Files, store: &mut dyn Store) -> Result<
     Ok(())
 }
 
-/// Opens the copy to whom the original is open to.
-fn open_like(original: &Files, copy: &Files) -> io::Result<()> {
+/// Makes the copy accessible to the same users as the original.
+fn copy_access(original: &Files, copy: &Files) -> io::Result<()> {
     let mode = original.stat("")?.st_mode & 0o775 | 0o700;
     copy.adopt(copy.open_dir("")?, mode);
     Ok(())
 }
 
-/// Syncs all files of a thread, and then the directories that name them.
+/// Syncs all files of a thread, then their directories.
 fn sync(files: &Files) -> io::Result<()> {
     for dir in ["run", "logs", ""] {
         for name in files.list(dir)? {
@@ -274,7 +276,7 @@ mod tests {
         let made = backup(&mut queue, &dir.path().join("copy"), &mut |_| {}).unwrap();
         assert_eq!((made.count, made.newest, read(&made.path)), (3, 6, log));
 
-        // Of a copy of the database that was made earlier, the second file goes past the end.
+        // The second sealed file goes past the newest event of an earlier copy of the database.
         let empty = Files::open(&Queue::init(dir.path().join("empty")).unwrap()).unwrap();
         let mut store = Sqlite::open(&earlier).unwrap();
         copy_sealed(&queue.files, &empty, &mut store).unwrap();

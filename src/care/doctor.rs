@@ -1,8 +1,9 @@
-//! Whether a thread is whole, and repairing what is not.
+//! Checking a thread for damage, and repairing it.
 //!
-//! A repair loses nothing that was stored. Others may push, read and dispatch meanwhile: what looks wrong only
-//! because somebody is at work is looked at again before it counts. The checks go from the ground up, and end
-//! where the next would stand on something broken: files, database, JSONL log, consumers.
+//! A repair never loses stored data. Other processes may push, read and dispatch at the same time: a problem
+//! that may only be work in progress is checked again before it is reported. The checks run in the order in
+//! which they depend on one another, files, database, JSONL log, consumers, and stop when the next one could
+//! not rely on the result.
 
 mod consumers;
 mod database;
@@ -18,35 +19,35 @@ use crate::files::log::log;
 use crate::queue::Queue;
 use crate::run::Launcher;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
     /// Something does not work, or may go wrong.
     Error,
-    /// It does no harm, or heals by itself.
+    /// It does no harm, or is repaired automatically later.
     Warning,
 }
 
-/// Something that is not as it should be.
+/// A problem that a check found.
 #[derive(Debug)]
 pub struct Finding {
-    /// Which check found it, in one word.
+    /// The name of the check that found it, one word.
     pub check: &'static str,
     pub level: Level,
     pub problem: String,
     pub remedy: Remedy,
 }
 
-/// What to do about a finding.
+/// How to resolve a finding.
 #[derive(Debug)]
 pub enum Remedy {
-    /// Examine the thread with `fix`, which repairs it.
+    /// Run the examination with `fix`, which repairs it.
     Fix,
-    /// This, by hand.
+    /// Follow this advice.
     Advice(String),
-    /// Whatever helps against this error, which kept the check or the repair from being done.
+    /// Resolve this error, which made the check or the repair fail.
     Against(Error),
-    /// Nothing more: it was repaired, in this way.
+    /// None needed: it was repaired, in this way.
     Repaired(&'static str),
 }
 
@@ -63,7 +64,7 @@ impl Finding {
         Finding { remedy: Remedy::Advice(advice.into()), ..self }
     }
 
-    /// What a check found as an error, or why it failed.
+    /// A finding for an error that a check returned.
     fn failed(check: &'static str, error: Error) -> Finding {
         let problem = error.to_string();
         Finding { remedy: Remedy::Against(error), ..Finding::error(check, problem) }
@@ -73,18 +74,18 @@ impl Finding {
         matches!(self.remedy, Remedy::Repaired(_))
     }
 
-    /// Whether it is an error, and still there.
+    /// Whether it is an error that was not repaired.
     pub fn is_wrong(&self) -> bool {
         self.level == Level::Error && !self.is_repaired()
     }
 }
 
-/// Examines the thread in `dir`, and repairs what can be repaired if `fix`. `launcher` is how handlers
-/// would be started.
+/// Examines the thread in `dir` and, with `fix`, repairs what can be repaired. `launcher` is used to start
+/// handlers, and to check the notifier.
 ///
 /// # Errors
 ///
-/// Only when `dir` is not a thread. All other trouble is a finding.
+/// Only if `dir` cannot be opened as a thread. All other failures are findings.
 pub fn examine(dir: &Path, launcher: &Launcher, fix: bool) -> Result<Vec<Finding>> {
     let mut doctor = Doctor { fix, launcher, files: Files::open(dir)?, findings: Vec::new() };
     let sound = layout::check(&mut doctor);
@@ -106,8 +107,8 @@ struct Doctor<'a> {
 }
 
 impl Doctor<'_> {
-    /// Records something that `repair` can repair, and has it repaired if that was requested. `repair`
-    /// returns what was done.
+    /// Records a finding that `repair` can repair; with `fix`, runs the repair. `repair` returns a
+    /// description of what it did.
     fn found(&mut self, finding: Finding, repair: impl FnOnce() -> Result<&'static str>) {
         if !self.fix {
             self.findings.push(finding);
@@ -125,8 +126,8 @@ impl Doctor<'_> {
         });
     }
 
-    /// Records something that only a person can repair.
-    fn tell(&mut self, finding: Finding) {
+    /// Records a finding that cannot be repaired automatically.
+    fn report(&mut self, finding: Finding) {
         self.findings.push(finding);
     }
 }

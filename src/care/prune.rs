@@ -1,8 +1,9 @@
-//! Deleting old events that nobody needs any more.
+//! Deleting old events that no consumer needs any more.
 //!
-//! Before anything is deleted, no subscribed consumer is still to be given it, and a sealed JSONL file has its
-//! line, on the disk. A consumer that is subscribed meanwhile, or whose cursor is moved back, is noticed in the
-//! very transaction that would delete its events; then prune finds out anew how far it may go.
+//! Before an event is deleted, its line is in a sealed JSONL file that was synced. Unless forced, the event
+//! is not pending for any subscribed consumer either: each transaction that deletes events checks whether a
+//! consumer was subscribed or its cursor moved back in the meantime, and if so, prune determines again how
+//! far it may go.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::model::time::Time;
 use crate::queue::Queue;
 use crate::store::{PruneRange, PruneStep, Pruned, Store};
 
-/// The pause between two transactions. Longer than any pusher's between two tries for the lock.
+/// The pause between two transactions. Longer than a pusher's pause between two attempts to get the lock.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// What to delete.
@@ -25,7 +26,7 @@ pub struct Request<'a> {
     pub old: Old,
     /// Only events of this subtype.
     pub subtype: Option<&'a str>,
-    /// Also what is pending, and dead letters.
+    /// Also delete pending events and those with dead letters.
     pub force: bool,
     /// Delete nothing, only count.
     pub dry_run: bool,
@@ -38,18 +39,18 @@ pub enum Old {
     BeforeId(i64),
     /// Those before the first one that was stored at this time or later.
     StoredBefore(Time),
-    /// All but so many of the newest (of the requested subtype, if there is one).
+    /// All but this many of the newest (of the requested subtype, if there is one).
     AllButNewest(u64),
 }
 
-/// What a prune came to.
+/// The result of a prune.
 #[derive(Debug)]
 pub struct Report {
     /// What was deleted, or would be.
     pub pruned: Pruned,
-    /// What kept it from deleting more, if anything did.
+    /// The pending event that kept it from deleting more, if any.
     pub held: Option<Held>,
-    /// What ended it early, when part of the work was done.
+    /// The error that ended it after part of the work was done.
     pub failed: Option<Error>,
 }
 
@@ -60,11 +61,11 @@ pub struct Held {
     pub consumer: ConsumerId,
 }
 
-/// Deletes old events. `progress` is told how many more events were deleted.
+/// Deletes old events. `progress` is called with the number of events deleted since the last call.
 ///
 /// # Errors
 ///
-/// Nothing was deleted; see [`Report::failed`] for what fails later.
+/// Nothing was deleted; later errors are in [`Report::failed`].
 pub fn prune(queue: &mut Queue, request: &Request<'_>, progress: &mut dyn FnMut(u64)) -> Result<Report> {
     let mut plan = Plan { upto: last_old(queue, request)?, held: None, seen: Vec::new() };
     if !request.force {
@@ -103,26 +104,27 @@ fn last_old(queue: &mut Queue, request: &Request<'_>) -> Result<i64> {
             queue.start_of_tail(filter.as_ref(), 0, count)?
         }
     };
-    // What comes later is not old: it may not be in the JSONL log yet.
+    // Later events are not old: they may not be in the JSONL log yet.
     Ok(last.min(newest))
 }
 
-/// How far to go.
+/// How far to delete.
 struct Plan {
+    /// The last id to delete.
     upto: i64,
     held: Option<Held>,
-    /// The subscriptions for which nothing up to there is pending.
+    /// The subscriptions that were checked: nothing up to `upto` is pending for them.
     seen: Vec<Subscription>,
 }
 
 impl Plan {
-    /// Stops before whatever is pending now. Never goes further than it did before, because that is how
-    /// far the JSONL log was sealed.
+    /// Moves the limit before the oldest event that is pending now. Never moves it forward, because the JSONL
+    /// log was sealed only up to the first limit.
     fn hold_back(&mut self, queue: &mut Queue) -> Result<()> {
         self.seen = queue.store.subscriptions()?;
         for subscription in &self.seen {
             let first = match queue.look(subscription, None) {
-                // Nobody can say which events a broken filter would match.
+                // It is unknown which events a broken filter would match.
                 Err(Error::BrokenFilter { .. }) => queue.store.first_after(subscription.last_acked_id)?,
                 look => look?.first,
             };
@@ -135,8 +137,8 @@ impl Plan {
     }
 }
 
-/// Goes through the old events, some at a time, and deletes them or, if it is `dry_run`, counts them.
-/// `step` is told what was found in each.
+/// Deletes the old events, or counts them with `dry_run`, one transaction at a time. `step` is called with
+/// the events of each.
 fn walk(
     queue: &mut Queue,
     request: &Request<'_>,
@@ -169,11 +171,12 @@ fn walk(
     Ok(())
 }
 
-/// Deletes the sealed JSONL files that were sealed before that time. Returns how many, and their bytes.
+/// Deletes the JSONL files that were sealed before that time, or counts them with `dry_run`. Returns their
+/// number and their total size in bytes.
 ///
 /// # Errors
 ///
-/// Those of the file system; some may be deleted by then.
+/// File system errors; some files may be deleted already.
 pub fn prune_sealed(queue: &mut Queue, before: Time, dry_run: bool) -> Result<(u64, u64)> {
     let removed = jsonl::remove_sealed(&queue.files, before, dry_run);
     let (files, bytes) = removed.at("delete sealed files in", queue.path())?;
@@ -183,9 +186,8 @@ pub fn prune_sealed(queue: &mut Queue, before: Time, dry_run: bool) -> Result<(u
     Ok((files, bytes))
 }
 
-/// Gives the space of deleted events back to the file system. Others wait meanwhile, and `events.db`
-/// gets shorter only when no reader is in the way any more. Returns its size in bytes before and
-/// after.
+/// Returns the space of deleted events to the file system. Writers wait meanwhile, and `events.db` shrinks
+/// only once no reader blocks the checkpoint. Returns its size in bytes before and after.
 pub fn compact(queue: &mut Queue) -> Result<(u64, u64)> {
     let before = queue.files.size(DB);
     queue.store.compact()?;

@@ -1,5 +1,4 @@
-//! The consumers: can their subscriptions be carried out, and does somebody look after those that have
-//! something pending.
+//! Checks that subscriptions are valid, and that a process works for each consumer that is due.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -16,36 +15,36 @@ use crate::store::Store;
 
 const CHECK: &str = "consumer";
 
-/// How long a consumer may seem to be left alone before it is: a push that has stored its event may not
-/// have come to waking, and a supervisor that let go of the lock not to looking again.
+/// How long a consumer may be due without a process before that is an error: a push may have stored its event
+/// but not yet woken consumers, or a supervisor released the lock but not yet looked again.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// The pause between two looks for somebody at work.
+/// The pause between two looks.
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub fn check(doctor: &mut Doctor<'_>, queue: &mut Queue) {
-    let checked = subscriptions(doctor, queue).and_then(|()| left_alone(queue));
+    let checked = subscriptions(doctor, queue).and_then(|()| unattended(queue));
     match checked {
-        Ok(left) => tell(doctor, queue, &left),
-        Err(e) => doctor.tell(Finding::failed(CHECK, e)),
+        Ok(left) => report_unattended(doctor, queue, &left),
+        Err(e) => doctor.report(Finding::failed(CHECK, e)),
     }
 }
 
-/// Subscriptions that cannot be carried out.
+/// Reports broken subscriptions.
 fn subscriptions(doctor: &mut Doctor<'_>, queue: &mut Queue) -> Result<()> {
     for subscription in queue.store.subscriptions()? {
         if let Err(e) = pending::checked_filter(&subscription) {
-            doctor.tell(Finding::failed("filter", e));
+            doctor.report(Finding::failed("filter", e));
         }
         if let Err(e) = dispatch::check(&queue.files, &subscription) {
-            doctor.tell(Finding::failed("handler", e));
+            doctor.report(Finding::failed("handler", e));
         }
     }
     Ok(())
 }
 
-/// Consumers that are due, with nobody looking after them, however long one waits for it.
-fn left_alone(queue: &mut Queue) -> Result<BTreeSet<ConsumerId>> {
+/// The consumers that are due and have no process working for them during all of [`GRACE`].
+fn unattended(queue: &mut Queue) -> Result<BTreeSet<ConsumerId>> {
     let end = Instant::now() + GRACE;
     let mut left = look(queue)?;
     while !left.is_empty() && Instant::now() < end {
@@ -65,7 +64,7 @@ fn look(queue: &mut Queue) -> Result<BTreeSet<ConsumerId>> {
     Ok(left)
 }
 
-fn tell(doctor: &mut Doctor<'_>, queue: &mut Queue, left: &BTreeSet<ConsumerId>) {
+fn report_unattended(doctor: &mut Doctor<'_>, queue: &mut Queue, left: &BTreeSet<ConsumerId>) {
     let launcher = doctor.launcher;
     let mut dispatched: Vec<(ConsumerId, Dispatched)> = Vec::new();
     for consumer in left {

@@ -1,4 +1,4 @@
-//! The database: is it a thread's, is it whole, and is everything in it that belongs there.
+//! Checks that the database is a thread's, is undamaged, and has the complete schema.
 
 use super::{Doctor, Finding};
 use crate::error::Result;
@@ -6,34 +6,35 @@ use crate::files::DB;
 use crate::sqlite::Sqlite;
 use crate::store::Store;
 
-/// Examines the database, and returns it open for reading (and, when the doctor repairs, writing);
-/// `None` where it cannot be relied on. `sound` says that all files can be used.
+/// Examines the database, and returns it open for reading (and, with `fix`, writing); `None` if it cannot be
+/// relied on. `sound` says that all files can be used.
 pub fn check(doctor: &mut Doctor<'_>, sound: bool) -> Option<Sqlite> {
     match doctor.files.prepare_database() {
         Ok(()) => {}
-        // What cannot be used was a finding already.
+        // Unusable files are reported already.
         Err(_) if !sound => return None,
         Err(e) => {
-            doctor.tell(Finding::failed("database", e));
+            doctor.report(Finding::failed("database", e));
             return None;
         }
     }
     let opened = Sqlite::open_to_examine(&doctor.files.path_of(DB));
-    let mut store = opened.map_err(|e| doctor.tell(Finding::failed("database", e))).ok()?;
+    let mut store = opened.map_err(|e| doctor.report(Finding::failed("database", e))).ok()?;
     if !is_intact(doctor, &mut store) {
         return None;
     }
-    schema(doctor, &mut store).map_err(|e| doctor.tell(Finding::failed("schema", e))).ok()?;
+    schema(doctor, &mut store).map_err(|e| doctor.report(Finding::failed("schema", e))).ok()?;
     Some(store)
 }
 
-/// Lets SQLite check the whole file. Only indexes can be repaired: what they hold is in the tables, too.
+/// Runs SQLite's integrity check. Only indexes can be repaired, because their contents are also in the
+/// tables.
 fn is_intact(doctor: &mut Doctor<'_>, store: &mut Sqlite) -> bool {
     const CHECK: &str = "integrity";
     let errors = match store.integrity_errors() {
         Ok(errors) => errors,
         Err(e) => {
-            doctor.tell(Finding::failed(CHECK, e));
+            doctor.report(Finding::failed(CHECK, e));
             return false;
         }
     };
@@ -44,13 +45,13 @@ fn is_intact(doctor: &mut Doctor<'_>, store: &mut Sqlite) -> bool {
             n => format!(", and {} more errors", n - 1),
         };
         let problem = format!("the database is damaged: {}{more}", errors[0]);
-        doctor.tell(Finding::error(CHECK, problem).advise(
+        doctor.report(Finding::error(CHECK, problem).advise(
             "restore the thread from a backup, or salvage it with `sqlite3 events.db .recover`; doctor writes nothing to it",
         ));
         return false;
     };
     if doctor.fix {
-        // Where this fails, so does each repair, which then says why.
+        // If this fails, so does each repair, which then reports why.
         drop(store.allow_writing());
     }
     indexes.sort_unstable();
@@ -69,8 +70,8 @@ fn is_intact(doctor: &mut Doctor<'_>, store: &mut Sqlite) -> bool {
     true
 }
 
-/// The index an error is about, if it says only that its entries are not those of the table. Damage to
-/// pages is another matter.
+/// The index that an error is about, if the error only says that its entries do not match the table; `None`
+/// for damaged pages.
 fn index_in(error: &str) -> Option<&str> {
     let (what, name) = error.rsplit_once(" index ")?;
     let is_row =
@@ -81,7 +82,7 @@ fn index_in(error: &str) -> Option<&str> {
 
 fn schema(doctor: &mut Doctor<'_>, store: &mut Sqlite) -> Result<()> {
     const CHECK: &str = "schema";
-    // Before the schema is brought up to date, which sets back cursors without a word.
+    // Before the migration, which resets such cursors silently.
     let newest = store.newest()?;
     for (consumer, value) in store.stray_cursors()? {
         let problem =

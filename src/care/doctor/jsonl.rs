@@ -1,4 +1,4 @@
-//! The JSONL log against the table.
+//! Compares the JSONL log with the table.
 
 use std::time::{Duration, Instant};
 
@@ -18,9 +18,9 @@ const GRACE: Duration = Duration::from_secs(5);
 pub fn check(doctor: &mut Doctor<'_>, queue: &mut Queue, sound: bool) {
     let faults = match lasting_faults(queue) {
         Ok(faults) => faults,
-        // What cannot be used was a finding already.
+        // Unusable files are reported already.
         Err(_) if !sound => return,
-        Err(e) => return doctor.tell(Finding::failed(CHECK, e)),
+        Err(e) => return doctor.report(Finding::failed(CHECK, e)),
     };
     for fault in faults {
         let finding = Finding::error(CHECK, fault.to_string());
@@ -31,13 +31,13 @@ pub fn check(doctor: &mut Doctor<'_>, queue: &mut Queue, sound: bool) {
             });
         } else {
             let advice = "inspect that file, and edit or delete it by hand; sealed files are never rewritten";
-            doctor.tell(finding.advise(advice));
+            doctor.report(finding.advise(advice));
         }
     }
 }
 
-/// What is wrong with the log. A push that has stored an event may be about to write its line: only
-/// events that were there at the beginning count as not written, and only after a while.
+/// The faults of the log. A push that has stored an event may be about to write its line, so only events that
+/// existed at the start count as not written, and only after [`GRACE`].
 fn lasting_faults(queue: &mut Queue) -> Result<Vec<Fault>> {
     let end = Instant::now() + GRACE;
     let newest = queue.store.newest()?;

@@ -1,4 +1,4 @@
-//! The files and directories: are they there, and who may read and write them.
+//! Checks that files and directories exist, are of the right kind, and have safe permissions.
 
 use std::io;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::jsonl;
 const CHECK: &str = "layout";
 const PERMISSIONS: &str = "permissions";
 
-/// The directories of a thread below its root. Whatever is in them counts as the thread's own.
+/// The directories of a thread below its root. All files in them count as the thread's own.
 const DIRS: [&str; 3] = ["run", "logs", "logs/handlers"];
 
 /// Returns whether all files can be used.
@@ -35,7 +35,7 @@ pub fn check(doctor: &mut Doctor<'_>) -> bool {
     }
     for dir in DIRS {
         entry(doctor, Path::new(dir));
-        // One that cannot be listed was a finding.
+        // A directory that cannot be listed is reported already.
         for name in doctor.files.list(dir).unwrap_or_default() {
             let name = Path::new(dir).join(name);
             if !is_own_dir(&name) {
@@ -44,7 +44,7 @@ pub fn check(doctor: &mut Doctor<'_>) -> bool {
         }
     }
     surroundings(doctor);
-    // New files take the mode of the database, which may have been changed.
+    // New files get the mode of the database, which a repair may have changed.
     if let Ok(files) = Files::open(doctor.files.path()) {
         doctor.files = files;
     }
@@ -53,12 +53,12 @@ pub fn check(doctor: &mut Doctor<'_>) -> bool {
 
 /// Checks one file or directory of the thread; `""` is the root.
 fn entry(doctor: &mut Doctor<'_>, name: &Path) {
-    // One that is gone by now is no finding, and a directory that may not be entered is one itself.
+    // A file that is gone by now is not a problem; a directory without search permission is reported itself.
     let (Ok(found), Ok(db)) = (doctor.files.stat(name), doctor.files.stat(DB)) else { return };
     let Err(odd) = kind(name, &found) else { return permissions(doctor, name, &found, &db) };
     let path = doctor.files.path_of(name);
     let finding = Finding::error(CHECK, format!("{} cannot be used: {odd}", name.display()));
-    doctor.tell(finding.advise(format!("move {} away, then run `thread doctor --fix`", path.display())));
+    doctor.report(finding.advise(format!("move {} away, then run `thread doctor --fix`", path.display())));
 }
 
 fn is_own_dir(name: &Path) -> bool {
@@ -69,15 +69,15 @@ fn is_dir(found: &Stat) -> bool {
     FileType::from_raw_mode(found.st_mode) == FileType::Directory
 }
 
-/// Whether it is what it should be. What is not is opened by no command, because something of somebody
-/// else's may be behind it.
+/// Returns an error unless the file or directory is of the right kind. Commands never open one that is not,
+/// because it may lead to another user's file.
 fn kind(name: &Path, found: &Stat) -> io::Result<()> {
-    // In run/ and logs/, a directory of somebody's is in nobody's way, unless its name is the program's.
-    let is_ours = || {
-        let begins = name.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"_"));
-        begins || name.extension().is_some_and(|extension| extension == "lock" || extension == "log")
+    // In run/ and logs/, a foreign directory does no harm unless the program uses its name for a file.
+    let is_reserved = || {
+        let underscored = name.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"_"));
+        underscored || name.extension().is_some_and(|extension| extension == "lock" || extension == "log")
     };
-    let may_be_dir = is_own_dir(name) || (name.parent() != Some(Path::new("")) && !is_ours());
+    let may_be_dir = is_own_dir(name) || (name.parent() != Some(Path::new("")) && !is_reserved());
     match is_dir(found) {
         true if may_be_dir => Ok(()),
         false if is_own_dir(name) => Err(io::Error::other("it is not a directory")),
@@ -96,10 +96,10 @@ fn permissions(doctor: &mut Doctor<'_>, name: &Path, found: &Stat, db: &Stat) {
             "anybody on this machine may write to {shown}, and could thereby run commands as the thread's owner"
         );
         if is_shared && is_root {
-            // A directory like /tmp must stay open. Nobody else can replace the thread's files in it, but
-            // make an events.db-wal where there is none.
+            // A directory like /tmp must stay writable for everyone. Other users cannot replace the thread's
+            // files in it, but they can create a missing events.db-wal.
             let advice = "move the thread to a directory of its own";
-            return doctor.tell(Finding::error(PERMISSIONS, problem).advise(advice));
+            return doctor.report(Finding::error(PERMISSIONS, problem).advise(advice));
         }
         doctor.found(Finding::error(PERMISSIONS, problem), || {
             let closed = files.change(name, |found| (found.st_mode & 0o7775, None));
@@ -112,11 +112,11 @@ fn permissions(doctor: &mut Doctor<'_>, name: &Path, found: &Stat, db: &Stat) {
     }
     let finding =
         Finding::error(PERMISSIONS, format!("the owner of the thread cannot read and write {shown}"));
-    // A user who may write to a directory can move somebody else's file into it. A file that the owner
-    // could not read is not opened to the owner.
+    // A user who may write to a directory can move another user's file into it. So the owner is not given
+    // access to a file of another user that the owner cannot read already.
     if found.st_uid != db.st_uid && !owner_may(found, db, 0o400) {
         let advice = format!("if it belongs to the thread, `chown {} {}`", db.st_uid, path.display());
-        return doctor.tell(finding.advise(advice));
+        return doctor.report(finding.advise(advice));
     }
     doctor.found(finding, || {
         let opened = files.change(name, |found| {
@@ -129,8 +129,8 @@ fn permissions(doctor: &mut Doctor<'_>, name: &Path, found: &Stat, db: &Stat) {
     });
 }
 
-/// A user who may write to a directory above the thread can put another thread in its place. In one like
-/// /tmp, only the thread's owner can.
+/// Warns of directories above the thread that everyone may write to: any user could put another thread in its
+/// place. In a sticky directory like /tmp, only the owner could.
 fn surroundings(doctor: &mut Doctor<'_>) {
     let Ok(path) = doctor.files.path().canonicalize() else { return };
     for dir in path.ancestors().skip(1) {
@@ -140,19 +140,19 @@ fn surroundings(doctor: &mut Doctor<'_>) {
                 dir.display()
             );
             let advice = "move the thread to a directory that only its users may write to";
-            doctor.tell(Finding::warning(PERMISSIONS, problem).advise(advice));
+            doctor.report(Finding::warning(PERMISSIONS, problem).advise(advice));
         }
     }
 }
 
-/// The bits an owner needs: as many as he has on the database itself, which may be for reading only.
+/// The permission bits that the owner needs: write permission only if the owner has it on the database.
 fn needed(found: &Stat, db: &Stat) -> RawMode {
     let write = db.st_mode & 0o200;
     if is_dir(found) { 0o500 | write } else { 0o400 | write }
 }
 
-/// Whether the owner of the database has what an owner would have by these bits. The file may be
-/// another user's, who shares the thread by its group.
+/// Whether the owner of the database has the permissions `bits`, given as those of a file's owner. The file
+/// may belong to another user, who shares the thread through its group.
 fn owner_may(found: &Stat, db: &Stat, bits: RawMode) -> bool {
     let bits = match () {
         () if db.st_uid == 0 => return true,
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_owner_needs_what_he_has_on_the_database() {
+    fn an_owner_needs_the_permissions_of_the_database() {
         let stat = |kind: FileType, mode: RawMode, user: u32, group: u32| {
             let mut stat = rustix::fs::stat("/").unwrap();
             (stat.st_mode, stat.st_uid, stat.st_gid) = (kind.as_raw_mode() | mode, user, group);

@@ -1,4 +1,4 @@
-//! Programs that are to be run: those that handlers begin with, and the notifier.
+//! Checks that the programs of handlers, and the notifier, can be run.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -17,7 +17,7 @@ const CHECK: &str = "program";
 
 pub fn check(doctor: &mut Doctor<'_>, queue: &mut Queue) {
     if let Err(e) = notifier(doctor).and_then(|()| handlers(doctor, queue)) {
-        doctor.tell(Finding::failed(CHECK, e));
+        doctor.report(Finding::failed(CHECK, e));
     }
 }
 
@@ -27,18 +27,18 @@ fn notifier(doctor: &mut Doctor<'_>) -> Result<()> {
     {
         let problem = format!("the notifier {} cannot be run", program.display());
         let advice = "set THREAD_NOTIFIER to a program that can be run, to `embedded` or to `off`";
-        doctor.tell(Finding::error(CHECK, problem).advise(advice));
+        doctor.report(Finding::error(CHECK, problem).advise(advice));
     }
     Ok(())
 }
 
 fn handlers(doctor: &mut Doctor<'_>, queue: &mut Queue) -> Result<()> {
-    // They run as the owner, who may be able to run what others cannot.
+    // Handlers run as the owner, who may be able to run programs that this user cannot.
     if !queue.files.is_owner() {
         return Ok(());
     }
     for subscription in queue.store.subscriptions()? {
-        // If its directory is gone, that is the finding, and its program need not be missing.
+        // If the working directory is gone, that is reported already, and the program may be fine.
         if dispatch::check(&queue.files, &subscription).is_ok()
             && let Some(word) = program_of(&subscription)
             && let dir = subscription.cwd.as_deref().map(|cwd| queue.files.resolve(cwd))
@@ -50,13 +50,13 @@ fn handlers(doctor: &mut Doctor<'_>, queue: &mut Queue) -> Result<()> {
             );
             let advice =
                 "install it, or `thread unsubscribe` it, then `thread subscribe` it with another handler";
-            doctor.tell(Finding::error(CHECK, problem).advise(advice));
+            doctor.report(Finding::error(CHECK, problem).advise(advice));
         }
     }
     Ok(())
 }
 
-/// The first word of a handler, if it is a plain one and means the same wherever a dispatcher runs.
+/// The first word of a handler, if it needs no shell expansion and means the same in every directory.
 fn program_of(subscription: &Subscription) -> Option<&str> {
     let word = subscription.handler_cmd.split_whitespace().next()?;
     let is_plain = word.bytes().all(|b| b.is_ascii_alphanumeric() || b"_./-".contains(&b));
@@ -64,19 +64,19 @@ fn program_of(subscription: &Subscription) -> Option<&str> {
     (is_plain && has_place).then_some(word)
 }
 
-/// Whether a shell with that directory and environment finds something to run by that name: it alone
+/// Whether a shell, run in that directory and with a handler's environment, can run `word`. Only the shell
 /// knows its builtins.
 fn can_run(word: &OsStr, dir: Option<&Path>, options: Option<&Options>) -> Result<bool> {
-    // Some shells find a file by its path whether or not it may be executed.
-    const ASK: &str = r#"command -v -- "$1" && case $1 in */*) [ -f "$1" ] && [ -x "$1" ];; esac"#;
+    // `command -v` of some shells accepts a path to a file that is not executable.
+    const SCRIPT: &str = r#"command -v -- "$1" && case $1 in */*) [ -f "$1" ] && [ -x "$1" ];; esac"#;
     let mut command = Command::new("/bin/sh");
-    command.args(["-c", ASK, "sh"]).arg(word);
+    command.args(["-c", SCRIPT, "sh"]).arg(word);
     command.current_dir(dir.unwrap_or(Path::new(".")));
     if let Some(options) = options {
         command.env_clear().envs(handler_environment(options));
     }
-    let asked = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    let asked = asked.map_err(|source| Error::Spawn { what: "/bin/sh", source })?;
-    // One that was killed has not said no.
-    Ok(asked.success() || asked.code().is_none())
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let status = status.map_err(|source| Error::Spawn { what: "/bin/sh", source })?;
+    // A shell that was killed has not given an answer.
+    Ok(status.success() || status.code().is_none())
 }
