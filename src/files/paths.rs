@@ -59,7 +59,7 @@ pub fn surrounding(dir: &Path) -> Option<PathBuf> {
 pub(crate) fn sync_parents(parents: &[PathBuf], made: &Path) -> Result<()> {
     parents.iter().try_for_each(|parent| sync_dir(parent)).map_err(|source| {
         Error::Other(format!(
-            "{} was made, but the disk failed to sync its directory ({source}), so whether it lasts is unknown",
+            "{} was created, but its directory could not be synced ({source}), so it may not survive a power cut",
             made.display()
         ))
     })
