@@ -180,7 +180,7 @@ fn dead_letters(
     }
 }
 
-/// Marks dead letters for another delivery, and wakes the consumer. Returns how many there are.
+/// Marks dead letters for another delivery, and wakes the consumer. Returns their number.
 fn retry(queue: &mut Queue, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
     let count = queue.store().retry_dead_letters(consumer, event)?;
     record(queue, consumer, "retry", event, count)?;

@@ -20,7 +20,7 @@ pub struct EventArgs {
     #[arg(value_name = "TEXT", conflicts_with_all = ["content", "content_file"])]
     text: Option<String>,
     /// Who sends it, e.g. self, internal:dm:default:bot or external:telegram:tg-main:dm:alice:alice
-    /// [default: self in a handler, else internal:dm:default:<your user name>]
+    /// [default: self in a handler, else internal:dm:default: and your user name]
     #[arg(long, allow_hyphen_values = true)]
     pub source: Option<String>,
     /// message (between actors) or record (an actor's own trace) [default: message]
