@@ -1,4 +1,4 @@
-//! What any store must keep, one claim at a time. Each gets an empty store.
+//! The contract of any store, one test per claim. Each test gets an empty store.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -14,50 +14,50 @@ use thread::store::{
     ScanRange, Store, Stored,
 };
 
-/// Makes a test of each claim, on the store that an expression makes.
+/// Defines a test for each claim, on a store created by the given expression.
 macro_rules! conformance {
     ($fresh:expr) => {
         conformance! { $fresh;
             ids_rise_from_one_and_outlive_their_events
-            an_event_comes_back_as_it_went_in
-            events_of_one_append_bear_one_time
+            an_event_is_read_back_unchanged
+            events_of_one_append_have_the_same_time
             an_empty_append_stores_nothing
             a_long_append_keeps_the_order
             an_append_is_all_or_nothing
             a_repeated_key_returns_the_first_id_and_time
             a_different_event_under_a_key_is_refused_with_the_whole_append
             a_key_lasts_as_long_as_its_event
-            a_key_tells_its_event
-            reading_keeps_to_its_range_and_limit_and_ends_at_a_break
+            an_event_is_found_by_its_key
+            reading_respects_range_limit_and_break
             events_are_found_by_id_and_time_and_counted
             acknowledging_never_goes_back_but_seeking_does
             cursors_stop_at_the_newest_id_ever_given
-            going_back_is_counted
-            a_subscription_comes_back_as_it_went_in
-            a_name_is_subscribed_once
+            rewinds_are_counted
+            a_subscription_is_read_back_unchanged
+            a_name_can_be_subscribed_only_once
             replacing_keeps_cursor_dead_letters_pause_and_counts
-            replacing_by_the_same_changes_nothing
+            replacing_by_an_identical_subscription_changes_nothing
             unsubscribing_keeps_cursor_and_dead_letters_but_nothing_else
             subscriptions_are_listed_by_name
             a_scan_agrees_with_the_filter_event_by_event
             a_scan_of_parts_is_a_scan_of_the_whole
             a_scan_stops_after_enough_matches
-            a_scan_that_is_out_of_time_keeps_the_ground_it_gained
+            a_scan_past_its_deadline_keeps_its_progress
             a_watermark_is_kept_with_its_subscription
-            a_watermark_goes_on_where_it_joins_the_known_one
+            a_watermark_extends_the_one_it_adjoins
             a_watermark_of_an_earlier_subscription_is_ignored
             failures_of_a_filter_are_counted_once
-            a_run_update_applies_to_what_was_seen
+            a_run_update_applies_to_the_state_that_was_read
             a_run_update_is_refused_after_any_change
             a_run_update_moves_the_cursor_and_makes_a_dead_letter_in_one_step
-            dead_letters_are_made_tried_again_and_removed
+            dead_letters_are_made_retried_and_removed
             dead_letters_are_retried_and_discarded_by_event_or_all_together
             a_dead_letter_needs_its_event
             pruning_deletes_a_range_and_no_more
             pruning_can_be_limited_to_a_subtype
-            pruning_keeps_dead_letters_unless_they_go_too
+            pruning_keeps_dead_letters_unless_they_are_included
             a_dry_run_counts_and_changes_nothing
-            pruning_is_overtaken_by_whoever_wants_more
+            pruning_stops_if_a_consumer_wants_more
         }
     };
     ($fresh:expr; $($claim:ident)*) => {
@@ -69,7 +69,7 @@ macro_rules! conformance {
     };
 }
 
-// What claims are made with.
+// Helpers.
 
 pub fn message(content: &str) -> NewEvent<'_> {
     NewEvent::message("self", content).unwrap()
@@ -93,7 +93,7 @@ pub fn put(store: &mut dyn Store, event: &NewEvent<'_>) -> Result<Stored> {
     Ok(stored.unwrap())
 }
 
-/// Stores so many events, in an append each.
+/// Stores `count` events, one per append.
 pub fn fill(store: &mut dyn Store, count: usize) {
     for _ in 0..count {
         put(store, &message("x")).unwrap();
@@ -151,10 +151,10 @@ fn seek(store: &mut dyn Store, consumer: &str, id: i64) {
     store.move_cursor(&name(consumer), id, Move::Seek).unwrap();
 }
 
-/// A change of a store, and what it is.
+/// The description of a change of a store, and the change.
 type Change<'c> = (&'c str, &'c dyn Fn(&mut dyn Store));
 
-/// All that can be seen of a store.
+/// All observable content of a store.
 pub fn everything(store: &mut dyn Store) -> (i64, Vec<Event>, Vec<Subscription>, Vec<DeadLetter>) {
     (
         store.newest().unwrap(),
@@ -184,7 +184,7 @@ fn insert(event_id: i64) -> DeadLetterUpdate {
     DeadLetterUpdate::Insert { event_id, attempts: 5, exit: Exit::Code(1), error: "no".into(), at: noon() }
 }
 
-/// Makes a dead letter of an event, as the end of a run does.
+/// Makes an event a dead letter, as the end of a run does.
 fn make_dead(store: &mut dyn Store, consumer: &str, event_id: i64) {
     change_dead(store, consumer, insert(event_id));
 }
@@ -198,7 +198,7 @@ fn change_dead(store: &mut dyn Store, consumer: &str, change: DeadLetterUpdate) 
 pub const EVERYTHING: PruneRange<'static> =
     PruneRange { after: 0, upto: i64::MAX, subtype: None, dead_letters: true, seen: None, dry_run: false };
 
-/// Prunes step by step, to the end of the range; `None` if a consumer wants more.
+/// Prunes in steps to the end of the range; `None` if a consumer may have more pending.
 pub fn prune(store: &mut dyn Store, range: PruneRange<'_>) -> Option<Pruned> {
     let (mut pruned, mut after) = (Pruned::default(), range.after);
     loop {
@@ -229,7 +229,7 @@ pub fn ids_rise_from_one_and_outlive_their_events(store: &mut dyn Store) {
     assert_eq!(ids(store), [4]);
 }
 
-pub fn an_event_comes_back_as_it_went_in(store: &mut dyn Store) {
+pub fn an_event_is_read_back_unchanged(store: &mut dyn Store) {
     let long = "é".repeat(700_000);
     let sent = [
         NewEvent::new("external:irc:a:dm:b:c", "message", None, "hello").unwrap(),
@@ -247,7 +247,7 @@ pub fn an_event_comes_back_as_it_went_in(store: &mut dyn Store) {
     assert_eq!(stored[3].metadata.as_deref(), Some(r#"{"n":1.10,"deep":{"k":[1," "]}}"#));
 }
 
-pub fn events_of_one_append_bear_one_time(store: &mut dyn Store) {
+pub fn events_of_one_append_have_the_same_time(store: &mut dyn Store) {
     let before = time::now();
     let appended = append(store, &[message("a"), message("b")]).unwrap();
     assert!(before <= appended.created_at && appended.created_at <= time::now());
@@ -264,7 +264,7 @@ pub fn an_empty_append_stores_nothing(store: &mut dyn Store) {
 pub fn a_long_append_keeps_the_order(store: &mut dyn Store) {
     fill(store, 5);
     prune(store, EVERYTHING).unwrap();
-    // Every fortieth has a key, and is put twice, at once and later.
+    // Every fortieth event has a key and is put twice: in immediate succession, and again later.
     let keyed = |n: i64| NewEvent::message("self", n.to_string()).unwrap().with_key(format!("k{n}")).unwrap();
     let mut put_as: Vec<(NewEvent<'_>, i64)> = Vec::new();
     for n in 6..=505 {
@@ -294,7 +294,7 @@ pub fn a_long_append_keeps_the_order(store: &mut dyn Store) {
     let stored = events(store);
     assert_eq!(stored.len(), 500);
     assert!(stored.iter().all(|event| event.content == event.id.to_string()));
-    // Until one fails.
+    // An event that fails refuses the whole append.
     let refused = store.append(&mut |put| {
         let mut more = vec![message("x"); 50];
         more.push(with_key(&message("different"), "k80"));
@@ -314,7 +314,7 @@ pub fn an_append_is_all_or_nothing(store: &mut dyn Store) {
     });
     assert_eq!(refused.unwrap_err().to_string(), "enough");
     assert_eq!(everything(store), before);
-    // Its key is free, too.
+    // Its key was not used up either.
     let id = before.0 + 1;
     assert_eq!(put(store, &with_key(&message("c"), "k")).unwrap(), Stored::New(id));
     assert_eq!(ids(store), [1, id]);
@@ -330,7 +330,7 @@ pub fn a_repeated_key_returns_the_first_id_and_time(store: &mut dyn Store) {
     let again = append(store, &[event.clone(), event.clone()]).unwrap();
     assert_eq!((again.count, again.first_id, again.last_id), (0, None, None));
     assert_eq!(everything(store), before);
-    // Within one append as well, and beside what is new.
+    // Also within one append, and together with new events.
     let other = with_key(&message("b"), "l");
     let mixed = append(store, &[event, other.clone(), other, message("c")]).unwrap();
     assert_eq!((mixed.count, mixed.first_id, mixed.last_id), (2, Some(3), Some(4)));
@@ -347,7 +347,7 @@ pub fn a_different_event_under_a_key_is_refused_with_the_whole_append(store: &mu
         NewEvent { subtype: None, ..first.clone() },
         NewEvent { subtype: Some("".into()), ..first.clone() },
         NewEvent { content: "c ".into(), ..first.clone() },
-        // The same number, but not the same text.
+        // The same number, but a different text.
         plain.clone().with_metadata(r#"{"n":1.0}"#).unwrap(),
         plain,
     ];
@@ -367,7 +367,7 @@ pub fn a_key_lasts_as_long_as_its_event(store: &mut dyn Store) {
     assert!(matches!(put(store, &with_key(&message("b"), "l")).unwrap(), Stored::Repeated { id: 2, .. }));
 }
 
-pub fn a_key_tells_its_event(store: &mut dyn Store) {
+pub fn an_event_is_found_by_its_key(store: &mut dyn Store) {
     put(store, &message("a")).unwrap();
     put(store, &with_key(&message("b"), "k")).unwrap();
     assert_eq!((store.id_of_key("k").unwrap(), store.id_of_key("l").unwrap()), (Some(2), None));
@@ -375,7 +375,7 @@ pub fn a_key_tells_its_event(store: &mut dyn Store) {
     assert_eq!(store.id_of_key("k").unwrap(), None);
 }
 
-pub fn reading_keeps_to_its_range_and_limit_and_ends_at_a_break(store: &mut dyn Store) {
+pub fn reading_respects_range_limit_and_break(store: &mut dyn Store) {
     fill(store, 6);
     prune(store, PruneRange { after: 2, upto: 3, ..EVERYTHING }).unwrap();
     let mut read = |after, upto, limit, stop_after| {
@@ -402,7 +402,7 @@ pub fn events_are_found_by_id_and_time_and_counted(store: &mut dyn Store) {
     assert_eq!((store.first_after(0).unwrap(), store.count_after(0).unwrap()), (None, 0));
     assert_eq!(store.first_since("").unwrap(), None);
     fill(store, 2);
-    // Until the clock has moved on, a later event may have the same time.
+    // Wait for the clock to advance; otherwise the next event may have the same time.
     let second = events(store)[1].created_at.clone();
     while time::now() == second {
         std::hint::spin_loop();
@@ -465,7 +465,7 @@ pub fn cursors_stop_at_the_newest_id_ever_given(store: &mut dyn Store) {
     assert_eq!(store.subscribe(&far).unwrap(), Some(Moved::Clamped(4)));
 }
 
-pub fn going_back_is_counted(store: &mut dyn Store) {
+pub fn rewinds_are_counted(store: &mut dyn Store) {
     fill(store, 9);
     subscribe(store, "c");
     for (how, id, rewinds) in [
@@ -481,7 +481,7 @@ pub fn going_back_is_counted(store: &mut dyn Store) {
     }
 }
 
-pub fn a_subscription_comes_back_as_it_went_in(store: &mut dyn Store) {
+pub fn a_subscription_is_read_back_unchanged(store: &mut dyn Store) {
     use std::os::unix::ffi::OsStrExt;
     fill(store, 3);
     let options = Options {
@@ -519,7 +519,7 @@ pub fn a_subscription_comes_back_as_it_went_in(store: &mut dyn Store) {
     assert_eq!((stored.filter.as_deref(), stored.filter_text()), (Some(" \n"), None));
 }
 
-pub fn a_name_is_subscribed_once(store: &mut dyn Store) {
+pub fn a_name_can_be_subscribed_only_once(store: &mut dyn Store) {
     fill(store, 3);
     subscribe(store, "c");
     let before = everything(store);
@@ -574,13 +574,13 @@ pub fn replacing_keeps_cursor_dead_letters_pause_and_counts(store: &mut dyn Stor
     assert_eq!(anew, fresh);
     assert_eq!((anew.last_acked_id, anew.dead), (3, 1));
     assert_eq!(store.update_run(&last, &RunUpdate::state(RunState::default())).unwrap(), None);
-    // Without one of that name it subscribes.
+    // If the name is not subscribed, `replace` just subscribes.
     let new = NewSubscription { from: Some(5), replace: true, ..new_subscription("d") };
     assert_eq!(store.subscribe(&new).unwrap(), Some(Moved::To(5)));
     assert_eq!(get(store, "d").handler_cmd, "true");
 }
 
-pub fn replacing_by_the_same_changes_nothing(store: &mut dyn Store) {
+pub fn replacing_by_an_identical_subscription_changes_nothing(store: &mut dyn Store) {
     fill(store, 6);
     subscribe_with_filter(store, "c", " ");
     seek(store, "c", 5);
@@ -590,7 +590,7 @@ pub fn replacing_by_the_same_changes_nothing(store: &mut dyn Store) {
     let same = NewSubscription { replace: true, ..new_subscription("c") };
     assert_eq!(store.subscribe(&same).unwrap(), None);
     assert_eq!(everything(store), before);
-    // But for the cursor, where that is given.
+    // Except the cursor, if `from` is given.
     let back = NewSubscription { from: Some(1), ..same };
     assert_eq!(store.subscribe(&back).unwrap(), Some(Moved::To(1)));
     let now = get(store, "c");
@@ -630,7 +630,7 @@ pub fn unsubscribing_keeps_cursor_and_dead_letters_but_nothing_else(store: &mut 
     assert_eq!(anew, fresh);
     assert_eq!((anew.last_acked_id, anew.dead), (3, 1));
     store.unsubscribe(&name("c")).unwrap();
-    // A place to begin counts as going back where it is behind what was stored.
+    // A `from` before the stored cursor counts as a rewind.
     let back = NewSubscription { from: Some(1), ..new_subscription("c") };
     assert_eq!(store.subscribe(&back).unwrap(), Some(Moved::To(1)));
     assert_eq!((get(store, "c").last_acked_id, get(store, "c").rewinds), (1, 1));
@@ -680,7 +680,7 @@ pub const FILTERS: &[&str] = &[
     "created_at >= '2026' AND length(created_at) = 24",
 ];
 
-/// Events that filters have something to say about.
+/// Events on which filters differ or fail.
 pub fn fill_for_filters(store: &mut dyn Store) {
     let (large, middle, long) = ("x".repeat(1_100_000), "y".repeat(600_000), "self".repeat(100));
     let contents = [
@@ -717,7 +717,7 @@ pub fn fill_for_filters(store: &mut dyn Store) {
         };
         put(store, &event).unwrap();
         if n == 7 {
-            // A gap.
+            // Leaves a gap in the ids.
             let newest = store.newest().unwrap();
             prune(store, PruneRange { after: newest - 1, upto: newest, ..EVERYTHING }).unwrap();
         }
@@ -792,7 +792,7 @@ pub fn a_scan_stops_after_enough_matches(store: &mut dyn Store) {
     assert_eq!(none, Scan::default());
 }
 
-pub fn a_scan_that_is_out_of_time_keeps_the_ground_it_gained(store: &mut dyn Store) {
+pub fn a_scan_past_its_deadline_keeps_its_progress(store: &mut dyn Store) {
     fill_for_filters(store);
     fill(store, 40);
     let range = all_of(store);
@@ -817,19 +817,19 @@ pub fn a_watermark_is_kept_with_its_subscription(store: &mut dyn Store) {
     store.remember_scan(&seen, 10, &[]).unwrap();
     let mark = ScanWatermark { filter: "id > 15".into(), from: 0, upto: 10 };
     assert_eq!(get(store, "c"), Subscription { watermark: Some(mark.clone()), ..seen });
-    // Other changes leave it alone, and it says where a reader has to begin.
+    // Other changes keep it, and it determines where a reader starts.
     store.move_cursor(&name("c"), 5, Move::Acknowledge).unwrap();
     let seen = get(store, "c");
     let updated = store.update_run(&seen, &RunUpdate::state(running(1))).unwrap().unwrap();
     assert_eq!(updated.watermark.as_ref(), Some(&mark));
     assert_eq!([0, 5, 10, 12].map(|cursor| updated.scanned_upto(cursor)), [10, 10, 10, 12]);
-    // Without a filter there is nothing to remember.
+    // Without a filter there is no watermark.
     let blank = subscribe_with_filter(store, "d", " ");
     store.remember_scan(&blank, 10, &[]).unwrap();
     assert_eq!(get(store, "d"), blank);
 }
 
-pub fn a_watermark_goes_on_where_it_joins_the_known_one(store: &mut dyn Store) {
+pub fn a_watermark_extends_the_one_it_adjoins(store: &mut dyn Store) {
     fill(store, 20);
     let mark = |store: &mut dyn Store, cursor, upto| {
         seek(store, "c", cursor);
@@ -842,7 +842,7 @@ pub fn a_watermark_goes_on_where_it_joins_the_known_one(store: &mut dyn Store) {
     assert_eq!(mark(store, 4, 8), (4, 8));
     assert_eq!(mark(store, 8, 10), (4, 10));
     assert_eq!(mark(store, 6, 12), (4, 12));
-    // Between 12 and 15 nothing is known.
+    // Nothing is known between 12 and 15.
     assert_eq!(mark(store, 15, 17), (15, 17));
     assert_eq!(get(store, "c").scanned_upto(14), 14);
     assert_eq!(mark(store, 2, 3), (2, 3));
@@ -872,14 +872,14 @@ pub fn failures_of_a_filter_are_counted_once(store: &mut dyn Store) {
     };
     assert_eq!(recorded(5, &[2, 4]), (2, 2, 4));
     assert_eq!(recorded(6, &[]), (0, 2, 4));
-    // By somebody who had read the same subscription, too.
+    // Also if recorded by another reader of the same subscription.
     assert_eq!(recorded(7, &[2, 4, 7]), (1, 3, 7));
     assert_eq!(recorded(6, &[2, 4]), (0, 3, 7));
 }
 
 // Runs and dead letters.
 
-pub fn a_run_update_applies_to_what_was_seen(store: &mut dyn Store) {
+pub fn a_run_update_applies_to_the_state_that_was_read(store: &mut dyn Store) {
     fill(store, 3);
     let seen = subscribe_with_filter(store, "c", "id > 2");
     let state = RunState {
@@ -893,7 +893,7 @@ pub fn a_run_update_applies_to_what_was_seen(store: &mut dyn Store) {
     };
     for durable in [true, false] {
         let seen = get(store, "c");
-        // None of these is about its runs.
+        // None of these changes concerns the runs.
         store.remember_scan(&seen, 1, &[]).unwrap();
         fill(store, 1);
         let update = RunUpdate { durable, ..RunUpdate::state(state.clone()) };
@@ -932,7 +932,7 @@ pub fn a_run_update_is_refused_after_any_change(store: &mut dyn Store) {
             store.discard_dead_letters(&name("c"), None).unwrap();
         }),
         ("subscribed anew", &subscribe_anew),
-        // Nothing but its token differs.
+        // Only the token differs.
         ("and anew", &subscribe_anew),
         ("unsubscribed", &|store| drop(store.unsubscribe(&name("c")).unwrap())),
     ];
@@ -978,7 +978,7 @@ pub fn a_run_update_moves_the_cursor_and_makes_a_dead_letter_in_one_step(store: 
     assert_eq!((updated.dead, updated.dead_to_retry), (1, 0));
 }
 
-pub fn dead_letters_are_made_tried_again_and_removed(store: &mut dyn Store) {
+pub fn dead_letters_are_made_retried_and_removed(store: &mut dyn Store) {
     fill(store, 6);
     subscribe(store, "c");
     subscribe(store, "b");
@@ -1013,7 +1013,7 @@ pub fn dead_letters_are_made_tried_again_and_removed(store: &mut dyn Store) {
     };
     let waiting = DeadLetter { retry: true, ..dead("c", 5) };
     assert_eq!(store.dead_letters(Some(&name("c"))).unwrap(), [again.clone(), waiting]);
-    // Made once more, it begins anew.
+    // Made again, it starts with a new count of attempts.
     make_dead(store, "c", 5);
     assert_eq!(store.dead_letters(Some(&name("c"))).unwrap(), [again.clone(), dead("c", 5)]);
     change_dead(store, "c", DeadLetterUpdate::Remove { event_id: 5 });
@@ -1082,7 +1082,7 @@ pub fn pruning_can_be_limited_to_a_subtype(store: &mut dyn Store) {
     assert_eq!(ids(store), [2, 3]);
 }
 
-pub fn pruning_keeps_dead_letters_unless_they_go_too(store: &mut dyn Store) {
+pub fn pruning_keeps_dead_letters_unless_they_are_included(store: &mut dyn Store) {
     fill(store, 6);
     for (consumer, id) in [("b", 2), ("c", 2), ("c", 4)] {
         if store.subscription(&name(consumer)).unwrap().is_none() {
@@ -1115,7 +1115,7 @@ pub fn a_dry_run_counts_and_changes_nothing(store: &mut dyn Store) {
     assert_eq!(prune(store, range).unwrap(), counted);
 }
 
-pub fn pruning_is_overtaken_by_whoever_wants_more(store: &mut dyn Store) {
+pub fn pruning_stops_if_a_consumer_wants_more(store: &mut dyn Store) {
     fill(store, 9);
     subscribe(store, "c");
     seek(store, "c", 4);
@@ -1134,13 +1134,14 @@ pub fn pruning_is_overtaken_by_whoever_wants_more(store: &mut dyn Store) {
         let before = everything(store);
         assert_eq!(store.prune(&range).unwrap(), PruneStep::Overtaken, "one {what}");
         assert_eq!(everything(store), before);
-        // Whoever did is past the range again, or gone.
+        // Undo the change that made the consumer want more.
         if store.subscription(&name("d")).unwrap().is_some() {
             store.unsubscribe(&name("d")).unwrap();
         }
         seek(store, "c", 4);
     }
-    // One that is past the range wants nothing in it, and one that is further on wants no more.
+    // A new consumer past the range has nothing pending in it, and one that moved forward has no more than
+    // before.
     seek(store, "c", 5);
     store.subscribe(&NewSubscription { from: Some(9), ..new_subscription("e") }).unwrap();
     assert!(prune(store, PruneRange { upto: 3, ..range }).is_some());
@@ -1148,7 +1149,7 @@ pub fn pruning_is_overtaken_by_whoever_wants_more(store: &mut dyn Store) {
     subscribe(store, "c");
     assert!(prune(store, range).is_some());
     assert_eq!(ids(store), [6, 7, 8, 9]);
-    // Where nobody asks, nobody is asked.
+    // Without `seen`, subscriptions are not checked.
     seek(store, "c", 0);
     assert!(prune(store, PruneRange { seen: None, ..range }).is_some());
 }

@@ -1,4 +1,4 @@
-//! The claims of `thread::store::Store`, tried on every store there is.
+//! Tests the contract of `thread::store::Store` on every implementation.
 
 #[macro_use]
 mod conformance;
@@ -14,7 +14,7 @@ use thread::store::Store;
 
 use memory::MemoryStore;
 
-/// An empty store, and the directory that it is in.
+/// An empty store, and its directory if it has one.
 pub struct Fresh {
     pub store: Box<dyn Store>,
     pub dir: Option<TempDir>,

@@ -1,6 +1,6 @@
-//! A store in memory: what [`Store`] promises, and nothing that lasts.
+//! An in-memory implementation of [`Store`], without durability.
 //!
-//! It has one user at a time and one form of each fact, so it says in a few lines what the SQLite store
+//! It has a single user and stores each fact once, so it is a short specification of what the SQLite store
 //! must do; the conformance tests compare the two. Filters are evaluated row by row.
 
 use std::collections::BTreeMap;
@@ -22,15 +22,15 @@ use thread::{Error, Event, NewEvent, Result};
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     events: BTreeMap<i64, Event>,
-    /// The events that idempotency keys belong to.
+    /// Event id by idempotency key.
     keys: BTreeMap<String, i64>,
     newest: i64,
     /// Without cursors and dead letters, which outlive them.
     subscriptions: BTreeMap<ConsumerId, Subscription>,
-    /// Where each cursor stands, and since when.
+    /// Position of each cursor, and when it last changed.
     cursors: BTreeMap<ConsumerId, (i64, String)>,
     dead_letters: BTreeMap<(ConsumerId, i64), DeadLetter>,
-    /// How many subscriptions there have been.
+    /// Number of subscriptions ever made; the source of tokens.
     tokens: u64,
 }
 
@@ -52,7 +52,7 @@ impl MemoryStore {
         Ok(Stored::New(self.newest))
     }
 
-    /// A key lasts as long as its event.
+    /// Drops the keys of deleted events.
     fn drop_keys(&mut self) {
         self.keys.retain(|_, id| self.events.contains_key(id));
     }
@@ -285,7 +285,7 @@ impl Store for MemoryStore {
         let cursor = seen.last_acked_id;
         let current = self.subscriptions.get_mut(&seen.consumer).filter(|now| now.token == seen.token);
         let (Some(current), Some(text)) = (current, seen.filter_text()) else { return Ok(failures.len()) };
-        // What was known already continues, if nothing lies between.
+        // Extends the known watermark if there is no gap.
         let known = seen
             .watermark
             .as_ref()
@@ -357,7 +357,7 @@ impl Store for MemoryStore {
         Ok(PruneStep::Upto(upto.max(after), pruned))
     }
 
-    /// Always the same: there is no other connection.
+    /// Constant, because there is no other connection.
     fn changes(&mut self) -> Result<i64> {
         Ok(0)
     }

@@ -1,6 +1,6 @@
 //! Any sequence of operations has the same results on every store.
 //!
-//! What stores choose for themselves, times and tokens, is replaced by what they have in common.
+//! Values that stores choose themselves, times and tokens, are normalised before comparing.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -20,7 +20,7 @@ use thread::store::{DeadLetterUpdate, FilterFailure, Move, PruneRange, RunUpdate
 use crate::Fresh;
 use crate::conformance::{FILTERS, events, filter, name, new_subscription, noon, prune};
 
-/// An event of few parts, so that keys meet and filters have something to tell apart.
+/// An event made of a few fixed values, so that keys collide and filters match some of the events.
 #[derive(Debug, Clone)]
 struct Parts {
     source: &'static str,
@@ -33,7 +33,7 @@ struct Parts {
 
 #[derive(Debug, Clone)]
 enum Op {
-    /// The feed fails after so many events, if there are as many.
+    /// The feed fails after this many events, if there are that many.
     Append(Vec<Parts>, usize),
     Read {
         after: i64,
@@ -47,7 +47,7 @@ enum Op {
         upto: i64,
         most: usize,
     },
-    /// Looks for what is pending, and remembers what it learned.
+    /// Looks for pending events, and stores the watermark.
     Look(&'static str),
     Subscribe {
         consumer: &'static str,
@@ -58,7 +58,7 @@ enum Op {
     },
     Unsubscribe(&'static str),
     Move(&'static str, i64, Move),
-    /// On a subscription as it is, or as it was some reads ago.
+    /// Based on a subscription as it is now, or as it was `ago` steps before.
     UpdateRun {
         consumer: &'static str,
         ago: usize,
@@ -72,7 +72,7 @@ enum Op {
     },
     Retry(&'static str, Option<i64>),
     Discard(&'static str, Option<i64>),
-    /// `seen`: the subscriptions as they were so many reads ago.
+    /// `seen`: use the subscriptions as they were this many steps before.
     Prune {
         after: i64,
         upto: i64,
@@ -81,7 +81,7 @@ enum Op {
         seen: Option<usize>,
         dry_run: bool,
     },
-    /// A new connection, where there are any.
+    /// Opens a new connection, if the store has connections.
     Reopen,
 }
 
@@ -109,7 +109,7 @@ fn consumer() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["a", "b"])
 }
 
-/// Ids that are there, or were, or will be.
+/// Ids of existing, deleted or future events.
 fn id() -> impl Strategy<Value = i64> {
     prop_oneof![10 => 0..16_i64, 1 => Just(i64::MAX)]
 }
@@ -192,7 +192,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What gives most operations something to work on.
+/// Initial operations, so that most of the later ones have an effect.
 fn beginning() -> Vec<Op> {
     let parts = |content| Parts {
         source: "self",
@@ -227,12 +227,12 @@ fn beginning() -> Vec<Op> {
     ]
 }
 
-/// A store, and what a caller remembers of it.
+/// A store, and what a caller has read from it.
 struct World {
     fresh: Fresh,
-    /// The subscriptions at each step, newest last.
+    /// The subscriptions after each step, newest last.
     history: Vec<Vec<Subscription>>,
-    /// The tokens in the order of their appearance.
+    /// Number of each token, in order of appearance.
     tokens: HashMap<String, usize>,
 }
 
@@ -249,14 +249,14 @@ impl World {
         self.ago(ago).iter().find(|subscription| subscription.consumer.as_str() == consumer).cloned()
     }
 
-    /// A subscription without what a store chooses.
+    /// Normalises the values that a store chooses.
     fn plain(&mut self, subscription: Subscription) -> Subscription {
         let next = self.tokens.len();
         let token = self.tokens.entry(subscription.token.clone()).or_insert(next).to_string();
         Subscription { token, updated_at: subscription.updated_at.map(|_| "then".to_owned()), ..subscription }
     }
 
-    /// Does it, and tells what a caller learns: the result, and all that can be seen afterwards.
+    /// Performs an operation. Returns its result and all observable content of the store.
     fn run(&mut self, op: &Op) -> String {
         let result = match self.apply(op) {
             Ok(result) => result,
@@ -300,7 +300,7 @@ impl World {
                 let upto = upto.min(store.newest()?);
                 let scan =
                     store.scan(&filter(FILTERS[text]), ScanRange { after, upto, most, until: None })?;
-                // Up to where is left open when there was nothing to ask.
+                // `upto` is unspecified if there was nothing to evaluate.
                 format!("{:?} {:?} {}", scan.ids, scan.failures, scan.upto.max(after))
             }
             Op::Look(consumer) => match store.subscription(&name(consumer))? {
@@ -406,7 +406,7 @@ proptest! {
     })]
 
     #[test]
-    fn stores_cannot_be_told_apart(ops in prop::collection::vec(op(), 1..60)) {
+    fn all_stores_behave_the_same(ops in prop::collection::vec(op(), 1..60)) {
         let mut worlds = [World::new(crate::in_memory()), World::new(crate::on_disk())];
         for (step, op) in beginning().iter().chain(&ops).enumerate() {
             let [memory, sqlite] = &mut worlds;

@@ -1,4 +1,4 @@
-//! What the SQLite store promises beyond the common claims: several connections, and what lasts.
+//! Guarantees of the SQLite store beyond the common contract: several connections, and durability.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::conformance::{
     append, everything, fill, fill_for_filters, message, name, new_subscription, noon, put, with_key,
 };
 
-/// A new thread's database.
+/// Creates a thread and returns its database.
 fn database() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     Queue::init(dir.path()).unwrap();
@@ -51,7 +51,7 @@ fn connections_see_each_others_commits_at_once_and_in_order() {
 }
 
 #[test]
-fn whoever_sees_an_id_sees_every_smaller_one() {
+fn a_reader_that_sees_an_id_sees_every_smaller_one() {
     const WRITERS: usize = 4;
     const EACH: usize = 25;
     let (_dir, path) = database();
@@ -70,7 +70,7 @@ fn whoever_sees_an_id_sees_every_smaller_one() {
         let reader = scope.spawn(|| {
             let mut store = open(&path);
             let mut seen = 0;
-            // Once more after the last commit.
+            // Reads once more after the last commit.
             for last in
                 std::iter::successors(Some(false), |last| (!last).then(|| done.load(Ordering::SeqCst)))
             {
@@ -88,7 +88,7 @@ fn whoever_sees_an_id_sees_every_smaller_one() {
 }
 
 #[test]
-fn changes_tells_that_another_connection_committed() {
+fn changes_reports_commits_of_other_connections() {
     let (_dir, path) = database();
     let (mut one, mut other) = (open(&path), open(&path));
     one.subscribe(&new_subscription("c")).unwrap();
@@ -108,7 +108,7 @@ fn changes_tells_that_another_connection_committed() {
 }
 
 #[test]
-fn of_two_run_updates_from_the_same_sight_one_applies() {
+fn of_run_updates_from_the_same_state_only_one_applies() {
     let (_dir, path) = database();
     open(&path).subscribe(&new_subscription("c")).unwrap();
     let update =
@@ -127,7 +127,7 @@ fn of_two_run_updates_from_the_same_sight_one_applies() {
 }
 
 #[test]
-fn an_append_is_seen_when_it_is_whole_and_other_writers_wait_for_it() {
+fn an_append_is_visible_only_when_complete_and_blocks_other_writers() {
     let (_dir, path) = database();
     let (mut writer, mut reader) = (open(&path), open(&path));
     std::thread::scope(|scope| {
@@ -146,7 +146,7 @@ fn an_append_is_seen_when_it_is_whole_and_other_writers_wait_for_it() {
                 put(&[message("b")]).map(drop)
             })
             .unwrap();
-        // The other writer's event may have followed.
+        // The other writer's event may be there already.
         assert_eq!(ids(&mut reader)[..2], [1, 2]);
     });
     assert_eq!(ids(&mut reader), [1, 2, 3]);
