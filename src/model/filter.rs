@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_would_escape_its_brackets_is_refused() {
+    fn text_that_would_escape_its_parentheses_is_refused() {
         for text in [
             "1) OR (1",
             "1) --",
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn reaching_beyond_the_event_is_refused_by_name() {
+    fn accessing_more_than_the_event_is_refused_by_name() {
         assert!(refusal("(SELECT 1)").contains("subquery"));
         assert!(refusal("EXISTS (SELECT 1 FROM events)").contains("subquery"));
         assert!(
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_may_use_the_clock() {
+    fn a_single_read_may_use_the_clock() {
         let text = "created_at > strftime('%Y', 'now')";
         assert!(matches!(Filter::new(text, Scope::Reading), Ok(Some(_))));
     }
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_like_and_glob_compare_is_limited_on_each_event_and_not_more_on_the_next() {
+    fn the_work_of_like_and_glob_is_limited_per_event() {
         let matches = |count: usize, event: &Event| {
             let text = vec!["content LIKE source OR content GLOB subtype"; count].join(" OR ");
             Filter::new(&text, Scope::Subscription).unwrap().unwrap().matches(&event.row())

@@ -1,4 +1,4 @@
-//! Events on their way in and out as JSON, and batches that are stored whole or not at all.
+//! Events read and written as JSON, and the atomicity of batches.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
@@ -10,14 +10,14 @@ use thread::model::event::{Defaults, NewEvent};
 
 use crate::world::{Parts, Place, cases};
 
-/// Runs the program in that thread.
+/// Runs the program in the given thread.
 fn thread(place: &Place, args: &[&str], stdin: Stdio) -> std::process::Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_thread"));
     command.env_clear().env("THREAD_DIR", place.queue.path()).env("THREAD_NOTIFIER", "off").args(args);
     command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// `push --batch`, from a pipe or from a file: these take different ways.
+/// Runs `push --batch`, with stdin from a pipe or a file, which take different code paths.
 fn push_batch(place: &Place, input: &[u8], piped: bool) -> Output {
     let args = ["push", "--batch", "--json"];
     if piped {
@@ -42,7 +42,7 @@ fn stored(place: &mut Place) -> Vec<(String, String, Option<String>, String)> {
     events.into_iter().map(|e| (e.source, e.kind, e.subtype, e.content)).collect()
 }
 
-/// Any text at all, now and then long, and rich in what JSON must escape.
+/// Any text, sometimes long, with many characters that JSON must escape.
 fn text() -> impl Strategy<Value = String> {
     let hostile = "[\\x00-\\x1f\"\\\\/\\x7f\u{2028}\u{2029}\u{feff}é☃\u{10ffff}a]{0,20}";
     prop_oneof![hostile.prop_map(String::from), any::<String>(), "[a-z]{2000}"]
@@ -73,7 +73,7 @@ fn line_of(parts: &Parts) -> String {
     line.to_string()
 }
 
-/// A line that is no event.
+/// A line that is not an event.
 fn bad_line() -> impl Strategy<Value = String> {
     prop_oneof![
         Just("nonsense".to_owned()),
@@ -92,7 +92,7 @@ fn bad_line() -> impl Strategy<Value = String> {
     ]
 }
 
-/// A line of a batch: its text, and the event it is, if it is one.
+/// A line of a batch: its text, and its event if it is valid.
 fn a_line() -> impl Strategy<Value = (String, Option<Parts>)> {
     prop_oneof![
         12 => any_parts().prop_map(|parts| (line_of(&parts), Some(parts))),
@@ -166,7 +166,7 @@ proptest! {
     #![proptest_config(cases(3000))]
 
     #[test]
-    fn no_bytes_make_the_reading_of_an_event_panic(
+    fn parsing_an_event_never_panics(
         bytes in prop_oneof![
             prop::collection::vec(any::<u8>(), 0..60),
             "[{}\\[\\]\":,a-z\\\\u0-9 .-]{0,60}".prop_map(String::into_bytes),
@@ -184,7 +184,7 @@ proptest! {
     ) {
         if let Ok(event) = NewEvent::from_json(&bytes, &Defaults::default()) {
             prop_assert!(!event.source.is_empty() && !event.source.contains(char::is_control));
-            // Numbers that a `Value` cannot hold are fine in a key that nobody reads.
+            // An event may have numbers that a `Value` cannot hold, in keys that are ignored.
             if let Ok(value) = serde_json::from_slice::<Value>(&bytes) {
                 prop_assert_eq!(&value["source"], event.source.as_ref());
                 prop_assert_eq!(&value["type"], event.kind.as_str());

@@ -1,4 +1,4 @@
-//! Filters that people write, one after another, against plain SQLite beside them.
+//! A catalogue of common filters, compared with plain SQLite.
 
 use thread::model::filter::{Filter, Scope};
 
@@ -71,7 +71,7 @@ const USEFUL: &[&str] = &[
     "id\n=\r\n3\t",
 ];
 
-/// For a single reading: these may ask the clock or the time zone.
+/// Only for a single read: these may use the clock or the time zone.
 const WITH_TIME: &[&str] = &[
     "date(created_at) = '2026-03-18'",
     "date(created_at) BETWEEN '2026-03-18' AND '2026-03-19'",
@@ -89,7 +89,7 @@ const WITH_TIME: &[&str] = &[
 ];
 
 #[test]
-fn what_people_write_means_what_sqlite_means() {
+fn common_filters_mean_what_they_mean_in_sqlite() {
     let mut place = Place::new();
     let mut all = Vec::new();
     for (n, content) in CONTENTS.iter().enumerate() {

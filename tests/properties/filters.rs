@@ -1,4 +1,4 @@
-//! Under any filter, what is read is exactly what plain SQLite says of each event alone.
+//! Reading with any filter returns exactly the events that plain SQLite matches one by one.
 
 use std::ops::ControlFlow;
 
@@ -32,7 +32,7 @@ fn literal() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Something with a value.
+/// An expression with a value.
 fn value() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => column(),
@@ -69,13 +69,14 @@ fn condition() -> impl Strategy<Value = String> {
         1 => (0..9i64)
             .prop_map(|n| format!("CASE WHEN json_valid(content) THEN json_extract(content, '$.n') = {n} ELSE 0 END")),
         2 => (0..9i64).prop_map(|n| format!("json_extract(content, '$.n') = {n}")),
-        // Fails on one event alone: its number makes the sum the one integer without a positive.
+        // Fails on exactly one event: for its id the sum is the smallest integer, whose absolute value
+        // overflows.
         1 => (1..40i64).prop_map(|n| format!("abs(-9223372036854775807 + {} - id) > 0", n - 1)),
         1 => pick(&["1", "0", "NULL", "'1 apple'", "content", "id"]),
     ]
 }
 
-/// A filter that is not too complex.
+/// A random filter that is not too complex.
 pub fn filter() -> impl Strategy<Value = Filter> {
     any_filter().prop_filter_map("too complex", |text| match Filter::new(&text, Scope::Subscription) {
         Err(refusal) if refusal.to_string().contains("too complex") => None,
@@ -99,7 +100,7 @@ fn any_filter() -> impl Strategy<Value = String> {
     (tree, pick(&["", " -- only these", "\n", " /* these */ "])).prop_map(|(tree, end)| tree + &end)
 }
 
-/// Scraps of SQL in any order, for what is no filter.
+/// Pieces of SQL in any order, most of which are not filters.
 fn scraps() -> impl Strategy<Value = String> {
     let scrap = pick(&[
         "id",
@@ -175,7 +176,7 @@ proptest! {
     #![proptest_config(cases(100))]
 
     #[test]
-    fn what_is_read_is_what_sqlite_says_of_each_event(
+    fn a_read_returns_what_sqlite_matches_event_by_event(
         events in prop::collection::vec(parts(), 1..40),
         filters in prop::collection::vec(filter(), 8),
         after in -1..45i64,
@@ -191,7 +192,7 @@ proptest! {
             expected.retain(|&id| id > after);
             prop_assert_eq!(&place.read(after, filter.as_ref()), &expected, "{:?}", text);
             expected.truncate(limit.unwrap_or(u64::MAX) as usize);
-            // In pages as short as anybody may want them.
+            // Also in short pages.
             let mut selection = Selection { limit, filter: filter.clone(), ..After(after).into() };
             let mut paged = Vec::new();
             loop {
@@ -214,20 +215,19 @@ proptest! {
     #![proptest_config(cases(3000))]
 
     #[test]
-    fn no_text_makes_the_check_panic_and_what_passes_reaches_no_further_than_the_event(
+    fn the_check_never_panics_and_accepted_text_accesses_only_the_event(
         text in prop_oneof![3 => scraps(), 1 => ".{0,40}", 1 => "[()'\"a-z ;=-]{0,30}"]
     ) {
         let Ok(Some(_)) = Filter::new(&text, Scope::Reading) else { return Ok(()) };
         let conn = two_events();
-        // Behind a condition that is false it can bring nothing back, and in front of nothing else
-        // it is one column: it did not leave its brackets.
+        // After a false condition it must not return rows: it did not leave its parentheses.
         let behind = format!("SELECT id FROM events WHERE id = 1 AND 0 AND (\n{text}\n)");
         let statement = conn.prepare(&behind).unwrap();
         prop_assert!(statement.readonly());
         prop_assert_eq!(statement.parameter_count(), 0);
         drop(statement);
         prop_assert_eq!(ids(&conn, &behind), [0i64; 0], "{}", text);
-        // What it says of an event depends on that event alone: everything else may go.
+        // Its result must depend only on the event: the rest of the database can be deleted.
         let answer = format!("SELECT id FROM events WHERE id = 1 AND (\n{text}\n)");
         let before = ids(&conn, &answer);
         conn.execute_batch(
@@ -257,7 +257,7 @@ fn two_events() -> Connection {
 }
 
 #[test]
-fn an_event_that_a_filter_fails_on_hides_no_other_among_thousands() {
+fn an_event_on_which_a_filter_fails_hides_no_other() {
     let mut place = Place::new();
     let content = |n| if n % 3000 == 5 { "broken".into() } else { format!("{{\"n\":{}}}", n % 7) };
     let events: Vec<_> = (1..=9500).map(|n| Parts::record(content(n))).collect();

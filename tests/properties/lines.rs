@@ -1,4 +1,4 @@
-//! Lines of a batch that are no events, and sources that do not fit their form: what is said of each.
+//! Messages for invalid lines of a batch, and for sources that do not match their form.
 
 use thread::NewEvent;
 use thread::model::event::{Defaults, source_warning};

@@ -1,4 +1,4 @@
-//! Whoever looks, in any order and grouping, is told what the filter says of each event alone.
+//! Looks, reads and scans in any order and grouping agree with evaluating the filter on each event alone.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -26,19 +26,19 @@ const FILTERS: usize = 3;
 #[derive(Debug, Clone)]
 enum Step {
     Push(Vec<Parts>),
-    /// That many common events, for watermarks to pass over.
+    /// This many non-matching events, over which watermarks advance.
     Fill(usize),
     Seek(usize, Index),
     Acknowledge(usize, Index),
-    /// Anew, with another filter.
+    /// Subscribes again, with another filter.
     Subscribe(usize, usize),
-    /// As a dispatch looks (time may be up at once), or somebody who remembers nothing.
+    /// Looks as a dispatch does (`late`: with an expired deadline), optionally without storing the watermark.
     Look {
         consumer: usize,
         late: bool,
         remember: bool,
     },
-    /// Reads on from what is remembered of a consumer.
+    /// Reads from a consumer's watermark on.
     Pop(usize, Option<u64>),
     Peek {
         filter: usize,
@@ -47,7 +47,7 @@ enum Step {
         page: usize,
     },
     Tail(usize, u64),
-    /// Reads on from where it last came to.
+    /// Continues reading from its last position.
     Follow(usize),
     Scan {
         filter: usize,
@@ -81,8 +81,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Also two that come to their limit on the largest events, one of them only where something is left over
-/// from the event before. They take no time.
+/// Includes two filters near the comparison limit on the largest events; one would exceed it only if work of
+/// the previous event were counted too. They are fast nevertheless.
 fn any_filter() -> impl Strategy<Value = Filter> {
     let near_the_limit = |count: usize| {
         let text = vec![format!("content LIKE 'q{}'", "_".repeat(255)); count].join(" OR ");
@@ -91,10 +91,10 @@ fn any_filter() -> impl Strategy<Value = Filter> {
     prop_oneof![6 => filter(), 1 => near_the_limit(3), 1 => near_the_limit(4)]
 }
 
-/// What a filter says of an event.
+/// Result of a filter on an event.
 type Answer = Result<bool, String>;
 
-/// What each filter says of each event, asked alone: newest first, by a thread that has asked nothing else.
+/// Evaluates each filter on each event alone: newest first, on an OS thread that has evaluated nothing else.
 fn ask(filters: &[Filter], events: Vec<Event>) -> Vec<BTreeMap<i64, Answer>> {
     let filters = filters.to_vec();
     let asking = std::thread::spawn(move || {
@@ -105,7 +105,7 @@ fn ask(filters: &[Filter], events: Vec<Event>) -> Vec<BTreeMap<i64, Answer>> {
     asking.join().unwrap()
 }
 
-/// A store, and what is to be found in it.
+/// The expected results for a store.
 #[derive(Default)]
 struct Truth {
     answers: Vec<BTreeMap<i64, Answer>>,
@@ -140,7 +140,7 @@ impl Truth {
         self.answers[filter].range(after + 1..upto.max(after) + 1).filter_map(failure).collect()
     }
 
-    /// Whether a look tells the truth about what is pending after `cursor`.
+    /// Whether a look is right about what is pending after `cursor`.
     fn holds(&self, filter: usize, cursor: i64, look: &Look, late: bool) -> bool {
         let first = self.matching(filter, cursor, self.newest).first().copied();
         let failures = self.failures(filter, cursor, self.newest);
@@ -165,7 +165,7 @@ fn subscription(consumer: usize, filter: &Filter) -> NewSubscription {
     }
 }
 
-/// Reads all of a selection, so many events at a time.
+/// Reads all of a selection, `page` events at a time.
 fn read(place: &mut Place, selection: &mut Selection, page: usize) -> Vec<i64> {
     let mut ids = Vec::new();
     loop {
@@ -183,7 +183,7 @@ fn read(place: &mut Place, selection: &mut Selection, page: usize) -> Vec<i64> {
 fn run(filters: &[Filter], steps: Vec<Step>) -> Result<(), TestCaseError> {
     let (mut place, mut memory) = (Place::new(), MemoryStore::default());
     let mut truths = [Truth::default(), Truth::default()];
-    // The filter of each consumer, and where those who follow have come to.
+    // The filter of each consumer, and the position of each follower.
     let mut filter_of = [0, 1];
     let mut followers = filters
         .iter()
@@ -276,7 +276,7 @@ fn run(filters: &[Filter], steps: Vec<Step>) -> Result<(), TestCaseError> {
                     );
                     prop_assert_eq!(scan.failures, truth.failures(*filter, after, scan.upto));
                 }
-                // What a store alone cannot do.
+                // Not operations of a bare store.
                 Step::Peek { .. } | Step::Tail(..) | Step::Follow(_) if in_memory => {}
                 Step::Peek { filter, after, limit, page } => {
                     let after = place_of(after);
@@ -307,7 +307,7 @@ proptest! {
     #![proptest_config(cases(60))]
 
     #[test]
-    fn any_order_and_grouping_of_looks_gives_the_answers_of_asking_one_by_one(
+    fn looks_in_any_order_and_grouping_agree_with_evaluating_each_event(
         filters in prop::collection::vec(any_filter(), FILTERS),
         steps in prop::collection::vec(step(), 1..80),
     ) {

@@ -1,7 +1,7 @@
-//! Properties: what holds for every input, checked with random ones against a simple model.
+//! Property tests: random inputs, compared with a simple model.
 //!
-//! The random numbers are the same in every run, so what fails once fails again, and proptest prints
-//! the smallest case it found. `THREAD_FAULTS=long` asks for ten times as many.
+//! The random seed is fixed, so failures are reproducible, and proptest prints the smallest failing case it
+//! found. `THREAD_FAULTS=long` runs ten times as many cases.
 
 mod batches;
 mod catalogue;

@@ -1,4 +1,4 @@
-//! What is remembered of a filter saves work and never hides a match.
+//! Watermarks of filters save work and never hide a match.
 
 use std::time::Instant;
 
@@ -10,7 +10,8 @@ use thread::store::Move;
 
 use crate::world::{Parts, Place, cases, matching};
 
-/// Rare matches, so that watermarks have far to go; one fails on some events, one is no filter.
+/// Filters with rare matches, so that watermarks advance far; one fails on some events, and two are no
+/// filter.
 const FILTERS: &[Option<&str>] = &[
     Some("content = 'rare'"),
     Some("content LIKE 'RARE' AND type = 'message'"),
@@ -23,7 +24,7 @@ const FILTERS: &[Option<&str>] = &[
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// That many common events, and perhaps a rare one in their midst.
+    /// This many common events, and perhaps a rare one in the middle.
     Push(usize, Option<&'static str>),
     Cursor(prop::sample::Index),
     Rewind,
@@ -32,7 +33,7 @@ enum Step {
     ChangeFilter(usize),
     Subscribe(usize),
     Look,
-    /// A look whose time is up at once.
+    /// A look with an expired deadline.
     ShortLook,
 }
 
@@ -105,7 +106,7 @@ proptest! {
                 prop_assert!(look.cut_short || look.first == expected.first().copied());
                 subscription = place.subscription(&consumer);
             }
-            // As a dispatch looks, and then, with what that has remembered, as a pop reads.
+            // Looks as a dispatch does, and then reads as a pop does, from the stored watermark on.
             let look = place.look(&subscription);
             prop_assert_eq!(look.first, expected.first().copied(), "{:?}", filter);
             prop_assert_eq!((look.newest, look.cut_short), (newest, false));
@@ -119,7 +120,7 @@ proptest! {
 }
 
 #[test]
-fn a_look_that_finds_nothing_is_remembered_and_failures_are_told_once() {
+fn a_look_without_a_match_is_recorded_and_failures_are_reported_once() {
     let mut place = Place::new();
     place.subscribe(&bot(), Some("json_extract(content, '$') = 5"), None).unwrap();
     let mut events = vec![Parts::record("1"); 1000];
@@ -132,13 +133,13 @@ fn a_look_that_finds_nothing_is_remembered_and_failures_are_told_once() {
     assert_eq!(look(&mut place), [500]);
     let subscription = place.subscription(&bot());
     assert_eq!((subscription.scanned_upto(0), subscription.filter_errors), (1000, 1));
-    // Somebody spoils an old event: whoever looked at it again would say so.
+    // Corrupt an old event: evaluating the filter on it again would report a failure.
     place.plain().execute("UPDATE events SET content = 'spoilt' WHERE id = 700", []).unwrap();
     assert_eq!(look(&mut place), [0i64; 0]);
 }
 
 #[test]
-fn a_look_that_is_cut_short_keeps_the_ground_it_has_gained() {
+fn a_look_past_its_deadline_keeps_its_progress() {
     let mut place = Place::new();
     place.subscribe(&bot(), Some("content = 'rare'"), None).unwrap();
     let mut events = vec![Parts::record("common"); 200];

@@ -1,4 +1,4 @@
-//! A thread against a plain model of it in memory, through random histories.
+//! Compares a thread with a simple in-memory model, through random histories.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,7 +25,7 @@ use crate::world::{Parts, Place, cases, parts};
 static STEPS: AtomicU64 = AtomicU64::new(0);
 static CASES: AtomicU64 = AtomicU64::new(0);
 
-/// A filter and what it means, said twice: in SQL and in Rust.
+/// A filter in SQL, and the same condition in Rust.
 type Meaning = fn(i64, &Parts) -> bool;
 const FILTERS: &[(Option<&str>, Meaning)] = &[
     (None, |_, _| true),
@@ -52,13 +52,13 @@ enum Step {
     Unsubscribe(usize),
     Pause(usize),
     Resume(usize),
-    /// More than a JSONL file takes.
+    /// More events than fit into a JSONL file.
     Rotate,
-    /// Before that id; also what is pending?
+    /// The id before which to prune, and whether to include pending events.
     Prune(Index, bool),
     Tear(usize),
     Reopen,
-    /// Another program's reader of the directory: nothing may change.
+    /// Only looks; nothing may change.
     Look,
 }
 
@@ -86,13 +86,13 @@ fn step() -> impl Strategy<Value = Step> {
 
 #[derive(Default)]
 struct Model {
-    /// All that were ever stored.
+    /// All events ever stored.
     events: Vec<Parts>,
-    /// Those that are in the table no more.
+    /// Ids of events deleted from the table.
     pruned: BTreeSet<i64>,
-    /// The lines of these.
+    /// JSONL lines of the pruned events.
     lines: BTreeMap<i64, Vec<u8>>,
-    /// Filter and whether it is paused.
+    /// By consumer: its filter, and whether it is paused.
     subscribed: BTreeMap<usize, (usize, bool)>,
     cursors: BTreeMap<usize, i64>,
 }
@@ -106,7 +106,7 @@ impl Model {
         self.cursors.get(&consumer).copied().unwrap_or(0)
     }
 
-    /// Moves a cursor; one that stays where it is leaves no trace.
+    /// Moves a cursor; a move to the same position is not recorded.
     fn set_cursor(&mut self, consumer: usize, id: i64) {
         if id != self.cursor(consumer) {
             self.cursors.insert(consumer, id);
@@ -118,7 +118,7 @@ impl Model {
         all.map(|(_, id)| id).filter(|id| !self.pruned.contains(id)).collect()
     }
 
-    /// The oldest event that any consumer is still to be given.
+    /// The oldest event pending for any consumer.
     fn oldest_pending(&self) -> Option<i64> {
         let all = self.subscribed.iter();
         all.filter_map(|(&c, &(filter, _))| self.matching(filter, self.cursor(c)).first().copied()).min()
@@ -139,7 +139,7 @@ fn line(parts: &Parts) -> String {
     )
 }
 
-/// Stores the events that these lines are, all or none.
+/// Stores the events of these lines in one transaction.
 fn push_batch(place: &mut Place, lines: &[String]) -> thread::Result<u64> {
     let defaults = Defaults::default();
     let pushed = place.queue.push_all(&mut |put| {
@@ -281,7 +281,7 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
         }
         agree(&mut place, &model)?;
     }
-    // And at the end the whole of it, also the JSONL log, opened anew.
+    // At the end compare everything, including the JSONL log, after reopening.
     place.reopen();
     place.catch_up().unwrap();
     let events = place.queue.read(After(0), None).unwrap();
@@ -326,7 +326,7 @@ fn move_cursor(
     Ok(())
 }
 
-/// What can be asked of the thread is what the model says.
+/// Asserts that the thread's observable state matches the model.
 fn agree(place: &mut Place, model: &Model) -> Result<(), TestCaseError> {
     prop_assert_eq!(place.queue.store().newest().unwrap(), model.newest());
     let count = (model.events.len() - model.pruned.len()) as u64;
@@ -353,7 +353,7 @@ fn agree(place: &mut Place, model: &Model) -> Result<(), TestCaseError> {
 }
 
 #[test]
-fn a_thread_does_what_a_plain_model_does() {
+fn a_thread_behaves_like_a_simple_model() {
     let histories = prop::collection::vec(step(), 1..60);
     TestRunner::new(cases(30)).run(&histories, run).unwrap_or_else(|e| panic!("{e}"));
     eprintln!("{} cases, {} steps", CASES.load(Ordering::Relaxed), STEPS.load(Ordering::Relaxed));

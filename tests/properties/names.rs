@@ -1,4 +1,4 @@
-//! Names that end up in file names and command lines, and durations.
+//! Names used in file names and command lines, and durations.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ proptest! {
     #![proptest_config(cases(2000))]
 
     #[test]
-    fn distinct_consumers_have_distinct_harmless_file_names(
+    fn distinct_consumers_have_distinct_safe_file_names(
         ids in prop::collection::vec(prop_oneof!["[aA%._éÉ/ 0-2-]{0,4}", "[a-zA-C%]{100,140}", any::<String>()], 1..20),
         ignores_case in any::<bool>(),
     ) {
@@ -34,7 +34,7 @@ proptest! {
     }
 
     #[test]
-    fn a_consumer_id_is_taken_by_the_rule_and_no_other(id in prop_oneof!["[aZ0._:@-]{0,4}", "[a-z]{126,131}", ".{0,3}"]) {
+    fn a_consumer_id_is_accepted_exactly_by_the_rule(id in prop_oneof!["[aZ0._:@-]{0,4}", "[a-z]{126,131}", ".{0,3}"]) {
         let inside = id.chars().all(|c| c.is_ascii_alphanumeric() || "._-:@".contains(c));
         let first = id.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
         prop_assert_eq!(ConsumerId::new(&id).is_ok(), inside && first && id.len() <= 128);
@@ -62,14 +62,14 @@ proptest! {
         let author = author(&source);
         prop_assert!(author.len() <= 100 && !author.is_empty(), "{author}");
         prop_assert!(!author.contains('/') && !author.starts_with(['-', '.']), "{author}");
-        // Nothing but these characters and the length changes.
+        // Only these characters and the length change.
         let kept = source.replace('/', "-");
         prop_assert!(kept.get(1..).is_none_or(|rest| rest.starts_with(author.get(1..).unwrap_or_default())));
         prop_assert!(author.len() == kept.len() || author.len() > 96);
     }
 
     #[test]
-    fn durations_are_read_back_as_they_were_written(
+    fn durations_are_parsed_back_as_formatted(
         text in prop_oneof!["([0-9]{1,4}(ms|s|m|h|d|w)){1,3}(,[0-9]{1,4}m?s){0,3}", "[0-9a-zµ１. ,-]{0,12}", ".{0,8}"]
     ) {
         if let Ok(durations) = duration::parse_list(&text) {

@@ -1,4 +1,4 @@
-//! The JSONL log is the table, whatever happened to it before the last push.
+//! The JSONL log matches the table, whatever happened to it before the last push.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -20,11 +20,11 @@ use crate::world::{Parts, Place, cases, parts};
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Each is followed by bringing the log up to date, as a push does.
+    /// Stores events and brings the log up to date, as a push does.
     Push(Vec<Parts>),
-    /// So many that the next push rotates.
+    /// Enough events that the next push seals the file.
     PushMany,
-    /// Rows of another program, which knows nothing of the log.
+    /// Rows inserted by another program, which does not write the log.
     Foreign(Vec<Parts>, bool),
     TearTail(usize),
     Append(&'static [u8]),
@@ -34,15 +34,15 @@ enum Step {
     EditByte(Index, u8),
     Truncate(Index),
     Delete,
-    /// The same bytes in another file.
+    /// Replaces the file by another one with the same bytes.
     Replace,
     DeleteState,
     SpoilState(Index, u8),
     TruncateState(Index),
-    /// Anything at all in the log, its state, `thread.log` or what is known of that.
+    /// Overwrites the log, its state, `thread.log` or the state of that with random bytes.
     Scribble(usize, Vec<u8>),
     Reboot,
-    /// Events up to that one.
+    /// Prunes events up to this one.
     Prune(Index),
     DeleteOldestSealed,
     DeleteAllSealed,
@@ -98,13 +98,13 @@ fn scribble() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// The thread and what its JSONL log must be.
+/// A thread, and the expected content of its JSONL log.
 struct Model {
     place: Place,
-    /// All lines ever, made from the table independently of the program.
+    /// All lines ever, generated from the table independently of the program.
     lines: Vec<u8>,
     last: i64,
-    /// How much of that somebody removed with old sealed files.
+    /// Bytes at the beginning of `lines` that were removed with old sealed files.
     removed: usize,
 }
 
@@ -142,12 +142,12 @@ impl Model {
         verify(&files, self.place.queue.store()).unwrap()
     }
 
-    /// Learns the lines of the rows that are new.
+    /// Adds the lines of new rows.
     fn learn(&mut self) {
         self.last = append_lines(&self.place.plain(), self.last, &mut self.lines);
     }
 
-    /// The lines that all rows make now.
+    /// The lines of all current rows.
     fn table(&self) -> Vec<u8> {
         let mut lines = Vec::new();
         append_lines(&self.place.plain(), 0, &mut lines);
@@ -164,7 +164,7 @@ impl Model {
         self.learn();
         let log = self.log();
         if self.removed > 0 && log != self.lines[self.removed..] {
-            // With old files removed, either the rest is there, or everything again.
+            // After old files were removed, the log is either the rest or everything in the table again.
             (self.lines, self.removed) = (table, 0);
         }
         let left = &self.lines[self.removed..];
@@ -181,7 +181,7 @@ impl Model {
         Ok(())
     }
 
-    /// Notes that somebody is about to remove a sealed file, or what is in it.
+    /// Records that a sealed file is about to be removed or emptied.
     fn lose(&mut self, path: &Path) {
         self.removed += fs::metadata(path).unwrap().len() as usize;
     }
@@ -261,7 +261,7 @@ impl Model {
                 let report = prune(&mut self.place.queue, &request, &mut |_| {}).unwrap();
                 prop_assert!(report.failed.is_none(), "{report:?}");
                 if report.pruned.events > 0 {
-                    // What is deleted has its line.
+                    // Deleted events must have their lines in the log.
                     self.check_against(table)?;
                 }
             }
@@ -277,7 +277,7 @@ impl Model {
                     fs::remove_file(path).unwrap();
                 }
             }
-            // Emptied rather than removed; the same to whoever wants the space.
+            // Emptied rather than removed, which users may do to free space.
             Step::EmptyOnlySealed => {
                 if let [only] = &self.sealed()[..] {
                     self.lose(only);
@@ -309,7 +309,7 @@ impl Model {
     }
 }
 
-/// Appends the lines that the rows past `after` make; returns the last id.
+/// Appends the lines of the rows past `after`; returns the last id.
 fn append_lines(conn: &Connection, after: i64, lines: &mut Vec<u8>) -> i64 {
     let mut last = after;
     let sql = "SELECT id, created_at, source, type, subtype, content FROM events WHERE id > ? ORDER BY id";
@@ -331,7 +331,7 @@ fn append_lines(conn: &Connection, after: i64, lines: &mut Vec<u8>) -> i64 {
     last
 }
 
-/// Makes what the last writer knew look as if the machine had been started again since.
+/// Changes the state as if the machine had been rebooted since the last write.
 fn reboot(state: &Path) {
     let text = fs::read_to_string(state).unwrap_or_default();
     let Some(mut known) = text.lines().next().and_then(|json| serde_json::from_str::<Value>(json).ok())
@@ -344,14 +344,14 @@ fn reboot(state: &Path) {
     File::create(state).unwrap().write_all(format!("{json}\n{sum}\n").as_bytes()).unwrap();
 }
 
-fn the_log_is_the_table(steps: &[Step]) -> Result<(), TestCaseError> {
+fn the_log_matches_the_table(steps: &[Step]) -> Result<(), TestCaseError> {
     let mut model = Model::new();
     for step in steps {
         model.take(step)?;
     }
     model.learn();
     let (exact, faults) = (model.log() == model.lines[model.removed..], model.faults());
-    // Where sealed files were removed, the rest may be right or be written again.
+    // If sealed files were removed, both the rest and a complete rewrite are valid.
     if model.removed == 0 {
         prop_assert_eq!(faults.is_empty(), exact, "{:?}", faults);
     }
@@ -364,8 +364,8 @@ proptest! {
     #![proptest_config(cases(150))]
 
     #[test]
-    fn the_log_is_the_table_after_any_damage(steps in prop::collection::vec(step(0), 1..25)) {
-        the_log_is_the_table(&steps)?;
+    fn the_log_matches_the_table_after_any_damage(steps in prop::collection::vec(step(0), 1..25)) {
+        the_log_matches_the_table(&steps)?;
     }
 }
 
@@ -373,15 +373,15 @@ proptest! {
     #![proptest_config(cases(12))]
 
     #[test]
-    fn the_log_is_the_table_after_any_damage_and_rotations(steps in prop::collection::vec(step(4), 4..18)) {
-        the_log_is_the_table(&steps)?;
+    fn the_log_matches_the_table_after_any_damage_and_rotations(steps in prop::collection::vec(step(4), 4..18)) {
+        the_log_matches_the_table(&steps)?;
     }
 }
 
 #[test]
 fn an_edit_before_a_reboot_is_repaired_after_it() {
     let mut model = Model::new();
-    // Long enough for a part to be synced, which is then known to be right.
+    // Enough data that part of it is synced, and so considered verified.
     model.push(&vec![Parts::record("x".repeat(200_000)); 12]);
     model.edit(|text| text[100_000] = b'y');
     reboot(&model.state());
@@ -394,7 +394,7 @@ fn what_was_not_synced_before_a_reboot_is_written_again() {
     let mut model = Model::new();
     model.push(&vec![Parts::record("x".repeat(200_000)); 12]);
     model.push(&[Parts::record("not synced")]);
-    // The length and the time reached the disk, the bytes did not.
+    // Simulates that length and time reached the disk, but the bytes did not.
     let about = fs::metadata(model.current()).unwrap();
     model.edit(|text| {
         let end = text.len();
@@ -408,7 +408,7 @@ fn what_was_not_synced_before_a_reboot_is_written_again() {
 }
 
 #[test]
-fn an_emptied_sealed_file_doubles_nothing_in_the_others() {
+fn an_emptied_sealed_file_duplicates_no_lines() {
     let mut model = Model::new();
     for _ in 0..2 {
         model.push(&vec![Parts::record("c"); MAX_LINES as usize + 1]);

@@ -25,7 +25,7 @@ fn stdin() -> Options {
 }
 
 #[test]
-fn nothing_pending_or_progress_forgets_the_attempts() {
+fn nothing_pending_or_progress_resets_the_attempts() {
     for (cursor, pending) in [(10, false), (11, true), (11, false), (5, false)] {
         let outcome = apply_outcome(
             &running(3),
@@ -72,7 +72,7 @@ fn a_stopped_run_costs_no_attempt() {
 }
 
 #[test]
-fn a_failed_batch_is_delivered_singly_and_its_attempts_count_from_there() {
+fn a_failed_batch_is_delivered_one_by_one_and_attempts_count_from_there() {
     let state = apply_outcome(&running(1), &stdin(), &ended(Task::Batch(20), Exit::Code(1), 10, true)).state;
     assert_eq!((state.phase, state.attempts, state.single_upto), (Phase::Waiting, 0, 20));
     let state = apply_outcome(&running(1), &stdin(), &ended(Task::Batch(20), Exit::Code(1), 12, true)).state;
@@ -80,7 +80,7 @@ fn a_failed_batch_is_delivered_singly_and_its_attempts_count_from_there() {
 }
 
 #[test]
-fn an_event_that_failed_alone_goes_on_alone_with_its_attempts() {
+fn an_event_that_failed_alone_stays_alone_and_keeps_its_attempts() {
     let single = ended(Task::Single(12), Exit::Code(1), 10, true);
     let state = apply_outcome(&running(2), &stdin(), &single).state;
     assert_eq!((state.phase, state.attempts, state.single_upto), (Phase::Waiting, 2, 12));
@@ -123,7 +123,7 @@ fn an_interrupted_run_costs_no_attempt_and_is_due_again() {
 }
 
 #[test]
-fn retrying_a_dead_letter_is_no_attempt_at_what_comes_next() {
+fn retrying_a_dead_letter_is_not_an_attempt_at_the_next_event() {
     let retry = ended(Task::DeadLetter(3), Exit::Code(1), 10, true);
     let state = apply_outcome(&running(4), &stdin(), &retry).state;
     assert_eq!((state.phase, state.attempts), (Phase::Idle, 4));
@@ -132,7 +132,7 @@ fn retrying_a_dead_letter_is_no_attempt_at_what_comes_next() {
 }
 
 #[test]
-fn a_clock_that_was_set_back_prolongs_no_wait() {
+fn setting_the_clock_back_does_not_prolong_a_wait() {
     let next_try = Some(now() + Duration::from_secs(86_400));
     let waiting = RunState { phase: Phase::Waiting, next_try, ..RunState::default() };
     let due = now() + Duration::from_secs(600);

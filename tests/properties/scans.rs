@@ -1,4 +1,4 @@
-//! However a scan is divided, it finds what the filter says of each event alone.
+//! However a scan is divided, its result agrees with evaluating the filter on each event alone.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -10,7 +10,7 @@ use thread::store::{FilterFailure, Scan, ScanRange};
 use crate::filters::filter;
 use crate::world::{Parts, Place, cases, parts};
 
-/// Odd JSON and large events: they exceed a limit of some filters, and fail others.
+/// Odd JSON and large events, which exceed a limit of some filters and make others fail.
 fn odd_content() -> impl Strategy<Value = String> {
     let deep = |open: &str, depth| open.repeat(depth);
     prop_oneof![
@@ -33,14 +33,14 @@ pub fn odd() -> impl Strategy<Value = Parts> {
     (parts(), odd_content()).prop_map(|(parts, content)| Parts { content, ..parts })
 }
 
-/// How one part of a scan is done.
+/// How to perform one part of a scan.
 #[derive(Debug, Clone, Copy)]
 struct How {
-    /// Parts come in this order.
+    /// Sort key for the order of the parts.
     order: u32,
-    /// So many matches at a time.
+    /// Maximum matches per call.
     most: usize,
-    /// Time is always up.
+    /// Use an expired deadline.
     late: bool,
 }
 
@@ -65,7 +65,7 @@ proptest! {
     #![proptest_config(cases(60))]
 
     #[test]
-    fn a_scan_in_any_parts_and_order_is_what_the_filter_says_event_by_event(
+    fn a_scan_in_any_parts_and_order_agrees_with_evaluating_each_event(
         common in prop::collection::vec(parts(), 1..40),
         odd in prop::collection::vec(odd(), 0..4),
         gaps in prop::collection::vec(any::<Index>(), 0..4),

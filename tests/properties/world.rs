@@ -1,5 +1,5 @@
-//! What the properties stand on: threads in a folder of their own, and events made of few parts, so
-//! that random filters have something to tell apart.
+//! Fixtures of the property tests: threads in temporary directories, and events made of a few fixed values,
+//! so that random filters match some of them.
 
 use std::path::Path;
 
@@ -17,14 +17,14 @@ use thread::pending::{self, Look};
 use thread::store::Moved;
 use thread::{After, Queue, jsonl};
 
-/// So many cases, the same ones every time.
+/// A configuration with a fixed seed.
 pub fn cases(cases: u32) -> Config {
     let long = std::env::var("THREAD_FAULTS").is_ok_and(|form| form == "long");
     let cases = if long { cases * 10 } else { cases };
     Config { cases, rng_seed: RngSeed::Fixed(20_260_318), failure_persistence: None, ..Config::default() }
 }
 
-/// A thread that goes with its folder.
+/// A thread in a temporary directory that is removed on drop.
 pub struct Place {
     pub queue: Queue,
     _folder: TempDir,
@@ -45,12 +45,12 @@ impl Place {
         self.queue = Queue::open(self.queue.path()).unwrap();
     }
 
-    /// A connection as any other program would open it.
+    /// A plain connection, as other programs open it.
     pub fn plain(&self) -> Connection {
         Connection::open(self.path(DB)).unwrap()
     }
 
-    /// Subscribes a consumer whose handler is of no interest.
+    /// Subscribes a consumer with a dummy handler.
     pub fn subscribe(
         &mut self,
         consumer: &ConsumerId,
@@ -72,7 +72,7 @@ impl Place {
         self.queue.subscription(consumer).unwrap()
     }
 
-    /// Stores these in one transaction, and leaves the JSONL log as it is.
+    /// Stores events in one transaction, without updating the JSONL log.
     pub fn store(&mut self, parts: &[Parts]) {
         let store = self.queue.store();
         store.append(&mut |put| parts.iter().try_for_each(|parts| put(&[parts.event()]).map(drop))).unwrap();
@@ -83,18 +83,18 @@ impl Place {
         jsonl::catch_up(&files, self.queue.store(), &mut |_| {})
     }
 
-    /// Looks what is pending, without a limit.
+    /// Looks for pending events, without a deadline.
     pub fn look(&mut self, subscription: &Subscription) -> Look {
         pending::look(self.queue.store(), subscription, None).unwrap()
     }
 
-    /// The ids of the events after one that match.
+    /// Ids of the matching events after `after`.
     pub fn read(&mut self, after: i64, filter: Option<&Filter>) -> Vec<i64> {
         self.queue.read(After(after), filter).unwrap().into_iter().map(|event| event.id).collect()
     }
 }
 
-/// What an event is made of.
+/// The fields of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parts {
     pub source: String,
@@ -140,7 +140,7 @@ pub const CONTENTS: &[&str] = &[
     "ünïcode ☃",
 ];
 
-/// An event of those parts.
+/// A random event.
 pub fn parts() -> impl Strategy<Value = Parts> + Clone {
     let source = prop::sample::select(SOURCES);
     let kind = prop::sample::select(&["message", "record"][..]);
@@ -155,8 +155,8 @@ pub fn parts() -> impl Strategy<Value = Parts> + Clone {
     })
 }
 
-/// The ids on which the filter holds, asked one event at a time on a plain connection. An event on
-/// which it fails does not match.
+/// Ids of the matching events, evaluated one by one on a plain connection. An event on which the filter fails
+/// does not match.
 pub fn matching(conn: &Connection, filter: Option<&str>) -> Vec<i64> {
     let ids: Vec<i64> = {
         let mut all = conn.prepare("SELECT id FROM events ORDER BY id").unwrap();
