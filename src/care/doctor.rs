@@ -2,8 +2,8 @@
 //!
 //! A repair never loses stored data. Other processes may push, read and dispatch at the same time: a problem
 //! that may only be work in progress is checked again before it is reported. The checks run in the order in
-//! which they depend on one another, files, database, JSONL log, consumers, and stop when the next one could
-//! not rely on the result.
+//! which they depend on one another (files, database, JSONL log, programs, consumers), and stop if the
+//! database cannot be relied on.
 
 mod consumers;
 mod database;

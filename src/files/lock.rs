@@ -76,7 +76,8 @@ impl Lock {
         if fd <= 2 {
             return None;
         }
-        // SAFETY: whether the descriptor is open is checked first; the caller owns it.
+        // SAFETY: fcntl fails unless the descriptor is open, and the caller guarantees that nothing else owns
+        // it.
         let file = unsafe {
             if libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) == -1 {
                 return None;

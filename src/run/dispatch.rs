@@ -28,7 +28,7 @@ pub(super) const OWN_TIME: Duration = Duration::from_millis(20);
 /// `start_newest` of a stalled consumer is moved forward once this many new events were scanned.
 const REMEMBER_AFTER: i64 = 256;
 
-/// What became of one consumer.
+/// The result of a dispatch for one consumer.
 #[derive(Debug)]
 pub enum Dispatched {
     /// Nothing is pending, or the rule for runs does not allow a run.

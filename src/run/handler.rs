@@ -284,7 +284,7 @@ impl Output {
     }
 
     fn write(&mut self, text: &str) {
-        // The output is for people to read; a full disk must not fail the run.
+        // The log is only for people to read; a full disk must not fail the run.
         drop(self.file.write_all(text.as_bytes()));
     }
 }

@@ -56,7 +56,8 @@ fn handlers(doctor: &mut Doctor<'_>, queue: &mut Queue) -> Result<()> {
     Ok(())
 }
 
-/// The first word of a handler, if it needs no shell expansion and means the same in every directory.
+/// The first word of a handler, if it needs no shell expansion and does not depend on the directory in which
+/// a dispatcher runs.
 fn program_of(subscription: &Subscription) -> Option<&str> {
     let word = subscription.handler_cmd.split_whitespace().next()?;
     let is_plain = word.bytes().all(|b| b.is_ascii_alphanumeric() || b"_./-".contains(&b));
