@@ -1,13 +1,10 @@
 //! Replacements for SQLite functions whose cost is the product of their arguments' lengths, on connections
 //! that evaluate filters. A call of such a function cannot be interrupted.
 
-use std::borrow::Cow;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
 
 use memchr::memmem;
-use rusqlite::functions::{Context, FunctionFlags};
-use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Error, ffi};
 
 use super::{MAX_COMPARED, MAX_PATTERN};
@@ -24,9 +21,7 @@ pub(crate) fn begin_event() {
 
 /// Installs the replacements on a connection.
 pub(crate) fn install(conn: &Connection) -> rusqlite::Result<()> {
-    let flags =
-        FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
-    conn.create_scalar_function("instr", 2, flags, instr)?;
+    define(conn, c"instr", 2, instr)?;
     define(conn, c"like", 2, compare::<false>)?;
     define(conn, c"like", 3, compare::<false>)?;
     define(conn, c"glob", 2, compare::<true>)
@@ -104,27 +99,36 @@ unsafe extern "C" fn compare<const GLOB: bool>(
 }
 
 /// `instr(X, Y)`: the position of Y in X, from 1, or 0. In bytes for two BLOBs, else in characters.
-fn instr(call: &Context<'_>) -> rusqlite::Result<Option<i64>> {
-    let (hay, needle) = (call.get_raw(0), call.get_raw(1));
-    let blobs = matches!((hay, needle), (ValueRef::Blob(_), ValueRef::Blob(_)));
-    let (Some(hay), Some(needle)) = (bytes(hay)?, bytes(needle)?) else { return Ok(None) };
-    if needle.len() > MAX_PATTERN {
-        let why = format!("instr() searches for at most {MAX_PATTERN} bytes");
-        return Err(Error::UserFunctionError(why.into()));
-    }
-    let Some(at) = memmem::find(&hay, &needle) else { return Ok(Some(0)) };
-    let before = hay[..at].iter().filter(|&&byte| blobs || byte & 0xc0 != 0x80).count();
-    Ok(Some(before as i64 + 1))
-}
-
-fn bytes(value: ValueRef<'_>) -> rusqlite::Result<Option<Cow<'_, [u8]>>> {
-    match value {
-        ValueRef::Null => Ok(None),
-        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Ok(Some(bytes.into())),
-        ValueRef::Integer(number) => Ok(Some(number.to_string().into_bytes().into())),
-        ValueRef::Real(_) => {
-            Err(Error::UserFunctionError("instr() takes text, not floating-point numbers".into()))
+unsafe extern "C" fn instr(
+    context: *mut ffi::sqlite3_context,
+    _: c_int,
+    values: *mut *mut ffi::sqlite3_value,
+) {
+    // SAFETY: as in `compare`; the lengths are those of the texts or BLOBs that were asked for last.
+    unsafe {
+        let kind = |at| ffi::sqlite3_value_type(*values.add(at));
+        let blobs = [kind(0), kind(1)] == [ffi::SQLITE_BLOB; 2];
+        let start = |at| match blobs {
+            true => ffi::sqlite3_value_blob(*values.add(at)).cast::<u8>(),
+            false => ffi::sqlite3_value_text(*values.add(at)),
+        };
+        let (hay, needle) = (start(0), start(1));
+        // An empty BLOB has no address either.
+        if !blobs && (hay.is_null() || needle.is_null()) {
+            return;
         }
+        let bytes = |start: *const u8, at| match ffi::sqlite3_value_bytes(*values.add(at)) {
+            0 => &[][..],
+            length => std::slice::from_raw_parts(start, length as usize),
+        };
+        let (hay, needle) = (bytes(hay, 0), bytes(needle, 1));
+        if needle.len() > MAX_PATTERN {
+            let why = format!("instr() searches for at most {MAX_PATTERN} bytes\0");
+            return ffi::sqlite3_result_error(context, why.as_ptr().cast(), -1);
+        }
+        let position = memmem::find(hay, needle)
+            .map_or(0, |at| 1 + hay[..at].iter().filter(|&&byte| blobs || byte & 0xc0 != 0x80).count());
+        ffi::sqlite3_result_int64(context, position as i64);
     }
 }
 
@@ -153,7 +157,23 @@ mod tests {
 
     #[test]
     fn instr_means_what_sqlite_means() {
-        let values = ["NULL", "0", "-12", "''", "'a'", "'aé☃é'", "'☃'", "'é'", "x'61c3a9'", "'2'", "x''"];
+        let values = [
+            "NULL",
+            "0",
+            "-12",
+            "''",
+            "'a'",
+            "'aé☃é'",
+            "'☃'",
+            "'é'",
+            "x'61c3a9'",
+            "'2'",
+            "x''",
+            "1.5",
+            "'.'",
+            "-2e300",
+            "'e+'",
+        ];
         same(pairs(&values, |hay, needle| format!("instr({hay}, {needle})")));
     }
 
