@@ -63,7 +63,7 @@ pub enum Error {
     /// The handler of a subscription cannot be started: its command is empty or its directory gone.
     #[error("{0}")]
     BrokenSubscription(String),
-    #[error("the idempotency key '{key}' belongs to event {id}, which is a different one")]
+    #[error("the idempotency key '{key}' belongs to event {id}, which is different")]
     KeyConflict { key: String, id: i64 },
     #[error(transparent)]
     Database(#[from] DatabaseError),
@@ -71,7 +71,7 @@ pub enum Error {
     Io { doing: &'static str, path: PathBuf, source: io::Error },
     /// The sealed JSONL files end with an event that the table lacks, or for which it has a different one.
     #[error(
-        "the sealed JSONL files end with an event {0} that is not the table's: an older events.db was put back"
+        "the sealed JSONL files end with event {0}, which the table lacks or has differently: an older events.db was restored"
     )]
     LogAhead(i64),
     /// The target of a backup exists and is not an empty directory.

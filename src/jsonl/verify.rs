@@ -46,7 +46,7 @@ impl std::fmt::Display for Fault {
             Fault::Behind { events } => write!(f, "{JSONL} lacks {events} events"),
             Fault::Ahead { last } => write!(
                 f,
-                "the sealed JSONL files end with an event {last} that is not the table's: an older events.db was put back"
+                "the sealed JSONL files end with event {last}, which the table lacks or has differently: an older events.db was restored"
             ),
             Fault::Sealed { name, line } => {
                 write!(f, "line {line} of {name} is not an event whose id is higher than the one before")

@@ -154,7 +154,7 @@ impl<'a> NewEvent<'a> {
         let object = self.metadata.as_deref().unwrap_or("{}");
         let keys: HashMap<Cow<'_, str>, IgnoredAny> = serde_json::from_str(object).unwrap_or_default();
         if keys.contains_key("reply_to") {
-            return Err(InvalidEvent("names the event that it answers twice".into()));
+            return Err(InvalidEvent("has reply_to in its metadata already".into()));
         }
         // Edited as text, so that existing numbers keep their digits.
         let rest = object.strip_suffix('}').unwrap_or(object);

@@ -288,8 +288,8 @@ fn an_older_database_put_back_before_the_last_sealed_file_is_told_until_it_is_re
 
         // What is pushed is stored, and its line comes later.
         let ahead = format!(
-            "the sealed JSONL files end with an event {last} that is not the table's: an older events.db was put \
-             back"
+            "the sealed JSONL files end with event {last}, which the table lacks or has differently: an older \
+             events.db was restored"
         );
         let push = ["push", "--source", "self", "--type", "message", "--content", "x"];
         for _ in 0..2 {

@@ -62,7 +62,7 @@ fn a_different_event_under_the_key_is_exit_1_and_stores_nothing() {
     for (at, value) in [(2, "other"), (4, "message"), (6, "t"), (8, "d"), (8, ""), (10, "a=c"), (10, "b=b")] {
         assert_eq!(
             with(at, value).fails(1),
-            "Error: the idempotency key 'k' belongs to event 1, which is a different one - \
+            "Error: the idempotency key 'k' belongs to event 1, which is different - \
              use a new key for a new event; nothing was stored"
         );
     }

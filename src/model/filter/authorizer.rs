@@ -116,6 +116,6 @@ fn authorize(action: &AuthAction<'_>, scope: Scope, selects: u32) -> Result<(), 
             }
         }
         AuthAction::Recursive => Err("contains a recursive query".to_owned()),
-        other => Err(format!("does more than compare ({other:?})")),
+        other => Err(format!("is not a plain condition ({other:?})")),
     }
 }
