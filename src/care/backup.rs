@@ -99,9 +99,13 @@ pub fn delete_old(queue: &Queue, made: &Backup, keep: u64) -> Result<Vec<PathBuf
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).at("list", dir)? {
         let entry = entry.at("list", dir)?;
-        // Links are skipped.
+        // Links are skipped, and what backups that were killed left behind: it may be incomplete.
         let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if is_dir && let Some(note) = note_of(&entry.path()).filter(|note| note.thread == thread) {
+        let is_whole = !entry.file_name().to_string_lossy().contains(PARTIAL);
+        if is_dir
+            && is_whole
+            && let Some(note) = note_of(&entry.path()).filter(|note| note.thread == thread)
+        {
             found.push((note, entry.path()));
         }
     }
@@ -135,6 +139,9 @@ fn ascii_path(path: &Path) -> String {
 }
 
 const NOTE: &str = "run/_backup";
+
+/// Part of the name of an unfinished copy, after that of the destination.
+const PARTIAL: &str = ".partial-";
 
 fn write_note(copy: &Files, note: &Note) -> io::Result<()> {
     copy.open_file(NOTE, Access::Write)?.write_all(serde_json::to_string(note)?.as_bytes())
@@ -181,7 +188,7 @@ fn draft_beside(place: &Path) -> Result<TempDir> {
     let parent = place.parent().unwrap_or(place);
     fs::create_dir_all(parent).at("make", parent)?;
     let mut prefix = place.file_name().unwrap_or_default().to_owned();
-    prefix.push(".partial-");
+    prefix.push(PARTIAL);
     let mut builder = tempfile::Builder::new();
     builder.prefix(&prefix).permissions(Permissions::from_mode(0o700));
     builder.tempdir_in(parent).at("make a directory in", parent)

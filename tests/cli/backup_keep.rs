@@ -29,11 +29,15 @@ fn all_but_the_newest_backups_of_this_thread_are_deleted() {
     // One that is there twice, by a link.
     std::os::unix::fs::symlink(in_backup("c"), in_backup("link")).unwrap();
 
+    // One that was killed when it was almost complete.
+    world.thread(["backup", "backups/killed"]).quiet();
+    fs::rename(in_backup("killed"), in_backup("killed.partial-1")).unwrap();
+
     let words = ["backup", "backups/d", "--keep", "2", "--json"];
     let answer: Value = serde_json::from_str(&world.thread(words).quiet()).unwrap();
     let deleted = ["a", "b"].map(|name| in_backup(name).display().to_string());
     assert_eq!(answer["deleted"], json!(deleted));
-    let left = ["c", "d", "link", "mine", "note", "others", "resumed", "used"];
+    let left = ["c", "d", "killed.partial-1", "link", "mine", "note", "others", "resumed", "used"];
     assert_eq!(names(&world.path("backups")), left);
     let (stdout, stderr) = world.thread(["backup", "backups/e", "--keep", "1"]).ends_with(0);
     assert_eq!(stdout, format!("{}\n", in_backup("e").display()));
