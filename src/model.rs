@@ -1,7 +1,7 @@
 //! Data types, and pure rules on them.
 //!
-//! Touches no file, process or table. Filters are checked and evaluated by SQLite, whose semantics they
-//! promise, but on an in-memory database.
+//! Touches no file, process or table. Filters have SQLite's semantics, so SQLite checks and evaluates them,
+//! but on an in-memory database.
 
 pub mod duration;
 pub mod event;

@@ -1,8 +1,8 @@
 //! The SQLite store of a thread.
 //!
 //! Contains all SQL on a thread's database. Acknowledged events are never lost: WAL with `synchronous=FULL`,
-//! and every write in an immediate transaction. The WAL is kept small. It knows nothing of the thread's other
-//! files.
+//! and every write in an immediate transaction. The WAL is kept small. This module knows nothing of the
+//! thread's other files.
 
 mod consumers;
 mod dead_letters;

@@ -107,7 +107,7 @@ impl<'a> NewEvent<'a> {
     ///
     /// # Errors
     ///
-    /// Names the invalid part.
+    /// A part is invalid; the error says which.
     pub fn new(
         source: impl Into<Cow<'a, str>>,
         kind: &str,

@@ -86,7 +86,7 @@ pub struct ProcessId {
     pub pid: u32,
     /// Start time in the kernel's own unit; 0 if unknown.
     pub start: i64,
-    /// Boot id of the machine; empty if unknown.
+    /// Boot id of the machine at the time; empty if unknown.
     pub boot: String,
     /// The PID namespace of its pid; 0 if unknown.
     pub namespace: u64,

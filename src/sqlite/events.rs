@@ -1,4 +1,4 @@
-//! Storing and reading events.
+//! Stores and reads events.
 
 use std::ops::ControlFlow;
 

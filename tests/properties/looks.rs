@@ -81,8 +81,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Includes two filters near the comparison limit on the largest events; one would exceed it only if work of
-/// the previous event were counted too. They are fast nevertheless.
+/// Includes two filters with much to compare on the largest events: one exceeds the limit, the other would
+/// only if the work on the previous event were counted too. Both are fast nevertheless.
 fn any_filter() -> impl Strategy<Value = Filter> {
     let near_the_limit = |count: usize| {
         let text = vec![format!("content LIKE 'q{}'", "_".repeat(255)); count].join(" OR ");

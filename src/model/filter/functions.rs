@@ -104,7 +104,7 @@ unsafe extern "C" fn instr(
     _: c_int,
     values: *mut *mut ffi::sqlite3_value,
 ) {
-    // SAFETY: as in `compare`; the lengths are those of the texts or BLOBs that were asked for last.
+    // SAFETY: as in `compare`; `sqlite3_value_bytes` returns the length of the text or BLOB requested last.
     unsafe {
         let kind = |at| ffi::sqlite3_value_type(*values.add(at));
         let blobs = [kind(0), kind(1)] == [ffi::SQLITE_BLOB; 2];
@@ -113,7 +113,7 @@ unsafe extern "C" fn instr(
             false => ffi::sqlite3_value_text(*values.add(at)),
         };
         let (hay, needle) = (start(0), start(1));
-        // An empty BLOB has no address either.
+        // A null pointer means NULL, except with two BLOBs, where it means an empty one.
         if !blobs && (hay.is_null() || needle.is_null()) {
             return;
         }
