@@ -1,5 +1,5 @@
-//! The programs in `examples/`, as processes of their own: what another program can do with nothing
-//! but the library.
+//! The programs in `examples/`, run as separate processes: what another program can do with only
+//! the library.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use std::time::Duration;
 use thread::files::DB;
 use thread::{NewEvent, Queue};
 
-/// How long to wait for a line that must come.
+/// How long to wait for an expected line.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An example, which cargo builds before it runs all tests.
+/// An example binary; cargo builds the examples before it runs all tests.
 fn example(name: &str) -> Command {
     let test = std::env::current_exe().unwrap();
     let path: PathBuf = test.ancestors().nth(2).unwrap().join("examples").join(name);
@@ -32,7 +32,7 @@ fn push(queue: &mut Queue, content: &str) -> i64 {
     queue.push(&NewEvent::message("self", content).unwrap()).unwrap().id
 }
 
-/// A process under way, which ends with the test, and its lines.
+/// A running example and its output lines. Killed when dropped.
 struct Running {
     child: Child,
     lines: Receiver<String>,
@@ -61,8 +61,8 @@ impl Drop for Running {
     }
 }
 
-/// Stores an event as a program would that knows nothing of this one.
-fn insert_by_other_means(thread: &Path, content: &str) {
+/// Inserts an event through plain SQLite, as a program that does not use this library would.
+fn insert_directly(thread: &Path, content: &str) {
     let conn = rusqlite::Connection::open(thread.join(DB)).unwrap();
     conn.execute("INSERT INTO events (source, type, content) VALUES ('other', 'message', ?)", [content])
         .unwrap();
@@ -95,7 +95,7 @@ fn follow_prints_what_is_there_and_what_comes() {
         push(&mut queue, "next");
         assert_eq!(follower.line(), format!("{n} self: next"));
     }
-    insert_by_other_means(dir.path(), "without a notice");
+    insert_directly(dir.path(), "without a notice");
     assert_eq!(follower.line(), "10 other: without a notice");
 }
 
@@ -115,9 +115,9 @@ fn server_has_a_hundred_waiters_on_one_thread() {
         assert_eq!(push(&mut queue, "one"), id);
         assert_eq!(server.line(), id.to_string());
     }
-    insert_by_other_means(dir.path(), "without a notice");
+    insert_directly(dir.path(), "without a notice");
     assert_eq!(server.line(), "51");
-    // The rest at once.
+    // Wakes all remaining waiters with one batch.
     let rest = queue.push_all(&mut |put| put(&vec![NewEvent::message("self", "")?; 50]).map(drop));
     assert_eq!(rest.unwrap().appended.last_id, Some(101));
     let mut woken: Vec<i64> = (52..=101).map(|_| server.line().parse().unwrap()).collect();

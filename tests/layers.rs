@@ -1,14 +1,14 @@
-//! The map of modules in `src/lib.rs`, enforced: which may use which, and which may know about the
-//! process they run in.
+//! Enforces the module map in `src/lib.rs`: which modules may use which, and which may depend on
+//! the terminal, the environment or other processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The modules from below to above. Each may use those before it, and those beside it as long as no
-/// circle comes of it.
+/// The modules, lowest layer first. A module may use those in lower layers, and those in its own
+/// layer as long as no cycle results.
 const LAYERS: &[&[&str]] = &[
-    // Errors tell of events, filters and consumers; everybody returns errors.
+    // Errors mention events, filters and consumers; every module returns errors.
     &["model", "error"],
     &["files", "store"],
     &["sqlite", "jsonl", "pending"],
@@ -18,41 +18,38 @@ const LAYERS: &[&[&str]] = &[
     &["cli"],
 ];
 
-/// What the library leaves to programs: the terminal, the environment, other processes.
+/// What the library leaves to programs: the terminal, the environment and other processes.
 const TERMINAL: &str = "println! print! eprintln! eprint! dbg! io::stdout io::stderr io::stdin stdio::stdout \
                         stdio::stderr stdio::stdin stdout() stderr() stdin() IsTerminal is_terminal isatty \
                         clap anstream anstyle comfy_table terminal_size signal_hook process::exit process::abort";
 const ENVIRONMENT: &str = "env::var env::args env::set_var env::remove_var env::home_dir";
-/// `std::{` would hide what comes after it from this list.
+/// `std::{` is refused because a grouped import would hide its names from this list.
 const PROCESSES: &str = "std::env env:: std::process std::{ kill_process libc::kill libc::fork";
 
-/// What makes, renames, removes or changes files by their paths. Below a thread only `files` does that,
-/// by descriptors; SQLite opens its own.
+/// Calls that create, rename, remove or change files by path. Inside a thread's directory only
+/// `files` does that, through file descriptors; SQLite opens its own files.
 const CHANGES: &str = "File::create File::options OpenOptions DirBuilder fs::write fs::copy fs::rename fs::create_dir \
                        fs::remove fs::set_permissions fs::hard_link fs::symlink( chown chmod tempfile:: openat \
                        renameat unlinkat mkdirat mknodat linkat symlinkat utimensat inotify";
-/// What reads them. Commands may read what their callers name.
+/// Calls that read files. Commands may read files that their callers name.
 const READS: &str = "File::open fs::read";
 
-/// Where each may be mentioned after all, and why.
+/// Where a refused name is allowed after all: file or module, name, reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
-    (
-        "run",
-        "env::vars_os",
-        "a handler gets the environment of whoever dispatches, without THREAD_* of its own",
-    ),
-    ("care/doctor", "std::process", "a shell is asked whether the program that a handler names exists"),
-    ("queue/init", "DirBuilder", "the directory itself is made with its parents, before it is a thread"),
-    ("care/backup", "fs::rename", "a backup is made outside of the thread and put in its place"),
-    ("care/backup", "fs::read_dir", "its place must be empty"),
-    ("care/backup", "fs::create_dir", "its place is made with its parents"),
-    ("care/backup", "fs::remove_dir_all", "an older backup goes as a whole"),
-    ("care/backup", "tempfile::", "it is made beside its place"),
-    ("run/process", "fs::read", "of /proc"),
-    ("run/worker", "fs::read", "the directory in which threads are looked for"),
+    ("run", "env::vars_os", "handlers inherit the dispatcher's environment, except THREAD_*"),
+    ("care/doctor", "std::process", "a shell checks whether a handler's program exists"),
+    ("queue/init", "DirBuilder", "the directory and its parents are created before it is a thread"),
+    ("care/backup", "fs::rename", "a backup is built outside the thread and renamed into place"),
+    ("care/backup", "fs::read_dir", "the destination must be empty"),
+    ("care/backup", "fs::create_dir", "the destination's parents are created"),
+    ("care/backup", "fs::remove_dir_all", "an older backup is deleted whole"),
+    ("care/backup", "tempfile::", "it is built next to the destination"),
+    ("run/process", "fs::read", "reads /proc"),
+    ("run/worker", "fs::read", "the directory that is searched for threads"),
 ];
 
-/// A file's path below `src`, without `.rs`, and its code: no comments, no text, no unit tests.
+/// A file's path below `src`, without `.rs`, and its code: no comments, no string contents, no unit
+/// tests.
 type Source = (String, String);
 
 fn sources() -> Vec<Source> {
@@ -81,7 +78,7 @@ fn sources_of(package: &Path) -> Vec<Source> {
     found
 }
 
-/// Code without comments, and with every string and character literal empty.
+/// Source code without comments and with all string and character literals emptied.
 fn plain_code(text: &str) -> String {
     let mut code = String::new();
     let mut rest = text;
@@ -125,7 +122,7 @@ fn quoted(text: &str, quote: char) -> usize {
     text.len()
 }
 
-/// Unit tests, which stand at the end of a file, may use what they like.
+/// Removes unit tests, which stand at the end of a file and may use anything.
 fn without_tests(code: &str) -> String {
     code.split("#[cfg(test)]\nmod ").next().unwrap_or_default().to_owned()
 }
@@ -138,7 +135,7 @@ fn words(code: &str) -> impl Iterator<Item = &str> {
     code.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
-/// What `lib.rs` names again at the root, and the module that it comes from.
+/// The names that `lib.rs` re-exports at the root, and the module each comes from.
 fn names_at_the_root(lib: &str) -> BTreeMap<String, String> {
     let mut names = BTreeMap::new();
     for line in lib.split("pub use ").skip(1) {
@@ -150,7 +147,7 @@ fn names_at_the_root(lib: &str) -> BTreeMap<String, String> {
     names
 }
 
-/// All paths that begin with `crate::` or `super::`, those in braces one by one.
+/// All paths that begin with `crate::` or `super::`, with groups in braces expanded.
 fn paths(code: &str) -> Vec<Vec<&str>> {
     let mut found = Vec::new();
     for first in ["crate::", "super::"] {
@@ -164,7 +161,7 @@ fn paths(code: &str) -> Vec<Vec<&str>> {
     found
 }
 
-/// Reads a path, or a group of them after what stands before the group. Returns what comes after it.
+/// Reads a path, or a group of paths that share the prefix `before`. Returns the code after it.
 fn read_path<'c>(code: &'c str, before: &[&'c str], found: &mut Vec<Vec<&'c str>>) -> &'c str {
     let mut path = before.to_vec();
     let mut rest = code;
@@ -192,12 +189,12 @@ fn read_path<'c>(code: &'c str, before: &[&'c str], found: &mut Vec<Vec<&'c str>
     &rest[rest.find([',', '}', ';', '\n']).unwrap_or(rest.len())..]
 }
 
-/// The first names of all paths that begin with `crate::`.
+/// The first segment of each path that begins with `crate::`, without the `crate::`.
 fn used(code: &str) -> BTreeSet<&str> {
     paths(code).into_iter().filter(|path| path[0] == "crate" && path.len() > 1).map(|path| path[1]).collect()
 }
 
-/// Which top-level module uses which others, each with one file that does.
+/// Which top-level modules use which others, each pair with one file that does.
 fn arrows() -> BTreeMap<(String, String), String> {
     let sources = sources();
     let lib = &sources.iter().find(|(file, _)| file == "lib").unwrap().1;
@@ -225,9 +222,7 @@ fn arrows() -> BTreeMap<(String, String), String> {
 
 fn layer(module: &str, file: &str) -> usize {
     let found = LAYERS.iter().position(|layer| layer.contains(&module));
-    found.unwrap_or_else(|| {
-        panic!("{file}.rs uses `crate::{module}`, which has no place among the layers here")
-    })
+    found.unwrap_or_else(|| panic!("{file}.rs uses `crate::{module}`, which is not in LAYERS"))
 }
 
 #[test]
@@ -254,7 +249,8 @@ fn arrows_go_one_way() {
     }
 }
 
-/// What is left of a graph without those that nobody uses, and those that use nobody, again and again.
+/// The edges of a graph that are part of cycles or lie between them: edges that end or begin at a
+/// dead end are removed repeatedly.
 fn circles<N: Ord + Clone>(mut arrows: BTreeSet<(N, N)>) -> BTreeSet<(N, N)> {
     loop {
         let (users, used): (BTreeSet<N>, BTreeSet<N>) = arrows.iter().cloned().unzip();
@@ -272,7 +268,8 @@ fn no_modules_use_each_other_in_a_circle() {
     assert!(circles.is_empty(), "{circles:?}");
 }
 
-/// Which file of a package uses which others. What a module shares with those inside of it is its own affair.
+/// Which files of a package use which others. Uses between a module and its own submodules are left
+/// out.
 fn arrows_of_files(package: &Path) -> BTreeSet<(String, String)> {
     let sources = sources_of(package);
     let module = |file: &str| file.strip_suffix("/mod").unwrap_or(file).to_owned();
@@ -324,8 +321,8 @@ fn no_files_use_each_other_in_a_circle() {
     assert!(found > 200, "{found}");
 }
 
-/// Fails where a file mentions one of the `refused` words, which belong in `home`, and no exception
-/// allows it.
+/// Fails if a file of `modules` mentions one of the `refused` words, which belong in `home`,
+/// without an exception that allows it.
 fn refuse(modules: &[&str], home: &str, refused: &[&str]) {
     for (file, code) in sources().iter().filter(|(file, _)| modules.contains(&top(file))) {
         for word in refused.iter().flat_map(|words| words.split_whitespace()) {

@@ -1,4 +1,4 @@
-//! Agents that live on: one process that is fed many events.
+//! Long-lived agents: one process that receives many events.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::harness::{World, wait_until};
 
-/// An agent that notes its pid and each event's id, and acknowledges.
+/// An agent that logs its pid and each event's id, and acknowledges the event.
 const AGENT: &str = "echo begin $$ >>agent.log
 while IFS= read -r event; do
     id=${event#*:}
@@ -21,7 +21,7 @@ fn agent(world: &World, script: &str, handler: &str, options: &[&str]) {
     world.thread(["subscribe", "--consumer", "bot", "--handler", handler].iter().chain(options)).quiet();
 }
 
-/// The notes of the agents, without the pids, and the pids of those that began.
+/// The first word of each line in the agents' log, and the pids of the agents that started.
 fn notes(world: &World) -> (Vec<String>, Vec<String>) {
     let lines = world.lines("agent.log");
     let words = |line: &String| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
@@ -75,7 +75,7 @@ fn what_a_living_agent_did_not_acknowledge_is_given_again_in_order() {
 fi
 {AGENT}"
     );
-    // The agent goes while its feeder would wait for an hour.
+    // The agent exits while the `pop` that feeds it would wait for an hour.
     agent(&world, &script, "thread pop --resume --follow --wait 1h | ./agent.sh", &[]);
     wait_for_notes(&world, &["begin", "1", "2", "3", "begin", "2", "3", "4"]);
     wait_until("all to be acknowledged", || world.consumer("bot")["last_acked_id"] == 4);
@@ -90,7 +90,7 @@ fn a_living_agent_that_is_stopped_is_gone_and_stays_away() {
     wait_until("the cursor to follow", || world.consumer("bot")["last_acked_id"] == 1);
     world.thread(["stop", "--consumer", "bot"]).quiet();
     world.wait_until_quiet();
-    // Nothing was pending when it was stopped; it is asked for again by the next event.
+    // Nothing was pending when it was stopped, so the next event starts it again.
     world.push("x");
     wait_for_notes(&world, &["begin", "1", "begin", "2"]);
     world.thread(["pause", "--consumer", "bot"]).quiet();
@@ -131,7 +131,7 @@ thread ack --event-id \"${id%%,*}\" >/dev/null";
     assert!(world.log().iter().any(|line| line.contains("ended exit=137")));
 }
 
-/// Between a thread and a program that answers each line with a line.
+/// Connects a thread to a program that answers each input line with one output line.
 const TALK: &str = "mkfifo questions.$$ answers.$$
 $1 <questions.$$ >answers.$$ &
 exec 3>questions.$$ 4<answers.$$
@@ -146,7 +146,7 @@ while IFS= read -r event; do
     thread ack --event-id \"$id\" >/dev/null
 done";
 
-/// Asks, and waits for the answer.
+/// Pushes a question and waits for the answer.
 fn ask(world: &World, question: &str) -> String {
     let id = world.push(question).to_string();
     let filter = format!("type = 'record' AND metadata ->> 'reply_to' = '{id}'");
@@ -176,7 +176,7 @@ fn converse(program: &str, dialogue: &[(&str, &str)]) {
 
 #[test]
 fn a_real_program_holds_a_conversation() {
-    // Each remembers what was said before, so one process answers all.
+    // Each program keeps state from earlier questions, so the same process must answer all of them.
     if Path::new("/usr/bin/bc").exists() {
         converse(
             "/usr/bin/bc -q",

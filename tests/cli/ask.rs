@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::harness::{Run, World, wait_until};
 use crate::interrupt;
 
-/// Asks from outside, as `internal:dm:default:ada`.
+/// Asks from outside, with the source `internal:dm:default:ada`.
 fn ask(world: &World, question: &str, timeout: &str) -> Run {
     let who = ["--source", "internal:dm:default:ada", "--type", "message"];
     world.thread(["ask", "--timeout", timeout].iter().chain(&who)).arg("--content").arg(question)
@@ -19,7 +19,7 @@ fn reply(world: &World, to: i64, answer: &str) -> Run {
     run.arg("--to").arg(to.to_string())
 }
 
-/// A consumer that answers each message with its number.
+/// Subscribes a consumer that answers each message with its number.
 fn answering_consumer(world: &World) {
     let script = "while IFS= read -r event; do
     id=${event#*:}
@@ -67,7 +67,7 @@ fn an_answer_names_the_question_by_number_or_text_and_is_no_trace_of_work() {
         push(metadata, kind, subtype, "a second answer");
         assert_eq!(question().quiet(), format!("answer {n}\n"));
     }
-    // What ends in a line end is not given another.
+    // A reply that already ends in a newline gets no second one.
     ask(&world, "?", "0").arg("--idempotency-key").arg("q").fails(3);
     reply(&world, 1, "").quiet();
     assert_eq!(ask(&world, "?", "0").arg("--idempotency-key").arg("q").quiet(), "\n");
@@ -84,12 +84,12 @@ fn without_an_answer_it_ends_in_time_and_the_question_stays() {
     let (stdout, stderr) = ask(&world, "Anybody?", "0").arg("--json").ends_with(3);
     let error: Value = serde_json::from_str(&stderr).unwrap();
     assert!(stdout.is_empty() && error["error"].as_str().unwrap().starts_with("no answer to event 2"));
-    // What the message says finds a late answer.
+    // The hint in the message finds a late answer.
     reply(&world, 2, "Late.").quiet();
     let hint = error["suggestion"].as_str().unwrap();
     let command = hint.split('`').rfind(|part| part.starts_with("thread peek")).unwrap();
     assert!(world.sh(command).quiet().contains(r#""content":"Late.""#), "{command}");
-    // Nothing is asked where nothing can be stored.
+    // A usage error is reported before the question is stored.
     ask(&world, "x", "soon").fails(2);
     world.thread(["ask", "--source", "self", "--type", "message"]).fails(2);
 }
@@ -120,7 +120,7 @@ fn an_agent_that_gives_up_ends_the_ask() {
 #[test]
 fn an_answer_that_comes_before_the_wait_begins_is_found() {
     let world = World::with_thread();
-    // A notifier runs while the question is being pushed.
+    // The notifier runs during the push, so its answer arrives before the wait begins.
     let answer = "thread reply --to 1 --source self --type message --content 'At once'";
     let notifier = world.script("notifier.sh", &format!("THREAD_NOTIFIER=off {answer}"));
     let run = ask(&world, "Quick?", "0").env("THREAD_NOTIFIER", notifier);
@@ -135,7 +135,7 @@ fn a_killed_ask_loses_nothing_but_its_waiting() {
         let mut child = interrupt::start(ask(&world, "Well?", "10m").arg("--idempotency-key").arg(&key));
         let question = 1 + 2 * n;
         wait_until("the question", || world.query("SELECT count(*) FROM events") == question);
-        // Once the push is over, it can be interrupted again.
+        // Once the push is done, signals interrupt the wait.
         kill_process(Pid::from_child(&child), signal).unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(signal.as_raw()));
         reply(&world, question, "Yes").quiet();
@@ -186,7 +186,7 @@ fn reply_says_which_event_it_answers() {
     reply(&world, 1, "e").arg("--meta").arg("reply_to=1").fails(2);
     world.thread(["push", "--batch", "--reply-to", "1"]).fails(2);
     assert_eq!(world.query("SELECT count(*) FROM events"), 5);
-    // What was pruned meanwhile is answered all the same: somebody may be waiting.
+    // A pruned question can still be answered: somebody may be waiting for it.
     world.thread(["prune", "--before-id", "5"]).quiet();
     assert_eq!(reply(&world, 1, "f").quiet(), "6\n");
 }

@@ -1,4 +1,4 @@
-//! `backup`: what a backup of a thread in use holds, and what it leaves alone.
+//! `backup`: what a backup of a thread in use contains, and what the command leaves alone.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +18,7 @@ fn push_many(world: &World, events: usize) {
     world.off(["push", "--batch"]).stdin(line.repeat(events)).quiet();
 }
 
-/// Makes a backup there, and returns its path.
+/// Makes a backup at `place` and returns its path.
 #[track_caller]
 fn back_up(world: &World, place: &str) -> String {
     let path = world.path(place).display().to_string();
@@ -26,12 +26,12 @@ fn back_up(world: &World, place: &str) -> String {
     path
 }
 
-/// A command in the thread of that name.
+/// A command on the thread at `place`.
 fn within(world: &World, place: &str, args: &[&str]) -> crate::harness::Run {
     world.thread(args).arg("--thread").arg(world.path(place))
 }
 
-/// Puts a backup in the place of the thread, as for good, while `check` looks.
+/// Swaps a backup for the thread while `check` runs.
 fn restored<T>(world: &World, place: &str, check: impl FnOnce() -> T) -> T {
     fs::rename(world.inbox(), world.path("away")).unwrap();
     fs::rename(world.path(place), world.inbox()).unwrap();
@@ -41,7 +41,7 @@ fn restored<T>(world: &World, place: &str, check: impl FnOnce() -> T) -> T {
     checked
 }
 
-/// Fails unless a backup is a healthy thread whose JSONL log is its table. Returns its ids.
+/// Fails unless a backup is a healthy thread whose JSONL log matches its table. Returns its ids.
 fn checked_ids(world: &World, place: &str) -> Vec<i64> {
     restored(world, place, || {
         assert_healthy(world);
@@ -77,7 +77,7 @@ fn it_holds_all_that_a_thread_has_and_nothing_of_the_machine() {
     let rare = ["--filter", "id < 0", "--from", "new", "--timeout", "90s", "--cwd", "/"];
     world.subscribe("rare", "true", &rare);
     push_many(&world, 3);
-    // The one that is a dead letter stays.
+    // The event that is a dead letter is not pruned.
     let pruned = world.off(["prune", "--before-id", "100"]).ends_with(0);
     assert_eq!(pruned.0, "8\n");
     world.off(["push", "--source", "self", "--type", "message", "--content", "ten"]).quiet();
@@ -95,7 +95,7 @@ fn it_holds_all_that_a_thread_has_and_nothing_of_the_machine() {
         assert_eq!(rows(&path, table), rows(&world.inbox(), table), "{table}");
     }
     assert_eq!(rows(&path, "pragma_journal_mode"), [["Text([119, 97, 108])"]]);
-    // Of a consumer, only the state of its runs is another one.
+    // Of a consumer, only the run state differs.
     let options = "(SELECT consumer_id, token, cwd, options, rewinds FROM consumers)";
     assert_eq!(rows(&path, options), rows(&world.inbox(), options));
     let lines = world.jsonl();
@@ -106,7 +106,7 @@ fn it_holds_all_that_a_thread_has_and_nothing_of_the_machine() {
     });
     let log = format!("[INFO] backup: path=\"{}\" count=2", path.display());
     assert_eq!(world.log().pop(), Some(log));
-    // No id of a deleted event is given again.
+    // Ids of deleted events are not reused.
     restored(&world, "deep/er/one", || assert_eq!(world.push("eleven"), 11));
 }
 
@@ -124,11 +124,11 @@ fn an_idempotency_key_is_known_to_the_backup() {
 fn the_lines_of_pruned_events_are_kept() {
     let world = World::with_thread();
     for _ in 0..3 {
-        // The third finds more than ten thousand lines, and seals them.
+        // The third push finds more than ten thousand lines and seals them.
         push_many(&world, 6000);
     }
     world.off(["prune", "--before-id", "12500"]).quiet();
-    // A hole that another program made.
+    // A gap left by another program.
     world.db().execute("DELETE FROM events WHERE id = 17000", []).unwrap();
     push_many(&world, 500);
     let lines = world.jsonl();
@@ -145,7 +145,7 @@ fn the_lines_of_pruned_events_are_kept() {
     };
     back_up(&world, "copy");
     goes_on("copy");
-    // Also when nothing is left but lines.
+    // Also when only log lines are left and no events.
     world.off(["prune", "--before-id", "20000", "--force"]).quiet();
     assert_eq!(world.query("SELECT count(*) FROM events"), 0);
     back_up(&world, "lines");
@@ -174,7 +174,7 @@ fn an_empty_thread_can_be_backed_up_to_an_empty_directory() {
     assert_eq!(checked_ids(&world, "empty"), [0; 0]);
 }
 
-/// Consumers in every state; each notes for which thread it was started.
+/// Consumers in every state. Each handler records the thread that started it.
 fn world_with_consumers() -> World {
     let world = World::with_thread();
     let start = |name: &str, then: &str, options: &[&str]| {
@@ -205,14 +205,14 @@ fn all_consumers_of_a_backup_are_paused_and_only_a_resumed_one_is_started() {
     for consumer in info["subscriptions"].as_array().unwrap() {
         assert_eq!(consumer["state"], "paused", "{consumer}");
     }
-    // The run under way has not failed, the ones before it have.
+    // The run that was under way does not count as a failure; the earlier ones do.
     restored(&world, "copy", || {
         let state = |consumer: &str| ["$.phase", "$.attempts"].map(|field| world.run_state(consumer, field));
         assert_eq!(state("busy"), [json!("idle"), json!(0)]);
         assert_eq!(state("stalled"), [json!("stalled"), json!(1)]);
         assert_eq!(state("waiting"), [json!("idle"), json!(1)]);
     });
-    // Nothing there starts anybody, neither does a notifier that does what it is asked.
+    // In the copy no handler is started, not even by a notifier that runs every task.
     world.script("bin/notifier", "for command; do :; done; eval \"$command\" && echo >>asked");
     let push = ["push", "--source", "self", "--type", "message", "--content", "in the copy"];
     for notifier in ["auto", "embedded"] {
@@ -228,7 +228,7 @@ fn all_consumers_of_a_backup_are_paused_and_only_a_resumed_one_is_started() {
         copy.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap()
     };
     wait_until("the resumed one to take them", || acked() == 3);
-    // Neither has anybody been started meanwhile.
+    // No other handler was started either.
     let resumed = format!("idle {}", world.path("copy").display());
     assert_eq!(world.lines("started"), [&before[..], &[resumed]].concat());
     world.write("go", "");
@@ -317,7 +317,7 @@ fn backups_in_a_storm_of_pushes_miss_nothing_that_was_acknowledged() {
     assert_healthy(&world);
 }
 
-/// What unfinished backups to that place have left.
+/// The names that unfinished backups to `place` left behind.
 fn leftovers(world: &World, place: &str) -> Vec<String> {
     let partial = format!("{place}.partial-");
     names(world.root()).into_iter().filter(|name| name.starts_with(&partial)).collect()
@@ -349,7 +349,7 @@ fn one_that_is_killed_leaves_nothing_under_its_name() {
         if world.path(&place).exists() {
             assert_eq!(left, [""; 0], "{place}: both");
         } else {
-            // What was left is in nobody's way, and nobody touches it.
+            // The leftovers neither block another backup nor are changed by it.
             let before = left.first().map(|left| snapshot(&world.path(left)));
             back_up(&world, &place);
             assert_eq!(leftovers(&world, &place), left, "{place}");
@@ -422,7 +422,7 @@ fn what_is_in_the_way_is_refused_and_left_alone() {
     }
     world.off(["backup", ""]).fails(2);
     world.off(["backup"]).fails(2);
-    // A reader may have touched them, and the WAL's index is its own.
+    // Readers may touch the WAL and its index.
     let of_sqlite = |path: &Path| path.to_string_lossy().contains("events.db-");
     let kept = |all: std::collections::BTreeMap<std::path::PathBuf, (u32, Vec<u8>)>| {
         all.into_iter().filter(|(path, _)| !of_sqlite(path)).collect::<Vec<_>>()

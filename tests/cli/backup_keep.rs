@@ -1,4 +1,4 @@
-//! `backup --keep`: only backups of this very thread are deleted, and only ones that nobody uses.
+//! `backup --keep`: deletes only backups of this same thread, and only those that are not in use.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -22,11 +22,11 @@ fn all_but_the_newest_backups_of_this_thread_are_deleted() {
         .off(["push", "-t", "backups/used", "--source", "self", "--type", "message", "--content", "y"])
         .quiet();
     world.off(["resume", "-t", "backups/resumed", "bot"]).quiet();
-    // Looking at one is no use of it.
+    // Reading a backup does not count as using it.
     world.thread(["info", "-t", "backups/b"]).quiet();
     fs::create_dir(in_backup("mine")).unwrap();
     fs::write(in_backup("note"), "").unwrap();
-    // One that is there twice, by a link.
+    // A backup that appears twice, once through a symlink.
     std::os::unix::fs::symlink(in_backup("c"), in_backup("link")).unwrap();
 
     // One that was killed when it was almost complete.

@@ -96,7 +96,7 @@ fn a_bad_line_stores_nothing_wakes_nobody_and_is_named() {
         b"\x00",
     ];
     for line in bad {
-        // Behind a good line, a blank one and another good one, and before a good one.
+        // After a good line, a blank one and another good one, and before a good one.
         let mut batch = format!("{GOOD}\n\n{GOOD}\n").into_bytes();
         batch.extend_from_slice(line);
         batch.extend_from_slice(format!("\n{GOOD}\n").as_bytes());
@@ -111,7 +111,7 @@ fn a_bad_line_stores_nothing_wakes_nobody_and_is_named() {
     assert_eq!(world.query("SELECT count(*) FROM sqlite_sequence"), 0, "not even an id was used up");
     assert_eq!(world.read("inbox/events.jsonl"), "");
     assert!(!world.path("was-asked").exists());
-    // The same notifier is asked when there is something to say.
+    // The same notifier is called when events are stored.
     let run = world.thread(["push", "--batch"]).env("THREAD_NOTIFIER", &notifier).stdin(GOOD);
     assert_eq!(run.quiet(), "1\n");
     assert!(world.path("was-asked").exists());
@@ -132,7 +132,7 @@ fn blank_lines_crlf_a_byte_order_mark_and_a_missing_last_newline_are_fine() {
     let batch = format!("\u{feff}{GOOD}\r\n\r\n\n   \t\n  {GOOD}  \r\n{GOOD}");
     assert_eq!(world.thread(["push", "--batch"]).stdin(batch).quiet(), "3\n");
     assert_eq!(contents(&world), ["good"; 3]);
-    // Skipped lines count for the number in the message.
+    // Skipped lines count towards the line number in the message.
     let error = world.thread(["push", "--batch"]).stdin("\n\r\n \nbad").fails(2);
     assert!(error.contains("line 4 of the batch"), "{error}");
 }
@@ -245,7 +245,7 @@ fn a_large_batch_waits_in_an_unlinked_file_and_holds_no_lock() {
     for n in 0..9000 {
         writeln!(stdin, "{{\"source\":\"self\",\"type\":\"record\",\"content\":\"{n} {long}\"}}").unwrap();
     }
-    // Nine million bytes do not fit into a pipe: by now most have been read.
+    // Nine million bytes do not fit into a pipe, so most of them have been read by now.
     let fds = format!("/proc/{}/fd", child.id());
     let in_thread =
         |link: &Path| link.starts_with(world.inbox()) && link.to_string_lossy().ends_with(" (deleted)");
@@ -268,7 +268,7 @@ fn a_large_batch_waits_in_an_unlinked_file_and_holds_no_lock() {
 #[test]
 fn what_fits_into_memory_needs_no_other_place() {
     let world = World::with_thread();
-    // A file that the kernel makes up has no length.
+    // Files in /proc report a length of zero.
     assert_eq!(world.sh("thread push --lines </proc/version").quiet(), "1\n");
     std::fs::remove_dir_all(world.path("inbox/run")).unwrap();
     let (stdout, _) = world.sh("echo two | thread push --lines").ends_with(0);
@@ -293,7 +293,7 @@ fn a_producer_that_stops_half_way_through_a_line_holds_nobody_up() {
     world.sh("mkfifo slow").quiet();
     let child = world.sh("exec thread push --batch <slow").spawn();
     let mut slow = fs::File::options().write(true).open(fifo).unwrap();
-    // More than a pipe holds, so the batch is being read when this returns.
+    // This is more than fits into a pipe, so the batch is being read when the write returns.
     slow.write_all(format!("{GOOD}\n").repeat(5000).as_bytes()).unwrap();
     slow.write_all(&GOOD.as_bytes()[..20]).unwrap();
     assert_eq!(world.push("first"), 1);
@@ -320,7 +320,7 @@ fn a_batch_from_a_file_is_stored_whole_or_not_at_all() {
     world.write("good.ndjson", &text);
     world.write("bad.ndjson", format!("{text}\n{{\"source\":\"self\"}}\n"));
 
-    // By the time the wrong line is read, most of the others have been handed to the database.
+    // When the bad line is read, most of the others have already been passed to the database.
     let complaint = world.sh("thread push --batch < bad.ndjson").fails(2);
     assert!(complaint.starts_with("Error: line 20001 of the batch has no 'content'"), "{complaint}");
     assert_eq!((count(&world), world.jsonl().len()), (0, 0));
@@ -370,7 +370,7 @@ fn many_events_are_read_and_copied_in_order_with_gaps_and_limits() {
     world.write("lines.ndjson", lines);
     world.sh("thread push --batch < lines.ndjson").quiet();
     world.assert_log_is_exact();
-    // As `prune` leaves it, when dead letters stay.
+    // The state `prune` leaves when it keeps dead letters.
     world.db().execute_batch("DELETE FROM events WHERE id % 3 = 0 AND id < 25000").unwrap();
     let table = world.table_as_jsonl();
     world.idle_consumer("reader", "");
@@ -388,7 +388,7 @@ fn many_events_are_read_and_copied_in_order_with_gaps_and_limits() {
 #[test]
 fn a_gap_of_any_width_among_many_events_is_crossed_at_once() {
     let world = World::with_thread();
-    // Written by another program, and not yet copied.
+    // Written by another program, and not in the JSONL log yet.
     world
         .db()
         .execute_batch(

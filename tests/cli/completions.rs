@@ -42,9 +42,9 @@ fn other_shells_are_exit_2_and_the_known_ones_are_named() {
     assert!(SHELLS.iter().all(|shell| error.contains(shell)), "{error}");
 }
 
-/// What bash offers for the last of these words: its candidates, and what it is told to add.
+/// What bash offers for the last of these words: the candidates and the options passed to `compopt`.
 fn offered(world: &World, words: &[&str]) -> Vec<String> {
-    // `compopt` works only while a key is pressed, so it is stood in for.
+    // `compopt` works only during interactive completion, so the script replaces it with a stub.
     let script = r#"
         . ./completions.bash
         compopt() { echo "compopt $*"; }
@@ -74,14 +74,14 @@ fn bash_completes_commands_options_words_and_folders() {
     assert_eq!(offered(&["thread", "push", "--type", "m"]), ["message"]);
     assert_eq!(offered(&["thread", "subscribe", "--deliver", ""]), ["wake", "stdin"]);
     assert_eq!(offered(&["thread", "completions", "f"]), ["fish"]);
-    // bash itself adds the folders.
+    // bash itself adds the directories.
     assert_eq!(offered(&["thread", "push", "--thread", ""]), ["compopt -o plusdirs"]);
     assert_eq!(offered(&["thread", "subscribe", "--cwd", "fo"]), ["compopt -o plusdirs"]);
     assert_eq!(
         offered(&["thread", "push", "--content-file", "con"]),
         ["compopt -o filenames", "content.txt"]
     );
-    // With nothing to offer, bash falls back to the names of files and folders.
+    // With no candidates, bash falls back to file and directory names.
     assert_eq!(offered(&["thread", "init", "fo"]), [""; 0]);
     let registered = world.sh("bash -c '. ./completions.bash; complete -p thread'").quiet();
     assert!(registered.contains("-o default"), "{registered}");

@@ -1,16 +1,16 @@
-//! Completion in the real shells, at a terminal: keys are pressed and the screen is read.
+//! Completion in real shells in a terminal: the tests send keys and read the screen.
 
 use crate::harness::{World, skipped, wait_until};
 use crate::terminal::Screen;
 
-/// How each shell is started: with the script, no other settings, and a prompt that is known.
+/// How each shell is started: with the completion script, no other settings, and a known prompt.
 const SHELLS: [(&str, &str); 3] = [
     ("bash", "exec bash --noprofile --rcfile rc.bash -i"),
     ("zsh", "ZDOTDIR=$PWD exec zsh -d -i"),
     ("fish", "exec fish --no-config --init-command 'source rc.fish'"),
 ];
 
-/// A thread with two consumers, another with one, and each shell's script.
+/// A thread with two consumers, another with one, and the completion script of each shell.
 fn world() -> World {
     let world = World::with_thread();
     for consumer in ["bottle", "amber:1"] {
@@ -28,14 +28,14 @@ fn world() -> World {
     world
 }
 
-/// In a new shell, types this and presses Tab; waits until the screen shows all of these.
+/// In a new shell, types `typed`, presses Tab, and waits until the screen shows all of `expected`.
 fn completes(world: &World, command: &str, typed: &str, expected: &[&str]) -> Option<()> {
     let screen = Screen::open(world, command)?;
     screen.wait_for("ready>");
     screen.types(typed);
     screen.presses("Tab");
     if expected.len() > 1 {
-        // bash lists what there is to choose from at the second press.
+        // bash lists the candidates at the second press.
         screen.presses("Tab");
     }
     wait_until(&format!("{typed:?} to become {expected:?} by {command:?}"), || {

@@ -1,4 +1,4 @@
-//! Many processes at once: nothing fails, nothing is lost, and the JSONL log stays the table.
+//! Many processes at once: nothing fails, nothing is lost, and the JSONL log keeps matching the table.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ fn together(world: &World, scripts: impl IntoIterator<Item = String>) -> Vec<Chi
     children
 }
 
-/// Waits for all of them; each must succeed and warn of nothing. Returns what they printed.
+/// Waits for all of them; each must succeed without warnings. Returns what they printed.
 fn all_succeed(children: Vec<Child>) -> Vec<String> {
     let ends = children.into_iter().map(|child| child.wait_with_output().unwrap());
     let outputs: Vec<_> = ends.collect();
@@ -36,7 +36,7 @@ fn ndjson(count: usize) -> String {
     "{\"source\":\"batch\",\"type\":\"record\",\"content\":\"x\"}\n".repeat(count)
 }
 
-/// The rotated copies, by name.
+/// The names of the rotated files, sorted.
 fn rotated(world: &World) -> Vec<String> {
     let names = fs::read_dir(world.inbox()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = names.filter(|name| name.starts_with("events-")).collect();
@@ -58,7 +58,7 @@ fn sixteen_processes_push_at_once_and_nothing_is_lost() {
     }
     assert_eq!(seen, (1..=320).collect());
     world.assert_log_is_exact();
-    // Each pusher's own order is kept, and what was stored is what it said.
+    // Each pusher's order is kept, and the stored content is what it pushed.
     for (who, one) in printed.iter().enumerate() {
         for (i, id) in one.lines().enumerate() {
             let sql =
@@ -97,7 +97,7 @@ fn everything_at_once_works_and_consumers_see_all() {
     for consumer in ["a", "b"] {
         take_all(&world, consumer);
     }
-    // A consumer that reads by hand, and never runs.
+    // A consumer whose handler never runs; the test reads for it.
     let words = ["subscribe", "--consumer", "reader", "--handler", "true", "--filter", "type = 'record'"];
     world.thread(words).quiet();
     world.write("batch", ndjson(7));
@@ -117,7 +117,7 @@ fn everything_at_once_works_and_consumers_see_all() {
     ];
     let printed = all_succeed(together(&world, scripts));
     for peeked in &printed[5..8] {
-        // Every line is a whole event, and each reading is in order.
+        // Every line is a whole event, and each reader sees them in order.
         let all = ids(peeked);
         assert!(all.iter().all(|id| (1..=204).contains(id)));
     }
@@ -155,7 +155,8 @@ fn acknowledging_at_once_ends_at_the_furthest() {
     world.thread(["push", "--batch"]).stdin(ndjson(200)).quiet();
     let words = ["subscribe", "--consumer", "reader", "--handler", "true", "--filter", "type = 'message'"];
     world.thread(words).quiet();
-    // Each goes up by steps of eight; whoever comes late is warned and changes nothing.
+    // Each process acknowledges every eighth id; an acknowledgement behind the cursor warns and
+    // changes nothing.
     let acks = (1..=8).map(|who| {
         format!(
             "for i in $(seq {who} 8 200); do thread ack --consumer reader --event-id $i 2>/dev/null; done"
@@ -193,7 +194,7 @@ fn the_copy_is_rotated_once_under_concurrent_pushers() {
     let names = rotated(&world);
     assert_eq!(names.len(), 1, "{names:?}");
     let lines = world.lines(format!("inbox/{}", names[0])).len();
-    // Sixteen at most may have stored theirs when the writer brought the log past the limit.
+    // At most sixteen pushers can have stored their event when the log's writer exceeds the limit.
     assert!((10_001..=10_016).contains(&lines), "{lines} lines");
     world.assert_log_is_exact();
 }

@@ -1,9 +1,9 @@
-//! `dead`: seeing, delivering again and throwing away what a handler could not take.
+//! `dead`: listing, retrying and discarding events that a handler could not process.
 
 use crate::harness::{World, ids, wait_until};
 
-/// A world with events 1 to 4, of which 1 and 3 are dead letters of `bot`. Its handler takes
-/// everything once the file `repaired` is there.
+/// A world with events 1 to 4, of which 1 and 3 are dead letters of `bot`. Its handler succeeds on
+/// every event once the file `repaired` exists.
 fn world_with_letters() -> World {
     let world = World::with_thread();
     let handler = "cat > in; echo run >> runs; \

@@ -1,4 +1,4 @@
-//! Which thread a command works on: `--thread`, else `THREAD_DIR`, else the one it is called in.
+//! Which thread a command uses: `--thread`, else `THREAD_DIR`, else the one around the current directory.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -6,10 +6,10 @@ use std::path::Path;
 
 use crate::harness::{Run, World, skipped};
 
-/// The user `nobody`, by number.
+/// The uid of the user `nobody`.
 const SOMEBODY_ELSE: u32 = 65534;
 
-/// `info` in that directory, with no thread named.
+/// `info` in that directory, without naming a thread.
 fn info_in(world: &World, dir: impl AsRef<Path>) -> Run {
     world.thread(["info"]).env_remove("THREAD_DIR").dir(world.path(dir))
 }
@@ -62,7 +62,7 @@ fn the_option_goes_before_the_variable_and_that_before_the_place() {
     assert_found(here().env("THREAD_DIR", ""), &world.inbox());
     assert_found(here().env("THREAD_DIR", "../set"), &world.path("set"));
     assert_found(here().env("THREAD_DIR", "../set").arg("-t").arg("../named"), &world.path("named"));
-    // What was named is not made up for by what is here.
+    // The current directory is no fallback for a named thread that does not exist.
     here().env("THREAD_DIR", "../gone").fails(1);
 }
 
@@ -98,10 +98,10 @@ fn a_thread_of_another_user_is_not_found() {
         for dir in ["inbox", "inbox/work"] {
             assert_none_found(info_in(&world, dir));
         }
-        // Beyond it is looked for one's own.
+        // The search continues upwards and finds the caller's own thread.
         world.thread(["init", "."]).quiet();
         assert_found(info_in(&world, "inbox/work"), world.root());
-        // Named, it is used.
+        // A foreign thread is used if it is named.
         assert_found(info_in(&world, "").arg("-t").arg("inbox"), &world.inbox());
     }
 }

@@ -1,5 +1,5 @@
-//! Starting handlers: one at a time per consumer, owing nothing to whoever started them, and no
-//! wake-up lost.
+//! Starting handlers: one at a time per consumer, independent of the process that started them, and
+//! without lost wake-ups.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -10,8 +10,8 @@ use serde_json::Value;
 use crate::harness::{Dice, Run, World, take_all, take_all_script, wait_until};
 use crate::users::{NOBODY, as_user, share_with, shared_world};
 
-/// A world with a thread and a handler `slow` that appends a line to `began`, waits for a file
-/// `go`, takes what is there and appends to `ended`.
+/// A world with a thread and a handler `slow` that appends a line to `began`, waits for the file
+/// `go`, handles all pending events and appends to `ended`.
 fn with_slow_handler() -> World {
     let world = World::with_thread();
     take_all_script(&world);
@@ -31,7 +31,7 @@ fn push_run(world: &World, content: &str) -> Run {
     world.thread(["push", "--source", "self", "--type", "message", "--content", content])
 }
 
-/// What `dispatch --json` says of one consumer.
+/// The outcome that `dispatch --json` reports for one consumer.
 fn outcome(world: &World, consumer: &str) -> String {
     let answer: Value = serde_json::from_str(&world.thread(["dispatch", "--json"]).ok()).unwrap();
     let all = answer["consumers"].as_array().unwrap();
@@ -43,7 +43,7 @@ fn wait_for_lines(world: &World, name: &str, count: usize) {
     wait_until(&format!("{count} lines in {name}"), || world.lines(name).len() >= count);
 }
 
-/// The pids of the first run of `slow`: the handler's and its supervisor's.
+/// The pids of the first run of `slow`: the handler's and its parent's.
 fn pids(world: &World) -> (Pid, Pid) {
     wait_until("the pids", || world.read("began").ends_with('\n'));
     let line = world.lines("began").remove(0);
@@ -51,7 +51,7 @@ fn pids(world: &World) -> (Pid, Pid) {
     (pids.next().unwrap(), pids.next().unwrap())
 }
 
-/// The ids 1 to `last`, each on a line, as `take` notes them.
+/// The ids 1 to `last` as strings, in the format `take` records.
 fn up_to(last: i64) -> Vec<String> {
     (1..=last).map(|id| id.to_string()).collect()
 }
@@ -132,7 +132,7 @@ fn only_consumers_whose_filter_matches_are_started() {
 fn one_handler_at_a_time_per_consumer() {
     let world = World::with_thread();
     take_all_script(&world);
-    // Making a directory is atomic: who finds it there is not alone.
+    // `mkdir` is atomic: if the directory exists, another handler is running.
     world.script(
         "bin/alone",
         "mkdir busy.$THREAD_CONSUMER || echo $THREAD_CONSUMER >>overlaps\ntake\n\
@@ -199,16 +199,16 @@ fn a_handler_leads_a_session_of_its_own_without_a_terminal() {
     assert_eq!(fields, [&*lines[1], &*lines[1], "?"]);
 }
 
-/// A handler that notes where its descriptors lead, then does `and_then`.
+/// A handler that records the targets of its file descriptors, then does `and_then`.
 fn fds_handler(world: &World, and_then: &str) -> String {
     let name = format!("fds.{}", world.root().join("bin").read_dir().unwrap().count());
-    // The subshell lists its parent, so that nothing here adds to what is found.
+    // The subshell lists its parent's descriptors, so that the listing itself adds none.
     let text = format!(
         "(for fd in /proc/$$/fd/*; do readlink $fd; done | sort >fds.part.$THREAD_CONSUMER)\n\
          mv fds.part.$THREAD_CONSUMER fds.$THREAD_CONSUMER\n{and_then}"
     );
     world.write(&name, text);
-    // Not a script with a shell of its own, which would hold it open.
+    // Evaluated by the handler's shell: a script file would be open as one more descriptor.
     format!("eval \"$(cat {name})\"")
 }
 
@@ -228,7 +228,7 @@ fn a_handler_gets_no_descriptor_but_its_lock() {
     assert_eq!(world.sh(push).quiet(), "1\n");
     wait_for_lines(&world, "fds.worker", 1);
     assert_eq!(world.lines("fds.worker"), only_the_lock_of(&world, "worker"));
-    // Nor does a pusher without any descriptor at all confuse it.
+    // A pusher without open descriptors makes no difference.
     world.sh("exec <&- >&- 2>&-; thread push --source self --type message --content x || true").quiet();
     wait_for_lines(&world, "seen.worker", 2);
     assert_eq!(world.lines("fds.worker"), only_the_lock_of(&world, "worker"));
@@ -247,7 +247,7 @@ fn a_handler_that_pushes_does_not_pass_its_lock_on() {
     wait_for_lines(&world, "linger", 1);
     assert_eq!(world.lines("fds.first"), only_the_lock_of(&world, "first"));
     assert_eq!(world.lines("fds.second"), only_the_lock_of(&world, "second"));
-    // While the second runs, the first is free to start again.
+    // While the second consumer runs, the first can start again.
     wait_for_lines(&world, "seen.first", 1);
     let id = world.push("z").to_string();
     wait_until("the first to run again", || world.lines("seen.first").contains(&id));
@@ -278,7 +278,7 @@ fn a_handler_has_default_signal_handling_whatever_the_pusher_ignores() {
     wait_for_lines(&world, "signals", 2);
     for line in world.lines("signals") {
         let (_, mask) = line.split_once(":\t").unwrap();
-        // Signals 32 and 33 belong to the C library; nobody else can set them.
+        // Signals 32 and 33 are reserved by the C library and cannot be set by others.
         let mask = u64::from_str_radix(mask, 16).unwrap() & !(0b11 << 31);
         assert_eq!(mask, 0, "{line}");
     }
@@ -294,7 +294,7 @@ fn a_handler_runs_where_it_was_subscribed() {
     let home = world.path("home of it");
     let words = ["subscribe", "--consumer", "worker", "--handler", "pwd >>where; take"];
     world.thread(words).dir(&home).quiet();
-    // A row of a program that keeps no directory runs where the dispatcher runs.
+    // A subscription without a recorded directory, made by another program, runs in the dispatcher's.
     let row =
         "INSERT INTO subscriptions (consumer_id, handler_cmd) VALUES ('plain', 'pwd >>where.plain; take')";
     world.db().execute(row, []).unwrap();
@@ -326,7 +326,7 @@ fn without_its_directory_a_handler_is_not_started_and_the_log_says_why() {
     assert_eq!(warning, format!("Warning: the consumer 'worker' was not started: {why}\n"));
     assert_eq!(outcome(&world, "worker"), "broken");
     assert!(!world.log().iter().any(|line| line.contains("consumer=worker spawned")));
-    // The lock was let go: with the directory back, the next dispatch starts it.
+    // The lock was released: with the directory back, the next dispatch starts the handler.
     fs::create_dir(&home).unwrap();
     world.thread(["dispatch"]).quiet();
     wait_for_lines(&world, "home/seen.worker", 1);
@@ -359,7 +359,7 @@ fn the_lock_outlives_a_killed_supervisor_for_as_long_as_the_handler_runs() {
     subscribe(&world, "worker", "slow", &[]);
     world.push("x");
     let (_, supervisor) = pids(&world);
-    // `sh -c` may have replaced itself with the handler or stand between; only the supervisor is ours.
+    // `sh -c` may have replaced itself with the handler or sit between the two; find the real supervisor.
     let supervisor = supervisor_of(&world, supervisor);
     kill_process(supervisor, Signal::KILL).unwrap();
     wait_until("the supervisor to be gone", || {
@@ -373,14 +373,14 @@ fn the_lock_outlives_a_killed_supervisor_for_as_long_as_the_handler_runs() {
     assert_eq!(world.lines("began").len(), 1);
     world.write("go", "");
     wait_for_lines(&world, "ended", 1);
-    // Nobody was there to look again; the next push heals that.
+    // No supervisor was left to look for new events; the next push recovers.
     world.wait_until_quiet();
     let last = world.push("heal");
     wait_until("all to be handled", || world.lines("seen.worker") == up_to(last));
     assert_eq!(world.lines("began").len(), 2);
 }
 
-/// The supervisor among a process and its parent.
+/// The pid itself if it is a supervisor, or else the world's supervisor.
 fn supervisor_of(world: &World, pid: Pid) -> Pid {
     let cmdline = |pid: Pid| fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
     let is_ours = |pid: Pid| String::from_utf8_lossy(&cmdline(pid)).contains("_supervise");
@@ -400,7 +400,7 @@ fn a_killed_handler_frees_its_consumer_even_without_a_supervisor() {
     for pid in [supervisor, handler] {
         kill_process(pid, Signal::KILL).unwrap();
     }
-    // What it was waiting with holds a copy of the lock for a moment longer.
+    // The killed handler's `sleep` inherited the lock and holds it a moment longer.
     world.wait_until_quiet();
     world.write("go", "");
     world.push("y");
@@ -431,7 +431,7 @@ fn a_subscription_made_anew_during_a_run_begins_when_that_run_ends() {
     wait_for_lines(&world, "began", 1);
     world.thread(["unsubscribe", "--consumer", "worker"]).quiet();
     subscribe(&world, "worker", "[ -e ended ] || touch early; echo new >>new; take", &[]);
-    // The old handler pops as that consumer too; what it leaves is for the new one.
+    // The old handler pops as the same consumer; what it leaves pending is for the new one.
     world.script("bin/take.old", "exit 0");
     fs::rename(world.bin().join("take"), world.bin().join("take.new")).unwrap();
     world.script("bin/take", "if [ -e new ]; then exec take.new; fi");
@@ -545,7 +545,7 @@ fn foreign_consumer_names_stay_usable_and_inside_run() {
 #[test]
 fn a_push_that_comes_while_a_handler_ends_is_not_lost() {
     let world = World::with_thread();
-    // Looks once and goes: most pushes come while some run is about to end.
+    // Runs briefly, so that most pushes arrive while a run is about to end.
     world.script(
         "bin/once",
         "ids=$(thread pop --resume --limit 3 | sed 's/^{\"id\":\\([0-9]*\\),.*/\\1/')\n\
@@ -634,7 +634,7 @@ fn another_users_push_is_stored_and_left_to_the_owner() {
     assert_eq!(left, 3, "{log:?}");
     assert!(!world.path("asked").exists() && !world.path("seen.worker").exists());
     world.assert_log_is_exact();
-    // The owner's next push takes all of it.
+    // The owner's next push delivers all of it.
     world.push("y");
     wait_until("all to be handled", || world.lines("seen.worker") == up_to(4));
     world.assert_log_is_exact();

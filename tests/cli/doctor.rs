@@ -1,4 +1,4 @@
-//! What `doctor` finds, says and repairs, one fault at a time.
+//! What `doctor` finds, reports and repairs, one fault at a time.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use crate::harness::{World, names, snapshot, wait_until};
 
 const BY_FIX: &str = "run `thread doctor --fix`";
 
-/// What `doctor` says that is wrong: its lines, and exit 1 where one is an error.
+/// The findings of `doctor`, one a line. Checks that it exits 1 if any of them is an error.
 #[track_caller]
 pub fn findings(world: &World) -> Vec<String> {
     examine(world, &["doctor"])
@@ -42,7 +42,7 @@ pub fn assert_healthy(world: &World) {
     assert_eq!(findings(world), ["healthy"]);
 }
 
-/// Expects just this finding, that `--fix` repairs it, and that the thread is healthy then.
+/// Expects exactly this finding, that `--fix` repairs it, and that the thread is healthy afterwards.
 #[track_caller]
 pub fn found_and_repaired(world: &World, level: &str, problem: &str, done: &str) {
     assert_eq!(findings(world), [format!("{level}: {problem} - {BY_FIX}")]);
@@ -50,7 +50,7 @@ pub fn found_and_repaired(world: &World, level: &str, problem: &str, done: &str)
     assert_healthy(world);
 }
 
-/// Expects just this finding, with `--fix` as without.
+/// Expects exactly this finding, with and without `--fix`.
 #[track_caller]
 pub fn found_and_told(world: &World, finding: &str) {
     assert_eq!(findings(world), [finding]);
@@ -82,7 +82,7 @@ fn a_healthy_thread_is_one_word_and_stays_as_it_is() {
     let told = world.thread(["doctor", "--json"]).quiet();
     assert_eq!(told, "{\"healthy\":true,\"findings\":[]}\n");
     let mut after = snapshot(&world.inbox());
-    // The index of the WAL notes who reads.
+    // The WAL index records readers.
     let shm = world.path("inbox/events.db-shm");
     after.insert(shm.clone(), before[&shm].clone());
     assert!(before == after, "looking changed something");
@@ -171,7 +171,7 @@ fn a_thread_in_a_directory_that_is_open_to_all_is_told_to_move() {
              move the thread to a directory of its own"
         ),
     );
-    // It may be /tmp.
+    // `--fix` leaves the mode alone: the directory could be /tmp.
     assert_eq!(fs::metadata(world.inbox()).unwrap().permissions().mode() & 0o7777, 0o1777);
 }
 
@@ -187,7 +187,7 @@ fn a_directory_above_that_is_open_to_all_is_a_warning() {
     for words in [&["doctor"][..], &["doctor", "--fix"]] {
         assert_eq!(world.thread(words).ok(), format!("{warning}\n"));
     }
-    // Like /tmp, it is nothing to worry about.
+    // With the sticky bit, as on /tmp, it is harmless.
     chmod(&world, "", 0o1777);
     assert_healthy(&world);
     chmod(&world, "", 0o700);
@@ -226,7 +226,7 @@ fn what_may_be_somebody_elses_is_told_and_left_alone() {
     }
 }
 
-/// Makes the thread another user's, if the test may do so.
+/// Gives the thread to another user, if the test has the privilege. Returns whether it has.
 fn give_away(world: &World) -> bool {
     let may = rustix::process::geteuid().is_root();
     for path in snapshot(&world.inbox()).into_keys().chain([world.inbox()]).filter(|_| may) {
@@ -238,7 +238,7 @@ fn give_away(world: &World) -> bool {
 #[test]
 fn files_that_the_owner_may_not_use_are_given_to_him() {
     let world = with_events();
-    // Root may use everything, so the thread is somebody else's.
+    // Root can access everything, so give the thread to another user.
     if give_away(&world) {
         assert_healthy(&world);
         std::os::unix::fs::chown(world.path("inbox/run/_jsonl"), Some(0), Some(0)).unwrap();
@@ -317,7 +317,7 @@ fn a_damaged_database_is_told_and_never_written() {
     let world = World::with_thread();
     let line = r#"{"source":"s","type":"record","content":"some text to fill a page"}"#.to_owned() + "\n";
     world.thread(["push", "--batch"]).stdin(line.repeat(2000)).quiet();
-    // All of it in the one file.
+    // Everything in a single file, without a WAL.
     let conn = world.db();
     let root: i64 =
         conn.query_row("SELECT rootpage FROM sqlite_schema WHERE name = 'events'", [], |r| r.get(0)).unwrap();
@@ -327,7 +327,7 @@ fn a_damaged_database_is_told_and_never_written() {
     let db = world.path("inbox/events.db");
     let whole = fs::read(&db).unwrap();
     let page = page as usize;
-    // The root of the table, a page in the middle, and the end of the file.
+    // The root page of the table, a page in the middle, and the end of the file.
     for damage in ["root", "middle", "cut"] {
         let mut bytes = whole.clone();
         match damage {
@@ -352,7 +352,7 @@ fn a_damaged_database_is_told_and_never_written() {
 fn an_index_that_does_not_agree_with_its_table_is_rebuilt() {
     let world = with_events();
     let conn = world.db();
-    // Swapping what two indexes hold is damage that no page notices.
+    // Swapping the contents of two indexes is damage that no single page shows.
     conn.execute_batch(
         "INSERT INTO events (source, type, content) VALUES ('z', 'message', 'x'); PRAGMA writable_schema = ON; \
          UPDATE sqlite_schema SET rootpage = (SELECT sum(rootpage) FROM sqlite_schema \
@@ -409,7 +409,7 @@ fn an_older_schema_is_a_warning_and_is_brought_up_to_date() {
     fs::create_dir_all(world.path("inbox/run")).unwrap();
     fs::create_dir_all(world.path("inbox/logs")).unwrap();
     let conn = Connection::open(world.path("inbox/events.db")).unwrap();
-    // As the earlier implementation makes it.
+    // The schema of the earlier implementation.
     conn.execute_batch(
         "PRAGMA journal_mode = WAL; \
          CREATE TABLE events (id INTEGER PRIMARY KEY AUTOINCREMENT, created_at TEXT NOT NULL DEFAULT \
@@ -443,7 +443,7 @@ fn cursors_that_point_nowhere_are_set_back() {
     let done = "it was set to the newest event, or to 0 if it was not a number";
     for (value, shown, then) in [("99", "99", 5), ("-3", "-3", 0), ("'soon'", "'soon'", 0)] {
         let world = with_events();
-        // Nothing becomes pending.
+        // So that nothing becomes pending.
         world.thread(["pause", "--consumer", "bot"]).quiet();
         world.db().execute_batch(&format!("UPDATE consumer_progress SET last_acked_id = {value}")).unwrap();
         let problem = format!("the cursor of 'bot' is {shown}, but the newest event ever was 5");
@@ -475,7 +475,7 @@ fn subscriptions_that_cannot_be_carried_out_are_told() {
         "error: the handler of 'bot' is empty - fix that, or `thread unsubscribe` it and \
          subscribe it again",
     );
-    // That its program is not there either follows from it.
+    // A missing program follows from the missing directory and is not reported separately.
     set("handler_cmd = './agent.sh'");
     world.db().execute_batch("UPDATE consumers SET cwd = '/no/such/place'").unwrap();
     found_and_told(
@@ -562,7 +562,7 @@ fn idle_and_busy_consumers_are_no_finding() {
     world.wait_for_state("waits", "waiting");
     world.wait_for_state("stalled", "stalled");
     assert_healthy(&world);
-    // One whose supervisor is gone runs on all the same.
+    // A run whose supervisor is gone is still under way.
     world.kill_supervisor("busy");
     assert_healthy(&world);
     world.write("end", "");
@@ -572,7 +572,7 @@ fn idle_and_busy_consumers_are_no_finding() {
     assert_healthy(&world);
 }
 
-/// Kills the supervisor of a consumer in its wait.
+/// Kills a consumer's supervisor during its backoff.
 fn kill_waiting(world: &World, consumer: &str) {
     world.wait_for_state(consumer, "waiting");
     world.kill_supervisor(consumer);

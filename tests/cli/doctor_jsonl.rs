@@ -1,5 +1,5 @@
-//! `doctor` and the JSONL log: every way in which it can be wrong, what is no fault, an older database
-//! that was put back, and repairing while others are at work.
+//! `doctor` and the JSONL log: the ways it can be wrong, what is not a fault, a restored older
+//! database, and repairs while other processes are active.
 
 use std::fs;
 use std::io::Write;
@@ -15,7 +15,7 @@ fn push_many(world: &World, count: usize) {
     world.thread(["push", "--batch"]).stdin(line.repeat(count)).quiet();
 }
 
-/// Ten events and their log.
+/// A thread with ten events and their log.
 fn with_ten() -> World {
     let world = World::with_thread();
     push_many(&world, 10);
@@ -61,7 +61,7 @@ fn each_fault_of_a_line_is_found_and_repaired() {
         (|lines| lines.swap(2, 3), 3),
         (|lines| lines.push(lines[2].clone()), 11),
         (|lines| lines[9] = "x".repeat(3_000_000), 10),
-        // An event that never was.
+        // An event that never existed.
         (|lines| lines.push(lines[9].replace("\"id\":10", "\"id\":11")), 11),
     ];
     for (fault, line) in table {
@@ -154,7 +154,7 @@ fn a_damaged_or_missing_state_is_no_fault() {
     }
 }
 
-/// Three sealed files of 10,001 lines, and five lines after them.
+/// Three sealed files of 10,001 lines, and five lines in the current file.
 fn with_sealed() -> World {
     let world = World::with_thread();
     for _ in 0..3 {
@@ -194,7 +194,7 @@ fn a_fault_in_a_sealed_file_is_told_and_no_sealed_file_is_rewritten() {
     }
     world.assert_log_is_exact();
     assert_healthy(&world);
-    // A line that somebody took out of it is none of the log's any more.
+    // A line removed from a sealed file is no fault.
     change(&world, sealed, |lines| drop(lines.remove(500)));
     assert_healthy(&world);
 }
@@ -207,27 +207,27 @@ fn sealed_files_count_as_long_as_they_are_there() {
         fs::remove_file(world.path(&files[gone])).unwrap();
         assert_healthy(&world);
     }
-    // Nor does a repair bring them back.
+    // A repair does not recreate the removed files.
     change(&world, &files[3], |lines| lines[2] = "nonsense".into());
     world.thread(["doctor", "--fix"]).quiet();
     assert!(world.jsonl() == all[30_003..]);
     world.push("another");
     assert_eq!(world.jsonl().len(), 6);
     assert_healthy(&world);
-    // Without them and without the state, nobody can tell that there were any.
+    // Without the files and the state, nothing shows that they existed.
     fs::remove_file(world.path("inbox/run/_jsonl")).unwrap();
     found_and_repaired(&world, "error", "events.jsonl differs from the table from line 1 on", DONE);
     world.assert_log_is_exact();
 }
 
-/// An event of another program, stored long ago, so that no later one has its time.
+/// Inserts an event with an old timestamp that no later event shares, as another program would.
 fn insert_old(world: &World, content: &str) {
     let sql = "INSERT INTO events (created_at, source, type, content) VALUES \
                ('2026-03-18T10:30:00.123Z', 'self', 'message', ?)";
     world.db().execute(sql, [content]).unwrap();
 }
 
-/// A world in which somebody keeps the database as it is now, with two events, aside.
+/// A world whose database with two events is saved as `aside.db`.
 fn with_database_aside() -> World {
     let world = World::with_thread();
     push_many(&world, 2);
@@ -265,7 +265,7 @@ fn an_older_database_put_back_is_noticed_by_the_next_push() {
 fn one_lost_event_is_noticed_by_its_time_when_its_id_is_given_again() {
     let world = with_database_aside();
     insert_old(&world, "lost");
-    // Pushes nothing, but brings the log up to date.
+    // Pushes nothing, but updates the log.
     world.thread(["doctor", "--fix"]).quiet();
     assert_eq!(ids(&world.jsonl().join("\n")), [1, 2, 3]);
     put_back(&world);
@@ -276,7 +276,7 @@ fn one_lost_event_is_noticed_by_its_time_when_its_id_is_given_again() {
 
 #[test]
 fn an_older_database_put_back_before_the_last_sealed_file_is_told_until_it_is_repaired() {
-    // Pushes soon give the last id of the sealed file again, or not yet.
+    // The following pushes reuse the last id of the sealed file (1), or do not reach it yet (4).
     for lost in [1, 4] {
         let world = with_database_aside();
         (0..lost).for_each(|_| insert_old(&world, "lost"));
@@ -286,7 +286,7 @@ fn an_older_database_put_back_before_the_last_sealed_file_is_told_until_it_is_re
         let sealed = world.read(&files(&world)[0]);
         assert_eq!((files(&world).len(), sealed.lines().count()), (2, last));
 
-        // What is pushed is stored, and its line comes later.
+        // The pushed event is stored; its line is written after the repair.
         let ahead = format!(
             "the sealed JSONL files end with event {last}, which the table lacks or has differently: an older \
              events.db was restored"
@@ -299,7 +299,7 @@ fn an_older_database_put_back_before_the_last_sealed_file_is_told_until_it_is_re
             assert!(warning.ends_with("run `thread doctor --fix`\n"), "{warning}");
         }
         assert_eq!(world.read("inbox/events.jsonl"), "");
-        // Nothing is deleted of which no line could be written.
+        // Prune deletes no events whose lines could not be written.
         let error = world.thread(["prune", "--before-id", "3"]).fails(1);
         assert_eq!(error, format!("Error: {ahead} - run `thread doctor --fix`"));
 
@@ -311,7 +311,7 @@ fn an_older_database_put_back_before_the_last_sealed_file_is_told_until_it_is_re
         exact();
         assert_eq!(world.read(&files(&world)[0]), sealed);
 
-        // All goes on from there: sealing, and backups, which have one log.
+        // Sealing and backups work again; a backup has a single log file.
         world.thread(["backup", "copy"]).quiet();
         let copy = names(&world.path("copy"));
         assert_eq!(copy, ["events.db", "events.jsonl", "logs", "run"]);
@@ -338,7 +338,7 @@ fn a_storm_of_pushes_batches_and_reads_is_no_fault() {
     let batches = "while ! [ -e end ]; do seq 500 | sed 's/.*/{\"source\":\"s\",\"type\":\"record\",\"content\":\"&\"}/' | \
                    thread push --batch >/dev/null || exit 1; done";
     let running: Vec<_> = [storm, storm, storm, batches].map(|script| world.sh(script).spawn()).into();
-    // With the first rotations in it.
+    // Runs until the log was rotated several times.
     for turn in 0.. {
         assert_healthy(&world);
         if turn >= 15 && files(&world).len() >= 3 {
@@ -360,7 +360,7 @@ fn a_repair_in_a_storm_of_pushes_disturbs_nobody() {
     let storm = "while ! [ -e end ]; do thread push --source self --type message --content x || exit 1; done";
     let running: Vec<_> = [storm, storm].map(|script| world.sh(script).spawn()).into();
     for _ in 0..5 {
-        // An old line: no push notices.
+        // The first line, which no push compares.
         let path = world.path("inbox/events.jsonl");
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, b"#", 0).unwrap();
@@ -410,7 +410,7 @@ fn a_repair_that_is_killed_leaves_the_thread_whole() {
         repair.kill().unwrap();
         killed += i32::from(!repair.wait().unwrap().success());
         assert_eq!(world.query("SELECT count(*) FROM events"), all.len() as i64);
-        // The file is the old one, or what has been written again so far.
+        // The file is the old one, or a prefix of the rewritten one.
         let found = world.read("inbox/events.jsonl");
         assert!(found == damaged || exact.starts_with(&found), "{dice:?}");
         world.thread(["doctor", "--fix"]).quiet();

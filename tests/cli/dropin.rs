@@ -1,6 +1,6 @@
-//! A directory that the earlier implementation made opens here, and the statements it runs still
-//! work on one of ours. Its schema and statements are written out by hand, so that nothing of this
-//! program's own can hide a difference.
+//! A directory created by the earlier implementation opens here, and its SQL statements still work
+//! on a directory of this one. Its schema and statements are written out by hand, so that the code
+//! under test cannot hide a difference.
 
 use std::fs;
 
@@ -35,8 +35,8 @@ const SUBSCRIBE: &str = "INSERT INTO subscriptions (consumer_id, handler_cmd, fi
 const PROGRESS: &str = "INSERT INTO consumer_progress (consumer_id, last_acked_id, updated_at) VALUES (?, ?, ?) \
      ON CONFLICT(consumer_id) DO UPDATE SET last_acked_id = excluded.last_acked_id, updated_at = excluded.updated_at";
 
-/// A directory as the earlier implementation leaves it: three events, two of them copied, and a
-/// consumer that has finished the first. The connection is still open.
+/// A directory as the earlier implementation leaves it: three events, two of them in the JSONL log,
+/// and a consumer that has handled the first. The connection is still open.
 fn old_thread(journal_mode: &str) -> (World, Connection) {
     let world = World::new();
     for dir in ["inbox", "inbox/run", "inbox/logs"] {
@@ -56,7 +56,7 @@ fn old_thread(journal_mode: &str) -> (World, Connection) {
     (world, conn)
 }
 
-/// Everything an old thread must still do.
+/// Checks that everything still works on an old thread.
 fn assert_works(world: &World) {
     let info = world.thread(["info"]).quiet();
     for line in [
@@ -177,7 +177,7 @@ fn the_earlier_statements_work_on_a_new_thread() {
     assert_eq!((&consumer["last_acked_id"], &consumer["handler_cmd"]), (&2.into(), &"true".into()));
     assert_eq!(consumer["updated_at"], "2026-03-18T10:30:01.000Z");
     assert_eq!(ids(&world.thread(["pop", "--consumer", "theirs", "--resume"]).quiet()), [3]);
-    // The next push brings what was inserted behind our back into the log.
+    // The next push adds the externally inserted event to the log.
     let args = ["push", "--source", "self", "--type", "message", "--content", "ours again"];
     assert_eq!(world.off(args).quiet(), "4\n");
     assert_eq!(world.jsonl().len(), 4);
@@ -220,7 +220,7 @@ fn consumers_with_odd_names_are_dispatched() {
     );
     assert_eq!(names(world.root()), ["bin", "inbox"]);
     world.assert_log_is_exact();
-    // Each can be named on the command line, too.
+    // Each name also works on the command line.
     for name in odd.iter().filter(|name| !name.is_empty()) {
         let run = world.thread(["unsubscribe"]).arg(format!("--consumer={name}"));
         run.quiet();

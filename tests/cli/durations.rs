@@ -1,4 +1,4 @@
-//! Durations on the command line: units, sums of them, and bare seconds.
+//! Durations on the command line: units, sums, and plain numbers of seconds.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! How failures look and what they leave behind, whichever command meets them.
+//! The form of errors and what failed commands leave behind, across all commands.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::harness::{World, names, snapshot};
 
-/// Every command that opens a thread, with arguments that are right.
+/// Every command that opens a thread, with valid arguments.
 const COMMANDS: [&[&str]; 12] = [
     &["push", "--source", "self", "--type", "record", "--content", "x"],
     &["push", "--batch"],
@@ -54,7 +54,7 @@ pub const NAMES: [&str; 23] = [
 
 const EVENT: &str = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"x\"}\n";
 
-/// Runs every command on `dir`, expects exit 1 and hands over each error.
+/// Runs every command on `dir`, expects exit 1, and passes each error to `check`.
 fn all_refuse(world: &World, dir: &Path, mut check: impl FnMut(&str)) {
     for args in COMMANDS {
         let run = world.thread(args).arg("--thread").arg(dir).stdin(EVENT);
@@ -100,7 +100,7 @@ fn each_kind_of_failure_has_its_exit_code() {
         let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
         assert_eq!(keys, ["error", "suggestion"]);
         assert!(stderr.starts_with("{\"error\":\""), "{stderr}");
-        // Only what follows from the extra option may differ.
+        // With arguments, both forms must agree; without any, `--json` itself changes the error.
         if !args.is_empty() {
             let (what, fix) = (json["error"].as_str().unwrap(), json["suggestion"].as_str().unwrap());
             assert_eq!(error, format!("Error: {what} - {fix}"));
@@ -133,7 +133,7 @@ fn an_error_is_one_line_whatever_it_quotes() {
     }
 }
 
-/// Of the commands above, those that were asked rightly for something that is not there.
+/// Whether the command line above is valid but names something that does not exist.
 fn stderr_code_is_1(args: &[&str]) -> bool {
     args[0] == "pop" || args[..args.len().min(2)] == ["info", "--thread"] || args.contains(&"--content-file")
 }
@@ -193,7 +193,7 @@ fn a_database_that_is_not_a_threads_is_left_as_it_is() {
         conn
     };
     drop(newer("newer"));
-    // The newer program is at work: its log holds what must not be checkpointed or removed.
+    // The newer program is running: its WAL must be neither checkpointed nor removed.
     let at_work = newer("newer-open");
     at_work
         .execute("INSERT INTO events (source, type, content) VALUES ('self', 'new-type', 'x')", [])
@@ -204,7 +204,7 @@ fn a_database_that_is_not_a_threads_is_left_as_it_is() {
         all_refuse(&world, &world.path(name), |error| {
             let says = match name {
                 "newer" | "newer-open" => "schema version 99",
-                // Or one that is damaged from its first byte.
+                // A file that is no SQLite database at all.
                 "text" | "short" => "not a thread's database",
                 _ => "not a thread's database",
             };
@@ -212,7 +212,7 @@ fn a_database_that_is_not_a_threads_is_left_as_it_is() {
         });
         let after = snapshot(&world.path(name));
         for (path, found) in before.iter().filter(|(path, _)| path.parent() == Some(&world.path(name))) {
-            // The index of a WAL in use notes who reads.
+            // The index of a WAL in use records readers.
             let same = path.extension().is_some_and(|e| e == "db-shm") || after.get(path) == Some(found);
             assert!(same, "{} changed", path.display());
         }
@@ -446,7 +446,7 @@ fn examples_fit_a_narrow_terminal_and_can_be_pasted() {
     for name in NAMES.into_iter().map(Some).chain([None]) {
         let text = examples(name, "80");
         assert_eq!(text, examples(name, "1000"), "wrapped where 80 columns end");
-        // Each command is whole: a shell would not ask for more, nor take half of it.
+        // Each suggested command is complete: the shell neither waits for more nor runs only half of it.
         let commands = text.split_once('\n').unwrap().1.replace("* * * * * ", "");
         let script = format!("f() {{\n{commands}\n}}");
         assert_eq!(world.sh(&script).quiet(), "", "{commands}");

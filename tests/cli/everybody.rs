@@ -19,7 +19,7 @@ fn all_consumers_are_resumed_at_once() {
     let answer: Value = serde_json::from_str(&world.off(["resume", "--all", "--json"]).quiet()).unwrap();
     assert_eq!(answer, json!({"consumers": ["a", "b", "stalled"]}));
     world.thread(["resume", "a", "--all"]).fails(2);
-    // In a handler, too, --all means all.
+    // Inside a handler, --all still means all consumers.
     assert_eq!(world.off(["resume", "--all"]).env("THREAD_CONSUMER", "a").quiet(), "a\nb\nstalled\n");
 }
 
@@ -41,11 +41,11 @@ fn the_dead_letters_of_all_consumers_are_retried_at_once() {
     let answer: Value =
         serde_json::from_str(&world.thread(["dead", "retry", "--all", "--json"]).quiet()).unwrap();
     assert_eq!(answer, json!({"consumer_id": null, "count": 0}));
-    // To throw away those of all, each has to be named.
+    // `dead discard` has no --all: each consumer must be named.
     world.thread(["dead", "discard", "--all"]).fails(2);
 }
 
-/// A thread with three events, whose consumer runs this handler.
+/// A thread with three events and a consumer that is running this handler.
 fn at_work(handler: &str, options: &[&str]) -> World {
     let world = World::with_thread();
     for n in 1..=3 {

@@ -1,11 +1,12 @@
-//! Never two runs of one consumer at a time, and nothing lost, whoever is killed when.
+//! No consumer ever has two runs at a time, and nothing is lost, whichever process is killed when.
 
 use std::time::{Duration, Instant};
 
 use crate::harness::{World, kill_and_wait, skipped};
 
-/// Notes its pid while it works, in a file of its own consumer, and looks whether another one is
-/// at work. Only built-in commands touch that file, so no child can stand for a killed handler.
+/// Records its pid while it works, in a file of its consumer, and checks whether another run is
+/// active. Only shell built-ins touch that file, so a surviving child of a killed handler is never
+/// mistaken for it.
 const GUARD: &str = "\
 me=$$
 owner=owner-$THREAD_CONSUMER
@@ -24,7 +25,7 @@ read now < $owner
 [ \"$now\" = $me ] || echo \"$THREAD_CONSUMER: $now began while $me ran\" >> overlaps
 ";
 
-/// A small generator, so that every run is another one and still can be told.
+/// A small seeded generator: runs differ, but can be repeated from their seed.
 struct Random(u64);
 
 impl Random {
@@ -40,7 +41,7 @@ fn number_from_environment(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// The events a consumer's handler has finished with. A torn line is one it was killed over.
+/// The events that a consumer's handler has finished. A torn line belongs to a killed run.
 fn got(world: &World, consumer: &str) -> Vec<i64> {
     let lines = world.lines(format!("got-{consumer}"));
     let parsed = lines.iter().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
@@ -78,7 +79,7 @@ fn kills_at_any_moment_neither_double_a_run_nor_lose_an_event() {
         let process = ["$.supervisor.pid", "$.handler.pid"][random.below(2) as usize];
         let consumer = ["fed", "popping"][random.below(2) as usize];
         let recorded = world.run_state(consumer, process).as_u64().unwrap_or(0) as u32;
-        // Only what lives in this world is killed: a recorded pid may be somebody else's by now.
+        // Kill only processes of this world: a recorded pid may have been reused.
         if recorded != 0 && world.processes().contains(&recorded) {
             kill_and_wait(recorded);
             kills += 1;
@@ -112,8 +113,7 @@ fn kills_at_any_moment_neither_double_a_run_nor_lose_an_event() {
     world.assert_log_is_exact();
 }
 
-/// Two consumers whose names differ only in case, both with a handler that waits until the other one is at
-/// work, too.
+/// Two consumers whose names differ only in case. Each handler waits until the other one runs too.
 const TWO_CASES: &str = "\
 thread init inbox >/dev/null || exit
 for consumer in bot Bot; do
@@ -145,7 +145,7 @@ fn consumers_whose_names_differ_in_case_run_at_the_same_time() {
 #[test]
 fn so_they_do_where_file_names_ignore_case() {
     let world = World::new();
-    // 77: no such file system is to be had.
+    // Exit code 77: such a file system is not available here.
     let mount = "exec 2>refused; truncate -s 64m image && mkfs.ext4 -q -O casefold image && \
                  mkdir disk && mount -o loop image disk && mkdir disk/inbox && chattr +F disk/inbox || exit 77\n\
                  exec 2>&1; ln -s disk/inbox inbox; export THREAD_DIR=$PWD/disk/inbox\n";

@@ -1,4 +1,4 @@
-//! Commands that are programs of their own: `thread hello` runs `thread-hello`.
+//! External subcommands: `thread hello` runs `thread-hello`.
 
 use std::fs;
 
@@ -66,7 +66,7 @@ fn beside_the_program_goes_before_path() {
     assert_eq!(hello(), "from PATH\n");
     world.script("own/thread-hello", "echo from beside");
     assert_eq!(hello(), "from beside\n");
-    // By a link, too, it is the program's own folder that counts.
+    // If called through a symlink, the directory of the real program counts.
     world.sh("ln -s ../own/thread bin/linked").quiet();
     assert_eq!(world.sh("exec linked hello").quiet(), "from beside\n");
     let help = world.sh("exec own/thread --help").quiet();
@@ -78,7 +78,7 @@ fn beside_the_program_goes_before_path() {
 fn help_lists_the_programs_that_are_found() {
     let world = World::new();
     let heading = "Further programs, which run as commands of thread:\n";
-    // A copy, because other programs of this workspace stand beside the one that was built.
+    // A copy, because the built binary's directory contains other programs of this workspace.
     fs::create_dir(world.path("own")).unwrap();
     copy_program(&world, &world.path("own/thread"));
     let help_by = |words: &[&str]| world.sh(&format!("exec own/thread {}", words.join(" "))).quiet();

@@ -1,18 +1,17 @@
-//! Filters that mean harm: refused when they are given, or cut off in bounded time and memory.
+//! Malicious filters: rejected up front, or cut off in bounded time and memory.
 
 use std::io::Read;
 use std::time::{Duration, Instant};
 
 use crate::harness::{PATIENCE, World};
 
-/// More computing than any of these may take. What the clock on the wall says depends on who else
-/// computes.
+/// Maximum processor time of any of these. Wall-clock time would depend on other processes.
 const LONG: Duration = Duration::from_secs(20);
 
-/// The most memory any of these may take, in KiB.
+/// Maximum memory of any of these, in KiB.
 const MUCH: i64 = 300 * 1024;
 
-/// Runs `peek` with a filter to its end. Returns its exit code and what it wrote.
+/// Runs `peek` with a filter to its end. Returns its exit code and its output.
 #[track_caller]
 #[allow(clippy::zombie_processes, reason = "wait4 reaps it")]
 fn peek(world: &World, filter: &str) -> (i32, String, String) {
@@ -28,7 +27,7 @@ fn peek(world: &World, filter: &str) -> (i32, String, String) {
     let mut stdout = Vec::new();
     child.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
     let stderr = stderr.join().unwrap();
-    // Reaped here and not by the standard library, because this tells how much memory it took.
+    // Reaped here rather than by the standard library, because `wait4` also reports peak memory.
     let (mut status, mut usage) = (0, unsafe { std::mem::zeroed::<libc::rusage>() });
     let reaped = unsafe { libc::wait4(child.id() as i32, &mut status, 0, &mut usage) };
     assert_eq!(reaped, child.id() as i32);
@@ -51,10 +50,10 @@ fn refused(world: &World, filter: &str) {
     assert_eq!(stderr.lines().count(), 1, "{shown}: {stderr}");
 }
 
-/// What no filter may do, whatever is stored.
+/// Filters that must be rejected, whatever is stored.
 fn forbidden() -> Vec<String> {
     let mut all: Vec<String> = [
-        // Out of the brackets.
+        // Breaking out of the parentheses.
         "1) OR (1", "1) --", "1 /*", "1)) OR ((1", ")", "(", "1) UNION SELECT (1", "1 --\n) OR (1", "1 /* ) */ ) OR (1",
         "1;", "1; DROP TABLE events", "1; SELECT 1", "1\n;\n--", "; 1", "1 ORDER BY id", "1 LIMIT 1", "1 LIMIT 1 OFFSET 1",
         "1 GROUP BY id", "1 GROUP BY id HAVING 1", "1 WINDOW w AS ()", "1 UNION SELECT 1", "1 EXCEPT SELECT 1",
@@ -80,7 +79,7 @@ fn forbidden() -> Vec<String> {
         "PRAGMA writable_schema = 1", "ATTACH 'x' AS y", "DETACH main", "VACUUM", "BEGIN", "DELETE FROM events",
         "UPDATE events SET content = ''", "INSERT INTO events DEFAULT VALUES", "SELECT 1", "DROP TABLE events", "EXPLAIN 1",
         "REINDEX", "ANALYZE", "CREATE TABLE x (y)", "ALTER TABLE events ADD COLUMN x",
-        // Functions that build, look elsewhere, change or load.
+        // Functions that build large values, access other data, change state or load code.
         "load_extension('x')", "load_extension('x', 'y')", "readfile('/etc/passwd') IS NULL", "writefile('x', 'y')", "edit('x')",
         "randomblob(1) IS NULL", "random() > 0", "zeroblob(1000000000) IS NULL", "length(zeroblob(1000000000)) > 0",
         "length(randomblob(1000000000)) > 0", "printf('%1000000000s', 'x') = ''", "format('%.1000000000f', 1.0) = ''",
@@ -103,7 +102,7 @@ fn forbidden() -> Vec<String> {
         // Parameters.
         "id = ?", "id = ?1", "id = ?32766", "id = ?99999999", "id = :x", "id = @x", "id = $x", "id = $x::y(z)", "?1 IS NULL", "id IN (?, ?)",
         "coalesce(:a, 1)", "id = ?0", "id = #1",
-        // Names, operators and collations that are not there.
+        // Unknown names, operators and collations.
         "source = \"message\"", "\"id\" = \"self\"", "content MATCH 'x'", "content NOT MATCH 'x'", "content REGEXP '.*'",
         "regexp('.*', content)", "source = 'x' COLLATE nosuch", "source COLLATE \"; DROP\" = 'x'", "RAISE(IGNORE)", "RAISE(ABORT, 'x')",
         "RAISE(ROLLBACK, 'x')", "id = id = = id", "id === 1", "id <=> 1", "id && 1", "!id", "id := 1", "events = 1", "rowid.id = 1",
@@ -111,7 +110,7 @@ fn forbidden() -> Vec<String> {
         "content LIKE 'x' ESCAPE", "(id, type) = 1", "(id, type) > (1)", "(1, 2) IN ((1, 2))", "id ISNULL NULL", "id IS DISTINCT 1",
         "lower() = ''", "lower(type, type) = ''", "abs() = 1", "substr(type) = ''", "instr(type) = 1", "iif() = 1",
         "true.id", "x'0' = content", "0x = 1", "0x11111111111111111 = 1", "1e = 1", "1__0 = 1", "1_ = 1",
-        // Letters that only look like others.
+        // Look-alike characters.
         "type ＝ 'message'", "type = ‘message’", "ｔｙｐｅ = 'message'", "\u{202e}type", "type\u{a0}= 'message'",
         "tуpe = 'message'", "İd = 1", "ıd = 1", "'a' = 'a'\u{2028}", "id = ١", "\u{1}", "\u{7f}",
     ]
@@ -137,7 +136,7 @@ fn forbidden() -> Vec<String> {
     all.push(format!("content = '{}'", "x".repeat(70_000)));
     all.push(format!("json_extract(content{}) = 1", ", '$.a'".repeat(5_000)));
     all.push(format!("coalesce({}) = 1", vec!["id"; 2_000].join(",")));
-    // A pattern that is too long is refused when it is given, where it is evaluated at all.
+    // A pattern that is too long is rejected up front, provided the check evaluates it.
     all.push(format!("content LIKE '%{}b'", "a".repeat(300)));
     all.push(format!("content NOT GLOB '*{}b'", "a".repeat(300)));
     all.push(format!("like('%{}b', content)", "a".repeat(300)));
@@ -160,7 +159,7 @@ fn what_means_harm_is_refused_and_changes_nothing() {
     for filter in &all {
         refused(&world, filter);
     }
-    // As a subscription too, and then nobody is subscribed.
+    // Rejected for subscriptions too, and then no consumer is subscribed.
     for filter in all.iter().step_by(7).filter(|filter| !filter.starts_with('-')) {
         let args = ["subscribe", "--consumer", "c", "--handler", "true", "--filter", filter];
         world.off(args).fails(2);
@@ -203,7 +202,7 @@ fn a_subscription_never_asks_the_clock_or_the_time_zone() {
     }
 }
 
-/// What passes the check and then tries to take for ever, or everything, on a large event.
+/// Filters that are accepted and then try to use unbounded time or memory on a large event.
 fn heavy() -> Vec<String> {
     let a = |count: usize| "a".repeat(count);
     vec![
@@ -316,7 +315,8 @@ fn a_large_content_is_no_matter_to_a_filter_that_does_not_read_it() {
     ] {
         assert_eq!(matching(filter), [1, 2], "{filter}");
     }
-    // One that reads it errs there, which is no match either way round; the next event is reached.
+    // A filter that reads the content fails on that event, which then does not match even under
+    // NOT; the next event is still reached.
     for filter in [
         "content > ''",
         "NOT content = ''",

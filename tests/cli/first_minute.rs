@@ -1,9 +1,9 @@
-//! README's first minute: pasted whole into the shells that people have, it shows the same every time.
+//! README's first minute: pasted as a whole into common shells, it prints the same every time.
 
 use crate::harness::{Run, World, skipped};
 use crate::usage::{blocks, page};
 
-/// The block, and what README says that it prints.
+/// The block, and the output that README shows for it.
 fn first_minute() -> (String, String) {
     let readme = page("README.md");
     let (_, section) = readme.split_once("\n## The first minute\n").expect("README has a first minute");
@@ -13,7 +13,7 @@ fn first_minute() -> (String, String) {
     (block.text, printed.text)
 }
 
-/// A shell of that name, if the machine has it, in a world of its own.
+/// Whether the machine has the shell `name`. Prints a skip notice if not.
 fn shell(world: &World, name: &str) -> bool {
     let there = world.bin().join(name).exists();
     if !there {
@@ -66,8 +66,8 @@ fn pasted_into_an_interactive_shell_it_ends_by_itself() {
         let run: Run = terminal.env_remove("THREAD_DIR").stdin(format!("{block}\nexit\n"));
         let output = run.output();
         let shown = String::from_utf8_lossy(&output.stdout).replace('\r', "");
-        // What was pasted is shown too, in whatever form the shell's line editor gives it, and a prompt
-        // for more of it may stand before the first line.
+        // The pasted text is echoed too, in a form that depends on the shell's line editor, and a
+        // continuation prompt may precede the first line.
         let mut lines = shown.lines();
         for expected in printed.lines() {
             let after_prompt = format!("> {expected}");
@@ -95,7 +95,7 @@ fn the_recording_shows_the_same_commands_and_what_they_print() {
         let text = line.split_once("\">").unwrap().1.strip_suffix("</text>").unwrap();
         shown.push_str(&plain(text));
     }
-    // Lines are broken where a terminal breaks them, and prompts stand before commands.
+    // In the recording, lines wrap at the terminal's width and prompts precede commands.
     for line in block.lines().filter(|line| !line.starts_with(['(', ')'])).chain(printed.lines()) {
         assert!(shown.contains(line), "the recording lacks {line:?}: run docs/record.py");
     }

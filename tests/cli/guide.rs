@@ -1,4 +1,4 @@
-//! `thread guide`: what it shows is run.
+//! `thread guide`: its examples are executed.
 
 use crate::harness::{World, ids};
 use crate::usage::{blocks, play};
@@ -18,7 +18,7 @@ fn the_guide_is_short() {
     World::new().thread(["guide", "--for", "somebody"]).fails(2);
 }
 
-/// The other side of the guide's examples: whoever writes to the reader, and answers.
+/// The other participants in the guide's examples: they write to the reader and answer it.
 const OTHERS: &str = r#"
     case $event in
     *'"content":"Done.'*)
@@ -71,13 +71,13 @@ fn the_guides_handlers_work_and_acknowledge() {
         assert_eq!((&consumer["state"], &consumer["pending"]), (&"idle".into(), &0.into()), "{consumer}");
         assert_eq!(consumer["last_exit"], "exit=0");
     }
-    // Given once more, the events are answered once all the same.
+    // Redelivered events are not answered again.
     world.thread(["seek", "--consumer", "fed", "--to", "earliest"]).quiet();
     world.wait_until_quiet();
     assert_eq!(world.query(answers), 2);
 }
 
-/// What a shell, a JSON parser or a reader of lines may stumble over.
+/// Content that may break a shell, a JSON parser or a line reader.
 const HOSTILE: [&str; 7] = [
     "What is 2+2?",
     "two\nlines, \"quotes\", 'others' and a \\ backslash",
@@ -99,14 +99,14 @@ fn templates_answer(language: &str) {
     }
     world.wait_until_quiet();
     assert!(!world.path("pwned").exists(), "{language}");
-    // Given once more, they are answered once all the same; and answers are not answered.
+    // Redelivered events are not answered again, and answers are not answered either.
     world.thread(["seek", "agent", "earliest"]).quiet();
     world.wait_until_quiet();
     assert_eq!(world.query("SELECT count(*) FROM events"), 2 * HOSTILE.len() as i64, "{language}");
     let agent = world.consumer("agent");
     assert_eq!((&agent["state"], &agent["last_exit"]), (&"idle".into(), &"exit=0".into()), "{language}");
 
-    // An answer that cannot be stored is no answer: the event is given again.
+    // If an answer cannot be stored, the event is delivered again.
     let real = std::fs::read_link(world.bin().join("thread")).unwrap();
     std::fs::remove_file(world.bin().join("thread")).unwrap();
     let failing = format!(

@@ -1,4 +1,4 @@
-//! What a handler finds around it: its environment and its directory, whoever dispatches.
+//! A handler's environment and working directory, whichever process dispatches.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::harness::{World, wait_until};
 
-/// Runs a handler that is subscribed with these options, by a push with these variables alone, and
+/// Subscribes a handler with these options, starts it by a push with only these variables, and
 /// returns the handler's environment.
 fn environment(options: &[&str], pushers: &[(&str, &str)]) -> (World, BTreeMap<String, String>) {
     let world = World::with_thread();
@@ -38,7 +38,7 @@ fn this_program_is_found_last_on_the_path() {
         (seen["PATH"].as_str(), seen["SECRET"].as_str()),
         (format!("/usr/bin:/bin:{own}").as_str(), "x")
     );
-    // Once is enough; and a dispatcher may have none.
+    // It is not added twice; and the dispatcher may have no PATH at all.
     let (_world, seen) = environment(&[], &[("PATH", &format!("{own}:/bin"))]);
     assert_eq!(seen["PATH"], format!("{own}:/bin"));
     let (_world, seen) = environment(&[], &[]);
@@ -76,7 +76,7 @@ fn a_cleared_environment_keeps_secrets_out() {
         ("THREAD_OTHER", "x"),
     ];
     let (_world, seen) = environment(&["--clear-env", "--env", "KEY=1"], &pushers);
-    // What a shell itself sets.
+    // Variables that a shell sets itself.
     let shells = ["OLDPWD", "PWD", "SHLVL", "_"];
     let names: Vec<&str> = seen.keys().map(String::as_str).filter(|name| !shells.contains(name)).collect();
     let told = ["THREAD_CONSUMER", "THREAD_DIR", "THREAD_LAST_ACKED_ID", "THREAD_NOTIFIER"];
@@ -119,7 +119,7 @@ fn a_relative_directory_moves_along_with_the_thread() {
     let info: serde_json::Value =
         serde_json::from_str(&run(&["info", "-t", "inbox", "--json"], "moved").quiet()).unwrap();
     assert_eq!(info["subscriptions"][1]["state"], "stalled");
-    // What is gone hides no backlog.
+    // A missing directory does not hide the backlog.
     assert_eq!(info["subscriptions"][1]["pending"], 1);
     let reason = info["subscriptions"][1]["reason"].as_str().unwrap();
     assert!(reason.contains("the working directory of 'fixed'"), "{reason}");

@@ -1,4 +1,4 @@
-//! Handlers that do what they should not, and what surrounds a handler.
+//! Misbehaving handlers, and the isolation of a handler from its surroundings.
 
 use crate::harness::{World, ids, is_running, kill_and_wait, wait_until};
 
@@ -12,7 +12,7 @@ fn a_handler_has_a_session_of_its_own_no_terminal_and_no_descriptor_but_the_lock
     let world = World::with_thread();
     let handler = "ps -o sid= -o pgid= -o tty= -p $$ > ids; echo $$ > pid; env > env; touch up; \
                    while [ ! -e go ]; do sleep 0.02; done; thread ack --event-id 1";
-    // Whatever the pusher has open, or stands in its environment, is its own.
+    // The pusher's descriptors and THREAD_* variables must not reach the handler.
     world.subscribe("bot", handler, &[]);
     let push = "exec 7<>stray 8<>stray; thread push --source self --type record --content x >&7 2>&8";
     let mut run = world.sh(push).env("THREAD_STRAY", "1").env("THREAD_NOTIFIER", "embedded");
@@ -135,7 +135,7 @@ fn many_runs_leak_neither_descriptors_nor_zombies() {
     assert_eq!(census.len(), 150);
     for run in &census {
         assert_eq!(run[0], census[0][0], "one supervisor takes care of them all");
-        // It may be looking into the database just then, which takes a few.
+        // The database may be open at that moment, which takes a few descriptors.
         assert!(run[1] <= 24, "descriptors: {census:?}");
         assert!(run[2] <= 3, "zombies: {census:?}");
     }

@@ -1,10 +1,10 @@
-//! `logs`: what handlers print, and the lines around each run.
+//! `logs`: the output of handlers, and the lines around each run.
 
 use std::io::{BufRead, BufReader};
 
 use crate::harness::{World, wait_until};
 
-/// The handler's log without times.
+/// The handler's log without timestamps.
 fn log(world: &World) -> Vec<String> {
     let text = world.thread(["logs", "--consumer", "bot"]).quiet();
     text.lines().map(untimed).collect()
@@ -126,7 +126,7 @@ fn following_shows_what_comes_also_across_a_log_that_was_set_aside() {
         .collect();
     assert_eq!(names.len(), 2);
     assert!(names.iter().any(|name| name.starts_with("bot~2") && name.ends_with(".log")), "{names:?}");
-    // Its reader goes away, and nothing more comes.
+    // The reader goes away, and no more output comes.
     drop(next);
     wait_until("the follower to end", || follower.try_wait().unwrap().is_some());
     assert!(follower.wait().unwrap().success());
@@ -159,7 +159,7 @@ fn following_waits_for_a_log_that_does_not_exist_yet() {
 #[test]
 fn a_hundred_megabytes_of_output_cost_the_supervisor_no_memory() {
     let world = World::with_thread();
-    // The second run looks at the supervisor that attended to the first.
+    // The second run inspects the supervisor, which also ran the first.
     let handler = "cat > in; echo $PPID >> supervisors; grep VmHWM /proc/$PPID/status >> peak; \
                    [ -e done ] || head -c 100000000 /dev/zero | tr '\\0' '\\n'; touch done";
     let options = ["--deliver", "stdin", "--batch-size", "1"];

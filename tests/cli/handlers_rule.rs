@@ -1,8 +1,8 @@
-//! The one rule for runs: attempts, waits, stalls, and what ends them.
+//! The rule for runs: attempts, backoff, stalls, and what ends them.
 
 use crate::harness::{World, wait_until};
 
-/// The times, in milliseconds, that a handler noted with `date +%s%3N >> runs`.
+/// The times, in milliseconds, that a handler recorded with `date +%s%3N >> runs`.
 fn times(world: &World) -> Vec<i64> {
     world.lines("runs").iter().map(|line| line.parse().unwrap()).collect()
 }
@@ -19,7 +19,7 @@ fn a_failing_handler_is_tried_again_after_each_backoff_and_then_stalls() {
     let runs = times(&world);
     assert_eq!(runs.len(), 4);
     for (pair, wait) in runs.windows(2).zip([100, 400, 200]) {
-        // Times are kept in whole milliseconds.
+        // Times are stored in whole milliseconds.
         assert!(pair[1] - pair[0] >= wait - 1, "{runs:?}");
     }
     let info = world.consumer("bot");
@@ -174,7 +174,7 @@ fn attempts_survive_killed_supervisors_and_the_remainder_is_waited_out() {
         world.wait_until_quiet();
         let info = world.consumer("bot");
         assert_eq!((&info["attempt"], &info["reason"]), (&attempt.into(), &"interrupted".into()));
-        // Nobody saw the end, so the wait is counted from the recorded beginning.
+        // No process saw the end, so the backoff counts from the recorded start.
         let began =
             "SELECT CAST(unixepoch(json_extract(run, '$.since'), 'subsec') * 1000 AS INTEGER) FROM consumers";
         due.push(world.query(began) + 300);
@@ -215,7 +215,7 @@ fn a_reboot_in_the_middle_of_a_run_is_one_failed_attempt() {
     for pid in world.processes() {
         crate::harness::kill_and_wait(pid);
     }
-    // Both pids now belong to somebody else: this test.
+    // Both recorded pids now belong to an unrelated process: this test.
     let own = std::process::id();
     for process in ["supervisor", "handler"] {
         world.set_run_state("bot", &format!("$.{process}.boot"), "another boot");
@@ -237,7 +237,7 @@ fn resume_ends_a_wait_a_stall_and_a_pause_and_starts_afresh() {
     world.subscribe("bot", NOTE, &["--backoff", "1d", "--max-attempts", "2"]);
     world.push("a");
     for runs in 2..=4 {
-        // The attempts are forgotten, or the second run would have been the last.
+        // The attempts were reset; otherwise the second run would have been the last.
         world.wait_for_state("bot", "waiting");
         assert_eq!(world.consumer("bot")["attempt"], 1);
         assert_eq!(world.thread(["resume", "--consumer", "bot"]).quiet(), "bot\n");

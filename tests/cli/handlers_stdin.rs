@@ -1,4 +1,4 @@
-//! Events handed over on stdin: batches, what acknowledges them, and what happens when one fails.
+//! Events delivered on stdin: batches, what acknowledges them, and what happens when one fails.
 
 use crate::harness::{World, ids, wait_until};
 
@@ -9,7 +9,7 @@ fn stdin_world(handler: &str, options: &[&str]) -> World {
     world
 }
 
-/// Stores that many events in one push. `content` makes the payload from the number.
+/// Stores `count` events in one push. `content` makes the content from the number.
 fn push_many(world: &World, count: usize, content: impl Fn(usize) -> String) {
     let line = |n| format!("{{\"source\":\"self\",\"type\":\"record\",\"content\":\"{}\"}}\n", content(n));
     let lines: String = (1..=count).map(line).collect();
@@ -105,7 +105,7 @@ fn a_rewind_is_kept_though_the_run_has_acknowledged_meanwhile() {
     let world = stdin_world(handler, &[]);
     push_many(&world, 5, |n| n.to_string());
     world.wait_for_file("up");
-    // The cursor was moved forward, and is now where it was when the run began.
+    // The handler moved the cursor forward; this moves it back to where it was when the run began.
     world.thread(["seek", "--consumer", "bot", "--to", "earliest"]).quiet();
     world.write("calm", "");
     world.write("go", "");
@@ -182,7 +182,7 @@ fn an_outage_makes_at_most_one_dead_letter_and_then_stalls() {
     let info = world.consumer("bot");
     assert_eq!((&info["dead"], &info["last_acked_id"], &info["pending"]), (&1.into(), &1.into(), &9.into()));
     assert_eq!(info["reason"], "out of attempts, and nothing has succeeded since the last dead letter");
-    // Another push during the outage makes no further dead letter.
+    // Another push during the outage creates no further dead letter.
     world.thread(["dispatch"]).quiet();
     world.push("11");
     world.wait_until_quiet();
@@ -258,6 +258,6 @@ fn a_failing_batch_is_delivered_again_one_event_at_a_time() {
     world.wait_for_state("bot", "stalled");
     world.wait_until_quiet();
     let sizes: Vec<String> = world.lines("sizes").iter().map(|line| line.trim().to_owned()).collect();
-    // The batch; the first alone until it is dead; the second alone until the stall.
+    // The batch; then the first event alone until it is dead; then the second alone until the stall.
     assert_eq!(sizes, ["4", "1", "1", "1", "1"]);
 }

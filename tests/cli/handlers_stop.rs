@@ -1,10 +1,10 @@
-//! Ending runs: `stop`, time limits, and whose processes may be signalled at all.
+//! Ending runs: `stop`, time limits, and which processes may be signalled at all.
 
 use std::process::Stdio;
 
 use crate::harness::{World, ids, is_running, kill_and_wait, wait_until};
 
-/// A handler that ignores TERM, as do its child and its grandchild. It notes their pids.
+/// A handler that ignores TERM, as do its child and its grandchild. Each records its pid.
 const STUBBORN: &str = "trap '' TERM; echo $$ >> pids; \
     sh -c 'echo $$ >> pids; sh -c \"echo \\$\\$ >> pids; while :; do sleep 0.2; done\"; exit' & \
     while :; do sleep 0.2; done";
@@ -13,7 +13,7 @@ fn pids(world: &World) -> Vec<u32> {
     world.lines("pids").iter().map(|line| line.parse().unwrap()).collect()
 }
 
-/// How often a process has gone to sleep.
+/// The number of voluntary context switches of a process.
 fn sleeps(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
@@ -53,7 +53,7 @@ fn stop_returns_when_the_whole_group_is_gone() {
 #[test]
 fn a_time_limit_ends_the_whole_group_too() {
     let world = World::with_thread();
-    // The leader ends at TERM; the child does not, and the run lasts until KILL, 10 s later.
+    // The leader ends at TERM; the child does not, so the run lasts until KILL, 10 s later.
     let handler =
         "echo $$ >> pids; sh -c 'trap \"\" TERM; echo $$ >> pids; while :; do sleep 0.2; done' & wait";
     world.subscribe("bot", handler, &["--timeout", "200ms", "--backoff", "1d"]);
@@ -110,7 +110,7 @@ fn two_who_stop_in_different_ways_do_not_fight() {
         wait_until("the signal", || world.lines("signals").contains(&name));
         stop
     });
-    // Each looks often enough to take back what the other wrote.
+    // Each checks often enough that it would overwrite the other's request.
     for stop in &stops {
         let looks = || sleeps(stop.id());
         let before = looks();
@@ -127,7 +127,7 @@ fn two_who_stop_in_different_ways_do_not_fight() {
 #[test]
 fn a_zombie_that_nobody_reaps_does_not_keep_stop_waiting() {
     let world = World::with_thread();
-    // The subshell leaves the group, and as `sleep` it never asks for its child, which is killed.
+    // The subshell leaves the group and becomes `sleep`, which never reaps its child, which is killed.
     let handler = "( sleep 1000 & exec setsid sleep 1000 ) & \
                    until read name </proc/$!/comm && [ $name = sleep ]; do sleep 0.01; done; touch up; wait";
     world.subscribe("bot", handler, &[]);
@@ -215,12 +215,12 @@ fn nothing_to_stop_is_exit_1() {
     }
 }
 
-/// Whether the handler under way is recorded, which happens just after its start.
+/// Whether the running handler is recorded, which happens just after its start.
 fn is_recorded(world: &World) -> bool {
     world.run_state("bot", "$.handler.pid").is_u64()
 }
 
-/// Makes an orphan: a stubborn handler whose supervisor was killed.
+/// Creates an orphan: a stubborn handler whose supervisor was killed.
 fn world_with_orphan(handler: &str, processes: usize) -> World {
     let world = World::with_thread();
     world.subscribe("bot", handler, &["--backoff", "1d"]);
@@ -233,12 +233,12 @@ fn world_with_orphan(handler: &str, processes: usize) -> World {
 
 #[test]
 fn stop_ends_an_orphan_whose_supervisor_was_killed() {
-    // The last of its processes has closed the lock; it still belongs to the run.
+    // The last of these processes closed its copy of the lock; it still belongs to the run.
     let closing = "bash -c 'echo $$ >> pids; for f in /proc/$$/fd/*; do n=${f##*/}; \
                    [ $n -gt 2 ] && eval \"exec $n>&-\"; done; trap \"\" TERM; while :; do sleep 0.2; done' & ";
     let world = world_with_orphan(&format!("{closing}{STUBBORN}"), 4);
     assert_eq!(world.state("bot"), "running");
-    // Somebody who merely has the lock file open is none of the run's.
+    // A process that merely has the lock file open does not belong to the run.
     let lock = std::fs::File::open(world.inbox().join("run/bot.lock")).unwrap();
     let mut reader = world.sh("sleep 1000");
     reader.command().env("THREAD_CONSUMER", "bot").stdin(lock).stdout(Stdio::null()).stderr(Stdio::null());
@@ -266,7 +266,7 @@ fn a_pid_that_now_belongs_to_another_process_is_never_signalled() {
     for pid in world.processes() {
         kill_and_wait(pid);
     }
-    // It has nothing of this world's, so it ends by itself should this test fail.
+    // It is not one of this world's processes, so it ends by itself if this test fails.
     let mut innocent = std::process::Command::new("/bin/sleep");
     innocent.arg("100").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut innocent = innocent.spawn().unwrap();
@@ -304,10 +304,10 @@ fn a_run_of_the_thread_that_a_directory_was_copied_from_is_none_of_its_own() {
     let in_copy = |words: &[&str]| world.thread(words).env("THREAD_DIR", world.path("copy"));
     let info = in_copy(&["info"]).quiet();
     assert!(!info.contains("state: running"), "{info}");
-    // It ends what the copy has on record, and not the process.
+    // This ends the run that the copy has on record, but not the process.
     assert_eq!(in_copy(&["stop", "--consumer", "bot"]).quiet(), "bot\n");
     assert!(is_running(pids(&world)[0]) && world.state("bot") == "running");
-    // The copy's own run begins although the original's goes on.
+    // The copy's own run begins although the original's is still under way.
     in_copy(&["push", "--source", "self", "--type", "message", "--content", "b"]).quiet();
     wait_until("the run of the copy", || pids(&world).len() == 2);
     assert_eq!(in_copy(&["stop", "--consumer", "bot"]).quiet(), "bot\n");

@@ -1,5 +1,5 @@
-//! What every test stands on: a private folder with its own `PATH`, the real binary, and ways to
-//! wait for a condition. Set-up lives here; facts live in the tests.
+//! Shared test harness: a private folder with its own `PATH`, the real binary, and helpers that
+//! wait for a condition. Set-up lives here; expected values live in the tests.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -14,10 +14,10 @@ use rusqlite::Connection;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// How long anything may take before a test gives up on it. Generous: machines are busy.
+/// How long a test waits for anything before it fails. Generous, because machines may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The programs a handler may use. Nothing else is on `PATH`, a notifier least of all.
+/// The programs a handler may use. Nothing else is on `PATH`, in particular no notifier.
 const TOOLS: &[&str] = &[
     "awk", "basename", "bash", "cat", "chmod", "cp", "cut", "date", "dd", "echo", "env", "false", "fish",
     "flock", "grep", "head", "kill", "ln", "ls", "mkdir", "mkfifo", "mktemp", "mv", "nohup", "paste",
@@ -26,7 +26,8 @@ const TOOLS: &[&str] = &[
     "xargs", "zsh",
 ];
 
-/// A folder of its own with a `bin`, and one thread called `inbox` (made by [`World::with_thread`]).
+/// A temporary folder with a `bin`, and room for one thread called `inbox` (created by
+/// [`World::with_thread`]).
 pub struct World {
     root: TempDir,
 }
@@ -37,12 +38,12 @@ impl World {
         World::named("world")
     }
 
-    /// An empty world whose folder has that name, for paths with awkward characters.
+    /// An empty world whose folder name starts with `name`, for paths with awkward characters.
     pub fn named(name: &str) -> World {
         World::named_in(&std::env::temp_dir(), name)
     }
 
-    /// An empty world below that folder.
+    /// An empty world in the folder `place`.
     pub fn named_in(place: &Path, name: &str) -> World {
         let root = tempfile::Builder::new().prefix(name).tempdir_in(place).unwrap();
         let world = World { root };
@@ -57,7 +58,7 @@ impl World {
         world
     }
 
-    /// A world with a thread in it.
+    /// A world that contains a thread.
     pub fn with_thread() -> World {
         let world = World::new();
         world.thread(["init", "inbox"]).ok();
@@ -72,7 +73,8 @@ impl World {
         self.root().join("bin")
     }
 
-    /// Puts one more program on `PATH`. Where the machine has none, says so and returns false.
+    /// Links one more program into `PATH`. Prints a skip notice and returns false if the machine
+    /// lacks it.
     pub fn tool(&self, name: &str) -> bool {
         let found = ["/bin", "/usr/bin", "/usr/local/bin"].map(|dir| Path::new(dir).join(name));
         let Some(path) = found.iter().find(|path| path.exists()) else {
@@ -83,8 +85,9 @@ impl World {
         true
     }
 
-    /// Has a consumer `agent` run the handler that `thread guide` prints for a language, by the commands
-    /// at its top. False, and a word about it, where the machine lacks the language.
+    /// Subscribes a consumer `agent` with the handler that `thread guide` prints for `language`, by
+    /// running the commands at the top of that page. Prints a skip notice and returns false if the
+    /// machine lacks the language.
     pub fn agent_of_the_guide(&self, language: &str) -> bool {
         let needed = match language {
             "bash" => "jq",
@@ -107,12 +110,12 @@ impl World {
         self.root().join("inbox")
     }
 
-    /// A file in the world's folder.
+    /// The path of a file in the world's folder.
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.root().join(name)
     }
 
-    /// Its text; empty when it is not there.
+    /// The text of a file in the world's folder; empty if it does not exist.
     pub fn read(&self, name: impl AsRef<Path>) -> String {
         fs::read(self.path(name))
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
@@ -127,39 +130,40 @@ impl World {
         fs::write(self.path(name), text).unwrap();
     }
 
-    /// Makes an executable shell script.
+    /// Creates an executable shell script.
     pub fn script(&self, name: impl AsRef<Path>, text: &str) -> PathBuf {
         let path = self.path(name);
         let mut write = self.sh("cat >\"$0\" && chmod 755 \"$0\"").arg(&path);
-        // By another process: a child that a neighbouring test forks while the file is open for
-        // writing here would hold it open, and running it would fail with "text file busy".
+        // Written by another process: a child that a test in another thread forks while this
+        // process has the file open for writing would keep it open, and running it would fail with
+        // "text file busy".
         write.stdin = format!("#!/bin/sh\n{text}\n").into_bytes();
         write.quiet();
         path
     }
 
-    /// The binary with these arguments, in the world's folder, with `THREAD_DIR` naming the inbox.
+    /// The binary with these arguments, in the world's folder, with `THREAD_DIR` set to the inbox.
     pub fn thread<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Run {
         let mut run = self.run(env!("CARGO_BIN_EXE_thread"));
         run.command.args(args).env("THREAD_DIR", self.inbox());
         run
     }
 
-    /// A shell command in the world's folder, with its `PATH`.
+    /// A shell command in the world's folder, with the world's `PATH`.
     pub fn sh(&self, script: &str) -> Run {
         let mut run = self.run("/bin/sh");
         run.command.arg("-c").arg(script).env("THREAD_DIR", self.inbox());
         run
     }
 
-    /// A shell command in a terminal of that many columns, which is stdout and stderr to it. None,
-    /// and a word about it, where the system has no `script`.
+    /// A shell command whose stdout and stderr are a terminal with this many columns. Prints a skip
+    /// notice and returns `None` if the system has no `script` or `stty`.
     pub fn terminal(&self, columns: u32, command: &str) -> Option<Run> {
         if !self.bin().join("script").exists() || !self.bin().join("stty").exists() {
             skipped("a terminal needs `script` and `stty`");
             return None;
         }
-        // No line ends of a terminal, so that output is what the command wrote.
+        // No CR before LF, so that the output is exactly what the command wrote.
         let command = format!("stty rows 24 cols {columns} -onlcr; {command}");
         let run = self.sh("exec script -qe -E never -c \"$0\" /dev/null").arg(command);
         Some(run.env("TERM", "xterm").env("SHELL", "/bin/sh"))
@@ -181,7 +185,7 @@ impl World {
             .unwrap()
     }
 
-    /// The thread's database, opened beside the binary's back.
+    /// The thread's database, opened directly and not through the binary.
     pub fn db(&self) -> Connection {
         let conn = Connection::open(self.inbox().join("events.db")).unwrap();
         conn.busy_timeout(PATIENCE).unwrap();
@@ -193,7 +197,7 @@ impl World {
         self.db().query_row(sql, [], |row| row.get(0)).unwrap()
     }
 
-    /// `info --json` of that consumer.
+    /// The entry of one consumer in `info --json`.
     pub fn consumer(&self, name: &str) -> Value {
         let info: Value = serde_json::from_str(&self.thread(["info", "--json"]).ok()).unwrap();
         let all = info["subscriptions"].as_array().unwrap().iter();
@@ -217,10 +221,10 @@ impl World {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// What the log must be: the table's rows, made into JSON independently of the binary.
+    /// The expected JSONL log: the table's rows, converted to JSON independently of the binary.
     pub fn table_as_jsonl(&self) -> Vec<String> {
         let conn = self.db();
-        // An older directory that nothing has opened yet has no such column.
+        // The earlier implementation's schema has no such column until a command upgrades it.
         let metadata = if conn.prepare("SELECT metadata FROM events").is_ok() { "metadata" } else { "NULL" };
         let sql = format!(
             "SELECT id, created_at, source, type, subtype, content, {metadata} FROM events ORDER BY id"
@@ -243,7 +247,7 @@ impl World {
         rows.unwrap().map(Result::unwrap).collect()
     }
 
-    /// Fails unless the log is exactly the table.
+    /// Fails unless the log matches the table exactly.
     pub fn assert_log_is_exact(&self) {
         let (copy, table) = (self.jsonl(), self.table_as_jsonl());
         if copy != table {
@@ -259,14 +263,14 @@ impl World {
         }
     }
 
-    /// The lines of `thread.log`, without their times.
+    /// The lines of `thread.log` without their timestamps.
     pub fn log(&self) -> Vec<String> {
         let text = self.read("inbox/logs/thread.log");
         text.lines().map(|line| line.split_once("] ").map_or(line, |(_, rest)| rest).to_owned()).collect()
     }
 
-    /// Processes that live in this world: their command line, working directory or environment
-    /// names its folder.
+    /// Processes that belong to this world: their command line, working directory or environment
+    /// contains its folder's path.
     pub fn processes(&self) -> Vec<u32> {
         let needle = self.root().to_string_lossy().into_owned();
         let own = std::process::id();
@@ -276,29 +280,29 @@ impl World {
             .collect()
     }
 
-    /// Waits until nothing that was started here runs any more, or holds a lock any more.
+    /// Waits until no process of this world runs or holds a lock.
     pub fn wait_until_quiet(&self) {
         wait_until("all processes to end", || self.processes().is_empty() && !one_is_ending());
     }
 
-    /// Like [`World::thread`], but nobody is woken.
+    /// Like [`World::thread`], but with the notifier off, so no handler is started.
     pub fn off<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Run {
         self.thread(args).env("THREAD_NOTIFIER", "off")
     }
 
-    /// Subscribes a consumer that is never started: the test itself reads for it.
+    /// Subscribes a consumer whose handler is never started: the test itself reads for it.
     pub fn idle_consumer(&self, name: &str, filter: &str) {
         self.off(["subscribe", "--consumer", name, "--handler", "true", "--filter", filter]).quiet();
     }
 
-    /// Subscribes a consumer with these further options.
+    /// Subscribes a consumer with these additional options.
     #[track_caller]
     pub fn subscribe(&self, consumer: &str, handler: &str, options: &[&str]) {
         let base = ["subscribe", "--consumer", consumer, "--handler", handler];
         self.thread(base.iter().chain(options)).ok();
     }
 
-    /// The one word `info` has for a consumer.
+    /// The consumer's state as reported by `info`.
     pub fn state(&self, consumer: &str) -> String {
         self.consumer(consumer)["state"].as_str().unwrap().to_owned()
     }
@@ -308,14 +312,14 @@ impl World {
         wait_until(&format!("{consumer} to be {state}"), || self.state(consumer) == state);
     }
 
-    /// Waits until a file is there, which a handler makes to say how far it is.
+    /// Waits until a file exists; handlers create files to report their progress.
     #[track_caller]
     pub fn wait_for_file(&self, name: &str) {
         wait_until(&format!("the file {name}"), || self.path(name).exists());
     }
 
-    /// A field of what is recorded about a consumer's runs, by its path in the JSON form of
-    /// `model::run::RunState`: `$.supervisor.pid`. Null if there is none.
+    /// A field of a consumer's recorded run state, as a JSON path into `model::run::RunState`, such
+    /// as `$.supervisor.pid`. Null if it is not set.
     pub fn run_state(&self, consumer: &str, field: &str) -> Value {
         let sql = "SELECT coalesce(run, '{}') -> ?2 FROM consumers WHERE consumer_id = ?1";
         let json: Option<String> =
@@ -323,7 +327,7 @@ impl World {
         json.map_or(Value::Null, |json| serde_json::from_str(&json).unwrap())
     }
 
-    /// Overwrites such a field, of which no process hears.
+    /// Overwrites such a field; no process is notified.
     pub fn set_run_state(&self, consumer: &str, field: &str, value: impl Into<Value>) {
         let sql =
             "UPDATE consumers SET run = json_set(coalesce(run, '{}'), ?2, json(?3)) WHERE consumer_id = ?1";
@@ -335,7 +339,7 @@ impl World {
     #[track_caller]
     pub fn kill_supervisor(&self, consumer: &str) {
         let pid = || self.run_state(consumer, "$.supervisor.pid").as_u64().unwrap_or(0) as u32;
-        // Between a run and the wait after it there is none for a moment.
+        // Between a run and the wait after it, no supervisor is recorded for a moment.
         wait_until(&format!("{consumer} to have a supervisor"), || pid() != 0);
         kill_and_wait(pid());
     }
@@ -343,7 +347,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // Whatever a test left running ends with it, the failed ones' too.
+        // Kill whatever the test left running, also when it failed.
         let end = Instant::now() + Duration::from_secs(30);
         loop {
             let left = self.processes();
@@ -372,8 +376,9 @@ fn lives_in(pid: u32, needle: &str) -> bool {
         || fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.to_string_lossy().contains(needle))
 }
 
-/// Whether a process of this program, in whatever world, is just being taken down. It has given back
-/// what tells its world, but maybe not its locks: a killed supervisor can take tens of milliseconds.
+/// Whether a process of this program, in any world, is exiting. It has already released its command
+/// line and environment, but maybe not its locks: a killed supervisor can take tens of
+/// milliseconds.
 fn one_is_ending() -> bool {
     const EXITING: u32 = 4;
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -382,13 +387,13 @@ fn one_is_ending() -> bool {
         let Some((name, rest)) = stat.rsplit_once(") ") else { return false };
         let fields: Vec<&str> = rest.split(' ').collect();
         let flags = fields.get(6).and_then(|flags| flags.parse::<u32>().ok()).unwrap_or(0);
-        // A supervisor was started by way of `/proc/self/exe`.
+        // Supervisors are started through `/proc/self/exe`.
         let ours = name.ends_with("(exe") || name.ends_with("(thread");
         ours && flags & EXITING != 0 && !matches!(fields[0], "Z" | "X")
     })
 }
 
-/// A command about to be run.
+/// A command to be run.
 pub struct Run {
     command: Command,
     stdin: Vec<u8>,
@@ -420,17 +425,17 @@ impl Run {
         self
     }
 
-    /// The command itself, for what this builder does not offer.
+    /// The command itself, for settings this builder does not offer.
     pub fn command(&mut self) -> &mut Command {
         &mut self.command
     }
 
-    /// Runs it to its end.
+    /// Runs the command to its end.
     pub fn output(mut self) -> Output {
         let mut child = self.spawn_piped();
         let mut pipe = child.stdin.take().unwrap();
         let stdin = std::mem::take(&mut self.stdin);
-        // Beside the reading, or a full pipe would stop both.
+        // Written while the output is read; otherwise full pipes would block both processes.
         let writer = std::thread::spawn(move || pipe.write_all(&stdin).ok());
         let output = child.wait_with_output().unwrap();
         writer.join().unwrap();
@@ -442,12 +447,12 @@ impl Run {
         self.command.spawn().unwrap()
     }
 
-    /// Starts it and leaves it running, with stdin and stdout as pipes.
+    /// Starts the command and leaves it running, with stdin, stdout and stderr as pipes.
     pub fn spawn(mut self) -> Child {
         self.spawn_piped()
     }
 
-    /// Runs it, expects exit 0, and answers with stdout.
+    /// Runs the command, expects exit 0, and returns stdout.
     #[track_caller]
     pub fn ok(self) -> String {
         let (stdout, stderr) = self.ends_with(0);
@@ -455,7 +460,7 @@ impl Run {
         stdout
     }
 
-    /// Runs it, expects exit 0 and nothing on stderr, and answers with stdout.
+    /// Runs the command, expects exit 0 and nothing on stderr, and returns stdout.
     #[track_caller]
     pub fn quiet(self) -> String {
         let (stdout, stderr) = self.ends_with(0);
@@ -463,7 +468,7 @@ impl Run {
         stdout
     }
 
-    /// Runs it, expects exit 0 with a warning, and answers with the warning.
+    /// Runs the command, expects exit 0 with a warning, and returns the warning.
     #[track_caller]
     pub fn warns(self) -> String {
         let (_, stderr) = self.ends_with(0);
@@ -471,8 +476,8 @@ impl Run {
         stderr
     }
 
-    /// Runs it, expects this exit code, nothing on stdout, and one line of the agreed form on
-    /// stderr, which is the answer.
+    /// Runs the command and expects this exit code, nothing on stdout, and one line of the form
+    /// `Error: <what> - <how to fix>` on stderr, which it returns.
     #[track_caller]
     pub fn fails(self, code: i32) -> String {
         let (stdout, stderr) = self.ends_with(code);
@@ -483,7 +488,7 @@ impl Run {
         line.to_owned()
     }
 
-    /// Runs it and expects this exit code; answers with stdout and stderr.
+    /// Runs the command, expects this exit code, and returns stdout and stderr.
     #[track_caller]
     pub fn ends_with(self, code: i32) -> (String, String) {
         let shown = format!("{:?}", self.command);
@@ -500,13 +505,13 @@ impl Run {
     }
 }
 
-/// Says aloud why a test is left out.
+/// Prints to stderr that a test was skipped, and why.
 pub fn skipped(why: impl std::fmt::Display) {
-    // Past the test runner, which keeps what a test that passes prints to itself.
+    // Written directly, because the test runner captures what passing tests print.
     drop(writeln!(std::io::stderr(), "SKIPPED: {why}"));
 }
 
-/// Waits for a condition; fails with its name when it does not come.
+/// Waits for a condition; panics with its description after [`PATIENCE`].
 #[track_caller]
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
@@ -516,14 +521,14 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a process runs; a zombie does not.
+/// Whether a process is running. A zombie is not.
 pub fn is_running(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
     !matches!(state, None | Some('Z' | 'X'))
 }
 
-/// Kills a process with -9 and waits until it runs no more.
+/// Sends SIGKILL to a process and waits until it has ended.
 pub fn kill_and_wait(pid: u32) {
     let target = rustix::process::Pid::from_raw(pid as i32).unwrap();
     rustix::process::kill_process(target, rustix::process::Signal::KILL).ok();
@@ -535,8 +540,8 @@ pub fn ids(ndjson: &str) -> Vec<i64> {
     ndjson.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].as_i64().unwrap()).collect()
 }
 
-/// Puts a handler `take` on `PATH`. It pops until nothing is left, acknowledges what it popped,
-/// and notes the ids in `seen.<consumer>`.
+/// Puts a handler `take` on `PATH`. It pops until nothing is left, acknowledges what it popped, and
+/// appends the ids to `seen.<consumer>`.
 pub fn take_all_script(world: &World) {
     world.script(
         "bin/take",
@@ -549,13 +554,13 @@ pub fn take_all_script(world: &World) {
     );
 }
 
-/// Subscribes a consumer that takes everything; see [`take_all_script`].
+/// Subscribes a consumer that handles every event; see [`take_all_script`].
 pub fn take_all(world: &World, consumer: &str) {
     take_all_script(world);
     world.thread(["subscribe", "--handler", "take", "--consumer", consumer]).quiet();
 }
 
-/// Numbers that differ from run to run. Shown when a test fails.
+/// A random number generator seeded from the clock. Tests print it when they fail.
 #[derive(Debug)]
 pub struct Dice(u64);
 
@@ -574,13 +579,12 @@ impl Dice {
     }
 }
 
-/// A copy of the binary at `path`. Made by another process, for the reason told at
-/// [`World::script`].
+/// Copies the binary to `path`. Done by another process, for the reason given in [`World::script`].
 pub fn copy_program(world: &World, path: &Path) {
     world.sh("exec cp \"$0\" \"$1\"").arg(env!("CARGO_BIN_EXE_thread")).arg(path).quiet();
 }
 
-/// Everything below a directory: each entry's path, mode, and a file's bytes.
+/// Everything below a directory: each entry's path and mode, and the bytes of regular files.
 pub fn snapshot(dir: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {

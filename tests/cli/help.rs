@@ -1,4 +1,4 @@
-//! Finding one's way: the orientation, help, aliases, suggestions for mistyped words, the version.
+//! Orientation for newcomers: the start page, help, aliases, suggestions for mistyped words, the version.
 
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ fn the_program_alone_shows_where_to_begin() {
     assert_eq!((stdout.as_str(), stderr.lines().count()), ("", 1));
     assert_eq!(serde_json::from_str::<Value>(&stderr).unwrap()["error"], "no command given");
 
-    // They do what they promise, in that order.
+    // The commands succeed when run in that order.
     for command in &commands {
         world.sh(command).env_remove("THREAD_DIR").quiet();
         world.wait_until_quiet();
@@ -42,7 +42,7 @@ fn the_short_help_fits_a_screen() {
     let nested = ["list", "show", "retry", "discard"].map(|word| vec!["dead", word]);
     for words in [vec![]].into_iter().chain(NAMES.map(|name| vec![name])).chain(nested) {
         let help = world.thread(words.iter().chain(&["-h"])).env("COLUMNS", "80").quiet();
-        // However many programs there are beside this one.
+        // Without external commands, whose number varies with the machine.
         let help: String =
             help.lines().filter(|line| !line.contains("/thread-")).collect::<Vec<_>>().join("\n");
         assert!(help.lines().count() <= 44, "{words:?} has {} lines:\n{help}", help.lines().count());
@@ -63,7 +63,7 @@ fn help_as_a_command_is_the_long_help() {
     assert!(long.contains("\nEnvironment:\n") && long.contains("thread guide"), "{long}");
 }
 
-/// Runs a mistyped command line, expects exit 2, and returns what is suggested.
+/// Runs a mistyped command line, expects exit 2, and returns the suggested command.
 fn suggested(world: &World, words: &[&str]) -> String {
     let error = world.thread(words).fails(2);
     let fix = error.split_once(" - ").unwrap().1;
@@ -86,7 +86,7 @@ fn mistyped_words_suggest_the_right_ones() {
     }
 }
 
-/// Words that people know from other tools, and the commands they stand for.
+/// Words known from other tools, and the commands they are aliases for.
 const ALIASES: [(&str, &str); 9] = [
     ("sub", "subscribe"),
     ("unsub", "unsubscribe"),

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{World, wait_until};
 
-/// The lines that other programs read; more may stand between them.
+/// The lines that other programs may parse; other lines may stand between them.
 fn lines(world: &World) -> Vec<String> {
     let known = [
         "Thread: ",
@@ -95,7 +95,7 @@ fn nothing_in_a_subscription_can_forge_a_line_or_colour_the_screen() {
     assert!(!text.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'), "{text:?}");
     let starting = |with: &str| lines(&world).iter().filter(|line| line.starts_with(with)).count();
     assert_eq!((starting("  - "), starting("    handler: "), starting("    filter:  ")), (1, 1, 1));
-    // Programs get it as it is.
+    // The JSON form has the unescaped text.
     assert_eq!(world.consumer(evil)["handler_cmd"], evil);
     assert_eq!(world.consumer(evil)["filter"], evil);
 }
@@ -133,7 +133,7 @@ fn the_oldest_pending_event_and_the_last_run_are_told_to_programs_and_people() {
     let line = format!("    last_run: {} exit=137 signal=9\n", time("last_run_ended_at"));
     assert!(world.thread(["info"]).quiet().contains(&line));
 
-    // Stopping the wait is no run.
+    // Stopping the backoff is not recorded as a run.
     world.thread(["stop", "--consumer", "failing"]).quiet();
     let stopped = world.consumer("failing");
     assert_eq!(stopped["reason"], "stopped");
@@ -170,7 +170,7 @@ fn pending_is_exact_with_and_without_gaps() {
     assert_eq!(pending(), (6, Some(1)));
     world.thread(["ack", "--consumer", "all", "--event-id", "2"]).quiet();
     assert_eq!(pending(), (4, Some(3)));
-    // As much at the beginning as pruning takes, more than the cursor has passed.
+    // Deletes from the beginning, as prune does, but past the cursor.
     world.db().execute("DELETE FROM events WHERE id <= 3", []).unwrap();
     assert_eq!(pending(), (3, Some(4)));
     world.db().execute("DELETE FROM events WHERE id = 5", []).unwrap();
@@ -255,7 +255,7 @@ fn one_form_is_asked_for_at_a_time() {
         let (stdout, stderr) = world.thread(args).ends_with(2);
         assert_eq!((stdout.as_str(), stderr.lines().count()), ("", 1), "{args:?}");
     }
-    // Errors follow the form that was asked for.
+    // Errors follow the requested format.
     for args in [&["info", "--format", "json"][..], &["info", "--format=json"]] {
         let (_, stderr) = world.thread(args).arg("--thread").arg("nowhere").ends_with(1);
         assert!(stderr.starts_with("{\"error\":\""), "{stderr}");

@@ -1,11 +1,11 @@
-//! `info --check`: exit 1 and one line for each consumer that needs attention, and nothing at all where
-//! none does.
+//! `info --check`: exit 1 and one line for each consumer that needs attention, and no output at all
+//! if none does.
 
 use serde_json::{Value, json};
 
 use crate::harness::{World, take_all, wait_until};
 
-/// What `info --check` with these options says on stdout; `None` for a healthy thread.
+/// The output of `info --check` with these options; `None` for a healthy thread.
 #[track_caller]
 fn check(world: &World, options: &[&str]) -> Option<String> {
     let output = world.thread(["info", "--check"].iter().chain(options)).output();
@@ -67,7 +67,7 @@ fn a_consumer_that_stands_still_is_told() {
          failing: stalled (out of attempts)\n\
          resting: paused\n",
     );
-    // One whose directory is gone is stalled, and its backlog is told all the same.
+    // A consumer whose directory is gone is stalled, and its backlog is still reported.
     std::fs::create_dir(world.path("work")).unwrap();
     world.off(["subscribe", "--consumer", "worker", "--handler", "cat", "--cwd", "work"]).quiet();
     std::fs::remove_dir(world.path("work")).unwrap();
@@ -127,7 +127,7 @@ fn events_that_come_too_fast_are_told_for_whom_they_are() {
     world.idle_consumer("all", "");
     world.idle_consumer("records", "type = 'record'");
     world.idle_consumer("messages", "type = 'message'");
-    // An old one does not count, wherever it stands.
+    // Old events do not count, whatever their position.
     let insert = "INSERT INTO events (source, type, content, created_at) VALUES ('self', ?1, 'x', ?2)";
     for _ in 0..20 {
         world.db().execute(insert, ["message", "2026-03-18T10:30:00.123Z"]).unwrap();

@@ -1,5 +1,5 @@
-//! `info` as metrics: read back by a strict parser of the text format, and by `promtool` where the
-//! system has it.
+//! `info` as metrics: parsed by a strict parser of the text format, and checked by `promtool` where
+//! it is installed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -9,7 +9,7 @@ use crate::harness::World;
 
 type Labels = BTreeMap<String, String>;
 
-/// What a page says, after everything the format demands of it has been checked.
+/// A parsed page. Parsing asserts everything the format requires.
 #[derive(Debug, Default)]
 struct Page {
     types: BTreeMap<String, String>,
@@ -23,7 +23,7 @@ impl Page {
         parse(&text)
     }
 
-    /// The value of the one sample of that name and consumer.
+    /// The value of the only sample with this name and consumer.
     fn value(&self, name: &str, consumer: Option<&str>) -> Option<f64> {
         let of = |labels: &Labels| labels.get("consumer").map(String::as_str) == consumer;
         let found: Vec<f64> =
@@ -32,7 +32,7 @@ impl Page {
         found.first().copied()
     }
 
-    /// The states that are said to be a consumer's.
+    /// The states whose sample is 1 for a consumer.
     fn states(&self, consumer: &str) -> Vec<&str> {
         let samples = self.samples.iter().filter(|(name, labels, value)| {
             name == "thread_consumer_state" && labels["consumer"] == consumer && *value == 1.0
@@ -46,8 +46,8 @@ fn is_name(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
 
-/// Each metric has one HELP and one TYPE, in this order and right before its samples, which stand
-/// together; names and labels are of the agreed form; no sample comes twice.
+/// Each metric has one HELP and one TYPE line, in this order and directly before its samples, which
+/// are contiguous; names and labels have the required form; no sample occurs twice.
 fn parse(text: &str) -> Page {
     assert!(text.ends_with('\n'));
     let mut page = Page::default();
@@ -62,7 +62,7 @@ fn parse(text: &str) -> Page {
             assert!(["gauge", "counter"].contains(&kind), "{kind}");
             assert_eq!(kind == "counter", name.ends_with("_total"), "{name}");
             assert!(page.types.insert(name.to_owned(), kind.to_owned()).is_none(), "{name} twice");
-            // In OpenMetrics a counter's family bears its name without the ending.
+            // In OpenMetrics a counter's family has the name without the `_total` suffix.
             let family = |name: &str| name.strip_suffix("_total").unwrap_or(name).to_owned();
             let families: BTreeSet<String> = page.types.keys().map(|name| family(name)).collect();
             assert_eq!(families.len(), page.types.len(), "{name} and another are one family");
@@ -80,7 +80,7 @@ fn parse(text: &str) -> Page {
     page
 }
 
-/// Labels up to the closing brace, and what comes after it.
+/// Parses labels up to the closing brace. Returns them and the text after it.
 fn parse_labels(text: &str) -> (Labels, &str) {
     let mut labels = Labels::new();
     let mut rest = text;
@@ -116,7 +116,7 @@ fn check_with_promtool(text: &str) {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
-    // Without it, the parser above has to do.
+    // Without promtool, the parser above has to be enough.
     let Ok(mut promtool) = started else { return };
     promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     let output = promtool.wait_with_output().unwrap();
@@ -182,7 +182,7 @@ fn no_name_can_break_the_page_or_colour_a_screen() {
     for name in names {
         world.db().execute(insert, [name]).unwrap();
     }
-    // These look alike when what cannot be printed is taken out: only one of each may stand.
+    // These pairs have the same escaped form; only one of each may be printed.
     world.db().execute(insert, ["\x1b[31mred"]).unwrap();
     world.db().execute(insert, ["\\u{1b}[31mred"]).unwrap();
     world.db().execute(insert, [vec![b'n', 0xff]]).unwrap();

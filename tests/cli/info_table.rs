@@ -1,8 +1,8 @@
-//! `info` for people: the table that a terminal gets, its width and its colours.
+//! `info` for people: the table printed on a terminal, its width and its colours.
 
 use crate::harness::World;
 
-/// A thread with a consumer that failed, one that is paused, and one whose name is wide.
+/// A thread with a consumer that failed, one that is paused, and one with a wide name.
 fn troubled() -> World {
     let world = World::with_thread();
     world.push("x");
@@ -17,7 +17,7 @@ fn troubled() -> World {
     world
 }
 
-/// The table without what stands above it, its ages made the same.
+/// The table without the text above it, with all ages made equal.
 fn table(text: &str) -> Vec<String> {
     let (_, table) = text.split_once("\n\n").unwrap_or_else(|| panic!("no table in {text}"));
     let ageless = |word: &str| {
@@ -27,7 +27,7 @@ fn table(text: &str) -> Vec<String> {
     table.lines().map(|line| line.split_whitespace().map(ageless).collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// The column of a terminal at which a word begins.
+/// The terminal column at which a word begins.
 fn column_of(line: &str, word: &str) -> usize {
     use unicode_width::UnicodeWidthStr;
     line[..line.find(word).unwrap_or_else(|| panic!("no {word} in {line}"))].width()
@@ -51,7 +51,7 @@ fn a_terminal_gets_one_line_for_each_consumer() {
             "failing: next try in AGE",
         ]
     );
-    // The same can be had in a pipe, where nothing is coloured, cut or left blank at an end.
+    // The same table is available in a pipe, without colours, truncation or trailing blanks.
     let piped = world.thread(["info", "--format", "table"]).quiet();
     assert_eq!(table(&piped), table(&text));
     assert!(!piped.lines().any(|line| line.ends_with(' ')), "{piped:?}");
@@ -92,7 +92,7 @@ fn the_table_fits_the_terminal() {
         assert!(lines[0].ends_with("LAST RUN"), "{text}");
         assert_eq!(text.contains('…'), width < 200, "{text}");
     }
-    // Nobody is there to see what was cut.
+    // In a pipe nothing is truncated.
     let piped = world.thread(["info", "--format", "table"]).quiet();
     assert!(piped.contains(long) && piped.contains(&"漢".repeat(50)) && !piped.contains('…'), "{piped}");
 }

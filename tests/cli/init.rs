@@ -84,7 +84,7 @@ fn an_init_that_was_killed_can_be_run_again() {
     }
     world.write("inbox/run/_init.lock", "");
     world.write("inbox/events.jsonl", "");
-    // What a killed one leaves is no thread yet.
+    // The remains of a killed `init` are not a thread.
     world.thread(["info"]).fails(1);
     world.thread(["init", "inbox"]).quiet();
     assert_eq!(names(&world.inbox().join("run")), [""; 0]);
@@ -114,7 +114,7 @@ fn the_umask_rules_who_may_use_the_thread_but_others_never_write() {
         world.sh(&format!("umask {umask}; thread init inbox")).quiet();
         let handler = "thread ack --event-id 1";
         world.thread(["subscribe", "--consumer", "bot", "--handler", handler]).quiet();
-        // Files made later follow the database, not the umask of who happens to come along.
+        // Files created later follow the database's mode, not the umask of the process that creates them.
         world.sh("umask 027; thread push --source self --type record --content x").quiet();
         world.wait_until_quiet();
         assert!(world.inbox().join("run/bot.lock").exists());
@@ -162,14 +162,14 @@ fn an_init_if_missing_may_be_repeated() {
     let json: serde_json::Value = serde_json::from_str(&init().arg("--json").quiet()).unwrap();
     assert_eq!(json["thread"], path.trim());
     assert_eq!(world.lines("inbox/events.jsonl").len(), 1);
-    // What only looks like one is none.
+    // A directory that only looks like a thread is not one.
     world.sh("mkdir other; echo text >other/events.db").quiet();
     world.thread(["init", "--if-missing", "other"]).fails(1);
     world.sh("mkdir remains; echo line >remains/events.jsonl").quiet();
     world.thread(["init", "--if-missing", "remains"]).fails(1);
 }
 
-/// A path of exactly that many bytes in the world's folder.
+/// A path of exactly `length` bytes in the world's folder.
 fn long_path(world: &World, length: usize) -> PathBuf {
     let mut path = world.root().as_os_str().to_owned();
     while path.len() + 101 < length {
@@ -204,13 +204,13 @@ fn a_path_that_is_too_long_is_refused_and_nothing_is_made() {
     world.wait_until_quiet();
     assert_eq!(there(&["doctor"]).quiet(), "healthy\n");
 
-    // A short name that leads to a long one does not help.
+    // A short symlink to a long path does not help.
     let longer = path.join("e".repeat(90));
     fs::create_dir(&longer).unwrap();
     symlink(&longer, world.path("short")).unwrap();
     assert_eq!(world.thread(["init", "short"]).fails(1), told(571, &world.path("short")));
     assert_eq!(names(&longer), [""; 0]);
-    // Nor does it help to move a thread there.
+    // Moving a thread there does not help either.
     world.thread(["init", "inbox"]).quiet();
     fs::rename(world.inbox(), longer.join("t")).unwrap();
     let moved = fs::canonicalize(&longer).unwrap().join("t");

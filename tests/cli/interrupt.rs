@@ -1,5 +1,5 @@
-//! Signals that come while a batch is pushed: before the commit nothing is stored, and the error says
-//! so; after it everything is.
+//! Signals while a batch is pushed: before the commit nothing is stored, and the error says so;
+//! after it, everything is stored.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -21,7 +21,7 @@ fn send(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
-/// Waits until the process is past its start and hears signals.
+/// Waits until the process has installed its signal handlers.
 fn wait_until_it_listens(child: &Child) {
     let path = format!("/proc/{}/status", child.id());
     wait_until("a handler of signals", || {
@@ -31,7 +31,8 @@ fn wait_until_it_listens(child: &Child) {
     });
 }
 
-/// Starts it so that it hears signals, also where the tests run in the background and ignore them.
+/// Starts the command with default signal dispositions, because background jobs may inherit ignored
+/// signals.
 pub fn start(mut run: Run) -> Child {
     let as_usual = || {
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
@@ -40,12 +41,12 @@ pub fn start(mut run: Run) -> Child {
         }
         Ok(())
     };
-    // SAFETY: what runs there calls nothing else.
+    // SAFETY: the closure makes no other calls.
     unsafe { run.command().pre_exec(as_usual) };
     run.spawn()
 }
 
-/// A push of the file `big` in the world's folder.
+/// Pushes the file `big` in the world's folder.
 fn push_big(world: &World) -> Child {
     start(world.sh("exec thread push --batch <big"))
 }
@@ -66,7 +67,7 @@ fn assert_nothing_stored(world: &World, output: &Output, code: i32) {
     );
 }
 
-/// Fails unless the thread is whole and works as if nothing had happened.
+/// Fails unless the thread is intact and still works.
 #[track_caller]
 fn assert_unharmed(world: &World) {
     assert_eq!(world.thread(["doctor"]).quiet(), "healthy\n");
@@ -94,7 +95,7 @@ fn with_json_the_error_is_json() {
     let child = start(world.thread(["push", "--batch", "--json"]));
     wait_until_it_listens(&child);
     send(&child, Signal::INT);
-    // Dropping stdin only then: its end would be the end of an empty batch.
+    // Stdin is closed only now: earlier, the end of input would be an empty batch.
     let output = child.wait_with_output().unwrap();
     let said = r#"{"error":"interrupted, nothing was stored","suggestion":"push the whole batch again"}"#;
     assert_eq!(text(&output.stderr), format!("{said}\n"));
@@ -125,7 +126,7 @@ fn a_signal_during_the_transaction_stores_nothing_and_the_wal_it_leaves_does_no_
     world.write("big", LINE.repeat(500_000));
     let wal = world.inbox().join("events.db-wal");
     let length = || fs::metadata(&wal).map_or(0, |wal| wal.len());
-    // Somebody who has the database open sees nothing of it either.
+    // A connection that stays open must not see the events either.
     let reader = world.db();
     let count = || reader.query_row("SELECT count(*) FROM events", [], |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!(count(), 0);
@@ -136,7 +137,7 @@ fn a_signal_during_the_transaction_stores_nothing_and_the_wal_it_leaves_does_no_
         send(&child, signal);
         assert_nothing_stored(&world, &child.wait_with_output().unwrap(), code);
         assert_eq!(count(), 0);
-        // The WAL that the next one finds is empty or begins with what was rolled back.
+        // The next command finds a WAL that is empty or begins with frames that were rolled back.
         if signal == Signal::TERM {
             assert_eq!(world.thread(["doctor"]).quiet(), "healthy\n");
         }
@@ -168,7 +169,7 @@ fn after_the_commit_a_signal_changes_nothing() {
         let world = World::with_thread();
         world.push("first");
         world.subscribe("bot", "touch woken", &["--from", "new"]);
-        // Whoever holds this keeps the push from writing the JSONL log.
+        // Holding this lock keeps the push from writing the JSONL log.
         let writer = File::options().read(true).write(true).open(world.inbox().join("run/_jsonl")).unwrap();
         writer.lock().unwrap();
         let mut child = start(world.thread(["push", "--batch"]));
@@ -214,7 +215,7 @@ fn at_any_moment_a_signal_stores_all_of_a_batch_or_nothing() {
         wait_until_it_listens(&child);
         let moment = Duration::from_micros(dice.up_to(time));
         std::thread::sleep(moment);
-        // It may be over, but not yet waited for.
+        // The child may have exited already; it is not reaped before this.
         send(&child, SIGNALS[round % 3].0);
         let output = child.wait_with_output().unwrap();
         match output.status.code() {

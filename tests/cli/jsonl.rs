@@ -1,4 +1,4 @@
-//! The JSONL copy and the log: exact, whatever happened to them, and set aside when long.
+//! The JSONL log and `thread.log`: exact whatever happened to them, and rotated when long.
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -11,7 +11,7 @@ use crate::harness::{Run, World, names, skipped, wait_until};
 
 const STAMP: &str = "%Y%m%d-%H%M%S";
 
-/// Pushes that many small events in one batch.
+/// Pushes `count` small events in one batch.
 fn push_many(world: &World, count: usize) {
     let line = r#"{"source":"s","type":"record","content":"c"}"#.to_owned() + "\n";
     let pushed = world.thread(["push", "--batch"]).stdin(line.repeat(count)).quiet();
@@ -22,7 +22,7 @@ fn push(world: &World) -> Run {
     world.thread(["push", "--source", "self", "--type", "message", "--content", "hello"])
 }
 
-/// The rotated files that belong to `name`, oldest first.
+/// The rotated files of the log `stem`, oldest first.
 fn rotated(world: &World, dir: &str, stem: &str) -> Vec<String> {
     let names = fs::read_dir(world.path(dir)).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<_> = names.filter(|name| name.starts_with(&format!("{stem}-"))).collect();
@@ -61,7 +61,7 @@ fn a_name_that_is_taken_gives_way_to_the_next_free_second() {
     push_many(&world, 10_001);
     let now = Utc::now();
     let name = |second: i64| format!("events-{}.jsonl", (now + TimeDelta::seconds(second)).format(STAMP));
-    // All the names that this test could live to see.
+    // More names than the test could take seconds.
     for second in 0..900 {
         world.write(format!("inbox/{}", name(second)), "");
     }
@@ -77,7 +77,7 @@ fn names_sort_in_the_order_of_events_though_the_clock_went_back() {
     let world = World::with_thread();
     push_many(&world, 10_001);
     push_many(&world, 10_001);
-    // Set aside while the clock was wrong.
+    // As if it had been rotated while the clock was wrong.
     fs::rename(
         world.path(format!("inbox/{}", sealed(&world)[0])),
         world.path("inbox/events-20991231-235959.jsonl"),
@@ -123,7 +123,7 @@ fn old_rotated_files_may_be_deleted() {
     fs::remove_file(first).unwrap();
     world.push("one is gone");
     assert_eq!(world.jsonl(), world.table_as_jsonl()[10_001..]);
-    // Not even without what the last writer knew does anything come back.
+    // Even without the writer's saved state, deleted lines do not come back.
     fs::remove_file(world.inbox().join("run/_jsonl")).unwrap();
     world.push("forgotten");
     assert_eq!(world.jsonl(), world.table_as_jsonl()[10_001..]);
@@ -154,7 +154,7 @@ fn a_pusher_killed_anywhere_leaves_a_log_that_the_next_push_makes_exact() {
     for _ in 0..100 {
         let args = ["push", "--source", "self", "--type", "record", "--content-file", "content"];
         let [mut victim, witness] = [(); 2].map(|()| world.thread(args).spawn());
-        // A moment of its own in each round: from before the first line of main to after the last.
+        // A different moment in each round: from before the start of main to after its end.
         number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         std::thread::sleep(Duration::from_micros((number >> 33) % 20_000));
         victim.kill().unwrap();
@@ -177,7 +177,7 @@ fn a_pusher_killed_anywhere_leaves_a_log_that_the_next_push_makes_exact() {
 fn a_killed_rotation_is_carried_on() {
     let world = World::with_thread();
     push_many(&world, 10_001);
-    // As far as a writer comes that is killed right after the renaming.
+    // The state that a writer leaves when it is killed right after the rename.
     fs::rename(world.path("inbox/events.jsonl"), world.path("inbox/events-20260318-103000.jsonl")).unwrap();
     world.push("next");
     assert_eq!(world.lines("inbox/events.jsonl").len(), 1);
@@ -231,12 +231,12 @@ fn a_long_time_of_another_program_does_not_make_every_push_read_the_log() {
     world.thread(["push", "--batch"]).stdin(line.repeat(3000)).quiet();
     let insert = "INSERT INTO events (created_at, source, type, content) VALUES (?, 'other', 'record', 'x')";
     world.db().execute(insert, ["2026-03-18 ".repeat(1000)]).unwrap();
-    // Nothing new is stored by the second one: the foreign row stays the last.
+    // The second push stores nothing, so the foreign row stays the last one.
     let keyed = "thread push --source s --type record --content x --idempotency-key k >/dev/null";
     world.sh(keyed).quiet();
     world.db().execute(insert, ["2026-03-18 ".repeat(1000)]).unwrap();
     world.sh(keyed).quiet();
-    // What a shell has read includes what its children did.
+    // A shell's count of bytes read includes its reaped children.
     let read = world.sh(&format!("{keyed}; cat /proc/$$/io")).ok();
     let Some(read) = read.lines().find_map(|line| line.strip_prefix("rchar: ")) else {
         return skipped("the system does not count what processes read");
@@ -259,7 +259,7 @@ fn odd_batches_are_logged_as_they_are_stored() {
     world.write("odd", &odd);
     assert_eq!(world.sh("thread push --batch <odd").quiet(), "4\n");
     world.assert_log_is_exact();
-    // Some of these are stored already, and are given no id.
+    // Some of these are stored already and get no new id.
     let keyed = |key: u32| event(&format!("\"content\":\"{key}\",\"idempotency_key\":\"{key}\""));
     world.write("first", format!("{}{}", odd.lines().nth(3).unwrap(), "\n") + &keyed(1) + &keyed(2));
     assert_eq!(world.sh("thread push --batch <first").quiet(), "3\n");
@@ -289,7 +289,7 @@ fn pushes_that_wait_for_the_log_are_logged_in_order() {
     for round in 0..5 {
         copy.lock().unwrap();
         let before = world.query("SELECT count(*) FROM events");
-        // A row that is not in the log yet, by a program that does not write it.
+        // A row that another program inserted without writing it to the log.
         world
             .db()
             .execute("INSERT INTO events (source, type, content) VALUES ('s', 'record', 'row')", [])
@@ -300,7 +300,7 @@ fn pushes_that_wait_for_the_log_are_logged_in_order() {
         stored(before + 1002);
         let other = world.sh("exec thread push --batch <batch").spawn();
         stored(before + 2002);
-        // Whichever of them comes first.
+        // Any of them may get the lock first.
         copy.unlock().unwrap();
         for child in [batch, single, other] {
             let ended = child.wait_with_output().unwrap();
@@ -319,7 +319,7 @@ fn new_files_take_the_permission_bits_of_the_database() {
         for umask in ["077", "000"] {
             world.sh(&format!("umask {umask}; thread push --source s --type record --content c")).quiet();
             for name in ["inbox/events.jsonl", "inbox/run/_jsonl", "inbox/logs/thread.log"] {
-                // Nobody else may ever write.
+                // Others never get write permission.
                 assert_eq!(mode(&world, name), bits & !0o002, "{name} beside a database of mode {bits:o}");
             }
         }
@@ -364,7 +364,7 @@ fn a_read_only_log_stops_nobody_from_pushing() {
     world.push("first");
     let set = |bits| fs::set_permissions(world.path("inbox/events.jsonl"), fs::Permissions::from_mode(bits));
     set(0o444).unwrap();
-    // The bits mean nothing to root.
+    // Root ignores permission bits.
     if rustix::process::geteuid().is_root() {
         push(&world).quiet();
     } else {
@@ -407,7 +407,7 @@ fn a_log_of_more_than_ten_thousand_lines_is_set_aside_by_the_next_push() {
     world.write("inbox/logs/thread.log", LOG_LINE.repeat(10_000));
     push(&world).quiet();
     assert_eq!(logs(), [""; 0], "ten thousand lines were not too many");
-    // What was counted is not read again: lines that vanish from it are still counted.
+    // Lines that were already counted are not read again, so removing some does not change the count.
     let path = world.path("inbox/logs/thread.log");
     let mut log = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     let mut text = String::new();
@@ -445,7 +445,7 @@ fn an_older_database_put_back_beside_a_newer_copy_is_copied_again() {
     for n in 1..=3 {
         world.push(&format!("kept {n}"));
     }
-    // The database alone, as a careless hand saves it.
+    // A copy of the database file alone, as a careless backup would make it.
     world.db().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
     fs::copy(world.path("inbox/events.db"), world.path("saved.db")).unwrap();
     for n in 4..=9 {

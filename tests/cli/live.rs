@@ -1,4 +1,4 @@
-//! Waiting, following, and agents that live on a thread.
+//! Waiting, following, and long-lived agents on a thread.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -13,7 +13,7 @@ use crate::harness::{PATIENCE, Run, World, ids, wait_until};
 
 pub const INSERT: &str = "INSERT INTO events (source, type, content) VALUES ('self', 'message', 'x')";
 
-/// A process at work, whose lines come in one by one.
+/// A running process whose output lines are received one by one.
 pub struct Live {
     pub child: Child,
     pub lines: Receiver<(Instant, String)>,
@@ -35,7 +35,7 @@ impl Live {
         Live { child, lines }
     }
 
-    /// The id of the next event, and when it came.
+    /// The id of the next event, and when it arrived.
     #[track_caller]
     pub fn next(&self) -> (i64, Instant) {
         let (at, line) = self.lines.recv_timeout(PATIENCE).expect("an event");
@@ -52,7 +52,7 @@ impl Live {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits for its end; what it still printed, and stderr.
+    /// Waits for the process to end. Returns its status, the remaining lines, and stderr.
     pub fn end(mut self) -> (ExitStatus, Vec<String>, String) {
         let mut stderr = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
@@ -60,7 +60,7 @@ impl Live {
         (status, self.lines.iter().map(|(_, line)| line).collect(), stderr)
     }
 
-    /// Waits for its end, which is exit 0 and quiet, with no further line.
+    /// Waits for the process to end with exit 0, no further lines and nothing on stderr.
     #[track_caller]
     pub fn ends_quietly(self) {
         let (status, lines, stderr) = self.end();
@@ -75,7 +75,7 @@ impl Drop for Live {
     }
 }
 
-/// A world with one event, and a follower that has printed it: so it waits by now.
+/// A world with one event, and a follower that has printed it and so is about to wait.
 fn followed(args: &[&str]) -> (World, Live) {
     let world = World::with_thread();
     world.push("first");
@@ -224,7 +224,7 @@ fn wait_with_follow_ends_after_idle_time_and_not_before() {
     let idle = Duration::from_millis(1500);
     let (world, live) = followed(&["peek", "--tail", "1", "--follow", "--wait", "1500ms"]);
     let mut last = Instant::now();
-    // Each event comes in time, together they take longer than the idle time.
+    // Each event arrives before the idle time is over; all of them together take longer than it.
     let began = Instant::now();
     let mut next = 2;
     while began.elapsed() < idle * 2 {
@@ -234,7 +234,7 @@ fn wait_with_follow_ends_after_idle_time_and_not_before() {
                 assert_eq!(ids(&line), [next]);
                 (last, next) = (at, next + 1);
             }
-            // So slow a machine that the time between two pushes was idle time.
+            // On a very slow machine, the idle time may pass between two pushes.
             Err(_) => break,
         }
         assert!(next < 10_000);
@@ -296,7 +296,7 @@ fn a_reader_that_goes_ends_it_also_when_nothing_comes() {
         assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{args:?}");
         eprintln!("ended {:?} after its reader", gone.elapsed());
     }
-    // And when something comes to nobody.
+    // The follower also ends if its reader is gone when the next event arrives.
     let (world, mut live) = followed(&["peek", "--tail", "1", "--follow"]);
     live.lines = channel().1;
     world.push("x");
@@ -327,7 +327,7 @@ fn a_slow_reader_holds_no_read_transaction() {
         let mut first = String::new();
         stdout.read_line(&mut first).unwrap();
         assert_eq!(ids(&first), [1]);
-        // Most of it is still to be printed, and nobody reads.
+        // Most of the output is still to be printed, and nobody reads it.
         let conn = world.db();
         conn.busy_timeout(Duration::ZERO).unwrap();
         conn.execute(INSERT, []).unwrap();

@@ -1,4 +1,5 @@
-//! The real binary, from the outside. One file per subcommand, then what cuts across them.
+//! End-to-end tests of the `thread` binary: one file per subcommand, then behaviour that spans
+//! commands.
 
 mod harness;
 

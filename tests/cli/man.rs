@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::errors::NAMES;
 use crate::harness::{World, skipped};
 
-/// The words of every page there is.
+/// The command words of every manual page.
 fn pages() -> Vec<Vec<&'static str>> {
     let nested = ["list", "show", "retry", "discard"].map(|word| vec!["dead", word]);
     [vec![]].into_iter().chain(NAMES.map(|name| vec![name])).chain(nested).collect()

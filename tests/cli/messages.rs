@@ -1,4 +1,4 @@
-//! What is said when something was asked wrongly or is odd: it names the way out.
+//! Messages about wrong or odd usage: each says what to do instead.
 
 use crate::harness::World;
 

@@ -1,4 +1,4 @@
-//! What programs may want to know of an event, beside its content.
+//! Event metadata: data about an event besides its content.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ fn push(world: &World, options: &[&str]) -> Run {
     world.thread(["push", "--source", "self", "--type", "record", "--content", "x"].iter().chain(options))
 }
 
-/// The metadata of the newest event, as it is stored.
+/// The metadata of the newest event, as stored.
 fn stored(world: &World) -> Option<String> {
     world
         .db()
@@ -58,7 +58,7 @@ fn metadata_is_a_json_object_kept_as_it_was_written() {
     let world = World::with_thread();
     for (given, kept) in [
         ("{}", "{}"),
-        // Further than any floating-point number goes, and JSON all the same.
+        // Beyond the range of floating-point numbers, but valid JSON.
         ("{\"n\": 1e999, \"m\": -1E+400}", "{\"n\":1e999,\"m\":-1E+400}"),
         (
             "{ \"n\" : 1.50 , \"big\":12345678901234567890123 }",
@@ -200,7 +200,7 @@ fn what_other_programs_stored_there_breaks_no_line() {
         ]
     );
     assert_eq!(printed.lines().collect::<Vec<_>>(), world.jsonl());
-    // An event that a filter cannot judge does not match, and the others do.
+    // An event on which the filter fails does not match; the other events are not affected.
     let filter = ["peek", "--last-event-id", "0", "--filter", "metadata ->> 'a' = 'b'"];
     assert_eq!(ids(&world.thread(filter).quiet()), [8]);
 }

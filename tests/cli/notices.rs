@@ -1,5 +1,5 @@
-//! How those who wait learn of a commit: of a push within milliseconds, of another program's within
-//! about a second, and at no cost while nothing happens.
+//! How waiting processes learn of a commit: within milliseconds after a push, within about a second
+//! after another program's write, and at no cost while idle.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -16,7 +16,7 @@ fn median_and_worst(mut times: Vec<Duration>) -> String {
     format!("median {:?}, p99 {:?}, worst {:?}", at(50), at(99), at(100))
 }
 
-/// Inserts by `insert`, `rounds` times; how long each took to come through.
+/// Runs `insert` `rounds` times and measures how long each event takes to arrive.
 fn latencies(live: &Live, from: i64, rounds: i64, mut insert: impl FnMut()) -> Vec<Duration> {
     (0..rounds)
         .map(|round| {
@@ -37,7 +37,7 @@ fn a_push_is_noticed_at_once() {
     });
     eprintln!("thread push: {}", median_and_worst(times.clone()));
     times.sort();
-    // Without notices it would be about a second.
+    // Without notices it would take about a second.
     assert!(times[times.len() / 2] < Duration::from_millis(700), "{times:?}");
 }
 
@@ -96,7 +96,7 @@ fn a_hundred_miss_nothing() {
 fn waiters_are_told_when_the_jsonl_log_is_up_to_date_and_before_the_notifier_is_asked() {
     let world = World::with_thread();
     world.script("bin/notifier", "[ -e inbox/run/_commit ] && cp inbox/events.jsonl told; exit 0");
-    // As it is made again when it is touched, its being there tells that it was.
+    // The file is created again when it is touched, so its existence shows that notice was given.
     let told = world.inbox().join("run/_commit");
     fs::remove_file(&told).ok();
     let writer = world.inbox().join("run/_jsonl");
@@ -125,7 +125,7 @@ fn notices_of_nothing_print_nothing_and_tire_nobody() {
     assert_eq!(live.end().2, "");
 }
 
-/// Nanoseconds of processor time.
+/// Processor time in nanoseconds.
 fn cpu(pid: u32) -> u64 {
     let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap();
     let exact = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok();
@@ -146,7 +146,8 @@ fn waiting_takes_no_processor_time() {
     wait_until("the second to wait", || waits(waiter.child.id()));
     for live in [&live, &waiter] {
         let mut spent = Vec::new();
-        // The first seconds may hold the rest of its start; a machine may be odd for a moment.
+        // The first interval may include the rest of the start-up, and the machine may be busy for
+        // a moment.
         let low = (0..4).any(|_| {
             let (before, began) = (cpu(live.child.id()), Instant::now());
             std::thread::sleep(Duration::from_secs(4));
@@ -174,7 +175,7 @@ fn without_notices_it_asks() {
             continue;
         };
         assert_eq!(ids(&line), [1]);
-        // What it could begin with it gives up when the rest is refused.
+        // After one part of the setup is refused, the process also gives up the parts that succeeded.
         wait_until("it to be without notices", || {
             let fds = fs::read_dir(format!("/proc/{}/fd", live.child.id())).unwrap().flatten();
             let to = |fd: fs::DirEntry| fs::read_link(fd.path()).unwrap_or_default();

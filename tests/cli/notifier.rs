@@ -1,4 +1,4 @@
-//! Waking through an external notifier: what it is asked, and what happens when it misbehaves.
+//! Waking through an external notifier: how it is called, and what happens when it misbehaves.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -33,7 +33,7 @@ fn calls(world: &World) -> Vec<Vec<String>> {
     calls.map(|call| call.split('\n').map(str::to_owned).collect()).collect()
 }
 
-/// The values of `--author`, `--task-id` and `--command` in a call, which must have this form.
+/// The values of `--author`, `--task-id` and `--command` in a call, which must have exactly this form.
 fn parts(call: &[String]) -> [&str; 3] {
     let words: Vec<&str> = call.iter().map(String::as_str).collect();
     match words[..] {
@@ -44,7 +44,7 @@ fn parts(call: &[String]) -> [&str; 3] {
     }
 }
 
-/// What the task for the thread at `path` must be called.
+/// The expected task id for the thread at `path`.
 fn task_id(path: &Path) -> String {
     let path = path.to_str().unwrap();
     let plain: String = path.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
@@ -60,7 +60,7 @@ fn push_run(world: &World, source: &str, content: &str) -> Run {
     world.thread(["push", "--source", source, "--type", "message", "--content", content])
 }
 
-/// What `push --json` says became of the waking.
+/// The outcome of the wake-up that `push --json` reports.
 fn dispatch_word(push: Run) -> String {
     let answer: serde_json::Value = serde_json::from_str(&push.arg("--json").ok()).unwrap();
     answer["dispatch"].as_str().unwrap().to_owned()
@@ -70,7 +70,7 @@ fn subscribe(world: &World, handler: &str) {
     world.thread(["subscribe", "--consumer", "worker", "--handler", handler]).quiet();
 }
 
-/// The notifier's daemon, running what is in its real queue. Told to stop when it is dropped.
+/// The notifier's daemon, running the tasks of its real queue. Killed when dropped.
 struct Daemon<'w> {
     world: &'w World,
     child: Child,
@@ -88,7 +88,7 @@ impl Daemon<'_> {
         push.quiet().trim().parse().unwrap()
     }
 
-    /// Ends it, and checks that it ran every task and left nothing behind.
+    /// Stops the daemon, and checks that it ran every task and left nothing behind.
     fn stop(mut self) {
         let pending = self.world.path("tasks/pending");
         wait_until("the tasks to be done", || fs::read_dir(&pending).unwrap().count() == 0);
@@ -104,7 +104,7 @@ impl Daemon<'_> {
 
 impl Drop for Daemon<'_> {
     fn drop(&mut self) {
-        // Nothing is left to do when it has ended already.
+        // Does nothing if it has ended already.
         self.child.kill().ok();
         self.child.wait().ok();
     }
@@ -276,7 +276,7 @@ fn every_push_reaches_an_idle_consumer_through_the_daemon_without_another() {
     let mut dice = Dice::new();
     let mut last = 0;
     while last < 200 {
-        // One to three pushes, so that some meet a task that is queued or under way.
+        // One to three pushes, so that some meet a task that is queued or running.
         for _ in 0..dice.up_to(2) + 1 {
             last = daemon.push("x");
             std::thread::sleep(Duration::from_micros(dice.up_to(30_000)));
@@ -314,7 +314,7 @@ fn the_variable_chooses_who_wakes() {
         assert_eq!(dispatch_word(push), word, "{value:?}");
         assert_eq!(calls(&world).len(), asked, "{value:?}");
     }
-    // A path is that program and not the one on PATH.
+    // A path names exactly that program, not one on PATH.
     fs::remove_file(&found).unwrap();
     fs::remove_file(world.path("calls")).unwrap();
     assert_eq!(dispatch_word(push_run(&world, "self", "x").env("THREAD_NOTIFIER", other)), "queued");
@@ -330,7 +330,7 @@ fn without_a_notifier_on_path_the_push_dispatches_by_itself() {
     for value in ["auto", ""] {
         let world = World::with_thread();
         take_all(&world, "worker");
-        // A directory and a file that cannot be run are no programs.
+        // Directories and files without execute permission are not programs.
         fs::create_dir(world.path("more")).unwrap();
         world.write("more/notifier", "#!/bin/sh\n");
         fs::set_permissions(world.path("more/notifier"), fs::Permissions::from_mode(0o644)).unwrap();
@@ -431,7 +431,7 @@ fn an_answer_is_heard_though_the_pusher_blocks_or_ignores_the_childs_signal() {
     }
 }
 
-/// The processes that wait to do the notifier's work for it.
+/// The watchdog processes, which do the notifier's work if it does not.
 fn watchdogs(world: &World) -> Vec<u32> {
     let is_watchdog = |pid: &u32| {
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -439,24 +439,23 @@ fn watchdogs(world: &World) -> Vec<u32> {
     };
     let parent = |pid: u32| stat_field(pid, 1).and_then(|parent| parent.parse::<u32>().ok());
     let all: Vec<u32> = world.processes().into_iter().filter(is_watchdog).collect();
-    // A child of one that has not become a supervisor yet looks just like it.
+    // A watchdog's child looks the same until it becomes a supervisor.
     all.iter().copied().filter(|&pid| parent(pid).is_some_and(|parent| !all.contains(&parent))).collect()
 }
 
-/// A field of the kernel's line about a process, counted from its state on.
+/// A field of `/proc/PID/stat`, counted from the state (0).
 fn stat_field(pid: u32, number: usize) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(") ").next()?.split(' ').nth(number).map(str::to_owned)
 }
 
-/// What a process has open; nothing if it has ended.
+/// The targets of a process's file descriptors; empty if it has ended.
 fn open_files(pid: u32) -> Vec<PathBuf> {
     let fds = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     fds.filter_map(|fd| fs::read_link(fd.path()).ok()).collect()
 }
 
-/// Pushes until there is a watchdog that could be stopped while it waits. Returns it, and how many
-/// pushes that took.
+/// Pushes until a watchdog could be stopped during its wait. Returns it and the number of pushes.
 fn stopped_watchdog(world: &World) -> (Pid, usize) {
     let (mut found, mut pushes) = (None, 0);
     wait_until("a watchdog to be stopped", || {
@@ -468,7 +467,7 @@ fn stopped_watchdog(world: &World) -> (Pid, usize) {
             wait_until("it to stop", || {
                 stat_field(pid, 0).is_none_or(|state| ["T", "Z", "X"].contains(&state.as_str()))
             });
-            // While it waits it has the lock open, and the database not.
+            // During its wait, the watchdog has the lock open and the database closed.
             let has = |name: &str| open_files(pid).iter().any(|open| open.ends_with(name));
             (has("run/_wake.lock") && !has("events.db")).then_some(watchdog)
         });
@@ -491,7 +490,7 @@ fn what_a_notifier_promised_and_does_not_run_is_done_a_second_later() {
         assert_eq!(calls(&world).len(), 1, "it is asked once for each push");
         let log = world.log();
         assert!(log.iter().all(|line| line.starts_with("[INFO]")), "{log:?}");
-        // A task that is there already is no news.
+        // A task that is queued already is not logged again.
         let told = log.iter().filter(|line| line.contains("notifier: ")).count();
         assert_eq!(told, usize::from(code == 0), "{log:?}");
     }
@@ -517,12 +516,13 @@ fn a_thread_has_one_watchdog_and_it_sees_what_was_pushed_meanwhile() {
 fn the_watchdog_owes_nothing_to_the_push_that_started_it() {
     let world = World::with_thread();
     recorder(&world, "exit 0");
-    // That its push ended, to the end of its output, is the first part of this.
+    // `stopped_watchdog` already shows that the push ends, with its output closed, before the
+    // watchdog does.
     let (watchdog, _) = stopped_watchdog(&world);
     let pid = watchdog.as_raw_nonzero().get() as u32;
     assert_eq!(stat_field(pid, 3), Some(pid.to_string()), "a session of its own");
     let mut open = open_files(pid);
-    // The directory it opened itself.
+    // The watchdog opened the thread's directory itself.
     open.retain(|to| to != Path::new("/dev/null") && *to != world.inbox());
     assert_eq!(open, [world.inbox().join("run/_wake.lock")]);
     kill_process(watchdog, Signal::CONT).unwrap();

@@ -1,5 +1,5 @@
-//! What a release offers: the archive, the Debian package and their checksums, made by `.ci/release`
-//! from the program that is tested.
+//! Release artifacts: the archive, the Debian package and their checksums, built by `.ci/release`
+//! from the binary under test.
 
 use std::fs;
 use std::path::Path;
@@ -10,8 +10,8 @@ use crate::harness::{World, names};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The script with these arguments, with the tools of the machine; none, and a message, where the
-/// sources came without it.
+/// Runs the release script with these arguments and the machine's tools. Prints a skip notice and
+/// returns `None` if the sources come without the script.
 fn release(args: &[&str]) -> Option<Output> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(".ci/release");
     if !script.exists() || !cfg!(target_os = "linux") {
@@ -21,7 +21,7 @@ fn release(args: &[&str]) -> Option<Output> {
     Some(Command::new(script).args(args).output().unwrap())
 }
 
-/// What the script puts into this folder when it packs the program that is tested.
+/// The names of the files that the script puts into `folder` when it packs the binary under test.
 fn packed(world: &World, folder: &str) -> Option<Vec<String>> {
     let (built, out) = (world.path("built"), world.path(folder));
     fs::create_dir_all(&built).unwrap();
@@ -36,7 +36,7 @@ fn is_there(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok()
 }
 
-/// All files below a folder, by their paths from there.
+/// The relative paths of all files below a folder.
 fn files(world: &World, folder: &str) -> Vec<String> {
     let list =
         Command::new("find").args([".", "-type", "f"]).current_dir(world.path(folder)).output().unwrap();
@@ -50,7 +50,7 @@ fn run(program: &str, args: &[&str], dir: &Path) {
     assert!(done.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Checks what lies in a folder that stands for `/usr` or `~/.local`.
+/// Checks the installed files below a prefix such as `/usr` or `~/.local`.
 fn assert_is_installed(world: &World, prefix: &str, page_ending: &str, zsh: &str) {
     let found = files(world, prefix);
     let page = |name: &str| format!("./share/man/man1/thread{name}.1{page_ending}");

@@ -31,7 +31,7 @@ fn peek_changes_no_row_and_makes_no_file() {
     filtered(&world, "type = 'message'");
     let mut after = snapshot(&world.inbox());
     for (path, found) in before {
-        // The index of the WAL is rebuilt by whoever opens.
+        // Opening the database may rebuild the WAL index.
         let same = path.ends_with("events.db-shm") || after[&path] == found;
         assert!(same, "{} changed", path.display());
         after.remove(&path);
@@ -92,7 +92,7 @@ fn what_is_no_filter_is_exit_2() {
 fn a_reader_that_closes_early_is_no_error() {
     let world = World::with_thread();
     let line = format!("{{\"source\":\"self\",\"type\":\"record\",\"content\":\"{}\"}}\n", "x".repeat(500));
-    // Several times what a pipe holds.
+    // Several times the capacity of a pipe.
     assert_eq!(world.off(["push", "--batch"]).stdin(line.repeat(5000)).quiet(), "5000\n");
     world.idle_consumer("bot", "");
     for command in ["peek --last-event-id 0", "pop --consumer bot --resume"] {
@@ -150,7 +150,7 @@ fn peek(world: &World, words: &[&str]) -> Vec<i64> {
     ids(&world.thread(["peek"].iter().chain(words)).quiet())
 }
 
-/// A thread with a dozen events, ten minutes apart, the last of them now.
+/// A thread with a dozen events, ten minutes apart, the last one now.
 fn a_dozen() -> World {
     let world = World::with_thread();
     let lines: String = (1..=12).map(|n| format!("line {n}\n")).collect();
@@ -217,7 +217,7 @@ fn waiting_without_a_beginning_waits_for_what_is_new() {
     let world = a_dozen();
     assert_eq!(peek(&world, &["--wait", "50ms"]), [0; 0]);
     let waiting = world.thread(["peek", "--wait", "1h"]).spawn();
-    // The push may come before the wait begins; a further one is then what ends it.
+    // If a push comes before the wait begins, a later one ends it.
     let mut pushed = Vec::new();
     let mut waiting = Some(waiting);
     wait_until("the wait to end", || {
@@ -264,7 +264,7 @@ fn content_that_is_json_can_be_printed_as_json() {
     let texts = ["\"plain\"", "\"{broken\"", "\"\\\"text\\\"\"", "\"null\"", "\"01\"", "\"\""];
     assert_eq!(contents[..3], ["{\"n\":[1,2.50]}", "true", "-7"]);
     assert_eq!(contents[3..], texts);
-    // It is what a batch may have been.
+    // The output can be pushed as a batch.
     world.thread(["init", "copy"]).quiet();
     world.thread(["push", "-t", "copy", "--batch"]).stdin(parsed.clone()).quiet();
     assert_eq!(world.thread(["peek", "-t", "copy", "--parse"]).quiet().lines().count(), 9);

@@ -2,7 +2,7 @@ use serde_json::Value;
 
 use crate::harness::{World, ids};
 
-/// Five messages and records in turn, and a consumer of the messages.
+/// Five events, messages and records alternating, and a consumer of the messages.
 fn world() -> World {
     let world = World::with_thread();
     for n in 1..=5 {

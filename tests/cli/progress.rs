@@ -1,21 +1,22 @@
-//! What is shown of long work: on a terminal's stderr, after half a second, gone at the end.
+//! Progress of long operations: shown on a terminal's stderr after half a second, and cleared at the end.
 
 use std::io::Read;
 
 use crate::harness::{Run, World};
 
-/// As many events take well over half a second.
+/// This many events take well over half a second.
 const MANY: u32 = if cfg!(debug_assertions) { 300_000 } else { 3_000_000 };
 
 const LINE: &str = r#"{"source":"self","type":"record","content":"some words"}"#;
 
-/// What clears the line.
+/// The sequence that clears the line.
 const CLEARED: &str = "\r\x1b[K";
 
-/// A shell's loop that feeds a batch, and ends when the file `seen` is there.
+/// A shell loop that feeds a batch until the file `seen` exists.
 const FEED: &str = "cat line; while ! [ -e seen ]; do cat line; sleep 0.02; done";
 
-/// Runs it in its terminal; makes the file `seen` once `wanted` was printed. All that it prints.
+/// Runs the command in its terminal and creates the file `seen` once `wanted` was printed. Returns
+/// all output.
 fn shown(world: &World, run: Run, wanted: &str) -> String {
     let mut child = run.spawn();
     let mut stdout = child.stdout.take().unwrap();
@@ -40,7 +41,7 @@ fn with_line() -> World {
     world
 }
 
-/// A thread with thrice [`MANY`] events and their JSONL log.
+/// A thread with three times [`MANY`] events and their JSONL log.
 fn with_many() -> World {
     let world = World::with_thread();
     insert(&world, 3 * MANY);
@@ -48,7 +49,7 @@ fn with_many() -> World {
     world
 }
 
-/// Stores so many events, which the JSONL log does not have yet.
+/// Inserts `count` events that are not in the JSONL log yet.
 fn insert(world: &World, count: u32) {
     world
         .db()
@@ -61,7 +62,7 @@ fn insert(world: &World, count: u32) {
         .unwrap();
 }
 
-/// Fails unless these stand on the line one after the other, and then only `end` is left.
+/// Fails unless these texts are drawn one after the other, and only `end` follows the last clearing.
 #[track_caller]
 fn assert_drawn(shown: &str, stages: &[&str], end: &str) {
     let mut rest = shown;

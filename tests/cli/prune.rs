@@ -1,4 +1,4 @@
-//! `prune`: what goes, what holds it back, and what keeps the lines of what went.
+//! `prune`: which events it deletes, what prevents that, and that the JSONL log keeps their lines.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Dice, World, ids, names, wait_until};
 
-/// A world with that many events.
+/// A world with `events` events.
 fn world_with(events: usize) -> World {
     let world = World::with_thread();
     push_many(&world, events);
@@ -31,14 +31,14 @@ fn stored(world: &World) -> Vec<i64> {
     statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
 }
 
-/// What `prune --json` prints.
+/// The output of `prune --json`.
 #[track_caller]
 fn answer(world: &World, options: &[&str]) -> Value {
     let run = world.off(["prune", "--json"].iter().chain(options));
     serde_json::from_str(&run.quiet()).unwrap()
 }
 
-/// Fails unless the JSONL log is what was stored before, and then what is stored now.
+/// Fails unless the JSONL log has the lines stored before, followed by those stored now.
 #[track_caller]
 fn assert_log_keeps(world: &World, before: &[String]) {
     let lines = before.iter().cloned().chain(world.table_as_jsonl());
@@ -120,12 +120,12 @@ fn what_is_pending_for_any_consumer_holds_it_back() {
     world.subscribe("stalled", "exit 127", &["--filter", "id = 6"]);
     world.wait_for_state("stalled", "stalled");
     held(6, "stalled");
-    // Mid-batch: it has them on its stdin, and nothing is acknowledged before it ends.
+    // In mid-batch: the handler has the events on stdin, and nothing is acknowledged before it ends.
     let handler = "while [ ! -e go ]; do sleep 0.01; done";
     world.subscribe("busy", handler, &["--filter", "id >= 5", "--deliver", "stdin"]);
     world.wait_for_state("busy", "running");
     held(5, "busy");
-    // Nobody can say what a broken filter would match.
+    // It is unknown what a broken filter would match.
     world.idle_consumer("broken", "id = 10");
     world
         .db()
@@ -158,7 +158,7 @@ fn dead_letters_stay_unless_forced() {
     wait_until("all to be dealt with", || world.consumer("bot")["last_acked_id"] == 5);
     world.wait_until_quiet();
     let before = world.table_as_jsonl();
-    // They outlive their subscription.
+    // Dead letters outlive their subscription.
     world.off(["unsubscribe", "--consumer", "bot"]).quiet();
     let note = "Note: 2 events were left out: they are dead letters (see `thread dead list`)\n";
     let (stdout, stderr) = world.off(["prune", "--before-id", "6"]).ends_with(0);
@@ -201,7 +201,7 @@ fn an_event_pruned_while_its_handler_fails_on_it_leaves_no_dead_letter() {
 #[test]
 fn what_went_before_a_failure_is_told() {
     let world = world_with(4);
-    // The first event takes longer than one transaction may, and the second cannot go.
+    // Deleting the first event takes longer than one transaction may, and deleting the second fails.
     world
         .db()
         .execute_batch(
@@ -229,7 +229,7 @@ fn age_counts_up_to_the_first_event_that_is_younger() {
     let ago = |hours: i64| format!("strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-{hours} hours')");
     age("1", &ago(60));
     age("2", &ago(50));
-    // Stored while the clock was set back: it is no older than what came before it.
+    // Stored while the clock was set back: it counts as no older than the events before it.
     age("3", &ago(20));
     age("4", &ago(49));
     age("5", &ago(1));
@@ -238,7 +238,7 @@ fn age_counts_up_to_the_first_event_that_is_younger() {
     assert_eq!(old("19h59m"), 4);
     assert_eq!((old("30m"), old("1800")), (json!(5), json!(5)));
     assert_eq!(old("0ms"), 6);
-    // A clock that was ahead holds up what is pruned by age, but not by id.
+    // An event with a future timestamp holds up pruning by age, but not by id.
     age("2", "'2999-01-01T00:00:00.000Z'");
     assert_eq!(old("0ms"), 1);
     assert_eq!(answer(&world, &["--before-id", "5"])["count"], 4);
@@ -254,7 +254,7 @@ fn all_but_the_newest_can_be_deleted() {
     assert_eq!((keep("7"), keep("6")), ("0\n".into(), "0\n".into()));
     assert_eq!(keep("4"), "2\n");
     assert_eq!(stored(&world), [3, 4, 5, 6]);
-    // It is the number of events that counts, whatever gaps are between them.
+    // Events are counted, so gaps in the ids do not matter.
     world.db().execute("DELETE FROM events WHERE id = 5", []).unwrap();
     assert_eq!(answer(&world, &["--keep", "2", "--dry-run"])["count"], 1);
     assert_eq!(keep("2"), "1\n");
@@ -268,7 +268,7 @@ fn all_but_the_newest_can_be_deleted() {
     assert_eq!(world.jsonl(), before);
 }
 
-/// Events of which every second one is a token: 2, 4, 6, 8, 10.
+/// Ten events of which every second one is a token: 2, 4, 6, 8, 10.
 fn world_with_tokens() -> World {
     let world = World::with_thread();
     let other = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"ten bytes.\"}\n";
@@ -283,7 +283,7 @@ fn a_subtype_narrows_down_what_goes() {
     for (old, left) in [
         (["--before-id", "7"], &[1, 3, 5, 7, 8, 9, 10][..]),
         (["--older-than", "0s"], &[1, 3, 5, 7, 9]),
-        // The newest of this subtype.
+        // Keeps the newest of this subtype.
         (["--keep", "2"], &[1, 3, 5, 7, 8, 9, 10]),
         (["--keep", "5"], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
     ] {
@@ -317,7 +317,7 @@ fn only_dead_letters_of_the_subtype_are_concerned() {
         let sql = "INSERT INTO dead_letters VALUES ('bot', ?, 1, 1, '', '2026-03-18T10:30:00.123Z', 0)";
         world.db().execute(sql, [id]).unwrap();
     }
-    // It is pending for somebody, so that nothing goes from there on.
+    // An event pending for a consumer stops the prune from there on.
     world.idle_consumer("late", "id = 7");
     let prune = ["prune", "--keep", "1", "--subtype", "it's a token"];
     let left_out = "Note: 1 event was left out: it is a dead letter (see `thread dead list`)\n";
@@ -331,7 +331,7 @@ fn only_dead_letters_of_the_subtype_are_concerned() {
     assert_eq!((&done["count"], &done["dead_letters"]), (&json!(2), &json!(2)));
     assert_eq!(stored(&world), [1, 3, 5, 7, 9, 10]);
     letters(&[3]);
-    // Dead letters are kept beside the newest ones.
+    // Dead letters are kept in addition to the newest ones.
     let (stdout, stderr) = world.off(["prune", "--keep", "2"]).ends_with(0);
     assert_eq!((stdout.as_str(), stderr.starts_with(left_out)), ("2\n", true), "{stderr}");
     assert_eq!(stored(&world), [3, 7, 9, 10]);
@@ -413,13 +413,13 @@ fn the_log_is_sealed_only_if_something_in_it_goes() {
     for nothing in [&["--before-id", "1"][..], &["--older-than", "1h"], &["--keep", "6"]] {
         assert_eq!(answer(&world, nothing)["count"], 0);
     }
-    // Nor where a dry run would find something, or a consumer holds all of it back.
+    // Nor by a dry run that finds something, nor when a consumer holds everything back.
     assert_eq!(answer(&world, &["--before-id", "4", "--force", "--dry-run"])["count"], 3);
     assert_eq!(answer(&world, &["--before-id", "4"])["stopped_at"], 1);
     assert_eq!((sealed(&world).len(), current()), (0, 6));
     assert_eq!(answer(&world, &["--before-id", "4", "--force"])["count"], 3);
     assert_eq!((sealed(&world).len(), current()), (1, 0));
-    // What follows is in a sealed file already.
+    // The deleted events' lines are in a sealed file already, so nothing is sealed again.
     push(&world);
     assert_eq!(answer(&world, &["--before-id", "7", "--force"])["count"], 3);
     assert_eq!((sealed(&world).len(), current()), (1, 1));
@@ -561,7 +561,7 @@ fn space_is_given_back_to_the_file_system() {
     for _ in 0..12 {
         world.off(["push", "--source", "s", "--type", "record", "--content-file", "content"]).quiet();
     }
-    // Somebody else has the database open all the while.
+    // Another connection has the database open all the time.
     let reader = world.db();
     let count = || reader.query_row("SELECT count(*) FROM events", [], |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!(count(), 12);
@@ -589,7 +589,7 @@ fn pushers_and_consumers_at_work_lose_nothing_to_it() {
     let before = world.table_as_jsonl();
     world.idle_consumer("bot", "");
     world.off(["ack", "--consumer", "bot", "--event-id", "29000"]).quiet();
-    // Whoever closes the database last would remove the WAL.
+    // Without it, the last process to close the database would remove the WAL.
     let open = world.db();
     open.query_row("SELECT count(*) FROM events", [], |_| Ok(())).unwrap();
     let script = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do \
@@ -615,18 +615,18 @@ fn pushers_and_consumers_at_work_lose_nothing_to_it() {
 
 #[test]
 fn a_cursor_that_goes_back_meanwhile_keeps_its_events() {
-    // A prune may be over before anything can happen meanwhile.
+    // A prune may end before the test can act, so try several times.
     assert!((0..20).any(|_| is_kept_from_going_on()), "no prune could be met at work");
 }
 
-/// Moves a cursor back during a prune. False when that was over before.
+/// Moves a cursor back during a prune. Returns false if the prune had already finished.
 fn is_kept_from_going_on() -> bool {
     let world = world_with(50_000);
     world.idle_consumer("bot", "");
     world.off(["ack", "--consumer", "bot", "--event-id", "50000"]).quiet();
     let prune = world.off(["prune", "--before-id", "50001", "--json"]).spawn();
     wait_until("the first to go", || world.query("SELECT coalesce(min(id), 2) FROM events") > 1);
-    // In one transaction with the look, so that it is known what was there at that moment.
+    // Read in the same transaction, to know what was there at that moment.
     let conn = world.db();
     conn.execute_batch("BEGIN IMMEDIATE; UPDATE consumer_progress SET last_acked_id = 0").unwrap();
     let oldest: Option<i64> = conn.query_row("SELECT min(id) FROM events", [], |row| row.get(0)).unwrap();

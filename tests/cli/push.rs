@@ -33,7 +33,7 @@ fn push_prints_the_bare_id_and_stores_the_event() {
     world.assert_log_is_exact();
 }
 
-/// The line without its time, which is checked for its form.
+/// The line without its timestamp, whose format is checked.
 fn cut_time(line: &str) -> String {
     let (before, rest) = line.split_once("\"created_at\":\"").unwrap();
     let (time, after) = rest.split_once("\",").unwrap();
@@ -127,16 +127,16 @@ fn content_from_a_stdin_that_is_closed_is_no_empty_event() {
     let error = world.sh(&format!("{push} <&-")).fails(1);
     assert!(error.contains("stdin, which is closed") && error.contains("nothing was stored"), "{error}");
     assert_eq!(world.query("SELECT count(*) FROM events"), 0);
-    // Somebody who says so means it.
+    // An explicit empty input is accepted.
     assert_eq!(world.sh(&format!("{push} </dev/null")).quiet(), "1\n");
     assert_eq!(world.sh("thread push --source s --type message --content '' <&-").quiet(), "2\n");
-    // Nor an empty batch.
+    // A closed stdin is no empty batch either.
     for push in ["thread push --batch", "thread push --lines"] {
         let error = world.sh(&format!("{push} <&-")).fails(1);
         assert!(error.contains("stdin, which is closed") && error.contains("nothing was stored"), "{error}");
         assert_eq!(world.sh(&format!("{push} </dev/null")).quiet(), "0\n");
     }
-    // One that cannot be read is not empty either.
+    // An input that cannot be read does not count as empty.
     world.write("written", "{}");
     for push in [push, "thread push --batch", "thread push --lines"] {
         for only_written in ["0>/dev/null", "0>>written"] {
@@ -240,7 +240,7 @@ fn an_answer_that_cannot_be_printed_is_a_warning_because_the_event_is_stored() {
         run.command().args(*args).stdin(Stdio::piped()).stdout(full()).stderr(Stdio::piped());
         let mut child = run.command().spawn().unwrap();
         let line = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"x\"}\n";
-        // Only the batch reads it; the others may have gone already.
+        // Only the batch reads stdin; the other commands may have exited already.
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), line.as_bytes()).ok();
         let output = child.wait_with_output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,4 @@
-//! Idempotency keys: pushing again stores nothing twice.
+//! Idempotency keys: repeating a push stores nothing twice.
 
 use std::fs;
 
@@ -147,7 +147,7 @@ fn a_conflict_in_a_batch_stores_nothing() {
     }
     assert_eq!(count(&world), 1);
     assert_eq!(push(&world, "new", "y").quiet(), "2\n", "its key is free");
-    // Neither is there afterwards.
+    // Neither of the two events is stored.
     let twice = line("twice", "one") + &line("twice", "two");
     let error = world.thread(["push", "--batch"]).stdin(twice).fails(1);
     assert!(error.contains("two different events of the batch have the idempotency key 'twice'"), "{error}");
@@ -203,7 +203,7 @@ fn what_peek_prints_can_be_pushed_again_without_keys() {
 fn an_older_directory_learns_of_keys_and_metadata() {
     let world = World::with_thread();
     world.push("old");
-    // As a program without them would have left it.
+    // A directory as left by a program without keys and metadata.
     let conn = world.db();
     conn.execute_batch(
         "DROP INDEX idx_events_idempotency_key; ALTER TABLE events DROP COLUMN idempotency_key; \
@@ -213,7 +213,7 @@ fn an_older_directory_learns_of_keys_and_metadata() {
     drop(conn);
     assert_eq!(push(&world, "k", "x").arg("--meta").arg("a=b").quiet(), "2\n");
     assert_eq!(push(&world, "k", "x").arg("--meta").arg("a=b").quiet(), "2\n");
-    // And that program's way of inserting still works.
+    // Such a program can still insert.
     let sql = "INSERT INTO events (source, type, subtype, content) VALUES ('self', 'record', NULL, 'x')";
     for _ in 0..2 {
         Connection::open(world.inbox().join("events.db")).unwrap().execute(sql, []).unwrap();

@@ -1,4 +1,4 @@
-//! How much a thread keeps of its logs, and how the sealed parts of the JSONL log are deleted.
+//! How much of its logs a thread keeps, and how sealed files of the JSONL log are deleted.
 
 use std::fs;
 
@@ -8,12 +8,12 @@ use crate::harness::{World, names};
 
 const MIB: usize = 1024 * 1024;
 
-/// Numbered lines, as long as that altogether.
+/// Numbered lines of about `bytes` bytes in total.
 fn lines(bytes: usize) -> String {
     (0..).map(|n| format!("line {n:>50}\n")).take(bytes / 56).collect()
 }
 
-/// The logs of that name that were set aside, and the last one's text.
+/// The names of a log's rotated files, and the text of the last one.
 fn set_aside(world: &World, dir: &str, stem: &str) -> (Vec<String>, String) {
     let all: Vec<String> =
         names(&world.inbox().join(dir)).into_iter().filter(|name| name.starts_with(stem)).collect();
@@ -36,7 +36,7 @@ fn of_thread_log_the_last_ten_parts_are_kept_and_the_end_of_each() {
     assert!(last.len() <= 10 * MIB && last.len() > 10 * MIB - 100, "{}", last.len());
     assert!(text.ends_with(&format!("\n{last}")), "whole lines, and the end of it");
     assert_eq!(world.log().len(), 1, "the push is in a new one");
-    // A short one stays where it is.
+    // A short log is not rotated.
     world.push("x");
     assert_eq!(set_aside(&world, "logs", "thread-").0, all);
 }
@@ -91,7 +91,7 @@ fn sealed_parts_of_the_jsonl_log_go_when_they_are_old_enough() {
         (&json!(1), &json!(1), &json!(size))
     );
     assert!(!world.inbox().join("events-20260318-103000.jsonl").exists());
-    // What is left is the end of the log, and the thread is whole.
+    // The remaining lines are the end of the log, and the thread is healthy.
     world.push("x");
     let ids = crate::harness::ids(&world.jsonl().join("\n"));
     assert_eq!(ids.last(), Some(&7));

@@ -1,4 +1,4 @@
-//! `docs/schema/thread-event.json`, held against what the program prints, by Python's `jsonschema`.
+//! Validates the program's output against `docs/schema/thread-event.json` with Python's `jsonschema`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{World, skipped};
 
-/// Says for each line of the file whether it fits the schema.
+/// Prints for each line of the file whether it conforms to the schema.
 const VALIDATE: &str = "
 import json, jsonschema, sys
 schema = json.load(open(sys.argv[1], encoding='utf-8'))
@@ -18,10 +18,10 @@ for line in open(sys.argv[2], 'rb'):
     print('fits' if validator.is_valid(json.loads(line)) else 'differs')
 ";
 
-/// What the validator says of each line; none, and a word about it, where there is no validator.
+/// The validator's result for each line. Prints a skip notice and returns `None` if there is no validator.
 fn validate(world: &World, lines: &str) -> Option<Vec<String>> {
     world.write("lines.ndjson", lines);
-    // The checks of the project bring one for the gateway's tests.
+    // The project's CI provides one for the gateway's tests.
     let brought = std::env::var("GATEWAY_PYTHON").ok();
     let mut pythons = brought.as_deref().into_iter().chain(["python3", "/usr/bin/python3"]);
     let python = pythons.find(|python| {

@@ -2,7 +2,7 @@ use serde_json::Value;
 
 use crate::harness::{World, ids, take_all, wait_until};
 
-/// Five events, a second apart, and a consumer of all.
+/// Five events, a second apart, and a consumer of all of them.
 fn world() -> World {
     let world = World::with_thread();
     for n in 1..=5 {

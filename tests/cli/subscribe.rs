@@ -237,7 +237,7 @@ fn a_subscription_is_replaced_where_it_stands() {
     assert_eq!((&bot["handler_cmd"], &bot["last_acked_id"]), (&"cat >>taken".into(), &2.into()));
     assert_eq!((&bot["dead"], &bot["state"]), (&1.into(), &"idle".into()));
     assert_eq!(ids(&world.read("taken")), [2]);
-    // To a reader without a handler, and paused, too.
+    // Also when the consumer becomes a reader without a handler while it is paused.
     world.thread(["pause", "bot"]).quiet();
     world.thread(["subscribe", "bot", "--no-handler", "--replace"]).quiet();
     assert_eq!(world.consumer("bot")["state"], "paused");

@@ -1,4 +1,4 @@
-//! The options of `subscribe` that say how and from where a handler is run.
+//! The options of `subscribe` for how and where a handler runs.
 
 use crate::harness::{World, wait_until};
 

@@ -1,4 +1,4 @@
-//! `push --sync`: returning when what was pushed has been acknowledged.
+//! `push --sync`: returns when the pushed events have been acknowledged.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ fn push(world: &World, content: &str, sync: &str) -> Run {
     world.thread(event).arg(format!("--sync={sync}"))
 }
 
-/// Where the cursor stands, as it is stored.
+/// The stored position of the cursor.
 fn cursor(world: &World, consumer: &str) -> i64 {
     world.query(&format!("SELECT last_acked_id FROM consumer_progress WHERE consumer_id = '{consumer}'"))
 }
@@ -19,7 +19,7 @@ fn cursor(world: &World, consumer: &str) -> i64 {
 #[test]
 fn a_synced_push_returns_when_all_whom_it_is_for_have_acknowledged() {
     let world = World::with_thread();
-    // A retry and an acknowledgement by hand: not only runs that succeed at once.
+    // With a retry and a manual acknowledgement, not only runs that succeed at once.
     world.subscribe(
         "fed",
         "[ -e failed ] || { touch failed; exit 1; }; cat >>fed",
@@ -34,7 +34,7 @@ fn a_synced_push_returns_when_all_whom_it_is_for_have_acknowledged() {
     assert_eq!((cursor(&world, "fed"), cursor(&world, "woken")), (1, 1));
     assert!(!world.read("fed").is_empty() && !world.read("woken").is_empty());
 
-    // A batch, until its last event for each.
+    // A batch: waits for the last event that each consumer gets.
     let world = World::with_thread();
     world.subscribe("even", "cat >>even", &["--deliver", "stdin", "--filter", "id % 2 = 0"]);
     let line = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"x\"}\n";
@@ -43,7 +43,7 @@ fn a_synced_push_returns_when_all_whom_it_is_for_have_acknowledged() {
     assert_eq!(answer["last_id"], 9);
     assert_eq!(cursor(&world, "even"), 8);
     assert_eq!(world.lines("even").len(), 4);
-    // Events that were there already are waited for, too.
+    // The push also waits for events that were stored earlier under the same keys.
     let keyed = ["one", "two"].map(|key| line.replace('}', &format!(",\"idempotency_key\":\"{key}\"}}")));
     for _ in 0..2 {
         world.off(["push", "--batch", "--sync", "100ms"]).stdin(keyed.concat()).ends_with(3);
@@ -51,7 +51,7 @@ fn a_synced_push_returns_when_all_whom_it_is_for_have_acknowledged() {
     assert_eq!(cursor(&world, "even"), 8);
     assert_eq!(world.thread(["push", "--batch", "--sync", "2m"]).stdin(keyed.concat()).quiet(), "0\n");
     assert_eq!((cursor(&world, "even"), world.lines("even").len()), (10, 5));
-    // Nothing to wait for.
+    // An empty batch has nothing to wait for.
     assert_eq!(world.thread(push).quiet(), "{\"count\":0,\"first_id\":null,\"last_id\":null}\n");
     world.wait_until_quiet();
 }
@@ -88,16 +88,16 @@ fn what_is_not_acknowledged_in_time_is_stored_all_the_same() {
         stderr.starts_with("Error: not acknowledged in time by 'bot', 'cat'; what was pushed is stored - ")
     );
     assert_eq!(world.query("SELECT count(*) FROM events"), 1);
-    // Once it is acknowledged, the same push says so at once.
+    // Repeating a push after its acknowledgement returns at once.
     world.thread(["ack", "--consumer", "bot", "--event-id", "1"]).quiet();
     let keyed = |content: &str| push(&world, content, "0").arg("--idempotency-key").arg("k");
     let (_, stderr) = late(keyed("two"), 3);
     assert!(stderr.contains("by 'bot', 'cat';"), "{stderr}");
     world.thread(["ack", "--consumer", "bot", "--event-id", "2"]).quiet();
-    // Whoever is gone is not waited for.
+    // The push does not wait for a consumer that was unsubscribed.
     world.thread(["unsubscribe", "--consumer", "cat"]).quiet();
     assert_eq!(late(keyed("two"), 0).0, "2\n");
-    // Whoever starts handlers, the acknowledgement counts.
+    // The acknowledgement counts even if the push itself starts no handlers.
     let child = push(&world, "three", "10m").env("THREAD_NOTIFIER", "off").spawn();
     wait_until("the event", || world.query("SELECT count(*) FROM events") == 3);
     world.thread(["ack", "--consumer", "bot", "--event-id", "3"]).quiet();

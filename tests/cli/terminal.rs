@@ -1,16 +1,16 @@
-//! A person at a terminal: a real one, inside tmux. Keys are pressed and the screen is read.
+//! A person at a real terminal, inside tmux: the tests send keys and read the screen.
 //!
-//! Where tmux is absent, each test says that it is skipped.
+//! Without tmux, each test prints that it is skipped.
 
 use std::fs;
 
 use crate::harness::{World, ids, kill_and_wait, skipped, wait_until};
 
-/// A shell in a terminal of its own. Its prompt tells the number of the next command and the exit
-/// code of the last one: `[2 0] `.
+/// A shell in a terminal. Its prompt shows the number of the next command and the exit code of the
+/// last one: `[2 0] `.
 struct Terminal<'a> {
     world: &'a World,
-    /// The process that holds the terminal. It is none of those that the world would end.
+    /// The tmux server. It is not one of the processes that the world would kill.
     server: u32,
     commands: usize,
 }
@@ -22,14 +22,14 @@ impl Drop for Terminal<'_> {
 }
 
 impl<'a> Terminal<'a> {
-    /// None, and a message, where there is no tmux.
+    /// Prints a skip notice and returns `None` if there is no tmux.
     fn open(world: &'a World) -> Option<Terminal<'a>> {
         if !world.bin().join("tmux").exists() {
             eprintln!("skipped: tmux is absent");
             return None;
         }
         let shell = r"exec env PS1='[\# $?] ' bash --norc --noprofile";
-        // Wide enough that nothing is wrapped.
+        // Wide enough that no line wraps.
         let session = ["new-session", "-d", "-x", "200", "-y", "50", "-P", "-F", "#{pid}", shell];
         let server = tmux(world, &session).trim().parse().unwrap();
         let terminal = Terminal { world, server, commands: 0 };
@@ -37,7 +37,7 @@ impl<'a> Terminal<'a> {
         Some(terminal)
     }
 
-    /// What was ever on the screen.
+    /// The screen including its scrollback.
     fn screen(&self) -> String {
         tmux(self.world, &["capture-pane", "-p", "-S", "-"])
     }
@@ -58,21 +58,21 @@ impl<'a> Terminal<'a> {
         wait_until(line, || self.runs(&words[1..].join("\0")));
     }
 
-    /// Whether a `thread` with these arguments runs, and is past its start.
+    /// Whether a `thread` with these arguments runs.
     fn runs(&self, args: &str) -> bool {
         let command_line = |pid: u32| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let wanted = format!("thread\0{args}\0").into_bytes();
         self.world.processes().into_iter().any(|pid| command_line(pid).ends_with(&wanted))
     }
 
-    /// Types a command and answers with what it prints and its exit code.
+    /// Types a command. Returns its output and its exit code.
     fn run(&mut self, line: &str) -> (String, String) {
         self.types(line);
         self.presses("Enter");
         self.ends()
     }
 
-    /// Waits until the command that was typed last has ended; what it printed, and its exit code.
+    /// Waits until the last command has ended. Returns its output and its exit code.
     fn ends(&mut self) -> (String, String) {
         self.commands += 1;
         let exit = self.wait_for_prompt();
@@ -84,7 +84,7 @@ impl<'a> Terminal<'a> {
         (printed.to_owned(), exit)
     }
 
-    /// Waits for the prompt after the commands so far; the exit code that it tells.
+    /// Waits for the prompt after the commands so far. Returns the exit code it shows.
     fn wait_for_prompt(&self) -> String {
         let prompt = format!("[{} ", self.commands + 1);
         let mut exit = None;
@@ -102,7 +102,7 @@ impl<'a> Terminal<'a> {
     }
 }
 
-/// Any program in a terminal of its own.
+/// A program in a terminal.
 pub struct Screen<'a> {
     world: &'a World,
     server: u32,
@@ -115,7 +115,7 @@ impl Drop for Screen<'_> {
 }
 
 impl<'a> Screen<'a> {
-    /// None, and a message, where there is no tmux.
+    /// Prints a skip notice and returns `None` if there is no tmux.
     pub fn open(world: &'a World, command: &str) -> Option<Screen<'a>> {
         if !world.bin().join("tmux").exists() {
             skipped("tmux is not installed");
@@ -143,7 +143,7 @@ impl<'a> Screen<'a> {
     }
 }
 
-/// Asks the tmux of this world alone; answers with what it prints.
+/// Sends a command to this world's tmux server. Returns its output.
 fn tmux(world: &World, args: &[&str]) -> String {
     let mut run = world.sh("exec tmux -S screen -f /dev/null \"$@\"").arg("tmux");
     run.command().args(args);

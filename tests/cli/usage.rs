@@ -1,5 +1,4 @@
-//! The pages that people read, held against the program: what they show is run, and what it prints
-//! is compared.
+//! Runs the examples of the user documentation and compares the program's output with what the pages show.
 
 use std::path::Path;
 
@@ -7,7 +6,7 @@ use serde_json::Value;
 
 use crate::harness::World;
 
-/// The folder in which the pages play.
+/// The home directory in the pages' examples.
 const HOME: &str = "/home/ada";
 
 #[test]
@@ -49,13 +48,13 @@ pub fn page(name: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
 }
 
-/// A fenced block.
+/// A fenced code block.
 pub struct Block {
     pub language: String,
     pub text: String,
-    /// The line of its first fence, from 1.
+    /// The line of its opening fence, from 1.
     line: usize,
-    /// Whether nothing but blank lines stands between it and the block before.
+    /// Whether only blank lines separate it from the previous block.
     follows: bool,
 }
 
@@ -84,9 +83,9 @@ pub fn blocks(markdown: &str) -> Vec<Block> {
     blocks
 }
 
-/// Runs the `sh` blocks in order, in the world's folder, and compares what each prints (on stdout and
-/// stderr alike) with the block right after it. Without one, it must print nothing. Handlers that
-/// a block woke have ended before the next one runs.
+/// Runs the `sh` blocks in order, in the world's folder, and compares the output (stdout and stderr
+/// together) of each with the block directly after it; without one, it must print nothing. Handlers
+/// that a block starts end before the next block runs.
 pub fn play(world: &World, name: &str, markdown: &str) {
     let mut blocks = blocks(markdown).into_iter().peekable();
     let mut played = 0;
@@ -113,8 +112,8 @@ pub fn play(world: &World, name: &str, markdown: &str) {
     assert!(played > 0, "nothing to play in {name}");
 }
 
-/// The text without its times. Answers in JSON other than events are free in the order of their
-/// keys, so they are brought into one.
+/// The lines of the text without timestamps. The order of keys in JSON other than events is
+/// unspecified, so it is normalized.
 fn comparable(text: &str) -> Vec<String> {
     let line = |line: &str| match serde_json::from_str::<Value>(line) {
         Ok(answer @ Value::Object(_)) if !line.starts_with(r#"{"id":"#) => answer.to_string(),
@@ -123,7 +122,7 @@ fn comparable(text: &str) -> Vec<String> {
     timeless(text).lines().map(line).collect()
 }
 
-/// The text with every time of day, every duration and every size of a file made the same.
+/// The text with every timestamp, duration and file size replaced by a fixed value.
 fn timeless(text: &str) -> String {
     const TIME: &str = "0000-00-00T00:00:00.000Z";
     let mut out = String::new();

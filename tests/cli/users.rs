@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 
 use crate::harness::{Run, World, copy_program, skipped};
 
-/// A user by number, with a group of the same number and maybe one more.
+/// A user by uid, with a group of the same number and optionally one more.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct User {
     pub id: u32,
     pub also: Option<u32>,
 }
 
-/// A user who has nothing to do with any thread.
+/// A user without any relation to any thread.
 pub const NOBODY: User = User { id: 65534, also: None };
 
-/// A world that other users may enter, with a copy of the program on its `PATH`: the one that was
-/// built may lie where only root can go, and so may the temporary folder. None, and a word about it,
-/// where that cannot be had.
+/// A world that other users can access, with a copy of the binary on its `PATH`: both the built
+/// binary and the temporary folder may be accessible to root only. Prints a skip notice and returns
+/// `None` if that is not possible.
 pub fn shared_world() -> Option<World> {
     let found = if rustix::process::geteuid().is_root() { enterable_world() } else { None };
     if found.is_none() {
@@ -39,13 +39,13 @@ fn enterable_world() -> Option<World> {
         }
         fs::remove_file(world.bin().join("thread")).unwrap();
         copy_program(&world, &world.bin().join("thread"));
-        // Not from everywhere may programs be run.
+        // Some file systems do not allow programs to run.
         let runs = try_as_user(&world, NOBODY, "thread --version")?.output();
         runs.status.success().then_some(world)
     })
 }
 
-/// A shell command of another user, in a [`shared_world`].
+/// A shell command run as another user, in a [`shared_world`].
 pub fn as_user(world: &World, user: User, script: &str) -> Run {
     try_as_user(world, user, script).unwrap()
 }
@@ -58,7 +58,7 @@ fn try_as_user(world: &World, user: User, script: &str) -> Option<Run> {
     Some(run.arg("/bin/sh").arg("-c").arg(script))
 }
 
-/// Gives a directory and everything in it to that group, which may then write it.
+/// Gives a directory and everything in it to a group, with write permission.
 pub fn share_with(dir: &Path, group: u32) {
     chown(dir, None, Some(group)).unwrap();
     let mode = fs::metadata(dir).unwrap().mode();

@@ -23,7 +23,7 @@ fn pushes_around_the_end_of_a_run_are_delivered_without_another_push() {
     let mut wobble = u64::from(std::process::id()) | 1;
     let (mut pushed, mut slowest) = (0, Duration::ZERO);
     while pushed < pushes {
-        // Each group ends with a push at some moment around the end of the run before it.
+        // Each group of pushes ends around the end of the previous run.
         for _ in 0..3 {
             wobble ^= wobble << 13;
             wobble ^= wobble >> 7;

@@ -1,4 +1,4 @@
-//! The one obvious thing of a command, given as a word: content, consumer, handler, event id.
+//! Positional arguments: content, consumer, handler and event id without their options.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ fn last(world: &World) -> Value {
     serde_json::from_str(world.thread(["peek", "--tail", "1"]).quiet().trim()).unwrap()
 }
 
-/// This user's name, as a source bears it.
+/// The user's name as it appears in a source.
 fn user(world: &World) -> String {
     world.sh("id=$(ps -o user:32= -p $$); printf %s \"$id\"").quiet().trim().to_lowercase()
 }
@@ -152,7 +152,7 @@ fn where_the_consumer_is_known_a_single_word_is_what_comes_after_it() {
     assert_eq!(here(&["ack", "bot", "3"]).quiet(), "3\n");
     assert_eq!(here(&["dead", "list", "bot"]).quiet(), "");
     here(&["subscribe", "other", "true"]).quiet();
-    // A consumer that is not named is never taken from the environment by `subscribe`.
+    // `subscribe` never takes the consumer's name from the environment.
     let error = here(&["subscribe", "true"]).fails(2);
     assert!(error.contains("no handler given"), "{error}");
 }

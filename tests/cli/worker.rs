@@ -1,4 +1,4 @@
-//! `thread dispatch --follow`: a worker that stays in the foreground and starts what others push.
+//! `thread dispatch --follow`: a foreground worker that starts handlers for what other processes push.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -15,11 +15,11 @@ use crate::harness::{PATIENCE, World, is_running, kill_and_wait, skipped, take_a
 
 const NOBODY: [u32; 0] = [];
 
-/// A worker at work. It must not outlive its world.
+/// A running worker. Killed when dropped, so that it does not outlive its world.
 struct Worker {
     child: Child,
     stderr: BufReader<ChildStderr>,
-    /// The service manager's end.
+    /// The service manager's end of the notification socket.
     socket: Option<UnixDatagram>,
 }
 
@@ -29,9 +29,9 @@ impl Worker {
         Worker { child, stderr, socket: None }
     }
 
-    /// Starts one with these words after `dispatch --follow`, and waits until it is ready.
+    /// Starts a worker with these arguments after `dispatch --follow`, and waits until it is ready.
     fn start(world: &World, words: &[&str]) -> Worker {
-        // The one before may have been killed.
+        // A previous worker may have been killed and left the socket.
         fs::remove_file(world.path("manager")).ok();
         let socket = UnixDatagram::bind(world.path("manager")).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -49,7 +49,7 @@ impl Worker {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits for its end, which must be one in order, and returns what it said on stderr.
+    /// Waits for the worker to end with exit 0, and returns its stderr.
     #[track_caller]
     fn ends(mut self) -> String {
         let (mut stdout, mut stderr) = (String::new(), String::new());
@@ -88,7 +88,7 @@ fn push(world: &World, thread: &Path) {
         .quiet();
 }
 
-/// Makes a thread whose consumer `worker` appends what it gets to `<name>.got`.
+/// Creates a thread whose consumer `worker` appends its events to `<name>.got`.
 fn thread_with_consumer(world: &World, name: &str) -> PathBuf {
     let path = world.path(name);
     world.thread(["init"]).arg(&path).quiet();
@@ -98,7 +98,7 @@ fn thread_with_consumer(world: &World, name: &str) -> PathBuf {
     path
 }
 
-/// A consumer in the inbox that runs this script, with events on stdin.
+/// Subscribes the consumer `worker` in the inbox, which runs this script with events on stdin.
 fn subscribe(world: &World, script: &str) {
     let words = ["subscribe", "--consumer", "worker", "--deliver", "stdin", "--handler", script];
     world.off(words).quiet();
@@ -124,7 +124,7 @@ fn what_is_pushed_by_those_who_wake_nobody_is_started_at_once() {
     }
     took.sort();
     eprintln!("from the end of a push to the handler's output: {took:?}");
-    // Without notices it would be half a second.
+    // Without notices it would take half a second.
     assert!(took[took.len() / 2] < Duration::from_millis(300), "{took:?}");
     assert_eq!(worker.ends_on(Signal::TERM), "");
     assert_eq!(world.processes(), NOBODY);
@@ -143,7 +143,7 @@ fn changes_that_make_a_consumer_due_are_heard_too() {
     push(&world, &world.inbox());
     world.off(["resume", "--consumer", "worker"]).quiet();
     wait_for_lines(&world, "got", 3);
-    // One that touches nothing.
+    // An insert that gives no notice.
     world
         .db()
         .execute("INSERT INTO events (source, type, content) VALUES ('self', 'message', 'x')", [])
@@ -158,7 +158,7 @@ fn whoever_was_killed_with_all_that_would_look_again_is_taken_over() {
     take_all_script(&world);
     world.script("bin/once", "[ -e killed ] || { touch runs; exec sleep 1000; }\ntake");
     world.off(["subscribe", "--consumer", "worker", "--handler", "once", "--backoff", "10ms"]).quiet();
-    // Started by a push elsewhere, as in a container of its own.
+    // Started by a push outside the worker, as in another container.
     world.push("x");
     world.wait_for_file("runs");
     let worker = Worker::start(&world, &[]);
@@ -168,7 +168,7 @@ fn whoever_was_killed_with_all_that_would_look_again_is_taken_over() {
     world.write("killed", "");
     kill_and_wait(supervisor);
     kill_process_group(Pid::from_raw(handler as i32).unwrap(), Signal::KILL).unwrap();
-    // Nobody pushes, and nothing is written.
+    // No more pushes or other writes happen now.
     wait_for_lines(&world, "seen.worker", 1);
     worker.ends_on(Signal::TERM);
 }
@@ -181,7 +181,7 @@ fn on_term_runs_end_by_themselves_and_no_others_begin() {
     push(&world, &world.inbox());
     wait_for_lines(&world, "began", 1);
     worker.signal(Signal::TERM);
-    // Pushed too late.
+    // Pushed after the worker stopped.
     push(&world, &world.inbox());
     world.write("go", "");
     assert_eq!(worker.ends(), "");
@@ -190,7 +190,7 @@ fn on_term_runs_end_by_themselves_and_no_others_begin() {
     assert_eq!((&consumer["state"], &consumer["last_acked_id"]), (&json!("idle"), &json!(1)));
     assert_eq!(consumer["last_exit"], json!("exit=0"));
     assert_eq!(world.lines("got").len(), 1);
-    // The next one goes on.
+    // The next worker continues.
     let worker = Worker::start(&world, &[]);
     wait_for_lines(&world, "got", 2);
     worker.ends_on(Signal::HUP);
@@ -266,7 +266,7 @@ fn several_threads_and_all_in_a_directory_have_one_worker() {
         push(&world, thread);
         wait_for_lines(&world, got, 1);
     }
-    // One that comes later, one that is moved, one that goes.
+    // One thread is added, one is moved, one is removed.
     let late = thread_with_consumer(&world, "root/late");
     push(&world, &late);
     wait_for_lines(&world, "root-late.got", 1);
@@ -275,7 +275,7 @@ fn several_threads_and_all_in_a_directory_have_one_worker() {
     push(&world, &moved);
     wait_for_lines(&world, "root-early.got", 2);
     world.sh("until rm -r root/late; do sleep 0.1; done").ends_with(0);
-    // One that was named is waited for.
+    // The worker waits for a thread that it was given by name.
     fs::rename(&b, world.path("elsewhere")).unwrap();
     let expected = format!(
         "Warning: {0} is not a thread (it has no events.db); waiting for it to appear at {0}\n",
@@ -289,7 +289,7 @@ fn several_threads_and_all_in_a_directory_have_one_worker() {
     assert_eq!(worker.ends_on(Signal::TERM), "");
 }
 
-/// How many files a process watches, and how many descriptors it watches them by.
+/// The number of inotify watches of a process.
 fn watches(pid: u32) -> usize {
     let infos = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten();
     let texts = infos.filter_map(|info| fs::read_to_string(info.path()).ok());
@@ -321,7 +321,7 @@ fn quiet_threads_cost_neither_descriptors_nor_processor_time() {
         line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
     };
     assert!(status("VmRSS:") < 50_000, "{} kB", status("VmRSS:"));
-    // It looks around about once a second, and sleeps in between.
+    // It polls about once a second and sleeps in between.
     wait_until("it to sleep", || {
         let before = status("voluntary_ctxt_switches:");
         std::thread::sleep(Duration::from_secs(2));
@@ -348,7 +348,7 @@ fn without_notices_it_looks_by_itself() {
     assert_eq!(Worker::of(child).ends_on(Signal::TERM), "");
 }
 
-/// The world's programs, and the system's after them.
+/// The world's programs, followed by the system's.
 fn path_with(world: &World) -> String {
     format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", world.bin().display())
 }
@@ -370,7 +370,7 @@ fn as_process_1_it_reaps_and_leaves_nothing_behind() {
     wait_for_lines(&world, "left", 1);
     push(&world, &world.inbox());
     wait_for_lines(&world, "left", 2);
-    // What handlers left behind has no other parent there.
+    // As PID 1, the worker is the parent of processes that handlers leave behind.
     wait_until("what has ended to be reaped", || {
         let children = children_of(first);
         !children.is_empty() && children.iter().all(|&pid| is_running(pid))
@@ -381,7 +381,7 @@ fn as_process_1_it_reaps_and_leaves_nothing_behind() {
     assert_eq!(world.consumer("worker")["last_acked_id"], 2);
 }
 
-/// The children of a process, zombies too.
+/// The children of a process, including zombies.
 fn children_of(parent: u32) -> Vec<u32> {
     let pids = fs::read_dir("/proc").unwrap().flatten();
     pids.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok())
@@ -408,7 +408,7 @@ fn a_service_manager_hears_of_its_beginning_and_its_end() {
     assert_eq!(heard(&socket), "STOPPING=1");
     assert_eq!(worker.ends(), "");
     assert!(!world.read("environment").contains("NOTIFY_SOCKET"));
-    // One that is not there is no reason not to work.
+    // A missing socket does not stop the worker.
     let worker = world.thread(["dispatch", "--follow"]).env("NOTIFY_SOCKET", "/nowhere").spawn();
     push(&world, &world.inbox());
     wait_until("a run", || world.consumer("worker")["last_acked_id"] == 2);
@@ -427,7 +427,7 @@ fn a_thread_that_cannot_be_worked_for_is_told_once_and_holds_up_no_other() {
         push(&world, &good);
         wait_for_lines(&world, "root-good.got", count);
     }
-    // One whose database somebody keeps locked is come back to.
+    // When the database can be used again, the worker returns to the thread.
     Connection::open(bad.join("events.db")).unwrap().execute_batch("PRAGMA user_version = 0").unwrap();
     push(&world, &bad);
     wait_for_lines(&world, "root-bad.got", 1);

@@ -1,18 +1,18 @@
-//! The recipes of docs/WORKER.md, as far as this machine can try them.
+//! The recipes of docs/WORKER.md, as far as they can be run on this machine.
 
 use std::fs;
 use std::path::Path;
 
 use crate::harness::{World, skipped, wait_until};
 
-/// The text of the first block of that language.
+/// The text of the page's first block in this language.
 fn block(language: &str) -> String {
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/WORKER.md")).unwrap();
     let (_, rest) = page.split_once(&format!("```{language}\n")).unwrap();
     rest.split_once("```").unwrap().0.to_owned()
 }
 
-/// A folder for what is `/srv/agents` there, with a thread in it, to which one event was pushed.
+/// A folder that stands for the page's `/srv/agents`, containing a thread with one pushed event.
 fn agents(world: &World) -> String {
     world.sh("mkdir agents && thread init agents/inbox").ends_with(0);
     let subscribe = "thread subscribe -t agents/inbox --consumer bot --deliver stdin --handler 'cat >>got'";
@@ -33,7 +33,7 @@ fn the_unit_is_one_that_systemd_takes() {
         return skipped("units are checked by `systemd-analyze`");
     }
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    // It may have things to say about other units.
+    // systemd may warn about other units.
     assert!(output.status.success() && !said.contains("thread-worker"), "{said}");
 }
 

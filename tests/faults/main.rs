@@ -1,5 +1,5 @@
-//! What must hold when things go wrong: see tests/FAULTS.md. The short form runs with all the other
-//! tests; `THREAD_FAULTS=long` asks for the long one.
+//! Fault tests: what must hold when things go wrong; see tests/FAULTS.md. The short form runs with
+//! every `cargo test`; `THREAD_FAULTS=long` selects the long form.
 
 #[allow(dead_code, reason = "the other test binary uses the rest")]
 #[path = "../cli/harness.rs"]
@@ -27,14 +27,14 @@ mod rights;
 mod shared;
 mod supervise;
 
-/// Whether the long form was asked for.
+/// Whether the long form is selected.
 fn long() -> bool {
     std::env::var_os("THREAD_FAULTS").is_some_and(|form| form == "long")
 }
 
-/// Says aloud that something could not be tested here, although the test passes.
+/// Prints to stderr that a test was skipped, and why; the test itself passes.
 fn skipped(why: &str) {
     use std::io::Write;
-    // Past the test runner, which keeps what a test that passes prints to itself.
+    // Written directly, because the test runner captures what passing tests print.
     drop(std::io::stderr().write_all(format!("\n*** SKIPPED: {why} ***\n\n").as_bytes()));
 }

@@ -1,8 +1,8 @@
-/* What the tests put under a program by LD_PRELOAD: a clock that can be stepped, and memory that runs out.
+/* Loaded with LD_PRELOAD: steps the clock and makes allocations fail.
  *
- *   STEPPED_CLOCK=<file>      a file of eight bytes: so many seconds are added to the time of day
- *   NO_MEMORY_AFTER_SYNC=<n>  after the WAL was synced, the n-th allocation and all later ones fail;
- *                             with "once:" before the number, that one alone. Not inherited.
+ *   STEPPED_CLOCK=<file>      a file of eight bytes: the number of seconds added to the time of day
+ *   NO_MEMORY_AFTER_SYNC=<n>  after the WAL was synced, n allocations succeed and all later ones fail;
+ *                             with "once:" before the number, only the next one fails. Not inherited.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-//! A library to put under a program: a clock that can be stepped, and memory that runs out. See
+//! An `LD_PRELOAD` library that can step a program's clock and make its allocations fail; see
 //! `preload.c`.
 
 use std::fs;
@@ -9,7 +9,8 @@ use std::sync::OnceLock;
 use crate::harness::World;
 use crate::skipped;
 
-/// Where it is; made with the C compiler. Says loudly when there is none.
+/// The path of the library, which is built with the C compiler. Prints a skip notice and returns
+/// `None` if there is no compiler.
 pub fn library() -> Option<&'static Path> {
     static MADE: OnceLock<Option<PathBuf>> = OnceLock::new();
     let made = MADE.get_or_init(|| {
@@ -22,7 +23,7 @@ pub fn library() -> Option<&'static Path> {
         if !cc.output().is_ok_and(|output| output.status.success()) {
             return None;
         }
-        // Another process of the tests may be at this, too.
+        // Renamed into place, because another test process may be building it too.
         fs::rename(draft, &library).ok()?;
         Some(library)
     });
@@ -32,7 +33,7 @@ pub fn library() -> Option<&'static Path> {
     made.as_deref()
 }
 
-/// A clock file in a world.
+/// A file in a world that holds the clock offset.
 pub struct Clock(PathBuf);
 
 impl Clock {
@@ -42,9 +43,9 @@ impl Clock {
         clock
     }
 
-    /// From now on the time of day is so many seconds off, to those who have `STEPPED_CLOCK`.
+    /// Sets the clock offset, in seconds, of all processes that have `STEPPED_CLOCK` set to this file.
     pub fn step(&self, seconds: i64) {
-        // In place: processes have it mapped.
+        // Written in place, because processes have the file mapped.
         let mut file = fs::OpenOptions::new().create(true).truncate(false).write(true).open(&self.0).unwrap();
         std::io::Write::write_all(&mut file, &seconds.to_ne_bytes()).unwrap();
     }
