@@ -1,16 +1,16 @@
-//! From its commit on, a push does what is left, or says what it could not do. It never fails: whoever
-//! pushes again when a push has failed must not store anything twice.
+//! After its commit, a push finishes its work or reports what it could not do. It never fails, so a
+//! caller that pushes again after a failure stores nothing twice.
 
 use crate::harness::{World, wait_until};
 use crate::inject::{Kind, Scene, Target, assert_sound, quiet_push, strace};
 use crate::{long, preload};
 
-/// What can go wrong at a call, in the words of strace.
+/// A fault at a system call, in strace's syntax.
 struct Trouble {
     what: &'static str,
-    /// The calls that it can happen to; all of them if there is none.
+    /// The calls it can be injected at; empty means all.
     calls: &'static [&'static str],
-    /// Whether somebody has to be told when a consumer was not woken. A signal is no reason not to.
+    /// Whether the fault excuses a missing wake-up, which must then be reported. A signal excuses nothing.
     is_excuse: bool,
 }
 
@@ -35,7 +35,7 @@ const TROUBLES: &[Trouble] = &[
     },
 ];
 
-/// Lets each trouble happen at every call after the commit of the scene's push, or at one in `step`.
+/// Injects each fault at every call (or one in `step`) after the commit of the scene's push.
 fn trouble_at_every_call(scene: &Scene, step: usize) {
     if strace().is_none() {
         return;
@@ -45,13 +45,13 @@ fn trouble_at_every_call(scene: &Scene, step: usize) {
     world.wait_until_quiet();
     let is_sync = |call: &String| call.starts_with("fsync") || call.starts_with("fdatasync");
     let commit = calls.iter().rposition(|call| is_sync(call) && call.contains("events.db-wal")).unwrap();
-    // The first commit into a new WAL syncs its name as well.
+    // The first commit into a new WAL also syncs the directory.
     let commit = (commit..calls.len()).rfind(|&at| is_sync(&calls[at])).unwrap();
     let (mut struck, mut warned) = (0, 0);
     for (number, trouble) in TROUBLES.iter().enumerate() {
         let possible = (commit + 1..calls.len()).map(|at| Target::new(&calls, at));
         let possible = possible.filter(|target| match trouble.calls {
-            // The end itself cannot be kept from happening.
+            // The exit itself cannot be prevented.
             [] => target.name() != "exit_group",
             names => names.contains(&target.name()),
         });
@@ -126,7 +126,7 @@ fn nothing_that_can_be_survived_fails_a_push_through_a_notifier_after_its_commit
     trouble_at_every_call(&scene, if long() { 4 } else { 128 });
 }
 
-/// Memory runs out at one allocation after another, for good or for once.
+/// Allocations fail one after the other: each one alone, or it and all later ones.
 #[test]
 fn a_push_that_runs_out_of_memory_after_its_commit_prints_its_id() {
     let Some(preload) = preload::library() else { return };
@@ -143,7 +143,7 @@ fn a_push_that_runs_out_of_memory_after_its_commit_prints_its_id() {
     let (mut stored, mut told) = (1, 0);
     for form in forms {
         let (mut at, mut silent) = (0, 0);
-        // Past the last allocation there is nothing to be told.
+        // Past the last allocation nothing fails and nothing is reported.
         while silent < 20 {
             let json = stored % 2 == 0;
             let mut push = world.thread(PUSH).env("LD_PRELOAD", preload);
@@ -174,7 +174,7 @@ fn a_push_that_runs_out_of_memory_after_its_commit_prints_its_id() {
     wait_until("all to be handled", || world.consumer("bot")["pending"] == 0);
     world.wait_until_quiet();
     assert_eq!(world.lines("got").len() as i64, stored + 2, "each event once");
-    // Nobody blamed a filter.
+    // No failure was attributed to a filter.
     assert_eq!(world.lines("picked").len() as i64, stored - 1);
     assert_eq!(world.consumer("picky")["filter_errors"], 0);
     let log = world.read("inbox/logs/thread.log");

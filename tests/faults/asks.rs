@@ -1,5 +1,5 @@
-//! Many who ask at once, and one agent in each language of `thread guide --handler`: everybody gets the
-//! answer to his own question.
+//! Many concurrent questions, and one agent in each language of `thread guide --handler`: every
+//! asker gets the answer to its own question.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use crate::long;
 
 const PROCESSES: usize = 8;
 
-/// Asks so many questions, one after the other, and compares each answer with what was asked.
+/// Asks `$1` questions, one after the other, and compares each answer with its question.
 const ASKER: &str = r#"n=0
 while [ "$n" -lt "$1" ]; do
     n=$((n + 1))

@@ -1,5 +1,6 @@
-//! All of it at once: pushes, re-subscriptions, rewinds, stops, prunes, repairs and backups, while processes
-//! are stopped, ended and killed, the notifier changes its mood and the clock its time.
+//! Everything at once: pushes, re-subscriptions, rewinds, stops, prunes, repairs and backups, while
+//! processes are stopped, terminated and killed, the notifier works or fails, and the clock is
+//! stepped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,8 +17,8 @@ use crate::harness::{Dice, Run, World};
 use crate::long;
 use crate::preload::{self, Clock};
 
-/// Notes its pid while it works, and looks whether another one is at work. Only built-in commands touch
-/// that file, so no child can stand for a killed handler.
+/// Records its pid while it works, and checks whether another run is active. Only shell built-ins
+/// touch that file, so a surviving child of a killed handler is never mistaken for it.
 const GUARD: &str = "\
 me=$$; owner=owner-$THREAD_CONSUMER; old=\n\
 [ -e $owner ] && read old <$owner\n\
@@ -29,7 +30,7 @@ const WORK: &str = "\
 sleep 0.0$(($$ % 5)); now=; read now <$owner\n\
 [ \"$now\" = $me ] || echo \"$THREAD_CONSUMER: $now began while $me ran\" >>overlaps\n";
 
-/// Consumers that lose nothing. One is subscribed and unsubscribed besides.
+/// Consumers that must not lose events. A further one, `fickle`, is only subscribed and unsubscribed.
 const CONSUMERS: &[&str] = &["fed", "popping", "picky"];
 
 const FILTER: &str = "content LIKE '%7'";
@@ -38,7 +39,7 @@ struct Chaos {
     world: World,
     clock: Clock,
     end: Instant,
-    /// How often each thing was done.
+    /// The number of times each action was done.
     done: Mutex<BTreeMap<&'static str, usize>>,
     pushed: AtomicUsize,
 }
@@ -49,7 +50,7 @@ impl Chaos {
         symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/notifier"), world.bin().join("notifier"))
             .unwrap();
         fs::create_dir(world.path("tasks")).unwrap();
-        // What does its work for it may be killed alone, and then it has not succeeded.
+        // A child such as `cat` may be killed alone; the handler must fail then.
         let fed = format!(
             "{GUARD}cat >in-$THREAD_CONSUMER || exit\n{WORK}echo >>got-$THREAD_CONSUMER\n\
              cat in-$THREAD_CONSUMER >>got-$THREAD_CONSUMER || exit\n: >$owner\n"
@@ -85,7 +86,7 @@ impl Chaos {
         *self.done.lock().unwrap().entry(what).or_default() += 1;
     }
 
-    /// A command in this world: with the stepped clock, and a notifier in some mood or none.
+    /// A command with the stepped clock, and with a notifier that works, loses or swallows tasks, or none.
     fn command(&self, args: &[&str], dice: &mut Dice) -> Run {
         self.moody(self.world.thread(args), dice)
     }
@@ -102,7 +103,8 @@ impl Chaos {
         run.env("NOTIFIER_HOME", self.world.path("tasks"))
     }
 
-    /// Runs it. It may be killed on the way, but it may not break.
+    /// Runs the command. It may be killed or fail cleanly, but must not report a bug or exit with
+    /// another code.
     fn run(&self, run: Run) -> Output {
         let output = run.output();
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -111,7 +113,7 @@ impl Chaos {
         output
     }
 
-    /// Pushes until time is up: what failed or was killed once more, under the same keys.
+    /// Pushes until time is up. A push that failed or was killed is repeated with the same keys.
     fn push(&self, name: usize) {
         let mut dice = Dice::new();
         while self.goes_on() {
@@ -141,7 +143,7 @@ impl Chaos {
         }
     }
 
-    /// What people do to a thread.
+    /// The administrative commands that users run on a thread.
     fn meddle(&self) {
         let mut dice = Dice::new();
         let mut backups = 0;
@@ -163,7 +165,7 @@ impl Chaos {
                 2 | 3 => {
                     let newest = self.world.query("SELECT coalesce(max(id), 0) FROM events");
                     let to = (newest - dice.up_to(30) as i64).max(0);
-                    // Back only: forward would skip what nobody has seen.
+                    // Only backwards: moving forward would skip events that were not delivered yet.
                     let sql = "SELECT last_acked_id FROM consumer_progress WHERE consumer_id = ?";
                     let cursor: i64 =
                         self.world.db().query_row(sql, [consumer], |row| row.get(0)).unwrap_or(0);
@@ -202,7 +204,7 @@ impl Chaos {
         }
     }
 
-    /// Kills, ends, or stops for a while whatever lives in this world.
+    /// Kills, terminates or temporarily stops random processes of this world.
     fn strike(&self) {
         let mut dice = Dice::new();
         while self.goes_on() {
@@ -232,7 +234,7 @@ impl Chaos {
         }
     }
 
-    /// Sets the clock, and keeps the notifier's daemon running.
+    /// Steps the clock, and keeps the notifier's daemon running.
     fn step(&self) {
         let mut dice = Dice::new();
         while self.goes_on() {
@@ -249,7 +251,7 @@ impl Chaos {
         }
     }
 
-    /// The ids that a consumer's handler has finished with. A torn line is one it was killed over.
+    /// The ids that a consumer's handler has finished. A torn line belongs to a killed run.
     fn got(&self, consumer: &str) -> BTreeSet<i64> {
         let lines = self.world.lines(format!("got-{consumer}"));
         let parsed = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -271,7 +273,7 @@ fn in_all_of_it_at_once_nothing_is_lost_and_nothing_runs_twice() {
         scope.spawn(|| chaos.strike());
         scope.spawn(|| chaos.step());
     });
-    // The owner comes back, once: what was killed may need that.
+    // One dispatch by the owner afterwards, which runs that were killed may need.
     let began = Instant::now();
     for consumer in CONSUMERS {
         world.thread(["resume", "--consumer", consumer]).quiet();
@@ -311,7 +313,7 @@ fn in_all_of_it_at_once_nothing_is_lost_and_nothing_runs_twice() {
     assert_eq!(lost, []);
     assert_eq!(ids, (1..=newest).collect::<Vec<_>>(), "the log has each event once, in order");
     assert_eq!(contents, (0..pushed).collect::<Vec<_>>(), "each push was stored once");
-    // Of what was not pruned, the log is the table.
+    // For events that were not pruned, the log matches the table.
     let (log, table) = (world.jsonl(), world.table_as_jsonl());
     assert!(log.ends_with(&table), "the log is not the table");
     for consumer in CONSUMERS {

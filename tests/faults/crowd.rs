@@ -1,4 +1,4 @@
-//! Many at once: every kind of command from fifty processes, and a reader who does not read.
+//! Many processes at once: every kind of command in fifty processes, and a reader that stops reading.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use crate::harness::{World, ids, names, take_all_script};
 use crate::long;
 
-/// What a WAL may measure when nobody is at work: whoever leaves it longer checkpoints it, unless
-/// somebody else is in the way. Among fifty there nearly always is, so while they work there is no
-/// bound that could be promised.
+/// Maximum size of the WAL of a thread that is not in use: a process that leaves a larger one
+/// checkpoints it, unless another process prevents that. With fifty processes one nearly always
+/// does, so there is no bound while they work.
 const WAL_LIMIT: u64 = 256 * 1024;
 
-/// Who does what. The numbers of processes come to fifty.
+/// The number of processes for each command, fifty in total.
 const CROWD: &[(&str, usize)] =
     &[("push", 18), ("batch", 5), ("pop", 7), ("ack", 6), ("peek", 6), ("dispatch", 4), ("info", 4)];
 
@@ -35,7 +35,7 @@ fn fifty_processes_at_once_are_never_told_that_something_is_locked() {
     take_all_script(&world);
     world.idle_consumer("slow", "type = 'message'");
     world.thread(["pause", "--consumer", "slow"]).ok();
-    // So long that the JSONL log is sealed on the way.
+    // Long enough that the JSONL log is sealed during the test.
     world.off(["push", "--batch"]).stdin(batch_of(9_990, "before")).quiet();
     let handler = "mkdir busy || echo two >>overlap; take; rmdir busy";
     world.thread(["subscribe", "--consumer", "worker", "--handler", handler, "--from", "new"]).quiet();
@@ -60,7 +60,7 @@ fn fifty_processes_at_once_are_never_told_that_something_is_locked() {
         let began = Instant::now();
         let (_, stderr) = run.ends_with(0);
         let took = began.elapsed();
-        // An acknowledgement that comes late is a warning that is as it should be.
+        // The warning about an acknowledgement behind the cursor is expected.
         let expected = kind == "ack" && stderr.starts_with("Warning: the cursor is at");
         assert!(stderr.is_empty() || expected, "{kind}: {stderr}");
         match kind {
@@ -86,7 +86,7 @@ fn fifty_processes_at_once_are_never_told_that_something_is_locked() {
             }
         }
     });
-    // Nobody pushes any more, and yet everything is handled.
+    // There are no more pushes, and yet everything gets handled.
     world.wait_until_quiet();
     let worker = world.consumer("worker");
     assert!(!world.path("overlap").exists(), "two handlers of one consumer ran at once");
@@ -115,11 +115,11 @@ fn fifty_processes_at_once_are_never_told_that_something_is_locked() {
 fn a_reader_who_does_not_read_neither_stops_a_push_nor_holds_the_wal() {
     let rounds = if long() { 1000 } else { 60 };
     let world = World::with_thread();
-    // Far more than a pipe and a page of reading hold.
+    // Far more than fits into a pipe and one page of the query.
     let before = 3_000;
     world.off(["push", "--batch"]).stdin(batch_of(before, &"z".repeat(1_000))).quiet();
     let mut peek = world.thread(["peek", "--last-event-id", "0", "--limit", "1000000"]).spawn();
-    // With its first byte it has begun; from then on nobody reads.
+    // After the first byte the command is printing; from then on nobody reads its output.
     let mut first = [0];
     peek.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
 
@@ -130,7 +130,7 @@ fn a_reader_who_does_not_read_neither_stops_a_push_nor_holds_the_wal() {
         let words = ["push", "--source", "self", "--type", "message", "--content", &content];
         world.off(words).quiet();
         longest = longest.max(began.elapsed());
-        // Exactly the limit of a quiet thread: a reader between two pages is nobody in the way.
+        // The same limit as for an unused thread: between two pages the reader blocks no checkpoint.
         assert!(wal(&world) <= WAL_LIMIT, "the WAL stands at {} bytes", wal(&world));
     }
     assert!(peek.try_wait().unwrap().is_none(), "the reader has ended, so it held nothing up");
@@ -138,7 +138,7 @@ fn a_reader_who_does_not_read_neither_stops_a_push_nor_holds_the_wal() {
         "a reader who does not read: {rounds} pushes of 40 kB, the longest {:.2} s",
         longest.as_secs_f64()
     );
-    // And he has lost nothing.
+    // The reader has lost nothing.
     let output = peek.wait_with_output().unwrap();
     let text = String::from_utf8([&first, &output.stdout[..]].concat()).unwrap();
     assert_eq!(ids(&text), (1..=(before + rounds) as i64).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! A damaged database: it fails, and never panics or hangs.
+//! Damaged databases: commands fail, and never panic or hang.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use crate::fuzz::{COMMANDS, Dice, ends_well, full};
 use crate::harness::{World, names, wait_until};
 use crate::long;
 
-/// What a page of an SQLite file holds, by its first byte.
+/// The type byte of a page of an SQLite file.
 fn kind(db: &[u8], page: usize, size: usize) -> u8 {
     db[page * size + if page == 0 { 100 } else { 0 }]
 }
@@ -21,7 +21,7 @@ fn a_damaged_database_makes_it_fail_and_never_panic_or_hang() {
     let mut kinds: Vec<u8> = (0..pages).map(|page| kind(&sound, page, size)).collect();
     kinds.sort();
     kinds.dedup();
-    // Interior and leaf pages of tables and indexes; the rest are overflow and free pages.
+    // Interior and leaf pages of tables and indexes; other values are overflow and free pages.
     assert!([2, 5, 10, 13].iter().filter(|kind| kinds.contains(kind)).count() >= 3, "{kinds:?}");
     let mut damaged: Vec<(String, Vec<u8>)> = Vec::new();
     for length in [
@@ -43,7 +43,7 @@ fn a_damaged_database_makes_it_fail_and_never_panic_or_hang() {
         damaged.push((format!("cut to {length} bytes"), sound[..length].to_vec()));
     }
     let mut dice = Dice::new();
-    // The first of each kind, and some more.
+    // The first page of each kind, and some more.
     let firsts: Vec<usize> =
         kinds.iter().map(|k| (0..pages).find(|&p| kind(&sound, p, size) == *k).unwrap()).collect();
     for page in firsts
@@ -82,7 +82,7 @@ fn a_damaged_database_makes_it_fail_and_never_panic_or_hang() {
             }
             runs += 1;
         }
-        // It gives everybody some seconds to begin what they should have begun.
+        // `doctor` gives supervisors a few seconds to start, so it runs less often.
         if long() && at % 20 == 0 {
             for command in [&["doctor"][..], &["doctor", "--fix"]] {
                 ends_well(world.thread(command), b"", &format!("{about}: {command:?}"));
@@ -92,7 +92,7 @@ fn a_damaged_database_makes_it_fail_and_never_panic_or_hang() {
     }
     eprintln!("{} damaged databases, {runs} runs: exit codes 0, 1, 2: {codes:?}", damaged.len());
     assert!(codes[1] > runs / 5, "too little was noticed: {codes:?}");
-    // And a damaged WAL: what it does not vouch for is not there.
+    // A damaged WAL: frames with a wrong checksum count as absent.
     for way in 0..if long() { 200 } else { 20 } {
         replace_db(&world, &sound);
         world.off(COMMANDS[2]).quiet();
@@ -112,8 +112,8 @@ fn a_damaged_database_makes_it_fail_and_never_panic_or_hang() {
     }
 }
 
-/// Ends what a dispatch has left standing beside a handler: the file is about to change under it,
-/// which only its tables are to survive.
+/// Kills the supervisors and handlers that a dispatch left running, because the database file is
+/// about to be replaced.
 pub fn calm(world: &World) {
     wait_until("supervisors to end", || {
         let left = world.processes();
@@ -126,7 +126,7 @@ pub fn calm(world: &World) {
     });
 }
 
-/// Puts a database in place, without what was made of another one.
+/// Installs a database, and removes the files that belong to the previous one.
 pub fn replace_db(world: &World, bytes: &[u8]) {
     for name in names(&world.inbox()) {
         if name.starts_with("events") {

@@ -1,8 +1,8 @@
-//! A disk that fails or is full: what is said must be true.
+//! A disk that fails or is full: what commands report must be true.
 //!
-//! Exit 0 only when it is stored. Exit 1 only when it is not, or when the answer says that this is
-//! unknown. Whatever happened, nothing hangs or panics, and the next push finds a sound database
-//! and repairs the JSONL log.
+//! Exit 0 only if the data is stored. Exit 1 only if it is not, or if the message says that this is
+//! unknown. In every case nothing hangs or panics, and the next push finds a sound database and
+//! repairs the JSONL log.
 
 use std::process::Command;
 
@@ -12,8 +12,8 @@ use crate::{long, skipped};
 
 const ERRORS: &[&str] = &["ENOSPC", "EIO"];
 
-/// Lets the calls of the scene's command fail, one after the other (see [`Scene::targets`]): only
-/// that one, and that one and all that follow.
+/// Makes the calls of the scene's command fail, one after the other (see [`Scene::targets`]): only
+/// that call, and that call and all later ones.
 fn fail_at_every_call(scene: &Scene, step: (usize, usize)) {
     if strace().is_none() {
         return;
@@ -22,7 +22,7 @@ fn fail_at_every_call(scene: &Scene, step: (usize, usize)) {
     for calls in CALLS {
         for (at, target) in scene.targets(calls, step).iter().enumerate() {
             for variant in 0..4 {
-                // In the short form each call fails in one of the four ways.
+                // The short form tries one of the four variants for each call.
                 if !long() && (variant + at) % 4 != 0 {
                     continue;
                 }
@@ -84,13 +84,13 @@ fn check_after_failure(scene: &Scene, ended: &Ended, calls: &str, how: &str) {
                 assert_eq!(ids(&ended.stdout), [3], "{how}");
             }
             scene.repair_and_check(how);
-            // What was not printed has not been taken: the caller asks again, from the same id.
+            // If nothing could be printed, nothing was delivered: the caller pops again with the same id.
             if unread { done } else { cursor == id }
         }
         Kind::Init => {
             let header = std::fs::read(scene.world.inbox().join("events.db"));
             if let Ok(header) = &header {
-                // SQLite answers that it has switched before it has written so.
+                // SQLite reports the switch to WAL before it has written the header.
                 assert_eq!(header[18..20], [2, 2], "{how}: not in WAL mode");
             }
             let there = header.is_ok();
@@ -158,8 +158,8 @@ fn a_pop_on_a_failing_disk_is_honest() {
     fail_at_every_call(&Scene::pop(), (4, 1));
 }
 
-/// The name of a new WAL must last as well as what is in it. SQLite tries to sync the directory
-/// and takes no notice when it cannot.
+/// The directory entry of a new WAL must be as durable as its contents. SQLite tries to sync the
+/// directory, but ignores a failure.
 #[test]
 fn a_push_whose_wal_has_no_lasting_name_is_refused() {
     if strace().is_none() {
@@ -185,14 +185,14 @@ fn a_push_whose_wal_has_no_lasting_name_is_refused() {
 }
 
 /// The WAL's index grows only after the commit has been written and synced. If that fails, the
-/// commit is on the disk although the database reports a failure.
+/// commit is on the disk although SQLite reports an error.
 #[test]
 fn a_commit_that_fails_after_its_sync_is_of_unknown_outcome() {
     if strace().is_none() {
         return;
     }
     let world = World::with_thread();
-    // Small pages, so that an event of moderate size has many.
+    // Small pages, so that an event of moderate size needs many.
     world
         .db()
         .execute_batch(
@@ -200,7 +200,7 @@ fn a_commit_that_fails_after_its_sync_is_of_unknown_outcome() {
         )
         .unwrap();
     quiet_push(&world, "before");
-    // So many pages that the index needs its second part while the last of them are committed.
+    // Enough pages that the index needs its second part while the last of them are committed.
     world.write("stdin", format!("victim{}", "x".repeat(16_900_000)));
     let args = ["push", "--source", "self", "--type", "record", "--content-file", "-"];
     let scene = Scene::new("very large push", world, Kind::Push(1), &args);
@@ -210,7 +210,8 @@ fn a_commit_that_fails_after_its_sync_is_of_unknown_outcome() {
     let target = Target::new(&writes, grows);
     for error in &ERRORS[..if long() { 2 } else { 1 }] {
         scene.begin();
-        // From then on, or this process would still checkpoint, and the event be gone.
+        // All later calls fail too; otherwise the failed command would still checkpoint, and the
+        // event would be gone.
         let ended = scene.disturbed(calls, &target.fail_from_now_on(error));
         let how = format!("{error} at {}: {}", target.call, ended.stderr);
         assert_eq!(ended.code, Some(1), "{how}");
@@ -222,8 +223,9 @@ fn a_commit_that_fails_after_its_sync_is_of_unknown_outcome() {
     }
 }
 
-/// Runs a script in a mount namespace of its own, with a file system of 1 MiB as `inbox`. What it
-/// leaves there is copied to `after` for the test to look at. False when that is not allowed here.
+/// Runs a script in its own mount namespace, with a file system of 1 MiB as `inbox`. What the
+/// script leaves there is copied to `after` for the test to inspect. Returns false if that is not
+/// permitted here.
 pub fn on_a_small_disk(world: &World, script: &str) -> bool {
     let unshare = ["/usr/bin/unshare", "/bin/unshare"].into_iter().find(|path| {
         let trial = Command::new(path).args(["-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]).output();
@@ -323,7 +325,7 @@ fn pushing_until_the_disk_is_full_loses_nothing_that_was_acknowledged() {
 #[test]
 fn a_backup_on_a_full_disk_leaves_nothing_and_the_thread_alone() {
     let world = World::new();
-    // A table and a JSONL log of some 600 KiB each: first the one does not fit, then the other.
+    // A table and a JSONL log of some 600 KiB each: first the table does not fit, then the log.
     let line = "{\"source\":\"s\",\"type\":\"record\",\"content\":\"%1000s\"}";
     let script = format!(
         "thread init source >/dev/null\n\

@@ -1,4 +1,4 @@
-//! What the largest filter of each kind costs on the worst events there can be.
+//! The cost of the largest filter of each kind on worst-case events.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -9,12 +9,12 @@ use thread::model::filter::{Filter, Scope};
 use crate::harness::World;
 use crate::long;
 
-/// What an event may cost one filter: time of the processor, and memory of the process. Other tests run
-/// beside the short form, and its program is not the fast one.
+/// Limits for one filter on one event: processor time, and the process's memory. The short form
+/// allows three times the time, because it runs beside other tests and may use a debug build.
 const TIME: Duration = Duration::from_secs(2);
 const MEMORY: u64 = 100_000_000;
 
-/// Kinds of filters: how often a part can be repeated, and what stands before, between and after.
+/// Kinds of filters: the text before, the part to repeat, and two texts after it.
 const KINDS: &[(&str, &str, &str, &str)] = &[
     ("content", " -> '$'", "", " = 1"),
     ("content", " ->> '$'", "", " = 1"),
@@ -51,7 +51,7 @@ const KINDS: &[(&str, &str, &str, &str)] = &[
     ("0", " OR content GLOB '*a*a*a*a*a*a*b'", "", ""),
     ("0", " OR content GLOB '*[!b][!b][!b][!b][!b][!b][!b][!b][!b]b'", "", ""),
     ("0", " OR lower(content) LIKE '%a%b'", "", ""),
-    // Patterns that nearly match at each character, and are as long as they may be.
+    // Patterns that almost match at each character, of the maximum length.
     ("0", " OR content LIKE source", "", ""),
     ("0", " OR content GLOB subtype", "", ""),
     ("0", " OR content LIKE source ESCAPE '!'", "", ""),
@@ -77,7 +77,7 @@ const KINDS: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-/// Functions to put in one another.
+/// Functions that are nested in themselves.
 const NESTED: &[&str] = &[
     "upper",
     "lower",
@@ -101,7 +101,7 @@ const NESTED: &[&str] = &[
     "json_valid(1||",
 ];
 
-/// The largest of each kind that is accepted.
+/// The largest accepted filter of each kind.
 fn largest_of_each() -> Vec<String> {
     let is_accepted = |text: &str| matches!(Filter::new(text, Scope::Subscription), Ok(Some(_)));
     let largest = |make: &dyn Fn(usize) -> String| {
@@ -121,7 +121,7 @@ fn largest_of_each() -> Vec<String> {
         largest(&|count| format!("{}content{} = ''", open.repeat(count), ")".repeat(count)))
     });
     let mut all: Vec<String> = repeated.chain(nested).collect();
-    // Three of them with one another, each a third as long.
+    // Three kinds combined, each a third as long.
     for kinds in KINDS[16..].chunks(3).filter(|kinds| kinds.len() == 3) {
         all.extend(largest(&|count| {
             kinds
@@ -133,7 +133,7 @@ fn largest_of_each() -> Vec<String> {
     all
 }
 
-/// Contents of just the largest size that a filter reads, and beyond it.
+/// Contents of the maximum size that a filter reads, and larger ones.
 fn contents() -> Vec<(&'static str, String)> {
     const MOST: usize = (1 << 20) - 600;
     let filled = |open: &str, part: &str, close: &str| {
@@ -156,7 +156,7 @@ fn contents() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// What a process took: time of the processor, and its peak memory in bytes; 0 where that cannot be told.
+/// The cost of a process: processor time, and peak memory in bytes; 0 if it cannot be measured.
 #[allow(clippy::zombie_processes, reason = "wait4 reaps it")]
 fn cost(world: &World, filter: &str) -> (Duration, u64) {
     let mut run = world.thread(["peek", "--last-event-id", "0", "--filter", filter]);
@@ -166,7 +166,8 @@ fn cost(world: &World, filter: &str) -> (Duration, u64) {
     let mut stderr = String::new();
     child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
     let mut status = 0;
-    // SAFETY: all are plain data that the calls fill in; the child is ours and nobody else waits.
+    // SAFETY: the structs are plain data that the calls fill in; the child is ours and is not
+    // waited for elsewhere.
     let (usage, own) = unsafe {
         let [mut usage, mut own]: [libc::rusage; 2] = std::mem::zeroed();
         assert_eq!(libc::wait4(child.id() as i32, &raw mut status, 0, &raw mut usage), child.id() as i32);
@@ -175,7 +176,7 @@ fn cost(world: &World, filter: &str) -> (Duration, u64) {
     };
     assert_eq!(libc::WEXITSTATUS(status), 0, "{filter}: {stderr}");
     let time = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);
-    // Before it became our program, the child was a part of this process, whose memory counts too.
+    // Before `exec`, the child shares this process's memory, which counts towards its peak.
     let memory = if usage.ru_maxrss > own.ru_maxrss { usage.ru_maxrss } else { 0 };
     (time(usage.ru_utime) + time(usage.ru_stime), memory as u64 * 1024)
 }
@@ -197,7 +198,7 @@ fn the_largest_filter_of_each_kind_is_cheap_on_the_worst_events() {
     let mut costs = Vec::new();
     for (number, filter) in filters.iter().enumerate() {
         for (at, (content, world)) in worlds.iter().enumerate() {
-            // In the short form each filter meets two of them.
+            // In the short form each filter is tried on two of the contents.
             if !long() && (number + at) % (worlds.len() / 2) != 0 {
                 continue;
             }

@@ -1,8 +1,8 @@
-//! Nonsense in every place that takes anything: no panic, no abort, no hang, and no exit code but
-//! 0, 1 and 2. What is read inside the process (lines of a batch, filters, names, durations, the JSONL
-//! log and its state) is in `tests/properties`.
+//! Random input wherever input is accepted: no panic, no abort, no hang, and no exit code but 0, 1
+//! and 2. Parsing inside the library (batch lines, filters, names, durations, the JSONL log and its
+//! state) is fuzzed in `tests/properties`.
 //!
-//! `FAULTS_SEED` repeats a run; each failure names its seed.
+//! `FAULTS_SEED` repeats a run; each failure prints its seed.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -41,7 +41,7 @@ impl Dice {
     }
 }
 
-/// Runs the binary to its end, which comes in time, by an exit, with one of the three codes.
+/// Runs the binary and checks that it exits in time, without a signal, with one of the three codes.
 #[track_caller]
 pub fn ends_well(run: Run, stdin: &[u8], about: &str) -> i32 {
     let mut child = run.spawn();
@@ -72,7 +72,7 @@ pub fn ends_well(run: Run, stdin: &[u8], about: &str) -> i32 {
     }
 }
 
-/// A thread with something in every table.
+/// Fills a thread so that every table has rows.
 pub fn full(world: &World) {
     let push = ["push", "--batch"];
     let line = |n: usize| {
@@ -152,12 +152,12 @@ fn rows_of_other_tools_with_odd_types_stop_no_command_and_hide_no_other_consumer
                 let conn = Connection::open(&db).unwrap();
                 conn.execute(&format!("UPDATE {table} SET {column} = {value} WHERE {which}"), [])
             };
-            // Some the schema itself refuses.
+            // The schema itself rejects some values.
             if done.is_err() {
                 continue;
             }
             let about = format!("seed {}: {table}.{column} = {value}", dice.seed);
-            // In the process first, which is quick, then one or all of the commands.
+            // First inside this process, which is fast, then by one or all of the commands.
             {
                 let mut queue = Queue::open(world.inbox()).unwrap();
                 let files = queue.files().clone();
@@ -171,7 +171,7 @@ fn rows_of_other_tools_with_odd_types_stop_no_command_and_hide_no_other_consumer
                         }
                         queue.store().dead_letters(Some(&subscription.consumer))?;
                         match queue.store().move_cursor(&subscription.consumer, 4, Move::Seek) {
-                            // A name that is a BLOB has no name here.
+                            // A name stored as a BLOB does not equal its text.
                             Err(Error::UnknownConsumer(_)) => {}
                             moved => drop(moved?),
                         }
@@ -297,7 +297,7 @@ fn no_arguments_make_it_panic_or_hang() {
     let mut dice = Dice::new();
     let (all, mut codes) = (if long() { 3_000 } else { 200 }, [0; 3]);
     for _ in 0..all {
-        // Something sensible, with a few of its words changed.
+        // A sensible command line with a few of its words changed.
         let mut args: Vec<std::ffi::OsString> = match dice.below(8) {
             0 => vec![dice.of(&words).into()],
             _ => COMMANDS[dice.below(COMMANDS.len())].iter().map(Into::into).collect(),

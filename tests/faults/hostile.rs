@@ -1,6 +1,6 @@
-//! Somebody else's thread is read with suspicion. Its owner puts something else into each place where a
-//! thread has a file or a directory: links, FIFOs, devices, files of a third user. Whoever then uses the
-//! thread changes nothing outside of it, waits for nothing, and is told the path.
+//! Using another user's thread safely. Its owner puts something else in the place of a thread's
+//! file or directory: links, FIFOs, devices, files of a third user. Users of that thread must not
+//! change anything outside it, must not block, and must be told the path.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -18,7 +18,7 @@ const OWNER: User = User { id: 4711, also: Some(GROUP) };
 const COLLEAGUE: User = User { id: 4712, also: Some(GROUP) };
 const THIRD: u32 = 4713;
 
-/// Whoever uses the thread. Root has the right to do anything, so only care keeps it from doing so.
+/// The user who runs the commands. Root may do anything, so only the program's own checks protect it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Actor {
     Root,
@@ -50,12 +50,12 @@ const DIRS: &[&str] = &["run", "logs", "logs/handlers", "agents"];
 enum Trap {
     LinkToFile,
     LinkToDir,
-    /// To a name that nothing has yet, in a directory that root may write.
+    /// To a name that does not exist yet, in a directory that root may write.
     DanglingLink,
     HardLink,
     Fifo,
     Directory,
-    /// One that never ends for whoever reads it.
+    /// One that can be read without end.
     Device,
     ThirdUsersFile,
 }
@@ -71,7 +71,7 @@ const TRAPS: &[Trap] = &[
     Trap::ThirdUsersFile,
 ];
 
-/// What anybody may do with somebody else's thread.
+/// Commands that other users may run on a thread.
 const COMMANDS: &[&str] = &[
     "push --source self --type message --content x",
     "peek --last-event-id 0 --wait 1ms",
@@ -98,7 +98,7 @@ const MORE_COMMANDS: &[&str] = &[
     "dispatch",
     "stop --consumer bot",
 ];
-/// What only its owner may do, and its supervisors.
+/// Commands that only the owner and its supervisors may run.
 const OWNERS_COMMANDS: &[&str] = &[
     "resume --consumer bot",
     "push --source self --type message --content x",
@@ -109,7 +109,7 @@ const OWNERS_COMMANDS: &[&str] = &[
     "doctor --fix",
 ];
 
-/// What is said for other reasons, or of the thread as a whole.
+/// Messages with other causes, or about the thread as a whole.
 const UNRELATED: &[&str] = &[
     " is not a thread (it has no events.db) - ",
     " is a thread already - ",
@@ -123,7 +123,7 @@ fn is_complaint(line: &str) -> bool {
     ["Error: ", "Warning: ", "error: ", "warning: "].iter().any(|level| line.starts_with(level))
 }
 
-/// What stands outside of the thread, or in the place of a trap: everything about it but when it was read.
+/// The state of everything outside the thread and in a trap's place: all metadata except the access time.
 type Seen = BTreeMap<PathBuf, (u32, u32, u32, u64, i64, i64, i64, i64, Vec<u8>)>;
 
 fn look_at(path: &Path, seen: &mut Seen) {
@@ -138,7 +138,7 @@ fn look_at(path: &Path, seen: &mut Seen) {
     seen.insert(path.to_owned(), facts);
 }
 
-/// A thread in use, and beside it what must stay as it is.
+/// A thread in use, and beside it the files that must not change.
 struct Scene {
     world: World,
 }
@@ -173,7 +173,7 @@ impl Scene {
             as_user(&world, OWNER, "thread push --source self --type message --content x").quiet();
         }
         world.wait_until_quiet();
-        // Or doctor would wait, each time, for its owner to look after it.
+        // Otherwise doctor would wait each time for the owner's supervisors.
         as_user(&world, OWNER, "thread pause --consumer bot").quiet();
         let sealed = world.inbox().join("events-20260318-103000.jsonl");
         fs::copy(world.inbox().join("events.jsonl"), &sealed).unwrap();
@@ -182,7 +182,7 @@ impl Scene {
         Some(Scene { world })
     }
 
-    /// Puts the trap into that place of a fresh thread.
+    /// Puts the trap in that place of a fresh thread.
     fn lay(&self, trap: Trap, place: &str) {
         let world = &self.world;
         world.sh("rm -rf inbox backups/* outside/hard; cp -Rp template inbox").quiet();
@@ -216,7 +216,7 @@ impl Scene {
         }
     }
 
-    /// What must not change: all that is outside, and the trap itself if nobody has a reason to use it.
+    /// What must not change: everything outside, and the trap itself unless the thread may use it.
     fn seen(&self, trap: Trap, place: &str) -> Seen {
         let mut seen = Seen::new();
         look_at(&self.world.path("outside"), &mut seen);
@@ -226,13 +226,13 @@ impl Scene {
         seen
     }
 
-    /// Runs all of these commands and fails unless they behave.
+    /// Runs these commands and fails unless they behave.
     fn check(&self, trap: Trap, place: &str, actor: Actor, commands: &[&str]) {
         self.lay(trap, place);
         let before = self.seen(trap, place);
         let mut script = String::from("cd inbox\n");
         for (at, words) in commands.iter().enumerate() {
-            // A whole minute is what one waits for a lock; nothing here holds one.
+            // Waiting for a lock can take a minute; no lock is held here, so 50 s means a hang.
             let said = format!("{}/said.{at}", self.world.root().display());
             script += &format!("timeout -s KILL 50 thread {words} >{said} 2>&1; echo \"== $?\" >>{said}\n");
         }

@@ -1,8 +1,8 @@
-//! What `kill` and `disk` share: commands to disturb, each with the directory it starts from, and
-//! `strace` to disturb them at one certain system call.
+//! Shared by `kill` and `disk`: commands to disturb, each with its initial directory, and `strace`
+//! to inject faults at one specific system call.
 //!
-//! A scene is brought back to its beginning before each fault, so the calls of a command are the
-//! same every time and can be struck one after the other.
+//! A scene is reset before each fault, so a command makes the same calls each time, and each can be
+//! targeted in turn.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use wait_timeout::ChildExt;
 use crate::harness::{World, names};
 use crate::{long, skipped};
 
-/// Kinds of calls that change the disk. A question mark: not every processor has that call.
+/// Groups of calls that change the disk. Not every processor has the calls marked with `?`.
 pub const CALLS: &[&str] = &[
     "?pwrite64,write,?writev,?pwritev,?pwritev2",
     "fsync,fdatasync",
@@ -32,10 +32,10 @@ pub const CALLS: &[&str] = &[
 pub const SYNCS: &str = CALLS[1];
 const OPENS: &str = CALLS[5];
 
-/// Longer than any command may take, above the minute that one waits for a lock.
+/// Longer than any command may take, which includes waiting a minute for a lock.
 const HANG: Duration = Duration::from_secs(110);
 
-/// Where strace is, if it is there and may trace. Says loudly when not.
+/// The path of strace if it is installed and may trace. Prints a skip notice if not.
 pub fn strace() -> Option<&'static Path> {
     static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
@@ -53,17 +53,17 @@ pub fn strace() -> Option<&'static Path> {
     found.as_deref()
 }
 
-/// What a command is to do.
+/// The intended effect of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Store this many events whose content begins with `victim`.
     Push(i64),
-    /// Move the cursor of `bot` to this id and print what follows.
+    /// Move the cursor of `bot` to this id and print the events after it.
     Pop(i64),
     Init,
 }
 
-/// A command, and the directory as it is before.
+/// A command, and the directory before it runs.
 pub struct Scene {
     pub name: &'static str,
     pub world: World,
@@ -72,34 +72,34 @@ pub struct Scene {
     notifier: &'static str,
     /// Whether stdin is a pipe rather than a file.
     piped: bool,
-    /// Events before, and the length and time of `events.jsonl`.
+    /// The number of events before, and the length and mtime of `events.jsonl`.
     rows: i64,
     log: Option<(u64, SystemTime)>,
 }
 
-/// How a disturbed command ended.
+/// The result of a disturbed command.
 pub struct Ended {
     pub code: Option<i32>,
     pub killed: bool,
     pub stdout: String,
     pub stderr: String,
-    /// The calls, one a line, with the files they were for.
+    /// The traced calls, one a line, with the paths of their file descriptors.
     pub calls: Vec<String>,
 }
 
 impl Ended {
-    /// The calls that were made to fail.
+    /// The calls at which a fault was injected.
     pub fn failed(&self) -> Vec<&String> {
         self.calls.iter().filter(|call| call.contains("(INJECTED)")).collect()
     }
 }
 
-/// The call to strike.
+/// The call to inject a fault at.
 pub struct Target {
-    /// The call as it was when nothing was wrong, with the file it was for.
+    /// The call as it was in the undisturbed run, with its path.
     pub call: String,
-    /// strace counts each system call by itself: the number of this one, and where each of its
-    /// kind would have stood next.
+    /// strace numbers each system call separately: the number of this call, and for every call name
+    /// the number of the first call from here on.
     name: String,
     number: usize,
     next: BTreeMap<String, usize>,
@@ -132,12 +132,12 @@ impl Target {
         self.next.iter().map(|(name, number)| format!("{name}:error={error}:when={number}+")).collect()
     }
 
-    /// Something else happens at this call: in strace's words, without `when`.
+    /// An injection at this call, in strace's syntax without `when`.
     pub fn strike(&self, what: &str) -> Vec<String> {
         vec![format!("{}:{what}:when={}", self.name, self.number)]
     }
 
-    /// And something at this call and all later ones of these names.
+    /// An injection at this call and all later ones with these names.
     pub fn strike_from_now_on(&self, what: &str, names: &[&str]) -> Vec<String> {
         let struck = self.next.iter().filter(|(name, _)| names.contains(&name.as_str()));
         struck.map(|(name, number)| format!("{name}:{what}:when={number}+")).collect()
@@ -148,13 +148,13 @@ impl Target {
     }
 }
 
-/// The system call that a line of strace tells of.
+/// The name of the system call in a line of strace output.
 fn name_of(line: &str) -> Option<&str> {
     let (name, _) = line.split_once('(')?;
     name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_').then_some(name)
 }
 
-/// The tables as the earlier implementation makes them.
+/// The tables as the earlier implementation creates them.
 pub const EARLIER_SCHEMA: &str = "\
     CREATE TABLE events (id INTEGER PRIMARY KEY AUTOINCREMENT, \
         created_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ','now')), \
@@ -166,7 +166,7 @@ pub const EARLIER_SCHEMA: &str = "\
 const PUSH: &[&str] = &["push", "--source", "self", "--type", "message", "--content", "victim"];
 
 impl Scene {
-    /// A push into a thread that is in use: its write-ahead log is there.
+    /// A push into a thread in use, which has a WAL.
     pub fn push() -> Scene {
         let world = World::with_thread();
         some_pushes(&world);
@@ -178,7 +178,7 @@ impl Scene {
         Scene::new("first push", World::with_thread(), Kind::Push(1), PUSH)
     }
 
-    /// A push after which the write-ahead log is over its limit and is checkpointed.
+    /// A push after which the WAL exceeds its limit and is checkpointed.
     pub fn large_push() -> Scene {
         let world = World::with_thread();
         some_pushes(&world);
@@ -194,7 +194,7 @@ impl Scene {
         Scene::new("batch", world, Kind::Push(50), &["push", "--batch"])
     }
 
-    /// A batch that is too large for the page cache: much of it is in the WAL before the commit.
+    /// A batch that exceeds the page cache, so that much of it is in the WAL before the commit.
     pub fn large_batch() -> Scene {
         let world = World::with_thread();
         some_pushes(&world);
@@ -202,7 +202,7 @@ impl Scene {
         Scene::new("large batch", world, Kind::Push(230), &["push", "--batch"])
     }
 
-    /// A push that begins a new `events.jsonl`.
+    /// A push that starts a new `events.jsonl`.
     pub fn rotation() -> Scene {
         let world = World::with_thread();
         let lines = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"c\"}\n".repeat(10_000);
@@ -262,36 +262,36 @@ impl Scene {
         scene
     }
 
-    /// Consumers are woken by the push itself.
+    /// Lets the push itself start the handlers.
     pub fn embedded(self) -> Scene {
         self.through("embedded")
     }
 
-    /// What `THREAD_NOTIFIER` says.
+    /// Sets `THREAD_NOTIFIER`.
     pub fn through(mut self, notifier: &'static str) -> Scene {
         self.notifier = notifier;
         self
     }
 
-    /// What stdin holds comes through a pipe.
+    /// Feeds stdin through a pipe.
     pub fn piped(mut self, name: &'static str) -> Scene {
         (self.piped, self.name) = (true, name);
         self
     }
 
-    /// A pipe is read in pieces that are not the same every time, so a call may not come.
+    /// Whether stdin is a pipe. The sizes of reads then vary, so a targeted call may not happen.
     pub fn is_piped(&self) -> bool {
         self.piped
     }
 
-    /// Puts everything back.
+    /// Restores the initial directory.
     pub fn begin(&self) {
         let (before, inbox, kept) =
             (self.world.path("before"), self.world.inbox(), self.world.path("events.jsonl"));
         if inbox.exists() {
             let mut logs = names(&inbox);
             logs.retain(|name| name.ends_with(".jsonl"));
-            // A sealed one sorts first.
+            // A sealed file sorts first.
             if let Some(log) = logs.first() {
                 fs::rename(inbox.join(log), &kept).unwrap();
             }
@@ -299,26 +299,26 @@ impl Scene {
         }
         let Some((length, time)) = self.log else { return };
         copy_dir(&before, &inbox);
-        // The JSONL log is known by its inode and time, so it is the same file each time. It is only
-        // ever appended to or renamed, or the tests of it fail.
+        // The JSONL log's state has its inode and mtime, so the same file is used each time. It is
+        // only ever appended to or renamed; otherwise the tests fail.
         let jsonl = File::options().write(true).open(&kept).unwrap();
         jsonl.set_len(length).unwrap();
         jsonl.set_modified(time).unwrap();
         fs::rename(kept, inbox.join("events.jsonl")).unwrap();
     }
 
-    /// Runs the command under strace, which watches `calls` and injects `faults`.
+    /// Runs the command under strace, which traces `calls` and injects `faults`.
     pub fn disturbed(&self, calls: &str, faults: &[String]) -> Ended {
         self.end(self.start(calls, faults), faults)
     }
 
-    /// Starts it, for something else to happen meanwhile.
+    /// Starts the command, so that the test can act while it runs.
     pub fn start(&self, calls: &str, faults: &[String]) -> Child {
         let world = &self.world;
         let mut run = world.sh("exec \"$0\" \"$@\"").env("THREAD_NOTIFIER", self.notifier);
         let file = |name: &str| File::create(world.path(name)).unwrap();
         let command = run.command();
-        // The program itself; what it leaves running is not followed.
+        // Only the program itself; processes it leaves running are not traced.
         command.arg(strace().unwrap()).args(["-qq", "-y", "-s", "16", "-o"]).arg(world.path("calls"));
         command.arg("-e").arg(format!("trace={calls}"));
         for fault in faults {
@@ -330,7 +330,7 @@ impl Scene {
         if self.piped {
             let (ours, mut theirs) = std::io::pipe().unwrap();
             command.stdin(ours);
-            // Ends early where whoever reads is killed.
+            // Ends early if the reader is killed.
             std::thread::spawn(move || std::io::copy(&mut stdin, &mut theirs));
         } else {
             command.stdin(stdin);
@@ -338,7 +338,7 @@ impl Scene {
         command.spawn().unwrap()
     }
 
-    /// Waits for its end.
+    /// Waits for the command to end.
     pub fn end(&self, mut child: Child, faults: &[String]) -> Ended {
         let world = &self.world;
         let status = child.wait_timeout(HANG).unwrap().unwrap_or_else(|| {
@@ -353,7 +353,7 @@ impl Scene {
         }
     }
 
-    /// Runs the command under a strace that only watches.
+    /// Runs the command under strace without faults.
     pub fn undisturbed(&self, calls: &str) -> Ended {
         self.begin();
         let ended = self.disturbed(calls, &[]);
@@ -361,16 +361,16 @@ impl Scene {
         ended
     }
 
-    /// Which of its calls of this kind to strike. Opening the program's libraries is none of its
-    /// own. Of the many in the middle of a long command one in so many will do: a number for the
-    /// short form and one for the long.
+    /// The calls of this group to inject faults at. Opens of the program's libraries are left out.
+    /// From the middle of a long command only one call in `step` is taken: the first number is for
+    /// the short form, the second for the long.
     pub fn targets(&self, calls: &str, step: (usize, usize)) -> Vec<Target> {
         let step = if long() { step.1 } else { step.0 };
         let ended = self.undisturbed(calls);
         let own_path = format!("\"{}/", self.world.root().display());
         let own = |call: &String| calls != OPENS || call.contains(&own_path);
         let all: Vec<usize> = (0..ended.calls.len()).filter(|&at| own(&ended.calls[at])).collect();
-        // Always the first and last few: beginnings and ends are where the promises are made.
+        // Always include the first and last few calls, because the guarantees depend on them most.
         let few = [8, 3, 1][usize::from(step > 10) + usize::from(step > 100)];
         let offset = std::process::id() as usize % step;
         let near = |at: usize| at < few || at + few >= all.len() || at % step == offset;
@@ -378,19 +378,19 @@ impl Scene {
         chosen.map(|(_, &at)| Target::new(&ended.calls, at)).collect()
     }
 
-    /// How many events there were before.
+    /// The number of events before the command.
     pub fn rows(&self) -> i64 {
         self.rows
     }
 
-    /// How many of the events of the disturbed push are stored.
+    /// The number of stored events of the disturbed push.
     pub fn stored(&self) -> i64 {
         self.world.query("SELECT count(*) FROM events WHERE substr(content, 1, 6) = 'victim'")
     }
 
-    /// Checks what must hold after any fault, with a push that finds nothing wrong: the database
-    /// is sound, what was there before is there, batches are whole or absent, and the JSONL log is
-    /// the table. `how` is said when it does not hold.
+    /// Checks what must hold after any fault, starting with a push that succeeds without warnings:
+    /// the database is sound, earlier events are still there, batches are whole or absent, and the
+    /// JSONL log matches the table. `how` is part of the failure messages.
     pub fn repair_and_check(&self, how: &str) {
         let world = &self.world;
         let (stdout, stderr) =
@@ -405,7 +405,7 @@ impl Scene {
             _ => assert_eq!(stored, 0),
         }
         assert_eq!(all, self.rows + stored + 1, "{how}: events were lost or doubled");
-        // Ids are given once, in order.
+        // Ids are used once, in order.
         assert_eq!(stdout.trim().parse::<i64>().unwrap(), all, "{how}");
         if world.jsonl() != world.table_as_jsonl() {
             eprintln!("{how}:");

@@ -1,4 +1,4 @@
-//! Killed with -9: at random moments, and at every call that changes the disk.
+//! Killed with SIGKILL: at random moments, and at every call that changes the disk.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +12,7 @@ use crate::harness::{Dice, World, ids, wait_until};
 use crate::inject::{CALLS, Ended, Kind, Scene, assert_sound, quiet_push, strace};
 use crate::long;
 
-/// Kills the scene's command at one of its calls after the other; see [`Scene::targets`].
+/// Kills the scene's command at its calls, one after the other; see [`Scene::targets`].
 fn kill_at_every_call(scene: &Scene, step: (usize, usize)) {
     if strace().is_none() {
         return;
@@ -26,7 +26,7 @@ fn kill_at_every_call(scene: &Scene, step: (usize, usize)) {
             let how = format!("{} killed at {}", scene.name, target.call);
             let missed = scene.is_piped() && ended.code == Some(0);
             assert!(ended.killed || missed, "{how}: it was not; exit {:?} {}", ended.code, ended.stderr);
-            // Half of the times another program finds the remains first.
+            // In half of the cases another program opens the remains first.
             if kills % 2 == 0 && scene.kind != Kind::Init {
                 assert_sound(&scene.world.db(), &how);
             }
@@ -57,14 +57,14 @@ fn check_after_kill(scene: &Scene, ended: &Ended, how: &str) {
         }
         Kind::Init => {
             let again = world.off(["init", "inbox"]).output();
-            // Only the very end of it makes a thread of the directory.
+            // Only its last step turns the directory into a thread.
             if again.status.code() != Some(0) {
                 let stderr = String::from_utf8_lossy(&again.stderr).into_owned();
                 assert!(stderr.contains("is a thread already"), "{how}: not again: {stderr}");
             }
             scene.repair_and_check(how);
             let mut left = crate::harness::names(&world.path("inbox/run"));
-            // It stays when everything was done but removing it, and is in nobody's way.
+            // It stays if the process was killed just before removing it, and does no harm.
             left.retain(|name| name != "_init.lock");
             assert_eq!(left, ["_commit", "_jsonl"], "{how}: left in run/");
         }
@@ -102,8 +102,7 @@ fn a_rotation_killed_at_any_call_neither_loses_nor_doubles_a_line() {
     kill_at_every_call(&Scene::rotation(), (9, 1));
 }
 
-/// Stopped for a moment, not killed: whatever it is about to do, it holds the locks it needs for
-/// that, or checks again.
+/// The command is delayed, not killed: for whatever it does next, it must hold the lock or check again.
 #[test]
 fn a_rotation_held_up_at_any_call_and_others_pushing_meanwhile_keep_the_log_exact() {
     if strace().is_none() {
@@ -119,7 +118,7 @@ fn a_rotation_held_up_at_any_call_and_others_pushing_meanwhile_keep_the_log_exac
             let faults = target.hold_up(if calls.contains("rename") { 600 } else { 100 });
             let mut child = scene.start(calls, &faults);
             let mut others = 0;
-            // The first of them may come before it, or wait for it.
+            // The first of these pushes may run before the delayed one, or wait for it.
             while child.try_wait().unwrap().is_none() {
                 quiet_push(world, "meanwhile");
                 others += 1;
@@ -172,7 +171,7 @@ fn after_a_push_killed_at_any_call_the_next_one_wakes_the_consumer_for_both() {
     let world = &scene.world;
     crate::harness::take_all_script(world);
     let mut kills = 0;
-    // Where processes are made and locks taken, too.
+    // Also at calls that create processes or take locks.
     for calls in CALLS.iter().chain(&["?clone,clone3,?fork,?vfork", "flock"]) {
         let targets = scene.targets(calls, (1, 1));
         world.wait_until_quiet();
@@ -180,7 +179,7 @@ fn after_a_push_killed_at_any_call_the_next_one_wakes_the_consumer_for_both() {
             scene.begin();
             world.write("seen.bot", "");
             let ended = scene.disturbed(calls, &target.kill());
-            // A child of its own may be the one that was struck.
+            // A child process may have been killed instead.
             kills += usize::from(ended.killed);
             world.push("after");
             let how = format!("embedded push killed at {}", target.call);
@@ -201,8 +200,8 @@ fn after_a_push_killed_at_any_call_the_next_one_wakes_the_consumer_for_both() {
     assert!(kills > 0);
 }
 
-/// From its commit on, a push carries through what follows: consumers may depend on it alone, and
-/// others are turned away at the lock that it holds.
+/// After its commit, a push completes its remaining work: consumers may depend on it alone, and
+/// other pushes are turned away at the lock it holds.
 #[test]
 fn a_signal_after_the_commit_loses_nobodys_wake_up() {
     let Some(strace) = strace() else { return };
@@ -246,7 +245,7 @@ fn a_signal_after_the_commit_loses_nobodys_wake_up() {
 /// One of the processes that are killed at random.
 struct Victim {
     child: Child,
-    /// What it stores or pops.
+    /// The content of its events, or the id that it pops after.
     tag: String,
     what: Kind,
     due: Instant,
@@ -259,7 +258,7 @@ fn pushers_and_poppers_killed_at_random_lose_and_tear_nothing() {
     let mut kills = 0;
     let mut worlds = 0;
     while kills < wanted {
-        // Not for ever in one, or the looking would cost more than the killing.
+        // A new world after some kills, because the checks slow down as the thread grows.
         worlds += 1;
         kills += a_round_of_random_kills(&mut dice, (wanted - kills).min(50));
     }
@@ -275,7 +274,7 @@ fn a_round_of_random_kills(dice: &mut Dice, wanted: usize) -> usize {
     let (mut kills, mut number, mut cursor) = (0, 0, 0);
     while kills < wanted {
         let mut victims = Vec::new();
-        // One popper at most, so that the cursor has only two possible places.
+        // At most one pop, so that the cursor has only two possible values.
         for what in [Kind::Push(1), Kind::Push(20), Kind::Push(1), Kind::Pop(0)] {
             number += 1;
             victims.push(start(&world, what, number, dice, usual));
@@ -343,7 +342,7 @@ fn start(world: &World, what: Kind, number: usize, dice: &mut Dice, usual: Durat
             let tag = format!("many {number}");
             let line = format!("{{\"source\":\"self\",\"type\":\"record\",\"content\":\"{tag}\"}}\n");
             world.write("batch", line.repeat(count as usize));
-            // The shell becomes the program, so that the program is what is killed.
+            // The shell execs the program, so that the program itself is killed.
             (tag, world.sh("exec thread push --batch <batch").env("THREAD_NOTIFIER", "off"))
         }
         _ => {

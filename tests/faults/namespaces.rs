@@ -1,6 +1,6 @@
-//! One thread in two containers: their processes have PIDs of their own, which mean nothing in the other
-//! one. Nobody claims what cannot be known from there, requests are heard all the same, and a consumer
-//! still runs once at a time.
+//! One thread in two containers, whose PIDs mean nothing to each other. Commands claim nothing that
+//! cannot be known across namespaces, requests still get through, and a consumer still has one run
+//! at a time.
 
 use std::fs;
 use std::process::Child;
@@ -10,16 +10,16 @@ use serde_json::Value;
 use crate::harness::{Run, World, is_running, wait_until};
 use crate::{long, skipped};
 
-/// A PID namespace, with a process that keeps it. All of its processes are killed with it.
+/// A PID namespace, with a process that keeps it alive. Dropping it kills all of its processes.
 struct Container<'w> {
     world: &'w World,
     outside: Child,
-    /// The first process in it, by its PID out here.
+    /// The PID of its first process, as seen from outside.
     first: u32,
 }
 
 impl<'w> Container<'w> {
-    /// None, and a word about it, where that is not allowed.
+    /// Prints a skip notice and returns `None` if that is not permitted.
     fn start(world: &'w World, name: &str) -> Option<Container<'w>> {
         let run = world.sh(&format!(
             "exec unshare --pid --fork --mount-proc --kill-child sh -c ': >{name}; exec sleep 100000'"
@@ -35,7 +35,7 @@ impl<'w> Container<'w> {
         Some(Container { world, outside, first })
     }
 
-    /// A shell command in it.
+    /// A shell command inside the container.
     fn sh(&self, script: &str) -> Run {
         let run =
             self.world.sh("exec /usr/bin/nsenter --pid --mount --target \"$0\" /bin/sh -c \"cd '$1'; $2\"");
@@ -48,7 +48,7 @@ impl<'w> Container<'w> {
         all.iter().find(|s| s["consumer_id"] == consumer).unwrap().clone()
     }
 
-    /// Kills everything in it at once, as the end of a container does.
+    /// Kills all of its processes at once, as the end of a container does.
     fn kill(&mut self) {
         self.outside.kill().unwrap();
         self.outside.wait().unwrap();
@@ -58,7 +58,7 @@ impl<'w> Container<'w> {
 
 impl Drop for Container<'_> {
     fn drop(&mut self) {
-        // One that is gone by now was killed before.
+        // It may have been killed already.
         drop(self.outside.kill());
         drop(self.outside.wait());
     }
@@ -76,12 +76,12 @@ fn child_of(parent: u32) -> Option<u32> {
 
 const PUSH: &str = "thread push --source self --type message --content x";
 
-/// A thread with two containers on it.
+/// A thread that is used by two containers.
 fn two_containers(world: &World) -> Option<[Container<'_>; 2]> {
     Some([Container::start(world, "a")?, Container::start(world, "b")?])
 }
 
-/// A handler at work in the first of them, until a file `go` is there.
+/// Starts a handler in this container that runs until the file `go` exists.
 fn at_work_in(world: &World, container: &Container<'_>) {
     let handler = "echo $$ >>began; until [ -e go ]; do sleep 0.01; done; cat >>got";
     world.subscribe("bot", handler, &["--deliver", "stdin"]);
@@ -142,7 +142,7 @@ fn after_the_end_of_a_container_stop_says_that_it_does_not_know_and_dispatch_tak
     let Some([mut a, b]) = two_containers(&world) else { return };
     at_work_in(&world, &a);
     a.kill();
-    // Whether its processes live cannot be known from here.
+    // From here it cannot be known whether the container's processes are alive.
     assert_eq!(b.state("bot")["namespace"], "other");
     let error = b.sh("thread stop --consumer bot --kill-after 0s").fails(1);
     let told = "Error: 'bot' runs in another PID namespace (a container), which did not respond - stop it there; \

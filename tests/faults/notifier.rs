@@ -13,18 +13,18 @@ const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/notifier");
 /// How soon an event must reach its handler, whatever the notifier does.
 const SOON: Duration = Duration::from_secs(2);
 
-/// The daemon of the notifier in miniature. Ends when it is dropped.
+/// The daemon of the test notifier. Killed when dropped.
 struct Daemon(Child);
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Nothing is left to do when it has ended already.
+        // Does nothing if it has ended already.
         self.0.kill().ok();
         self.0.wait().ok();
     }
 }
 
-/// How many processes of the program are at work in the background.
+/// The number of this program's background processes.
 fn in_background(world: &World) -> usize {
     let words = |pid: &u32| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let ours = |pid: &u32| {
@@ -34,14 +34,14 @@ fn in_background(world: &World) -> usize {
     world.processes().iter().filter(|pid| ours(pid)).count()
 }
 
-/// Pushes to an idle consumer, through a notifier in that mood.
+/// Pushes to an idle consumer through a notifier in the given `NOTIFIER_MOOD`.
 fn pushes_in_mood(mood: &str, pushes: usize) {
     let world = World::with_thread();
     symlink(FIXTURE, world.bin().join("notifier")).unwrap();
     fs::create_dir(world.path("tasks")).unwrap();
     let moody = |run: Run| run.env("NOTIFIER_HOME", world.path("tasks")).env("NOTIFIER_MOOD", mood);
-    // Two that an unrelated push and whatever it brings about must not start again: one is out of
-    // attempts, one was stopped with an event pending.
+    // Two consumers that unrelated pushes must not start again: one is out of attempts, one was
+    // stopped with an event pending.
     let push = |kind: &str, content: &str| {
         world.thread(["push", "--source", "self", "--type", kind, "--content", content])
     };
@@ -97,7 +97,7 @@ fn pushes_in_mood(mood: &str, pushes: usize) {
         at(1.0),
         left.as_secs_f64()
     );
-    // A machine that is busy with all the other tests is no measure of this.
+    // With all other tests running in parallel, the timing would mean nothing.
     if long() {
         assert!(*times.last().unwrap() <= SOON, "an event took {:?}", times.last());
         assert!(left <= Duration::from_secs(5), "something was left for {left:?}");

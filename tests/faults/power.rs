@@ -1,10 +1,10 @@
-//! The power is cut while somebody pushes.
+//! Power cuts during pushes.
 //!
-//! What a series of pushes writes, truncates, syncs, creates, renames and unlinks is recorded with
-//! `strace`. Each prefix of that is then played into a fresh folder in the ways in which a disk may
-//! be found after the cut: a sync makes one file's bytes last, a sync of a directory makes its names
-//! last, and whatever was not synced may be there or not. What the real binary finds in such a
-//! folder is compared with what the pushers had been told until then.
+//! `strace` records what a series of pushes writes, truncates, syncs, creates, renames and unlinks.
+//! Each prefix of the recording is replayed into a fresh folder in every state that a disk may have
+//! after the cut: syncing a file makes its bytes durable, syncing a directory makes its entries
+//! durable, and unsynced changes may or may not be there. What the real binary finds in such a
+//! folder is compared with what the pushers had been told by then.
 
 mod disk;
 mod record;
@@ -30,16 +30,16 @@ use crate::harness::World;
 use crate::inject::strace;
 use crate::long;
 
-/// Set for the process that makes a series with the library; names the thread and the sync mode.
+/// Set in the process that runs a series with the SQLite library; its value is the sync mode.
 const SERIES: &str = "THREAD_FAULTS_SERIES";
 
-/// What the pushers had been told.
+/// What had been acknowledged to the pushers.
 #[derive(Default, Clone)]
 struct Told {
     events: Vec<Value>,
     batches: Vec<(i64, i64)>,
     cursor: i64,
-    /// Somebody prunes, so events may be in the JSONL log alone.
+    /// There was a prune, so events may be in the JSONL log alone.
     pruned: bool,
 }
 
@@ -59,14 +59,14 @@ impl Told {
     }
 }
 
-/// A folder for one check, in memory where there is such a place: the disk is not what is tested.
+/// A folder for one check, in memory if possible, because the real disk does not matter here.
 fn fresh_folder() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     let made = tempfile::Builder::new().prefix("thread-cut").tempdir_in(memory);
     made.unwrap_or_else(|_| tempfile::tempdir().unwrap())
 }
 
-/// What is wrong with what was found, in the eyes of the real binary and of a plain reader.
+/// Checks a state with the real binary and with plain SQLite. Returns the problems found.
 fn check(found: &Found, told: &Told, inodes: &HashMap<u64, usize>, dice: &mut Dice) -> Vec<String> {
     let folder = fresh_folder();
     let dir = folder.path();
@@ -77,7 +77,7 @@ fn check(found: &Found, told: &Told, inodes: &HashMap<u64, usize>, dice: &mut Di
         fs::write(dir.join(path), bytes).unwrap();
     }
     if dice.coin() {
-        // The index of the WAL may be there, with anything in it.
+        // The WAL index may exist, with arbitrary contents.
         fs::write(dir.join("events.db-shm"), vec![dice.below(256) as u8; 32768]).unwrap();
     }
     reboot(dir, found, inodes);
@@ -99,7 +99,7 @@ fn check(found: &Found, told: &Told, inodes: &HashMap<u64, usize>, dice: &mut Di
     }
     let read = || -> rusqlite::Result<Vec<String>> {
         let conn = Connection::open(dir.join("events.db"))?;
-        // From here on, "logged" stands for what is in the log.
+        // This creates the temporary table `logged`, the contents of the log.
         let mut wrong = read_log(dir, &conn, told.pruned)?;
         let integrity: String = conn.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
         if integrity != "ok" {
@@ -122,7 +122,7 @@ fn check(found: &Found, told: &Told, inodes: &HashMap<u64, usize>, dice: &mut Di
                 wrong.push(format!("missing: of the batch {first} to {last}, {there} events are there"));
             }
         }
-        // Each line of a batch says how many there are.
+        // The content of each batch line includes the size of the batch.
         let sql = "SELECT substr(content, 1, instr(content, ':')), count(*) FROM logged \
                    WHERE content GLOB 'batch *' GROUP BY 1";
         let mut statement = conn.prepare(sql)?;
@@ -145,8 +145,8 @@ fn check(found: &Found, told: &Told, inodes: &HashMap<u64, usize>, dice: &mut Di
     wrong
 }
 
-/// Makes what the writer of the JSONL log remembers that of an earlier boot of this machine, with the
-/// log's new inode. The worst case is assumed: the log's length and time look as they should.
+/// Makes the saved state of the JSONL log's writer look like one from an earlier boot, with the
+/// log's new inode. In the worst case, assumed here, the log's length and mtime match the state.
 fn reboot(dir: &Path, found: &Found, inodes: &HashMap<u64, usize>) {
     let path = dir.join(STATE);
     let text = fs::read_to_string(&path).unwrap_or_default();
@@ -175,8 +175,8 @@ fn checksum(text: &str) -> String {
     Sha1::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Reads the JSONL log into the table `logged`. Returns what is wrong with it: it must have a line for
-/// every id ever given, in order, and be what the table says of all events that are still there.
+/// Reads the JSONL log into the table `logged`. Returns its problems: it must have a line for every
+/// id ever used, in order, and match the table for all events that still exist.
 fn read_log(dir: &Path, conn: &Connection, pruned: bool) -> rusqlite::Result<Vec<String>> {
     let mut names: Vec<PathBuf> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
     names.retain(|path| path.file_name().unwrap().to_string_lossy().starts_with("events-"));
@@ -221,15 +221,15 @@ fn read_log(dir: &Path, conn: &Connection, pruned: bool) -> rusqlite::Result<Vec
     Ok(wrong)
 }
 
-/// How closely a recording is looked at.
+/// How many states of a recording are checked.
 enum Depth {
-    /// Each prefix in each way.
+    /// Every prefix in every way.
     Every,
-    /// The prefixes around each sync and each answer, and that many others.
+    /// The prefixes around each sync and each answer, and this many others.
     Sample(usize),
 }
 
-/// Plays the recording; returns the number of checks and what was wrong.
+/// Replays the recording. Returns the number of checks and the problems found.
 fn play(recording: &Recording, depth: &Depth) -> (usize, Vec<String>) {
     let ops = &recording.ops;
     let mut chosen: BTreeMap<usize, Vec<Fate>> = BTreeMap::new();
@@ -283,7 +283,7 @@ fn play(recording: &Recording, depth: &Depth) -> (usize, Vec<String>) {
     (count.into_inner(), wrong.into_inner().unwrap())
 }
 
-/// A thread whose path is the one the system itself uses.
+/// The thread's path without symlinks, as strace reports it.
 fn inbox(world: &World) -> PathBuf {
     world.inbox().canonicalize().unwrap()
 }
@@ -326,7 +326,7 @@ fn what_a_push_acknowledged_survives_a_power_cut_at_any_moment() {
     batch(&world, 1, 7, 10);
     batch(&world, 2, 40, 300);
     let long_text = "y".repeat(20_000);
-    // It begins when the WAL is nearly full.
+    // The series begins when the WAL is nearly full.
     let (mut stored, wal) = (0, world.inbox().join("events.db-wal"));
     while fs::metadata(&wal).map_or(0, |wal| wal.len()) < 200_000 {
         stored = push_off(&world);
@@ -359,7 +359,7 @@ fn what_a_push_acknowledged_survives_a_power_cut_at_any_moment() {
     );
 }
 
-/// Other commands than a push may make the WAL, and some of them sync nothing.
+/// Commands other than a push may create the WAL, and some of them sync nothing.
 #[test]
 fn a_wal_that_another_command_began_survives_a_power_cut_at_any_moment() {
     if strace().is_none() {
@@ -371,7 +371,7 @@ fn a_wal_that_another_command_began_survives_a_power_cut_at_any_moment() {
         if begin != subscribe {
             world.sh(subscribe).ok();
             push_off(&world);
-            // Whoever is the last to close it the usual way removes the WAL.
+            // A plain SQLite connection removes the WAL when it is the last to close.
             world.query("SELECT count(*) FROM events");
         }
         assert!(!world.inbox().join("events.db-wal").exists(), "the recording is to see the WAL being made");
@@ -385,7 +385,7 @@ fn a_wal_that_another_command_began_survives_a_power_cut_at_any_moment() {
     }
 }
 
-/// What is deleted has its line in a sealed file, on the disk.
+/// Every deleted event has its line in a sealed file, on the disk.
 #[test]
 fn a_prune_loses_no_line_of_the_log_to_a_power_cut_at_any_moment() {
     if strace().is_none() {
@@ -428,7 +428,7 @@ fn a_rotation_of_the_log_survives_a_power_cut_at_any_moment() {
     assert_sound("a rotation", &recording, &depth);
 }
 
-/// Records this test, in a process of its own, where it makes a series with the library in that sync mode.
+/// Records this test in a separate process, which runs a series with the SQLite library in that sync mode.
 fn series_in_a_process(test: &str, mode: &str) -> Recording {
     let world = World::with_thread();
     let own = std::env::current_exe().unwrap();
@@ -436,7 +436,7 @@ fn series_in_a_process(test: &str, mode: &str) -> Recording {
     record(&world, &inbox(&world), &words, &[(SERIES, mode.to_owned())])
 }
 
-/// What that process does.
+/// The series that this process runs.
 fn series(mode: &str) {
     let path = Path::new(&std::env::var_os("THREAD_DIR").unwrap()).join("events.db");
     for i in 1..=12 {
@@ -475,6 +475,6 @@ fn the_checker_of_power_cuts_sees_what_a_weaker_sync_loses() {
     let missing = wrong.iter().filter(|problem| problem.contains("missing: event")).count();
     eprintln!("power cut, synchronous=NORMAL: {missing} losses seen in {count} cuts, as they should be");
     assert!(missing >= 12, "a weaker sync went unnoticed: {wrong:#?}");
-    // It may lose, but it must not damage: what is reported is the loss alone.
+    // It may lose events, but must not damage anything: losses are the only problems.
     assert!(wrong.iter().all(|problem| problem.contains("missing: event")), "{wrong:#?}");
 }

@@ -1,5 +1,5 @@
-//! Who may do what with a thread's files, and that nothing stored in it can be mistaken for
-//! something the program says.
+//! File permissions of a thread, and that nothing stored in it can be mistaken for the program's
+//! own output.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::users::{NOBODY, as_user, shared_world};
 
 // --- Permissions ---------------------------------------------------------------------------------
 
-/// What stands below a folder, or stood there a moment ago, with its permission bits.
+/// Collects the permission bits of everything below a directory, including files that vanish meanwhile.
 fn modes(dir: &Path, found: &mut BTreeMap<PathBuf, u32>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let Ok(about) = fs::symlink_metadata(entry.path()) else { continue };
@@ -34,7 +34,7 @@ fn in_its_whole_life_nothing_of_a_thread_is_writable_by_others() {
         let world = World::new();
         let sh = |script: &str| world.sh(&format!("umask {umask}; {script}"));
         let over = AtomicBool::new(false);
-        // Every mode that anything ever had, as far as a look all the time can tell.
+        // Every mode that anything ever had, as far as polling can tell.
         let seen = std::thread::scope(|scope| {
             let watcher = scope.spawn(|| {
                 let mut seen = BTreeMap::new();
@@ -65,16 +65,16 @@ fn in_its_whole_life_nothing_of_a_thread_is_writable_by_others() {
             let path = path.display();
             assert_eq!(mode & 0o002, 0, "umask {umask}: others may write {path} ({mode:o})");
             assert_eq!(mode & 0o7000, 0, "umask {umask}: {path} ({mode:o})");
-            // Nobody gets more than the database gives.
+            // No file is more permissive than the database.
             assert_eq!(mode & 0o666 & !db & 0o077, 0, "umask {umask}: {path} ({mode:o})");
         }
     }
 }
 
-/// All that makes files in a thread.
+/// Commands that together create every kind of file in a thread.
 fn life(world: &World, sh: &impl Fn(&str) -> Run) {
     sh("thread init inbox").quiet();
-    // Each run writes more than a handler's log may hold, so that the next one sets it aside.
+    // Each run writes more than a handler's log may hold, so the next run rotates it.
     let noisy = "cat >/dev/null; head -c 10500000 /dev/zero | tr '\\0' x; echo";
     sh("thread subscribe --consumer fed --deliver stdin --handler \"$0\"").arg(noisy).quiet();
     sh("thread subscribe --consumer bad --deliver stdin --max-attempts 1 --backoff 1ms --handler false")
@@ -89,7 +89,7 @@ fn life(world: &World, sh: &impl Fn(&str) -> Run) {
     sh(push).quiet();
     wait_until("the second run to end", || ended(2));
     sh("thread pause --consumer fed").quiet();
-    // Large enough for a spool beside memory, and for the next push to seal the JSONL log.
+    // Large enough to be spooled to a file, and for the next push to seal the JSONL log.
     let padding = "p".repeat(500);
     let line = format!("{{\"source\":\"self\",\"type\":\"record\",\"content\":\"{padding}\"}}\n");
     sh("thread push --batch").stdin(line.repeat(10_001)).env("THREAD_NOTIFIER", "off").quiet();
@@ -102,7 +102,7 @@ fn life(world: &World, sh: &impl Fn(&str) -> Run) {
     world.wait_until_quiet();
 }
 
-/// Lets everybody read the thread, and nobody but its owner write it.
+/// Lets everyone read the thread, and only its owner write it.
 fn open_for_reading(world: &World) {
     for (path, (mode, _)) in snapshot(&world.inbox()) {
         fs::set_permissions(path, fs::Permissions::from_mode(mode & !0o022 | 0o044)).unwrap();
@@ -134,7 +134,7 @@ fn whoever_may_only_read_can_look_and_is_told_plainly_that_writing_is_refused() 
     );
     assert_eq!(run("subscribe --consumer c --handler true").fails(1), expected("subscribing"));
     assert_eq!(run("ack --consumer bot --event-id 1").fails(1), expected("recording the cursor"));
-    // The looks are the same as the owner's.
+    // Reading commands print the same as for the owner.
     for look in [
         "peek --last-event-id 0",
         "peek --last-event-id 0 --filter \"content = 'two'\"",
@@ -162,7 +162,7 @@ fn whoever_may_only_read_can_look_though_nothing_of_it_can_be_remembered() {
     world.thread(["init", "inbox"]).quiet();
     world.idle_consumer("bot", "content = 'none'");
     let line = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"x\"}\n";
-    // So many that for the owner it would be remembered how far the filter was asked.
+    // Enough events that the owner's command would store a watermark for the filter.
     world.off(["push", "--batch"]).stdin(line.repeat(600)).quiet();
     open_for_reading(&world);
     let info = as_user(&world, NOBODY, "thread info --json").quiet();
@@ -211,7 +211,7 @@ fn an_older_thread_that_may_only_be_read_can_be_looked_at() {
          INSERT INTO subscriptions VALUES ('bot', 'true', 'type = ''message''');",
     ))
     .unwrap();
-    // An open connection keeps the WAL there: without it SQLite cannot read what it may not write.
+    // `db` stays open to keep the WAL, which SQLite cannot create without write permission.
     open_for_reading(&world);
     let run = |words: &str| as_user(&world, NOBODY, &format!("thread {words}"));
     let peeked = run("peek --last-event-id 0").quiet();
@@ -231,7 +231,7 @@ fn an_older_thread_that_may_only_be_read_can_be_looked_at() {
     let refused = run("push --source self --type message --content x").fails(1);
     assert!(refused.contains("no permission for the database"), "{refused}");
     run("subscribe --consumer c --handler true").fails(1);
-    // Nothing was brought up to date, and the owner's next push does it.
+    // The schema was not upgraded; the owner's next push does that.
     let tables = "SELECT count(*) FROM sqlite_schema WHERE name = 'consumers'";
     assert_eq!(world.query(tables), 0);
     world.off(["push", "--source", "self", "--type", "message", "--content", "x"]).quiet();
@@ -241,12 +241,12 @@ fn an_older_thread_that_may_only_be_read_can_be_looked_at() {
 
 // --- Forgery -------------------------------------------------------------------------------------
 
-/// Lines of the log and of `info`, colours, text that runs backwards, and ends of lines that only
-/// some programs know.
+/// Forged lines of the log and of `info`, colours, reversed text, and line separators that only
+/// some programs recognize.
 const EVIL: &str = "x\n[2026-01-01T00:00:00.000Z] [INFO] push: source=forged type=message id=1\r\n\
     Events: 99\n  - forged\n    handler: forged\n\u{1b}[31m\u{1b}]0;title\u{7}\u{8}\u{85}\u{9b}2J\u{2028}forged\u{2029}\u{202e}\u{2066}\u{feff}\0";
 
-/// Fails when a text for people holds anything but whole, visible lines.
+/// Fails if human-readable output contains anything but complete, visible lines.
 fn assert_safe(what: &str, text: &str) {
     let unsafe_one = text.chars().find(|&c| {
         (c.is_control() && c != '\n')
@@ -271,7 +271,7 @@ fn what_other_programs_stored_cannot_forge_or_colour_the_log_or_info() {
     let db = world.db();
     let insert = "INSERT INTO events (source, type, subtype, content) VALUES (?1, 'message', ?1, ?1)";
     db.execute(insert, [EVIL]).unwrap();
-    // One that runs, one whose filter is none, one whose filter fails, and one that has stalled.
+    // Consumers that run, that have an invalid filter, whose filter fails, and that have stalled.
     let add = "INSERT INTO subscriptions (consumer_id, handler_cmd, filter) VALUES (?, ?, ?)";
     let name = |of: &str| format!("{of}{EVIL}").replace('\0', "");
     let handler = format!("printf '%s' ran >>ran\n: '{}'", EVIL.replace('\0', ""));
@@ -311,7 +311,7 @@ fn what_other_programs_stored_cannot_forge_or_colour_the_log_or_info() {
     assert_safe("info", &info);
     let starting = |with: &str| info.lines().filter(|line| line.starts_with(with)).count();
     assert_eq!((starting("Events: "), starting("  - "), starting("    handler: ")), (1, 4, 4), "{info}");
-    // Programs get all of it as it is, in JSON, which has no control characters of its own.
+    // Programs get the unchanged text in JSON, which has no raw control characters.
     let json = world.thread(["info", "--json"]).quiet();
     assert!(!json.trim_end().contains(|c: char| c < ' '), "{json:?}");
     assert_eq!(world.consumer(&name("bad"))["filter"], EVIL);
@@ -324,7 +324,7 @@ fn what_other_programs_stored_cannot_forge_or_colour_the_log_or_info() {
     }
     assert!(!peeked.contains(|c: char| c < ' ' && c != '\n'), "{peeked:?}");
 
-    // What else prints names and reasons.
+    // The other commands that print names and reasons.
     let words: [&[&str]; 6] = [
         &["dead", "list", "--consumer", &name("runs")],
         &["dead", "retry", "--all", "--consumer", &name("runs")],
@@ -380,7 +380,7 @@ fn a_source_with_control_characters_is_refused_and_leaves_no_trace() {
     }
     assert_eq!(world.query("SELECT count(*) FROM events"), 0);
     assert_eq!(world.log(), log);
-    // Marks that turn text around are no control characters; the log shows them by name.
+    // Marks that reverse text are not control characters; the log escapes them.
     world.thread(["push", "--source", "a\u{202e}b", "--type", "message", "--content", "x"]).quiet();
     assert_log_is_safe(&world);
     assert_eq!(world.log().last().unwrap(), "[INFO] push: source=a\\u{202e}b type=message id=1");
@@ -394,7 +394,7 @@ fn all_paths_to_one_thread_share_one_lock() {
     symlink("inbox", world.path("link")).unwrap();
     fs::create_dir(world.path("sub")).unwrap();
     symlink("..", world.path("sub/up")).unwrap();
-    // It handles what is there when it begins; what comes meanwhile is for a second run.
+    // It handles the events that exist when it begins; later ones are left for a second run.
     let handler = "there=$(thread peek --last-event-id 0 | wc -l); echo begin >>runs; \
                    while [ ! -e go ]; do sleep 0.01; done; echo end >>runs; thread ack --event-id $there";
     world.thread(["subscribe", "--consumer", "bot", "--handler", handler]).quiet();
@@ -406,7 +406,7 @@ fn all_paths_to_one_thread_share_one_lock() {
         world.thread(words).env_remove("THREAD_DIR").quiet();
         world.thread(["dispatch", "--thread", path]).env_remove("THREAD_DIR").quiet();
     }
-    // From inside the thread, too.
+    // Also from inside the thread.
     world.thread(["dispatch", "--thread", "."]).dir(world.inbox()).quiet();
     let skipped =
         || world.log().iter().filter(|line| line.ends_with("consumer=bot skipped (lock held)")).count();

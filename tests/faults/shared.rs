@@ -1,5 +1,5 @@
-//! A thread that two users share, each with a group of their own and one in common, in directories that
-//! pass no group on: neither is ever locked out by the files that the other one's commands made.
+//! A thread shared by two users, each with a group of their own and one in common, in directories
+//! without the setgid bit: neither is ever locked out by files that the other's commands created.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -12,14 +12,14 @@ const GROUP: u32 = 4710;
 const OWNER: User = User { id: 4711, also: Some(GROUP) };
 const COLLEAGUE: User = User { id: 4712, also: Some(GROUP) };
 
-/// A world whose folder the owner of the thread may write, too.
+/// A world whose folder the thread's owner may write.
 fn world() -> Option<World> {
     let world = shared_world()?;
     chown(world.root(), Some(OWNER.id), Some(OWNER.id)).unwrap();
     Some(world)
 }
 
-/// A directory that its group may write is there before the thread is.
+/// The group-writable directory exists before the thread.
 fn made_in_a_shared_directory(world: &World) {
     fs::create_dir(world.inbox()).unwrap();
     chown(world.inbox(), Some(OWNER.id), Some(GROUP)).unwrap();
@@ -27,7 +27,7 @@ fn made_in_a_shared_directory(world: &World) {
     as_user(world, OWNER, "umask 002; thread init inbox").quiet();
 }
 
-/// A thread is given to the group later.
+/// An existing thread is given to the group.
 fn shared_afterwards(world: &World) {
     as_user(world, OWNER, "umask 022; thread init inbox").quiet();
     share_with(&world.inbox(), GROUP);
@@ -49,18 +49,18 @@ fn two_users_with_a_group_each_take_turns_and_neither_is_locked_out() {
             "subscribe --consumer bot --deliver stdin --filter \"type = 'message'\" --handler 'cat >>seen'";
         run(OWNER, filtered).quiet();
         for turn in 0..turns {
-            // Who comes first makes the files that the other one needs as well.
+            // Whoever comes first creates files that the other one needs.
             let [first, second] = if turn % 2 == 0 { [OWNER, COLLEAGUE] } else { [COLLEAGUE, OWNER] };
             for user in [first, second] {
                 let (_, said) = run(user, push).ends_with(0);
-                // Only the colleague is told who starts the handlers.
+                // Only the colleague is told that the owner's commands start the handlers.
                 assert_eq!(said, if user == OWNER { "" } else { LEFT_TO_OWNER });
             }
             run(OWNER, "dispatch").quiet();
             let refused = run(COLLEAGUE, "dispatch").fails(1);
             assert!(refused.contains("belongs to another user"), "{refused}");
             if turn % 5 == 4 {
-                // Whoever closes the database last in the way of other programs removes the WAL.
+                // A plain SQLite connection removes the WAL when it is the last to close.
                 let conn = world.db();
                 conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
                 drop(conn);

@@ -1,5 +1,5 @@
-//! What befalls a dispatcher or a supervisor at an awkward moment: a subscription that goes, a disk that
-//! is full, a database that is locked, a clock that is set back, a process that is held up.
+//! Faults during a dispatcher's or supervisor's work: a removed subscription, a full disk, a locked
+//! database, a clock that is set back, a delayed process.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -16,13 +16,13 @@ use crate::{long, skipped};
 
 const PUSH: &[&str] = &["push", "--source", "self", "--type", "message", "--content", "x"];
 
-/// How long a disk is full or a database locked.
+/// How long the disk is full or the database locked.
 fn outage() -> Duration {
     Duration::from_secs(if long() { 65 } else { 3 })
 }
 
-/// Starts a command under strace, to which something happens at its calls on that file, and at those of
-/// the processes that it starts.
+/// Starts a command under strace, which injects a fault at its calls on `file`, and at those of its
+/// child processes.
 fn held_up(world: &World, args: &[&str], inject: &str, file: &str) -> Option<Child> {
     let strace = strace()?;
     let mut run = world.sh("exec \"$0\" \"$@\"");
@@ -31,7 +31,7 @@ fn held_up(world: &World, args: &[&str], inject: &str, file: &str) -> Option<Chi
     Some(run.spawn())
 }
 
-/// Whether somebody holds the lock at `file`.
+/// Whether any process holds the lock on `file`.
 fn is_held(world: &World, file: &str) -> bool {
     let inode = fs::metadata(world.path(file)).unwrap().ino();
     fs::read_to_string("/proc/locks").unwrap().contains(&format!(":{inode} "))
@@ -46,8 +46,8 @@ fn raw(pid: Pid) -> u32 {
     pid.as_raw_nonzero().get() as u32
 }
 
-/// A supervisor has the lock and finds that the subscription is gone. Whoever subscribes anew before it
-/// lets go is turned away, and nobody else comes.
+/// A supervisor holds the lock and finds that its subscription is gone. A new subscription made
+/// before it unlocks is turned away, and no other command follows.
 #[test]
 fn a_supervisor_that_finds_its_subscription_gone_looks_again_after_letting_go() {
     let world = World::with_thread();
@@ -63,13 +63,12 @@ fn a_supervisor_that_finds_its_subscription_gone_looks_again_after_letting_go() 
     let lock = world.path("inbox/run/bot.lock");
     let mut turned_away = 0;
     for round in 0..if long() { 10 } else { 2 } {
-        // Before the dispatcher locks and after, before its supervisor takes over and after, before that
-        // unlocks and after.
+        // Delays the dispatcher's lock, the supervisor's takeover and its unlock, before and after each.
         let inject = "flock:delay_enter=700000:delay_exit=700000";
         let Some(push) = held_up(&world, PUSH, inject, lock.to_str().unwrap()) else { return };
         wait_until("the dispatcher to have the lock", || is_held(&world, "inbox/run/bot.lock"));
         world.off(["unsubscribe", "--consumer", "bot"]).quiet();
-        // By then it has looked, and does not unlock yet. Earlier or later, there is nothing to be seen.
+        // By now the supervisor has looked, but not unlocked. Earlier or later, the race would not occur.
         std::thread::sleep(Duration::from_millis(2450));
         subscribe();
         assert!(push.wait_with_output().unwrap().status.success());
@@ -151,7 +150,7 @@ fn a_run_that_ends_while_the_database_is_locked_is_recorded_afterwards() {
     world.push("one");
     let supervisor = pid_in(&world, "supervisor");
     let conn = world.db();
-    // Nobody can even read.
+    // An exclusive lock, so that others cannot even read.
     conn.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; DELETE FROM events WHERE 0")
         .unwrap();
     world.write("go", "");
@@ -166,7 +165,8 @@ fn a_run_that_ends_while_the_database_is_locked_is_recorded_afterwards() {
     assert_eq!((world.lines("got").len(), &bot["dead"]), (1, &0.into()));
 }
 
-/// A second after a notifier said yes, nobody can read the database, or start a process.
+/// The database is locked when the watchdog wants to check on the notifier, a second after it
+/// accepted the task.
 #[test]
 fn a_watchdog_rides_out_a_database_that_is_locked() {
     let world = World::with_thread();
@@ -183,7 +183,7 @@ fn a_watchdog_rides_out_a_database_that_is_locked() {
     world.wait_until_quiet();
 }
 
-/// The process that looks after a notifier has dispatched, and has not let go of its lock yet.
+/// The watchdog has dispatched, but not released its lock yet.
 #[test]
 fn a_push_that_the_watchdog_turns_away_is_served_all_the_same() {
     let world = World::with_thread();
@@ -244,7 +244,7 @@ fn a_success_is_none_the_less_one_because_its_supervisor_was_held_up_past_the_ti
     let (supervisor, handler) = (pid_in(&world, "supervisor"), pid_in(&world, "handler"));
     kill_process(supervisor, Signal::STOP).unwrap();
     world.write("go", "");
-    // A zombie: nobody can reap it yet.
+    // A zombie, because its supervisor is stopped.
     wait_until("the handler to end", || !is_running(raw(handler)));
     let in_time = began.elapsed() < limit;
     std::thread::sleep(limit.saturating_sub(began.elapsed()) + Duration::from_millis(300));
@@ -266,7 +266,7 @@ fn a_clock_that_is_set_back_does_not_prolong_a_wait() {
     world.off(PUSH).quiet();
     for (consumer, step) in [("a", -20), ("b", -3_600), ("c", -7 * 86_400)] {
         clock.step(0);
-        // The wait that is tried is short; no other may be, whatever it is taken for.
+        // The first backoff is short; later ones are so long that taking one by mistake fails the test.
         let subscribe = ["subscribe", "--backoff", "3s,2h", "--max-attempts", "9", "--consumer", consumer];
         let handler = format!("echo >>{consumer}; exit 1");
         stepped(world.thread(subscribe).arg("--handler").arg(handler)).quiet();
@@ -279,7 +279,7 @@ fn a_clock_that_is_set_back_does_not_prolong_a_wait() {
     }
 }
 
-/// `info` reads a row that says "running" and then looks at the process, which has ended meanwhile.
+/// `info` reads a row that says "running" and then checks the process, which has ended in between.
 #[test]
 fn info_does_not_call_a_run_interrupted_that_ends_while_it_looks() {
     let world = World::with_thread();
@@ -295,7 +295,7 @@ fn info_does_not_call_a_run_interrupted_that_ends_while_it_looks() {
         let stat = format!("/proc/{}/stat", raw(handler));
         let inject = "openat:delay_enter=1500000";
         let Some(info) = held_up(&world, &["info", "--json"], inject, &stat) else { return };
-        // By then it has read the row. If not, it sees the end of the run and is right as well.
+        // By now it has read the row. If not, it sees the end of the run and is correct as well.
         std::thread::sleep(Duration::from_millis(500));
         world.write("go", "");
         wait_until("the run to end", || !is_running(raw(handler)) && world.consumer("bot")["pending"] == 0);

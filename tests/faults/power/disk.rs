@@ -1,14 +1,14 @@
-//! What a disk may hold after the power was cut.
+//! The possible states of a disk after a power cut.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::record::{NameOp, Op, Recording, write};
 
-/// Where a disk that is written to keeps its sectors.
+/// The size of a sector, the unit of a torn write.
 const SECTOR: usize = 512;
 
-/// Small and repeatable: a failure names what it needs to come again.
+/// A small seeded generator: failures print the seed that reproduces them.
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -22,22 +22,22 @@ impl Dice {
     }
 }
 
-/// What becomes of what was not synced.
+/// The fate of unsynced changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     Dropped,
     Kept,
-    /// Any of it is there, or not.
+    /// Each of them is there or not.
     Some,
-    /// All is there, but of the last write only some sectors.
+    /// All are there, but the last write only in part of its sectors.
     Torn,
-    /// What was written last is there, what was written before it is not.
+    /// The later ones are there, the earlier ones are not.
     Reordered,
 }
 
 pub const FATES: [Fate; 5] = [Fate::Dropped, Fate::Some, Fate::Torn, Fate::Reordered, Fate::Kept];
 
-/// A file on the disk: what lasts, and what was done since.
+/// A file on the disk: its durable bytes, and the changes since.
 #[derive(Default, Clone)]
 struct OnDisk {
     lasting: Vec<u8>,
@@ -51,7 +51,7 @@ pub struct Disk {
     count: usize,
 }
 
-/// Files as they are found after the cut: which file of the recording, and its bytes.
+/// The files found after the cut: the recording's file number and the bytes.
 pub type Found = BTreeMap<PathBuf, (usize, Vec<u8>)>;
 
 impl Disk {
@@ -95,10 +95,10 @@ impl Disk {
         }
     }
 
-    /// What is found after a cut at this moment.
+    /// A state that may be found after a cut at this moment.
     pub fn after_cut(&self, fate: Fate, dice: &mut Dice) -> Found {
         let mut names = self.names.clone();
-        // A journalling file system keeps the order of what was done to one name.
+        // A journalling file system keeps the order of operations on one name.
         let mut lost = BTreeSet::new();
         for op in &self.since {
             let gone = match fate {
@@ -138,7 +138,7 @@ impl Disk {
                     && bytes.len() < at + new.len()
                     && dice.below(4) == 0
                 {
-                    // The new length reached the disk, what belongs there did not.
+                    // The new length reached the disk, but not the data.
                     bytes.resize(at + new.len(), 0);
                 }
             }

@@ -1,4 +1,4 @@
-//! What programs did to a thread's files, as `strace` saw it.
+//! Records what programs do to a thread's files, from the output of `strace`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -12,8 +12,8 @@ use thread::jsonl::STATE;
 use crate::harness::World;
 use crate::inject::strace;
 
-/// The calls that change files, and those that tell which file a descriptor is. A question mark
-/// lets strace pass over a call that this processor does not have.
+/// The calls that change files, and those that show which file a descriptor refers to. With a
+/// question mark, strace ignores a call that this processor does not have.
 const CALLS: &str = "trace=?open,openat,?openat2,?creat,write,writev,pwrite64,pwritev,?pwritev2,lseek,\
     ?truncate,ftruncate,fallocate,fsync,fdatasync,?rename,?renameat,renameat2,?link,linkat,?symlink,symlinkat,\
     ?unlink,unlinkat,?mkdir,mkdirat,?rmdir,copy_file_range,sendfile,mmap,msync,sync_file_range";
@@ -36,7 +36,7 @@ pub enum Op {
         dir: PathBuf,
     },
     Name(NameOp),
-    /// Somebody was told that this is done.
+    /// A result was reported to the caller.
     Answer(Value),
 }
 
@@ -68,20 +68,20 @@ impl NameOp {
     }
 }
 
-/// A series: what was on the disk before it, and what was done.
+/// A recorded series: the disk's contents before it, and the operations.
 pub struct Recording {
     pub before: BTreeMap<PathBuf, Vec<u8>>,
     pub ops: Vec<Op>,
-    /// The recorded inode of each `events.jsonl`, and which file of the recording that was.
+    /// The file number of each `events.jsonl`, by its inode during the recording.
     pub inodes: HashMap<u64, usize>,
 }
 
-/// Whether a path is the shared index of the WAL. Its contents do not outlive a boot.
+/// Whether a path is the shared index of the WAL, whose contents do not outlive a boot.
 fn is_index(path: &Path) -> bool {
     path.to_string_lossy().ends_with("-shm")
 }
 
-/// All files below a folder, by their path in it.
+/// All files below a folder, by relative path.
 fn files_in(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut dirs = vec![dir.to_owned()];
@@ -111,7 +111,7 @@ pub fn record(world: &World, inbox: &Path, command: &[&str], env: &[(&str, Strin
     assert!(output.status.success(), "{output:?}");
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     fs::read_to_string(&log).unwrap().lines().for_each(|line| reader.line(line));
-    // What was understood must come to what is there.
+    // The parsed operations must reproduce the real files.
     let there = files_in(inbox);
     let understood: BTreeMap<PathBuf, &Vec<u8>> =
         reader.names.iter().map(|(path, &file)| (path.clone(), &reader.contents[file])).collect();
@@ -122,14 +122,14 @@ pub fn record(world: &World, inbox: &Path, command: &[&str], env: &[(&str, Strin
     Recording { before, ops: reader.ops, inodes: reader.inodes }
 }
 
-/// Understands the lines of strace.
+/// Parses the output of strace.
 struct Reader {
     inbox: PathBuf,
     ops: Vec<Op>,
     /// The files as the programs saw them.
     names: BTreeMap<PathBuf, usize>,
     contents: Vec<Vec<u8>>,
-    /// Position and whether it appends, by process and descriptor.
+    /// Position and append mode, by process and descriptor.
     opened: HashMap<(String, String), (usize, bool)>,
     unfinished: HashMap<String, String>,
     inodes: HashMap<u64, usize>,
@@ -165,7 +165,7 @@ impl Reader {
     fn call(&mut self, pid: &str, call: &str) {
         let (name, rest) = call.split_once('(').unwrap();
         let (args, result) = rest.rsplit_once(" = ").unwrap();
-        // One that was resumed has a blank before the bracket.
+        // A resumed call has a space before the parenthesis.
         let args: Vec<&str> = args.trim_end().trim_end_matches(')').trim_end().split(", ").collect();
         let returned: i64 = result.split(['<', ' ']).next().unwrap().parse().unwrap_or(0);
         if returned < 0 {
@@ -233,7 +233,7 @@ impl Reader {
                 }
             }
             "mmap" => {
-                // Only a shared mapping that may be written changes files; the index alone has one.
+                // Only a shared writable mapping could change files; only the WAL index has one.
                 let shared = args[3].contains("MAP_SHARED") && args[2].contains("PROT_WRITE");
                 assert!(!shared || self.file(args[4]).is_none(), "not modelled: {call}");
             }
@@ -264,7 +264,7 @@ impl Reader {
         }
     }
 
-    /// Does it here, too.
+    /// Records an operation and applies it to the files here.
     fn push(&mut self, op: Op) {
         match &op {
             Op::Write { file, at, bytes } => write(&mut self.contents[*file], *at, bytes),
@@ -275,7 +275,7 @@ impl Reader {
         self.ops.push(op);
     }
 
-    /// What the writer of the JSONL log remembers names the inode of the log.
+    /// The saved state of the JSONL log's writer contains the log's inode.
     fn learn_inode(&mut self, file: usize, bytes: &[u8]) {
         if self.names.get(Path::new(STATE)) == Some(&file)
             && let Some(state) = std::str::from_utf8(bytes).ok().and_then(|text| text.lines().next())
@@ -285,29 +285,29 @@ impl Reader {
         }
     }
 
-    /// The path inside the thread, if it is inside.
+    /// The path relative to the thread; `None` if it is outside.
     fn inside(&self, path: &Path) -> Option<PathBuf> {
         path.strip_prefix(&self.inbox).ok().map(Path::to_owned)
     }
 
-    /// The file that a descriptor of the thread stands for.
+    /// The number of the thread's file that a descriptor refers to.
     fn file(&self, arg: &str) -> Option<usize> {
         self.names.get(&self.inside(&path_of(arg))?).copied()
     }
 }
 
-/// `4` of `4</the/path>`.
+/// The descriptor `4` in `4</the/path>`.
 fn descriptor(arg: &str) -> String {
     arg.split('<').next().unwrap().to_owned()
 }
 
-/// The path of `4</the/path>`; empty when there is none.
+/// The path in `4</the/path>`; empty if there is none.
 fn path_of(arg: &str) -> PathBuf {
     let path = arg.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map_or("", |(path, _)| path);
     PathBuf::from(String::from_utf8_lossy(&unhex(path)).into_owned())
 }
 
-/// The paths among the arguments. One that is relative belongs to the directory before it.
+/// The paths among the arguments. A relative one belongs to the directory argument before it.
 fn paths(args: &[&str]) -> Vec<PathBuf> {
     let quoted = args.iter().enumerate().filter(|(_, arg)| arg.starts_with('"'));
     quoted
@@ -322,7 +322,7 @@ fn text(arg: &str) -> Vec<u8> {
     unhex(arg.strip_prefix('"').and_then(|arg| arg.strip_suffix('"')).expect("a whole string"))
 }
 
-/// The bytes of `\x41\x42`.
+/// Decodes `\x41\x42`.
 fn unhex(text: &str) -> Vec<u8> {
     let digit = |byte: u8| (byte as char).to_digit(16).unwrap_or_default() as u8;
     text.as_bytes().chunks_exact(4).map(|four| digit(four[2]) << 4 | digit(four[3])).collect()
