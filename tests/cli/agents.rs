@@ -83,7 +83,7 @@ fi
 }
 
 #[test]
-fn a_living_agent_that_is_stopped_is_gone_and_stays_away() {
+fn a_long_lived_agent_that_is_stopped_is_not_started_again() {
     let world = World::with_thread();
     agent(&world, AGENT, "thread pop --resume --follow | ./agent.sh", &[]);
     world.push("x");

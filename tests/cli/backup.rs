@@ -64,7 +64,7 @@ fn rows(dir: &Path, table: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn it_holds_all_that_a_thread_has_and_nothing_of_the_machine() {
+fn a_backup_has_all_of_the_threads_data_and_no_state_of_the_machine() {
     let world = World::with_thread();
     push_many(&world, 5);
     let push = ["push", "--source", "self", "--type", "message", "--content", "six"];
@@ -236,7 +236,7 @@ fn all_consumers_of_a_backup_are_paused_and_only_a_resumed_one_is_started() {
 }
 
 #[test]
-fn stop_in_a_backup_harms_nobody_in_the_thread() {
+fn stop_in_a_backup_ends_no_run_of_the_thread() {
     let world = world_with_consumers();
     back_up(&world, "copy");
     assert_eq!(checked_ids(&world, "copy"), [1]);
@@ -324,7 +324,7 @@ fn leftovers(world: &World, place: &str) -> Vec<String> {
 }
 
 #[test]
-fn one_that_is_killed_leaves_nothing_under_its_name() {
+fn a_killed_backup_leaves_nothing_under_its_name() {
     let world = World::with_thread();
     push_many(&world, 2000);
     let table = world.table_as_jsonl();
@@ -361,7 +361,7 @@ fn one_that_is_killed_leaves_nothing_under_its_name() {
 }
 
 #[test]
-fn one_that_fails_leaves_nothing() {
+fn a_failed_backup_leaves_nothing() {
     let world = World::with_thread();
     push_many(&world, 3);
     fs::create_dir(world.path("inbox/events-20260318-103000.jsonl")).unwrap();
@@ -371,7 +371,7 @@ fn one_that_fails_leaves_nothing() {
 }
 
 #[test]
-fn one_whose_name_cannot_be_printed_is_there_all_the_same() {
+fn a_backup_whose_name_cannot_be_printed_is_complete() {
     let world = World::with_thread();
     push_many(&world, 3);
     let (_, stderr) = world.sh("exec thread backup there >/dev/full").ends_with(0);
@@ -380,7 +380,7 @@ fn one_whose_name_cannot_be_printed_is_there_all_the_same() {
 }
 
 #[test]
-fn of_two_to_the_same_place_one_succeeds() {
+fn of_two_backups_to_the_same_place_one_succeeds() {
     let world = World::with_thread();
     push_many(&world, 3000);
     for round in 0..5 {
@@ -398,7 +398,7 @@ fn of_two_to_the_same_place_one_succeeds() {
 }
 
 #[test]
-fn what_is_in_the_way_is_refused_and_left_alone() {
+fn an_existing_destination_is_refused_and_left_alone() {
     let world = World::with_thread();
     world.push("one");
     fs::create_dir(world.path("full")).unwrap();
@@ -431,7 +431,7 @@ fn what_is_in_the_way_is_refused_and_left_alone() {
 }
 
 #[test]
-fn it_is_open_to_whom_the_thread_is_open_to() {
+fn a_backup_has_the_permissions_of_its_thread() {
     let world = World::with_thread();
     world.push("one");
     let mode = |name: &str| fs::metadata(world.path(name)).unwrap().permissions().mode() & 0o777;

@@ -67,7 +67,7 @@ fn threads_whose_paths_are_not_utf_8_keep_their_backups_apart() {
 }
 
 #[test]
-fn a_thread_that_was_restored_from_a_backup_is_none() {
+fn a_thread_restored_from_a_backup_does_not_count_as_a_backup() {
     let world = World::with_thread();
     world.push("x");
     world.thread(["backup", "backups/first"]).quiet();

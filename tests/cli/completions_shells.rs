@@ -70,7 +70,7 @@ fn consumers_and_shells_are_completed_at_a_terminal() {
 }
 
 #[test]
-fn a_line_is_asked_for_consumers_only_where_one_is_to_be_named() {
+fn consumers_are_completed_only_where_a_consumer_is_expected() {
     let world = world();
     let ask = |line: &str| world.thread(["_consumers", line]);
     for (line, names) in [

@@ -92,7 +92,7 @@ fn a_retry_wakes_the_consumer_also_where_its_answer_cannot_be_printed() {
 }
 
 #[test]
-fn a_letter_of_what_is_no_id_goes_when_it_is_retried() {
+fn dead_letters_with_invalid_ids_are_removed_by_a_retry() {
     let world = world_with_letters();
     world.write("repaired", "");
     for id in ["'odd'", "-1e30", "-9223372036854775808"] {
@@ -137,7 +137,7 @@ fn usage_errors_and_missing_letters_are_told() {
 }
 
 #[test]
-fn a_letter_to_be_retried_wakes_whoever_is_subscribed_anew() {
+fn a_dead_letter_to_be_retried_starts_a_consumer_that_is_subscribed_again() {
     let world = world_with_letters();
     world.thread(["pause", "--consumer", "bot"]).quiet();
     world.thread(["dead", "retry", "--consumer", "bot", "--all"]).quiet();

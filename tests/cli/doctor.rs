@@ -579,7 +579,7 @@ fn kill_waiting(world: &World, consumer: &str) {
 }
 
 #[test]
-fn a_wait_that_nobody_waits_out_is_taken_up_again() {
+fn a_backoff_without_a_supervisor_is_continued() {
     let world = with_events();
     world.subscribe("bot-2", "false", &["--backoff", "1h"]);
     kill_waiting(&world, "bot-2");

@@ -78,7 +78,7 @@ fn what_was_under_way_is_skipped_on_request_only() {
 }
 
 #[test]
-fn so_is_what_a_consumer_waits_to_be_given_again() {
+fn so_is_a_batch_that_waits_for_its_retry() {
     let single: &[&str] = &["--deliver", "stdin", "--batch-size", "1", "--backoff", "1h"];
     let batch: &[&str] = &["--deliver", "stdin", "--batch-size", "2", "--backoff", "1h"];
     let wake: &[&str] = &["--backoff", "1h"];

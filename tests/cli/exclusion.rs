@@ -143,7 +143,7 @@ fn consumers_whose_names_differ_in_case_run_at_the_same_time() {
 }
 
 #[test]
-fn so_they_do_where_file_names_ignore_case() {
+fn they_also_do_on_a_case_insensitive_file_system() {
     let world = World::new();
     // Exit code 77: such a file system is not available here.
     let mount = "exec 2>refused; truncate -s 64m image && mkfs.ext4 -q -O casefold image && \

@@ -149,7 +149,7 @@ fn forbidden() -> Vec<String> {
 }
 
 #[test]
-fn what_means_harm_is_refused_and_changes_nothing() {
+fn malicious_filters_are_refused_and_change_nothing() {
     let world = World::with_thread();
     for content in ["{}", "a", "null"] {
         world.push(content);
@@ -270,7 +270,7 @@ fn heavy() -> Vec<String> {
 }
 
 #[test]
-fn what_would_take_for_ever_is_cut_off() {
+fn expensive_filters_are_cut_off() {
     let world = World::with_thread();
     let push = ["push", "--source", "self", "--type", "message", "--content-file", "-"];
     world.off(push).stdin("a".repeat(1_000_000)).quiet();

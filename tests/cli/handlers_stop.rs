@@ -96,7 +96,7 @@ fn stop_sends_its_signal_once() {
 }
 
 #[test]
-fn two_who_stop_in_different_ways_do_not_fight() {
+fn two_concurrent_stops_send_their_signals_once_each() {
     let world = World::with_thread();
     let handler = "trap 'echo TERM >> signals' TERM; trap 'echo INT >> signals' INT; touch up; \
                    until [ -e end ]; do sleep 0.02; done";
@@ -138,7 +138,7 @@ fn a_zombie_that_nobody_reaps_does_not_keep_stop_waiting() {
 }
 
 #[test]
-fn a_stopped_handler_process_hears_of_it() {
+fn stop_ends_a_suspended_handler() {
     let world = World::with_thread();
     world.subscribe("bot", "touch up; kill -STOP $$; sleep 1000", &[]);
     world.push("a");

@@ -30,7 +30,7 @@ fn the_program_alone_shows_where_to_begin() {
 }
 
 #[test]
-fn half_a_command_names_where_the_other_half_is_told() {
+fn an_incomplete_command_names_its_help() {
     let world = World::new();
     let error = world.thread(["dead"]).fails(2);
     assert_eq!(error, "Error: no command given - see `thread dead --help`");

@@ -229,7 +229,7 @@ fn what_a_filter_fails_on_is_logged_whoever_meets_it_first() {
 }
 
 #[test]
-fn a_wait_whose_supervisor_was_killed_is_told() {
+fn a_backoff_whose_supervisor_was_killed_is_reported() {
     let world = World::with_thread();
     world.subscribe("bot", "exit 1", &["--backoff", "1h"]);
     world.push("x");

@@ -51,7 +51,7 @@ fn a_healthy_thread_under_load_has_nothing_to_say() {
 }
 
 #[test]
-fn a_consumer_that_stands_still_is_told() {
+fn a_consumer_that_makes_no_progress_is_reported() {
     let world = World::with_thread();
     world.subscribe("broken", "no-such-program", &[]);
     world.subscribe("failing", "false", &["--max-attempts", "1"]);
@@ -77,7 +77,7 @@ fn a_consumer_that_stands_still_is_told() {
 }
 
 #[test]
-fn one_that_does_not_keep_up_is_told() {
+fn a_consumer_that_does_not_keep_up_is_reported() {
     let world = World::with_thread();
     world.idle_consumer("reader", "");
     for _ in 0..3 {
@@ -122,7 +122,7 @@ fn dead_letters_and_events_on_which_a_filter_failed_are_told() {
 }
 
 #[test]
-fn events_that_come_too_fast_are_told_for_whom_they_are() {
+fn events_that_come_too_fast_are_reported_for_their_consumers() {
     let world = World::with_thread();
     world.idle_consumer("all", "");
     world.idle_consumer("records", "type = 'record'");

@@ -89,7 +89,7 @@ fn names_sort_in_the_order_of_events_though_the_clock_went_back() {
 }
 
 #[test]
-fn a_name_at_the_end_of_time_leaves_the_next_ones_their_form() {
+fn names_after_the_latest_possible_time_keep_their_form() {
     let world = World::with_thread();
     world.write("inbox/events-99991231-235959.jsonl", "");
     world.write("inbox/logs/thread-99991231-235959.log", "");

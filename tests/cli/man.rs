@@ -54,7 +54,7 @@ fn pages_name_each_other() {
 }
 
 #[test]
-fn a_page_of_no_command_is_exit_2() {
+fn a_page_for_an_unknown_command_is_exit_2() {
     let world = World::new();
     let error = world.thread(["man", "dead", "lst"]).fails(2);
     assert!(error.contains("there is no command 'thread dead lst'"), "{error}");

@@ -3,7 +3,7 @@
 use crate::harness::World;
 
 #[test]
-fn a_pop_that_does_not_say_where_to_begin_is_told_both_ways() {
+fn a_pop_without_a_starting_point_names_both_options() {
     let world = World::with_thread();
     let error = world.thread(["pop", "--consumer", "bot"]).fails(2);
     assert_eq!(
@@ -13,7 +13,7 @@ fn a_pop_that_does_not_say_where_to_begin_is_told_both_ways() {
 }
 
 #[test]
-fn one_odd_source_in_a_batch_is_spoken_of_as_one() {
+fn one_odd_source_in_a_batch_is_reported_in_the_singular() {
     let world = World::with_thread();
     let line = |source: &str| format!("{{\"source\":\"{source}\",\"type\":\"record\",\"content\":\"c\"}}\n");
     let warning = |batch: String| world.thread(["push", "--batch"]).stdin(batch).warns();

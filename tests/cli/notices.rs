@@ -74,7 +74,7 @@ fn a_commit_of_another_program_is_noticed_without_a_push() {
 }
 
 #[test]
-fn a_hundred_miss_nothing() {
+fn a_hundred_followers_miss_nothing() {
     let world = World::with_thread();
     world.push("first");
     let all: Vec<Live> =
@@ -111,7 +111,7 @@ fn waiters_are_told_when_the_jsonl_log_is_up_to_date_and_before_the_notifier_is_
 }
 
 #[test]
-fn notices_of_nothing_print_nothing_and_tire_nobody() {
+fn notices_without_events_print_nothing_and_delay_no_event() {
     let (world, live) = followed_peek();
     let touched = File::options().write(true).open(world.inbox().join("run/_commit")).unwrap();
     for id in 2..5 {
@@ -162,7 +162,7 @@ fn waiting_takes_no_processor_time() {
 }
 
 #[test]
-fn without_notices_it_asks() {
+fn without_notices_a_follower_polls() {
     for limit in ["max_inotify_instances", "max_inotify_watches"] {
         let world = World::with_thread();
         world.push("first");

@@ -111,7 +111,7 @@ impl Drop for Daemon<'_> {
 }
 
 #[test]
-fn a_push_asks_once_with_exactly_these_arguments_though_nobody_is_subscribed() {
+fn a_push_calls_the_notifier_once_with_exactly_these_arguments_even_without_consumers() {
     let world = World::with_thread();
     recorder(&world, "exit 0");
     let source = "external:telegram:tg-main:dm:alice:alice";
@@ -139,7 +139,7 @@ fn the_task_of_a_long_path_ends_in_a_digest() {
 }
 
 #[test]
-fn a_batch_asks_once_in_the_name_of_its_last_event() {
+fn a_batch_calls_the_notifier_once_with_the_source_of_its_last_event() {
     let world = World::with_thread();
     recorder(&world, "exit 0");
     let line = |source| format!("{{\"source\":\"{source}\",\"type\":\"record\",\"content\":\"x\"}}\n");
@@ -151,7 +151,7 @@ fn a_batch_asks_once_in_the_name_of_its_last_event() {
 }
 
 #[test]
-fn a_push_that_stores_nothing_asks_nobody() {
+fn a_push_that_stores_nothing_does_not_call_the_notifier() {
     let world = World::with_thread();
     recorder(&world, "exit 0");
     assert_eq!(world.thread(["push", "--batch"]).stdin("\n").quiet(), "0\n");
@@ -290,7 +290,7 @@ fn every_push_reaches_an_idle_consumer_through_the_daemon_without_another() {
 }
 
 #[test]
-fn the_variable_chooses_who_wakes() {
+fn the_variable_selects_the_way_of_waking() {
     let world = World::with_thread();
     take_all(&world, "worker");
     let other = recorder_at(&world, "other", "exit 0");
@@ -407,7 +407,7 @@ fn a_notifier_that_hangs_is_killed_after_five_seconds_with_what_it_started() {
 }
 
 #[test]
-fn an_answer_is_heard_though_the_pusher_blocks_or_ignores_the_childs_signal() {
+fn a_notifiers_answer_is_seen_even_if_the_pusher_blocks_or_ignores_sigchld() {
     use std::os::unix::process::CommandExt;
     for ignored in [false, true] {
         let world = World::with_thread();
@@ -477,7 +477,7 @@ fn stopped_watchdog(world: &World) -> (Pid, usize) {
 }
 
 #[test]
-fn what_a_notifier_promised_and_does_not_run_is_done_a_second_later() {
+fn a_task_that_the_notifier_accepts_but_does_not_run_is_done_a_second_later() {
     for (code, word) in [(0, "queued"), (1, "already-queued")] {
         let world = World::with_thread();
         take_all(&world, "worker");
@@ -513,7 +513,7 @@ fn a_thread_has_one_watchdog_and_it_sees_what_was_pushed_meanwhile() {
 }
 
 #[test]
-fn the_watchdog_owes_nothing_to_the_push_that_started_it() {
+fn the_watchdog_is_independent_of_the_push_that_started_it() {
     let world = World::with_thread();
     recorder(&world, "exit 0");
     // `stopped_watchdog` already shows that the push ends, with its output closed, before the
@@ -546,7 +546,7 @@ fn a_watchdog_whose_thread_was_moved_ends_and_creates_nothing() {
 }
 
 #[test]
-fn where_the_notifier_does_its_work_nothing_is_done_twice() {
+fn if_the_notifier_runs_its_task_nothing_is_done_twice() {
     let world = World::with_thread();
     world.subscribe("worker", "echo run >> runs; cat >> got", &["--deliver", "stdin"]);
     recorder(&world, "sh -c \"$8\"; exit 0");
@@ -556,7 +556,7 @@ fn where_the_notifier_does_its_work_nothing_is_done_twice() {
 }
 
 #[test]
-fn what_makes_a_consumer_due_other_than_a_push_is_not_lost_either() {
+fn a_consumer_that_becomes_due_without_a_push_is_woken_too() {
     let world = World::with_thread();
     let handler = "cat > in; [ -e fine ] || exit 1; cat in >> got";
     world.subscribe("fed", handler, &["--deliver", "stdin", "--backoff", "10ms", "--max-attempts", "1"]);
@@ -586,7 +586,7 @@ fn what_makes_a_consumer_due_other_than_a_push_is_not_lost_either() {
 }
 
 #[test]
-fn who_is_resumed_while_the_watchdog_waits_is_not_forgotten() {
+fn a_consumer_resumed_during_the_watchdogs_wait_is_started() {
     let world = World::with_thread();
     take_all(&world, "other");
     take_all(&world, "worker");
@@ -618,7 +618,7 @@ fn a_run_whose_supervisor_was_killed_is_followed_by_another() {
 }
 
 #[test]
-fn dispatch_asks_no_notifier() {
+fn dispatch_does_not_call_the_notifier() {
     let world = World::with_thread();
     take_all(&world, "worker");
     push_run(&world, "self", "x").env("THREAD_NOTIFIER", "off").quiet();

@@ -104,7 +104,7 @@ fn a_long_addition_to_the_jsonl_log_shows_how_far_it_is() {
 }
 
 #[test]
-fn an_error_does_not_stand_behind_the_line() {
+fn an_error_does_not_follow_the_progress_on_the_same_line() {
     let world = with_line();
     let feed = format!("({FEED}; echo nonsense) | NO_COLOR=1 thread push --batch");
     let Some(run) = world.terminal(80, &feed) else { return };
@@ -142,7 +142,7 @@ fn a_signal_leaves_no_line_behind_and_ends_the_command_as_usual() {
 }
 
 #[test]
-fn an_interrupted_batch_says_so_in_place_of_the_line() {
+fn an_interrupted_batch_replaces_the_progress_by_its_error() {
     let world = with_line();
     let command = "mkfifo pipe; thread push --batch <pipe & exec 3>pipe; \
                    while ! [ -e seen ]; do cat line >&3; sleep 0.02; done; kill -TERM $!; wait $!; echo ended $?";
@@ -154,7 +154,7 @@ fn an_interrupted_batch_says_so_in_place_of_the_line() {
 }
 
 #[test]
-fn lines_on_a_terminal_are_not_mixed_with_it() {
+fn output_lines_are_not_mixed_with_the_progress() {
     let world = with_many();
     let command = "stty cols 200; thread peek --last-event-id 0 --limit 9999999; \
                    thread peek --last-event-id 0 --limit 9999999 | cat";

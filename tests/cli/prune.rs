@@ -199,7 +199,7 @@ fn an_event_pruned_while_its_handler_fails_on_it_leaves_no_dead_letter() {
 }
 
 #[test]
-fn what_went_before_a_failure_is_told() {
+fn events_pruned_before_a_failure_are_reported() {
     let world = world_with(4);
     // Deleting the first event takes longer than one transaction may, and deleting the second fails.
     world
@@ -278,7 +278,7 @@ fn world_with_tokens() -> World {
 }
 
 #[test]
-fn a_subtype_narrows_down_what_goes() {
+fn a_subtype_limits_the_pruned_events() {
     let subtype = ["--subtype", "it's a token"];
     for (old, left) in [
         (["--before-id", "7"], &[1, 3, 5, 7, 8, 9, 10][..]),
@@ -369,7 +369,7 @@ fn usage_errors_delete_nothing() {
 }
 
 #[test]
-fn nothing_goes_that_the_log_cannot_take() {
+fn an_event_that_cannot_be_logged_is_not_pruned() {
     for (odd, why) in [
         ("mkdir inbox/events.jsonl", "it is a directory, not a file of the thread's own"),
         (": >far; ln -s ../far inbox/events.jsonl", "it is a symbolic link, not a file of the thread's own"),
@@ -465,7 +465,7 @@ fn a_damaged_log_is_repaired_and_keeps_the_lines_of_pruned_events() {
 }
 
 #[test]
-fn a_removed_log_has_what_the_table_has() {
+fn a_removed_log_is_rebuilt_from_the_table() {
     let world = world_with(5);
     world.off(["prune", "--before-id", "4"]).quiet();
     world.sh("rm inbox/events*.jsonl inbox/run/_jsonl").quiet();
@@ -521,7 +521,7 @@ fn a_tail_is_found_across_any_gap() {
 }
 
 #[test]
-fn a_reader_that_follows_notices_nothing() {
+fn a_follower_is_not_affected_by_a_prune() {
     let world = world_with(3);
     let mut child = world.thread(["peek", "--last-event-id", "0", "--follow"]).spawn();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -545,7 +545,7 @@ fn an_idempotency_key_goes_with_its_event() {
 }
 
 #[test]
-fn a_consumer_that_subscribes_later_can_still_be_told_of_what_stayed() {
+fn a_consumer_that_subscribes_later_still_gets_the_remaining_events() {
     let world = world_with(6);
     world.idle_consumer("bot", "");
     world.off(["prune", "--before-id", "4", "--force"]).quiet();
@@ -614,7 +614,7 @@ fn pushers_and_consumers_at_work_lose_nothing_to_it() {
 }
 
 #[test]
-fn a_cursor_that_goes_back_meanwhile_keeps_its_events() {
+fn a_cursor_moved_back_during_a_prune_keeps_its_events() {
     // A prune may end before the test can act, so try several times.
     assert!((0..20).any(|_| is_kept_from_going_on()), "no prune could be met at work");
 }
@@ -640,7 +640,7 @@ fn is_kept_from_going_on() -> bool {
 }
 
 #[test]
-fn one_killed_at_any_moment_leaves_the_thread_whole_and_the_next_goes_on() {
+fn a_prune_killed_at_any_moment_leaves_the_thread_whole_and_the_next_one_continues() {
     let world = world_with(40_000);
     let before = world.table_as_jsonl();
     world.idle_consumer("bot", "");

@@ -43,7 +43,7 @@ fn cut_time(line: &str) -> String {
 }
 
 #[test]
-fn json_is_the_stored_event_and_what_became_of_the_waking() {
+fn json_is_the_stored_event_and_the_outcome_of_the_wake_up() {
     let world = World::with_thread();
     let push = |notifier: &str| {
         let run = world.thread(ONE).arg("--content").arg("a \"b\"\n").arg("--json");

@@ -56,7 +56,7 @@ fn every_event_that_is_printed_fits_the_schema() {
 }
 
 #[test]
-fn what_is_no_event_differs_from_the_schema() {
+fn invalid_events_do_not_conform_to_the_schema() {
     let world = World::with_thread();
     let event = json!({"id": 1, "created_at": "2026-03-18T10:30:00.123Z", "source": "self", "type": "record",
         "subtype": null, "content": "x"});

@@ -77,7 +77,7 @@ fn latest_on_an_empty_thread_is_the_beginning() {
 }
 
 #[test]
-fn a_place_that_is_none_is_exit_2_and_moves_nothing() {
+fn an_invalid_position_is_exit_2_and_moves_nothing() {
     let world = world();
     seek(&world, "3");
     for to in [
@@ -128,7 +128,7 @@ fn back_wakes_the_consumer_and_forward_does_not() {
 }
 
 #[test]
-fn a_consumer_that_cannot_be_woken_is_moved_and_that_is_said() {
+fn seek_moves_a_consumer_that_cannot_be_woken_and_warns() {
     let world = World::with_thread();
     world.push("x");
     std::fs::create_dir(world.path("work")).unwrap();
@@ -142,7 +142,7 @@ fn a_consumer_that_cannot_be_woken_is_moved_and_that_is_said() {
 }
 
 #[test]
-fn back_wakes_nobody_where_waking_is_off_or_the_consumer_paused() {
+fn back_starts_nothing_if_waking_is_off_or_the_consumer_is_paused() {
     let world = World::with_thread();
     world.push("x");
     take_all(&world, "bot");

@@ -188,7 +188,7 @@ fn a_backlog_wakes_a_new_consumer_at_once() {
 }
 
 #[test]
-fn without_a_matching_backlog_nobody_is_started_or_asked() {
+fn without_a_matching_backlog_no_handler_is_started_and_no_notifier_called() {
     let world = World::with_thread();
     world.push("not for you");
     let notifier = world.script("asked", "touch was-asked");

@@ -17,7 +17,7 @@ fn cursor(world: &World, consumer: &str) -> i64 {
 }
 
 #[test]
-fn a_synced_push_returns_when_all_whom_it_is_for_have_acknowledged() {
+fn a_synced_push_returns_when_all_its_consumers_have_acknowledged() {
     let world = World::with_thread();
     // With a retry and a manual acknowledgement, not only runs that succeed at once.
     world.subscribe(

@@ -36,7 +36,7 @@ fn an_unknown_consumer_is_exit_1() {
 }
 
 #[test]
-fn nothing_is_started_for_whoever_has_left() {
+fn nothing_is_started_for_an_unsubscribed_consumer() {
     let world = World::with_thread();
     world.idle_consumer("gone", "");
     let handler = "thread pop --resume >>seen; thread ack --event-id 1";

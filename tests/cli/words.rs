@@ -104,14 +104,14 @@ fn lines_are_stored_all_or_none() {
 }
 
 #[test]
-fn another_type_is_told_where_it_belongs() {
+fn an_unknown_type_suggests_a_subtype() {
     let world = World::with_thread();
     let error = world.thread(["push", "--type", "log", "x"]).fails(2);
     assert!(error.contains("'log' is neither message nor record") && error.contains("--subtype"), "{error}");
 }
 
 #[test]
-fn a_word_after_meta_is_told_its_place() {
+fn a_word_taken_as_metadata_is_explained() {
     let world = World::with_thread();
     let error = world.thread(["push", "--meta", "a=b", "hello"]).fails(2);
     assert!(error.contains("'hello' is not of the form key=value") && error.contains("after"), "{error}");
@@ -141,7 +141,7 @@ fn consumers_handlers_and_ids_are_words() {
 }
 
 #[test]
-fn where_the_consumer_is_known_a_single_word_is_what_comes_after_it() {
+fn if_the_consumer_is_known_a_single_word_is_the_next_argument() {
     let world = World::with_thread();
     world.off(["subscribe", "--consumer", "bot", "true"]).quiet();
     world.off(["push", "--lines"]).stdin("one\ntwo\nthree\n").quiet();
@@ -158,7 +158,7 @@ fn where_the_consumer_is_known_a_single_word_is_what_comes_after_it() {
 }
 
 #[test]
-fn what_is_given_twice_or_not_at_all_is_a_usage_error() {
+fn duplicate_and_missing_arguments_are_usage_errors() {
     let world = World::with_thread();
     world.idle_consumer("bot", "");
     for (words, what) in [

@@ -109,7 +109,7 @@ fn wait_for_lines(world: &World, name: &str, count: usize) {
 }
 
 #[test]
-fn what_is_pushed_by_those_who_wake_nobody_is_started_at_once() {
+fn handlers_of_pushes_that_start_nothing_are_started_at_once() {
     let world = World::with_thread();
     subscribe(&world, "cat >>got");
     push(&world, &world.inbox());
@@ -131,7 +131,7 @@ fn what_is_pushed_by_those_who_wake_nobody_is_started_at_once() {
 }
 
 #[test]
-fn changes_that_make_a_consumer_due_are_heard_too() {
+fn changes_that_make_a_consumer_due_start_it_too() {
     let world = World::with_thread();
     push(&world, &world.inbox());
     let worker = Worker::start(&world, &[]);
@@ -153,7 +153,7 @@ fn changes_that_make_a_consumer_due_are_heard_too() {
 }
 
 #[test]
-fn whoever_was_killed_with_all_that_would_look_again_is_taken_over() {
+fn a_run_killed_together_with_its_supervisor_is_taken_over() {
     let world = World::with_thread();
     take_all_script(&world);
     world.script("bin/once", "[ -e killed ] || { touch runs; exec sleep 1000; }\ntake");
@@ -240,7 +240,7 @@ fn a_second_signal_stops_runs_at_once_and_waits_end_with_the_first() {
 }
 
 #[test]
-fn a_worker_that_was_killed_and_started_again_goes_on() {
+fn a_worker_that_was_killed_and_restarted_continues() {
     let world = World::with_thread();
     subscribe(&world, "cat >>got; mkdir alone || echo twice >>overlaps; sleep 0.3; rmdir alone");
     for _ in 0..3 {
@@ -331,7 +331,7 @@ fn quiet_threads_cost_neither_descriptors_nor_processor_time() {
 }
 
 #[test]
-fn without_notices_it_looks_by_itself() {
+fn without_notices_a_worker_polls() {
     let world = World::with_thread();
     subscribe(&world, "cat >>got");
     let script = "echo 0 >/proc/sys/user/max_inotify_watches || exit 77; exec thread dispatch --follow";
@@ -394,7 +394,7 @@ fn children_of(parent: u32) -> Vec<u32> {
 }
 
 #[test]
-fn a_service_manager_hears_of_its_beginning_and_its_end() {
+fn the_service_manager_is_notified_of_start_and_stop() {
     let world = World::with_thread();
     subscribe(&world, "env >environment; touch began");
     let socket = UnixDatagram::bind(world.path("manager")).unwrap();
@@ -417,7 +417,7 @@ fn a_service_manager_hears_of_its_beginning_and_its_end() {
 }
 
 #[test]
-fn a_thread_that_cannot_be_worked_for_is_told_once_and_holds_up_no_other() {
+fn a_broken_thread_is_reported_once_and_holds_up_no_other() {
     let world = World::with_thread();
     fs::create_dir(world.path("root")).unwrap();
     let [bad, good] = ["root/bad", "root/good"].map(|name| thread_with_consumer(&world, name));
@@ -437,7 +437,7 @@ fn a_thread_that_cannot_be_worked_for_is_told_once_and_holds_up_no_other() {
 }
 
 #[test]
-fn what_it_cannot_do_it_says_at_once() {
+fn invalid_arguments_of_a_worker_are_reported_at_once() {
     let world = World::with_thread();
     let fails = |code: i32, words: &[&str], said: &str| {
         let error = world.thread(["dispatch"].iter().chain(words)).fails(code);

@@ -58,8 +58,8 @@ fn trouble_at_every_call(scene: &Scene, step: usize) {
         let step = if trouble.calls.is_empty() { step } else { step.div_ceil(4) };
         let offset = (std::process::id() as usize + number) % step;
         for target in possible.skip(offset).step_by(step) {
-            let from_now_on = target.strike_from_now_on(trouble.what, trouble.calls);
-            let once = target.strike(trouble.what);
+            let from_now_on = target.inject_from_now_on(trouble.what, trouble.calls);
+            let once = target.inject(trouble.what);
             let ways = if trouble.is_excuse && long() { vec![once, from_now_on] } else { vec![once] };
             for inject in ways {
                 scene.begin();
@@ -103,13 +103,13 @@ fn with_consumer() -> World {
 const PUSH: &[&str] = &["push", "--source", "self", "--type", "message", "--content", "victim"];
 
 #[test]
-fn nothing_that_can_be_survived_fails_a_push_after_its_commit() {
+fn no_survivable_fault_fails_a_push_after_its_commit() {
     let scene = Scene::new("push", with_consumer(), Kind::Push(1), PUSH).embedded();
     trouble_at_every_call(&scene, if long() { 1 } else { 16 });
 }
 
 #[test]
-fn nothing_that_can_be_survived_fails_a_batch_after_its_commit() {
+fn no_survivable_fault_fails_a_batch_after_its_commit() {
     let world = with_consumer();
     let line = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"victim\"}\n";
     world.write("stdin", line.repeat(20));
@@ -118,7 +118,7 @@ fn nothing_that_can_be_survived_fails_a_batch_after_its_commit() {
 }
 
 #[test]
-fn nothing_that_can_be_survived_fails_a_push_through_a_notifier_after_its_commit() {
+fn no_survivable_fault_fails_a_push_through_a_notifier_after_its_commit() {
     let world = with_consumer();
     world.script("bin/notifier", "exit 0");
     let args = [PUSH, &["--json"]].concat();

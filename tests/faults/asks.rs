@@ -17,7 +17,7 @@ while [ "$n" -lt "$1" ]; do
     [ "$answer" = "You said: $question" ] || { echo "asked '$question', was told '$answer'"; exit 1; }
 done"#;
 
-fn everybody_gets_his_own_answer(language: &str) {
+fn every_asker_gets_its_own_answer(language: &str) {
     let world = World::with_thread();
     if !world.agent_of_the_guide(language) {
         return;
@@ -44,16 +44,16 @@ fn everybody_gets_his_own_answer(language: &str) {
 }
 
 #[test]
-fn everybody_gets_his_own_answer_from_bash() {
-    everybody_gets_his_own_answer("bash");
+fn every_asker_gets_its_own_answer_from_bash() {
+    every_asker_gets_its_own_answer("bash");
 }
 
 #[test]
-fn everybody_gets_his_own_answer_from_python() {
-    everybody_gets_his_own_answer("python");
+fn every_asker_gets_its_own_answer_from_python() {
+    every_asker_gets_its_own_answer("python");
 }
 
 #[test]
-fn everybody_gets_his_own_answer_from_node() {
-    everybody_gets_his_own_answer("node");
+fn every_asker_gets_its_own_answer_from_node() {
+    every_asker_gets_its_own_answer("node");
 }

@@ -260,7 +260,7 @@ impl Chaos {
 }
 
 #[test]
-fn in_all_of_it_at_once_nothing_is_lost_and_nothing_runs_twice() {
+fn under_all_faults_at_once_nothing_is_lost_and_no_runs_overlap() {
     let time = Duration::from_secs(if long() { 600 } else { 12 });
     let chaos = Chaos::begin(time);
     let world = &chaos.world;

@@ -78,7 +78,7 @@ fn a_damaged_database_makes_it_fail_and_never_panic_or_hang() {
         for command in few {
             codes[ends_well(world.off(*command), b"", &format!("{about}: {command:?}")) as usize] += 1;
             if *command == ["dispatch"] {
-                calm(&world);
+                kill_all_processes(&world);
             }
             runs += 1;
         }
@@ -87,7 +87,7 @@ fn a_damaged_database_makes_it_fail_and_never_panic_or_hang() {
             for command in [&["doctor"][..], &["doctor", "--fix"]] {
                 ends_well(world.thread(command), b"", &format!("{about}: {command:?}"));
             }
-            calm(&world);
+            kill_all_processes(&world);
         }
     }
     eprintln!("{} damaged databases, {runs} runs: exit codes 0, 1, 2: {codes:?}", damaged.len());
@@ -114,7 +114,7 @@ fn a_damaged_database_makes_it_fail_and_never_panic_or_hang() {
 
 /// Kills the supervisors and handlers that a dispatch left running, because the database file is
 /// about to be replaced.
-pub fn calm(world: &World) {
+pub fn kill_all_processes(world: &World) {
     wait_until("supervisors to end", || {
         let left = world.processes();
         for pid in &left {

@@ -12,7 +12,7 @@ use thread::store::Move;
 use thread::{After, Error, Queue, jsonl, pending};
 use wait_timeout::ChildExt;
 
-use crate::damage::{calm, replace_db};
+use crate::damage::{kill_all_processes, replace_db};
 use crate::harness::{PATIENCE, Run, World};
 use crate::long;
 
@@ -186,7 +186,7 @@ fn rows_of_other_tools_with_odd_types_stop_no_command_and_hide_no_other_consumer
             for command in few.iter().filter(|_| long() || tried % 4 == 0) {
                 ends_well(world.off(*command), b"", &format!("{about}: {command:?}"));
                 if *command == ["dispatch"] {
-                    calm(&world);
+                    kill_all_processes(&world);
                 }
                 runs += 1;
             }

@@ -276,7 +276,7 @@ impl Scene {
 }
 
 #[test]
-fn whatever_is_in_a_threads_places_nothing_outside_changes_and_nothing_hangs() {
+fn using_a_hostile_thread_changes_nothing_outside_it_and_never_hangs() {
     let Some(scene) = Scene::new() else { return };
     for (row, place) in FILES.iter().chain(DIRS).enumerate() {
         for (column, &trap) in TRAPS.iter().enumerate() {

@@ -133,12 +133,12 @@ impl Target {
     }
 
     /// An injection at this call, in strace's syntax without `when`.
-    pub fn strike(&self, what: &str) -> Vec<String> {
+    pub fn inject(&self, what: &str) -> Vec<String> {
         vec![format!("{}:{what}:when={}", self.name, self.number)]
     }
 
     /// An injection at this call and all later ones with these names.
-    pub fn strike_from_now_on(&self, what: &str, names: &[&str]) -> Vec<String> {
+    pub fn inject_from_now_on(&self, what: &str, names: &[&str]) -> Vec<String> {
         let struck = self.next.iter().filter(|(name, _)| names.contains(&name.as_str()));
         struck.map(|(name, number)| format!("{name}:{what}:when={number}+")).collect()
     }

@@ -91,7 +91,7 @@ fn at_work_in(world: &World, container: &Container<'_>) {
 }
 
 #[test]
-fn a_run_in_another_container_is_neither_denied_nor_doubled_nor_doctored() {
+fn a_run_in_another_container_is_shown_and_neither_started_twice_nor_repaired() {
     let world = World::with_thread();
     let Some([a, b]) = two_containers(&world) else { return };
     at_work_in(&world, &a);

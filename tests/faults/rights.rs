@@ -110,7 +110,7 @@ fn open_for_reading(world: &World) {
 }
 
 #[test]
-fn whoever_may_only_read_can_look_and_is_told_plainly_that_writing_is_refused() {
+fn a_user_with_read_permission_can_read_and_gets_a_clear_error_for_writes() {
     let Some(world) = shared_world() else { return };
     world.thread(["init", "inbox"]).quiet();
     world.idle_consumer("bot", "type = 'message'");
@@ -157,7 +157,7 @@ fn whoever_may_only_read_can_look_and_is_told_plainly_that_writing_is_refused() 
 }
 
 #[test]
-fn whoever_may_only_read_can_look_though_nothing_of_it_can_be_remembered() {
+fn a_user_with_read_permission_can_read_though_no_watermark_can_be_stored() {
     let Some(world) = shared_world() else { return };
     world.thread(["init", "inbox"]).quiet();
     world.idle_consumer("bot", "content = 'none'");

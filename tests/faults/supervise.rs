@@ -234,7 +234,7 @@ fn a_supervisor_that_cannot_be_started_is_told_and_the_next_push_makes_up_for_it
 
 /// The time limit passes while the supervisor is stopped; the run had ended in time.
 #[test]
-fn a_success_is_none_the_less_one_because_its_supervisor_was_held_up_past_the_time_limit() {
+fn a_run_that_ended_in_time_succeeds_though_its_supervisor_was_held_up_past_the_time_limit() {
     let world = World::with_thread();
     let handler = "echo $$ >handler; echo $PPID >supervisor; while [ ! -e go ]; do sleep 0.02; done";
     let limit = Duration::from_secs(3);
