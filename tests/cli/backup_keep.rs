@@ -29,7 +29,7 @@ fn all_but_the_newest_backups_of_this_thread_are_deleted() {
     // A backup that appears twice, once through a symlink.
     std::os::unix::fs::symlink(in_backup("c"), in_backup("link")).unwrap();
 
-    // One that was killed when it was almost complete.
+    // A backup that was killed when it was almost complete.
     world.thread(["backup", "backups/killed"]).quiet();
     fs::rename(in_backup("killed"), in_backup("killed.partial-1")).unwrap();
 

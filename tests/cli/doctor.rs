@@ -589,7 +589,7 @@ fn a_backoff_without_a_supervisor_is_continued() {
         [format!("error: {problem} - run `thread dispatch`, or `thread doctor --fix`")]
     );
     assert_eq!(examine(&world, &["doctor", "--fix"]), [format!("repaired: {problem} - it was started")]);
-    wait_until("somebody to wait", || findings(&world) == ["healthy"]);
+    wait_until("a supervisor to wait", || findings(&world) == ["healthy"]);
     assert_eq!(world.state("bot-2"), "waiting");
     world.thread(["stop", "--consumer", "bot-2"]).quiet();
 }

@@ -99,7 +99,7 @@ fn a_handler_that_kills_its_supervisor_keeps_the_lock_until_it_ends() {
     assert_eq!(world.state("bot"), "running");
     world.write("go", "");
     world.wait_until_quiet();
-    assert_eq!(world.consumer("bot")["last_acked_id"], 0, "nobody saw its end");
+    assert_eq!(world.consumer("bot")["last_acked_id"], 0, "no supervisor saw its end");
     world.thread(["dispatch"]).quiet();
     wait_until("both events", || ids(&world.read("got")) == [1, 2]);
 }

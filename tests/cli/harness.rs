@@ -516,7 +516,7 @@ pub fn skipped(why: impl std::fmt::Display) {
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !condition() {
-        assert!(Instant::now() < end, "waited in vain for {what}");
+        assert!(Instant::now() < end, "timed out waiting for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -241,7 +241,7 @@ fn a_backoff_whose_supervisor_was_killed_is_reported() {
     assert_eq!((&after["state"], &after["reason"]), (&"waiting".into(), &"interrupted".into()), "{after}");
     assert_eq!(after["next_try"], before["next_try"]);
     world.thread(["dispatch"]).quiet();
-    wait_until("somebody to wait again", || world.consumer("bot").get("reason").is_none());
+    wait_until("a supervisor to wait again", || world.consumer("bot").get("reason").is_none());
 }
 
 #[test]

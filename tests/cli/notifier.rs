@@ -636,7 +636,7 @@ fn a_backlog_wakes_a_new_consumer_through_the_notifier() {
     subscribe(&world, "true");
     assert_eq!(calls(&world).len(), 1);
     world.thread(["subscribe", "--consumer", "other", "--handler", "true", "--filter", "id > 5"]).quiet();
-    assert_eq!(calls(&world).len(), 1, "without a backlog nobody is asked");
+    assert_eq!(calls(&world).len(), 1, "without a backlog no notifier is called");
 }
 
 #[test]

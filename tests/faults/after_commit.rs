@@ -83,14 +83,17 @@ fn trouble_at_every_call(scene: &Scene, step: usize) {
                     .iter()
                     .any(|call| call.starts_with("write(2<") && call.contains("(INJECTED)"));
                 let woken = world.lines("got").iter().any(|line| line.contains("victim"));
-                assert!(woken || trouble.is_excuse, "{how}: nobody was woken");
-                assert!(woken || told || unheard, "{how}: nobody was woken, and nothing was said");
+                assert!(woken || trouble.is_excuse, "{how}: the consumer was not woken");
+                assert!(
+                    woken || told || unheard,
+                    "{how}: the consumer was not woken, and no warning was printed"
+                );
                 scene.repair_and_check(&how);
                 assert_sound(&world.db(), &how);
             }
         }
     }
-    eprintln!("after the commit: {}: {struck} troubles, {warned} of them told", scene.name);
+    eprintln!("after the commit: {}: {struck} faults, {warned} warnings", scene.name);
     assert!(struck > 3);
 }
 
@@ -166,7 +169,7 @@ fn a_push_that_runs_out_of_memory_after_its_commit_prints_its_id() {
             at += if long() { 1 } else { 12 };
         }
     }
-    eprintln!("after the commit: out of memory: {stored} pushes, {told} of them told of it");
+    eprintln!("after the commit: out of memory: {stored} pushes, {told} warnings");
     assert!(told > 5);
     quiet_push(&world, "and all is well");
     world.assert_log_is_exact();

@@ -38,7 +38,11 @@ fn every_asker_gets_its_own_answer(language: &str) {
     let answered = "SELECT count(*) FROM events q JOIN events a ON a.metadata ->> 'reply_to' = q.id
         WHERE q.metadata IS NULL AND a.content = 'You said: ' || q.content";
     assert_eq!(world.query(answered), count as i64, "{language}");
-    assert_eq!(world.query("SELECT count(*) FROM events"), 2 * count as i64, "{language}: nothing besides");
+    assert_eq!(
+        world.query("SELECT count(*) FROM events"),
+        2 * count as i64,
+        "{language}: there are other events"
+    );
     assert_eq!(world.consumer("agent")["dead"], 0);
     world.assert_log_is_exact();
 }

@@ -302,7 +302,7 @@ fn under_all_faults_at_once_nothing_is_lost_and_no_runs_overlap() {
     let done: Vec<String> =
         chaos.done.lock().unwrap().iter().map(|(what, count)| format!("{count} {what}")).collect();
     eprintln!(
-        "chaos for {} s: {pushed} events, {}; {} lost, {} runs doubled; at rest {:.1} s after",
+        "chaos for {} s: {pushed} events, {}; {} lost, {} overlapping runs; idle {:.1} s after the end",
         time.as_secs(),
         done.join(", "),
         lost.len(),

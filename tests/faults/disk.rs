@@ -216,7 +216,7 @@ fn a_commit_that_fails_after_its_sync_is_of_unknown_outcome() {
         let how = format!("{error} at {}: {}", target.call, ended.stderr);
         assert_eq!(ended.code, Some(1), "{how}");
         check_after_failure(&scene, &ended, calls, &how);
-        assert_eq!(scene.stored(), 1, "{how}: this was to show the trap");
+        assert_eq!(scene.stored(), 1, "{how}: the event must be stored although the push failed");
         let words = "so whether it was stored is unknown";
         assert!(ended.stderr.contains(words), "{how}");
         assert!(scene.world.log().iter().any(|l| l.starts_with("[ERROR] push: ") && l.contains(words)));

@@ -84,7 +84,11 @@ fn pushes_in_mood(mood: &str, pushes: usize) {
         "each once, in order"
     );
     assert!(!world.path("overlap").exists(), "two handlers of one consumer ran at once");
-    assert_eq!((world.lines("quits").len(), world.lines("stops").len()), (1, 1), "somebody was revived");
+    assert_eq!(
+        (world.lines("quits").len(), world.lines("stops").len()),
+        (1, 1),
+        "a stalled or stopped consumer was started again"
+    );
     let asked = world.lines("tasks/asked").len();
     assert_eq!(asked, pushes, "the notifier is asked once for each push");
     times.sort();

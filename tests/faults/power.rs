@@ -374,13 +374,16 @@ fn a_wal_that_another_command_began_survives_a_power_cut_at_any_moment() {
             // A plain SQLite connection removes the WAL when it is the last to close.
             world.query("SELECT count(*) FROM events");
         }
-        assert!(!world.inbox().join("events.db-wal").exists(), "the recording is to see the WAL being made");
+        assert!(
+            !world.inbox().join("events.db-wal").exists(),
+            "the recording must include the creation of the WAL"
+        );
         let pushes = format!("for i in 1 2 3; do {PUSH} \"event $i\"; done");
         world.write("series", format!("set -e\n{begin} >begun\n{pushes}"));
         let recording = record(&world, &inbox(&world), &["sh", "series"], &[]);
         let is_wal =
             |op: &Op| matches!(op, Op::Name(NameOp::Create { path, .. }) if path.ends_with("events.db-wal"));
-        assert!(recording.ops.iter().any(is_wal), "nobody made the WAL");
+        assert!(recording.ops.iter().any(is_wal), "no command created the WAL");
         assert_sound(&format!("pushes after {name}"), &recording, &Depth::Every);
     }
 }

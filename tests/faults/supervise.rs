@@ -198,7 +198,7 @@ fn a_push_that_the_watchdog_turns_away_is_served_all_the_same() {
     };
     wait_until("the second to be handled", || world.lines("supervisors").len() == 2);
     let supervisor: u32 = world.lines("supervisors")[1].parse().unwrap();
-    wait_until("nobody but the watchdog to be there", || !is_running(supervisor));
+    wait_until("only the watchdog to be left", || !is_running(supervisor));
     world.thread(PUSH).quiet();
     let turned_away = is_held(&world, "inbox/run/_wake.lock");
     wait_until("the third to be handled", || world.lines("got").len() == 3);
