@@ -59,7 +59,7 @@ pub fn surrounding(dir: &Path) -> Option<PathBuf> {
 pub(crate) fn sync_parents(parents: &[PathBuf], made: &Path) -> Result<()> {
     parents.iter().try_for_each(|parent| sync_dir(parent)).map_err(|source| {
         Error::Other(format!(
-            "{} was created, but its directory could not be synced ({source}), so it may not survive a power cut",
+            "{} was created, but its directory could not be synced ({source}), so whether it survives a power cut is unknown",
             made.display()
         ))
     })
