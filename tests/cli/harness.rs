@@ -282,7 +282,13 @@ impl World {
 
     /// Waits until no process of this world runs or holds a lock.
     pub fn wait_until_quiet(&self) {
-        wait_until("all processes to end", || self.processes().is_empty() && !one_is_ending());
+        // Twice in a row: when process ids wrap around, a process that ends during a look through /proc can
+        // leave behind one with a smaller id, which that look has passed already.
+        let mut quiet = 0;
+        wait_until("all processes to end", || {
+            quiet = if self.processes().is_empty() && !one_is_ending() { quiet + 1 } else { 0 };
+            quiet == 2
+        });
     }
 
     /// Like [`World::thread`], but with the notifier off, so no handler is started.

@@ -25,7 +25,7 @@ impl<'a> Terminal<'a> {
     /// Prints a skip notice and returns `None` if there is no tmux.
     fn open(world: &'a World) -> Option<Terminal<'a>> {
         if !world.bin().join("tmux").exists() {
-            eprintln!("skipped: tmux is absent");
+            skipped("tmux is not installed");
             return None;
         }
         let shell = r"exec env PS1='[\# $?] ' bash --norc --noprofile";
