@@ -110,16 +110,15 @@ pub(super) fn start(
     queue: &mut Queue,
     launcher: &Launcher,
     subscriptions: Vec<Subscription>,
-    time: Option<Duration>,
+    mut time: Option<Duration>,
 ) -> Result<Vec<(ConsumerId, Dispatched)>> {
     if !queue.files.is_owner() {
         return Err(Error::NotOwner(queue.path().to_owned()));
     }
-    let until = time.map(|time| Instant::now() + time);
     let mut all = Vec::new();
     for subscription in subscriptions {
         let consumer = subscription.consumer.clone();
-        let done = match start_if_due(queue, launcher, &subscription, until) {
+        let done = match start_if_due(queue, launcher, &subscription, &mut time) {
             Ok(done) => done,
             Err(e @ (Error::BrokenFilter { .. } | Error::BrokenSubscription(_))) => Dispatched::Broken(e),
             Err(e) => Dispatched::Failed(e),
@@ -135,14 +134,18 @@ pub(super) fn start(
     Ok(all)
 }
 
-/// Starts a supervisor for one consumer if it is due.
+/// Starts a supervisor for one consumer if it is due. The time spent on its filter is taken off `time`; starting a
+/// process is not, which takes as long as the machine is busy.
 fn start_if_due(
     queue: &mut Queue,
     launcher: &Launcher,
     subscription: &Subscription,
-    until: Option<Instant>,
+    time: &mut Option<Duration>,
 ) -> Result<Dispatched> {
-    match next_step(queue, subscription, until)? {
+    let began = Instant::now();
+    let step = next_step(queue, subscription, time.map(|left| began + left));
+    *time = time.map(|left| left.saturating_sub(began.elapsed()));
+    match step? {
         NextStep::None { .. } => return Ok(Dispatched::Idle),
         NextStep::Unknown => return Ok(Dispatched::LeftToBackground),
         NextStep::Start(_) => {}
