@@ -302,7 +302,12 @@ impl Supervisor<'_> {
         let mut timed_out = false;
         let mut followed = None;
         let mut interrupted = false;
+        let mut noted = false;
         loop {
+            if !noted && self.shutdown.requests() > 0 {
+                noted = true;
+                log!(self.files, Info, "dispatch: consumer={} ends after this run", self.consumer);
+            }
             if let Some(exit) = running.poll() {
                 let exit = if timed_out { Exit::TimedOut } else { exit };
                 // When the machine shuts down, the handler gets a TERM of its own along with this process.

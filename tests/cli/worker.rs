@@ -181,6 +181,8 @@ fn on_term_runs_end_by_themselves_and_no_others_begin() {
     push(&world, &world.inbox());
     wait_for_lines(&world, "began", 1);
     worker.signal(Signal::TERM);
+    let told = "[INFO] dispatch: consumer=worker ends after this run";
+    wait_until("the supervisor to hear of it", || world.log().iter().any(|line| line == told));
     // Pushed after the worker stopped.
     push(&world, &world.inbox());
     world.write("go", "");
