@@ -2,7 +2,7 @@
 //!
 //! This file owns the top level: choosing the command, its help, and the output that several commands share.
 
-mod error;
+pub mod error;
 mod output;
 
 mod ack;
@@ -36,10 +36,12 @@ mod reading;
 mod reply;
 mod resume;
 mod seek;
+mod settings;
 mod signals;
 mod stop;
 mod subscribe;
 mod unsubscribe;
+mod when;
 
 use std::ffi::OsString;
 use std::panic;
@@ -249,6 +251,11 @@ fn named_command(args: &[OsString]) -> String {
         }
     }
     command.get_bin_name().unwrap_or("thread").to_owned()
+}
+
+/// The name of the command that has this name or alias.
+fn name_of(word: &str) -> String {
+    Cli::command().find_subcommand(word).map_or(word, |found| found.get_name()).to_owned()
 }
 
 /// Parses a command line with only its own command described; `None` if that fails. Describing all

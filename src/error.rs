@@ -91,6 +91,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether another program kept the database locked for too long. Nothing was changed; the caller may try
+    /// again at once.
+    pub fn is_locked(&self) -> bool {
+        matches!(self, Error::Database(e) if e.kind == DatabaseErrorKind::Locked)
+    }
+
     /// Whether the failure may be temporary, so that a retry is worthwhile.
     pub fn may_pass(&self) -> bool {
         match self {
@@ -127,7 +133,8 @@ impl From<FilterError> for Error {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DatabaseErrorKind {
-    /// Another program kept the database locked for longer than a minute.
+    /// Another program kept the database locked for longer than the limit: a minute, or what
+    /// [`Queue::open_waiting`](crate::Queue::open_waiting) was given. Nothing was changed.
     Locked,
     Full,
     /// There is no room for `events.db-shm`.

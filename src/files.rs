@@ -181,6 +181,11 @@ impl Files {
     ///
     /// System errors; also for a link, a directory, a FIFO, a device, or a file with a second name.
     pub fn open_file(&self, name: impl AsRef<Path>, access: Access) -> io::Result<File> {
+        self.open_with_mode(name, access, self.mode)
+    }
+
+    /// Like [`Files::open_file`]; a new file gets these permission bits.
+    fn open_with_mode(&self, name: impl AsRef<Path>, access: Access, mode: RawMode) -> io::Result<File> {
         let (dir, name) = self.parent(name.as_ref())?;
         let flags = match access {
             Access::Read => OFlags::RDONLY,
@@ -196,9 +201,9 @@ impl Files {
                 Err(e) => return Err(explained(e)),
             }
             let new = flags | OFlags::CREATE | OFlags::EXCL;
-            match rustix::fs::openat(&dir, name, new, Mode::from_raw_mode(self.mode)) {
+            match rustix::fs::openat(&dir, name, new, Mode::from_raw_mode(mode)) {
                 Ok(file) => {
-                    self.adopt(&file, self.mode);
+                    self.adopt(&file, mode);
                     return checked(file);
                 }
                 // Another process created it in the meantime.
@@ -208,9 +213,24 @@ impl Files {
         }
     }
 
-    /// Opens a lock file, creating it if missing; read-only without write permission, which a lock does not
-    /// need.
+    /// Opens a lock file, creating it if missing. Only those who may write to the thread may open one: whoever
+    /// can open a file can lock it, and so hold up everybody else. An existing one gets these permissions.
     pub fn open_lock(&self, name: impl AsRef<Path>) -> io::Result<File> {
+        let group = if self.mode & 0o020 != 0 { 0o060 } else { 0 };
+        let mode = self.mode & 0o600 | group;
+        let file = self.open_with_mode(name, Access::Write, mode)?;
+        let found = rustix::fs::fstat(&file)?;
+        // Without a group that shares the thread, another user's file would be closed to the owner too.
+        if found.st_mode & 0o777 != mode && (group != 0 || found.st_uid == self.owner) {
+            // Only the file's owner can change it.
+            rustix::fs::fchmod(&file, Mode::from_raw_mode(mode)).ok();
+        }
+        Ok(file)
+    }
+
+    /// Opens a file that is touched to notify those who watch it, creating it if missing; read-only without
+    /// write permission.
+    pub fn open_watched(&self, name: impl AsRef<Path>) -> io::Result<File> {
         let name = name.as_ref();
         match self.open_file(name, Access::Write) {
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => self.open_file(name, Access::Read),

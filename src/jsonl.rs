@@ -28,7 +28,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::files::lock::Lock;
 use crate::files::rotation::{self, MAX_LINES};
 use crate::files::{Access, Files, JSONL, boot_id};
-use crate::model::time::Time;
+use crate::model::time::{self, Time};
 use crate::store::Store;
 
 /// The writer's lock file, which also stores its state.
@@ -48,14 +48,20 @@ const SYNC_STEP: u64 = 64 * 1024 * 1024;
 const PAGE_BYTES: usize = 256 * 1024;
 const PAGE_ROWS: usize = 1000;
 
-/// Brings the log up to date with the table, sealing it first if it is long. `progress` is called with the
-/// number of events written since its last call.
+/// Brings the log up to date with the table, sealing it first if it is long. Waits at most `wait`, and never
+/// longer than 20 s, for another process that is writing it. `progress` is called with the number of events
+/// written since its last call.
 ///
 /// # Errors
 ///
 /// The log may be behind or torn; the next call repairs it.
-pub fn catch_up(files: &Files, store: &mut dyn Store, progress: &mut dyn FnMut(u64)) -> Result<()> {
-    with_writer(files, |writer| {
+pub fn catch_up(
+    files: &Files,
+    store: &mut dyn Store,
+    wait: Duration,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
+    with_writer(files, wait, |writer| {
         writer.compare(store)?;
         if writer.state.end.lines > MAX_LINES {
             writer.seal(store)?;
@@ -67,11 +73,12 @@ pub fn catch_up(files: &Files, store: &mut dyn Store, progress: &mut dyn FnMut(u
 /// Brings the log up to date and syncs it; if it contains lines of events up to `upto`, also seals it, so
 /// that these can be deleted from the table.
 pub fn seal_before_prune(files: &Files, store: &mut dyn Store, upto: i64) -> Result<()> {
-    with_writer(files, |writer| {
+    with_writer(files, LOCK_TIMEOUT, |writer| {
         writer.compare(store)?;
         writer.append(store, &mut |_| {})?;
         if writer.state.end.lines > 0 && writer.state.base.id < upto {
             writer.seal(store)?;
+            writer.keep_time(store)?;
             return writer.save(store);
         }
         writer.sync(store)
@@ -81,10 +88,11 @@ pub fn seal_before_prune(files: &Files, store: &mut dyn Store, upto: i64) -> Res
 /// Compares all of `events.jsonl` with the table, ignoring the stored state, truncates it at the first
 /// difference, and writes the rest.
 pub fn repair(files: &Files, store: &mut dyn Store) -> Result<()> {
-    with_writer(files, |writer| {
+    with_writer(files, LOCK_TIMEOUT, |writer| {
         writer.reset(store)?;
         writer.compare(store)?;
         writer.append(store, &mut |_| {})?;
+        writer.keep_time(store)?;
         writer.sync(store)
     })
 }
@@ -115,8 +123,12 @@ pub fn remove_sealed(files: &Files, before: Time, dry_run: bool) -> io::Result<(
     Ok((count, bytes))
 }
 
-fn with_writer(files: &Files, work: impl FnOnce(&mut Writer<'_>) -> Result<()>) -> Result<()> {
-    let lock = Lock::take(files, STATE, LOCK_TIMEOUT)?;
+fn with_writer(
+    files: &Files,
+    wait: Duration,
+    work: impl FnOnce(&mut Writer<'_>) -> Result<()>,
+) -> Result<()> {
+    let lock = Lock::take(files, STATE, wait.min(LOCK_TIMEOUT))?;
     work(&mut Writer::open(files, lock.file())?)
 }
 
@@ -225,6 +237,14 @@ impl<'a> Writer<'a> {
         let id = self.state.end.id;
         self.state = State::at_start(EventStamp { id, time: time_of(store, id)? }, Some(name));
         Ok(())
+    }
+
+    /// Gives the log the time of its newest event, as if nothing else had written it: readers take it for the
+    /// time of the thread's last activity.
+    fn keep_time(&mut self, store: &mut dyn Store) -> Result<()> {
+        let stored = store.stored_at(self.state.end.id)?;
+        let Some(stored) = stored.and_then(|text| time::parse(&text)) else { return Ok(()) };
+        self.jsonl.set_modified(stored.into()).at("set the time of", &self.files.path_of(JSONL))
     }
 
     /// Syncs the log and its directory entry.

@@ -95,8 +95,12 @@ fn look_from(
         let mut fresh = scan.failures;
         fresh.retain(|failure| failure.id > subscription.filter_error_id && failure.id <= scanned);
         if remember && (scanned - remembered >= WATERMARK_STEP || !fresh.is_empty() || look.cut_short) {
-            let first_seen = store.remember_scan(subscription, scanned, &fresh)?;
-            fresh.drain(..fresh.len() - first_seen);
+            match store.remember_scan(subscription, scanned, &fresh) {
+                Ok(first_seen) => drop(fresh.drain(..fresh.len() - first_seen)),
+                // The answer is right all the same; the next look evaluates the filter again.
+                Err(e) if e.is_locked() => fresh.clear(),
+                Err(e) => return Err(e),
+            }
             remembered = scanned;
         }
         look.failures.extend(fresh);
@@ -109,19 +113,63 @@ fn look_from(
     Ok(look)
 }
 
+/// How far to count.
+#[derive(Debug, Clone, Copy)]
+pub struct CountLimits {
+    /// Stop after this many events.
+    pub most: u64,
+    pub until: Option<Instant>,
+}
+
+impl CountLimits {
+    pub const NONE: CountLimits = CountLimits { most: u64::MAX, until: None };
+}
+
+/// A number of events.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counted {
+    pub events: u64,
+    /// There may be more: a limit ended the count.
+    pub at_least: bool,
+}
+
 /// Counts the matching events from `first`, the oldest pending one, on. `gapless`: no id between the oldest
-/// event and the newest is missing, so that without a filter the count is a subtraction.
-pub fn count(store: &mut dyn Store, subscription: &Subscription, first: i64, gapless: bool) -> Result<u64> {
+/// event and the newest is missing, so that without a filter the count is a subtraction. `progress` is called
+/// with the number of ids that were covered since its last call.
+pub fn count(
+    store: &mut dyn Store,
+    subscription: &Subscription,
+    first: i64,
+    gapless: bool,
+    limits: CountLimits,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Counted> {
     let newest = store.newest()?;
-    let Some(filter) = checked_filter(subscription)? else {
-        return if gapless { Ok(newest.abs_diff(first) + 1) } else { store.count_after(first - 1) };
-    };
+    let filter = checked_filter(subscription)?;
+    if filter.is_none() && gapless {
+        return Ok(Counted { events: newest.abs_diff(first) + 1, at_least: false });
+    }
     let (mut events, mut upto) = (0, first - 1);
     while upto < newest {
-        let range = ScanRange { after: upto, upto: newest, most: 4096, until: None };
-        let scan = store.scan(&filter, range)?;
-        events += scan.ids.len() as u64;
-        upto = scan.upto;
+        if events >= limits.most || limits.until.is_some_and(|until| Instant::now() >= until) {
+            return Ok(Counted { events, at_least: true });
+        }
+        let before = upto;
+        match &filter {
+            Some(filter) => {
+                let range = ScanRange { after: upto, upto: newest, most: 4096, until: limits.until };
+                let scan = store.scan(filter, range)?;
+                events += scan.ids.len() as u64;
+                upto = scan.upto;
+            }
+            None => {
+                let end = newest.min(upto.saturating_add(SCAN_STEP));
+                events += store.count(upto, end)?;
+                // Other programs may leave gaps of any width.
+                upto = store.first_after(end)?.map_or(newest, |next| next - 1);
+            }
+        }
+        progress(upto.abs_diff(before));
     }
-    Ok(events)
+    Ok(Counted { events, at_least: false })
 }

@@ -15,12 +15,12 @@ use crate::files::log::{self, Level, log};
 use crate::files::watch::{LOOK_EVERY, Watcher};
 use crate::files::{COMMIT, Files};
 use crate::jsonl;
-use crate::model::event::{Event, NewEvent, Row};
+use crate::model::event::{CappedRow, Event, NewEvent, Row};
 use crate::model::filter::{Filter, Scope};
 use crate::model::subscription::{ConsumerId, NewSubscription, Subscription};
 use crate::model::time::{self, Time};
 use crate::pending::{self, Look};
-use crate::sqlite::Sqlite;
+use crate::sqlite::{BUSY_LIMIT, Sqlite};
 use crate::store::{Appended, Move, Moved, Put, ScanRange, Store, Stored};
 
 /// Maximum number of events per page when reading.
@@ -31,6 +31,8 @@ const PAGE_EVENTS: usize = 1000;
 pub struct Queue {
     pub(crate) files: Files,
     pub(crate) store: Sqlite,
+    /// How long operations wait for other writers.
+    busy_limit: Duration,
 }
 
 /// Result of a push.
@@ -107,10 +109,27 @@ impl Queue {
     /// [`Error::NotAThread`], [`Error::ForeignDatabase`], [`Error::NewerSchema`]; those of the
     /// database.
     pub fn open(path: impl AsRef<Path>) -> Result<Queue> {
+        Queue::open_waiting(path, BUSY_LIMIT)
+    }
+
+    /// Like [`Queue::open`], but operations, opening included, wait for other writers for at most
+    /// `busy_limit`, instead of a minute. A push then fails with [`Error::is_locked`] and has stored nothing;
+    /// the limit also applies to the lock of the JSONL log, which a stored event does not wait for any
+    /// longer. Reads wait for nobody.
+    ///
+    /// # Errors
+    ///
+    /// As [`Queue::open`].
+    pub fn open_waiting(path: impl AsRef<Path>, busy_limit: Duration) -> Result<Queue> {
         let files = Files::open(path.as_ref())?;
         files.prepare_database()?;
-        let store = Sqlite::open(&files.path_of(crate::files::DB))?;
-        Ok(Queue { files, store })
+        let store = Sqlite::open_waiting(&files.path_of(crate::files::DB), busy_limit)?;
+        Ok(Queue { files, store, busy_limit })
+    }
+
+    /// A thread whose database is open already.
+    pub(crate) fn of(files: Files, store: Sqlite) -> Queue {
+        Queue { files, store, busy_limit: BUSY_LIMIT }
     }
 
     /// The thread's directory, absolute.
@@ -200,13 +219,29 @@ impl Queue {
     /// The second step of a push: brings the JSONL log up to date, then notifies waiters. `progress` is
     /// called with the number of events written since its last call.
     pub(crate) fn publish(&mut self, progress: &mut dyn FnMut(u64)) -> Result<()> {
-        let logged = jsonl::catch_up(&self.files, &mut self.store, progress);
+        let logged = jsonl::catch_up(&self.files, &mut self.store, self.busy_limit, progress);
         if let Err(e) = &logged {
             log!(self, Warn, "push: events.jsonl is behind: {e}");
         }
         // If the file cannot be touched, waiters notice by polling within a second.
         drop(self.files.touch(COMMIT));
         logged
+    }
+
+    /// The event with that id, if it is stored.
+    pub fn event(&mut self, id: i64) -> Result<Option<Event>> {
+        let mut found = None;
+        self.store.read(id.saturating_sub(1), id, 1, &mut |row| {
+            found = Some(row.to_event());
+            ControlFlow::Break(())
+        })?;
+        Ok(found)
+    }
+
+    /// Reads at most `most` bytes of an event's content, from the byte `offset` on, without loading the rest.
+    /// Empty past its end; `None` if there is no such event.
+    pub fn read_content(&mut self, id: i64, offset: u64, most: usize) -> Result<Option<Vec<u8>>> {
+        self.store.read_content(id, offset, most)
     }
 
     /// Reads all events after an id, oldest first, into memory.
@@ -228,6 +263,17 @@ impl Queue {
         selection: &mut Selection,
         take: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
     ) -> Result<Remaining> {
+        self.read_page_capped(selection, u64::MAX, &mut |capped| take(capped.row))
+    }
+
+    /// Like [`Queue::read_page`], but leaves out every text longer than `cap` bytes, without loading it. The
+    /// content can then be read in pieces: see [`Queue::read_content`].
+    pub fn read_page_capped(
+        &mut self,
+        selection: &mut Selection,
+        cap: u64,
+        take: &mut dyn FnMut(CappedRow<'_>) -> ControlFlow<()>,
+    ) -> Result<Remaining> {
         let Selection { after, limit, filter } = selection;
         let most = limit.map_or(PAGE_EVENTS, |limit| PAGE_EVENTS.min(limit as usize));
         if most == 0 {
@@ -239,7 +285,7 @@ impl Queue {
             let range = ScanRange { after: *after, upto: newest, most, until: None };
             let scan = self.store.scan(filter, range)?;
             for id in scan.ids {
-                self.store.read(id - 1, id, 1, &mut |row| {
+                self.store.read_capped(id - 1, id, 1, cap, &mut |row| {
                     *limit = limit.map(|limit| limit - 1);
                     flow = take(row);
                     flow
@@ -255,11 +301,11 @@ impl Queue {
             scan.upto < newest
         } else {
             let mut read = 0;
-            self.store.read(*after, i64::MAX, most, &mut |row| {
-                *after = row.id;
+            self.store.read_capped(*after, i64::MAX, most, cap, &mut |capped| {
+                *after = capped.row.id;
                 *limit = limit.map(|limit| limit - 1);
                 read += 1;
-                flow = take(row);
+                flow = take(capped);
                 flow
             })?;
             read == most
@@ -268,29 +314,59 @@ impl Queue {
         Ok(if more { Remaining::Some } else { Remaining::None })
     }
 
+    /// The ids of the newest `most` matching events up to `upto`, newest first. Reads backwards: the cost
+    /// depends on how far back they are.
+    pub fn newest_matching(&mut self, filter: Option<&Filter>, upto: i64, most: usize) -> Result<Vec<i64>> {
+        let mut newest = Vec::new();
+        self.read_backwards(filter, 0, upto, &mut |ids| {
+            newest.extend(ids.iter().rev().take(most - newest.len()));
+            newest.len() < most
+        })?;
+        Ok(newest)
+    }
+
     /// The id after which the last `count` matching events begin; at least `after`.
     pub fn start_of_tail(&mut self, filter: Option<&Filter>, after: i64, count: u64) -> Result<i64> {
+        let mut missing = usize::try_from(count).unwrap_or(usize::MAX);
+        if missing == 0 {
+            return Ok(self.store.newest()?.max(after));
+        }
+        let mut start = after;
+        self.read_backwards(filter, after, i64::MAX, &mut |ids| {
+            if ids.len() >= missing {
+                start = ids[ids.len() - missing] - 1;
+                return false;
+            }
+            missing -= ids.len();
+            true
+        })?;
+        Ok(start)
+    }
+
+    /// Passes the ids of the matching events in `(after, upto]` to `take`, in steps from the newest to the
+    /// oldest, until it returns false. Within a step the oldest comes first.
+    fn read_backwards(
+        &mut self,
+        filter: Option<&Filter>,
+        after: i64,
+        upto: i64,
+        take: &mut dyn FnMut(&[i64]) -> bool,
+    ) -> Result<()> {
         const STEP: i64 = 4096;
         // A filter that matches everything reads only the ids.
         let everything = Filter::new("1", Scope::Reading)?;
-        let Some(filter) = filter.or(everything.as_ref()) else { return Ok(after) };
-        let count = usize::try_from(count).unwrap_or(usize::MAX);
-        let (mut upto, mut found) = (self.store.newest()?, 0);
-        if count == 0 {
-            return Ok(upto.max(after));
-        }
+        let Some(filter) = filter.or(everything.as_ref()) else { return Ok(()) };
+        let mut upto = upto.min(self.store.newest()?);
         while upto > after {
             let start = after.max(upto.saturating_sub(STEP));
             let range = ScanRange { after: start, upto, most: usize::MAX, until: None };
-            let ids = self.store.scan(filter, range)?.ids;
-            if found + ids.len() >= count {
-                return Ok(ids[ids.len() - (count - found)] - 1);
+            if !take(&self.store.scan(filter, range)?.ids) {
+                break;
             }
-            found += ids.len();
             // Skip gaps in the ids, which pruned events leave.
             upto = self.store.last_upto(start)?.unwrap_or(0);
         }
-        Ok(after)
+        Ok(())
     }
 
     /// The id before the first event stored at `time` or later; the newest id if there is no such event.

@@ -14,6 +14,7 @@ pub mod launcher;
 pub mod notifier;
 mod outcome;
 pub mod process;
+mod push;
 pub mod shutdown;
 pub mod spawn;
 pub mod stop;
@@ -23,4 +24,5 @@ pub mod worker;
 
 pub use dispatch::dispatch;
 pub use launcher::{Launcher, WakeBy};
+pub use push::{Finished, finish, push};
 pub use wake::{Waking, wake};

@@ -25,15 +25,15 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
 use self::error::{Doing, Failed, commit, database};
 use crate::error::{DatabaseErrorKind, Error, Result};
-use crate::model::event::Row;
-use crate::model::filter::{self, Filter};
+use crate::model::event::CappedRow;
+use crate::model::filter::Filter;
 use crate::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
 use crate::store::{
     Appended, FilterFailure, Move, Moved, PruneRange, PruneStep, Put, RunUpdate, Scan, ScanRange, Store,
 };
 
-/// How long an operation waits for other writers before it fails.
-const BUSY_LIMIT: Duration = Duration::from_secs(60);
+/// How long an operation waits for other writers before it fails, unless the store was opened otherwise.
+pub const BUSY_LIMIT: Duration = Duration::from_secs(60);
 
 /// Maximum length of a database's path, in bytes: SQLite appends the suffixes of its own files.
 const MAX_DB_PATH: usize = 504;
@@ -77,7 +77,13 @@ impl Sqlite {
     ///
     /// The database is newer than this program or not a thread's; it is left untouched.
     pub fn open(path: &Path) -> Result<Sqlite> {
-        let mut store = Sqlite::connect(path)?;
+        Sqlite::open_waiting(path, BUSY_LIMIT)
+    }
+
+    /// Like [`Sqlite::open`]; every operation, opening included, waits for other writers for at most
+    /// `busy_limit`.
+    pub fn open_waiting(path: &Path, busy_limit: Duration) -> Result<Sqlite> {
+        let mut store = Sqlite::connect(path, busy_limit)?;
         let accepted = migrate::bring_up_to_date(&mut store.conn, path);
         let mut store = store.if_accepted(accepted)?;
         store.checkpoints = true;
@@ -92,12 +98,7 @@ impl Sqlite {
         accepted.map(|()| self)
     }
 
-    /// Sets the busy timeout (default 60 s).
-    pub fn wait_at_most(&mut self, limit: Duration) -> Result<()> {
-        wait_for_others(&mut self.conn, limit).doing("opening the database")
-    }
-
-    fn connect(path: &Path) -> Result<Sqlite> {
+    fn connect(path: &Path, busy_limit: Duration) -> Result<Sqlite> {
         let doing = "opening the database";
         // The directory may be reached through links; the database itself may not be a link.
         let resolved = path.parent().and_then(|dir| dir.canonicalize().ok());
@@ -113,7 +114,7 @@ impl Sqlite {
         let wal = wal::path_of(&path);
         let new_wal = wal::length(&wal) == 0;
         let mut conn = Connection::open_with_flags(&path, OPEN_FLAGS).doing(doing)?;
-        configure(&mut conn).map_err(|e| migrate::not_opened(e, &path))?;
+        configure(&mut conn, busy_limit).map_err(|e| migrate::not_opened(e, &path))?;
         let store = Sqlite { conn, path, wal, checkpoint_thread: None, checkpoints: false, new_wal };
         store.keep_wal(true).doing(doing)?;
         Ok(store)
@@ -161,14 +162,19 @@ impl Store for Sqlite {
         events::append(self, feed)
     }
 
-    fn read(
+    fn read_capped(
         &mut self,
         after: i64,
         upto: i64,
         limit: usize,
-        take: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
+        cap: u64,
+        take: &mut dyn FnMut(CappedRow<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        events::read(&self.conn, after, upto, limit, take).doing("reading events")
+        events::read(&self.conn, (after, upto), limit, cap, take).doing("reading events")
+    }
+
+    fn read_content(&mut self, id: i64, offset: u64, most: usize) -> Result<Option<Vec<u8>>> {
+        events::read_content(&self.conn, id, offset, most).doing("reading an event's content")
     }
 
     fn scan(&mut self, filter: &Filter, range: ScanRange) -> Result<Scan> {
@@ -204,11 +210,15 @@ impl Store for Sqlite {
         one(&self.conn, sql, [key]).doing("looking for an idempotency key")
     }
 
-    fn count_after(&mut self, id: i64) -> Result<u64> {
+    fn count(&mut self, after: i64, upto: i64) -> Result<u64> {
         // Without a condition SQLite reads the smallest index instead of the table.
-        let count = match id {
-            ..=0 => self.conn.query_row("SELECT count(*) FROM events", [], |row| row.get::<_, i64>(0)),
-            _ => self.conn.query_row("SELECT count(*) FROM events WHERE id > ?", [id], |row| row.get(0)),
+        let sql = "SELECT count(*) FROM events";
+        let count = match (after, upto) {
+            (..=0, i64::MAX) => self.conn.query_row(sql, [], |row| row.get::<_, i64>(0)),
+            _ => {
+                let sql = format!("{sql} WHERE id > ? AND id <= ?");
+                self.conn.query_row(&sql, [after, upto], |row| row.get(0))
+            }
         };
         count.map(i64::unsigned_abs).doing("counting the events")
     }
@@ -308,9 +318,8 @@ fn text_of(value: ValueRef<'_>) -> Option<String> {
     bytes_of(value).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
 }
 
-fn configure(conn: &mut Connection) -> rusqlite::Result<()> {
-    wait_for_others(conn, BUSY_LIMIT)?;
-    filter::functions::install(conn)?;
+fn configure(conn: &mut Connection, busy_limit: Duration) -> rusqlite::Result<()> {
+    wait_for_others(conn, busy_limit)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;

@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 use crate::error::Result;
-use crate::model::event::{NewEvent, Row};
+use crate::model::event::{CappedRow, NewEvent, Row};
 use crate::model::filter::Filter;
 use crate::model::run::{Exit, RunState};
 use crate::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
@@ -200,7 +200,23 @@ pub trait Store {
         upto: i64,
         limit: usize,
         take: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.read_capped(after, upto, limit, u64::MAX, &mut |capped| take(capped.row))
+    }
+
+    /// Like [`Store::read`], but leaves out every text longer than `cap` bytes, without loading it.
+    fn read_capped(
+        &mut self,
+        after: i64,
+        upto: i64,
+        limit: usize,
+        cap: u64,
+        take: &mut dyn FnMut(CappedRow<'_>) -> ControlFlow<()>,
     ) -> Result<()>;
+
+    /// Reads at most `most` bytes of an event's content, from the byte `offset` on, without loading the rest.
+    /// Empty past its end; `None` if there is no such event.
+    fn read_content(&mut self, id: i64, offset: u64, most: usize) -> Result<Option<Vec<u8>>>;
 
     /// Evaluates a filter on events, oldest first. Each is evaluated by itself, so a failure on one does not
     /// hide another.
@@ -225,8 +241,8 @@ pub trait Store {
     /// The event stored under that idempotency key.
     fn id_of_key(&mut self, key: &str) -> Result<Option<i64>>;
 
-    /// How many events there are after that id.
-    fn count_after(&mut self, id: i64) -> Result<u64>;
+    /// How many events have ids in `(after, upto]`.
+    fn count(&mut self, after: i64, upto: i64) -> Result<u64>;
 
     /// All subscriptions, by name.
     fn subscriptions(&mut self) -> Result<Vec<Subscription>>;

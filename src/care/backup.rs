@@ -6,10 +6,10 @@
 //! seals the log before it deletes, so such a file was sealed before the database was copied. All other lines
 //! are written from the copy's table.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, OFlags};
@@ -22,7 +22,7 @@ use crate::jsonl;
 use crate::model::run::{Phase, RunState, Task};
 use crate::model::time;
 use crate::queue::Queue;
-use crate::sqlite::Sqlite;
+use crate::sqlite::{BUSY_LIMIT, Sqlite};
 use crate::store::{RunUpdate, Store};
 
 /// A completed backup.
@@ -49,7 +49,9 @@ pub fn backup(queue: &mut Queue, place: &Path, progress: &mut dyn FnMut(u64)) ->
     refuse_occupied(&place)?;
     refuse_inside(queue.path(), &place)?;
     let parents = files::parents_to_sync(&place);
-    let draft = draft_beside(&place)?;
+    // First, because they may take up the space that this copy needs.
+    delete_abandoned(queue, place.parent().unwrap_or(&place));
+    let (draft, _lock) = draft_beside(&place)?;
     let dir = files::open_dir(CWD, draft.path(), OFlags::NOFOLLOW).map_err(io::Error::from);
     let copy = queue.files.of_copy(draft.path().to_owned(), dir.at("open", draft.path())?);
 
@@ -66,9 +68,9 @@ pub fn backup(queue: &mut Queue, place: &Path, progress: &mut dyn FnMut(u64)) ->
     for subscription in store.subscriptions()? {
         store.update_run(&subscription, &RunUpdate::state(paused(&subscription.state)))?;
     }
-    let (count, newest) = (store.count_after(0)?, store.newest()?);
+    let (count, newest) = (store.count(0, i64::MAX)?, store.newest()?);
     copy_sealed(&queue.files, &copy, &mut store)?;
-    jsonl::catch_up(&copy, &mut store, progress)?;
+    jsonl::catch_up(&copy, &mut store, BUSY_LIMIT, progress)?;
     let note = Note { thread: ascii_path(queue.path()), made: time::now(), newest };
     write_note(&copy, &note).at("write", &copy.path_of(NOTE))?;
     store.close_whole()?;
@@ -183,15 +185,63 @@ fn refuse_inside(thread: &Path, place: &Path) -> Result<()> {
 }
 
 /// Creates the directory for the unfinished copy, and the parents of its destination. Only this user may
-/// access it until the copy is complete. It is removed when the return value is dropped.
-fn draft_beside(place: &Path) -> Result<TempDir> {
+/// access it until the copy is complete. It is removed when the first return value is dropped. The second
+/// one holds a lock on it, which says that somebody is making it.
+fn draft_beside(place: &Path) -> Result<(TempDir, File)> {
     let parent = place.parent().unwrap_or(place);
     fs::create_dir_all(parent).at("make", parent)?;
     let mut prefix = place.file_name().unwrap_or_default().to_owned();
     prefix.push(PARTIAL);
     let mut builder = tempfile::Builder::new();
     builder.prefix(&prefix).permissions(Permissions::from_mode(0o700));
-    builder.tempdir_in(parent).at("make a directory in", parent)
+    loop {
+        let draft = builder.tempdir_in(parent).at("make a directory in", parent)?;
+        let dir = match File::open(draft.path()) {
+            // Another backup has just taken it for one that was left unfinished.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            dir => dir.at("open", draft.path())?,
+        };
+        // Some file systems have no locks; there nobody deletes what others left.
+        dir.lock().ok();
+        // Another backup may have deleted it before the lock was taken.
+        if fs::symlink_metadata(draft.path()).is_ok() {
+            return Ok((draft, dir));
+        }
+    }
+}
+
+/// Deletes the copies in `dir` that this user's earlier backups left unfinished because they were killed.
+/// What cannot be deleted stays.
+fn delete_abandoned(queue: &Queue, dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if !is_partial(&entry.file_name().to_string_lossy()) || !is_remains(&path) {
+            continue;
+        }
+        // Whoever makes a copy holds this lock, and the end of the process releases it.
+        let locked =
+            File::open(&path).is_ok_and(|dir| dir.try_lock().is_ok() && fs::remove_dir_all(&path).is_ok());
+        if locked {
+            log!(queue, Info, "backup: deleted unfinished path={}", Quoted(&path.to_string_lossy()));
+        }
+    }
+}
+
+/// Whether this is the name of an unfinished copy: six letters or digits follow [`PARTIAL`].
+fn is_partial(name: &str) -> bool {
+    let suffix = name.rsplit_once(PARTIAL).map_or("", |(_, suffix)| suffix);
+    suffix.len() == 6 && suffix.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
+/// Whether this is a directory of this user's with nothing in it but files of a thread.
+fn is_remains(path: &Path) -> bool {
+    let user = rustix::process::geteuid().as_raw();
+    let own = fs::symlink_metadata(path).is_ok_and(|about| about.is_dir() && about.uid() == user);
+    let known =
+        |name: &str| ["run", "logs"].contains(&name) || name.starts_with(DB) || name.ends_with(".jsonl");
+    own && fs::read_dir(path).is_ok_and(|mut entries| {
+        entries.all(|entry| entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(known)))
+    })
 }
 
 /// The state of a consumer in the copy, where it is paused. Runs and waits of the original are not copied,

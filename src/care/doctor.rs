@@ -90,7 +90,7 @@ pub fn examine(dir: &Path, launcher: &Launcher, fix: bool) -> Result<Vec<Finding
     let mut doctor = Doctor { fix, launcher, files: Files::open(dir)?, findings: Vec::new() };
     let sound = layout::check(&mut doctor);
     if let Some(store) = database::check(&mut doctor, sound) {
-        let mut queue = Queue { files: doctor.files.clone(), store };
+        let mut queue = Queue::of(doctor.files.clone(), store);
         jsonl::check(&mut doctor, &mut queue, sound);
         programs::check(&mut doctor, &mut queue);
         consumers::check(&mut doctor, &mut queue);

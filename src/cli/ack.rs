@@ -20,7 +20,7 @@ pub struct Ack {
     #[arg(value_name = "ID")]
     id: Option<String>,
     /// The same, as an option
-    #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true)]
+    #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true, hide = true)]
     event_id: Option<i64>,
 }
 

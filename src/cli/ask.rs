@@ -42,12 +42,15 @@ pub struct Ask {
 impl Ask {
     pub fn run(self, globals: &Globals) -> Result<()> {
         let path = globals.path()?;
-        let question = self.event.into_event(None)?;
+        let question = self.event.into_event(&path, None)?;
         let mut queue = Queue::open(path)?;
         // Exit 3 if this process is cut short: exit 0 would mean that there is an answer.
-        let stored = push::store(&mut queue, &question, |_| signals::set_stored(3, format_args!("")))?;
-        let id = stored.0.id;
-        signals::allow();
+        let id = push::store(&mut queue, &question, 3)?.0.id;
+        let interrupted = timed_out::<()>(
+            format_args!("interrupted before an answer to event {id} came; the question stays stored"),
+            format_args!("a later answer will show with `{}`", peek_for_answers(id)),
+        );
+        signals::allow(interrupted.err().as_ref(), globals.json)?;
         let deadline = Instant::now() + self.timeout;
         let Some(answer) = wait_for_answer(&mut queue, id, deadline)? else { return Ok(()) };
         if answer.kind == Type::Record.as_str()
@@ -69,10 +72,19 @@ impl Ask {
     }
 }
 
+/// The filter for events that answer the event `id`.
+fn about(id: i64) -> String {
+    format!("metadata ->> 'reply_to' IN ({id}, '{id}')")
+}
+
+fn peek_for_answers(id: i64) -> String {
+    format!("thread peek --last-event-id {id} --filter \"{}\"", about(id))
+}
+
 /// Returns the answer to the event `id`, or the record that there will be none; `None` if the reader of
 /// stdout is gone.
 fn wait_for_answer(queue: &mut Queue, id: i64, deadline: Instant) -> Result<Option<Event>> {
-    let about_it = format!("metadata ->> 'reply_to' IN ({id}, '{id}')");
+    let about_it = about(id);
     // The record of an agent that gave up for good.
     let given_up = "subtype = 'error' AND json_valid(content) AND content ->> 'retryable' = 0";
     let filter = format!(
@@ -101,8 +113,8 @@ fn wait_for_answer(queue: &mut Queue, id: i64, deadline: Instant) -> Result<Opti
                 return timed_out(
                     format_args!("no answer to event {id} came in time; the question stays stored"),
                     format_args!(
-                        "see `thread info` for who should answer; a later answer will show with \
-                         `thread peek --last-event-id {id} --filter \"{about_it}\"`"
+                        "see `thread info` for who should answer; a later answer will show with `{}`",
+                        peek_for_answers(id)
                     ),
                 );
             }

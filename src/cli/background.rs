@@ -27,6 +27,9 @@ struct Background {
     /// The consumer to supervise.
     #[arg(long, required_if_eq("command", SUPERVISE), allow_hyphen_values = true)]
     consumer: Option<String>,
+    /// The pid of the worker that starts further runs.
+    #[arg(long)]
+    worker: Option<u32>,
     /// Delay before waking, in milliseconds.
     #[arg(long, default_value_t = 0)]
     delay_ms: u64,
@@ -38,7 +41,7 @@ pub fn is_internal(args: &[OsString]) -> bool {
 }
 
 pub fn run(args: &[OsString]) -> Result<()> {
-    let Background { command, thread, lock_fd, consumer, delay_ms } =
+    let Background { command, thread, lock_fd, consumer, worker, delay_ms } =
         Background::try_parse_from(args).or_else(|e| usage_error(&e, "thread"))?;
     let files = Files::open(&thread).ok();
     let done = catch_panic(|| match consumer {
@@ -46,7 +49,7 @@ pub fn run(args: &[OsString]) -> Result<()> {
             let shutdown = signals::as_shutdown_requests(&[SIGTERM])?;
             let consumer = ConsumerId::stored(consumer);
             // SAFETY: the parent passed this descriptor on, and nothing else in this process uses it.
-            Ok(unsafe { supervisor::supervise(&thread, &consumer, lock_fd, &shutdown) }?)
+            Ok(unsafe { supervisor::supervise(&thread, &consumer, lock_fd, worker, &shutdown) }?)
         }
         None => {
             let (launcher, delay) = (environment::launcher(), Duration::from_millis(delay_ms));

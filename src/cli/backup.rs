@@ -21,7 +21,8 @@ use crate::care::backup;
 /// move the backup into its place, and resume its consumers.
 ///
 /// The directory must be new or empty. The backup appears complete or not at all. If it is killed, it
-/// leaves a directory beside it whose name ends in `.partial-` and six letters, which can be removed.
+/// leaves a directory beside it whose name ends in `.partial-` and six letters, which the next backup there
+/// deletes.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

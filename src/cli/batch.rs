@@ -23,8 +23,11 @@ const CHUNK: usize = 256 * 1024;
 /// Lines are parsed and stored in pieces of about this many bytes.
 const PIECE: usize = 64 * 1024;
 
-/// The longest line, in bytes: SQLite allows no longer row.
+/// The longest line of a batch, in bytes: SQLite allows no longer row.
 const MAX_LINE: usize = 1_000_000_000;
+
+/// The longest line of --lines, in bytes: storing one takes three times as much memory.
+const MAX_PLAIN_LINE: usize = 16 * 1024 * 1024;
 
 /// The lines of a batch, readable without blocking on the producer.
 pub struct Batch {
@@ -35,6 +38,8 @@ pub struct Batch {
     pub odd_sources: Option<(u64, u64, &'static str)>,
     /// The source of the last event; `None` if there was none.
     pub last_source: Option<String>,
+    /// The first key that means nothing in a batch, and its line.
+    pub unknown_key: Option<(String, u64)>,
 }
 
 /// How to read a line.
@@ -46,12 +51,23 @@ pub enum LineFormat {
 }
 
 impl LineFormat {
-    /// Parses a line; `None` if it is empty.
-    fn read<'a>(&'a self, line: &'a [u8]) -> std::result::Result<Option<NewEvent<'a>>, InvalidEvent> {
+    fn max_line(&self) -> usize {
+        match self {
+            LineFormat::Json(_) => MAX_LINE,
+            LineFormat::Content(_) => MAX_PLAIN_LINE,
+        }
+    }
+
+    /// Parses a line; `None` if it is empty. Calls `unknown` with each key that means nothing.
+    fn read<'a>(
+        &'a self,
+        line: &'a [u8],
+        unknown: &mut dyn FnMut(&str),
+    ) -> std::result::Result<Option<NewEvent<'a>>, InvalidEvent> {
         match self {
             LineFormat::Json(defaults) => match line.trim_ascii() {
                 [] => Ok(None),
-                text => NewEvent::from_json(text, defaults).map(Some),
+                text => NewEvent::from_json(text, defaults, unknown).map(Some),
             },
             LineFormat::Content(like) => {
                 let line = line.strip_suffix(b"\n").unwrap_or(line);
@@ -77,7 +93,7 @@ impl Batch {
             Some(length) => (Box::new(io::stdin()) as Box<dyn Read>, length),
             None => spool(files)?,
         };
-        Ok(Batch { input, length, odd_sources: None, last_source: None })
+        Ok(Batch { input, length, odd_sources: None, last_source: None, unknown_key: None })
     }
 
     /// Passes the events to `take`, in order, some at a time.
@@ -97,7 +113,7 @@ impl Batch {
         loop {
             text.clear();
             ends.clear();
-            while text.len() < PIECE && read_line(&mut input, &mut text)? {
+            while text.len() < PIECE && read_line(&mut input, &mut text, format.max_line())? {
                 ends.push(text.len());
             }
             if ends.is_empty() {
@@ -112,9 +128,13 @@ impl Batch {
                 if number == 1 {
                     line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
                 }
+                let unknown_key = &mut self.unknown_key;
+                let mut unknown = |key: &str| {
+                    unknown_key.get_or_insert_with(|| (key.to_owned(), number));
+                };
                 let event = match line.len() {
-                    ..=MAX_LINE => format.read(line),
-                    _ => Err(InvalidEvent(format!("is longer than {MAX_LINE} bytes"))),
+                    length if length <= format.max_line() => format.read(line, &mut unknown),
+                    _ => Err(InvalidEvent(format!("is longer than {} bytes", format.max_line()))),
                 };
                 let event = event.map_err(|problem| Error::InvalidLine { line: number, problem })?;
                 let Some(event) = event else { continue };
@@ -133,8 +153,8 @@ impl Batch {
 }
 
 /// Appends a line, or the beginning of one that is too long. Returns false at the end of the input.
-fn read_line(input: &mut impl BufRead, text: &mut Vec<u8>) -> crate::Result<bool> {
-    let read = input.take(MAX_LINE as u64 + 1).read_until(b'\n', text);
+fn read_line(input: &mut impl BufRead, text: &mut Vec<u8>, max_line: usize) -> crate::Result<bool> {
+    let read = input.take(max_line as u64 + 1).read_until(b'\n', text);
     read.map(|read| read > 0)
         .map_err(|e| Error::Other(format!("cannot read the batch, nothing was stored: {e}")))
 }

@@ -3,8 +3,7 @@
 
 use std::ffi::OsString;
 
-use clap::{Args, CommandFactory, FromArgMatches, Subcommand};
-use clap_complete::Shell;
+use clap::{Args, CommandFactory, FromArgMatches, Subcommand, ValueEnum};
 
 use super::error::{Result, failed};
 use super::{Cli, Command, Globals, output};
@@ -12,20 +11,25 @@ use crate::model::subscription::ConsumerId;
 
 /// Print a shell script that completes commands and consumers
 ///
-/// Save it where the shell looks for such scripts, as in the examples, and open a new shell. In bash, zsh
-/// and fish the script asks thread for the names of consumers; everything else is in the script itself,
-/// so print it again after an update.
+/// Save it where the shell looks for such scripts, as in the examples, and open a new shell. The script asks
+/// thread for the names of consumers; everything else is in the script itself, so print it again after an
+/// update.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   thread completions bash >~/.local/share/bash-completion/completions/thread
   thread completions zsh >~/.zfunc/_thread
-  thread completions fish >~/.config/fish/completions/thread.fish
-  thread completions powershell >>\"$PROFILE\"
-  thread completions elvish >>~/.config/elvish/rc.elv")]
+  thread completions fish >~/.config/fish/completions/thread.fish")]
 pub struct Completions {
     /// The shell
     shell: Shell,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Shell {
+    Bash,
+    Zsh,
+    Fish,
 }
 
 impl Completions {
@@ -42,8 +46,13 @@ impl Completions {
                 one.mut_arg("kind", |kind| kind.value_parser(["message", "record"]))
             });
         }
+        let shell = match self.shell {
+            Shell::Bash => clap_complete::Shell::Bash,
+            Shell::Zsh => clap_complete::Shell::Zsh,
+            Shell::Fish => clap_complete::Shell::Fish,
+        };
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut program, "thread", &mut script);
+        clap_complete::generate(shell, &mut program, "thread", &mut script);
         let script = String::from_utf8_lossy(&script);
         output::bytes(with_consumers(self.shell, &script).as_bytes()).map(drop)
     }
@@ -53,23 +62,15 @@ impl Completions {
 fn with_consumers(shell: Shell, script: &str) -> String {
     match shell {
         Shell::Bash => script.to_owned() + include_str!("completions/consumers.bash"),
-        Shell::Fish => {
-            let option = |line: &str| match line.contains(" -l consumer ") && line.ends_with(" -r") {
-                true => format!("{line} -f -a '(__thread_consumers)'\n"),
-                false => format!("{line}\n"),
-            };
-            script.lines().map(option).collect::<String>() + include_str!("completions/consumers.fish")
-        }
+        Shell::Fish => script.to_owned() + include_str!("completions/consumers.fish"),
         Shell::Zsh => {
-            let place = |line: &str| match line.starts_with("'--consumer=") || line.starts_with("'::word -- ")
-            {
+            let place = |line: &str| match line.starts_with("'::word -- ") {
                 true => line.replace(":_default'", ":_thread_consumers'") + "\n",
                 false => format!("{line}\n"),
             };
             let script: String = script.lines().map(place).collect();
             script.replacen("\n\n", concat!("\n\n", include_str!("completions/consumers.zsh"), "\n"), 1)
         }
-        _ => script.to_owned(),
     }
 }
 

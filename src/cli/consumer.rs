@@ -15,7 +15,7 @@ pub struct ConsumerArg {
     #[arg(value_name = "CONSUMER")]
     word: Option<String>,
     /// The same, as an option
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", hide = true)]
     consumer: Option<String>,
 }
 
@@ -62,7 +62,8 @@ impl ConsumerArg {
 
     /// Takes the first argument if `--consumer` names the consumer, so that the argument is another value.
     pub fn spare_word(&mut self) -> Option<String> {
-        self.consumer.as_ref().and(self.word.take())
+        self.consumer.as_ref()?;
+        self.word.take()
     }
 
     /// The value after the consumer's name, or of its option. A single argument is that value, not the

@@ -1,7 +1,5 @@
 //! `thread dead`: events that a handler failed on until no attempts were left.
 
-use std::ops::ControlFlow;
-
 use clap::{Args, Subcommand};
 use serde_json::json;
 
@@ -57,7 +55,8 @@ struct Which {
     #[arg(value_name = "ID")]
     id: Option<String>,
     /// The same, as an option
-    #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true, conflicts_with = "all")]
+    #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true, conflicts_with = "all",
+          hide = true)]
     event_id: Option<i64>,
     /// All dead letters of the consumer
     #[arg(long)]
@@ -97,13 +96,9 @@ impl Which {
     fn show(self, globals: &Globals) -> Result<()> {
         let (mut queue, consumer, event) = self.open(globals)?;
         for letter in dead_letters(&mut queue, Some(&consumer), event)? {
-            let id = letter.event_id;
-            // Stays empty if the event was deleted.
+            let Some(event) = queue.event(letter.event_id)? else { continue };
             let mut line = Vec::new();
-            queue.store().read(id.saturating_sub(1), id, 1, &mut |row| {
-                row.write_line(&mut line);
-                ControlFlow::Break(())
-            })?;
+            event.row().write_line(&mut line);
             if output::bytes(&line)? == Reader::Gone {
                 break;
             }

@@ -10,7 +10,7 @@ use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::error::{Result, usage};
-use super::{Globals, environment, output, signals};
+use super::{Globals, environment, limit, output, signals};
 use crate::error::Error;
 use crate::files::DB;
 use crate::model::duration;
@@ -33,7 +33,7 @@ use crate::run::worker::{News, WorkerScope, follow};
 Examples:
   * * * * * thread dispatch --thread ~/agents/inbox
   thread dispatch --follow --thread inbox --thread outbox
-  thread dispatch --follow --root ~/agents --grace 30s")]
+  thread dispatch --follow --root ~/agents --max-runs 8 --grace 30s")]
 pub struct Dispatch {
     /// Keep running, and start handlers as events come; --thread may be given several times
     #[arg(long)]
@@ -41,6 +41,10 @@ pub struct Dispatch {
     /// Serve all threads in this directory, including new ones
     #[arg(long, value_name = "DIR", requires = "follow", value_hint = ValueHint::DirPath)]
     root: Vec<PathBuf>,
+    /// At most N runs at a time; pushers and handlers then need THREAD_NOTIFIER=off, for their pushes start
+    /// runs besides
+    #[arg(long, value_name = "N", requires = "follow", value_parser = limit, allow_negative_numbers = true)]
+    max_runs: Option<u64>,
     /// How long handlers may take to finish after the worker gets a signal to stop
     #[arg(long, value_name = "D", requires = "follow", default_value = "8s", value_parser = duration::parse)]
     grace: Duration,
@@ -71,7 +75,9 @@ impl Dispatch {
 
     /// Runs as a worker until a signal ends it.
     fn run_worker(self, globals: &Globals) -> Result<()> {
-        let mut scope = WorkerScope { threads: globals.thread.clone(), roots: self.root };
+        let max_runs = self.max_runs.map(|most| usize::try_from(most).unwrap_or(usize::MAX));
+        let mut scope =
+            WorkerScope { threads: globals.thread.clone(), roots: self.root, max_runs, beside: false };
         if scope.threads.is_empty() && scope.roots.is_empty() {
             scope.threads.push(globals.path()?);
         }
@@ -122,6 +128,8 @@ fn word(done: &Dispatched) -> &'static str {
         Dispatched::Started => "started",
         Dispatched::LockHeld => "running",
         Dispatched::LeftToBackground => "left-to-background",
+        Dispatched::Waits(_) => "waiting",
+        Dispatched::Queued => "queued",
         Dispatched::Broken(_) => "broken",
         Dispatched::Failed(_) => "failed",
     }

@@ -1,7 +1,8 @@
 //! What the program reads from its environment: variables, and the user's name.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use crate::run::{Launcher, WakeBy};
 
@@ -10,14 +11,32 @@ pub fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// The source of an event without --source: `self` in a handler, else one with the user's name.
-pub fn default_source() -> String {
-    if variable("THREAD_CONSUMER").is_some() {
-        return "self".to_owned();
+/// The source of an event without --source, pushed into `thread`. In a handler it is `self`, or, into
+/// another thread than the handler's own, one with the names of that and of the consumer; else it is one with
+/// the user's name.
+pub fn default_source(thread: &Path) -> String {
+    let segment = |name: &str| -> String {
+        let allowed = |c: char| if c.is_alphanumeric() || "._-".contains(c) { c } else { '-' };
+        name.chars().flat_map(char::to_lowercase).map(allowed).collect()
+    };
+    let Some(consumer) = variable("THREAD_CONSUMER") else {
+        return format!("internal:dm:default:{}", segment(&user()));
+    };
+    let own = variable("THREAD_DIR").map(PathBuf::from);
+    match own.filter(|own| !is_same_dir(own, thread)) {
+        None => "self".to_owned(),
+        Some(own) => {
+            let name = own.file_name().unwrap_or_default().to_string_lossy();
+            format!("internal:dm:{}:{}", segment(&name), segment(&consumer.to_string_lossy()))
+        }
     }
-    let allowed = |c: char| if c.is_alphanumeric() || "._-".contains(c) { c } else { '-' };
-    let name: String = user().chars().flat_map(char::to_lowercase).map(allowed).collect();
-    format!("internal:dm:default:{name}")
+}
+
+fn is_same_dir(one: &Path, other: &Path) -> bool {
+    match (one.metadata(), other.metadata()) {
+        (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
+        _ => one == other,
+    }
 }
 
 /// This user's name in /etc/passwd; else (in a container, for instance) from the environment, else the uid.

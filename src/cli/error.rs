@@ -133,11 +133,15 @@ pub fn usage_error<T>(error: &clap::Error, command: &str) -> Result<T> {
     let what = what.join(" ");
     let what = what.strip_prefix("error: ").unwrap_or(&what);
     let similar = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
-    let similar = similar.into_iter().find_map(|kind| match error.get(kind)? {
-        ContextValue::String(one) => Some(one.clone()),
-        // The most similar comes last.
-        ContextValue::Strings(several) => several.last().cloned(),
-        _ => None,
+    let similar = similar.into_iter().find_map(|kind| {
+        let word = match error.get(kind)? {
+            ContextValue::String(one) => one,
+            // The most similar comes last.
+            ContextValue::Strings(several) => several.last()?,
+            _ => return None,
+        };
+        // A command may be similar by an alias, which no help shows.
+        Some(if kind == ContextKind::SuggestedSubcommand { super::name_of(word) } else { word.clone() })
     });
     let did_you_mean = similar.map(|word| format!("did you mean '{word}'? ")).unwrap_or_default();
     usage(what, format_args!("{did_you_mean}see `{command} --help`"))

@@ -9,7 +9,7 @@ use rustix::fs::{FileType, OFlags};
 
 use super::error::{Result, WithHint, failed, usage};
 use super::{environment, output};
-use crate::model::event::{NewEvent, Type};
+use crate::model::event::{Defaults, NewEvent, Type};
 
 /// The largest content, in bytes: SQLite allows no larger row.
 const MAX_CONTENT: u64 = 999_000_000;
@@ -20,24 +20,27 @@ pub struct EventArgs {
     #[arg(value_name = "TEXT", conflicts_with_all = ["content", "content_file"])]
     text: Option<String>,
     /// Who sends it, e.g. self, internal:dm:default:bot or external:telegram:tg-main:dm:alice:alice
-    /// [default: self in a handler, else internal:dm:default: and your user name]
+    /// [default: you, or in a handler self]
+    ///
+    /// The default is internal:dm:default:USER, with your name. In a handler it is self, but into another
+    /// thread internal:dm:THREAD:CONSUMER, with the handler's own.
     #[arg(long, allow_hyphen_values = true)]
-    pub source: Option<String>,
+    source: Option<String>,
     /// message (between actors) or record (an actor's own trace) [default: message]
     #[arg(long = "type", value_name = "TYPE")]
-    pub kind: Option<String>,
+    kind: Option<String>,
     /// A finer kind, e.g. toolcall or decision
     #[arg(long, allow_hyphen_values = true)]
-    pub subtype: Option<String>,
+    subtype: Option<String>,
     /// The payload as an option; - is not special
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, hide = true)]
     content: Option<String>,
     /// Read the payload from a file, or from stdin with -
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with = "content")]
     content_file: Option<PathBuf>,
-    /// Metadata beside the content, as strings: --meta run_id=17 stage=plan
-    #[arg(long, value_name = "KEY=VALUE", num_args = 1.., conflicts_with = "metadata")]
+    /// Metadata beside the content, as a string; may be given several times
+    #[arg(long, value_name = "KEY=VALUE", conflicts_with = "metadata")]
     meta: Vec<String>,
     /// Metadata as a JSON object
     #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
@@ -48,10 +51,11 @@ pub struct EventArgs {
 }
 
 impl EventArgs {
-    /// The event that the options and the content describe. `reply_to` is the id of the event it answers.
-    pub fn into_event(self, reply_to: Option<i64>) -> Result<NewEvent<'static>> {
+    /// The event for `thread` that the options and the content describe. `reply_to` is the id of the event it
+    /// answers.
+    pub fn into_event(self, thread: &Path, reply_to: Option<i64>) -> Result<NewEvent<'static>> {
         // First, so that invalid options fail before stdin is read.
-        let event = self.without_content()?;
+        let event = self.without_content(thread)?;
         let mut event = NewEvent { content: self.content()?.into(), ..event };
         if let Some(id) = reply_to {
             event = event.with_reply_to(id)?;
@@ -63,8 +67,8 @@ impl EventArgs {
     }
 
     /// The event that the options describe, without its content and key.
-    pub fn without_content(&self) -> Result<NewEvent<'static>> {
-        let source = self.source.clone().unwrap_or_else(environment::default_source);
+    pub fn without_content(&self, thread: &Path) -> Result<NewEvent<'static>> {
+        let source = self.source.clone().unwrap_or_else(|| environment::default_source(thread));
         let kind = self.kind.as_deref().unwrap_or(Type::Message.as_str());
         if Type::parse(kind).is_none() {
             return usage(
@@ -82,6 +86,15 @@ impl EventArgs {
             Some(json) => event.with_metadata(&json)?,
             None => event,
         })
+    }
+
+    /// What the lines of a batch for `thread` need not say.
+    pub fn defaults(self, thread: &Path) -> Defaults {
+        Defaults {
+            source: Some(self.source.unwrap_or_else(|| environment::default_source(thread))),
+            kind: Some(self.kind.unwrap_or_else(|| Type::Message.as_str().to_owned())),
+            subtype: self.subtype,
+        }
     }
 
     fn content(&self) -> Result<String> {
@@ -152,9 +165,7 @@ pub fn stdin_is_closed() -> bool {
 
 /// A JSON object of strings from `key=value` words.
 fn object_of(words: &[String]) -> Result<String> {
-    let wrong = |what: String| {
-        usage(what, "give --meta as key=value, each key once, after the content; nothing was stored")
-    };
+    let wrong = |what: String| usage(what, "give --meta as key=value, each key once; nothing was stored");
     let mut object = serde_json::Map::new();
     for word in words {
         let Some((key, value)) = word.split_once('=').filter(|(key, _)| !key.is_empty()) else {

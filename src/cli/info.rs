@@ -2,24 +2,27 @@
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anstream::ColorChoice;
 use chrono::Utc;
 use clap::{Args, ValueEnum};
 use rustix::fs::FileType;
 use serde::{Serialize, Serializer};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Globals;
 use super::error::{Result, usage};
 use super::output::{self, plain};
+use super::progress::Progress;
+use super::settings;
+use crate::error::Error;
 use crate::files::{DB, Files, WAL};
 use crate::jsonl;
 use crate::model::run::{Exit, Phase};
-use crate::model::subscription::{NOTHING_ACKNOWLEDGED, Subscription};
+use crate::model::subscription::{ConsumerId, NOTHING_ACKNOWLEDGED, Subscription};
 use crate::model::time::{self, Time};
-use crate::pending;
+use crate::pending::{self, CountLimits, Counted};
 use crate::queue::Queue;
 use crate::run::dispatch;
 use crate::run::process::{AtWork, at_work};
@@ -31,15 +34,20 @@ mod table;
 /// Show what a thread holds and where its consumers stand
 ///
 /// For each consumer: its state (idle, running, waiting, stalled or paused), how many events are pending
-/// and how old the oldest is, when and how its last run ended, and its dead letters.
+/// and how old the oldest is, when and how its last run ended, and its dead letters. Where counting takes
+/// long, it says "at least N" after two seconds. For one consumer, it also shows every setting.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   thread info --thread inbox
+  thread info --thread inbox bot
   thread info --thread inbox --json | jq '.subscriptions[].pending'
   thread info --thread inbox --format prometheus >inbox.prom
   thread info --thread inbox --check --max-pending 1000 --max-age 10m")]
 pub struct Info {
+    /// Only this consumer, with its settings
+    #[arg(value_name = "CONSUMER")]
+    consumer: Option<String>,
     /// How to print it [default: table on a terminal, text elsewhere; --json is --format json]
     #[arg(long, value_name = "FORMAT", value_enum)]
     format: Option<Format>,
@@ -48,8 +56,26 @@ pub struct Info {
     /// auto: on a terminal, unless NO_COLOR, CLICOLOR=0 or TERM=dumb is set; anywhere with CLICOLOR_FORCE.
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     color: clap::ColorChoice,
+    /// Count everything that is pending, however long it takes
+    #[arg(long)]
+    exact: bool,
     #[command(flatten)]
     check: check::CheckArgs,
+}
+
+/// How long counting may take, for all consumers together.
+const COUNT_FOR: Duration = Duration::from_millis(1500);
+
+/// How long to wait for other writers, to remember how far a filter was evaluated.
+const BUSY_LIMIT: Duration = Duration::from_millis(50);
+
+/// How far to determine what is pending.
+struct Effort {
+    /// For the oldest pending event.
+    look_until: Option<Instant>,
+    count: CountLimits,
+    /// Draw progress.
+    shown: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -93,7 +119,10 @@ struct Consumer {
     state: &'static str,
     /// Details of the state, in the order they are shown.
     facts: Vec<(&'static str, Value)>,
-    pending: u64,
+    pending: Counted,
+    /// Whether to show its settings too.
+    alone: bool,
+    settings: Map<String, Value>,
     /// Id of the oldest pending event, and when it was stored.
     oldest: Option<(i64, Option<String>)>,
 }
@@ -107,7 +136,7 @@ impl Info {
             }
             Some(format) => format,
             None if globals.json => Format::Json,
-            None if stdout.is_terminal() => Format::Table,
+            None if stdout.is_terminal() && self.consumer.is_none() => Format::Table,
             None => Format::Text,
         };
         match self.color {
@@ -115,8 +144,28 @@ impl Info {
             clap::ColorChoice::Always => ColorChoice::Always.write_global(),
             clap::ColorChoice::Never => ColorChoice::Never.write_global(),
         }
-        let mut queue = globals.open()?;
-        let report = Report::of(&mut queue)?;
+        let mut queue = Queue::open_waiting(globals.path()?, BUSY_LIMIT)?;
+        let only = self.consumer.map(ConsumerId::stored);
+        let until = (!self.exact).then(|| Instant::now() + COUNT_FOR);
+        let effort = match self.check.is_given() {
+            true => {
+                let count = CountLimits { most: self.check.most_to_count(), until: None };
+                Effort { look_until: None, count, shown: false }
+            }
+            false => {
+                let count = CountLimits { most: u64::MAX, until };
+                Effort { look_until: until, count, shown: self.exact }
+            }
+        };
+        let report = match Report::of(&mut queue, only.as_ref(), &effort) {
+            Err(Error::UnknownConsumer(name)) if Path::new(name.as_str()).join(DB).exists() => {
+                return usage(
+                    format_args!("'{}' is a thread, not a consumer", plain(name.as_str())),
+                    "give the thread with --thread",
+                );
+            }
+            report => report?,
+        };
         if self.check.is_given() {
             if matches!(self.format, Some(Format::Table | Format::Prometheus)) {
                 return usage("--check prints text or JSON", "leave out --format, or give --json instead");
@@ -141,13 +190,19 @@ impl Info {
 }
 
 impl Report {
-    fn of(queue: &mut Queue) -> Result<Report> {
+    /// `only`: leave out all other consumers.
+    fn of(queue: &mut Queue, only: Option<&ConsumerId>, effort: &Effort) -> crate::Result<Report> {
         let store = queue.store();
-        let (count, newest, oldest) = (store.count_after(0)?, store.newest()?, store.first_after(0)?);
+        let (count, newest, oldest) = (store.count(0, i64::MAX)?, store.newest()?, store.first_after(0)?);
         let gapless = oldest.is_some_and(|oldest| newest.abs_diff(oldest) + 1 == count);
         let mut consumers = Vec::new();
-        for subscription in store.subscriptions()? {
-            consumers.push(Consumer::of(queue, subscription, gapless)?);
+        let subscriptions = match only {
+            Some(consumer) => vec![queue.subscription(consumer)?],
+            None => store.subscriptions()?,
+        };
+        for subscription in subscriptions {
+            let consumer = Consumer::of(queue, subscription, gapless, effort)?;
+            consumers.push(Consumer { alone: only.is_some(), ..consumer });
         }
         let files = queue.files();
         let (database_bytes, wal_bytes, log_bytes) = (files.size(DB), files.size(WAL), jsonl::size(files));
@@ -176,7 +231,12 @@ impl Report {
 
 impl Consumer {
     /// Determines the state of a consumer. `gapless` as in [`pending::count`].
-    fn of(queue: &mut Queue, mut subscription: Subscription, gapless: bool) -> Result<Consumer> {
+    fn of(
+        queue: &mut Queue,
+        mut subscription: Subscription,
+        gapless: bool,
+        effort: &Effort,
+    ) -> crate::Result<Consumer> {
         let at_work = loop {
             // Holding the lock between runs does not count as running.
             let at_work = match subscription.state.phase {
@@ -194,18 +254,30 @@ impl Consumer {
                 _ => break at_work,
             }
         };
-        let (mut pending, mut oldest) = (0, None);
+        let (mut pending, mut oldest) = (Counted::default(), None);
         let broken = match pending::checked_filter(&subscription) {
             Err(e) => Some(e),
             Ok(_) => {
                 // The look stores the scan watermark and finds the first match, where the count starts.
-                let look = queue.look(&subscription, None)?;
+                let look = queue.look(&subscription, effort.look_until)?;
+                pending.at_least = look.cut_short;
                 subscription.filter_errors += look.failures.len() as i64;
                 if let Some(last) = look.failures.last() {
                     subscription.filter_error_id = last.id;
                 }
                 if let Some(first) = look.first {
-                    pending = pending::count(queue.store(), &subscription, first, gapless)?;
+                    let mut progress =
+                        Progress::of("counting what is pending", Some(look.newest.abs_diff(first)))
+                            .only_if(effort.shown);
+                    let mut advance = |ids| progress.advance(ids);
+                    pending = pending::count(
+                        queue.store(),
+                        &subscription,
+                        first,
+                        gapless,
+                        effort.count,
+                        &mut advance,
+                    )?;
                     oldest = Some((first, queue.store().stored_at(first)?));
                 }
                 dispatch::check(queue.files(), &subscription).err()
@@ -232,20 +304,47 @@ impl Consumer {
                 match at_work {
                     AtWork::Elsewhere => facts.push(elsewhere),
                     // Without a recorded supervisor, the consumer is between a run and its wait.
-                    AtWork::Nobody if state.supervisor.is_some() => facts.push(interrupted),
+                    AtWork::Nobody if state.supervisor.is_some() => facts.push(interrupted.clone()),
                     _ => {}
                 }
                 ("waiting", facts)
             }
             // The supervisor was killed; the next dispatch continues.
-            Phase::Running if pending > 0 => {
+            Phase::Running if pending != Counted::default() => {
                 let due = state.since.map(|since| since + subscription.options.wait_after(state.attempts));
-                ("waiting", vec![attempt, ("next_try", time(due)), interrupted])
+                ("waiting", vec![attempt, ("next_try", time(due)), interrupted.clone()])
             }
             Phase::Running | Phase::Idle => ("idle", Vec::new()),
         };
+        // Where nobody is at work, a time that has passed says nothing: it is due at the next dispatch.
+        let is_past = |value: &Value| value.as_str().and_then(time::parse).is_some_and(|at| at <= Utc::now());
+        if facts.contains(&interrupted) {
+            facts.retain(|(name, value)| *name != "next_try" || !is_past(value));
+        }
         facts.retain(|(_, value)| !value.is_null());
-        Ok(Consumer { subscription, state: word, facts, pending, oldest })
+        let settings = settings::as_json(queue.files(), subscription.cwd.as_deref(), &subscription.options);
+        Ok(Consumer { subscription, state: word, facts, pending, alone: false, settings, oldest })
+    }
+
+    /// The number of pending events, for people.
+    fn pending_text(&self) -> String {
+        let at_least = if self.pending.at_least { "at least " } else { "" };
+        format!("{at_least}{}", self.pending.events)
+    }
+
+    /// What to say about the consumer's last runs, for people.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.state == "stalled" && self.subscription.state.phase == Phase::Stalled {
+            notes.push(format!("`thread resume {}` starts it again", self.subscription.consumer));
+        }
+        if self.fact("reason") == Some("interrupted") {
+            notes.push("the next push or `thread dispatch` starts it again".to_owned());
+        }
+        if self.subscription.acknowledged_nothing() {
+            notes.push(NOTHING_ACKNOWLEDGED.to_owned());
+        }
+        notes
     }
 
     /// Age of the oldest pending event; 0 if the clock was set back. `None` if there is none.
@@ -269,9 +368,8 @@ impl Consumer {
             "filter": s.filter,
             "last_acked_id": s.last_acked_id,
             "updated_at": s.updated_at,
-            "deliver": s.options.deliver.as_str(),
             "state": self.state,
-            "pending": self.pending,
+            "pending": (!self.pending.at_least).then_some(self.pending.events),
             "oldest_pending_id": oldest_id,
             "oldest_pending_at": oldest_at.flatten(),
             "dead": s.dead,
@@ -285,6 +383,12 @@ impl Consumer {
             "last_exit": s.state.last_exit.map(|exit| exit.to_string()),
             "last_exit_code": s.state.last_exit.and_then(Exit::code),
         });
+        if self.pending.at_least {
+            object["pending_at_least"] = self.pending.events.into();
+        }
+        for (name, value) in &self.settings {
+            object[name] = value.clone();
+        }
         for (name, value) in &self.facts {
             object[name] = value.clone();
         }
@@ -307,18 +411,24 @@ impl Consumer {
             ("last_acked_id:", Some(s.last_acked_id.to_string())),
             ("updated_at:", Some(s.updated_at.as_deref().unwrap_or("(never)").to_owned())),
             ("state:", Some(state)),
-            ("pending:", Some(self.pending.to_string())),
+            ("pending:", Some(self.pending_text())),
             ("oldest_pending:", self.oldest.as_ref().and_then(|(_, stored_at)| stored_at.clone())),
             ("last_run:", last_run.map(|(ended, exit)| format!("{} {exit}", time::format(ended)))),
-            ("note:", s.acknowledged_nothing().then(|| NOTHING_ACKNOWLEDGED.to_owned())),
             ("dead:", (s.dead > 0).then(|| s.dead.to_string())),
             ("filter_errors:", (s.filter_errors > 0).then(filter_errors)),
         ];
         let mut text = format!("  - {}\n", plain(s.consumer.as_str()));
+        let mut line = |name: &str, value: &str| text.push_str(&format!("    {name} {}\n", plain(value)));
         for (name, value) in lines {
             if let Some(value) = value {
-                text.push_str(&format!("    {name} {}\n", plain(&value)));
+                line(name, &value);
             }
+        }
+        for note in self.notes() {
+            line("note:", &note);
+        }
+        for (name, value) in self.settings.iter().filter(|_| self.alone) {
+            line(&format!("{name}:"), &settings::as_text(name, value));
         }
         text
     }

@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::error::Result;
+use super::error::{Result, usage};
 use super::output::{self, Reader, UntrustedOutput};
 use super::{ConsumerArg, Globals, limit};
 use crate::error::{Error, IoContext};
 use crate::files::Access;
+use crate::model::subscription::ConsumerId;
+use crate::queue::Queue;
 
 /// Polling interval of --follow.
 const STEP: Duration = Duration::from_millis(100);
@@ -20,7 +22,7 @@ const STEP: Duration = Duration::from_millis(100);
 /// Show what a consumer's handler printed
 ///
 /// The handler's standard output and error, with a line before and after each run. On a terminal,
-/// control characters in it are shown as text.
+/// control characters in it are shown as text. The name can be left out if there is only one consumer.
 #[derive(Args)]
 #[command(after_help = "Example:\n  thread logs -t inbox bot --tail 50 -f")]
 pub struct Logs {
@@ -36,8 +38,11 @@ pub struct Logs {
 
 impl Logs {
     pub fn run(self, globals: &Globals) -> Result<()> {
-        let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
+        let consumer = match self.consumer.name()? {
+            Some(name) => ConsumerId::stored(name),
+            None => the_only_consumer(&mut queue)?,
+        };
         let files = queue.files().clone();
         let name = files.handler_log(&consumer);
         // A log outlives its subscription.
@@ -74,6 +79,20 @@ impl Logs {
             if output::reader_is_gone() {
                 return Ok(());
             }
+        }
+    }
+}
+
+/// The consumer, if there is only one.
+fn the_only_consumer(queue: &mut Queue) -> Result<ConsumerId> {
+    let mut names: Vec<ConsumerId> =
+        queue.store().subscriptions()?.into_iter().map(|one| one.consumer).collect();
+    match names.len() {
+        0 => usage("no consumer is subscribed", "give the name of one that was, or `thread subscribe` one"),
+        1 => Ok(names.remove(0)),
+        _ => {
+            let names: Vec<&str> = names.iter().map(ConsumerId::as_str).collect();
+            usage("no consumer given", format_args!("give one of {}", output::plain(&names.join(", "))))
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Nothing here panics: stdout and stderr may be closed, full, or a pipe whose reader is gone. A reader
 //! that closed the pipe early is not an error.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::AtomicBool;
@@ -31,14 +32,37 @@ pub static PROGRESS_DRAWN: AtomicBool = AtomicBool::new(false);
 /// Clears the terminal line.
 pub const CLEAR_LINE: &str = "\r\x1b[K";
 
-/// Prints bytes to stdout.
+/// Prints bytes to stdout. On a terminal, the control characters that JSON allows in a string (DEL and U+0080
+/// to U+009F) are written as its escapes.
 pub fn bytes(data: &[u8]) -> Result<Reader> {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(data).and_then(|()| stdout.flush()) {
+    let data = if stdout.is_terminal() { without_late_controls(data) } else { data.into() };
+    match stdout.write_all(&data).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(Reader::There),
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
         Err(e) => Err(e).with_hint("cannot write to stdout", "check where stdout goes"),
     }
+}
+
+fn without_late_controls(data: &[u8]) -> Cow<'_, [u8]> {
+    let found =
+        |pair: &[u8]| pair[0] == 0x7f || (pair[0] == C1_LEAD && matches!(pair.get(1), Some(0x80..=0x9f)));
+    if !(0..data.len()).any(|at| found(&data[at..])) {
+        return data.into();
+    }
+    let (mut safe, mut at) = (Vec::with_capacity(data.len()), 0);
+    while let Some(&byte) = data.get(at) {
+        match found(&data[at..]) {
+            true if byte == C1_LEAD => {
+                safe.extend(format!("\\u{:04x}", data[at + 1]).into_bytes());
+                at += 1;
+            }
+            true => safe.extend(b"\\u007f"),
+            false => safe.push(byte),
+        }
+        at += 1;
+    }
+    safe.into()
 }
 
 /// Prints untrusted bytes. On a terminal, control characters other than newlines and tabs are escaped, so
@@ -169,6 +193,14 @@ pub fn to_stderr(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_on_a_terminal_has_no_control_characters() {
+        let safe =
+            |text: &str| String::from_utf8(without_late_controls(text.as_bytes()).into_owned()).unwrap();
+        assert_eq!(safe("\"é\u{7f}€\u{80}\u{9f}\u{a0}\"\n"), "\"é\\u007f€\\u0080\\u009f\u{a0}\"\n");
+        assert_eq!(safe("\u{1b}[1mbold"), "\u{1b}[1mbold");
+    }
 
     #[test]
     fn control_characters_in_untrusted_text_are_escaped() {

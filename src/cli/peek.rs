@@ -1,12 +1,11 @@
 //! `thread peek`: reading without consuming.
 
-use chrono::Utc;
 use clap::Args;
 
 use super::error::Result;
 use super::reading::{ReadingArgs, Write};
+use super::when::when;
 use super::{Globals, event_id, limit, output, pretty};
-use crate::model::duration;
 use crate::model::filter::{Filter, Scope};
 use crate::model::time::{self, Time};
 use crate::queue::{Queue, Selection};
@@ -60,20 +59,6 @@ pub struct Peek {
     pretty: bool,
 }
 
-/// Parses a time, or a duration as the time so long ago.
-fn when(text: &str) -> std::result::Result<Time, String> {
-    let wrong = || {
-        format!(
-            "'{text}' is neither a time like 2026-03-18T10:30:00Z or 2026-03-18 nor a duration like 90s, 1h or 2d"
-        )
-    };
-    if let Some(time) = time::parse(text).or_else(|| time::parse(&format!("{text}T00:00:00Z"))) {
-        return Ok(time);
-    }
-    let ago = duration::parse(text).map_err(|_| wrong())?;
-    Ok(Utc::now() - ago)
-}
-
 /// Whether a filter compares `created_at` and also uses a function that returns times in another format. A
 /// heuristic: the two need not be compared with each other.
 fn compares_two_forms_of_time(filter: &str) -> bool {
@@ -119,7 +104,8 @@ impl Peek {
             (true, _) => |row, page| row.write_parsed_line(page),
             _ => |row, page| row.write_line(page),
         };
-        self.reading.print(&mut queue, Selection { after, limit, filter }, write)
+        let cut_noted = self.reading.limit.is_none() && tail.is_none();
+        self.reading.print(&mut queue, Selection { after, limit, filter }, write, cut_noted)
     }
 
     /// The id after which to start, according to --since and --last-event-id; `None` without either.

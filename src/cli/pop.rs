@@ -57,6 +57,7 @@ impl Pop {
         }
         let after = subscription.scanned_upto(subscription.last_acked_id);
         let limit = self.reading.limit_or_default();
-        self.reading.print(&mut queue, Selection { after, limit, filter }, |row, page| row.write_line(page))
+        let selection = Selection { after, limit, filter };
+        self.reading.print(&mut queue, selection, |row, page| row.write_line(page), false)
     }
 }

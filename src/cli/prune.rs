@@ -76,12 +76,16 @@ impl Prune {
         let mut queue = globals.open()?;
         let Prune { force, dry_run, .. } = self;
         let request = Request { old, subtype: self.subtype.as_deref(), force, dry_run };
+        // First what needs no space: on a full disk, only that makes room for the rest.
+        let freed = self.prune_sealed(&mut queue)?;
         let mut progress = Progress::of("deleting old events", None);
-        let mut report = prune::prune(&mut queue, &request, &mut |events| progress.advance(events))?;
+        let pruned = prune::prune(&mut queue, &request, &mut |events| progress.advance(events));
         drop(progress);
+        let mut report = pruned.map_err(|e| after_deleting(e.into(), freed, 0))?;
         let further = self.compact_and_prune_sealed(&mut queue, report.failed.take());
         let Pruned { events, bytes, dead_letters } = report.pruned;
-        let (sizes, sealed) = further.map_err(|e| after_deleting(e.into(), events))?;
+        let (sizes, sealed) = further.map_err(|e| after_deleting(e.into(), freed, events))?;
+        let sealed = freed.zip(sealed).map(|((files, bytes), more)| (files + more.0, bytes + more.1));
         if globals.json {
             return output::line(self.as_json(&report, sealed, sizes));
         }
@@ -111,8 +115,15 @@ impl Prune {
         output::line(events)
     }
 
-    /// The steps after deleting events: compacting, and deleting sealed files. Returns the size of
-    /// `events.db` in bytes before and after --compact, and the number of sealed files and their bytes.
+    /// Deletes the sealed files that are old by now. Returns their number and their bytes.
+    fn prune_sealed(&self, queue: &mut Queue) -> crate::Result<Pair> {
+        let before = self.sealed_older_than.map(|age| Utc::now() - age);
+        before.map(|before| prune::prune_sealed(queue, before, self.dry_run)).transpose()
+    }
+
+    /// The steps after deleting events: compacting, and deleting what was sealed for that and is old already.
+    /// Returns the size of `events.db` in bytes before and after --compact, and the number of sealed files and
+    /// their bytes.
     ///
     /// # Errors
     ///
@@ -127,8 +138,8 @@ impl Prune {
         }
         let compacts = self.compact && !self.dry_run;
         let sizes = if compacts { Some(prune::compact(queue)?) } else { None };
-        let before = self.sealed_older_than.map(|age| Utc::now() - age);
-        let sealed = before.map(|before| prune::prune_sealed(queue, before, self.dry_run)).transpose()?;
+        let sealed =
+            if self.dry_run { self.sealed_older_than.map(|_| (0, 0)) } else { self.prune_sealed(queue)? };
         Ok((sizes, sealed))
     }
 
@@ -167,12 +178,15 @@ impl Prune {
     }
 }
 
-/// Adds to a failure how many events were already deleted.
-fn after_deleting(failure: Failure, deleted: u64) -> Failure {
-    let already = match deleted {
-        0 => return failure,
-        1 => "1 event had been pruned before that".to_owned(),
-        n => format!("{n} events had been pruned before that"),
+/// Adds to a failure what was already deleted: sealed files, and events.
+fn after_deleting(failure: Failure, sealed: Pair, events: u64) -> Failure {
+    let deleted = |count: u64, one: &str, several: &str| match count {
+        0 => None,
+        1 => Some(format!("1 {one} had been deleted before that")),
+        n => Some(format!("{n} {several} had been deleted before that")),
     };
-    Failure { what: format!("{}; {already}", failure.what), ..failure }
+    let files = sealed.map_or(0, |(files, _)| files);
+    let parts = [deleted(files, "sealed file", "sealed files"), deleted(events, "event", "events")];
+    let what = parts.into_iter().flatten().fold(failure.what, |what, part| format!("{what}; {part}"));
+    Failure { what, ..failure }
 }

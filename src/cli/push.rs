@@ -11,13 +11,12 @@ use super::event::EventArgs;
 use super::progress::Progress;
 use super::{Globals, environment, event_id, output, signals};
 use crate::error::Error;
-use crate::files::log::log;
 use crate::model::duration;
-use crate::model::event::{Defaults, NewEvent, source_warning};
+use crate::model::event::{NewEvent, source_warning};
 use crate::queue::delivery::Delivery;
 use crate::queue::{PushedEvent, Queue};
 use crate::run::dispatch::Dispatched;
-use crate::run::wake::{self, Waking};
+use crate::run::{self, Waking};
 use crate::store::{Appended, Stored};
 
 /// Store an event, or a batch of them, and wake its consumers
@@ -26,10 +25,10 @@ use crate::store::{Appended, Stored};
 /// brought up to date and consumers are woken; a failure of either is only a warning, because the event is
 /// stored and pushing it again would store it twice.
 ///
-/// --lines skips empty lines. The JSON objects of a --batch, one per line, have source, type, content and
-/// optionally subtype, metadata (an object) and idempotency_key; --source, --type and --subtype are defaults
-/// for lines without them. Other keys are ignored, so `thread peek` pipes into `thread push --batch`. Both
-/// store everything or nothing, and print the number of events stored.
+/// --lines skips empty lines. The JSON objects of a --batch, one per line, have content and optionally source,
+/// type, subtype, metadata (an object) and idempotency_key; the options are defaults for lines without them.
+/// id and created_at are ignored, so `thread peek` pipes into `thread push --batch`; so are other keys, with
+/// a warning. Both store everything or nothing, and print the number of events stored.
 #[derive(Args)]
 #[command(override_usage = "\
 thread push [OPTIONS] <TEXT>
@@ -41,6 +40,7 @@ thread push [OPTIONS] <TEXT>
 Examples:
   thread push -t inbox 'Hello'
   git diff | thread push -t inbox --type record --subtype diff -
+  thread push -t inbox --meta run_id=17 --meta stage=plan 'Begin'
   jq -c '{content: .}' build.jsonl |
     thread push -t inbox --batch --source ci --type record")]
 pub struct Push {
@@ -66,7 +66,7 @@ impl Push {
             return self.push_many(globals);
         }
         let (mut queue, id) = push_one(self.event, self.reply_to, globals)?;
-        wait_for_delivery(&mut queue, self.sync, &[(id, id)])
+        wait_for_delivery(&mut queue, self.sync, &[(id, id)], globals)
     }
 
     fn push_many(self, globals: &Globals) -> Result<()> {
@@ -75,10 +75,8 @@ impl Push {
         let mut queue = globals.open()?;
         let event = self.event;
         let format = match self.lines {
-            true => LineFormat::Content(event.without_content()?),
-            false => {
-                LineFormat::Json(Defaults { source: event.source, kind: event.kind, subtype: event.subtype })
-            }
+            true => LineFormat::Content(event.without_content(queue.path())?),
+            false => LineFormat::Json(event.defaults(queue.path())),
         };
         let mut batch = Batch::open(queue.files())?;
         // Events stored before under the same key, as ranges of ids: unrelated events may lie between them.
@@ -109,16 +107,7 @@ impl Push {
             appended => appended?,
         };
         let Appended { count, first_id, last_id, .. } = appended;
-        match (globals.json, first_id.zip(last_id)) {
-            (true, Some((first, last))) => signals::set_stored(
-                0,
-                format_args!("{{\"count\":{count},\"first_id\":{first},\"last_id\":{last}}}\n"),
-            ),
-            (true, None) => {
-                signals::set_stored(0, format_args!("{{\"count\":0,\"first_id\":null,\"last_id\":null}}\n"))
-            }
-            (false, _) => signals::set_stored(0, format_args!("{count}\n")),
-        }
+        signals::set_stored(0);
         if let Some((count, line, form)) = batch.odd_sources {
             output::warn(match count {
                 1 => format!("the source on line {line} does not fit the form {form}; stored as it is"),
@@ -127,6 +116,12 @@ impl Push {
                 ),
             });
         }
+        if let Some((key, line)) = &batch.unknown_key {
+            let key = output::plain(key);
+            output::warn(format_args!(
+                "the key '{key}' on line {line} means nothing here and was not stored"
+            ));
+        }
         if let Some(last_source) = &batch.last_source {
             queue.log_batch(&appended);
             let mut progress = Progress::of("writing events.jsonl", None);
@@ -134,7 +129,7 @@ impl Push {
         }
         confirm(globals.print(count, json!({ "count": count, "first_id": first_id, "last_id": last_id })));
         let ranges: Vec<_> = first_id.zip(last_id).into_iter().chain(repeated).collect();
-        wait_for_delivery(&mut queue, self.sync, &ranges)
+        wait_for_delivery(&mut queue, self.sync, &ranges, globals)
     }
 }
 
@@ -142,7 +137,7 @@ impl Push {
 /// queue and the id.
 pub fn push_one(event: EventArgs, reply_to: Option<i64>, globals: &Globals) -> Result<(Queue, i64)> {
     let path = globals.path()?;
-    let event = event.into_event(reply_to)?;
+    let event = event.into_event(&path, reply_to)?;
     let mut queue = Queue::open(path)?;
     if let Some(id) = reply_to {
         let newest = queue.store().newest()?;
@@ -154,10 +149,7 @@ pub fn push_one(event: EventArgs, reply_to: Option<i64>, globals: &Globals) -> R
             );
         }
     }
-    let (stored, dispatch) = store(&mut queue, &event, |id| match globals.json {
-        true => signals::set_stored(0, format_args!("{{\"id\":{id},\"dispatch\":\"failed\"}}\n")),
-        false => signals::set_stored(0, format_args!("{id}\n")),
-    })?;
+    let (stored, dispatch) = store(&mut queue, &event, 0)?;
     confirm(match globals.json {
         true => {
             let mut line = Vec::new();
@@ -173,13 +165,9 @@ pub fn push_one(event: EventArgs, reply_to: Option<i64>, globals: &Globals) -> R
 }
 
 /// Stores one event, brings the JSONL log up to date and wakes consumers. From the commit on, signals are
-/// blocked and nothing may fail. Calls `committed` with the id right after the commit. Also returns one word
-/// for how the consumers were woken.
-pub fn store(
-    queue: &mut Queue,
-    event: &NewEvent<'_>,
-    committed: impl FnOnce(i64),
-) -> Result<(PushedEvent, &'static str)> {
+/// blocked and nothing may fail; `code` is the exit code if something does. Also returns one word for how the
+/// consumers were woken.
+pub fn store(queue: &mut Queue, event: &NewEvent<'_>, code: u8) -> Result<(PushedEvent, &'static str)> {
     if let Some(form) = source_warning(&event.source) {
         output::warn(format_args!(
             "the source '{}' does not fit the form {form}; stored as it is",
@@ -187,17 +175,26 @@ pub fn store(
         ));
     }
     let stored = queue.append_one(event, signals::defer)?;
-    committed(stored.id);
+    signals::set_stored(code);
     queue.log_push(event, stored.id, stored.repeated);
     let dispatch = finish(queue, &event.source, &mut |_| {});
     Ok((stored, dispatch))
 }
 
 /// With --sync, waits until the events of each range, from its first to its last id, are acknowledged.
-fn wait_for_delivery(queue: &mut Queue, sync: Option<Duration>, ranges: &[(i64, i64)]) -> Result<()> {
+fn wait_for_delivery(
+    queue: &mut Queue,
+    sync: Option<Duration>,
+    ranges: &[(i64, i64)],
+    globals: &Globals,
+) -> Result<()> {
     let Some(timeout) = sync else { return Ok(()) };
-    signals::set_result_printed(3);
-    signals::allow();
+    signals::set_stored(3);
+    let interrupted = timed_out::<()>(
+        "interrupted before it was known to be acknowledged; what was pushed is stored",
+        "see `thread info`, and do not push it again",
+    );
+    signals::allow(interrupted.err().as_ref(), globals.json)?;
     let recipients = ranges.iter().map(|&(first, last)| queue.recipients(first, last));
     let recipients: crate::Result<Vec<_>> = recipients.collect();
     let what = match recipients.and_then(|all| queue.wait_for_delivery(all.concat(), timeout)) {
@@ -221,14 +218,15 @@ fn wait_for_delivery(queue: &mut Queue, sync: Option<Duration>, ranges: &[(i64, 
 /// The steps after a commit: the JSONL log, then waking consumers. Failures are warnings, because the
 /// events are stored. Returns one word for how the consumers were woken.
 fn finish(queue: &mut Queue, source: &str, progress: &mut dyn FnMut(u64)) -> &'static str {
-    if let Err(e) = queue.publish(progress) {
+    let finished = run::finish(queue, &environment::launcher(), source, progress);
+    if let Some(e) = finished.log_behind {
         let advice = match e {
             Error::LogAhead(_) => "run `thread doctor --fix`",
             _ => "the next push brings the log up to date",
         };
         output::warn(format_args!("events.jsonl is behind: {e}; the event is stored; {advice}"));
     }
-    match wake::wake(queue, &environment::launcher(), source) {
+    match finished.waking {
         Ok(Waking::Queued) => "queued",
         Ok(Waking::AlreadyQueued) => "already-queued",
         Ok(Waking::Off) => "off",
@@ -248,7 +246,6 @@ fn finish(queue: &mut Queue, source: &str, progress: &mut dyn FnMut(u64)) -> &'s
             "failed"
         }
         Err(e) => {
-            log!(queue, Warn, "push: consumers were not woken: {e}");
             output::warn(format_args!("consumers were not woken: {e}; the event is stored"));
             "failed"
         }
@@ -257,7 +254,6 @@ fn finish(queue: &mut Queue, source: &str, progress: &mut dyn FnMut(u64)) -> &'s
 
 /// Turns a failure to print the result into a warning, so that the caller does not push again.
 fn confirm(printed: Result<()>) {
-    signals::set_result_printed(0);
     if let Err(failure) = printed {
         output::warn(format_args!("{failure}; what was pushed is stored"));
     }

@@ -16,6 +16,7 @@ use crate::files::watch::{LOOK_EVERY, Watcher};
 use crate::model::duration;
 use crate::model::event::Row;
 use crate::queue::{Queue, Remaining, Selection};
+use crate::store::ScanRange;
 
 /// How many events are printed by default.
 const LIMIT: u64 = 100;
@@ -58,13 +59,26 @@ impl ReadingArgs {
     }
 
     /// Prints the events of `selection` page by page, with no read transaction open while it writes, so that
-    /// a slow reader does not pin the WAL; then waits for more, with --wait or --follow.
+    /// a slow reader does not pin the WAL; then waits for more, with --wait or --follow. `cut_noted`: says so
+    /// if the limit left events out.
     ///
     /// # Errors
     ///
     /// Exit code 3 if nothing was printed and --fail-if-none is set; those of reading and printing.
-    pub fn print(&self, queue: &mut Queue, selection: Selection, write: Write) -> Result<()> {
-        if self.print_all(queue, selection, write)? || !self.fail_if_none {
+    pub fn print(
+        &self,
+        queue: &mut Queue,
+        mut selection: Selection,
+        write: Write,
+        cut_noted: bool,
+    ) -> Result<()> {
+        let printed = self.print_all(queue, &mut selection, write)?;
+        if cut_noted && selection.limit == Some(0) && has_more(queue, &selection)? {
+            output::note(format_args!(
+                "there are more events; this is the default limit of {LIMIT}, give --limit for another"
+            ));
+        }
+        if printed || !self.fail_if_none {
             return Ok(());
         }
         match self.wait {
@@ -74,18 +88,18 @@ impl ReadingArgs {
     }
 
     /// Returns whether anything was printed, or the reader of stdout is gone.
-    fn print_all(&self, queue: &mut Queue, mut selection: Selection, write: Write) -> Result<bool> {
+    fn print_all(&self, queue: &mut Queue, selection: &mut Selection, write: Write) -> Result<bool> {
         let waits = self.follow || self.wait.is_some();
         // Created before the first read, so that no commit between the read and the wait is missed.
         let watcher = waits.then(|| queue.watcher());
-        let mut progress = progress_of(queue, &selection, !waits && output::stdout_is_off_terminal())?;
+        let mut progress = progress_of(queue, selection, !waits && output::stdout_is_off_terminal())?;
         let mut last_event = Instant::now();
         let mut page = Vec::new();
         let mut printed = false;
         loop {
             page.clear();
             let before = selection.after;
-            let remaining = queue.read_page(&mut selection, &mut |row| {
+            let remaining = queue.read_page(selection, &mut |row| {
                 write(&row, &mut page);
                 if page.len() < PAGE_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })?;
@@ -134,6 +148,17 @@ pub fn wait(queue: &mut Queue, watcher: &Watcher, id: i64, deadline: Option<Inst
             return Ok(Woken::ReaderGone);
         }
     }
+}
+
+/// Whether there are more events past the limit of `selection`, as far as a short look shows.
+fn has_more(queue: &mut Queue, selection: &Selection) -> Result<bool> {
+    const LOOK_FOR: Duration = Duration::from_millis(100);
+    let Some(filter) = &selection.filter else {
+        return Ok(queue.store().first_after(selection.after)?.is_some());
+    };
+    let (upto, until) = (queue.store().newest()?, Some(Instant::now() + LOOK_FOR));
+    let range = ScanRange { after: selection.after, upto, most: 1, until };
+    Ok(!queue.store().scan(filter, range)?.ids.is_empty())
 }
 
 /// Progress through `selection`, by ids. `shown` must be false if the events themselves may appear on the

@@ -1,8 +1,6 @@
 //! Signal handling of commands.
 
-use std::fmt;
-use std::io::Write;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Once, OnceLock};
 
 use signal_hook::consts::*;
@@ -48,13 +46,18 @@ pub fn restore_for_exec() {
 
 /// Makes INT, TERM and HUP print `failure` and end the process at once, wherever it is: reading an idle
 /// pipe, waiting for another writer, or inside a transaction, which the database then rolls back as after a
-/// crash. Without a failure they end it silently. A progress line is cleared first.
+/// crash. Without a failure they end it silently. A progress line is cleared first. The last failure counts.
 pub fn on_interrupt(failure: Option<&Failure>, as_json: bool) -> Result<()> {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    if failure.is_none() && CALLS.load(Ordering::SeqCst) > 0 {
+        return Ok(());
+    }
+    let call = CALLS.fetch_add(1, Ordering::SeqCst) + 1;
     let line = failure.map(|failure| output::failure_line(failure, as_json));
     for signal in SIGNALS.into_iter().filter(|&signal| !is_ignored(signal)) {
         let line = line.clone();
         let end = move || {
-            if INTERRUPT_DECIDED.swap(true, Ordering::SeqCst) {
+            if CALLS.load(Ordering::SeqCst) != call || INTERRUPT_DECIDED.swap(true, Ordering::SeqCst) {
                 return;
             }
             if output::PROGRESS_DRAWN.load(Ordering::SeqCst) {
@@ -102,18 +105,16 @@ pub fn defer() {
     });
 }
 
-/// Undoes [`defer`], for a command that from here on only waits. INT, TERM and HUP, also one that is
-/// pending, then end the process at once and silently; other signals behave as before.
-pub fn allow() {
-    // SAFETY: these calls take plain values, or a set that the system filled in.
-    unsafe {
-        for signal in SIGNALS.into_iter().filter(|&signal| !is_ignored(signal)) {
-            libc::signal(signal, libc::SIG_DFL);
-        }
-        if let Some(previous) = PREVIOUS_MASK.get() {
-            libc::pthread_sigmask(libc::SIG_SETMASK, previous, std::ptr::null_mut());
-        }
+/// Undoes [`defer`], for a command that from here on only waits. INT, TERM and HUP, also one that is pending,
+/// then print `failure` and end the process at once; other signals behave as before.
+pub fn allow(failure: Option<&Failure>, as_json: bool) -> Result<()> {
+    INTERRUPT_DECIDED.store(false, Ordering::SeqCst);
+    on_interrupt(failure, as_json)?;
+    if let Some(previous) = PREVIOUS_MASK.get() {
+        // SAFETY: takes a set that the system filled in.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, previous, std::ptr::null_mut()) };
     }
+    Ok(())
 }
 
 /// Turns these signals into requests of the returned [`Shutdown`]. Signals that the parent made this
@@ -129,56 +130,20 @@ pub fn as_shutdown_requests(signals: &[i32]) -> Result<Shutdown> {
     listening().with_hint("cannot listen to signals", "check the limits on this process")
 }
 
-/// What to print in place of the result if the process aborts: a line, and its length.
-static FALLBACK_LINE: OnceLock<([u8; 160], usize)> = OnceLock::new();
+/// The exit code of a process that has stored something; [`NOT_STORED`] before that.
+static CODE_ONCE_STORED: AtomicU8 = AtomicU8::new(NOT_STORED);
 
-/// Whether printing the result was attempted.
-static RESULT_PRINTED: AtomicBool = AtomicBool::new(false);
+const NOT_STORED: u8 = u8::MAX;
 
-/// The exit code of a process that has stored something and cannot continue.
-static CODE_ONCE_STORED: AtomicU8 = AtomicU8::new(0);
-
-/// Records that the events are stored, so that this process must not fail any more: a caller that pushes
-/// again after a failure would store them twice. If the process aborts, as it does when memory runs out, it
-/// prints `fallback_line` and a warning, and exits with `code`. Allocates nothing.
-pub fn set_stored(code: u8, fallback_line: fmt::Arguments<'_>) {
+/// Records that the events are stored, so that this process must not fail with exit 1 any more: a caller
+/// that pushes again after such a failure would store them twice. A later failure exits with `code`.
+pub fn set_stored(code: u8) {
     CODE_ONCE_STORED.store(code, Ordering::SeqCst);
-    let mut line = [0; 160];
-    let mut rest = &mut line[..];
-    let length = match rest.write_fmt(fallback_line) {
-        Ok(()) => 160 - rest.len(),
-        Err(_) => 0,
-    };
-    if FALLBACK_LINE.set((line, length)).is_ok() {
-        // SAFETY: the handler is async-signal-safe: it reads atomics and what was set before, writes, and
-        // ends the process.
-        unsafe { libc::signal(libc::SIGABRT, exit_as_stored as *const () as libc::sighandler_t) };
-    }
 }
 
 /// The exit code that replaces that of a failure; `None` unless the events are stored.
 pub fn code_once_stored() -> Option<u8> {
-    FALLBACK_LINE.get().map(|_| CODE_ONCE_STORED.load(Ordering::SeqCst))
-}
-
-/// Records that the result was printed, or cannot be, and sets the exit code of later failures.
-pub fn set_result_printed(code: u8) {
-    RESULT_PRINTED.store(true, Ordering::SeqCst);
-    CODE_ONCE_STORED.store(code, Ordering::SeqCst);
-}
-
-extern "C" fn exit_as_stored(_: libc::c_int) {
-    if let Some((line, length)) = FALLBACK_LINE.get()
-        && !RESULT_PRINTED.load(Ordering::SeqCst)
-    {
-        // A failure here is ignored: the warning follows in any case.
-        rustix::io::write(rustix::stdio::stdout(), &line[..*length]).ok();
-    }
-    write_stderr(
-        "Warning: this push was cut short, probably for lack of memory; what was pushed is stored; \
-         the next push or `thread dispatch` does the rest\n",
-    );
-    low_level::exit(CODE_ONCE_STORED.load(Ordering::SeqCst).into());
+    Some(CODE_ONCE_STORED.load(Ordering::SeqCst)).filter(|code| *code != NOT_STORED)
 }
 
 fn write_stderr(text: &str) {

@@ -10,13 +10,13 @@ use serde_json::json;
 
 use super::consumer::one_of;
 use super::error::{Result, WithHint, failed, usage};
-use super::{ConsumerArg, Globals, event_id, limit, output, wake_consumer, warn_if_clamped};
+use super::{ConsumerArg, Globals, event_id, limit, output, settings, wake_consumer, warn_if_clamped};
 use crate::files::log::{Quoted, log};
 use crate::files::{self, Files};
 use crate::model::duration;
 use crate::model::filter::{Filter, Scope};
 use crate::model::run::{Deliver, Options};
-use crate::model::subscription::{ConsumerId, NO_HANDLER, NewSubscription};
+use crate::model::subscription::{ConsumerId, NO_HANDLER, NewSubscription, Subscription};
 use crate::run::control::notify_supervisors;
 
 /// Register a consumer: which command to start, and for which events
@@ -26,12 +26,16 @@ use crate::run::control::notify_supervisors;
 /// there is never more than one run at a time. With --deliver wake it takes events with `thread pop` and
 /// acknowledges them; with --deliver stdin it gets them as NDJSON on stdin, and exit 0 acknowledges them
 /// all. If there is a backlog, it is started at once. A consumer that was subscribed before continues from
-/// its cursor. With --replace a script that subscribes can be run twice: a subscription that is the same is
-/// left alone.
+/// its cursor.
+///
+/// It has the environment of whoever starts it, which is usually the pusher: its PATH, and its secrets.
+/// --clear-env leaves those out, and --env sets what the handler needs.
 ///
 /// A run that does not move the cursor has failed, and is tried again after the waits of --backoff. After
 /// --max-attempts such runs the consumer stalls until a new event comes; with --deliver stdin, the event
-/// that failed becomes a dead letter instead (see `thread dead`), so that it does not hold up the others.
+/// that failed becomes a dead letter instead (see `thread dead`). By default one bad event holds up those
+/// after it for 2 m 36 s. A handler on stdin that ends with exit 65 says that the event is bad: it becomes a
+/// dead letter at once, and holds up nothing.
 ///
 /// A handler whose own events match its filter starts itself again and again. Filter them out: --filter
 /// "type = 'message' AND metadata ->> 'reply_to' IS NULL" matches messages that are not answers.
@@ -39,6 +43,7 @@ use crate::run::control::notify_supervisors;
 #[command(after_help = "\
 Examples:
   thread subscribe -t inbox bot ./agent.sh --deliver stdin
+  thread subscribe -t inbox bot --replace --max-attempts 3
   thread subscribe -t inbox bot 'claude -p \"$(thread guide --for handler)\"' \\
     --filter \"type = 'message'\" --timeout 10m")]
 pub struct Subscribe {
@@ -48,7 +53,8 @@ pub struct Subscribe {
     #[arg(value_name = "COMMAND", value_hint = ValueHint::CommandString)]
     command: Option<String>,
     /// The same, as an option
-    #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString, allow_hyphen_values = true)]
+    #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString, allow_hyphen_values = true,
+          hide = true)]
     handler: Option<String>,
     /// The consumer is never started, and pops for itself
     #[arg(long, conflicts_with_all = ["command", "handler"])]
@@ -56,42 +62,56 @@ pub struct Subscribe {
     /// An SQL condition over id, created_at, source, type, subtype, content and metadata [default: every event]
     #[arg(long, value_name = "SQL", allow_hyphen_values = true)]
     filter: Option<String>,
-    /// wake: the handler pops for itself; stdin: it gets the events on stdin
-    #[arg(long, value_name = "HOW", default_value = "wake", value_parser = deliver(), hide_possible_values = true)]
-    deliver: Deliver,
-    /// Most events per run with --deliver stdin (a batch also ends at 1 MiB)
-    #[arg(long, value_name = "N", default_value = "100", value_parser = limit, allow_negative_numbers = true)]
-    batch_size: u64,
-    /// Runs without progress before giving up
-    #[arg(long, value_name = "N", default_value = "5", value_parser = attempts, allow_negative_numbers = true)]
-    max_attempts: u32,
-    /// Waits between attempts; the last repeats
-    #[arg(long, value_name = "D,D,...", default_value = "1s,5s,30s,2m,10m", value_parser = duration::parse_list)]
-    backoff: WholeList,
-    /// End a run after this time: TERM to its whole process group, KILL 10 s later
-    #[arg(long, value_name = "D", value_parser = duration::parse_positive)]
-    timeout: Option<Duration>,
+    /// wake: the handler pops for itself; stdin: it gets the events on stdin [default: wake]
+    #[arg(long, value_name = "HOW", value_parser = deliver(), hide_possible_values = true)]
+    deliver: Option<Deliver>,
+    /// Most events per run with --deliver stdin (a batch also ends at 1 MiB) [default: 100]
+    #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true)]
+    batch_size: Option<u64>,
+    /// Runs without progress before giving up [default: 5]
+    #[arg(long, value_name = "N", value_parser = attempts, allow_negative_numbers = true)]
+    max_attempts: Option<u32>,
+    /// Dead letters in a row before the consumer stalls, or never [default: 10]
+    ///
+    /// Once so many were made without a success between them, the consumer stalls instead of making more:
+    /// an outage must not turn the backlog into dead letters. Those by exit 65 do not count.
+    #[arg(long, value_name = "N", value_parser = stall_after, allow_negative_numbers = true)]
+    stall_after: Option<StallAfter>,
+    /// Waits between attempts; the last repeats [default: 1s,5s,30s,2m,10m]
+    #[arg(long, value_name = "D,D,...", value_parser = duration::parse_list)]
+    backoff: Option<WholeList>,
+    /// End a run after this time: TERM to its whole process group, KILL 10 s later [default: none]
+    #[arg(long, value_name = "D", value_parser = timeout)]
+    timeout: Option<Timeout>,
     /// Where to begin: all, new, or after this event id [default: the stored cursor, or all]
     #[arg(long, value_name = "all|new|ID", value_parser = from, allow_negative_numbers = true)]
     from: Option<From>,
-    /// Change an existing subscription; its cursor, dead letters and a pause stay
+    /// Change what is given here of an existing subscription
+    ///
+    /// All else stays, as do its cursor, its dead letters and a pause. --filter '', --timeout none and
+    /// --clear-env=false return to the defaults.
     #[arg(long)]
     replace: bool,
     /// Where the handler runs; a relative path moves along with the thread [default: the current directory]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     cwd: Option<PathBuf>,
-    /// A variable for the handler's environment, readable by anybody who can read the thread; may be given
-    /// several times
+    /// A variable for the handler, readable by all who can read the thread; may be given several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
-    /// Pass none of the dispatcher's variables to the handler but HOME, LANG, LANGUAGE, LC_*, LOGNAME,
-    /// PATH, TMPDIR, TZ, USER and THREAD_NOTIFIER
-    #[arg(long)]
-    clear_env: bool,
+    /// Pass only harmless variables of the dispatcher to the handler
+    ///
+    /// They are HOME, LANG, LANGUAGE, LC_*, LOGNAME, PATH, TMPDIR, TZ, USER and THREAD_NOTIFIER.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          hide_possible_values = true)]
+    clear_env: Option<bool>,
 }
 
 /// An alias, because clap derives a repeatable option from a field of type `Vec`.
 type WholeList = Vec<Duration>;
+
+/// Aliases, because clap takes an `Option` in an `Option` for another kind of option.
+type StallAfter = Option<u32>;
+type Timeout = Option<Duration>;
 
 #[derive(Debug, Clone, Copy)]
 enum From {
@@ -107,6 +127,17 @@ fn deliver() -> impl TypedValueParser<Value = Deliver> {
 
 fn attempts(text: &str) -> std::result::Result<u32, String> {
     u32::try_from(limit(text)?).map_err(|_| format!("it must be at most {}", u32::MAX))
+}
+
+fn stall_after(text: &str) -> std::result::Result<StallAfter, String> {
+    match text {
+        "never" => Ok(None),
+        number => attempts(number).map(Some).map_err(|why| format!("{why}, or never")),
+    }
+}
+
+fn timeout(text: &str) -> std::result::Result<Timeout, String> {
+    if text == "none" { Ok(None) } else { duration::parse_positive(text).map(Some) }
 }
 
 fn from(text: &str) -> std::result::Result<From, String> {
@@ -134,12 +165,6 @@ fn variable(text: &str) -> std::result::Result<(String, String), String> {
 impl Subscribe {
     pub fn run(mut self, globals: &Globals) -> Result<()> {
         let handler = self.handler()?;
-        if self.no_handler && self.deliver == Deliver::Stdin {
-            return usage(
-                "--deliver stdin needs a handler",
-                "leave out one of --no-handler and --deliver stdin",
-            );
-        }
         let name = self.consumer.required()?;
         let consumer = ConsumerId::new(&name).or_else(|why| {
             usage(
@@ -152,12 +177,37 @@ impl Subscribe {
         if env.len() < self.env.len() {
             return usage("a variable is given twice by --env", "give each once");
         }
+        // The thread may not exist yet, and a handler that is missing is missing all the same.
+        if handler.is_none() && !self.replace {
+            return no_handler();
+        }
         let mut queue = globals.open()?;
-        let cwd = match self.cwd {
+        let cwd = match &self.cwd {
             Some(given) if given.is_relative() => queue.files().relative(&dir),
             _ => dir,
         };
-        let filter = self.filter.filter(|text| !text.trim().is_empty());
+        let before = match self.replace {
+            true => queue.store().subscription(&consumer)?,
+            false => None,
+        };
+        let mut options = before.as_ref().map_or_else(Options::default, |before| before.options.clone());
+        options.deliver = self.deliver.unwrap_or(options.deliver);
+        options.batch_size = self.batch_size.unwrap_or(options.batch_size);
+        options.max_attempts = self.max_attempts.unwrap_or(options.max_attempts);
+        options.stall_after = self.stall_after.unwrap_or(options.stall_after);
+        options.backoff = self.backoff.take().unwrap_or(options.backoff);
+        options.timeout = self.timeout.unwrap_or(options.timeout);
+        options.clear_env = self.clear_env.unwrap_or(options.clear_env);
+        options.env = if env.is_empty() { options.env } else { env };
+        options.no_handler = self.no_handler || (options.no_handler && handler.is_none());
+        if options.no_handler && options.deliver == Deliver::Stdin {
+            return usage(
+                "--deliver stdin needs a handler",
+                "leave out one of --no-handler and --deliver stdin",
+            );
+        }
+        let filter = self.filter.take().or_else(|| before.as_ref()?.filter.clone());
+        let filter = filter.filter(|text| !text.trim().is_empty());
         Filter::new(filter.as_deref().unwrap_or_default(), Scope::Subscription)?;
         let from = match self.from {
             Some(From::New) => Some(queue.store().newest()?),
@@ -166,19 +216,17 @@ impl Subscribe {
         };
         let new = NewSubscription {
             consumer: consumer.clone(),
-            handler_cmd: handler,
-            filter,
-            cwd: Some(cwd),
-            options: Options {
-                deliver: self.deliver,
-                batch_size: self.batch_size,
-                max_attempts: self.max_attempts,
-                backoff: self.backoff,
-                timeout: self.timeout,
-                env,
-                clear_env: self.clear_env,
-                no_handler: self.no_handler,
+            handler_cmd: match (handler.clone(), &before) {
+                (Some(handler), _) => handler,
+                (None, Some(before)) => before.handler_cmd.clone(),
+                (None, None) => return no_handler(),
             },
+            filter,
+            cwd: match &before {
+                Some(before) if self.cwd.is_none() => before.cwd.clone(),
+                _ => Some(cwd),
+            },
+            options,
             from,
             replace: self.replace,
         };
@@ -198,43 +246,67 @@ impl Subscribe {
             notify_supervisors(queue.files());
         }
         wake_consumer(&mut queue, &consumer);
+        if let Some(before) = &before {
+            note_changes(queue.files(), before, &new);
+        }
+        let pops = new.options.no_handler || new.handler_cmd.contains("thread");
+        if self.deliver.is_none() && new.options.deliver == Deliver::Wake && handler.is_some() && !pops {
+            output::note(
+                "the handler gets no events on stdin: it has to take them with `thread pop`, and acknowledge \
+                 them with `thread ack`; give --deliver stdin for events on stdin, where exit 0 acknowledges",
+            );
+        }
         if globals.json { print_json(queue.files(), &new) } else { output::line(&consumer) }
     }
 
-    /// The handler command, given as an argument or an option.
-    fn handler(&mut self) -> Result<String> {
+    /// The handler command, given as an argument or an option; `None` if none is given.
+    fn handler(&mut self) -> Result<Option<String>> {
         if self.no_handler {
-            return Ok(NO_HANDLER.to_owned());
+            return Ok(Some(NO_HANDLER.to_owned()));
         }
         let word = self.command.take().or_else(|| self.consumer.spare_word());
         match one_of("handler", word, "--handler", self.handler.take())? {
-            None => usage(
-                "no handler given",
-                "give the command to start after the consumer's name, or --no-handler",
-            ),
             Some(handler) if handler.trim().is_empty() => {
                 usage("the handler is empty", "give the command to start")
             }
-            Some(handler) => Ok(handler),
+            handler => Ok(handler),
         }
     }
 }
 
+fn no_handler<T>() -> Result<T> {
+    usage("no handler given", "give the command to start after the consumer's name, or --no-handler")
+}
+
+/// Says what --replace has changed.
+fn note_changes(files: &Files, before: &Subscription, new: &NewSubscription) {
+    let settings = |handler: &str, filter: Option<&str>, cwd: Option<&Path>, options: &Options| {
+        let mut all = vec![("handler".to_owned(), json!(handler)), ("filter".to_owned(), json!(filter))];
+        all.extend(settings::as_json(files, cwd, options));
+        all
+    };
+    let was = settings(&before.handler_cmd, before.filter_text(), before.cwd.as_deref(), &before.options);
+    let is = settings(&new.handler_cmd, new.filter.as_deref(), new.cwd.as_deref(), &new.options);
+    let changed = was.iter().zip(&is).filter(|(was, is)| was != is).map(|((name, was), (_, is))| {
+        let [was, is] = [was, is].map(|value| settings::as_text(name, value));
+        format!("{name} was {was} and is {is}")
+    });
+    let changed: Vec<String> = changed.collect();
+    if !changed.is_empty() {
+        output::note(changed.join("; "));
+    }
+}
+
 fn print_json(files: &Files, new: &NewSubscription) -> Result<()> {
-    let options = &new.options;
-    output::line(json!({
+    let mut object = json!({
         "consumer_id": new.consumer.as_str(),
         "handler_cmd": new.handler_cmd,
         "filter": new.filter,
-        "cwd": new.cwd.as_ref().map(|cwd| files.resolve(cwd).to_string_lossy().into_owned()),
-        "deliver": options.deliver.as_str(),
-        "batch_size": options.batch_size,
-        "max_attempts": options.max_attempts,
-        "backoff": duration::format_list(&options.backoff),
-        "timeout": options.timeout.map(duration::format),
-        "env": options.env,
-        "clear_env": options.clear_env,
-    }))
+    });
+    for (name, value) in settings::as_json(files, new.cwd.as_deref(), &new.options) {
+        object[name] = value;
+    }
+    output::line(object)
 }
 
 /// The absolute path of the directory to run the handler in.

@@ -30,6 +30,11 @@ impl Stamp {
         Some(Stamp { home: identity(&db), wal })
     }
 
+    /// When the WAL was changed last, since 1970; `None` without one.
+    pub fn changed(&self) -> Option<Duration> {
+        self.wal.map(|(_, _, modified)| modified)
+    }
+
     /// Whether the last change is so recent that another one might not change the stamp.
     pub fn is_fresh(&self) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

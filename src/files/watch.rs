@@ -92,7 +92,7 @@ impl Watcher {
         use rustix::fs::inotify::{WatchFlags, add_watch};
 
         let notices = self.notices.as_ref()?;
-        let file = files.open_lock(name).ok()?;
+        let file = files.open_watched(name).ok()?;
         add_watch(notices, super::path_of_open(&file), WatchFlags::ATTRIB | WatchFlags::MODIFY).ok()
     }
 

@@ -3,7 +3,8 @@
 //! A run made *progress* if the consumer's cursor at its end is past the cursor at its start. With nothing
 //! pending, the consumer is idle. Pending after progress: run again at once, attempts reset. Pending without
 //! progress: one more failed attempt, and a wait; out of attempts, the consumer stalls or, with delivery on
-//! stdin, the failing event becomes a dead letter. `run` carries out these decisions; a store records them.
+//! stdin, the failing event becomes a dead letter. There a handler may also judge an event: by exit 65 it
+//! becomes a dead letter at once. `run` carries out these decisions; a store records them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,6 +33,14 @@ impl Deliver {
     }
 }
 
+/// The exit code by which a handler that gets events on stdin says that the event itself is bad
+/// (`EX_DATAERR`).
+pub const BAD_EVENT: i32 = 65;
+
+/// After this many events in a row were judged bad, the consumer stalls: a broken validator must not turn the
+/// backlog into dead letters.
+pub const MAX_JUDGED: u32 = 100;
+
 /// Options of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -41,6 +50,9 @@ pub struct Options {
     pub batch_size: u64,
     /// Runs without progress before giving up, at least 1.
     pub max_attempts: u32,
+    /// Dead letters in a row, without a success between them, after which no more are made and the consumer
+    /// stalls; `None` for no limit. Events that were judged bad do not count.
+    pub stall_after: Option<u32>,
     /// Waits between attempts; the last one repeats. Never empty.
     pub backoff: Vec<Duration>,
     /// Maximum duration of a run.
@@ -59,6 +71,7 @@ impl Default for Options {
             deliver: Deliver::Wake,
             batch_size: 100,
             max_attempts: 5,
+            stall_after: Some(10),
             backoff: [1, 5, 30, 120, 600].map(Duration::from_secs).to_vec(),
             timeout: None,
             env: BTreeMap::new(),
@@ -178,8 +191,10 @@ pub struct RunState {
     /// A run on stdin failed: events up to this id are delivered one at a time. See
     /// [`Subscription::single_upto`](crate::model::subscription::Subscription::single_upto).
     pub single_upto: i64,
-    /// A dead letter was made, and no run on stdin has succeeded since.
-    pub dead_streak: bool,
+    /// Number of dead letters made since a run on stdin has succeeded, without those in `judged_streak`.
+    pub dead_streak: u32,
+    /// Number of events judged bad since a run on stdin has succeeded.
+    pub judged_streak: u32,
     pub stop: Option<StopRequest>,
     /// Number of runs that succeeded, and of those that failed.
     pub succeeded: u64,
@@ -344,7 +359,7 @@ pub fn apply_outcome(before: &RunState, options: &Options, ended: &Ended) -> Out
         ..before.idle()
     };
     if succeeded && !matches!(ended.task, Task::Wake) && !ended.rewound {
-        state.dead_streak = false;
+        (state.dead_streak, state.judged_streak) = (0, 0);
     }
     if cut_short {
         if !matches!(ended.task, Task::DeadLetter(_)) {
@@ -369,29 +384,37 @@ pub fn apply_outcome(before: &RunState, options: &Options, ended: &Ended) -> Out
     if let Exit::Code(code @ (126 | 127)) = ended.exit {
         return state.stalled(&format!("the handler cannot be run (exit {code})")).into();
     }
+    let judged = ended.exit == Exit::Code(BAD_EVENT) && !ended.rewound;
     let waiting = |state: RunState| RunState {
         phase: Phase::Waiting,
         next_try: Some(ended.now + options.wait_after(before.attempts)),
         since: Some(ended.now),
         ..state
     };
-    if let Task::Batch(_) = ended.task {
-        // Attempts of an event count from its first run alone.
-        state.attempts = 0;
-        return waiting(state).into();
-    }
-    if before.attempts < options.max_attempts {
-        return waiting(state).into();
-    }
+    let dead = |state: RunState, id| Outcome {
+        state: RunState { attempts: 0, dead_lettered: before.dead_lettered + 1, ..state },
+        dead_letter: Some((id, before.attempts)),
+    };
     match ended.task {
-        Task::Single(id) if !ended.rewound && !before.dead_streak => {
-            (state.attempts, state.dead_streak) = (0, true);
-            state.dead_lettered += 1;
-            Outcome { state, dead_letter: Some((id, before.attempts)) }
+        Task::Batch(_) => {
+            // Attempts of an event count from its first run alone.
+            state.attempts = 0;
+            // The batch is sound, its events are judged one by one.
+            if judged { state.into() } else { waiting(state).into() }
         }
-        Task::Single(_) if before.dead_streak => {
-            state.stalled("out of attempts, and nothing has succeeded since the last dead letter").into()
-        }
+        Task::Single(id) if judged => match before.judged_streak {
+            MAX_JUDGED.. => state.stalled("100 events in a row were judged bad (exit 65)").into(),
+            judged => dead(RunState { judged_streak: judged + 1, ..state }, id),
+        },
+        _ if before.attempts < options.max_attempts => waiting(state).into(),
+        Task::Single(id) if !ended.rewound => match options.stall_after {
+            Some(most) if before.dead_streak >= most => {
+                let letters = if most == 1 { "letter" } else { "letters" };
+                let why = format!("out of attempts after {most} dead {letters} without a success");
+                state.stalled(&why).into()
+            }
+            _ => dead(RunState { dead_streak: before.dead_streak.saturating_add(1), ..state }, id),
+        },
         _ => state.stalled("out of attempts").into(),
     }
 }

@@ -38,7 +38,8 @@ pub fn resume(queue: &mut Queue, consumer: &ConsumerId) -> Result<Subscription> 
             attempts: 0,
             reason: None,
             next_try: None,
-            dead_streak: false,
+            dead_streak: 0,
+            judged_streak: 0,
             ..state.clone()
         };
         let under_way =

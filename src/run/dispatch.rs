@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use chrono::Utc;
 
 use super::launcher::Launcher;
+use super::process::Liveness;
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::files::lock::Lock;
 use crate::files::log::log;
-use crate::model::run::{self, Action, Phase, RunState};
+use crate::model::run::{self, Action, Phase, ProcessId, RunState};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time::Time;
 use crate::pending;
@@ -39,6 +40,10 @@ pub enum Dispatched {
     LockHeld,
     /// The backlog is long; a background process evaluates the filter on it.
     LeftToBackground,
+    /// A worker that limits its runs starts it after this wait,
+    Waits(Duration),
+    /// or once another run has ended.
+    Queued,
     /// The subscription is invalid: its filter or handler is broken, or its working directory is gone.
     Broken(Error),
     /// It is due, but could not be started.
@@ -88,6 +93,20 @@ pub fn dispatch(queue: &mut Queue, launcher: &Launcher) -> Result<Vec<(ConsumerI
     Ok(all)
 }
 
+/// The runs that a worker may have at a time.
+pub(super) struct Slots {
+    pub most: usize,
+    pub supervisors: Vec<ProcessId>,
+}
+
+impl Slots {
+    /// Whether another run may be started.
+    pub fn has_free(&mut self) -> bool {
+        self.supervisors.retain(|process| process.liveness() != Liveness::Dead);
+        self.supervisors.len() < self.most
+    }
+}
+
 pub(super) fn log_lock_held(files: &Files, all: &[(ConsumerId, Dispatched)]) {
     for (consumer, _) in all.iter().filter(|(_, done)| matches!(done, Dispatched::LockHeld)) {
         log!(files, Info, "dispatch: consumer={consumer} skipped (lock held)");
@@ -102,15 +121,28 @@ pub(super) fn start_all(
     time: Option<Duration>,
 ) -> Result<Vec<(ConsumerId, Dispatched)>> {
     let subscriptions = queue.store.subscriptions()?;
-    start(queue, launcher, subscriptions, time)
+    start(queue, launcher, subscriptions, time, None)
 }
 
-/// Like [`start_all`], for the given subscriptions only.
+/// Like [`start_all`], for a worker that limits its runs: those that have waited longest come first. Filters
+/// are evaluated here, however long that takes, because a process beside it would know no limit.
+pub(super) fn start_within(
+    queue: &mut Queue,
+    launcher: &Launcher,
+    slots: &mut Slots,
+) -> Result<Vec<(ConsumerId, Dispatched)>> {
+    let mut subscriptions = queue.store.subscriptions()?;
+    subscriptions.sort_by_key(|subscription| subscription.state.ended);
+    start(queue, launcher, subscriptions, None, Some(slots))
+}
+
+/// Like [`start_all`], for the given subscriptions only, and for as many as there are `slots`.
 pub(super) fn start(
     queue: &mut Queue,
     launcher: &Launcher,
     subscriptions: Vec<Subscription>,
     mut time: Option<Duration>,
+    mut slots: Option<&mut Slots>,
 ) -> Result<Vec<(ConsumerId, Dispatched)>> {
     if !queue.files.is_owner() {
         return Err(Error::NotOwner(queue.path().to_owned()));
@@ -118,7 +150,7 @@ pub(super) fn start(
     let mut all = Vec::new();
     for subscription in subscriptions {
         let consumer = subscription.consumer.clone();
-        let done = match start_if_due(queue, launcher, &subscription, &mut time) {
+        let done = match start_if_due(queue, launcher, &subscription, &mut time, slots.as_deref_mut()) {
             Ok(done) => done,
             Err(e @ (Error::BrokenFilter { .. } | Error::BrokenSubscription(_))) => Dispatched::Broken(e),
             Err(e) => Dispatched::Failed(e),
@@ -141,6 +173,7 @@ fn start_if_due(
     launcher: &Launcher,
     subscription: &Subscription,
     time: &mut Option<Duration>,
+    mut slots: Option<&mut Slots>,
 ) -> Result<Dispatched> {
     let began = Instant::now();
     let step = next_step(queue, subscription, time.map(|left| began + left));
@@ -148,14 +181,23 @@ fn start_if_due(
     match step? {
         NextStep::None { .. } => return Ok(Dispatched::Idle),
         NextStep::Unknown => return Ok(Dispatched::LeftToBackground),
+        NextStep::Start(Start { wait: Some(wait), .. }) if slots.is_some() => {
+            return Ok(Dispatched::Waits(wait.left));
+        }
         NextStep::Start(_) => {}
+    }
+    if slots.as_mut().is_some_and(|slots| !slots.has_free()) {
+        return Ok(Dispatched::Queued);
     }
     let consumer = &subscription.consumer;
     let Some(lock) = try_lock(&queue.files, consumer)? else {
         return Ok(Dispatched::LockHeld);
     };
     // From then on the supervisor holds the lock through its own copy, and looks again after releasing it.
-    launcher.start_supervisor(&queue.files, consumer, &lock)?;
+    let started = launcher.start_supervisor(&queue.files, consumer, &lock, slots.is_some())?;
+    if let Some(slots) = slots {
+        slots.supervisors.extend(started);
+    }
     Ok(Dispatched::Started)
 }
 

@@ -13,6 +13,7 @@ use super::spawn;
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::files::lock::Lock;
+use crate::model::run::ProcessId;
 use crate::model::subscription::ConsumerId;
 
 /// The subcommand that a supervisor runs as.
@@ -91,28 +92,40 @@ pub fn is_executable(path: &Path) -> bool {
 }
 
 impl Launcher {
-    /// Starts a consumer's supervisor, which holds `lock` from then on.
-    pub(super) fn start_supervisor(&self, files: &Files, consumer: &ConsumerId, lock: &Lock) -> Result<()> {
-        self.start("a supervisor", SUPERVISE, ["--consumer", consumer.as_str()], files, lock)
+    /// Starts a consumer's supervisor, which holds `lock` from then on. `for_worker`: it ends after one run, and
+    /// leaves waits and further runs to this process. Returns its process.
+    pub(super) fn start_supervisor(
+        &self,
+        files: &Files,
+        consumer: &ConsumerId,
+        lock: &Lock,
+        for_worker: bool,
+    ) -> Result<Option<ProcessId>> {
+        let own = std::process::id().to_string();
+        let mut args = vec!["--consumer", consumer.as_str()];
+        if for_worker {
+            args.extend(["--worker", &own]);
+        }
+        self.start("a supervisor", SUPERVISE, &args, files, lock).map(ProcessId::of)
     }
 
     /// Starts the process that dispatches in the background after a delay, unless one is running already.
     pub(super) fn start_background(&self, files: &Files, delay: Duration) -> Result<()> {
         let Some(lock) = Lock::try_take(files, WAKE_LOCK)? else { return Ok(()) };
         let args = ["--delay-ms", &delay.as_millis().to_string()];
-        self.start("a process in the background", WAKE, args, files, &lock)
+        self.start("a process in the background", WAKE, &args, files, &lock).map(drop)
     }
 
     /// Starts a subcommand of the program as a background process that holds `lock` from then on. `what`
-    /// names the process in errors.
+    /// names the process in errors. Returns its pid.
     fn start(
         &self,
         what: &'static str,
         subcommand: &str,
-        args: [&str; 2],
+        args: &[&str],
         files: &Files,
         lock: &Lock,
-    ) -> Result<()> {
+    ) -> Result<u32> {
         let mut command = Command::new(&self.program);
         command.arg0("thread").arg(subcommand).arg("--thread").arg(files.path()).args(args);
         command.arg("--lock-fd").arg(lock.file().as_raw_fd().to_string());
@@ -123,6 +136,6 @@ impl Launcher {
         // Only the worker itself reports to the service manager.
         command.env_remove("NOTIFY_SOCKET");
         let started = spawn::detached(&mut command, Some(lock)).spawn();
-        started.map(drop).map_err(|source| Error::Spawn { what, source })
+        started.map(|child| child.id()).map_err(|source| Error::Spawn { what, source })
     }
 }

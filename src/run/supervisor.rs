@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::files::lock::Lock;
 use crate::files::log::{Quoted, log};
 use crate::files::watch::Watcher;
-use crate::files::{CONTROL, Files};
+use crate::files::{COMMIT, CONTROL, Files};
 use crate::model::run::{Exit, Phase, ProcessId, RunState, StopRequest, Task};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time;
@@ -37,7 +37,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// How long processes have between TERM and KILL when the supervisor itself is shut down.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
-/// Runs a supervisor until nothing is due. `lock_fd` is the lock that its starter passed on. On the first
+/// Runs a supervisor until nothing is due. `lock_fd` is the lock that its starter passed on. With `worker`, the
+/// pid of the worker that started it, it ends after one run, and leaves waits and further runs to the worker
+/// as long as that lives. On the first
 /// request of `shutdown` it lets the run in progress finish and starts no other; on the second it ends the
 /// run. Such a run costs no attempt and is due again.
 ///
@@ -52,6 +54,7 @@ pub unsafe fn supervise(
     dir: &Path,
     consumer: &ConsumerId,
     lock_fd: RawFd,
+    worker: Option<u32>,
     shutdown: &Shutdown,
 ) -> Result<()> {
     let files = Files::open(dir)?;
@@ -64,10 +67,15 @@ pub unsafe fn supervise(
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).ok();
     let watcher = Watcher::new(&files, CONTROL);
-    let supervisor = Supervisor { files: &files, consumer, watcher, shutdown };
+    let supervisor = Supervisor { files: &files, consumer, watcher, worker, shutdown };
     loop {
         let done = supervisor.act(&lock);
         lock.release();
+        if supervisor.leaves_the_rest() {
+            // The worker looks again, instead of this process.
+            drop(files.touch(COMMIT));
+            return done;
+        }
         match done.and_then(|()| supervisor.look_again()) {
             Ok(Some(again)) => lock = again,
             // The next push at the thread's new path continues.
@@ -82,6 +90,7 @@ struct Supervisor<'a> {
     consumer: &'a ConsumerId,
     /// Watches for changes of the consumer's row.
     watcher: Watcher,
+    worker: Option<u32>,
     shutdown: &'a Shutdown,
 }
 
@@ -97,6 +106,13 @@ enum Next {
 }
 
 impl Supervisor<'_> {
+    /// Whether the worker that started this process lives, and so does what comes after this run.
+    fn leaves_the_rest(&self) -> bool {
+        let parent =
+            rustix::process::getppid().and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok());
+        self.worker.is_some() && self.worker == parent
+    }
+
     /// Does what is due, under the lock: a run, or a wait and then a run.
     fn act(&self, lock: &Lock) -> Result<()> {
         // Waits are measured with the monotonic clock, whatever happens to the time of day.
@@ -118,6 +134,9 @@ impl Supervisor<'_> {
                     return self.retrying(|| release(&mut queue, &subscription, pending));
                 }
                 NextStep::Unknown => Next::Again,
+                NextStep::Start(Start { wait: Some(_), .. }) if self.leaves_the_rest() => {
+                    return self.retrying(|| release(&mut queue, &subscription, true));
+                }
                 NextStep::Start(Start { wait: Some(wait), .. }) if !waited => {
                     self.wait(queue, &subscription, wait)?
                 }

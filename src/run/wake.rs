@@ -107,7 +107,7 @@ fn wake_some(
     subscriptions: Vec<Subscription>,
 ) -> Result<Vec<(ConsumerId, Dispatched)>> {
     if launcher.waking == WakeBy::Dispatch && queue.files.is_owner() {
-        let all = start(queue, launcher, subscriptions, Some(OWN_TIME))?;
+        let all = start(queue, launcher, subscriptions, Some(OWN_TIME), None)?;
         log_lock_held(&queue.files, &all);
         return Ok(all);
     }

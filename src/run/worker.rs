@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, poll};
 use rustix::process::Signal;
 
-use super::dispatch::{Dispatched, OWN_TIME, start_all, try_lock};
+use super::dispatch::{Dispatched, OWN_TIME, Slots, start_all, start_within, try_lock};
 use super::handler;
 use super::launcher::{Launcher, SUPERVISE, WAKE};
 use super::process::background_below;
@@ -32,6 +32,9 @@ const BUSY_TIMEOUT: Duration = Duration::from_millis(20);
 /// The shortest time between two looks at a thread that is pushed to all the time.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
+/// A worker beside other work tries locks with every so many checks, of which there is one a second.
+const LOCKS_EVERY: u32 = 4;
+
 /// The longest pause before a failed look is retried; the first is [`LOOK_EVERY`].
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
@@ -48,6 +51,13 @@ pub struct WorkerScope {
     pub threads: Vec<PathBuf>,
     /// Directories whose threads are all followed, including ones created later.
     pub roots: Vec<PathBuf>,
+    /// The most runs that the worker has at a time, at least 1; `None` for no limit. Runs that others start
+    /// do not count.
+    pub max_runs: Option<usize>,
+    /// The worker is a part of a program that also does other things: it only starts what is due. It looks at a
+    /// thread at most once a second, and not at all while nothing changes there; it neither reaps nor ends
+    /// processes.
+    pub beside: bool,
 }
 
 /// What a worker reports to its caller.
@@ -76,13 +86,17 @@ pub fn follow(
 ) -> Result<()> {
     // Processes that its supervisors leave behind become its own children, to be reaped.
     #[cfg(target_os = "linux")]
-    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).ok();
+    if !scope.beside {
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid())).ok();
+    }
     let mut worker = Worker {
         scope,
         launcher,
+        slots: scope.max_runs.map(|most| Slots { most, supervisors: Vec::new() }),
         watcher: Watcher::open(),
         threads: BTreeMap::new(),
         reported: HashSet::new(),
+        checks: 0,
         tell,
     };
     for path in &scope.threads {
@@ -94,18 +108,24 @@ pub fn follow(
     worker.check_all();
     worker.work(shutdown);
     (worker.tell)(News::Stopping);
-    end_background(shutdown, grace);
+    if !scope.beside {
+        end_background(shutdown, grace);
+    }
     Ok(())
 }
 
 struct Worker<'a> {
     scope: &'a WorkerScope,
     launcher: &'a Launcher,
+    /// If the number of runs is limited.
+    slots: Option<Slots>,
     watcher: Watcher,
     /// Keyed by absolute path.
     threads: BTreeMap<PathBuf, Followed>,
     /// Threads whose failure was already reported.
     reported: HashSet<PathBuf>,
+    /// How many times all threads were checked.
+    checks: u32,
     tell: &'a mut dyn FnMut(News<'_>),
 }
 
@@ -124,6 +144,8 @@ struct Followed {
     pause: Duration,
     /// Consumers that had something pending and whose lock was held.
     busy: Vec<ConsumerId>,
+    /// Something is due, but all slots were taken.
+    queued: bool,
 }
 
 impl Followed {
@@ -140,12 +162,19 @@ impl Worker<'_> {
         let mut ready = false;
         let mut next_check = Instant::now() + LOOK_EVERY;
         while shutdown.requests() == 0 {
-            handler::reap();
+            if !self.scope.beside {
+                handler::reap();
+            }
+            if self.slots.as_mut().is_some_and(Slots::has_free) {
+                self.threads.values_mut().filter(|thread| thread.queued).for_each(Followed::notice);
+            }
             if Instant::now() >= next_check {
                 self.check_all();
                 next_check = Instant::now() + LOOK_EVERY;
             }
-            self.look_at_unwatched();
+            if !self.scope.beside {
+                self.look_at_unwatched();
+            }
             let next = self.threads.iter().filter_map(|(path, thread)| Some((thread.due?, path))).min();
             let next = next.map(|(due, path)| (due, path.clone()));
             let until = match next {
@@ -167,7 +196,9 @@ impl Worker<'_> {
     /// Waits until `until`, a notice or a shutdown request.
     fn wait(&mut self, until: Instant, shutdown: &Shutdown) {
         let mut left = until.saturating_duration_since(Instant::now());
-        if self.threads.values().any(|thread| thread.watch.is_none()) {
+        // The end of a supervisor gives no notice.
+        let polls = |thread: &Followed| thread.queued || thread.watch.is_none() && !self.scope.beside;
+        if self.threads.values().any(polls) {
             left = left.min(WITHOUT_NOTICES);
         }
         self.watcher.poll(left, [shutdown.poll_fd()]);
@@ -195,7 +226,7 @@ impl Worker<'_> {
             thread.due = None;
             return;
         }
-        let done = start_in(path, self.launcher);
+        let done = start_in(path, self.launcher, self.slots.as_mut());
         let failed = match &done {
             Ok(all) => all.iter().any(|(_, done)| matches!(done, Dispatched::Failed(_))),
             Err(_) => true,
@@ -209,8 +240,13 @@ impl Worker<'_> {
         let now = Instant::now();
         thread.seen = seen.filter(|stamp| !stamp.is_fresh());
         thread.looked = Some(now);
-        thread.due = failed.then_some(now + thread.pause);
+        let waits = done.iter().flatten().filter_map(|(_, done)| match done {
+            Dispatched::Waits(left) => Some(now + *left),
+            _ => None,
+        });
+        thread.due = waits.chain(failed.then_some(now + thread.pause)).min();
         thread.pause = if failed { (thread.pause * 2).min(LONGEST_PAUSE) } else { LOOK_EVERY };
+        thread.queued = done.iter().flatten().any(|(_, done)| matches!(done, Dispatched::Queued));
         let is_busy = |done: &Dispatched| matches!(done, Dispatched::LockHeld | Dispatched::Started);
         let all = done.into_iter().flatten();
         thread.busy = all.filter(|(_, done)| is_busy(done)).map(|(consumer, _)| consumer).collect();
@@ -219,10 +255,13 @@ impl Worker<'_> {
     /// Checks all threads for changes without a notice, and finds new and removed ones.
     fn check_all(&mut self) {
         let mut gone = Vec::new();
+        self.checks = self.checks.wrapping_add(1);
+        // Many consumers may have their locks for hours, and trying one costs more than a look at a file.
+        let tries_locks = !self.scope.beside || self.checks.is_multiple_of(LOCKS_EVERY);
         for (path, thread) in &mut self.threads {
             match Stamp::of(path) {
                 Some(stamp) if stamp.home == thread.home => {
-                    if thread.seen != Some(stamp) || some_lock_was_released(path, thread) {
+                    if thread.seen != Some(stamp) || tries_locks && some_lock_was_released(path, thread) {
                         thread.notice();
                     }
                 }
@@ -234,10 +273,12 @@ impl Worker<'_> {
                 self.watcher.remove(watch);
             }
         }
-        for path in self.wanted() {
-            if !self.threads.contains_key(&path)
-                && let Err(error) = self.start_following(&path)
-            {
+        let mut new: Vec<PathBuf> =
+            self.wanted().into_iter().filter(|path| !self.threads.contains_key(path)).collect();
+        // What somebody is waiting for is likely to be in the newest ones.
+        new.sort_by_cached_key(|path| std::cmp::Reverse(Stamp::of(path).map(|stamp| stamp.changed())));
+        for path in new {
+            if let Err(error) = self.start_following(&path) {
                 self.report_trouble(&path, &error);
             }
         }
@@ -262,6 +303,10 @@ impl Worker<'_> {
             let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
             let root = files::absolute(root).unwrap_or_else(|_| root.clone());
             for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+                // Under such a name, a thread is being made or removed.
+                if entry.file_name().as_encoded_bytes().starts_with(b".") {
+                    continue;
+                }
                 let path = root.join(entry.file_name());
                 if self.threads.contains_key(&path) || Stamp::of(&path).is_some() {
                     wanted.push(path);
@@ -277,15 +322,18 @@ impl Worker<'_> {
         if !files.is_owner() {
             return Err(Error::NotOwner(path.to_owned()));
         }
-        log!(files, Info, "dispatch: a worker follows pid={}", std::process::id());
+        if !self.scope.beside {
+            log!(files, Info, "dispatch: a worker follows pid={}", std::process::id());
+        }
         let thread = Followed {
             home: files.home(),
-            watch: self.watcher.add(&files, COMMIT),
+            watch: if self.scope.beside { None } else { self.watcher.add(&files, COMMIT) },
             seen: None,
             due: Some(Instant::now()),
             looked: None,
             pause: LOOK_EVERY,
             busy: Vec::new(),
+            queued: false,
         };
         self.threads.insert(path.to_owned(), thread);
         Ok(())
@@ -298,10 +346,16 @@ impl Worker<'_> {
     }
 }
 
-fn start_in(path: &Path, launcher: &Launcher) -> Result<Vec<(ConsumerId, Dispatched)>> {
-    let mut queue = Queue::open(path)?;
-    queue.store.wait_at_most(BUSY_TIMEOUT)?;
-    start_all(&mut queue, launcher, Some(OWN_TIME))
+fn start_in(
+    path: &Path,
+    launcher: &Launcher,
+    slots: Option<&mut Slots>,
+) -> Result<Vec<(ConsumerId, Dispatched)>> {
+    let mut queue = Queue::open_waiting(path, BUSY_TIMEOUT)?;
+    match slots {
+        Some(slots) => start_within(&mut queue, launcher, slots),
+        None => start_all(&mut queue, launcher, Some(OWN_TIME)),
+    }
 }
 
 /// Whether the lock of a consumer that was busy is free now. Its holder has looked again, unless it was

@@ -2,13 +2,13 @@
 
 use std::ops::ControlFlow;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, MAIN_DB, OptionalExtension, params};
 
 use super::error::{Doing, commit};
-use super::{Sqlite, bytes_of, newest};
+use super::{Sqlite, bytes_of, newest, one};
 use crate::error::{Error, IoContext, Result};
 use crate::files;
-use crate::model::event::{NewEvent, Row};
+use crate::model::event::{CappedRow, NewEvent, Row};
 use crate::model::time;
 use crate::store::{Appended, Put, Stored};
 
@@ -142,21 +142,32 @@ fn find(conn: &Connection, event: &NewEvent<'_>) -> rusqlite::Result<Option<(i64
     find.query_row(values, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()
 }
 
+/// Reads the events with ids in `(after, upto]`, without their texts longer than `cap` bytes: SQLite takes
+/// a length from the row's header, and loads a long text only if its value is asked for.
 pub fn read(
     conn: &Connection,
-    after: i64,
-    upto: i64,
+    (after, upto): (i64, i64),
     limit: usize,
-    take: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
+    cap: u64,
+    take: &mut dyn FnMut(CappedRow<'_>) -> ControlFlow<()>,
 ) -> rusqlite::Result<()> {
-    let mut statement = conn.prepare_cached(
-        "SELECT id, created_at, source, type, subtype, content, metadata FROM events \
+    let texts = ["created_at", "source", "type", "subtype", "content", "metadata"];
+    let texts = texts.map(|text| match i64::try_from(cap) {
+        Ok(cap) => format!("CASE WHEN octet_length({text}) <= {cap} THEN {text} END"),
+        Err(_) => text.to_owned(),
+    });
+    let sql = format!(
+        "SELECT id, {}, octet_length(content), octet_length(metadata) FROM events \
          WHERE id > ? AND id <= ? ORDER BY id",
-    )?;
+        texts.join(", ")
+    );
+    let mut statement = conn.prepare_cached(&sql)?;
     let mut rows = statement.query([after, upto])?;
     for _ in 0..limit {
         let Some(row) = rows.next()? else { break };
         let bytes = |column: usize| row.get_ref(column).map(bytes_of);
+        let length = |column: usize| row.get::<_, Option<i64>>(column).map(|n| n.map(i64::unsigned_abs));
+        let (content_len, metadata_len) = (length(7)?.unwrap_or(0), length(8)?);
         let event = Row {
             id: row.get(0)?,
             created_at: bytes(1)?.unwrap_or_default(),
@@ -164,11 +175,30 @@ pub fn read(
             kind: bytes(3)?.unwrap_or_default(),
             subtype: bytes(4)?,
             content: bytes(5)?.unwrap_or_default(),
-            metadata: bytes(6)?,
+            metadata: bytes(6)?.or(metadata_len.map(|_| &b""[..])),
         };
-        if take(event).is_break() {
+        let capped = CappedRow { row: event, content_len, metadata_len: metadata_len.unwrap_or(0) };
+        if take(capped).is_break() {
             break;
         }
     }
     Ok(())
+}
+
+pub fn read_content(
+    conn: &Connection,
+    id: i64,
+    offset: u64,
+    most: usize,
+) -> rusqlite::Result<Option<Vec<u8>>> {
+    // One snapshot: the event may be pruned at any time.
+    let _moment = conn.unchecked_transaction()?;
+    if one(conn, "SELECT id FROM events WHERE id = ?", [id])?.is_none() {
+        return Ok(None);
+    }
+    let content = conn.blob_open(MAIN_DB, "events", "content", id, true)?;
+    let start = usize::try_from(offset).unwrap_or(usize::MAX).min(content.len());
+    let mut piece = vec![0; most.min(content.len() - start)];
+    content.read_at_exact(&mut piece, start)?;
+    Ok(Some(piece))
 }

@@ -7,7 +7,7 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Row, params};
 
 use super::error::{Doing, database};
-use super::{Sqlite, migrate, newest, text_of};
+use super::{BUSY_LIMIT, Sqlite, migrate, newest, text_of};
 use crate::error::{DatabaseErrorKind, Result};
 use crate::model::time;
 
@@ -22,7 +22,7 @@ impl Sqlite {
     ///
     /// It cannot be read, is not a thread's, or is newer than this program. It is left untouched.
     pub fn open_to_examine(path: &Path) -> Result<Sqlite> {
-        let store = Sqlite::connect(path)?;
+        let store = Sqlite::connect(path, BUSY_LIMIT)?;
         let accepted = migrate::refuse_foreign(&store.conn, path);
         let store = store.if_accepted(accepted)?;
         store.conn.execute_batch("PRAGMA query_only = ON").doing("opening the database")?;

@@ -6,11 +6,10 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use rusqlite::limits::Limit;
 use rusqlite::{Connection, Statement, params};
 
 use super::first_after;
-use crate::model::filter::{self, Filter, functions};
+use crate::model::filter::{self, Filter};
 use crate::store::{FilterFailure, Scan, ScanRange};
 
 /// Maximum number of ids per statement, so that no read transaction lasts long.
@@ -18,9 +17,9 @@ const STEP: i64 = 64 * 1024;
 
 pub fn scan(conn: &Connection, filter: &Filter, range: ScanRange) -> rusqlite::Result<Scan> {
     let mut scan = Scan { upto: range.after, ..Scan::default() };
-    let limit = conn.set_limit(Limit::SQLITE_LIMIT_LENGTH, filter::MAX_VALUE)?;
+    let limits = filter.set_limits(conn)?;
     let scanned = scan_steps(conn, filter, range, &mut scan);
-    conn.set_limit(Limit::SQLITE_LIMIT_LENGTH, limit)?;
+    limits.set(conn)?;
     scanned.map(|()| scan)
 }
 
@@ -62,7 +61,6 @@ fn scan_step(
 ) -> rusqlite::Result<ControlFlow<()>> {
     let mut rows = statement.query(params![scan.upto, end])?;
     loop {
-        functions::begin_event();
         let Some(row) = rows.next()? else { return Ok(ControlFlow::Continue(())) };
         scan.upto = row.get(0)?;
         if row.get::<_, bool>(1)? {

@@ -74,7 +74,7 @@ impl Sqlite {
         let path = self.path.clone();
         let checkpoint = move || {
             // Closing truncates the WAL: doing it here would wait for concurrent readers.
-            if let Ok(store) = Sqlite::connect(&path) {
+            if let Ok(store) = Sqlite::connect(&path, BUSY_LIMIT) {
                 drop(store.conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())));
             }
         };

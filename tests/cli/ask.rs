@@ -132,12 +132,23 @@ fn a_killed_ask_loses_nothing_but_its_waiting() {
     let world = World::with_thread();
     for (n, signal) in [(0, Signal::KILL), (1, Signal::TERM), (2, Signal::INT)] {
         let key = format!("key {n}");
-        let mut child = interrupt::start(ask(&world, "Well?", "10m").arg("--idempotency-key").arg(&key));
+        let child = interrupt::start(ask(&world, "Well?", "10m").arg("--idempotency-key").arg(&key));
         let question = 1 + 2 * n;
         wait_until("the question", || world.query("SELECT count(*) FROM events") == question);
         // Once the push is done, signals interrupt the wait.
         kill_process(Pid::from_child(&child), signal).unwrap();
-        assert_eq!(child.wait().unwrap().signal(), Some(signal.as_raw()));
+        let ended = child.wait_with_output().unwrap();
+        if signal == Signal::KILL {
+            assert_eq!(ended.status.signal(), Some(libc::SIGKILL));
+        } else {
+            assert_eq!(ended.status.code(), Some(128 + signal.as_raw()));
+            let told = String::from_utf8(ended.stderr).unwrap();
+            let start = format!(
+                "Error: interrupted before an answer to event {question} came; the question stays stored - a later \
+                 answer will show with `thread peek --last-event-id {question} "
+            );
+            assert!(told.starts_with(&start), "{told}");
+        }
         reply(&world, question, "Yes").quiet();
         assert_eq!(ask(&world, "Well?", "0").arg("--idempotency-key").arg(&key).quiet(), "Yes\n");
     }

@@ -324,6 +324,32 @@ fn leftovers(world: &World, place: &str) -> Vec<String> {
 }
 
 #[test]
+fn only_copies_that_nobody_makes_are_deleted() {
+    let world = World::with_thread();
+    let remains = |name: &str| {
+        std::fs::create_dir(world.path(name)).unwrap();
+        world.write(format!("{name}/events.db"), "half");
+    };
+    for name in ["a.partial-AbC123", "b.partial-AbC123", "b.partial-1", "c.partial-AbC123"] {
+        remains(name);
+    }
+    world.write("c.partial-AbC123/letter.txt", "of the user's own");
+    world.write("d.partial-AbC123", "a file");
+    // As a backup that is under way holds it.
+    let held = std::fs::File::open(world.path("b.partial-AbC123")).unwrap();
+    held.lock().unwrap();
+    back_up(&world, "one");
+    let left = || names(world.root()).into_iter().filter(|name| name.contains("partial")).collect::<Vec<_>>();
+    let kept = ["b.partial-1", "b.partial-AbC123", "c.partial-AbC123", "d.partial-AbC123"];
+    assert_eq!(left(), kept);
+    drop(held);
+    back_up(&world, "two");
+    assert_eq!(left(), ["b.partial-1", "c.partial-AbC123", "d.partial-AbC123"]);
+    let log = world.read("inbox/logs/thread.log");
+    assert_eq!(log.matches("backup: deleted unfinished path=").count(), 2, "{log}");
+}
+
+#[test]
 fn a_killed_backup_leaves_nothing_under_its_name() {
     let world = World::with_thread();
     push_many(&world, 2000);
@@ -349,11 +375,9 @@ fn a_killed_backup_leaves_nothing_under_its_name() {
         if world.path(&place).exists() {
             assert_eq!(left, [""; 0], "{place}: both");
         } else {
-            // The leftovers neither block another backup nor are changed by it.
-            let before = left.first().map(|left| snapshot(&world.path(left)));
+            // The next backup there deletes the leftovers.
             back_up(&world, &place);
-            assert_eq!(leftovers(&world, &place), left, "{place}");
-            assert!(before == left.first().map(|left| snapshot(&world.path(left))), "{place}");
+            assert_eq!(leftovers(&world, &place), [""; 0], "{place}");
         }
         assert_eq!(checked_ids(&world, &place).len(), 2000, "{place}");
     }
@@ -444,9 +468,10 @@ fn a_backup_has_the_permissions_of_its_thread() {
         let place = format!("copy-{n}");
         world.sh("umask 077; exec thread backup \"$0\"").arg(&place).quiet();
         assert_eq!(mode(&place), dir);
-        for file in ["events.db", "events.jsonl", "run/_jsonl"] {
+        for file in ["events.db", "events.jsonl"] {
             assert_eq!(mode(&format!("{place}/{file}")), db, "{file}");
         }
+        assert_eq!(mode(&format!("{place}/run/_jsonl")), if db == 0o664 { 0o660 } else { 0o600 });
     }
 }
 

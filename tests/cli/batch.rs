@@ -25,7 +25,7 @@ fn batch_stores_all_lines_and_prints_their_number() {
     let lines = concat!(
         r#"{"source":"internal:dm:default:warden","type":"message","content":"one"}"#,
         "\n",
-        r#"{"content":"two","extra":{"deep":[1]},"subtype":"decision","type":"record","source":"self","id":99}"#,
+        r#"{"content":"two","created_at":{"deep":[1]},"subtype":"decision","type":"record","source":"self","id":99}"#,
         "\n",
         r#"{"source":"self","type":"record","subtype":null,"content":"thr\u00e9e\n\u0000"}"#,
         "\n",
@@ -75,12 +75,8 @@ fn a_bad_line_stores_nothing_wakes_nobody_and_is_named() {
         b"null",
         b"true",
         b"{}",
-        b"{\"type\":\"record\",\"content\":\"x\"}",
-        b"{\"source\":\"self\",\"content\":\"x\"}",
         b"{\"source\":\"self\",\"type\":\"record\"}",
         b"{\"source\":\"self\",\"type\":\"record\",\"content\":null}",
-        b"{\"source\":null,\"type\":\"record\",\"content\":\"x\"}",
-        b"{\"source\":\"self\",\"type\":null,\"content\":\"x\"}",
         b"{\"source\":7,\"type\":\"record\",\"content\":\"x\"}",
         b"{\"source\":\"self\",\"type\":[\"record\"],\"content\":\"x\"}",
         b"{\"source\":\"self\",\"type\":\"record\",\"subtype\":1,\"content\":\"x\"}",
@@ -165,13 +161,78 @@ fn deep_json_neither_crashes_nor_is_cut() {
     let deep = format!("{}{}", "[".repeat(200_000), "]".repeat(200_000));
     let batch = format!(
         "{{\"source\":\"self\",\"type\":\"record\",\"content\":{deep}}}\n\
-         {{\"source\":\"self\",\"type\":\"record\",\"content\":\"x\",\"other\":{deep}}}\n"
+         {{\"source\":\"self\",\"type\":\"record\",\"content\":\"x\",\"id\":{deep}}}\n"
     );
     assert_eq!(world.thread(["push", "--batch"]).stdin(batch).quiet(), "2\n");
     assert!(contents(&world) == [deep, "x".to_owned()], "the content came out differently");
     let torn = "{\"source\":".repeat(200_000);
     world.thread(["push", "--batch"]).stdin(torn).fails(2);
     world.assert_log_is_exact();
+}
+
+#[test]
+fn lines_have_the_defaults_of_a_single_push() {
+    let world = World::with_thread();
+    let lines = "{\"content\":\"a\"}\n{\"content\":\"b\",\"source\":null,\"type\":null}\n";
+    world.thread(["push", "--batch"]).stdin(lines).quiet();
+    world.thread(["push", "c"]).quiet();
+    world.thread(["push", "--batch"]).env("THREAD_CONSUMER", "bot").stdin("{\"content\":\"d\"}").quiet();
+    let options = ["push", "--batch", "--source", "ci", "--type", "record", "--subtype", "build"];
+    world.thread(options).stdin("{\"content\":\"e\"}\n{\"content\":\"f\",\"type\":\"message\"}").quiet();
+    let printed = world.thread(["peek", "--last-event-id", "0"]).quiet();
+    let parts: Vec<Value> = printed
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .map(|e| json!([e["source"], e["type"], e["subtype"]]))
+        .collect();
+    let user = parts[2][0].clone();
+    assert!(user.as_str().unwrap().starts_with("internal:dm:default:"), "{user}");
+    assert_eq!(
+        parts,
+        [
+            json!([user, "message", null]),
+            json!([user, "message", null]),
+            json!([user, "message", null]),
+            json!(["self", "message", null]),
+            json!(["ci", "record", "build"]),
+            json!(["ci", "message", "build"]),
+        ]
+    );
+}
+
+#[test]
+fn a_misspelt_key_is_refused_with_a_suggestion() {
+    let world = World::with_thread();
+    for (key, meant) in [
+        ("idempotencykey", "idempotency_key"),
+        ("idempotency-key", "idempotency_key"),
+        ("idempotencyKey", "idempotency_key"),
+        ("idempotncy_key", "idempotency_key"),
+        ("meta", "metadata"),
+        ("Metadata", "metadata"),
+        ("sub_type", "subtype"),
+        ("subtpye", "subtype"),
+        ("sorce", "source"),
+        ("tpye", "type"),
+        ("contents", "content"),
+    ] {
+        let content = if meant == "content" { "" } else { ",\"content\":\"x\"" };
+        let line = format!("{{\"id\":1,\"{key}\":\"x\"{content}}}\n");
+        assert_eq!(
+            world.thread(["push", "--batch"]).stdin(line).fails(2),
+            format!(
+                "Error: line 1 of the batch has the key '{key}', did you mean '{meant}'? - fix that line and push the \
+                 whole batch again; nothing was stored"
+            )
+        );
+    }
+    // Another key that is merely similar to one that is there.
+    let line = "{\"content\":\"x\",\"context\":1}\n{\"content\":\"y\",\"context\":2,\"run\":3}";
+    assert_eq!(
+        world.thread(["push", "--batch"]).stdin(line).warns(),
+        "Warning: the key 'context' on line 1 means nothing here and was not stored\n"
+    );
+    assert_eq!(count(&world), 2);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::errors::NAMES;
 use crate::harness::{World, skipped};
 
-const SHELLS: [&str; 5] = ["bash", "zsh", "fish", "powershell", "elvish"];
+const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
 
 #[test]
 fn each_script_knows_every_command_and_nothing_that_is_hidden() {

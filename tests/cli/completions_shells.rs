@@ -57,7 +57,7 @@ fn consumers_and_shells_are_completed_at_a_terminal() {
             ("thread stop bo", &["thread stop bottle"][..]),
             ("thread pause am", &["thread pause amber:1"]),
             ("thread -t other dead retry el", &["retry elsewhere"]),
-            ("thread -C other seek --thread . --consumer el", &["--consumer elsewhere"]),
+            ("thread -C other seek --thread . el", &["seek --thread . elsewhere"]),
             ("thread resume ", &["bottle", "amber:1"]),
             ("thread completions zs", &["completions zsh"]),
             ("thread unsu", &["thread unsubscribe"]),

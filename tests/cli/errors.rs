@@ -77,7 +77,7 @@ fn each_kind_of_failure_has_its_exit_code() {
         (&["frobnicate"], 2, "frobnicate"),
         (&["pusch"], 2, "did you mean"),
         (&["info", "--frobnicate"], 2, "--frobnicate"),
-        (&["info", "more"], 2, "more"),
+        (&["info", "more"], 1, "no consumer 'more'"),
         (&["pop", "--last-event-id", "0"], 2, "no consumer given"),
         (&["peek", "--last-event-id", "x"], 2, "whole number"),
         (&["peek", "--last-event-id", "0", "--filter", "nosuch = 1"], 2, "nosuch"),

@@ -137,10 +137,10 @@ fn forbidden() -> Vec<String> {
     all.push(format!("json_extract(content{}) = 1", ", '$.a'".repeat(5_000)));
     all.push(format!("coalesce({}) = 1", vec!["id"; 2_000].join(",")));
     // A pattern that is too long is rejected up front, provided the check evaluates it.
-    all.push(format!("content LIKE '%{}b'", "a".repeat(300)));
-    all.push(format!("content NOT GLOB '*{}b'", "a".repeat(300)));
-    all.push(format!("like('%{}b', content)", "a".repeat(300)));
-    all.push(format!("content LIKE '{}' || '{}'", "a".repeat(200), "a".repeat(200)));
+    all.push(format!("content LIKE '%{}b'", "a".repeat(1100)));
+    all.push(format!("content NOT GLOB '*{}b'", "a".repeat(1100)));
+    all.push(format!("like('%{}b', content)", "a".repeat(1100)));
+    all.push(format!("content LIKE '{}' || '{}'", "a".repeat(600), "a".repeat(600)));
     all.push(
         format!("trim(content, '{}') = ''", "é".repeat(200))
             .replace("trim(content", "load_extension(content"),

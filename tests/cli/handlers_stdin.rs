@@ -171,29 +171,57 @@ fn one_poisonous_event_among_a_thousand_delays_the_others_only_by_its_own_attemp
 }
 
 #[test]
-fn an_outage_makes_at_most_one_dead_letter_and_then_stalls() {
+fn an_outage_makes_so_many_dead_letters_and_then_stalls() {
     let world = stdin_world(
         "cat > in; [ -e network ] && cat in >> got",
-        &["--max-attempts", "3", "--backoff", "10ms", "--batch-size", "3"],
+        &["--max-attempts", "3", "--backoff", "10ms", "--batch-size", "3", "--stall-after", "2"],
     );
     push_many(&world, 10, |n| n.to_string());
     world.wait_for_state("bot", "stalled");
     world.wait_until_quiet();
     let info = world.consumer("bot");
-    assert_eq!((&info["dead"], &info["last_acked_id"], &info["pending"]), (&1.into(), &1.into(), &9.into()));
-    assert_eq!(info["reason"], "out of attempts, and nothing has succeeded since the last dead letter");
+    assert_eq!((&info["dead"], &info["last_acked_id"], &info["pending"]), (&2.into(), &2.into(), &8.into()));
+    assert_eq!(info["reason"], "out of attempts after 2 dead letters without a success");
+    let text = world.thread(["info"]).quiet();
+    assert!(text.contains("    note: `thread resume bot` starts it again\n"), "{text}");
     // Another push during the outage creates no further dead letter.
     world.thread(["dispatch"]).quiet();
     world.push("11");
     world.wait_until_quiet();
     world.wait_for_state("bot", "stalled");
-    assert_eq!(world.consumer("bot")["dead"], 1);
+    assert_eq!(world.consumer("bot")["dead"], 2);
     world.write("network", "");
     world.push("12");
     wait_until("the backlog", || acked(&world) == 12);
-    assert_eq!(ids(&world.read("got")), (2..=12).collect::<Vec<_>>());
+    assert_eq!(ids(&world.read("got")), (3..=12).collect::<Vec<_>>());
     world.thread(["dead", "retry", "--consumer", "bot", "--all"]).quiet();
-    wait_until("the dead letter", || world.consumer("bot")["dead"] == 0);
+    wait_until("the dead letters", || world.consumer("bot")["dead"] == 0);
+}
+
+#[test]
+fn events_judged_bad_are_set_aside_at_once_and_stall_nothing() {
+    // Every second event is malformed; the default waits would take minutes for the first of them.
+    let handler =
+        "cat >in; echo >>runs; if grep -q bad in; then echo malformed >&2; exit 65; fi; cat in >>got";
+    let world = stdin_world(handler, &["--max-attempts", "3"]);
+    push_many(&world, 20, |n| if n % 2 == 0 { "bad".to_owned() } else { "good".to_owned() });
+    wait_until("all to be dealt with", || acked(&world) == 20);
+    world.wait_until_quiet();
+    assert_eq!(ids(&world.read("got")), (1..=20).step_by(2).collect::<Vec<_>>());
+    let consumer = world.consumer("bot");
+    assert_eq!((&consumer["state"], &consumer["dead"]), (&"idle".into(), &10.into()));
+    assert_eq!(world.lines("runs").len(), 21, "the batch once, and each event once");
+    let list = world.thread(["dead", "list", "bot", "--json"]).quiet();
+    let letters: Vec<serde_json::Value> =
+        list.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for letter in &letters {
+        assert_eq!((&letter["attempts"], &letter["last_exit"]), (&1.into(), &65.into()));
+        assert_eq!(letter["last_error"], "malformed");
+    }
+    // A judgment repeated in a retry leaves it as it is.
+    world.thread(["dead", "retry", "bot", "2"]).quiet();
+    world.wait_until_quiet();
+    assert_eq!(world.consumer("bot")["dead"], 10);
 }
 
 #[test]
@@ -234,7 +262,7 @@ fn what_comes_while_an_event_fails_alone_does_not_start_its_attempts_again() {
 fn after_a_rewind_events_are_delivered_in_batches_again() {
     let world = stdin_world(
         "cat > in; wc -l < in >> sizes; [ -e calm ]",
-        &["--max-attempts", "1", "--backoff", "10ms"],
+        &["--max-attempts", "1", "--backoff", "10ms", "--stall-after", "1"],
     );
     push_many(&world, 6, |n| n.to_string());
     world.wait_for_state("bot", "stalled");
@@ -252,7 +280,7 @@ fn after_a_rewind_events_are_delivered_in_batches_again() {
 fn a_failing_batch_is_delivered_again_one_event_at_a_time() {
     let world = stdin_world(
         "wc -l >> sizes; exit 1",
-        &["--max-attempts", "2", "--backoff", "10ms", "--batch-size", "4"],
+        &["--max-attempts", "2", "--backoff", "10ms", "--batch-size", "4", "--stall-after", "1"],
     );
     push_many(&world, 4, |n| n.to_string());
     world.wait_for_state("bot", "stalled");

@@ -191,7 +191,8 @@ fn a_large_thread_with_many_consumers_is_counted_as_exactly() {
                SELECT 'self', iif(i % 10, 'record', 'message'), '' FROM n";
     world.db().execute(sql, []).unwrap();
     let told = || {
-        let info: Value = serde_json::from_str(&world.thread(["info", "--json"]).quiet()).unwrap();
+        let json = world.thread(["info", "--exact", "--json"]).quiet();
+        let info: Value = serde_json::from_str(&json).unwrap();
         let pending = |s: &Value| (s["filter"].is_null(), s["pending"].as_u64().unwrap());
         let mut pending: Vec<_> = info["subscriptions"].as_array().unwrap().iter().map(pending).collect();
         assert_eq!(pending.len(), 40);
@@ -240,6 +241,11 @@ fn a_backoff_whose_supervisor_was_killed_is_reported() {
     let after = world.consumer("bot");
     assert_eq!((&after["state"], &after["reason"]), (&"waiting".into(), &"interrupted".into()), "{after}");
     assert_eq!(after["next_try"], before["next_try"]);
+    // A time that has passed says nothing where nobody is at work.
+    world.set_run_state("bot", "$.next_try", "2026-01-01T00:00:00Z");
+    assert_eq!(world.consumer("bot").get("next_try"), None);
+    let text = world.thread(["info"]).quiet();
+    assert!(text.contains("    note: the next push or `thread dispatch` starts it again\n"), "{text}");
     world.thread(["dispatch"]).quiet();
     wait_until("a supervisor to wait again", || world.consumer("bot").get("reason").is_none());
 }
@@ -259,5 +265,55 @@ fn one_form_is_asked_for_at_a_time() {
     for args in [&["info", "--format", "json"][..], &["info", "--format=json"]] {
         let (_, stderr) = world.thread(args).arg("--thread").arg("nowhere").ends_with(1);
         assert!(stderr.starts_with("{\"error\":\""), "{stderr}");
+    }
+}
+
+/// A thread with many events, one of which matches the filter of `few`, and a filter that takes long.
+fn world_with_a_backlog() -> World {
+    let world = World::with_thread();
+    let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 40000) \
+               INSERT INTO events (source, type, content) SELECT 'self', 'message', printf('%.20000c', 'x') FROM n";
+    world.db().execute(sql, []).unwrap();
+    world.idle_consumer("slow", "content LIKE '%x%x%x%x%x%xy%' OR id % 2");
+    world
+}
+
+#[test]
+fn a_backlog_that_takes_long_to_count_is_counted_in_part() {
+    let world = world_with_a_backlog();
+    let began = std::time::Instant::now();
+    let text = world.thread(["info"]).quiet();
+    let took = began.elapsed();
+    let pending = text.lines().find_map(|line| line.strip_prefix("    pending: ")).unwrap();
+    let counted: u64 =
+        pending.strip_prefix("at least ").unwrap_or_else(|| panic!("{pending}")).parse().unwrap();
+    assert!((1..20_000).contains(&counted), "{counted}");
+    assert!(took < std::time::Duration::from_secs(20), "{took:?}");
+    let bot = world.consumer("slow");
+    assert_eq!(bot["pending"], Value::Null);
+    assert!(bot["pending_at_least"].as_u64().unwrap() >= 1, "{bot}");
+    // A check counts no further than its limit, without a limit on time.
+    let (said, _) = world.thread(["info", "--check", "--max-pending", "5"]).ends_with(1);
+    assert!(said.contains("pending, more than 5"), "{said}");
+}
+
+#[test]
+fn json_on_a_terminal_cannot_control_it() {
+    let world = World::with_thread();
+    let evil = "a\u{7f}\u{9b}2Jb";
+    world.off(["push", evil]).quiet();
+    world.off(["subscribe", "bot", &format!("printf '{evil}'; exit 65"), "--deliver", "stdin"]).quiet();
+    world.thread(["dispatch"]).quiet();
+    wait_until("the dead letter", || world.consumer("bot")["dead"] == 1);
+    world.wait_until_quiet();
+    for command in
+        ["peek", "pop bot --last-event-id 0", "info --json", "dead list --json", "dead show bot --all"]
+    {
+        // A file gets the text as it is.
+        assert!(world.sh(&format!("thread {command}")).ok().contains(evil), "{command}");
+        let Some(run) = world.terminal(200, &format!("thread {command}")) else { return };
+        let shown = run.ok();
+        assert!(shown.contains("a\\u007f\\u009b2Jb"), "{command}: {shown:?}");
+        assert!(!shown.chars().any(|c| matches!(c, '\u{7f}'..='\u{9f}')), "{command}: {shown:?}");
     }
 }

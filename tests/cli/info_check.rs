@@ -175,11 +175,20 @@ fn limits_need_a_check_and_are_numbers() {
     let world = World::with_thread();
     for options in [
         &["--max-pending", "1"][..],
-        &["--check", "--max-pending", "0"],
+        &["--check", "--max-pending", "-1"],
         &["--check", "--max-age", "x"],
         &["--check", "--max-rate", "90"],
         &["--check", "--format", "prometheus"],
     ] {
         world.thread(["info"].iter().chain(options)).fails(2);
     }
+}
+
+#[test]
+fn nothing_at_all_may_be_pending_with_a_limit_of_0() {
+    let world = World::with_thread();
+    world.idle_consumer("bot", "");
+    assert_eq!(check(&world, &["--max-pending", "0"]), None);
+    world.off(["push", "x"]).quiet();
+    assert_says(&world, &["--max-pending", "0"], "bot: behind (1 event pending, more than 0)\n");
 }

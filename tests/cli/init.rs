@@ -108,8 +108,9 @@ fn the_remains_of_an_old_thread_are_refused_and_left_alone() {
 
 #[test]
 fn the_umask_rules_who_may_use_the_thread_but_others_never_write() {
-    // The umask, the mode of directories, the mode of files.
-    for (umask, directory, file) in [("000", 0o775, 0o664), ("022", 0o755, 0o644), ("077", 0o700, 0o600)] {
+    // The umask, and the modes of directories, files and lock files.
+    let table = [("000", 0o775, 0o664, 0o660), ("022", 0o755, 0o644, 0o600), ("077", 0o700, 0o600, 0o600)];
+    for (umask, directory, file, lock) in table {
         let world = World::new();
         world.sh(&format!("umask {umask}; thread init inbox")).quiet();
         let handler = "thread ack --event-id 1";
@@ -119,7 +120,12 @@ fn the_umask_rules_who_may_use_the_thread_but_others_never_write() {
         world.wait_until_quiet();
         assert!(world.inbox().join("run/bot.lock").exists());
         for (path, (mode, _)) in snapshot(&world.inbox()) {
-            let expected = if path.is_dir() { directory } else { file };
+            let name = path.file_name().unwrap().to_string_lossy();
+            let expected = match () {
+                () if path.is_dir() => directory,
+                () if name.ends_with(".lock") || name == "_jsonl" => lock,
+                () => file,
+            };
             assert_eq!(mode & 0o7777, expected, "{} under umask {umask}", path.display());
         }
         let mode = fs::metadata(world.inbox()).unwrap().permissions().mode();

@@ -318,10 +318,13 @@ fn new_files_take_the_permission_bits_of_the_database() {
         world.sh("rm -f inbox/events.jsonl inbox/run/* inbox/logs/*").quiet();
         for umask in ["077", "000"] {
             world.sh(&format!("umask {umask}; thread push --source s --type record --content c")).quiet();
-            for name in ["inbox/events.jsonl", "inbox/run/_jsonl", "inbox/logs/thread.log"] {
+            for name in ["inbox/events.jsonl", "inbox/logs/thread.log"] {
                 // Others never get write permission.
                 assert_eq!(mode(&world, name), bits & !0o002, "{name} beside a database of mode {bits:o}");
             }
+            // A lock is for those who may write.
+            let lock = if bits & 0o020 != 0 { 0o660 } else { 0o600 };
+            assert_eq!(mode(&world, "inbox/run/_jsonl"), lock, "beside a database of mode {bits:o}");
         }
     }
     world.assert_log_is_exact();

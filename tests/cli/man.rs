@@ -24,7 +24,7 @@ fn each_page_has_every_option_of_the_help_and_its_examples() {
         let options = help.split_once("\nOptions:\n").unwrap().1.split_once("\nExample").unwrap();
         for option in options.0.lines().filter(|line| line.starts_with("  -") || line.starts_with("      -"))
         {
-            let names = option.split(' ').map(|word| word.trim_end_matches(','));
+            let names = option.split([' ', '[', '=']).map(|word| word.trim_end_matches(','));
             for name in names.filter(|word| word.starts_with('-')) {
                 assert!(roff.contains(&format!("\\fB{name}\\fR")), "{words:?}: {name} in\n{roff}");
             }

@@ -21,7 +21,7 @@ fn meta_makes_an_object_of_strings() {
     let world = World::with_thread();
     for (options, object) in [
         (&["--meta", "run_id=17"][..], json!({"run_id": "17"})),
-        (&["--meta", "a=1", "b=2", "--meta", "c=3"], json!({"a": "1", "b": "2", "c": "3"})),
+        (&["--meta", "a=1", "--meta", "b=2", "--meta", "c=3"], json!({"a": "1", "b": "2", "c": "3"})),
         (&["--meta", "empty="], json!({"empty": ""})),
         (&["--meta", "eq=a=b=c"], json!({"eq": "a=b=c"})),
         (&["--meta", "quote=\"\\\n"], json!({"quote": "\"\\\n"})),
@@ -37,13 +37,20 @@ fn meta_makes_an_object_of_strings() {
 }
 
 #[test]
+fn meta_takes_one_value_and_leaves_the_text() {
+    let world = World::with_thread();
+    world.thread(["push", "--meta", "a=b", "text"]).quiet();
+    assert_eq!(stored(&world).as_deref(), Some(r#"{"a":"b"}"#));
+    world.thread(["push", "--meta", "a=b", "c=d", "text"]).fails(2);
+}
+
+#[test]
 fn meta_that_is_no_key_and_value_is_exit_2_and_stores_nothing() {
     let world = World::with_thread();
     for options in [
         &["--meta", "novalue"][..],
         &["--meta", "=value"],
         &["--meta", ""],
-        &["--meta", "a=1", "a=2"],
         &["--meta", "a=1", "--meta", "a=1"],
         &["--meta"],
         &["--meta", "a=1", "--metadata", "{}"],
@@ -129,7 +136,7 @@ fn batch_lines_may_carry_it() {
 fn filters_can_ask_for_it() {
     let world = World::with_thread();
     push(&world, &[]).quiet();
-    push(&world, &["--meta", "run_id=run_17", "stage=plan"]).quiet();
+    push(&world, &["--meta", "run_id=run_17", "--meta", "stage=plan"]).quiet();
     push(&world, &["--metadata", "{\"run_id\":\"run_18\",\"latency_ms\":250}"]).quiet();
     let peek =
         |filter: &str| ids(&world.thread(["peek", "--last-event-id", "0", "--filter", filter]).quiet());

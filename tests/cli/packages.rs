@@ -61,8 +61,6 @@ fn assert_is_installed(world: &World, prefix: &str, page_ending: &str, zsh: &str
         "./bin/thread-chat",
         "./share/bash-completion/completions/thread",
         "./share/fish/vendor_completions.d/thread.fish",
-        "./share/thread/completions/thread.elv",
-        "./share/thread/completions/thread.ps1",
         "./share/doc/thread/README.md",
         "./share/doc/thread/USAGE.md",
         "./share/doc/thread/docs/DESIGN.md",

@@ -206,6 +206,27 @@ fn times_types_and_sources_choose_events_without_sql() {
 }
 
 #[test]
+fn a_default_limit_that_leaves_events_out_is_noted() {
+    let world = World::with_thread();
+    world.thread(["push", "--lines"]).stdin("x\n".repeat(101)).quiet();
+    world.idle_consumer("all", "");
+    let noted = |words: &[&str]| {
+        let (stdout, stderr) = world.thread(words).ends_with(0);
+        let note =
+            "Note: there are more events; this is the default limit of 100, give --limit for another\n";
+        assert!(["", note].contains(&&*stderr), "{stderr}");
+        (ids(&stdout).len(), !stderr.is_empty())
+    };
+    assert_eq!(noted(&["peek", "--last-event-id", "0"]), (100, true));
+    assert_eq!(noted(&["peek", "--last-event-id", "1"]), (100, false));
+    assert_eq!(noted(&["peek", "--last-event-id", "0", "--filter", "id <> 7"]), (100, false));
+    assert_eq!(noted(&["peek", "--last-event-id", "0", "--limit", "100"]), (100, false));
+    assert_eq!(noted(&["peek"]), (10, false));
+    // The next pop prints the rest.
+    assert_eq!(noted(&["pop", "all", "--resume"]), (100, false));
+}
+
+#[test]
 fn since_is_not_cut_short_at_a_hundred() {
     let world = World::with_thread();
     world.thread(["push", "--lines"]).stdin("x\n".repeat(150)).quiet();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
@@ -62,6 +62,25 @@ fn events_with_smaller_ids_go_and_their_lines_stay() {
     push(&world);
     assert_log_keeps(&world, &before);
     assert_eq!(world.log()[1], "[INFO] prune: count=5 bytes=50");
+}
+
+#[test]
+fn the_log_keeps_the_time_of_its_newest_event() {
+    let world = world_with(3);
+    let spoken = world.query("SELECT CAST(strftime('%s', created_at) AS INTEGER) FROM events WHERE id = 3");
+    let spoken = UNIX_EPOCH + Duration::from_secs(spoken.unsigned_abs());
+    let log = world.inbox().join("events.jsonl");
+    let written = || fs::metadata(&log).unwrap().modified().unwrap();
+    let is_kept = || written().duration_since(spoken).is_ok_and(|late| late < Duration::from_secs(1));
+    // Later than the event, as far as the file system knows.
+    let touch = || fs::File::open(&log).unwrap().set_modified(spoken + Duration::from_secs(60)).unwrap();
+    touch();
+    world.off(["prune", "--before-id", "2"]).quiet();
+    assert!(is_kept(), "{:?}", written());
+    fs::write(&log, "torn").unwrap();
+    touch();
+    world.off(["doctor", "--fix"]).ok();
+    assert!(is_kept(), "{:?}", written());
 }
 
 #[test]
@@ -210,8 +229,13 @@ fn events_pruned_before_a_failure_are_reported() {
              CREATE TRIGGER never BEFORE DELETE ON events WHEN old.id = 2 BEGIN SELECT RAISE(ABORT, 'it stays'); END",
         )
         .unwrap();
-    let error = world.off(["prune", "--before-id", "4"]).fails(1);
-    assert!(error.contains("it stays; 1 event had been pruned before that"), "{error}");
+    // What needs no space is freed first, also where the rest fails, as on a full disk.
+    world.write("inbox/events-20260101-000000.jsonl", "");
+    let error = world.off(["prune", "--before-id", "4", "--sealed-older-than", "1d"]).fails(1);
+    let said =
+        "it stays; 1 sealed file had been deleted before that; 1 event had been deleted before that - ";
+    assert!(error.contains(said), "{error}");
+    assert!(!world.path("inbox/events-20260101-000000.jsonl").exists());
     assert_eq!(stored(&world), [2, 3, 4]);
     assert_eq!(world.log().last().unwrap(), "[INFO] prune: count=1 bytes=10");
 }

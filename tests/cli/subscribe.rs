@@ -225,13 +225,14 @@ fn a_subscription_is_replaced_where_it_stands() {
     for content in ["one", "two"] {
         world.push(content);
     }
-    world.subscribe("bot", "exit 3", &["--deliver", "stdin", "--max-attempts", "1"]);
+    world.subscribe("bot", "exit 3", &["--deliver", "stdin", "--max-attempts", "1", "--stall-after", "1"]);
     world.wait_for_state("bot", "stalled");
     world.wait_until_quiet();
     assert_eq!(world.consumer("bot")["last_acked_id"], 1);
     let error = world.thread(["subscribe", "bot", "cat"]).fails(1);
     assert!(error.contains("or change it with --replace"), "{error}");
-    world.thread(["subscribe", "bot", "cat >>taken", "--deliver", "stdin", "--replace"]).quiet();
+    let (_, told) = world.thread(["subscribe", "bot", "cat >>taken", "--replace"]).ends_with(0);
+    assert_eq!(told, "Note: handler was exit 3 and is cat >>taken\n");
     world.wait_until_quiet();
     let bot = world.consumer("bot");
     assert_eq!((&bot["handler_cmd"], &bot["last_acked_id"]), (&"cat >>taken".into(), &2.into()));
@@ -239,7 +240,7 @@ fn a_subscription_is_replaced_where_it_stands() {
     assert_eq!(ids(&world.read("taken")), [2]);
     // Also when the consumer becomes a reader without a handler while it is paused.
     world.thread(["pause", "bot"]).quiet();
-    world.thread(["subscribe", "bot", "--no-handler", "--replace"]).quiet();
+    world.thread(["subscribe", "bot", "--no-handler", "--deliver", "wake", "--replace"]).ok();
     assert_eq!(world.consumer("bot")["state"], "paused");
     assert_eq!(subscriptions(&world), 1);
 }
@@ -251,7 +252,7 @@ fn replacing_ends_a_wait_of_the_former_subscription() {
     world.push("x");
     world.wait_for_state("bot", "waiting");
     take_all_script(&world);
-    world.thread(["subscribe", "bot", "take", "--replace"]).quiet();
+    world.thread(["subscribe", "bot", "take", "--replace"]).ok();
     wait_until("the new handler", || world.lines("seen.bot") == ["1"]);
     world.wait_until_quiet();
 }
@@ -269,4 +270,87 @@ fn a_run_under_way_survives_a_replacement_by_the_same() {
     world.wait_until_quiet();
     assert_eq!(ids(&world.read("taken")), [1]);
     assert_eq!(world.consumer("bot")["last_acked_id"], 1);
+}
+
+#[test]
+fn replacing_keeps_what_is_not_named_and_says_what_changed() {
+    let world = World::with_thread();
+    let given = [
+        ["--filter", "type = 'message'"],
+        ["--deliver", "stdin"],
+        ["--batch-size", "7"],
+        ["--max-attempts", "3"],
+        ["--stall-after", "2"],
+        ["--backoff", "1s,2s"],
+        ["--timeout", "1m"],
+        ["--env", "KEY=value"],
+    ];
+    world.off(["subscribe", "bot", "cat", "--clear-env"].into_iter().chain(given.concat())).quiet();
+    let replace = |words: &[&str]| {
+        let (stdout, stderr) = world.off(["subscribe", "bot", "--replace"].iter().chain(words)).ends_with(0);
+        assert_eq!(stdout, "bot\n");
+        stderr
+    };
+    let shown = || world.off(["info", "bot"]).quiet();
+    let before = shown();
+    assert_eq!(replace(&[]), "");
+    assert_eq!(shown(), before);
+    assert_eq!(replace(&["cat -n"]), "Note: handler was cat and is cat -n\n");
+    assert_eq!(
+        replace(&["--filter", "", "--timeout", "none", "--stall-after", "never", "--clear-env=false"]),
+        "Note: filter was type = 'message' and is (none); stall_after was 2 and is never; timeout was 1m and is (none); \
+         clear_env was true and is false\n"
+    );
+    let consumer = world.consumer("bot");
+    assert_eq!((&consumer["deliver"], &consumer["batch_size"]), (&"stdin".into(), &7.into()));
+    assert_eq!((&consumer["max_attempts"], &consumer["backoff"]), (&3.into(), &"1s,2s".into()));
+    assert_eq!((&consumer["stall_after"], &consumer["env"]["KEY"]), (&Value::Null, &"value".into()));
+    // Also where it was subscribed from: elsewhere is not named.
+    world.off(["subscribe", "bot", "--replace"]).dir("/").quiet();
+    assert_eq!(world.consumer("bot")["cwd"], consumer["cwd"]);
+    // A consumer that does not exist gets the defaults, and needs a handler.
+    world.off(["subscribe", "other", "--replace"]).fails(2);
+    world.off(["subscribe", "other", "true", "--replace"]).quiet();
+    assert_eq!(world.consumer("other")["stall_after"], 10);
+}
+
+#[test]
+fn the_settings_of_one_consumer_are_shown_in_full() {
+    let world = World::with_thread();
+    world.off(["subscribe", "bot", "thread pop", "--cwd", "/tmp", "--env", "A=1", "--env", "B=2"]).quiet();
+    world.off(["subscribe", "other", "thread pop"]).quiet();
+    let text = world.thread(["info", "bot"]).quiet();
+    let settings = "    deliver: wake\n    batch_size: 100\n    max_attempts: 5\n    stall_after: 10\n    \
+                    backoff: 1s,5s,30s,2m,10m\n    timeout: (none)\n    cwd: /tmp\n    env: A=1 B=2\n    \
+                    clear_env: false\n";
+    assert!(text.ends_with(settings), "{text}");
+    assert!(!text.contains("other"), "{text}");
+    let json: Value = serde_json::from_str(&world.thread(["info", "bot", "--json"]).quiet()).unwrap();
+    assert_eq!(json["subscriptions"].as_array().unwrap().len(), 1);
+    assert_eq!(json["subscriptions"][0]["env"], serde_json::json!({"A": "1", "B": "2"}));
+    world.thread(["info", "nobody"]).fails(1);
+}
+
+#[test]
+fn a_handler_that_seems_to_expect_events_on_stdin_is_noted() {
+    let world = World::with_thread();
+    let notes = |words: &[&str]| {
+        let run = world.off(["subscribe", "bot", "--replace"].iter().chain(words));
+        run.ends_with(0).1.contains(crate::harness::POPS)
+    };
+    assert!(notes(&["cat >>seen.txt"]));
+    assert!(!notes(&["--max-attempts", "3"]));
+    assert!(!notes(&["thread pop --resume"]));
+    assert!(!notes(&["cat >>seen.txt", "--deliver", "stdin"]));
+    assert!(!notes(&["cat", "--deliver", "wake"]));
+    assert!(!notes(&["--no-handler"]));
+}
+
+#[test]
+fn malformed_limits_on_dead_letters_are_refused() {
+    let world = World::with_thread();
+    for bad in ["0", "-1", "1.5", "x", "", "Never", "4294967296"] {
+        let error = world.off(["subscribe", "bot", "cat"]).arg(format!("--stall-after={bad}")).fails(2);
+        assert!(error.contains("--stall-after") && error.contains("or never"), "{error}");
+    }
 }

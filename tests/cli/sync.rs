@@ -120,8 +120,6 @@ fn a_dead_letter_ends_a_synced_push() {
 
 #[test]
 fn a_synced_push_can_be_interrupted_while_it_waits() {
-    use std::os::unix::process::ExitStatusExt;
-
     let world = World::with_thread();
     world.idle_consumer("bot", "1");
     for (n, batch) in [false, true].into_iter().enumerate() {
@@ -132,11 +130,17 @@ fn a_synced_push_can_be_interrupted_while_it_waits() {
         } else {
             push(&world, "one", "10m")
         };
-        let mut child = run.env("THREAD_NOTIFIER", "off").spawn();
+        let child = run.env("THREAD_NOTIFIER", "off").spawn();
         wait_until("the event", || world.query("SELECT count(*) FROM events") == n as i64 + 1);
         let pid = rustix::process::Pid::from_child(&child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(128 + libc::SIGTERM));
+        assert_eq!(
+            String::from_utf8(ended.stderr).unwrap(),
+            "Error: interrupted before it was known to be acknowledged; what was pushed is stored - see `thread info`, \
+             and do not push it again\n"
+        );
     }
     world.assert_log_is_exact();
 }

@@ -104,17 +104,24 @@ fn lines_are_stored_all_or_none() {
 }
 
 #[test]
+fn a_line_that_would_take_much_memory_is_refused() {
+    let world = World::with_thread();
+    let line = |length: usize| format!("short\n{}\nshort\n", "x".repeat(length));
+    let most = 16 * 1024 * 1024;
+    assert_eq!(
+        world.thread(["push", "--lines"]).stdin(line(most)).fails(2),
+        "Error: line 2 of the batch is longer than 16777216 bytes - fix that line and push the whole batch again; \
+         nothing was stored"
+    );
+    assert_eq!(world.query("SELECT count(*) FROM events"), 0);
+    assert_eq!(world.thread(["push", "--lines"]).stdin(line(most - 1)).quiet(), "3\n");
+}
+
+#[test]
 fn an_unknown_type_suggests_a_subtype() {
     let world = World::with_thread();
     let error = world.thread(["push", "--type", "log", "x"]).fails(2);
     assert!(error.contains("'log' is neither message nor record") && error.contains("--subtype"), "{error}");
-}
-
-#[test]
-fn a_word_taken_as_metadata_is_explained() {
-    let world = World::with_thread();
-    let error = world.thread(["push", "--meta", "a=b", "hello"]).fails(2);
-    assert!(error.contains("'hello' is not of the form key=value") && error.contains("after"), "{error}");
 }
 
 #[test]
@@ -182,4 +189,48 @@ fn duplicate_and_missing_arguments_are_usage_errors() {
         let error = world.thread(words).fails(code);
         assert!(error.starts_with(&format!("Error: {what}")), "{words:?}: {error}");
     }
+}
+
+#[test]
+fn suggestions_name_no_hidden_alias() {
+    let world = World::with_thread();
+    for (typed, meant) in
+        [("unsbu", "unsubscribe"), ("statsu", "info"), ("kil", "stop"), ("dead-leters", "dead")]
+    {
+        let error = world.thread([typed]).fails(2);
+        assert!(error.contains(&format!("did you mean '{meant}'?")), "{typed}: {error}");
+    }
+}
+
+#[test]
+fn the_logs_of_the_only_consumer_need_no_name() {
+    let world = World::with_thread();
+    let none = world.thread(["logs"]).fails(2);
+    assert!(none.starts_with("Error: no consumer is subscribed - "), "{none}");
+    world.subscribe("bot", "echo hello; cat", &["--deliver", "stdin"]);
+    world.push("x");
+    world.wait_for_state("bot", "idle");
+    world.wait_until_quiet();
+    assert!(world.thread(["logs"]).quiet().contains("hello"));
+    world.idle_consumer("ada", "");
+    assert_eq!(world.thread(["logs"]).fails(2), "Error: no consumer given - give one of ada, bot");
+}
+
+#[test]
+fn a_handler_that_pushes_elsewhere_is_named_as_the_source() {
+    let world = World::with_thread();
+    world.thread(["init", "other"]).quiet();
+    let source = |words: &[&str], thread: &str| {
+        let run = world.thread(words).arg("--thread").arg(thread).env("THREAD_CONSUMER", "Bot 1");
+        let id = run.env("THREAD_NOTIFIER", "off").quiet();
+        let db = rusqlite::Connection::open(world.path(thread).join("events.db")).unwrap();
+        let sql = "SELECT source FROM events WHERE id = ?";
+        db.query_row(sql, [id.trim().parse::<i64>().unwrap()], |row| row.get::<_, String>(0)).unwrap()
+    };
+    std::os::unix::fs::symlink("inbox", world.path("link")).unwrap();
+    assert_eq!(source(&["push", "x"], "inbox"), "self");
+    assert_eq!(source(&["push", "x"], "link"), "self");
+    assert_eq!(source(&["push", "x"], "other"), "internal:dm:inbox:bot-1");
+    assert_eq!(source(&["reply", "--to", "1", "x"], "other"), "internal:dm:inbox:bot-1");
+    assert_eq!(source(&["push", "--source", "self", "x"], "other"), "self");
 }

@@ -453,3 +453,67 @@ fn invalid_arguments_of_a_worker_are_reported_at_once() {
     fails(2, &["--thread", "inbox", "--thread", "inbox"], "more than one --thread");
     world.thread(["info", "-t", "inbox", "-t", "inbox"]).fails(2);
 }
+
+#[test]
+fn no_more_runs_than_allowed_are_under_way_and_every_consumer_gets_its_turn() {
+    let world = World::with_thread();
+    // Each run takes a slot among numbered directories, and notes how many were taken.
+    let handler =
+        "cat >>$THREAD_CONSUMER.got; mkdir slot.$$; ls -d slot.* | wc -l >>taken; sleep 0.05; rmdir slot.$$";
+    let names: Vec<String> = (0..6).map(|n| format!("c{n}")).collect();
+    for name in &names {
+        let words = ["subscribe", name, handler, "--deliver", "stdin", "--batch-size", "1"];
+        world.off(words).quiet();
+    }
+    world.off(["push", "--lines"]).stdin("a\nb\nc\n").quiet();
+    let worker = Worker::start(&world, &["--max-runs", "2"]);
+    for name in &names {
+        wait_for_lines(&world, &format!("{name}.got"), 3);
+    }
+    // Also for what is pushed later.
+    world.off(["push", "d"]).quiet();
+    for name in &names {
+        wait_for_lines(&world, &format!("{name}.got"), 4);
+    }
+    wait_for_lines(&world, "taken", 24);
+    let taken: Vec<u32> = world.lines("taken").iter().map(|line| line.trim().parse().unwrap()).collect();
+    assert!(taken.iter().all(|&count| count <= 2), "{taken:?}");
+    assert!(taken.contains(&2), "{taken:?}");
+    assert_eq!(worker.ends_on(Signal::TERM), "");
+}
+
+#[test]
+fn a_consumer_that_waits_for_its_next_attempt_takes_no_slot() {
+    let world = World::with_thread();
+    let handler = "echo x >>tried; exit 1";
+    let words = ["subscribe", "a-fails", handler, "--deliver", "stdin", "--backoff", "200ms,1h"];
+    world.off(words).quiet();
+    world.off(["subscribe", "works", "cat >>got", "--deliver", "stdin"]).quiet();
+    world.off(["push", "x"]).quiet();
+    let worker = Worker::start(&world, &["--max-runs", "1"]);
+    // The second attempt comes after its wait, though no supervisor waits.
+    wait_for_lines(&world, "tried", 2);
+    wait_for_lines(&world, "got", 1);
+    world.off(["push", "y"]).quiet();
+    wait_for_lines(&world, "got", 2);
+    world.wait_for_state("a-fails", "waiting");
+    assert_eq!(world.off(["doctor"]).quiet(), "healthy\n");
+    // The wait can be stopped, though no process waits.
+    world.off(["stop", "a-fails"]).quiet();
+    world.wait_for_state("a-fails", "stalled");
+    assert_eq!(worker.ends_on(Signal::TERM), "");
+}
+
+#[test]
+fn a_run_of_a_killed_worker_looks_for_more_by_itself() {
+    let world = World::with_thread();
+    subscribe(&world, "cat >>got; touch began; until [ -e go ]; do sleep 0.01; done");
+    let worker = Worker::start(&world, &["--max-runs", "1"]);
+    push(&world, &world.inbox());
+    world.wait_for_file("began");
+    kill_and_wait(worker.pid());
+    push(&world, &world.inbox());
+    world.write("go", "");
+    wait_for_lines(&world, "got", 2);
+    world.wait_until_quiet();
+}

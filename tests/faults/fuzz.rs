@@ -177,7 +177,7 @@ fn rows_of_other_tools_with_odd_types_stop_no_command_and_hide_no_other_consumer
                         }
                     }
                     queue.read(After(0), None)?;
-                    jsonl::catch_up(&files, queue.store(), &mut |_| {})
+                    jsonl::catch_up(&files, queue.store(), std::time::Duration::MAX, &mut |_| {})
                 };
                 use_all().unwrap_or_else(|e| panic!("{about}: {e}"));
             }

@@ -110,6 +110,44 @@ fn open_for_reading(world: &World) {
 }
 
 #[test]
+fn a_reader_can_hold_no_lock() {
+    let Some(world) = shared_world() else { return };
+    world.thread(["init", "inbox"]).quiet();
+    world.thread(["subscribe", "bot", "cat >>got", "--deliver", "stdin"]).quiet();
+    world.push("x");
+    world.wait_until_quiet();
+    let locks = || {
+        let names = names(&world.inbox().join("run"));
+        names
+            .into_iter()
+            .filter(|name| name.ends_with(".lock") || name == "_jsonl")
+            .map(|name| format!("run/{name}"))
+    };
+    assert!(locks().count() >= 2, "{:?}", locks().collect::<Vec<_>>());
+    let can_lock = |name: &str| {
+        let script = format!("exec 9<inbox/{name} && flock --nonblock 9");
+        as_user(&world, NOBODY, &script).output().status.success()
+    };
+    for name in locks() {
+        assert!(!can_lock(&name), "{name}");
+    }
+    // Lock files that anybody could open are closed when they are used next.
+    for name in locks() {
+        fs::set_permissions(world.inbox().join(name), fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    assert!(can_lock("run/bot.lock"));
+    world.push("y");
+    world.wait_until_quiet();
+    for name in locks() {
+        assert!(!can_lock(&name), "{name}");
+    }
+    // Readers need no lock.
+    for words in ["peek", "info", "doctor", "peek --wait 10ms --last-event-id 2", "pop bot --resume"] {
+        as_user(&world, NOBODY, &format!("thread {words}")).ok();
+    }
+}
+
+#[test]
 fn a_user_with_read_permission_can_read_and_gets_a_clear_error_for_writes() {
     let Some(world) = shared_world() else { return };
     world.thread(["init", "inbox"]).quiet();

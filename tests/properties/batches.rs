@@ -182,7 +182,7 @@ proptest! {
             }),
         ]
     ) {
-        if let Ok(event) = NewEvent::from_json(&bytes, &Defaults::default()) {
+        if let Ok(event) = NewEvent::from_json(&bytes, &Defaults::default(), &mut |_| {}) {
             prop_assert!(!event.source.is_empty() && !event.source.contains(char::is_control));
             // An event may have numbers that a `Value` cannot hold, in keys that are ignored.
             if let Ok(value) = serde_json::from_slice::<Value>(&bytes) {

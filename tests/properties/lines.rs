@@ -6,7 +6,7 @@ use thread::model::event::{Defaults, source_warning};
 const NO_DEFAULTS: Defaults = Defaults { source: None, kind: None, subtype: None };
 
 fn invalid(line: &str) -> String {
-    NewEvent::from_json(line.as_bytes(), &NO_DEFAULTS).unwrap_err().0
+    NewEvent::from_json(line.as_bytes(), &NO_DEFAULTS, &mut |_| {}).unwrap_err().0
 }
 
 #[test]

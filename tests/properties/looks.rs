@@ -11,7 +11,7 @@ use thread::model::event::Event;
 use thread::model::filter::{Filter, Scope};
 use thread::model::run::Options;
 use thread::model::subscription::{ConsumerId, NewSubscription};
-use thread::pending::{self, Look};
+use thread::pending::{self, CountLimits, Look};
 use thread::queue::{Remaining, Selection};
 use thread::store::{FilterFailure, Move, ScanRange, Store};
 
@@ -245,7 +245,10 @@ fn run(filters: &[Filter], steps: Vec<Step>) -> Result<(), TestCaseError> {
                     let (filter, cursor) = (filter_of[*consumer], subscription.last_acked_id);
                     let mut expected = truth.matching(filter, cursor, newest);
                     if let Some(&first) = expected.first() {
-                        let count = pending::count(store, &subscription, first, true).unwrap();
+                        let count =
+                            pending::count(store, &subscription, first, true, CountLimits::NONE, &mut |_| {})
+                                .unwrap()
+                                .events;
                         prop_assert_eq!(count, expected.len() as u64);
                     }
                     let after = subscription.scanned_upto(cursor);

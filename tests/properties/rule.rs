@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use thread::model::run::{
-    Action, Deliver, Ended, Exit, Options, Phase, RunState, STOPPED, Task, apply_outcome, decide,
+    Action, BAD_EVENT, Deliver, Ended, Exit, MAX_JUDGED, Options, Outcome, Phase, RunState, STOPPED, Task,
+    apply_outcome, decide,
 };
 use thread::model::time::{self, Time};
 
@@ -88,17 +89,94 @@ fn an_event_that_failed_alone_stays_alone_and_keeps_its_attempts() {
     assert_eq!(apply_outcome(&before, &stdin(), &single).state.single_upto, 20);
 }
 
+/// Runs an event that was delivered alone, and is at its last attempt.
+fn last_attempt(before: &RunState, options: &Options, exit: i32) -> Outcome {
+    let before = RunState { attempts: 5, ..before.clone() };
+    apply_outcome(
+        &before,
+        options,
+        &ended(Task::Single(11), Exit::Code(exit), 10 + i64::from(exit == 0), true),
+    )
+}
+
 #[test]
-fn a_second_dead_letter_needs_a_success_in_between() {
-    let single = |exit, cursor| ended(Task::Single(11), exit, cursor, true);
-    let outcome = apply_outcome(&running(5), &stdin(), &single(Exit::Code(1), 10));
+fn an_event_out_of_attempts_becomes_a_dead_letter() {
+    let outcome = last_attempt(&running(5), &stdin(), 1);
     assert_eq!((outcome.dead_letter, outcome.state.phase), (Some((11, 5)), Phase::Idle));
-    assert!(outcome.state.dead_streak);
-    let streak = RunState { dead_streak: true, ..running(5) };
-    let outcome = apply_outcome(&streak, &stdin(), &single(Exit::Code(1), 10));
+    assert_eq!((outcome.state.attempts, outcome.state.dead_lettered), (0, 1));
+}
+
+#[test]
+fn dead_letters_without_a_success_between_them_end_in_a_stall() {
+    for (stall_after, most) in [(Some(1), 1), (Some(3), 3), (Options::default().stall_after, 10)] {
+        let options = Options { stall_after, ..stdin() };
+        let mut state = running(5);
+        for _ in 0..most {
+            let outcome = last_attempt(&state, &options, 1);
+            assert_eq!((outcome.dead_letter, outcome.state.phase), (Some((11, 5)), Phase::Idle));
+            state = outcome.state;
+        }
+        // A judgment neither counts nor ends the row.
+        let judged = last_attempt(&state, &options, BAD_EVENT);
+        assert_eq!((judged.dead_letter, judged.state.dead_streak), (Some((11, 5)), most));
+        let outcome = last_attempt(&judged.state, &options, 1);
+        assert_eq!((outcome.dead_letter, outcome.state.phase), (None, Phase::Stalled));
+        let reason = outcome.state.reason.unwrap();
+        assert!(reason.starts_with(&format!("out of attempts after {most} dead letter")), "{reason}");
+        let success = last_attempt(&state, &options, 0);
+        assert_eq!(success.state.dead_streak, 0);
+        assert!(last_attempt(&success.state, &options, 1).dead_letter.is_some());
+    }
+}
+
+#[test]
+fn dead_letters_may_be_made_without_end() {
+    let options = Options { stall_after: None, ..stdin() };
+    let streak = RunState { dead_streak: 1_000_000, ..running(5) };
+    assert!(last_attempt(&streak, &options, 1).dead_letter.is_some());
+}
+
+#[test]
+fn an_event_judged_bad_becomes_a_dead_letter_at_its_first_run() {
+    let judged = ended(Task::Single(11), Exit::Code(BAD_EVENT), 10, true);
+    let outcome = apply_outcome(&running(1), &stdin(), &judged);
+    assert_eq!((outcome.dead_letter, outcome.state.phase), (Some((11, 1)), Phase::Idle));
+    assert_eq!((outcome.state.attempts, outcome.state.dead_streak), (0, 0));
+    // Not if the cursor was moved back meanwhile: the event may not be the next one any more.
+    let rewound = apply_outcome(&running(1), &stdin(), &Ended { rewound: true, ..judged });
+    assert_eq!((rewound.dead_letter, rewound.state.phase), (None, Phase::Waiting));
+    // Nor if the handler has acknowledged it, or pops for itself.
+    let acknowledged = apply_outcome(&running(1), &stdin(), &Ended { cursor: 11, ..judged });
+    assert_eq!((acknowledged.dead_letter, acknowledged.state.phase), (None, Phase::Idle));
+    let wake = apply_outcome(&running(1), &Options::default(), &Ended { task: Task::Wake, ..judged });
+    assert_eq!((wake.dead_letter, wake.state.phase), (None, Phase::Waiting));
+}
+
+#[test]
+fn a_batch_judged_bad_is_delivered_one_by_one_at_once() {
+    let judged = ended(Task::Batch(20), Exit::Code(BAD_EVENT), 10, true);
+    let state = apply_outcome(&running(1), &stdin(), &judged).state;
+    assert_eq!((state.phase, state.attempts, state.single_upto), (Phase::Idle, 0, 20));
+}
+
+#[test]
+fn a_retried_dead_letter_judged_bad_stays_one() {
+    let judged = ended(Task::DeadLetter(3), Exit::Code(BAD_EVENT), 10, true);
+    let outcome = apply_outcome(&running(1), &stdin(), &judged);
+    assert_eq!((outcome.dead_letter, outcome.state.phase), (None, Phase::Idle));
+}
+
+#[test]
+fn a_hundred_judgments_in_a_row_stall() {
+    let mut state = running(5);
+    for _ in 0..MAX_JUDGED {
+        let outcome = last_attempt(&state, &stdin(), BAD_EVENT);
+        assert!(outcome.dead_letter.is_some());
+        state = outcome.state;
+    }
+    let outcome = last_attempt(&state, &stdin(), BAD_EVENT);
     assert_eq!((outcome.dead_letter, outcome.state.phase), (None, Phase::Stalled));
-    let outcome = apply_outcome(&streak, &stdin(), &single(Exit::Code(0), 11));
-    assert!(!outcome.state.dead_streak);
+    assert_eq!(last_attempt(&state, &stdin(), 0).state.judged_streak, 0);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! so that random filters match some of them.
 
 use std::path::Path;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
@@ -80,7 +81,7 @@ impl Place {
 
     pub fn catch_up(&mut self) -> Result<()> {
         let files = self.queue.files().clone();
-        jsonl::catch_up(&files, self.queue.store(), &mut |_| {})
+        jsonl::catch_up(&files, self.queue.store(), Duration::MAX, &mut |_| {})
     }
 
     /// Looks for pending events, without a deadline.

@@ -1,5 +1,6 @@
 //! The contract of any store, one test per claim. Each test gets an empty store.
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,8 @@ macro_rules! conformance {
             a_key_lasts_as_long_as_its_event
             an_event_is_found_by_its_key
             reading_respects_range_limit_and_break
+            texts_over_a_cap_are_left_out_and_their_length_told
+            content_is_read_in_pieces
             events_are_found_by_id_and_time_and_counted
             acknowledging_never_goes_back_but_seeking_does
             cursors_stop_at_the_newest_id_ever_given
@@ -398,8 +401,62 @@ pub fn reading_respects_range_limit_and_break(store: &mut dyn Store) {
     }
 }
 
+pub fn texts_over_a_cap_are_left_out_and_their_length_told(store: &mut dyn Store) {
+    let object = format!(r#"{{"k":"{}"}}"#, "m".repeat(92));
+    let long = "é".repeat(51);
+    let sent = [
+        message(&long[..100]),
+        message(&long).with_metadata(r#"{"k":1}"#).unwrap(),
+        message("short").with_metadata(&object).unwrap(),
+        NewEvent::new("s".repeat(101), "record", Some(Cow::from("t".repeat(101))), "").unwrap(),
+    ];
+    append(store, &sent).unwrap();
+    let whole = events(store);
+    let mut read = Vec::new();
+    store
+        .read_capped(0, i64::MAX, usize::MAX, 100, &mut |capped| {
+            read.push((capped.row.to_event(), capped.content_len, capped.metadata_len, capped.is_whole()));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    let cut = |event: &Event| Event { content: String::new(), ..event.clone() };
+    assert_eq!(read[0], (whole[0].clone(), 100, 0, true));
+    assert_eq!(read[1], (cut(&whole[1]), 102, 7, false));
+    assert_eq!(object.len(), 100);
+    assert_eq!(read[2], (whole[2].clone(), 5, 100, true));
+    let unnamed = Event { source: String::new(), subtype: None, ..whole[3].clone() };
+    assert_eq!(read[3], (unnamed, 0, 0, true));
+    // A shorter cap leaves out the metadata too.
+    let mut metadata = None;
+    store
+        .read_capped(2, 3, 1, 99, &mut |capped| {
+            metadata = Some((capped.row.metadata.map(<[u8]>::len), capped.metadata_len, capped.is_whole()));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!(metadata, Some((Some(0), 100, false)));
+}
+
+pub fn content_is_read_in_pieces(store: &mut dyn Store) {
+    // Longer than one page of SQLite's.
+    let content: String = (0..3000).map(|n| format!("{n},")).collect();
+    append(store, &[message("a"), message(&content), message("")]).unwrap();
+    for (offset, most) in [(0, 10), (7, 0), (5000, 1), (4000, 9000), (0, usize::MAX), (13_889, 5)] {
+        let rest = &content.as_bytes()[content.len().min(offset)..];
+        let piece = store.read_content(2, offset as u64, most).unwrap().unwrap();
+        assert!(piece == rest[..rest.len().min(most)], "{offset}, {most}: {} bytes", piece.len());
+    }
+    for past in [content.len() as u64, u64::MAX] {
+        assert_eq!(store.read_content(2, past, 10).unwrap().as_deref(), Some(&b""[..]));
+    }
+    assert_eq!(store.read_content(3, 0, 10).unwrap().as_deref(), Some(&b""[..]));
+    for none in [0, 4, -1, i64::MAX, i64::MIN] {
+        assert_eq!(store.read_content(none, 0, 10).unwrap(), None);
+    }
+}
+
 pub fn events_are_found_by_id_and_time_and_counted(store: &mut dyn Store) {
-    assert_eq!((store.first_after(0).unwrap(), store.count_after(0).unwrap()), (None, 0));
+    assert_eq!((store.first_after(0).unwrap(), store.count(0, i64::MAX).unwrap()), (None, 0));
     assert_eq!(store.first_since("").unwrap(), None);
     fill(store, 2);
     // Wait for the clock to advance; otherwise the next event may have the same time.
@@ -412,7 +469,7 @@ pub fn events_are_found_by_id_and_time_and_counted(store: &mut dyn Store) {
     let stored = events(store);
     assert_eq!(store.newest().unwrap(), 5);
     let found =
-        [0, 1, 2, 3, 4, 5, 9].map(|id| (store.first_after(id).unwrap(), store.count_after(id).unwrap()));
+        [0, 1, 2, 3, 4, 5, 9].map(|id| (store.first_after(id).unwrap(), store.count(id, i64::MAX).unwrap()));
     let expected =
         [(Some(1), 4), (Some(2), 3), (Some(4), 2), (Some(4), 2), (Some(5), 1), (None, 0), (None, 0)];
     assert_eq!(found, expected);
@@ -488,6 +545,7 @@ pub fn a_subscription_is_read_back_unchanged(store: &mut dyn Store) {
         deliver: Deliver::Stdin,
         batch_size: 7,
         max_attempts: 2,
+        stall_after: None,
         backoff: vec![Duration::from_millis(1), Duration::from_secs(90)],
         timeout: Some(Duration::from_millis(1500)),
         env: [("KEY".to_owned(), "=".to_owned())].into(),

@@ -4,6 +4,7 @@
 mod conformance;
 mod memory;
 mod model;
+mod queue;
 mod sqlite;
 
 use tempfile::TempDir;

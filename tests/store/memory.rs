@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use thread::model::event::Row;
+use thread::model::event::{CappedRow, Row};
 use thread::model::filter::Filter;
 use thread::model::run::RunState;
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, ScanWatermark, Subscription};
@@ -126,20 +126,43 @@ impl Store for MemoryStore {
         fed.map(|()| appended)
     }
 
-    fn read(
+    fn read_capped(
         &mut self,
         after: i64,
         upto: i64,
         limit: usize,
-        take: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
+        cap: u64,
+        take: &mut dyn FnMut(CappedRow<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
+        fn capped(text: &[u8], cap: u64) -> &[u8] {
+            if text.len() as u64 <= cap { text } else { b"" }
+        }
         let wanted = self.events.values().filter(|event| event.id > after && event.id <= upto);
         for event in wanted.take(limit) {
-            if take(event.row()).is_break() {
+            let row = event.row();
+            let (content_len, metadata_len) = (row.content.len(), row.metadata.map_or(0, <[u8]>::len));
+            let row = Row {
+                id: row.id,
+                created_at: capped(row.created_at, cap),
+                source: capped(row.source, cap),
+                kind: capped(row.kind, cap),
+                subtype: row.subtype.filter(|text| text.len() as u64 <= cap),
+                content: capped(row.content, cap),
+                metadata: row.metadata.map(|text| capped(text, cap)),
+            };
+            let (content_len, metadata_len) = (content_len as u64, metadata_len as u64);
+            if take(CappedRow { row, content_len, metadata_len }).is_break() {
                 break;
             }
         }
         Ok(())
+    }
+
+    fn read_content(&mut self, id: i64, offset: u64, most: usize) -> Result<Option<Vec<u8>>> {
+        Ok(self.events.get(&id).map(|event| {
+            let bytes = event.content.bytes().skip(offset.try_into().unwrap_or(usize::MAX));
+            bytes.take(most).collect()
+        }))
     }
 
     fn scan(&mut self, filter: &Filter, range: ScanRange) -> Result<Scan> {
@@ -188,8 +211,8 @@ impl Store for MemoryStore {
         Ok(self.keys.get(key).copied())
     }
 
-    fn count_after(&mut self, id: i64) -> Result<u64> {
-        Ok(self.events.keys().filter(|&&stored| stored > id).count() as u64)
+    fn count(&mut self, after: i64, upto: i64) -> Result<u64> {
+        Ok(self.events.keys().filter(|&&id| id > after && id <= upto).count() as u64)
     }
 
     fn subscriptions(&mut self) -> Result<Vec<Subscription>> {

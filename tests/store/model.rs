@@ -13,7 +13,7 @@ use thread::files::DB;
 use thread::model::event::NewEvent;
 use thread::model::run::{Deliver, Exit, Options, Phase, RunState};
 use thread::model::subscription::{NewSubscription, Subscription};
-use thread::pending;
+use thread::pending::{self, CountLimits};
 use thread::sqlite::Sqlite;
 use thread::store::{DeadLetterUpdate, FilterFailure, Move, PruneRange, RunUpdate, ScanRange, Store, Stored};
 
@@ -270,7 +270,7 @@ impl World {
         let mut stored = events(store);
         stored.iter_mut().for_each(|event| event.created_at = String::new());
         let counts: Vec<_> =
-            (0..16).map(|id| (store.first_after(id).unwrap(), store.count_after(id).unwrap())).collect();
+            (0..16).map(|id| (store.first_after(id).unwrap(), store.count(id, i64::MAX).unwrap())).collect();
         let (newest, dead) = (store.newest().unwrap(), store.dead_letters(None).unwrap());
         let subscriptions = store.subscriptions().unwrap();
         for subscription in &subscriptions {
@@ -307,7 +307,10 @@ impl World {
                 Some(subscription) => {
                     let look = pending::look(store, &subscription, None)?;
                     let count = match look.first {
-                        Some(first) => pending::count(store, &subscription, first, false)?,
+                        Some(first) => {
+                            let limits = CountLimits::NONE;
+                            pending::count(store, &subscription, first, false, limits, &mut |_| {})?.events
+                        }
                         None => 0,
                     };
                     format!("{look:?}, {count} pending")

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use chrono::Utc;
+
 use super::{Doctor, Finding};
 use crate::error::Result;
 use crate::model::subscription::ConsumerId;
@@ -57,6 +59,12 @@ fn unattended(queue: &mut Queue) -> Result<BTreeSet<ConsumerId>> {
 fn look(queue: &mut Queue) -> Result<BTreeSet<ConsumerId>> {
     let mut left = BTreeSet::new();
     for subscription in queue.store.subscriptions()? {
+        // A worker that limits its runs keeps the time of the next attempt itself.
+        let state = &subscription.state;
+        let waits = state.supervisor.is_none() && state.next_try.is_some_and(|next| next > Utc::now());
+        if waits {
+            continue;
+        }
         if dispatch::is_due(queue, &subscription)? && at_work(&queue.files, &subscription) == AtWork::Nobody {
             left.insert(subscription.consumer);
         }
@@ -73,6 +81,12 @@ fn report_unattended(doctor: &mut Doctor<'_>, queue: &mut Queue, left: &BTreeSet
             WakeBy::Nobody => Finding::warning(CHECK, format!("{problem}; waking is turned off")),
             _ => Finding::error(CHECK, problem),
         };
+        if !queue.files.is_owner() {
+            let advice = "its owner's next push or `thread dispatch` starts it; a worker of the owner's, `thread dispatch \
+                          --follow`, starts what others push";
+            doctor.report(finding.advise(advice));
+            continue;
+        }
         doctor.found(finding.advise("run `thread dispatch`, or `thread doctor --fix`"), || {
             if dispatched.is_empty() {
                 dispatched = dispatch::dispatch(queue, launcher)?;
@@ -83,7 +97,9 @@ fn report_unattended(doctor: &mut Doctor<'_>, queue: &mut Queue, left: &BTreeSet
                 Some(Dispatched::Started) => Ok("it was started"),
                 Some(Dispatched::LeftToBackground) => Ok("a background process starts it"),
                 Some(Dispatched::LockHeld) => Ok("it has been started meanwhile"),
-                Some(Dispatched::Idle) | None => Ok("nothing is due any more"),
+                Some(Dispatched::Idle | Dispatched::Waits(_) | Dispatched::Queued) | None => {
+                    Ok("nothing is due any more")
+                }
             }
         });
     }

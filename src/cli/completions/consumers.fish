@@ -4,4 +4,4 @@ function __thread_consumers
     thread _consumers (commandline -cp) 2>/dev/null
 end
 complete -c thread -n '__thread_consumers >/dev/null' -f -a '(__thread_consumers)'
-complete -c thread -n '__fish_thread_using_subcommand completions' -f -a 'bash elvish fish powershell zsh'
+complete -c thread -n '__fish_thread_using_subcommand completions' -f -a 'bash fish zsh'

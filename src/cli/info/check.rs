@@ -7,16 +7,19 @@ use serde_json::json;
 
 use super::{Consumer, Report};
 use crate::cli::error::{Result, failed};
-use crate::cli::limit;
+use crate::cli::number::{count, limit};
 use crate::cli::output::{self, plain};
 use crate::model::duration;
 use crate::model::time::{self, Time};
-use crate::pending;
+use crate::pending::{self, Counted};
 use crate::queue::Queue;
 use crate::store::{ScanRange, Store};
 
 /// Without --max-age: how long an event may be pending with nothing running or waiting.
 const UNATTENDED: Duration = Duration::from_secs(60);
+
+/// Numbers of pending events are exact up to this one.
+const COUNTED: u64 = 10_000;
 
 #[derive(Args)]
 pub struct CheckArgs {
@@ -28,7 +31,7 @@ pub struct CheckArgs {
     #[arg(long)]
     check: bool,
     /// With --check: the most events that may be pending for a consumer
-    #[arg(long, value_name = "N", value_parser = limit, requires = "check", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = count, requires = "check", allow_negative_numbers = true)]
     max_pending: Option<u64>,
     /// With --check: how long an event may be pending
     #[arg(long, value_name = "D", value_parser = duration::parse, requires = "check")]
@@ -60,6 +63,11 @@ type Problem = (&'static str, String);
 impl CheckArgs {
     pub fn is_given(&self) -> bool {
         self.check
+    }
+
+    /// How many pending events have to be counted.
+    pub fn most_to_count(&self) -> u64 {
+        self.max_pending.map_or(COUNTED, |most| most.saturating_add(1).max(COUNTED))
     }
 
     /// Prints the consumers that need attention, and fails if there are any.
@@ -103,8 +111,12 @@ impl CheckArgs {
             report("paused", String::new());
         }
         let age = consumer.oldest_age(now).unwrap_or_default();
-        if let Some(most) = self.max_pending.filter(|&most| consumer.pending > most) {
-            report("behind", format!("{} pending, more than {most}", events(consumer.pending)));
+        let pending = match consumer.pending {
+            Counted { events: count, at_least: true } => format!("at least {}", events(count)),
+            Counted { events: count, .. } => events(count),
+        };
+        if let Some(most) = self.max_pending.filter(|&most| consumer.pending.events > most) {
+            report("behind", format!("{pending} pending, more than {most}"));
         }
         if let Some(most) = self.max_age.filter(|&most| age > most) {
             let most = duration::format(most);
@@ -117,7 +129,6 @@ impl CheckArgs {
             (s.has_handler() && consumer.state == "idle") || consumer.fact("reason") == Some("interrupted");
         if unattended && self.max_age.is_none() && age > UNATTENDED {
             let age = duration::rough(age);
-            let pending = events(consumer.pending);
             report("unattended", format!("{pending} pending for {age}, with nothing running or waiting"));
         }
         if s.dead > 0 {
@@ -147,7 +158,7 @@ fn has_more(queue: &mut Queue, consumer: &Consumer, rate: Rate, now: Time) -> Re
     let Ok(filter) = pending::checked_filter(&consumer.subscription) else { return Ok(false) };
     let store = queue.store();
     let after = last_before(store, &time::format(now - rate.during))?;
-    let Some(filter) = filter else { return Ok(store.count_after(after)? > rate.events) };
+    let Some(filter) = filter else { return Ok(store.count(after, i64::MAX)? > rate.events) };
     let most = usize::try_from(rate.events).unwrap_or(usize::MAX).saturating_add(1);
     let range = ScanRange { after, upto: store.newest()?, most, until: None };
     Ok(store.scan(&filter, range)?.ids.len() == most)

@@ -50,7 +50,8 @@ pub fn render(report: &Report) -> String {
         page.metric(&format!("consumer_{name}"), help, samples);
     };
     each("last_acked_id", "The cursor: the last event acknowledged.", &|_, s| Some(s.last_acked_id as f64));
-    each("pending", "Matching events past the cursor.", &|c, _| Some(c.pending as f64));
+    let help = "Matching events past the cursor; at least so many if counting took long.";
+    each("pending", help, &|c, _| Some(c.pending.events as f64));
     each("oldest_pending_seconds", "Age of the oldest pending event; 0 if there is none.", &|c, _| {
         Some(c.oldest_age(report.now).unwrap_or_default().as_secs_f64())
     });

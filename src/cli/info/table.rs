@@ -8,7 +8,6 @@ use super::{Consumer, Report};
 use crate::cli::output::{plain, styled};
 use crate::model::duration::rough;
 use crate::model::run::Exit;
-use crate::model::subscription::NOTHING_ACKNOWLEDGED;
 use crate::model::time::{self, Time};
 
 const TITLES: [&str; 6] = ["CONSUMER", "STATE", "PENDING", "OLDEST", "DEAD", "LAST RUN"];
@@ -62,7 +61,7 @@ fn row(consumer: &Consumer, now: Time) -> Row {
     one_line([
         plain(consumer.subscription.consumer.as_str()).to_string(),
         consumer.state.to_owned(),
-        consumer.pending.to_string(),
+        consumer.pending_text(),
         consumer.oldest_age(now).map_or_else(nothing, rough),
         consumer.subscription.dead.to_string(),
         last_run.unwrap_or_else(nothing),
@@ -95,9 +94,7 @@ fn note(consumer: &Consumer, now: Time) -> Option<String> {
             (at - now).to_std().map_or("due".to_owned(), |left| format!("next try in {}", rough(left))),
         );
     }
-    if consumer.subscription.acknowledged_nothing() {
-        parts.push(NOTHING_ACKNOWLEDGED.to_owned());
-    }
+    parts.extend(consumer.notes());
     let last = consumer.subscription.filter_error_id;
     match consumer.subscription.filter_errors {
         ..=0 => {}

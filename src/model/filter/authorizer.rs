@@ -10,8 +10,8 @@ use super::Scope;
 const COLUMNS: &[&str] = &["id", "created_at", "source", "type", "subtype", "content", "metadata"];
 
 /// Functions whose result depends only on their arguments and whose cost is bounded by the length of these.
-/// Deliberately omitted: functions that build long values from short ones, search a long text for another, or
-/// access anything outside the event.
+/// Deliberately omitted: functions that build long values from short ones, or access anything outside the
+/// event.
 const PURE_FUNCTIONS: &[&str] = &[
     "->",
     "->>",
@@ -68,24 +68,36 @@ const TIME_FUNCTIONS: &[&str] = &[
     "unixepoch",
 ];
 
-/// Returns a callback that SQLite calls, while compiling a statement, for each access. The receiver gets the
-/// reason for each denial.
+/// What SQLite reported while it compiled a statement.
+pub enum Seen {
+    /// A LIKE or GLOB.
+    Pattern,
+    /// A denied access, and why.
+    Denied(String),
+}
+
+/// Returns a callback that SQLite calls, while compiling a statement, for each access, and where it reports to.
 pub fn authorizer(
     scope: Scope,
-) -> (impl FnMut(AuthContext<'_>) -> Authorization + Send + 'static, Receiver<String>) {
-    let (denied, reasons) = channel();
+) -> (impl FnMut(AuthContext<'_>) -> Authorization + Send + 'static, Receiver<Seen>) {
+    let (report, seen) = channel();
     let mut selects = 0;
     let authorizer = move |context: AuthContext<'_>| {
         selects += u32::from(context.action == AuthAction::Select);
+        if let AuthAction::Function { function_name } = context.action
+            && ["like", "glob"].iter().any(|name| function_name.eq_ignore_ascii_case(name))
+        {
+            drop(report.send(Seen::Pattern));
+        }
         match authorize(&context.action, scope, selects) {
             Ok(()) => Authorization::Allow,
             Err(reason) => {
-                drop(denied.send(reason));
+                drop(report.send(Seen::Denied(reason)));
                 Authorization::Deny
             }
         }
     };
-    (authorizer, reasons)
+    (authorizer, seen)
 }
 
 /// Returns why an access is denied; completes "the filter …".

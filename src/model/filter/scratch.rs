@@ -5,6 +5,7 @@
 //! read, so that a filter on `created_at` would seem to call `strftime`.
 
 use std::cell::RefCell;
+use std::sync::mpsc::Receiver;
 
 use rusqlite::config::DbConfig;
 use rusqlite::hooks::{AuthContext, Authorization};
@@ -12,10 +13,10 @@ use rusqlite::limits::Limit;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Error, ErrorCode, params};
 
-use super::authorizer::authorizer;
+use super::authorizer::{Seen, authorizer};
 use super::{
-    Filter, FilterError, MAX_ARGUMENTS, MAX_DEPTH, MAX_INSTRUCTIONS, MAX_PATTERN, MAX_TEXT, MAX_VALUE, Scope,
-    functions, message,
+    Filter, FilterError, MAX_ARGUMENTS, MAX_DEPTH, MAX_INSTRUCTIONS, MAX_PATTERNS, MAX_TEXT, MAX_VALUE,
+    Scope, message,
 };
 use crate::model::event::Row;
 
@@ -39,7 +40,6 @@ fn open() -> rusqlite::Result<Connection> {
     let scratch = Connection::open_in_memory()?;
     scratch.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
     scratch.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
-    functions::install(&scratch)?;
     // With two arguments, the cost of these is the product of their lengths.
     for name in ["trim", "ltrim", "rtrim"] {
         scratch.remove_function(name, 2)?;
@@ -55,8 +55,9 @@ fn open() -> rusqlite::Result<Connection> {
     Ok(scratch)
 }
 
-/// Refuses text that is not a single expression over an event's columns, or that exceeds the limits.
-pub fn check(text: &str, scope: Scope) -> Result<(), FilterError> {
+/// Refuses text that is not a single expression over an event's columns, or that exceeds the limits. Returns the
+/// maximum length of each of its LIKE and GLOB patterns.
+pub fn check(text: &str, scope: Scope) -> Result<i32, FilterError> {
     if text.len() > MAX_TEXT {
         return Err(refused(format!("is {} bytes long; the limit is {MAX_TEXT}", text.len())));
     }
@@ -64,37 +65,49 @@ pub fn check(text: &str, scope: Scope) -> Result<(), FilterError> {
         return Err(refused("contains a NUL character"));
     }
     with_scratch(|scratch| {
-        let (authorizer, reasons) = authorizer(scope);
+        let (authorizer, seen) = authorizer(scope);
         scratch.authorizer(Some(authorizer))?;
         // Not inside parentheses, so that a surplus closing one is a syntax error.
         let sql = format!("SELECT CASE WHEN\n{text}\nTHEN 1 END FROM events");
-        let tried = try_out(scratch, &sql);
+        let tried = try_out(scratch, &sql, &seen);
         scratch.authorizer(None::<fn(AuthContext<'_>) -> Authorization>)?;
-        if let Ok(reason) = reasons.try_recv() {
-            return Err(refused(reason));
-        }
-        tried.map_err(|e| not_compiled(scratch, &sql, e))??;
-        check_in_brackets(scratch, text)
+        let max_pattern = tried.map_err(|e| not_compiled(scratch, &sql, e))??;
+        check_in_brackets(scratch, text)?;
+        Ok(max_pattern)
     })
 }
 
-/// Evaluates the filter on the row that is there, to detect what would fail on every row.
+/// Compiles the filter, and evaluates it on the row that is there, to detect a pattern that is too long for
+/// every row. Returns the maximum length of its patterns.
 ///
 /// # Errors
 ///
 /// The outer error: the statement does not compile.
-fn try_out(scratch: &Connection, sql: &str) -> rusqlite::Result<Result<(), FilterError>> {
-    let mut statement = scratch.prepare(sql)?;
+fn try_out(
+    scratch: &Connection,
+    sql: &str,
+    seen: &Receiver<Seen>,
+) -> rusqlite::Result<Result<i32, FilterError>> {
+    let prepared = scratch.prepare(sql);
+    let mut patterns = 0;
+    for one in seen.try_iter() {
+        match one {
+            Seen::Pattern => patterns += 1,
+            Seen::Denied(reason) => return Ok(Err(refused(reason))),
+        }
+    }
+    let mut statement = prepared?;
     if statement.parameter_count() > 0 {
         return Ok(Err(refused("contains a parameter (?, :name, @name or $name)")));
     }
-    functions::begin_event();
+    let max_pattern = MAX_PATTERNS / patterns.max(1);
+    scratch.set_limit(Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, max_pattern)?;
     Ok(match statement.exists([]) {
         Err(e) if message(&e).contains("pattern too complex") => {
-            Err(refused(format!("has a LIKE or GLOB pattern of more than {MAX_PATTERN} bytes")))
+            Err(refused(format!("has a LIKE or GLOB pattern of more than {max_pattern} bytes")))
         }
         Err(e) if is_out_of_memory(&e) => Err(FilterError::OutOfMemory),
-        _ => Ok(()),
+        _ => Ok(max_pattern),
     })
 }
 
@@ -114,10 +127,9 @@ pub fn evaluate(filter: &Filter, row: &Row<'_>) -> rusqlite::Result<bool> {
         // The limit does not apply to storing the event.
         scratch.set_limit(Limit::SQLITE_LIMIT_LENGTH, i32::MAX)?;
         let stored = store(scratch, row);
-        scratch.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE)?;
+        filter.set_limits(scratch)?;
         stored?;
         let sql = format!("SELECT {} FROM events", filter.condition());
-        functions::begin_event();
         scratch.prepare_cached(&sql)?.query_row([], |row| row.get(0))
     })
 }

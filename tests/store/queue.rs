@@ -1,0 +1,164 @@
+//! What `thread::Queue` adds to a store.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use thread::files::DB;
+use thread::model::filter::{Filter, Scope};
+use thread::queue::Selection;
+use thread::run::{self, Launcher, WakeBy};
+use thread::{After, NewEvent, Queue};
+
+use crate::conformance::new_subscription;
+
+const SHORT: Duration = Duration::from_millis(200);
+
+fn thread_with(contents: &[&str]) -> (TempDir, Queue) {
+    let dir = tempfile::tempdir().unwrap();
+    Queue::init(dir.path()).unwrap();
+    let mut queue = Queue::open(dir.path()).unwrap();
+    for content in contents {
+        queue.push(&NewEvent::message("self", *content).unwrap()).unwrap();
+    }
+    (dir, queue)
+}
+
+fn filter(text: &str) -> Option<Filter> {
+    Filter::new(text, Scope::Reading).unwrap()
+}
+
+/// Holds the write lock of a thread's database.
+fn lock(dir: &Path) -> rusqlite::Connection {
+    let other = rusqlite::Connection::open(dir.join(DB)).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    other
+}
+
+#[test]
+fn an_event_is_found_by_its_id() {
+    let (_dir, mut queue) = thread_with(&["a", "b"]);
+    assert_eq!(queue.event(2).unwrap().unwrap().content, "b");
+    for none in [0, 3, i64::MIN, i64::MAX] {
+        assert_eq!(queue.event(none).unwrap(), None);
+    }
+}
+
+#[test]
+fn the_newest_matching_events_are_found_from_the_end() {
+    let (dir, mut queue) = thread_with(&[]);
+    // More than one step backwards, with a gap that pruned events left.
+    let contents: Vec<String> = (1..=10_000).map(|n| (n % 7).to_string()).collect();
+    let events: Vec<_> = contents.iter().map(|n| NewEvent::message("self", n).unwrap()).collect();
+    queue.push_all(&mut |put| put(&events).map(drop)).unwrap();
+    let other = rusqlite::Connection::open(dir.path().join(DB)).unwrap();
+    other.execute("DELETE FROM events WHERE id BETWEEN 3000 AND 9000", []).unwrap();
+
+    let sevens = filter("content = '0'");
+    let expected: Vec<i64> =
+        (1..=10_000).rev().filter(|n| n % 7 == 0 && !(3000..=9000).contains(n)).collect();
+    let mut newest = |upto, most| queue.newest_matching(sevens.as_ref(), upto, most).unwrap();
+    assert_eq!(newest(i64::MAX, usize::MAX), expected);
+    assert_eq!(newest(i64::MAX, 3), expected[..3]);
+    assert_eq!(newest(9996, 2), [9996, 9989]);
+    assert_eq!(newest(9995, 1), [9989]);
+    assert_eq!(newest(9001, 2), [2996, 2989]);
+    assert_eq!(newest(6, 1), [0; 0]);
+    assert_eq!(newest(i64::MAX, 0), [0; 0]);
+    assert_eq!(queue.newest_matching(None, 9001, 2).unwrap(), [9001, 2999]);
+    for count in [1, 2, 200, expected.len()] {
+        let start = queue.start_of_tail(sevens.as_ref(), 0, count as u64).unwrap();
+        assert_eq!(start, expected[count - 1] - 1);
+    }
+}
+
+#[test]
+fn a_push_into_a_locked_database_fails_within_its_limit_and_reads_go_on() {
+    let (dir, _) = thread_with(&["a"]);
+    let other = lock(dir.path());
+    let mut queue = Queue::open_waiting(dir.path(), SHORT).unwrap();
+    let began = Instant::now();
+    let error = queue.push(&NewEvent::message("self", "b").unwrap()).unwrap_err();
+    assert!(error.is_locked() && error.may_pass(), "{error}");
+    assert!((SHORT..SHORT * 50).contains(&began.elapsed()), "{:?}", began.elapsed());
+    assert_eq!(queue.read(After(0), None).unwrap().len(), 1);
+    drop(other);
+    assert_eq!(queue.push(&NewEvent::message("self", "b").unwrap()).unwrap().id, 2);
+}
+
+#[test]
+fn a_stored_event_waits_for_the_jsonl_log_no_longer_than_the_limit() {
+    let (dir, _) = thread_with(&["a"]);
+    let held = fs::File::open(dir.path().join("run/_jsonl")).unwrap();
+    held.lock().unwrap();
+    let mut queue = Queue::open_waiting(dir.path(), SHORT).unwrap();
+    let began = Instant::now();
+    let pushed = queue.push(&NewEvent::message("self", "b").unwrap()).unwrap();
+    assert!(began.elapsed() < SHORT * 50, "{:?}", began.elapsed());
+    assert!(pushed.id == 2 && pushed.log_behind.is_some(), "{pushed:?}");
+    drop(held);
+    assert!(queue.push(&NewEvent::message("self", "c").unwrap()).unwrap().log_behind.is_none());
+    assert_eq!(fs::read_to_string(dir.path().join("events.jsonl")).unwrap().lines().count(), 3);
+}
+
+#[test]
+fn a_push_that_cannot_wake_has_stored_its_event() {
+    let (dir, mut queue) = thread_with(&[]);
+    queue.subscribe(&new_subscription("bot")).unwrap();
+    let launcher = Launcher { program: dir.path().join("missing"), waking: WakeBy::Dispatch };
+    let pushed = run::push(&mut queue, &launcher, &NewEvent::message("self", "a").unwrap()).unwrap();
+    assert_eq!((pushed.id, pushed.log_behind.is_none()), (1, true));
+    assert_eq!(queue.event(1).unwrap().unwrap().content, "a");
+    let log = fs::read_to_string(dir.path().join("logs/thread.log")).unwrap();
+    assert!(log.contains("push: source=self type=message id=1\n"), "{log}");
+    assert!(log.contains("cannot start a supervisor"), "{log}");
+}
+
+/// Set to the thread that [`a_huge_event_is_listed_without_being_loaded`] reads in a process of its own.
+const THREAD: &str = "THREAD_WITH_HUGE_EVENT";
+const HUGE: usize = 80_000_000;
+
+#[test]
+fn a_huge_event_is_listed_without_being_loaded() {
+    if let Some(dir) = std::env::var_os(THREAD) {
+        return list_huge_event(Path::new(&dir));
+    }
+    let (dir, mut queue) = thread_with(&[]);
+    queue
+        .push(&NewEvent::message("self", "x".repeat(HUGE)).unwrap().with_metadata(r#"{"k":1}"#).unwrap())
+        .unwrap();
+    drop(queue);
+    let name = "queue::a_huge_event_is_listed_without_being_loaded";
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .env(THREAD, dir.path())
+        .output()
+        .unwrap();
+    let shown = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && shown.contains("1 passed"), "{shown}");
+}
+
+fn list_huge_event(dir: &Path) {
+    let mut queue = Queue::open(dir).unwrap();
+    for filter in [None, filter("type = 'message'")] {
+        let mut selection = Selection { filter, ..After(0).into() };
+        let mut seen = Vec::new();
+        queue
+            .read_page_capped(&mut selection, 1 << 20, &mut |capped| {
+                let metadata = capped.row.metadata.map(<[u8]>::to_vec);
+                seen.push((capped.row.id, capped.content_len, capped.row.content.len(), metadata));
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        assert_eq!(seen, [(1, HUGE as u64, 0, Some(br#"{"k":1}"#.to_vec()))]);
+    }
+    let piece = queue.read_content(1, HUGE as u64 - 5, 1000).unwrap().unwrap();
+    assert_eq!(piece, b"xxxxx");
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(peak < 32 * 1024, "took {peak} KiB");
+}
