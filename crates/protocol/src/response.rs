@@ -1,0 +1,34 @@
+//! Responses: `{"type":"res","id":S,"ok":true,"payload":{…}}` or `{"type":"res","id":S,"ok":false,"error":S}`.
+
+use serde::Serialize;
+
+use crate::method::Method;
+
+/// The response to a request that succeeded. For a payload whose method is known, [`payload`] is stricter.
+pub fn ok(id: &str, payload: &impl Serialize) -> String {
+    #[derive(Serialize)]
+    struct Whole<'a, P> {
+        r#type: &'static str,
+        id: &'a str,
+        ok: bool,
+        payload: &'a P,
+    }
+    crate::to_text(&Whole { r#type: "res", id, ok: true, payload })
+}
+
+/// The response to a request for `M` that succeeded.
+pub fn payload<M: Method>(id: &str, payload: &M::Payload) -> String {
+    ok(id, payload)
+}
+
+/// The response to a request that failed.
+pub fn error(id: &str, error: &str) -> String {
+    #[derive(Serialize)]
+    struct Whole<'a> {
+        r#type: &'static str,
+        id: &'a str,
+        ok: bool,
+        error: &'a str,
+    }
+    crate::to_text(&Whole { r#type: "res", id, ok: false, error })
+}
