@@ -117,7 +117,7 @@ impl Talk {
     fn say(&self, text: &str, priority: Priority) -> i64 {
         let mut queue = Queue::open(&self.0).expect("a thread");
         let event = Message { priority, ..Message::text(text) }.event("bench").expect("an event");
-        launcher::push(&mut queue, &launcher::launcher().expect("thread"), &event).expect("a push").id
+        thread::run::push(&mut queue, &launcher::launcher().expect("thread"), &event).expect("a push").id
     }
 
     /// Returns how late each token was, measured from the last time in it, until there is an answer.

@@ -1,9 +1,9 @@
 //! The adapter: one thread, one consumer, one agent program.
 //!
-//! One loop owns all state. It reads new events from the thread, lets the [`Agenda`] decide, stores the
+//! One loop owns all state. It reads new events from the thread, lets [`Runs`] decide, stores the
 //! program's output, and waits for output, a commit, a deadline or a signal. It learns of its own events by
-//! reading them back, like everybody else's, so the successor of a killed adapter knows as much. Output that
-//! arrives during a sync collects in the channel and is stored as one event.
+//! reading them back, like everybody else's, so the successor of a killed adapter knows as much. Text that
+//! arrives during a sync, or shortly after the last one was stored, is stored as one event.
 
 mod attempt;
 mod said;
@@ -24,13 +24,14 @@ use thread::model::run::ProcessId;
 use thread::model::subscription::{ConsumerId, Subscription};
 use thread::queue::{Remaining, Selection};
 use thread::run::Launcher;
-use thread::{After, Error, Event, LOOK_EVERY, Queue, Result};
+use thread::{After, Error, Event, LOOK_EVERY, NewEvent, Queue, Result};
 
 use self::attempt::Attempt;
 use self::said::Outbox;
-use crate::agenda::{Agenda, Noted};
-use crate::conversation::{Entry, end_key};
+use crate::conversation::runs::{Noted, Runs};
+use crate::conversation::{Entry, is_ending};
 use crate::marked::{self, Mark};
+use crate::places::{Place, Places, Waiter};
 use crate::program::{Program, ProgramEvent};
 use crate::protocol::Protocol;
 use crate::store::store;
@@ -69,20 +70,15 @@ pub struct Options {
     pub protocol: Box<dyn Protocol>,
     /// Attempts per message, at least 1.
     pub attempts: u64,
-    /// How long to stay when there is nothing to do.
+    /// How long to keep a persistent program when there is nothing to do.
     pub idle: Duration,
     /// How long the program may print nothing while an answer is due.
     pub quiet: Duration,
+    /// How many bytes an attempt may store in all its events together, besides the answer itself.
+    pub max_output: u64,
     pub permit: Permit,
-}
-
-/// Why an adapter ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// There was nothing to do for [`Options::idle`], or the consumer was paused, unsubscribed or changed.
-    Idle,
-    /// It was stopped by a [`Stop`].
-    Stopped,
+    /// How many programs may live at once in the threads beside this one; 0: any number.
+    pub max_agents: u32,
 }
 
 /// A handle to stop an adapter, which then ends its program and itself.
@@ -120,6 +116,9 @@ struct Running {
     stdout_closed: bool,
     /// See [`ProgramEvent::StderrDone`].
     stderr_done: bool,
+    /// It has said something while no answer was due, so nothing that it says can be trusted to belong to the
+    /// next message.
+    strayed: bool,
 }
 
 pub struct Adapter {
@@ -133,7 +132,7 @@ pub struct Adapter {
     supervisor: ProcessId,
     subscription: Subscription,
     filter: Option<Filter>,
-    agenda: Agenda,
+    runs: Runs,
     /// Events up to this id have been read.
     seen: i64,
     /// How far this adapter has moved the cursor; at first, the stored cursor.
@@ -141,10 +140,15 @@ pub struct Adapter {
     /// The agent program's session, as recorded in the thread.
     session: Option<String>,
     running: Option<Running>,
+    /// Where programs are counted, if their number is limited.
+    places: Option<Places>,
+    /// Held while a program lives, and from just before it is started.
+    place: Option<Place>,
+    waiter: Option<Waiter>,
     /// How many programs were started so far.
     started: u64,
     attempt: Option<Attempt>,
-    /// The turn waiting for its next attempt, and when that is due.
+    /// The run waiting for its next attempt, and when that is due.
     retry: Option<(i64, Instant)>,
     idle_since: Instant,
     outbox: Outbox,
@@ -163,6 +167,7 @@ impl Adapter {
         watch(&queue, send.clone());
         let session = last_session(&mut queue, options.protocol.name())?;
         let cursor = subscription.last_acked_id;
+        let places = Places::of(queue.path(), options.max_agents);
         Ok(Adapter {
             queue,
             launcher,
@@ -173,11 +178,14 @@ impl Adapter {
             receive,
             subscription,
             filter,
-            agenda: Agenda::default(),
+            runs: Runs::after(cursor),
             seen: cursor,
             acknowledged: cursor,
             session,
             running: None,
+            places,
+            place: None,
+            waiter: None,
             started: 0,
             attempt: None,
             retry: None,
@@ -190,24 +198,25 @@ impl Adapter {
         Stop { flag: Arc::clone(&self.stop), wake: self.send.clone() }
     }
 
-    /// Processes messages until there has been nothing to do for long enough, or it is stopped.
+    /// Processes messages until nothing is left to do, and has been for [`Options::idle`] if a program is kept; the
+    /// consumer is paused, unsubscribed or changed; or it is stopped by a [`Stop`].
     ///
     /// # Errors
     ///
     /// [`Error::Moved`]; those of the database, but storing events is retried until the adapter is stopped.
-    pub fn run(mut self) -> Result<End> {
-        let ended = self.work();
+    pub fn run(mut self) -> Result<()> {
+        let worked = self.work();
         self.end_program();
-        let ended = ended?;
+        worked?;
         // The cursor may have been moved back meanwhile; every message up to here has its ending.
         let (consumer, upto) = (&self.options.consumer, self.acknowledged);
         match self.queue.acknowledge(consumer, upto) {
-            Ok(_) | Err(Error::UnknownConsumer(_)) => Ok(ended),
+            Ok(_) | Err(Error::UnknownConsumer(_)) => Ok(()),
             Err(e) => Err(e),
         }
     }
 
-    fn work(&mut self) -> Result<End> {
+    fn work(&mut self) -> Result<()> {
         self.catch_up()?;
         self.end_leftovers();
         loop {
@@ -218,9 +227,9 @@ impl Adapter {
             }
             match next {
                 Step::Again => {}
-                Step::End(end) => return Ok(end),
+                Step::End => return Ok(()),
                 Step::Wait(until) => {
-                    self.wait(until);
+                    self.wait(self.outbox.due().map_or(until, |due| due.min(until)));
                     // Readers are waiting for this output, so it is stored before catching up. Storing may
                     // block: what the program printed meanwhile is taken first, so that it does not seem
                     // quiet.
@@ -257,10 +266,10 @@ impl Adapter {
                 break;
             }
         }
-        let Some(upto) = self.agenda.acknowledge() else { return Ok(()) };
+        let Some(upto) = self.runs.acknowledge() else { return Ok(()) };
         match self.queue.acknowledge(&self.options.consumer, upto) {
             Ok(_) | Err(Error::UnknownConsumer(_)) => {
-                self.agenda.acknowledged(upto);
+                self.runs.acknowledged(upto);
                 self.acknowledged = self.acknowledged.max(upto);
             }
             // Not fatal: the next call tries again, and a successor would skip these as finished.
@@ -271,10 +280,7 @@ impl Adapter {
 
     fn note(&mut self, event: &Event, is_pending: bool) -> Result<()> {
         let (run_id, entry) = Entry::of(event);
-        let is_ending = match entry.ends() {
-            Some(of) => self.queue.store().id_of_key(&end_key(of))? == Some(event.id),
-            None => false,
-        };
+        let is_ending = is_ending(self.queue.store(), event.id, &entry)?;
         match &entry {
             Entry::Session { protocol, session_id } if protocol == self.options.protocol.name() => {
                 self.session = Some(session_id.clone());
@@ -282,24 +288,42 @@ impl Adapter {
             Entry::PermissionAnswer { request_id, choice } => self.permission_answered(request_id, choice),
             _ => {}
         }
-        self.agenda.note(Noted { id: event.id, source: &event.source, run_id, entry, is_pending, is_ending });
+        self.runs.note(Noted {
+            id: event.id,
+            created_at: &event.created_at,
+            source: &event.source,
+            run_id: run_id.as_deref(),
+            entry: &entry,
+            is_pending,
+            is_ending,
+        });
         Ok(())
     }
 
-    /// Stores the events in the outbox. Returns whether there were any.
+    /// Stores the events in the outbox that are due. Returns whether there were any.
     fn flush(&mut self) -> Result<bool> {
+        let events = self.outbox.take_due();
+        self.store(events)
+    }
+
+    /// Stores all events in the outbox, and reads them back.
+    fn flush_and_catch_up(&mut self) -> Result<()> {
         let events = self.outbox.take();
+        self.store(events)?;
+        self.catch_up()
+    }
+
+    fn store(&mut self, events: Vec<NewEvent<'static>>) -> Result<bool> {
         if events.is_empty() {
             return Ok(false);
         }
+        let is_text = |event: &NewEvent<'_>| matches!(event.subtype.as_deref(), Some("token" | "thinking"));
+        let has_text = events.iter().any(is_text);
         store(&mut self.queue, (&self.launcher, &self.options.consumer), events, &self.stop)?;
+        if has_text {
+            self.outbox.text_stored();
+        }
         Ok(true)
-    }
-
-    /// Stores the events in the outbox, and reads them back.
-    fn flush_and_catch_up(&mut self) -> Result<()> {
-        self.flush()?;
-        self.catch_up()
     }
 
     /// Waits for the next event in the channel, at most until the deadline.
@@ -412,8 +436,8 @@ impl Adapter {
         for protocol in ["ndjson", "acp"] {
             self.kill(self.mark().with(PROTOCOL_VARIABLE, protocol));
         }
-        if let Some(turn) = self.agenda.turns().find(|turn| turn.open) {
-            let mark = self.mark().with("THREAD_RUN_ID", &turn.run.run_id);
+        if let Some(open) = self.runs.iter().find(|run| run.in_attempt) {
+            let mark = self.mark().with("THREAD_RUN_ID", &open.run.run_id);
             self.kill(mark.below(self.supervisor.clone(), BTreeSet::new()));
         }
     }
@@ -443,7 +467,8 @@ enum Step {
     /// Start over at once.
     Again,
     Wait(Instant),
-    End(End),
+    /// There is nothing left to stay for.
+    End,
 }
 
 /// Starts a thread that nudges the loop after each commit, and every [`LOOK_EVERY`].

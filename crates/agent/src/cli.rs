@@ -17,6 +17,7 @@ use thread::Queue;
 use thread::files::surrounding;
 use thread::run::Launcher;
 use thread_agent::launcher;
+use thread_agent::settings::{Settings, Stay};
 
 /// Connect any agent program to a thread
 ///
@@ -25,7 +26,7 @@ use thread_agent::launcher;
 /// pushed is given to PROGRAM, and PROGRAM's output is pushed as it comes.
 ///
 /// Without a command, this is the handler that `install` subscribes: it gives the consumer's messages to
-/// PROGRAM one after another, and ends when there has been nothing to do for --idle.
+/// PROGRAM one after another, and ends when there is nothing left to do, or has been for --idle.
 #[derive(Parser)]
 #[command(name = "thread agent", bin_name = "thread agent", version, max_term_width = 100)]
 #[command(arg_required_else_help = true, args_conflicts_with_subcommands = true)]
@@ -34,9 +35,9 @@ struct Cli {
     #[command(flatten)]
     globals: Globals,
     #[command(flatten)]
-    settings: serve::Settings,
+    settings: Settings,
     #[command(flatten)]
-    stay: serve::Stay,
+    stay: Stay,
     /// The agent program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
     program: Vec<String>,

@@ -1,7 +1,8 @@
 //! The events of a conversation: the shape of each kind, written and read back.
 //!
 //! This is the only module that knows the shapes: [`Message`], [`Run`] and the free functions make
-//! [`NewEvent`]s, [`Entry::of`] reads stored ones. It does no I/O.
+//! [`NewEvent`]s, [`Entry::of`] reads stored ones, [`runs`] says which runs are open. Only [`is_ending`] does
+//! I/O.
 //!
 //! | event | made by | read as |
 //! |---|---|---|
@@ -20,21 +21,34 @@
 //! message's id, which the events that begin and end a run have as `reply_to`. A run ends with exactly one of
 //! an answer, an error that is not retryable, and a cancellation: each is pushed under the key [`end_key`],
 //! so there can be only one, whichever process writes it. An event that looks like an ending but is not the
-//! one stored under that key ends nothing.
+//! one stored under that key ends nothing: [`is_ending`] tells.
 
 mod parse;
+pub mod runs;
+
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use thread::NewEvent;
 use thread::model::event::{InvalidEvent, Type};
+use thread::store::Store;
 
-pub use parse::Entry;
+pub use parse::{Entry, attempt_of};
 
 /// The source of all events written by the agent's side.
 pub const SELF: &str = "self";
 
 /// The longest run id, in bytes. One that is longer, empty or has control characters counts as not given.
 pub const MAX_RUN_ID: usize = 256;
+
+/// How long a request for permission waits for an answer, from when it is stored; then it is rejected.
+pub const PERMISSION_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+
+/// The most that the ending of a run without an answer keeps of what it had said, in bytes.
+pub const MAX_PARTIAL: usize = 1024 * 1024;
+
+/// The most that is kept of the result of a tool call, in bytes.
+pub const MAX_RESULT: usize = 1024 * 1024;
 
 /// Returns the run id for a message that gives none: `run_<event id>`.
 pub fn run_id_of(event_id: i64) -> String {
@@ -44,6 +58,16 @@ pub fn run_id_of(event_id: i64) -> String {
 /// Returns the idempotency key of the ending of the run that answers this event.
 pub fn end_key(event_id: i64) -> String {
     format!("end:{event_id}")
+}
+
+/// Whether the event with this id is the ending that it looks like: the one stored under its [`end_key`].
+///
+/// # Errors
+///
+/// Those of the database.
+pub fn is_ending(store: &mut dyn Store, event_id: i64, entry: &Entry) -> thread::Result<bool> {
+    let Some(of) = entry.ends() else { return Ok(false) };
+    Ok(store.id_of_key(&end_key(of))? == Some(event_id))
 }
 
 /// Returns the idempotency key of the result of a call.
@@ -89,6 +113,8 @@ impl Priority {
 /// What the agent is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
+    /// It will begin when fewer agents are at work.
+    Waiting,
     Thinking,
     ExecutingTool,
     Streaming,
@@ -98,6 +124,7 @@ pub enum Status {
 impl Status {
     pub fn as_str(self) -> &'static str {
         match self {
+            Status::Waiting => "waiting",
             Status::Thinking => "thinking",
             Status::ExecutingTool => "executing_tool",
             Status::Streaming => "streaming",
@@ -106,7 +133,7 @@ impl Status {
     }
 
     pub fn of(word: &str) -> Option<Status> {
-        [Status::Thinking, Status::ExecutingTool, Status::Streaming, Status::Done]
+        [Status::Waiting, Status::Thinking, Status::ExecutingTool, Status::Streaming, Status::Done]
             .into_iter()
             .find(|status| status.as_str() == word)
     }
@@ -195,6 +222,10 @@ pub struct Permission {
     pub title: String,
     /// The call that needs permission, if the agent has announced it.
     pub call_id: Option<String>,
+    /// The arguments of that call, any JSON, null if there are none.
+    pub arguments: Value,
+    /// What else is known of it, such as the change to a file; empty if nothing.
+    pub details: String,
     pub choices: Vec<Choice>,
 }
 
@@ -213,6 +244,8 @@ pub struct Choice {
 #[derive(Debug, Clone, PartialEq)]
 pub struct SubAgent {
     pub parent_call_id: String,
+    /// The attempt of the parent's run that made the call; 0 if it is not known.
+    pub attempt: u64,
     pub sub_agent: String,
     /// The event's id in the sub-agent's own thread.
     pub sub_event_id: i64,
@@ -227,12 +260,14 @@ pub struct Run {
     pub run_id: String,
     /// The id of the message that it answers.
     pub reply_to: i64,
+    /// The number of the attempt that writes; the first is 1. 0 outside of any: then it is left out.
+    pub attempt: u64,
 }
 
 impl Run {
-    /// The beginning of an attempt; the first is number 1.
-    pub fn started(&self, attempt: u64) -> NewEvent<'static> {
-        let content = json!({ "status": "started", "attempt": attempt });
+    /// The beginning of the attempt.
+    pub fn started(&self) -> NewEvent<'static> {
+        let content = json!({ "status": "started", "attempt": self.attempt });
         self.reply_record("run", content.to_string())
     }
 
@@ -252,17 +287,30 @@ impl Run {
         self.record("toolcall", content.to_string())
     }
 
+    /// The result of a call. One that is longer than [`MAX_RESULT`] becomes text, and is cut.
     pub fn tool_result(&self, result: &ToolResult) -> NewEvent<'static> {
         let ToolResult { call_id, name, outcome } = result;
         let content = match outcome {
-            Ok(result) => json!({ "call_id": call_id, "name": name, "result": result }),
-            Err(error) => json!({ "call_id": call_id, "name": name, "error": error }),
+            Ok(Value::String(text)) => {
+                json!({ "call_id": call_id, "name": name, "result": cut(text) })
+            }
+            Ok(result) => {
+                let text = result.to_string();
+                let result = if text.len() > MAX_RESULT { cut(&text).into() } else { result.clone() };
+                json!({ "call_id": call_id, "name": name, "result": result })
+            }
+            Err(error) => json!({ "call_id": call_id, "name": name, "error": cut(error) }),
         };
         self.record("toolresult", content.to_string())
     }
 
     pub fn status(&self, status: Status) -> NewEvent<'static> {
         self.record("status", status.as_str())
+    }
+
+    /// What the agent intends to do: a list of `{"content","priority","status"}`, which replaces the one before.
+    pub fn plan(&self, entries: &Value) -> NewEvent<'static> {
+        self.record("plan", json!({ "entries": entries }).to_string())
     }
 
     /// A request for permission.
@@ -272,9 +320,15 @@ impl Run {
             .iter()
             .map(|choice| json!({ "id": choice.id, "name": choice.name, "kind": choice.kind }))
             .collect();
-        let Permission { request_id, title, call_id, .. } = asked;
-        let content =
-            json!({ "request_id": request_id, "title": title, "call_id": call_id, "choices": choices });
+        let Permission { request_id, title, call_id, arguments, details, .. } = asked;
+        let content = json!({
+            "request_id": request_id,
+            "title": title,
+            "call_id": call_id,
+            "arguments": arguments,
+            "details": details,
+            "choices": choices,
+        });
         self.record("permission", content.to_string())
     }
 
@@ -295,9 +349,10 @@ impl Run {
             .keyed(end_key(self.reply_to))
     }
 
-    /// An ending: an error that is not retryable.
-    pub fn failed(&self, error: &str) -> NewEvent<'static> {
-        self.reply_record("error", error_content(error, false)).keyed(end_key(self.reply_to))
+    /// An ending: an error that is not retryable. `partial` is what had been said of the answer; empty if
+    /// nothing.
+    pub fn failed(&self, error: &str, partial: &str) -> NewEvent<'static> {
+        self.ending("error", error_content(error, false), partial)
     }
 
     /// The failure of an attempt, not of the run. `interrupted_by` is the message that interrupted it, if one
@@ -311,13 +366,26 @@ impl Run {
         with_metadata(own_event(Type::Record, Some("error"), error_content(error, true)), metadata)
     }
 
-    /// An ending: the run was cancelled. `why` says by whom, or for what reason.
-    pub fn cancelled(&self, why: &str) -> NewEvent<'static> {
-        self.reply_record("cancelled", why).keyed(end_key(self.reply_to))
+    /// An ending: the run was cancelled. `why` says by whom, or for what reason; `partial` is what had been
+    /// said of the answer, empty if nothing.
+    pub fn cancelled(&self, why: &str, partial: &str) -> NewEvent<'static> {
+        self.ending("cancelled", why.to_owned(), partial)
+    }
+
+    /// An ending that is no answer.
+    fn ending(&self, subtype: &'static str, content: String, partial: &str) -> NewEvent<'static> {
+        let mut metadata = self.metadata();
+        metadata.insert("reply_to".into(), self.reply_to.into());
+        if !partial.is_empty() {
+            let end = partial.floor_char_boundary(MAX_PARTIAL);
+            metadata.insert("partial".into(), partial[..end].into());
+        }
+        with_metadata(own_event(Type::Record, Some(subtype), content), metadata).keyed(end_key(self.reply_to))
     }
 
     fn metadata(&self) -> Map<String, Value> {
-        Map::from_iter([("run_id".to_owned(), self.run_id.clone().into())])
+        let attempt = (self.attempt > 0).then(|| ("attempt".to_owned(), self.attempt.into()));
+        [("run_id".to_owned(), self.run_id.clone().into())].into_iter().chain(attempt).collect()
     }
 
     fn record(&self, subtype: &'static str, content: impl Into<String>) -> NewEvent<'static> {
@@ -339,6 +407,15 @@ impl Run {
         metadata.extend(more.map(|(key, value)| (key.to_owned(), value)));
         with_metadata(own_event(Type::Record, Some(subtype), content), metadata)
     }
+}
+
+/// A result as it is kept.
+fn cut(result: &str) -> std::borrow::Cow<'_, str> {
+    if result.len() <= MAX_RESULT {
+        return result.into();
+    }
+    let kept = &result[..result.floor_char_boundary(MAX_RESULT)];
+    format!("{kept}\n[cut: {} bytes in all]", result.len()).into()
 }
 
 fn error_content(error: &str, retryable: bool) -> String {
@@ -386,11 +463,14 @@ pub fn session(protocol: &str, session_id: &str) -> NewEvent<'static> {
 /// A copy of a sub-agent's event, for its parent's thread.
 pub fn sub_agent(told: &SubAgent) -> NewEvent<'static> {
     let content = json!({ "event": told.event, "payload": told.payload }).to_string();
-    let metadata = Map::from_iter([
+    let mut metadata = Map::from_iter([
         ("parent_call_id".to_owned(), told.parent_call_id.clone().into()),
         ("sub_agent".to_owned(), told.sub_agent.clone().into()),
         ("sub_event_id".to_owned(), told.sub_event_id.into()),
     ]);
+    if told.attempt > 0 {
+        metadata.insert("attempt".to_owned(), told.attempt.into());
+    }
     with_metadata(own_event(Type::Record, Some("sub_agent"), content), metadata)
         .keyed(sub_key(&told.sub_agent, told.sub_event_id))
 }

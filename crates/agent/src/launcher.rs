@@ -6,10 +6,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use thread::queue::PushedEvent;
 use thread::run::launcher::{directories, executable_in, is_executable};
-use thread::run::{Launcher, WakeBy, wake};
-use thread::{NewEvent, Queue};
+use thread::run::{Launcher, WakeBy};
 
 /// Returns the launcher for this program's pushes, which starts supervisors and wakes consumers.
 ///
@@ -44,18 +42,4 @@ pub fn on_path(name: &str) -> Option<PathBuf> {
 
 fn path() -> OsString {
     std::env::var_os("PATH").unwrap_or_default()
-}
-
-/// Stores an event and wakes the consumers it is pending for. A failure to wake is only logged in the thread:
-/// the event is stored, and the owner's next push or dispatch wakes them.
-///
-/// # Errors
-///
-/// As [`Queue::push`].
-pub fn push(queue: &mut Queue, launcher: &Launcher, event: &NewEvent<'_>) -> thread::Result<PushedEvent> {
-    let pushed = queue.push(event)?;
-    if let Err(e) = wake(queue, launcher, &event.source) {
-        queue.log(thread::files::log::Level::Warn, format_args!("wake: {e}"));
-    }
-    Ok(pushed)
 }

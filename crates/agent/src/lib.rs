@@ -22,14 +22,15 @@
 //! ```
 
 pub mod adapter;
-pub mod agenda;
 pub mod attachments;
 pub mod conversation;
 pub mod install;
 pub mod launcher;
 pub mod marked;
+mod places;
 pub mod program;
 pub mod protocol;
+pub mod settings;
 pub mod store;
 pub mod sub_agent;
 pub mod transcript;

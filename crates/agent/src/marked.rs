@@ -89,28 +89,13 @@ impl Mark {
         found.into_iter().collect()
     }
 
-    /// Kills them, waits until all are gone, and returns how many there were.
+    /// Kills them, and waits until all are gone.
     ///
     /// # Errors
     ///
     /// Some still exist after `patience`: they belong to another user, or are stuck in the kernel.
-    pub fn kill(&self, patience: Duration) -> Result<usize, String> {
-        let until = Instant::now() + patience;
-        let mut killed = BTreeSet::new();
-        loop {
-            let left = self.processes();
-            if left.is_empty() {
-                return Ok(killed.len());
-            }
-            if Instant::now() >= until {
-                return Err(format!("processes of the agent are still there: {left:?}"));
-            }
-            for pid in left {
-                kill(pid);
-                killed.insert(pid);
-            }
-            std::thread::sleep(STEP);
-        }
+    pub fn kill(&self, patience: Duration) -> Result<(), String> {
+        kill_until_gone(patience, || self.processes())
     }
 }
 
@@ -173,20 +158,23 @@ pub fn descendants(supervisor: &ProcessId) -> BTreeSet<u32> {
 ///
 /// Some still exist after `patience`.
 pub fn kill_all(processes: &[ProcessId], patience: Duration) -> Result<(), String> {
+    let alive = processes.iter().filter(|process| process.liveness() == Liveness::Alive);
+    kill_until_gone(patience, || alive.clone().map(|process| process.pid).collect())
+}
+
+fn kill_until_gone(patience: Duration, left: impl Fn() -> Vec<u32>) -> Result<(), String> {
     let until = Instant::now() + patience;
     loop {
-        let alive = processes.iter().filter(|process| process.liveness() == Liveness::Alive);
-        let left: Vec<&ProcessId> = alive.collect();
+        let left = left();
         if left.is_empty() {
             return Ok(());
         }
         if Instant::now() >= until {
-            let left: Vec<u32> = left.iter().map(|process| process.pid).collect();
             return Err(format!("processes of the agent are still there: {left:?}"));
         }
-        for process in left {
+        for pid in left.into_iter().filter_map(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
             // No error if it is already gone.
-            process.signal(Signal::KILL).ok();
+            rustix::process::kill_process(pid, Signal::KILL).ok();
         }
         std::thread::sleep(STEP);
     }
@@ -204,13 +192,6 @@ fn runs_as(pid: u32, commands: &[&str]) -> bool {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let second = line.split(|&byte| byte == 0).nth(1).unwrap_or_default();
     commands.iter().any(|command| command.as_bytes() == second)
-}
-
-/// Kills a process; no error if it is already gone.
-fn kill(pid: u32) {
-    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        rustix::process::kill_process(pid, Signal::KILL).ok();
-    }
 }
 
 struct Process {

@@ -4,21 +4,20 @@
 //! the consumer's lock. Its output is read by threads that pass it on through a bounded channel: a program
 //! that prints faster than its output can be stored is blocked.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::{Errno, ioctl_fionread};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use thread::run::spawn;
 
-/// How much of the end of stderr is kept for error messages, in bytes.
-const STDERR_KEPT: usize = 2048;
-
-/// How much of stderr is copied to the handler's log per process, in bytes: it must not fill the disk.
+/// How much of stderr is copied to the handler's log per attempt, in bytes: it must not fill the disk.
 const STDERR_LOGGED: usize = 256 * 1024;
 
 /// What happens to a program, sent through the adapter's channel.
@@ -50,7 +49,17 @@ pub struct Program {
     /// Distinguishes its events from those of an earlier program that are still in the channel.
     pub number: u64,
     stdin: Option<Sender<Vec<u8>>>,
-    stderr: Arc<Mutex<VecDeque<u8>>>,
+    stdout: Arc<Stdout>,
+    /// How many bytes of stderr were copied to the log in this attempt.
+    logged: Arc<AtomicUsize>,
+}
+
+/// The reading end of a program's stdout.
+#[derive(Debug)]
+struct Stdout {
+    pipe: ChildStdout,
+    /// Held from before something is read until it is in the adapter's channel.
+    reading: Mutex<()>,
 }
 
 impl Program {
@@ -72,13 +81,21 @@ impl Program {
             Input::Pipe => command.stdin(Stdio::piped()),
         };
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        let stderr = Arc::new(Mutex::new(VecDeque::new()));
-        let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) else {
+        let (Some(pid), Some(pipe)) =
+            (i32::try_from(child.id()).ok().and_then(Pid::from_raw), child.stdout.take())
+        else {
             return Err(std::io::ErrorKind::NotFound.into());
         };
-        let program =
-            Program { pid, number, stdin: child.stdin.take().map(feed), stderr: Arc::clone(&stderr) };
-        read(child, pid, stderr, move |event| events.send(message(number, event)).is_ok());
+        let stdout = Arc::new(Stdout { pipe, reading: Mutex::new(()) });
+        let logged = Arc::default();
+        let program = Program {
+            pid,
+            number,
+            stdin: child.stdin.take().map(feed),
+            stdout: Arc::clone(&stdout),
+            logged: Arc::clone(&logged),
+        };
+        read(child, pid, (stdout, logged), move |event| events.send(message(number, event)).is_ok());
         Ok(program)
     }
 
@@ -98,10 +115,15 @@ impl Program {
         self.stdin = None;
     }
 
-    /// The end of what it wrote to stderr, as text.
-    pub fn stderr(&self) -> String {
-        let mut kept = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
-        String::from_utf8_lossy(kept.make_contiguous()).trim().to_owned()
+    /// Whether everything that it has printed so far is in the adapter's channel.
+    pub fn is_read(&self) -> bool {
+        let reading = self.stdout.reading.try_lock();
+        !matches!(reading, Err(TryLockError::WouldBlock)) && ioctl_fionread(&self.stdout.pipe) == Ok(0)
+    }
+
+    /// Lets the log have as much of its stderr again as at the beginning.
+    pub fn log_more(&self) {
+        self.logged.store(0, Ordering::Relaxed);
     }
 
     /// Signals its process group; no error if the group is already gone.
@@ -128,28 +150,33 @@ fn feed(mut stdin: ChildStdin) -> Sender<Vec<u8>> {
 fn read(
     mut child: Child,
     pid: Pid,
-    kept: Arc<Mutex<VecDeque<u8>>>,
+    (stdout, logged): (Arc<Stdout>, Arc<AtomicUsize>),
     report: impl Fn(ProgramEvent) -> bool + Clone + Send + 'static,
 ) {
-    if let Some(mut stdout) = child.stdout.take() {
-        let report = report.clone();
-        std::thread::spawn(move || {
-            let mut bytes = vec![0; 16 * 1024];
-            while let Ok(read) = stdout.read(&mut bytes) {
-                if read == 0 || !report(ProgramEvent::Output(bytes[..read].to_vec())) {
-                    break;
-                }
+    let report_output = report.clone();
+    std::thread::spawn(move || {
+        let mut bytes = vec![0; 16 * 1024];
+        loop {
+            let mut readable = [PollFd::new(&stdout.pipe, PollFlags::IN)];
+            if poll(&mut readable, None).is_err_and(|e| e != Errno::INTR) {
+                break;
             }
-            report(ProgramEvent::StdoutClosed);
-        });
-    }
-    let stderr = child.stderr.take().map(|stderr| std::thread::spawn(move || keep_tail(stderr, &kept)));
+            let _reading = stdout.reading.lock();
+            match rustix::io::read(&stdout.pipe, &mut bytes) {
+                Err(Errno::INTR) => {}
+                Ok(read) if read > 0 && report_output(ProgramEvent::Output(bytes[..read].to_vec())) => {}
+                _ => break,
+            }
+        }
+        report_output(ProgramEvent::StdoutClosed);
+    });
+    let stderr = child.stderr.take().map(|stderr| std::thread::spawn(move || log(stderr, &logged)));
     std::thread::spawn(move || {
         // Not reaped here: the adapter reaps all its children in one place.
         let exited = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-        while let Err(rustix::io::Errno::INTR) = rustix::process::waitid(WaitId::Pid(pid), exited) {}
+        while let Err(Errno::INTR) = rustix::process::waitid(WaitId::Pid(pid), exited) {}
         report(ProgramEvent::Exited);
-        // The end of stderr belongs in the error message, but another process may hold stderr open forever.
+        // The adapter may end now, and the end of stderr belongs in the log, but another process may hold stderr open forever.
         let until = Instant::now() + Duration::from_millis(200);
         while stderr.as_ref().is_some_and(|reader| !reader.is_finished()) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(2));
@@ -158,25 +185,18 @@ fn read(
     });
 }
 
-/// Keeps the end of stderr, and copies its beginning to our own stderr, which is the handler's log.
-fn keep_tail(mut stderr: impl Read, kept: &Mutex<VecDeque<u8>>) {
+/// Copies the beginning of stderr to our own stderr, which is the handler's log.
+fn log(mut stderr: impl Read, logged: &AtomicUsize) {
     let mut bytes = vec![0; 16 * 1024];
-    let mut logged = 0;
     while let Ok(read) = stderr.read(&mut bytes) {
         if read == 0 {
             return;
         }
-        let bytes = &bytes[..read];
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.extend(bytes);
-        let surplus = kept.len().saturating_sub(STDERR_KEPT);
-        kept.drain(..surplus);
-        drop(kept);
-        if logged < STDERR_LOGGED {
+        let before = logged.fetch_add(read, Ordering::Relaxed);
+        if before < STDERR_LOGGED {
             // Failing to write the log (full disk) must not end the agent.
-            std::io::stderr().write_all(bytes).ok();
-            logged += read;
-            if logged >= STDERR_LOGGED {
+            std::io::stderr().write_all(&bytes[..read]).ok();
+            if before + read >= STDERR_LOGGED {
                 std::io::stderr().write_all(b"\n(the rest of its stderr is not logged)\n").ok();
             }
         }

@@ -8,6 +8,8 @@ mod acp;
 mod exec;
 mod ndjson;
 
+use serde_json::Value;
+
 use crate::attachments::Attachment;
 use crate::conversation::{Permission, Run, Status, ToolCall, ToolResult};
 use crate::transcript::Spoken;
@@ -23,6 +25,11 @@ pub enum Said {
     Token(String),
     /// A piece of the agent's thinking.
     Thinking(String),
+    /// A content part of the answer that is not text, such as an image.
+    Part(Value),
+    /// What the agent intends to do, as far as it is done: the whole list.
+    Plan(Value),
+    /// A call, or its corrected details.
     Call(ToolCall),
     Result(ToolResult),
     Status(Status),
@@ -62,14 +69,9 @@ pub struct Prompt {
     pub session: Option<String>,
 }
 
-/// How a process ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
-    /// Its exit code, or 128 plus the number of the signal that ended it.
-    pub code: i32,
-    /// The end of what it wrote to stderr.
-    pub stderr: String,
-}
+/// How a process ended: its exit code, or 128 plus the number of the signal that ended it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended(pub i32);
 
 pub trait Protocol: Send {
     /// The protocol's name on the command line.
@@ -88,7 +90,7 @@ pub trait Protocol: Send {
     fn read(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Vec<Said>;
 
     /// Handles the exit of the process during a prompt. The last element returned is [`Said::Done`].
-    fn ended(&mut self, ended: &Ended) -> Vec<Said>;
+    fn ended(&mut self, ended: Ended) -> Vec<Said>;
 
     /// Writes the protocol's message for cancelling the prompt to `out`. Returns `false` if there is none:
     /// then the program gets a signal.
@@ -100,13 +102,9 @@ pub trait Protocol: Send {
 
 impl std::fmt::Display for Ended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.code {
-            code @ 129.. => write!(f, "the agent program was ended by signal {}", code - 128)?,
-            code => write!(f, "the agent program ended with exit code {code}")?,
-        }
-        match self.stderr.as_str() {
-            "" => Ok(()),
-            stderr => write!(f, ": {stderr}"),
+        match self.0 {
+            code @ 129.. => write!(f, "the agent program was ended by signal {}", code - 128),
+            code => write!(f, "the agent program ended with exit code {code}"),
         }
     }
 }

@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 use thread::model::run::Options;
 use thread::model::subscription::{ConsumerId, NewSubscription};
 use thread::queue::Selection;
-use thread::run::Launcher;
+use thread::run::{Launcher, push};
 use thread::{After, Error, Event, Filter, Queue, Result};
 
 use crate::conversation::{
     Entry, Message, Run, SubAgent, ToolCall, ToolResult, cancel, end_key, result_key, sub_agent,
 };
 use crate::install::{CONSUMER, FILTER};
-use crate::launcher::{self, push};
+use crate::launcher;
 
 /// The consumer that copies a sub-agent's events.
 pub const REPORTER: &str = "report";
@@ -48,6 +48,8 @@ pub struct NewSubAgent {
     pub name: String,
     /// The parent's run that it belongs to.
     pub run_id: String,
+    /// The attempt of that run; 0 if it is not known.
+    pub attempt: u64,
     pub task: String,
     /// Nobody waits for it: the call gets a result at once, and the outcome is pushed to the parent later, as
     /// a message with priority `later`.
@@ -67,18 +69,23 @@ pub struct Sub {
     pub name: String,
     pub call_id: String,
     pub run_id: String,
+    /// The attempt of that run; 0 if it is not known.
+    pub attempt: u64,
     pub background: bool,
 }
 
-/// Returns the id of the current run of a thread, or of the last one.
+/// Returns the id and the attempt of the current run of a thread, or of the last one.
 ///
 /// # Errors
 ///
 /// Those of the thread.
-pub fn current_run(queue: &mut Queue) -> Result<Option<String>> {
+pub fn current_run(queue: &mut Queue) -> Result<Option<(String, u64)>> {
     let runs = Filter::new("source = 'self' AND subtype = 'run'", thread::model::filter::Scope::Reading)?;
     let after = queue.start_of_tail(runs.as_ref(), 0, 1)?;
-    Ok(queue.read(After(after), runs.as_ref())?.last().and_then(|event| Entry::of(event).0))
+    Ok(queue.read(After(after), runs.as_ref())?.last().and_then(|event| match Entry::of(event) {
+        (Some(run_id), Entry::RunStarted { attempt, .. }) => Some((run_id, attempt)),
+        _ => None,
+    }))
 }
 
 /// Whether this thread is a sub-agent's: one in the folder `agents` of another thread.
@@ -108,6 +115,7 @@ pub fn start(parent: &mut Queue, launcher: &Launcher, new: &NewSubAgent) -> Resu
         name: new.name.clone(),
         call_id: call_id.clone(),
         run_id: new.run_id.clone(),
+        attempt: new.attempt,
         background: new.background,
     };
     Queue::init(&sub.dir)?;
@@ -178,17 +186,14 @@ impl Sub {
         let none = || Error::Other(format!("{} is not a sub-agent's thread", dir.display()));
         let id = dir.file_name().map(|name| name.to_string_lossy().into_owned()).ok_or_else(none)?;
         let parent = dir.parent().and_then(Path::parent).ok_or_else(none)?.to_owned();
-        let mut task = None;
-        queue.store().read(TASK - 1, TASK, 1, &mut |row| {
-            task = Some(row.to_event());
-            std::ops::ControlFlow::Break(())
-        })?;
+        let task = queue.event(TASK)?;
         let Some((_, Entry::Message(task))) = task.as_ref().map(Entry::of) else { return Err(none()) };
         let text = |key: &str| task.other.get(key).and_then(Value::as_str).map(str::to_owned);
         Ok(Sub {
             name: text("sub_agent_name").ok_or_else(none)?,
             call_id: text("parent_call_id").ok_or_else(none)?,
             run_id: text("parent_run_id").ok_or_else(none)?,
+            attempt: task.other.get("parent_attempt").and_then(Value::as_u64).unwrap_or(0),
             background: task.other.get("background") == Some(&Value::Bool(true)),
             parent,
             dir,
@@ -201,6 +206,7 @@ impl Sub {
             ("sub_agent_name", Value::from(self.name.clone())),
             ("parent_call_id", self.call_id.clone().into()),
             ("parent_run_id", self.run_id.clone().into()),
+            ("parent_attempt", self.attempt.into()),
             ("background", self.background.into()),
         ]
         .into_iter()
@@ -210,7 +216,7 @@ impl Sub {
 
     /// The parent's run; calls and their results have no `reply_to`.
     fn run(&self) -> Run {
-        Run { run_id: self.run_id.clone(), reply_to: 0 }
+        Run { run_id: self.run_id.clone(), reply_to: 0, attempt: self.attempt }
     }
 
     fn push_result(
@@ -231,12 +237,7 @@ impl Sub {
     /// Returns how it ended, `None` if it has not: its answer, or why there is none.
     pub fn ending(&self, queue: &mut Queue) -> Result<Option<std::result::Result<String, String>>> {
         let Some(id) = queue.store().id_of_key(&end_key(TASK))? else { return Ok(None) };
-        let mut ending = None;
-        queue.store().read(id - 1, id, 1, &mut |row| {
-            ending = Some(row.to_event());
-            std::ops::ControlFlow::Break(())
-        })?;
-        Ok(ending.and_then(|event| match Entry::of(&event).1 {
+        Ok(queue.event(id)?.and_then(|event| match Entry::of(&event).1 {
             Entry::Answer { answer, .. } => Some(Ok(answer.content)),
             Entry::Error { error, .. } => Some(Err(error)),
             Entry::Cancelled { why, .. } => Some(Err(format!("cancelled: {why}"))),
@@ -320,6 +321,7 @@ impl Sub {
         };
         Some(sub_agent(&SubAgent {
             parent_call_id: self.call_id.clone(),
+            attempt: self.attempt,
             sub_agent: self.id.clone(),
             sub_event_id: event.id,
             event: name.to_owned(),
@@ -343,8 +345,8 @@ impl Sub {
     ///
     /// Those of its thread.
     pub fn end(&self, queue: &mut Queue, launcher: &Launcher, why: &str) -> Result<()> {
-        let run = Run { run_id: crate::conversation::run_id_of(TASK), reply_to: TASK };
-        match push(queue, launcher, &run.cancelled(why)) {
+        let run = Run { run_id: crate::conversation::run_id_of(TASK), reply_to: TASK, attempt: 0 };
+        match push(queue, launcher, &run.cancelled(why, "")) {
             Ok(_) | Err(Error::KeyConflict { .. }) => Ok(()),
             Err(e) => Err(e),
         }

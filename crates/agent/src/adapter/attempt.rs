@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crate::agenda::Verdict;
-use crate::conversation::{Choice, Run, Status};
+use serde_json::{Value, json};
+
+use crate::conversation::runs::Verdict;
+use crate::conversation::{Choice, PERMISSION_TIMEOUT, Run, Status};
 use crate::protocol::Done;
 
 /// When a program that does not stop is sent TERM and KILL, counted from the request to stop. KILL comes in
@@ -19,9 +21,6 @@ pub const OUTPUT_GRACE: Duration = Duration::from_secs(2);
 /// no more, unless root has enlarged the pipe, so the rest comes from another process.
 pub const LONGEST_PIPE: usize = 2 * 1024 * 1024;
 
-/// How long a request for permission waits for an answer.
-const PERMISSION: Duration = Duration::from_secs(5 * 60);
-
 #[derive(Debug)]
 pub struct Attempt {
     pub run: Run,
@@ -30,7 +29,13 @@ pub struct Attempt {
     pub last_output: Instant,
     /// The answer so far.
     pub text: String,
+    /// Content parts of the answer that are not text, each with the length of the text before it.
+    pub parts: Vec<(usize, Value)>,
     pub status: Option<Status>,
+    /// How many bytes of output were stored.
+    pub bytes: u64,
+    /// The [`count`](super::said::Outbox::count) of events before it.
+    pub events_before: u64,
     /// Ids of calls that were pushed and have no result yet.
     pub calls: BTreeSet<String>,
     /// Ids of calls whose result was pushed.
@@ -89,20 +94,41 @@ pub struct Asked {
 
 impl Asked {
     pub fn new(request_id: String, program_id: String, choices: Vec<Choice>) -> Asked {
-        Asked { request_id, program_id, choices, until: Instant::now() + PERMISSION }
+        Asked { request_id, program_id, choices, until: Instant::now() + PERMISSION_TIMEOUT }
     }
 }
 
 impl Attempt {
-    pub fn new(run: Run, number: u64) -> Attempt {
+    /// Takes the answer that it has said piece by piece: text, or content parts if some are not text.
+    pub fn take_answer(&mut self) -> String {
+        let text = std::mem::take(&mut self.text);
+        if self.parts.is_empty() {
+            return text;
+        }
+        let (mut parts, mut from) = (Vec::new(), 0);
+        let end = (text.len(), Value::Null);
+        for (at, part) in self.parts.drain(..).chain([end]) {
+            if at > from {
+                parts.push(json!({ "type": "text", "text": text[from..at] }));
+            }
+            from = at;
+            parts.extend(Some(part).filter(|part| !part.is_null()));
+        }
+        Value::Array(parts).to_string()
+    }
+
+    pub fn new(run: Run, events_before: u64) -> Attempt {
         let now = Instant::now();
         Attempt {
-            message_id: format!("msg_{}_{number}", run.reply_to),
+            message_id: message_id_of(&run),
             run,
             began: now,
             last_output: now,
             text: String::new(),
+            parts: Vec::new(),
             status: None,
+            bytes: 0,
+            events_before,
             calls: BTreeSet::new(),
             results: BTreeSet::new(),
             done: None,
@@ -112,6 +138,11 @@ impl Attempt {
             spared: BTreeSet::new(),
         }
     }
+}
+
+/// The id of the answer, and of its pieces, that an attempt gives.
+pub fn message_id_of(attempt: &Run) -> String {
+    format!("msg_{}_{}", attempt.reply_to, attempt.attempt)
 }
 
 impl Ending {

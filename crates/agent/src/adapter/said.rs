@@ -1,66 +1,158 @@
 //! Turning the program's output into events.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use thread::NewEvent;
 
 use super::attempt::{Asked, Attempt, Why};
 use super::{Adapter, Permit};
-use crate::conversation::{Choice, Permission, Run, Status, ToolCall, ToolResult, result_key, session};
+use crate::conversation::{
+    Choice, MAX_RESULT, Permission, Run, Status, ToolCall, ToolResult, result_key, session,
+};
 use crate::protocol::{Done, Said};
 
 /// The longest answer, in bytes.
 pub const LONGEST_ANSWER: usize = 16 * 1024 * 1024;
 
+/// How many events an attempt may store.
+const MAX_EVENTS: u64 = 100_000;
+
+/// How long text waits for more after text of the same run was stored: nobody can see more than this many
+/// pieces a second, and each takes a sync of the disk.
+const JOIN: Duration = Duration::from_millis(20);
+
+/// The longest token or piece of thinking, in bytes.
+const LONGEST_PIECE: usize = 256 * 1024;
+
 /// Events that are not stored yet, in order.
 #[derive(Debug, Default)]
-pub struct Outbox(Vec<Item>);
+pub struct Outbox {
+    items: Vec<Item>,
+    count: u64,
+    /// Text that comes last waits for more until then.
+    joins_until: Option<Instant>,
+}
 
 #[derive(Debug)]
 enum Item {
-    Token(Run, String, String),
-    Thinking(Run, String, String),
+    Text { kind: Kind, run: Run, message_id: String, text: String },
     Event(NewEvent<'static>),
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Token,
+    Thinking,
+}
+
 impl Outbox {
+    /// How many events there were so far, stored or not.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
     pub fn event(&mut self, event: NewEvent<'static>) {
-        self.0.push(Item::Event(event));
+        self.push(Item::Event(event));
     }
 
-    fn token(&mut self, attempt: &Attempt, text: String) {
-        match self.0.last_mut() {
-            Some(Item::Token(.., before)) => before.push_str(&text),
-            _ => self.0.push(Item::Token(attempt.run.clone(), attempt.message_id.clone(), text)),
+    fn push(&mut self, item: Item) {
+        self.items.push(item);
+        self.count += 1;
+    }
+
+    fn text(&mut self, kind: Kind, attempt: &Attempt, more: String) {
+        if let Some(Item::Text { kind: before, text, .. }) = self.items.last_mut()
+            && *before == kind
+        {
+            return text.push_str(&more);
         }
+        let (run, message_id) = (attempt.run.clone(), attempt.message_id.clone());
+        self.push(Item::Text { kind, run, message_id, text: more });
     }
 
-    fn thinking(&mut self, attempt: &Attempt, text: String) {
-        match self.0.last_mut() {
-            Some(Item::Thinking(.., before)) => before.push_str(&text),
-            _ => self.0.push(Item::Thinking(attempt.run.clone(), attempt.message_id.clone(), text)),
-        }
+    /// When text that is waiting for more is due; `None` if there is none.
+    pub fn due(&self) -> Option<Instant> {
+        self.joins_until.filter(|_| matches!(self.items.last(), Some(Item::Text { .. })))
     }
 
-    pub fn take(&mut self) -> Vec<NewEvent<'static>> {
-        let event = |item| match item {
-            Item::Token(run, message_id, text) => run.token(&message_id, text),
-            Item::Thinking(run, message_id, text) => run.thinking(&message_id, text),
-            Item::Event(event) => event,
+    /// Takes what is due: everything but text that comes last and waits for more.
+    pub fn take_due(&mut self) -> Vec<NewEvent<'static>> {
+        let waiting = match self.due() {
+            Some(due) if Instant::now() < due => self.items.pop(),
+            _ => None,
         };
-        std::mem::take(&mut self.0).into_iter().map(event).collect()
+        let events = self.take();
+        self.items.extend(waiting);
+        events
+    }
+
+    /// Takes everything.
+    pub fn take(&mut self) -> Vec<NewEvent<'static>> {
+        let mut events = Vec::new();
+        for item in std::mem::take(&mut self.items) {
+            match item {
+                Item::Text { kind, run, message_id, text } => {
+                    events.extend(pieces(&text).map(|piece| match kind {
+                        Kind::Token => run.token(&message_id, piece),
+                        Kind::Thinking => run.thinking(&message_id, piece),
+                    }));
+                }
+                Item::Event(event) => events.push(event),
+            }
+        }
+        events
+    }
+
+    /// Records that text has just been stored.
+    pub fn text_stored(&mut self) {
+        self.joins_until = Some(Instant::now() + JOIN);
+    }
+
+    /// The first text of an attempt does not wait.
+    pub fn attempt_begins(&mut self) {
+        self.joins_until = None;
     }
 }
 
+/// Cuts a text into pieces that are not too long, between characters.
+fn pieces(mut text: &str) -> impl Iterator<Item = &str> {
+    std::iter::from_fn(move || {
+        let (piece, rest) = text.split_at(text.floor_char_boundary(LONGEST_PIECE));
+        text = rest;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
 impl Adapter {
-    /// Handles the program's output. Apart from its session, output is dropped while no answer is due.
+    /// Handles the program's output. Apart from its session, there may be none while no answer is due.
     pub(super) fn said(&mut self, said: Said) {
         if let Said::Session(id) = said {
             if self.session.as_ref() != Some(&id) {
                 self.outbox.event(session(self.options.protocol.name(), &id));
             }
             return;
+        }
+        let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.done.is_none()) else {
+            // A status is no part of an answer.
+            if !matches!(said, Said::Status(_)) {
+                self.stray();
+            }
+            return;
+        };
+        attempt.bytes += size_of(&said);
+        let events = self.outbox.count - attempt.events_before;
+        if attempt.bytes > self.options.max_output || events >= MAX_EVENTS {
+            if attempt.ending.is_none() {
+                let error = format!(
+                    "the agent program wrote more than {} bytes or {MAX_EVENTS} events for one message",
+                    self.options.max_output
+                );
+                self.end(Why::Failed { error, retryable: false });
+            }
+            if !matches!(said, Said::Done(_)) {
+                return;
+            }
         }
         let Some(attempt) = &mut self.attempt else { return };
         // While the attempt is being ended, only results of its calls are still pushed.
@@ -72,21 +164,22 @@ impl Adapter {
         }
         match said {
             Said::Session(_) => {}
+            Said::Token(text) | Said::Thinking(text) if text.is_empty() => {}
             Said::Token(text) => {
                 if attempt.text.len() + text.len() > LONGEST_ANSWER {
                     return self.end(Why::Failed { error: too_long(), retryable: false });
                 }
                 attempt.text.push_str(&text);
                 push_status(attempt, &mut self.outbox, Status::Streaming);
-                self.outbox.token(attempt, text);
+                self.outbox.text(Kind::Token, attempt, text);
             }
             Said::Thinking(text) => {
                 push_status(attempt, &mut self.outbox, Status::Thinking);
-                self.outbox.thinking(attempt, text);
+                self.outbox.text(Kind::Thinking, attempt, text);
             }
-            Said::Call(call) => {
-                push_call(attempt, &mut self.outbox, &call);
-            }
+            Said::Part(part) => attempt.parts.push((attempt.text.len(), part)),
+            Said::Plan(entries) => self.outbox.event(attempt.run.plan(&entries)),
+            Said::Call(call) => push_call(attempt, &mut self.outbox, &call),
             Said::Result(result) => {
                 if !attempt.calls.remove(&result.call_id) {
                     // Either the call came while the attempt was being ended, and was not pushed, or this is a
@@ -108,11 +201,18 @@ impl Adapter {
         }
     }
 
+    /// Notes that the program has said something while no answer was due.
+    pub(super) fn stray(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.strayed = true;
+        }
+    }
+
     /// Pushes the result of a call, unless a sub-agent has pushed one already. Call ids are the program's own
     /// and may be used again in a later attempt: then the key belongs to the earlier result, and this one has
     /// none.
     pub(super) fn result(&mut self, run: &Run, result: &ToolResult) {
-        let begun = self.agenda.turn(run.reply_to).map_or(0, |turn| turn.last_begun);
+        let begun = self.runs.get(run.reply_to).map_or(0, |open| open.last_begun);
         let key = result_key(&result.call_id);
         let event = run.tool_result(result);
         match self.queue.store().id_of_key(&key) {
@@ -183,6 +283,28 @@ impl Adapter {
         }
         attempt.done = Some(done);
     }
+}
+
+/// How much of an attempt's output this is, in bytes.
+fn size_of(said: &Said) -> u64 {
+    let size = match said {
+        Said::Token(text) | Said::Thinking(text) => text.len(),
+        Said::Part(value) | Said::Plan(value) => value.to_string().len(),
+        Said::Call(call) => call.call_id.len() + call.name.len() + call.arguments.to_string().len(),
+        Said::Result(ToolResult { call_id, name, outcome }) => {
+            let outcome = outcome.as_ref().map_or_else(String::len, |result| result.to_string().len());
+            call_id.len() + name.len() + outcome.min(MAX_RESULT)
+        }
+        Said::Asks(asked) => {
+            let choices = asked.choices.iter().map(|choice| choice.id.len() + choice.name.len());
+            asked.title.len()
+                + asked.arguments.to_string().len()
+                + asked.details.len()
+                + choices.sum::<usize>()
+        }
+        Said::Status(_) | Said::Session(_) | Said::Done(_) => 0,
+    };
+    size as u64
 }
 
 pub fn too_long() -> String {

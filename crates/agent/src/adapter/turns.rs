@@ -1,18 +1,22 @@
-//! Choosing the next turn, beginning its attempt, and ending it.
+//! Choosing the next run, beginning its attempt, and ending it.
 
 use std::io::{ErrorKind, Seek, Write};
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 use thread::Result;
+use thread::model::filter::{Filter, Scope};
+use thread::queue::{Remaining, Selection};
 
-use super::attempt::{Attempt, Ending, LONGEST_PIPE, OUTPUT_GRACE, Stage, Why};
+use super::attempt::{Attempt, Ending, LONGEST_PIPE, OUTPUT_GRACE, Stage, Why, message_id_of};
 use super::said::{LONGEST_ANSWER, push_status, too_long};
-use super::{ATTACHMENTS_VARIABLE, Adapter, End, LoopEvent, Running, Step};
-use crate::agenda::{Next, Turn, Verdict};
+use super::{ATTACHMENTS_VARIABLE, Adapter, LoopEvent, Running, Step};
 use crate::attachments::attachments;
-use crate::conversation::{Answer, Status, ToolResult};
+use crate::conversation::runs::{Next, OpenRun, Verdict};
+use crate::conversation::{Answer, Entry, MAX_PARTIAL, Message, Run, Status, ToolResult};
 use crate::marked::{Mark, descendants};
+use crate::places::{Places, Turn};
 use crate::program::{Input, Program};
 use crate::protocol::{Done, Ended, Prompt};
 use crate::sub_agent::{Sub, cancel_those_of};
@@ -20,6 +24,16 @@ use crate::transcript::transcript;
 
 /// The backoff between attempts; the last wait repeats.
 const WAITS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(15)];
+
+/// The longest error that clients see, and that is logged, in bytes.
+const LONGEST_ERROR: usize = 1000;
+const LONGEST_LOGGED: usize = 16 * 1024;
+
+/// How often an idle adapter looks whether its place is wanted.
+const GIVE_WAY: Duration = Duration::from_secs(1);
+
+/// How long a program may go on printing when its next message is due.
+const SETTLE: Duration = Duration::from_secs(1);
 
 /// The error of an attempt that a previous adapter left open.
 const KILLED: &str = "the adapter was killed";
@@ -35,41 +49,85 @@ impl Adapter {
             return self.check_attempt();
         }
         self.drop_exited();
-        if self.stopped() {
-            return Ok(Step::End(End::Stopped));
+        if self.running.is_none() {
+            self.place = None;
         }
-        let next = self.agenda.next(self.options.attempts);
-        if next != Next::Nothing {
+        if self.stopped() {
+            return Ok(Step::End);
+        }
+        if self.runs.iter().next().is_some() {
             self.idle_since = Instant::now();
             if !self.may_continue()? {
-                return Ok(Step::End(End::Idle));
+                return Ok(Step::End);
             }
         }
+        let next = self.runs.next(self.options.attempts);
+        self.waiter.take_if(|waiter| next != Next::Run(waiter.id));
         match next {
             Next::Nothing => {
                 self.restore_cursor()?;
-                let until = self.idle_since + self.options.idle;
-                return Ok(if Instant::now() >= until { Step::End(End::Idle) } else { Step::Wait(until) });
+                // Only a program that is kept is worth staying for. The supervisor looks for new messages
+                // again after this, so none is missed.
+                let until = match self.options.protocol.keeps_process() {
+                    true => self.idle_since + self.options.idle,
+                    false => Instant::now(),
+                };
+                let is_wanted = |places: &Places| self.running.is_some() && places.is_wanted();
+                if Instant::now() >= until || self.places.as_ref().is_some_and(is_wanted) {
+                    return Ok(Step::End);
+                }
+                let look = self.places.as_ref().map_or(until, |_| Instant::now() + GIVE_WAY);
+                return Ok(Step::Wait(look.min(until)));
             }
             Next::Run(id) => {
                 if let Some((_, at)) = self.retry.filter(|&(of, at)| of == id && Instant::now() < at) {
                     return Ok(Step::Wait(at));
                 }
                 self.retry = None;
+                if let Some(wait) = self.take_place(id) {
+                    return Ok(Step::Wait(Instant::now() + wait));
+                }
                 self.begin(id)?;
             }
             Next::End(id, verdict) => {
                 self.clean_up_before(id);
-                self.close(id, Why::Verdict(verdict));
+                self.close(id, Why::Verdict(verdict))?;
             }
             Next::GiveUp(id) => {
                 self.clean_up_before(id);
                 let attempts = self.options.attempts;
                 let error = format!("{KILLED} or the agent program failed in each of {attempts} attempts");
-                self.close(id, Why::Failed { error, retryable: false });
+                self.close(id, Why::Failed { error, retryable: false })?;
             }
         }
         Ok(Step::Again)
+    }
+
+    /// Takes a place for the program that is to answer a message, unless there is one. If none is free, returns
+    /// when to try again.
+    fn take_place(&mut self, id: i64) -> Option<Duration> {
+        if self.place.is_some() {
+            return None;
+        }
+        let (places, open) = (self.places.as_ref()?, self.runs.get(id)?);
+        let begins = self.waiter.is_none();
+        let turn = match self.waiter.take().map_or_else(|| places.wait(&open.created_at, id), Ok) {
+            Ok(mut waiter) => places.take(&mut waiter).inspect(|_| self.waiter = Some(waiter)),
+            Err(e) => Err(e),
+        };
+        match turn {
+            Ok(Turn::Wait(wait)) => {
+                if begins {
+                    self.outbox.event(open.run.status(Status::Waiting));
+                }
+                return Some(wait);
+            }
+            Ok(Turn::Taken(place)) => self.place = Some(place),
+            // Too many agents are better than none.
+            Err(e) => self.warn(format_args!("agents cannot be counted: {e}")),
+        }
+        self.waiter = None;
+        None
     }
 
     /// Moves the cursor forward again if it was moved back: every message up to there has its ending.
@@ -82,9 +140,13 @@ impl Adapter {
         Ok(())
     }
 
-    /// Whether the consumer is still subscribed as it was, and not paused.
+    /// Whether the consumer is still subscribed as it was, and not paused. Messages that somebody else has
+    /// acknowledged are not run.
     fn may_continue(&mut self) -> Result<bool> {
         let now = self.queue.store().subscription(&self.options.consumer)?;
+        if let Some(now) = &now {
+            self.runs.acknowledged(now.last_acked_id);
+        }
         Ok(now.is_some_and(|now| now.is_same(&self.subscription) && !now.state.paused))
     }
 
@@ -92,13 +154,14 @@ impl Adapter {
     fn check_attempt(&mut self) -> Result<Step> {
         let Some(attempt) = &self.attempt else { return Ok(Step::Again) };
         let id = attempt.run.reply_to;
+        self.idle_since = Instant::now();
         let quiet_at = attempt.last_output + self.options.quiet;
         if attempt.ending.is_none() && attempt.done.is_none() {
             let why = if self.stopped() {
                 Some(Why::Stopped)
-            } else if self.agenda.turn(id).is_none() {
+            } else if self.runs.get(id).is_none() {
                 Some(Why::Ended)
-            } else if let Some(verdict) = self.agenda.verdict(id) {
+            } else if let Some(verdict) = self.runs.verdict(id) {
                 Some(Why::Verdict(verdict))
             } else if attempt.asked.is_empty() && Instant::now() >= quiet_at {
                 let quiet = thread::model::duration::format(self.options.quiet);
@@ -111,9 +174,9 @@ impl Adapter {
                 self.end(why);
             }
         }
-        // A cancelled turn that is queued need not wait for the end of this attempt.
-        if let Some((id, verdict)) = self.agenda.cancelled(id) {
-            self.close(id, Why::Verdict(verdict));
+        // A cancelled run that is queued need not wait for the end of this attempt.
+        if let Some((id, verdict)) = self.runs.cancelled(id) {
+            self.close(id, Why::Verdict(verdict))?;
             return Ok(Step::Again);
         }
         self.escalate();
@@ -178,9 +241,8 @@ impl Adapter {
         if more && attempt.ending.is_none() && in_time {
             return false;
         }
-        let ended = Ended { code, stderr: running.program.stderr() };
         if attempt.done.is_none() {
-            for said in self.options.protocol.ended(&ended) {
+            for said in self.options.protocol.ended(Ended(code)) {
                 self.said(said);
             }
         }
@@ -198,7 +260,7 @@ impl Adapter {
         let why = match (attempt.ending.take(), attempt.done.take()) {
             (Some(ending), _) => ending.why,
             (None, Some(Done::Answered { content, total_tokens, stage })) => {
-                let content = content.unwrap_or_else(|| std::mem::take(&mut attempt.text));
+                let content = content.unwrap_or_else(|| attempt.take_answer());
                 if content.len() <= LONGEST_ANSWER {
                     self.answer(&mut attempt, Answer { content, total_tokens, stage, ..Answer::default() });
                     return Ok(());
@@ -213,17 +275,16 @@ impl Adapter {
             (None, None) => Why::Failed { error: "the agent program is gone".into(), retryable: true },
         };
         self.end_attempt_processes(&attempt, program);
-        self.close(id, why);
-        Ok(())
+        self.close(id, why)
     }
 
     fn answer(&mut self, attempt: &mut Attempt, answer: Answer) {
         // Sub-agents in the background go on: their calls already have a result.
-        let waited_for = self.agenda.turn(attempt.run.reply_to).filter(|turn| !turn.open_calls.is_empty());
-        if let Some(turn) = waited_for.cloned() {
-            let is_open = |sub: &Sub| turn.open_calls.iter().any(|(call_id, _)| *call_id == sub.call_id);
-            self.cancel_sub_agents(&turn, NOT_WAITED_FOR, is_open);
-            self.close_calls(turn.id(), NOT_WAITED_FOR);
+        let waited_for = self.runs.get(attempt.run.reply_to).filter(|open| !open.open_calls.is_empty());
+        if let Some(open) = waited_for.cloned() {
+            let is_open = |sub: &Sub| open.open_calls.contains_key(&sub.call_id);
+            self.cancel_sub_agents(&open, NOT_WAITED_FOR, is_open);
+            self.close_calls(open.id(), NOT_WAITED_FOR);
         }
         push_status(attempt, &mut self.outbox, Status::Done);
         let latency = attempt.began.elapsed().as_millis();
@@ -234,18 +295,19 @@ impl Adapter {
         }));
     }
 
-    /// Records how an attempt without an answer ended, or why a turn gets none.
-    fn close(&mut self, id: i64, why: Why) {
-        let Some(turn) = self.agenda.turn(id).cloned() else { return };
-        let run = &turn.run;
+    /// Records how an attempt without an answer ended, or why a run gets none.
+    fn close(&mut self, id: i64, why: Why) -> Result<()> {
+        let Some(open) = self.runs.get(id).cloned() else { return Ok(()) };
+        let run = &open.run;
+        let partial = self.said_so_far(run, open.last_begun)?;
         let (reason, event) = match why {
-            Why::Ended => return,
-            Why::Verdict(Verdict::Cancelled(why)) => (why.clone(), run.cancelled(&why)),
+            Why::Ended => return Ok(()),
+            Why::Verdict(Verdict::Cancelled(why)) => (why.clone(), run.cancelled(&why, &partial)),
             Why::Verdict(Verdict::Interrupted { by, source, resume }) => {
                 let why = format!("interrupted by event {by} from {source}");
                 let event = match resume {
                     true => run.attempt_failed(&why, Some(by)),
-                    false => run.cancelled(&why),
+                    false => run.cancelled(&why, &partial),
                 };
                 (why, event)
             }
@@ -254,62 +316,100 @@ impl Adapter {
                 (why.clone(), run.attempt_failed(&why, None))
             }
             Why::Failed { error, retryable } => {
-                let event = match retryable && turn.attempts < self.options.attempts {
+                let error = self.shortened(error);
+                let event = match retryable && open.attempts < self.options.attempts {
                     true => {
-                        self.retry = Some((id, Instant::now() + wait_after(turn.attempts)));
+                        self.retry = Some((id, Instant::now() + wait_after(open.attempts)));
                         run.attempt_failed(&error, None)
                     }
-                    false => run.failed(&error),
+                    false => run.failed(&error, &partial),
                 };
                 (error, event)
             }
         };
-        self.abandon(&turn, &reason);
+        self.abandon(&open, &reason);
         self.outbox.event(event);
+        Ok(())
     }
 
-    /// Cancels the sub-agents of a turn and closes its open calls: nobody waits for them any more.
-    fn abandon(&mut self, turn: &Turn, why: &str) {
-        if turn.begun > 0 {
-            self.cancel_sub_agents(turn, why, |_| true);
+    /// An error as clients see it; more of a long one is in the log.
+    fn shortened(&self, mut error: String) -> String {
+        if error.len() > LONGEST_ERROR {
+            error.truncate(error.floor_char_boundary(LONGEST_LOGGED));
+            self.warn(error.replace(char::is_control, " "));
+            error.truncate(error.floor_char_boundary(LONGEST_ERROR));
+            error.push('…');
         }
-        self.close_calls(turn.id(), why);
+        error
     }
 
-    fn cancel_sub_agents(&self, turn: &Turn, why: &str, selected: impl Fn(&Sub) -> bool) {
-        let done = cancel_those_of(self.queue.path(), &turn.run.run_id, &self.launcher, why, selected);
+    /// Returns what the last attempt of a run, which began with that event, has said of its answer. From the
+    /// thread: it may have been another adapter's.
+    fn said_so_far(&mut self, run: &Run, last_begun: i64) -> Result<String> {
+        let mut text = String::new();
+        if last_begun == 0 {
+            return Ok(text);
+        }
+        let filter = Filter::new("source = 'self' AND subtype = 'token'", Scope::Reading)?;
+        let mut selection = Selection { after: last_begun, limit: None, filter };
+        let written_as = message_id_of(run);
+        while text.len() < MAX_PARTIAL
+            && self.queue.read_page(&mut selection, &mut |row| {
+                if let Entry::Token { text: piece, message_id } = Entry::of(&row.to_event()).1
+                    && message_id.as_ref() == Some(&written_as)
+                {
+                    text.push_str(&piece);
+                }
+                ControlFlow::Continue(())
+            })? == Remaining::Some
+        {}
+        Ok(text)
+    }
+
+    /// Cancels the sub-agents of a run and closes its open calls: nobody waits for them any more.
+    fn abandon(&mut self, open: &OpenRun, why: &str) {
+        if open.last_begun > 0 {
+            self.cancel_sub_agents(open, why, |_| true);
+        }
+        self.close_calls(open.id(), why);
+    }
+
+    fn cancel_sub_agents(&self, open: &OpenRun, why: &str, selected: impl Fn(&Sub) -> bool) {
+        let done = cancel_those_of(self.queue.path(), &open.run.run_id, &self.launcher, why, selected);
         if let Err(e) = done {
             self.warn(format_args!("cannot cancel a sub-agent: {e}"));
         }
     }
 
-    /// Gives each open call of a turn an error as its result.
+    /// Gives each open call of a run an error as its result.
     fn close_calls(&mut self, id: i64, why: &str) {
-        let Some(turn) = self.agenda.turn(id) else { return };
-        let (run, calls) = (turn.run.clone(), turn.open_calls.clone());
+        let Some(open) = self.runs.get(id) else { return };
+        let (run, calls) = (open.run.clone(), open.open_calls.clone());
         for (call_id, name) in calls {
             self.result(&run, &ToolResult { call_id, name, outcome: Err(why.to_owned()) });
         }
     }
 
-    /// Begins the next attempt of a turn.
+    /// Begins the next attempt of a run.
     fn begin(&mut self, id: i64) -> Result<()> {
         self.clean_up_before(id);
-        let Some(turn) = self.agenda.turn(id).cloned() else { return Ok(()) };
-        if turn.open {
-            self.abandon(&turn, KILLED);
-            self.outbox.event(turn.run.attempt_failed(KILLED, None));
+        let Some(open) = self.runs.get(id).cloned() else { return Ok(()) };
+        if open.in_attempt {
+            self.abandon(&open, KILLED);
+            self.outbox.event(open.run.attempt_failed(KILLED, None));
         }
-        let number = turn.begun + 1;
-        self.outbox.event(turn.run.started(number));
-        let mut attempt = Attempt::new(turn.run.clone(), number);
+        let run = Run { attempt: open.run.attempt + 1, ..open.run };
+        self.outbox.event(run.started());
+        self.outbox.attempt_begins();
+        let mut attempt = Attempt::new(run.clone(), self.outbox.count());
         push_status(&mut attempt, &mut self.outbox, Status::Thinking);
         // Stored before the program starts, so that a crash does not lose the count.
         self.flush_and_catch_up()?;
         if !self.options.protocol.keeps_process() {
             attempt.spared = descendants(&self.supervisor);
         }
-        let prompt = self.prompt(&turn)?;
+        self.settle_program();
+        let prompt = self.prompt(run)?;
         let started = self.start(&attempt, prompt);
         self.attempt = Some(attempt);
         if let Err(e) = started {
@@ -331,26 +431,51 @@ impl Adapter {
         Ok(())
     }
 
-    fn prompt(&mut self, turn: &Turn) -> Result<Prompt> {
-        let mut event = Vec::new();
-        let id = turn.id();
-        self.queue.store().read(id - 1, id, 1, &mut |row| {
-            row.write_json(&mut event);
-            std::ops::ControlFlow::Continue(())
-        })?;
+    /// Reads what a persistent program has printed since its last answer, and ends it if it should not have.
+    fn settle_program(&mut self) {
+        let until = Instant::now() + SETTLE;
+        while let Some(running) = &self.running {
+            let is_read = running.program.is_read();
+            self.drain(None);
+            if is_read {
+                break;
+            }
+            if Instant::now() >= until {
+                self.stray();
+                break;
+            }
+            self.wait(Instant::now() + Duration::from_millis(1));
+        }
+        if self.running.as_ref().is_some_and(|running| running.strayed) {
+            self.warn("the agent program printed something while no answer was due, so it is ended");
+            self.end_program();
+        }
+        self.drop_exited();
+    }
+
+    fn prompt(&mut self, run: Run) -> Result<Prompt> {
+        let mut json = Vec::new();
+        let event = self.queue.event(run.reply_to)?;
+        if let Some(event) = &event {
+            event.row().write_json(&mut json);
+        }
+        let message = match event.as_ref().map(|event| Entry::of(event).1) {
+            Some(Entry::Message(message)) => message,
+            _ => Message::default(),
+        };
         let fresh = self.options.protocol.keeps_process() && self.running.is_none();
         let said = match fresh {
             true => {
-                let agenda = &self.agenda;
-                transcript(&mut self.queue, |id| agenda.turn(id).is_some())?
+                let runs = &self.runs;
+                transcript(&mut self.queue, |id| runs.get(id).is_some())?
             }
             false => Vec::new(),
         };
         Ok(Prompt {
-            run: turn.run.clone(),
-            event: String::from_utf8_lossy(&event).into_owned(),
-            content: turn.message.content.clone(),
-            attachments: attachments(self.queue.path(), &turn.message.other),
+            run,
+            event: String::from_utf8_lossy(&json).into_owned(),
+            attachments: attachments(self.queue.path(), &message.other),
+            content: message.content,
             transcript: said,
             session: self.session.clone().filter(|_| fresh),
         })
@@ -363,6 +488,7 @@ impl Adapter {
         let files = files.join("\n");
         if let Some(running) = &self.running {
             self.options.protocol.prompt(prompt, &mut bytes);
+            running.program.log_more();
             running.program.send(bytes);
             return Ok(());
         }
@@ -393,6 +519,7 @@ impl Adapter {
             late_bytes: 0,
             stdout_closed: false,
             stderr_done: false,
+            strayed: false,
         });
         Ok(())
     }
@@ -405,12 +532,12 @@ impl Adapter {
         }
     }
 
-    /// Kills what earlier attempts of a turn left running.
+    /// Kills what earlier attempts of a run left running.
     fn clean_up_before(&self, id: i64) {
-        if let Some(turn) = self.agenda.turn(id).filter(|turn| turn.last_begun > 0)
+        if let Some(open) = self.runs.get(id).filter(|open| open.last_begun > 0)
             && !self.options.protocol.keeps_process()
         {
-            self.kill(self.mark().with("THREAD_RUN_ID", &turn.run.run_id));
+            self.kill(self.mark().with("THREAD_RUN_ID", &open.run.run_id));
         }
     }
 

@@ -6,8 +6,8 @@ use clap::{Args, ValueHint};
 use serde_json::json;
 use thread::model::subscription::ConsumerId;
 use thread_agent::install::{self, CONSUMER, Install};
+use thread_agent::settings::{Settings, Stay};
 
-use super::serve::{Settings, Stay};
 use super::{Failure, Globals, Result, current_directory, find_launcher, print};
 
 /// Subscribe an agent that answers the messages of a thread

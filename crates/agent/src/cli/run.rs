@@ -12,10 +12,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use thread::model::subscription::ConsumerId;
 use thread::{LOOK_EVERY, Queue};
 use thread_agent::install::{CONSUMER, Install};
+use thread_agent::settings::Settings;
 use thread_agent::sub_agent::{self, NewSubAgent, Sub};
 
 use super::install::readable;
-use super::serve::Settings;
+use super::serve::ENV_FILE;
 use super::{Failure, Globals, Result, current_directory, find_launcher, open, print, variable};
 
 /// How often the sub-agent's consumers are dispatched, in case all its processes were killed.
@@ -74,15 +75,18 @@ impl Command {
         }
         // The environment of a persistent program names the run it was started for, not the current one.
         let persistent = variable("THREAD_AGENT").is_some_and(|protocol| protocol != "exec");
-        let run_id = match variable("THREAD_RUN_ID").and_then(|id| id.into_string().ok()) {
-            Some(_) if persistent => sub_agent::current_run(&mut parent)?,
-            from_environment => from_environment,
+        let by_hand = || ("run_by_hand".to_owned(), 0);
+        let current = sub_agent::current_run(&mut parent)?;
+        let (run_id, attempt) = match variable("THREAD_RUN_ID").and_then(|id| id.into_string().ok()) {
+            Some(own) if !persistent => current.filter(|(id, _)| *id == own).unwrap_or((own, 0)),
+            Some(_) => current.unwrap_or_else(by_hand),
+            None => by_hand(),
         };
         let cwd = current_directory()?;
         let handler = match self.program.is_empty() {
             true => handler_of_parent(&mut parent)?,
             false => {
-                let file = self.settings.env_file.as_ref();
+                let file = self.settings.env_file.clone().or_else(|| variable(ENV_FILE).map(PathBuf::from));
                 let env_file = file.map(|file| readable(&cwd.join(file))).transpose()?;
                 let options = [self.settings.words(), sub_agent::STAY.map(str::to_owned).to_vec()].concat();
                 Install { options, env_file, ..Install::new(self.program, cwd.clone()) }.handler()?
@@ -91,7 +95,8 @@ impl Command {
         let new = NewSubAgent {
             call_id: self.call,
             name: self.name,
-            run_id: run_id.unwrap_or_else(|| "run_by_hand".to_owned()),
+            run_id,
+            attempt,
             task,
             background: self.background,
             handler,

@@ -1,13 +1,19 @@
 //! `thread agent stop`: ending an agent and everything it has started.
+//!
+//! Processes are not found by looking once: while one thread is searched, a report from another may start what
+//! was just seen not to run. So each consumer's lock is taken once its run has ended, and kept until all is
+//! over. Whoever starts a consumer holds its lock from before there is a process, so while it is held here
+//! nothing of that consumer runs, and nothing is about to.
 
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use thread::Queue;
-use thread::model::run::{Phase, ProcessId, StopRequest};
+use thread::files::lock::Lock;
+use thread::model::run::{ProcessId, StopRequest};
 use thread::model::subscription::ConsumerId;
-use thread::run::stop::{Stopped, stop};
+use thread::run::stop::stop;
 use thread::run::{Launcher, WakeBy};
+use thread::{Error, Queue};
 use thread_agent::marked::{self, Mark};
 use thread_agent::sub_agent::{Sub, threads_in};
 
@@ -16,10 +22,13 @@ use super::{Failure, Globals, Result, find_launcher, print};
 /// How long killed processes may take to disappear.
 const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long an agent that is started again by new messages is stopped again.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long an agent that is started again and again is stopped again.
+const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often supervisors that are about to end are checked.
+/// How long a lock may be held by something else than a run, before the consumer is stopped again.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// How often what is about to end is checked.
 const STEP: Duration = Duration::from_millis(10);
 
 /// How the adapter is stopped: TERM, and KILL after 10 s. It needs some of that to end its program.
@@ -39,68 +48,64 @@ impl Command {
         let mut queue = globals.open()?;
         // The events pushed here must not start any handler.
         let launcher = Launcher { waking: WakeBy::Nobody, ..find_launcher()? };
-        let until = Instant::now() + PATIENCE;
-        loop {
-            // The agent first, so that it starts no more sub-agents.
-            let mut was_running = end(&mut queue)?;
-            for dir in threads_in(queue.path()) {
-                let mut queue = Queue::open(dir)?;
-                was_running |= end(&mut queue)?;
-                end_task(&mut queue, &launcher)?;
-            }
-            // A sub-agent in the background that has just finished may have started the agent by its report.
-            if !was_running {
-                return print(queue.path().display());
-            }
-            if Instant::now() >= until {
-                return Err(Failure::failed(
-                    "the agent is started again and again by new messages",
-                    "`thread pause` its consumer, then stop it",
-                ));
-            }
+        // The agent first, so that it starts no more sub-agents.
+        let mut locks = end(&mut queue)?;
+        for dir in threads_in(queue.path()) {
+            let mut sub = Queue::open(dir)?;
+            locks.extend(end(&mut sub)?);
+            end_task(&mut sub, &launcher)?;
         }
+        print(queue.path().display())
     }
 }
 
-/// Ends all processes of the agents of a thread. Returns whether there were any.
-fn end(queue: &mut Queue) -> Result<bool> {
+/// Ends all processes of the agents of a thread. Returns the locks of these consumers.
+fn end(queue: &mut Queue) -> Result<Vec<Lock>> {
     let dir = queue.path().to_owned();
     let is_agent = |handler: &str| handler.contains("thread-agent") || handler.contains("thread agent");
-    let agents: Vec<ConsumerId> = queue
-        .store()
-        .subscriptions()?
-        .into_iter()
-        .filter(|subscription| is_agent(&subscription.handler_cmd))
-        .map(|subscription| subscription.consumer)
-        .collect();
-    // Collected before anything ends: then descendants can no longer be found by their ancestry.
-    let supervisors: Vec<ProcessId> =
-        agents.iter().flat_map(|agent| marked::supervisors_of(&dir, agent.as_str())).collect();
-    let below = supervisors.iter().flat_map(marked::descendants);
-    let started: Vec<ProcessId> = below.filter_map(ProcessId::of).collect();
-    let mut was_running = !supervisors.is_empty();
-    for agent in &agents {
-        was_running |= stop(queue, agent, STOP)? == Stopped::Done;
-    }
+    let mut subscriptions = queue.store().subscriptions()?;
+    subscriptions.retain(|subscription| is_agent(&subscription.handler_cmd));
+    let agents: Vec<ConsumerId> = subscriptions.into_iter().map(|agent| agent.consumer).collect();
     let gone = |what| Failure::failed(what, "run this as their user");
-    was_running |= Mark::thread(&dir).kill(KILL_TIMEOUT).map_err(gone)? > 0;
-    marked::kill_all(&started, KILL_TIMEOUT).map_err(gone)?;
-    let until = Instant::now() + KILL_TIMEOUT;
+    let mut locks = Vec::new();
     for agent in &agents {
-        while !marked::supervisors_of(&dir, agent.as_str()).is_empty() && !is_busy(queue, agent)? {
-            if Instant::now() >= until {
-                return Err(gone(format!("a supervisor of '{agent}' is still there")));
+        let until = Instant::now() + PATIENCE;
+        loop {
+            // Collected before anything ends: then descendants can no longer be found by their ancestry.
+            let supervisors = marked::supervisors_of(&dir, agent.as_str());
+            let below = supervisors.iter().flat_map(marked::descendants);
+            let started: Vec<ProcessId> = below.filter_map(ProcessId::of).collect();
+            match stop(queue, agent, STOP) {
+                Err(Error::UnknownConsumer(_)) => break,
+                stopped => stopped?,
+            };
+            marked::kill_all(&started, KILL_TIMEOUT).map_err(gone)?;
+            let lock = queue.files().consumer_lock(agent);
+            match Lock::take(queue.files(), lock, LOCK_TIMEOUT) {
+                Ok(lock) => {
+                    locks.push(lock);
+                    break;
+                }
+                Err(Error::LockTimeout(_)) if Instant::now() < until => {}
+                Err(Error::LockTimeout(_)) => {
+                    return Err(Failure::failed(
+                        format_args!("the agent '{agent}' is started again and again"),
+                        "`thread pause` its consumer, then stop it",
+                    ));
+                }
+                Err(e) => return Err(e.into()),
             }
-            std::thread::sleep(STEP);
         }
     }
-    Ok(was_running)
-}
-
-/// Whether the consumer has been started again since it was stopped.
-fn is_busy(queue: &mut Queue, agent: &ConsumerId) -> Result<bool> {
-    let state = queue.store().subscription(agent)?.map(|subscription| subscription.state);
-    Ok(state.is_some_and(|state| matches!(state.phase, Phase::Running | Phase::Waiting)))
+    Mark::thread(&dir).kill(KILL_TIMEOUT).map_err(gone)?;
+    let until = Instant::now() + KILL_TIMEOUT;
+    while agents.iter().any(|agent| !marked::supervisors_of(&dir, agent.as_str()).is_empty()) {
+        if Instant::now() >= until {
+            return Err(gone("a supervisor of the agent is still there".into()));
+        }
+        std::thread::sleep(STEP);
+    }
+    Ok(locks)
 }
 
 /// Records that a sub-agent was stopped, and reports that to its parent.

@@ -31,6 +31,8 @@ pub enum Entry {
     ToolCall(ToolCall),
     ToolResult(ToolResult),
     Status(Status),
+    /// The entries of the agent's plan, an array.
+    Plan(Value),
     /// An ending, if it is the event stored under [`end_key`](super::end_key). `reply_to` is missing if the
     /// agent sent the message unasked.
     Answer {
@@ -43,11 +45,15 @@ pub enum Entry {
         retryable: bool,
         reply_to: Option<i64>,
         interrupted_by: Option<i64>,
+        /// What had been said of the answer when the run ended.
+        partial: Option<String>,
     },
     /// An ending.
     Cancelled {
         why: String,
         reply_to: Option<i64>,
+        /// What had been said of the answer.
+        partial: Option<String>,
     },
     /// A request to end the run with the event's `run_id`.
     Cancel {
@@ -89,6 +95,12 @@ impl Entry {
             _ => None,
         }
     }
+}
+
+/// Returns the number of the attempt that an event of a run belongs to; `None` if it says none. Programs may
+/// use the id of a call again in a later attempt, so only both together are unique in a run.
+pub fn attempt_of(event: &Event) -> Option<u64> {
+    (event.source == SELF).then(|| Metadata::of(event).number("attempt")).flatten()
 }
 
 /// Run ids are passed to programs in their environment, so length and characters are limited.
@@ -135,6 +147,8 @@ fn entry(event: &Event, metadata: &Metadata) -> Option<Entry> {
     match subtype {
         "cancel" => return Some(Entry::Cancel { why: content() }),
         "title" => return Some(Entry::Title(content())),
+        // An agent must not answer its own requests.
+        "permission_answer" if event.source == SELF => return None,
         "permission_answer" => {
             let object = Object::of(event)?;
             return Some(Entry::PermissionAnswer {
@@ -155,6 +169,7 @@ fn entry(event: &Event, metadata: &Metadata) -> Option<Entry> {
         "toolcall" => Entry::ToolCall(tool_call(&Object::of(event)?)?),
         "toolresult" => Entry::ToolResult(tool_result(&Object::of(event)?)?),
         "status" => Entry::Status(Status::of(&event.content)?),
+        "plan" => Entry::Plan(Object::of(event)?.0.remove("entries").filter(Value::is_array)?),
         "error" => {
             let object = Object::of(event)?;
             Entry::Error {
@@ -162,9 +177,14 @@ fn entry(event: &Event, metadata: &Metadata) -> Option<Entry> {
                 retryable: object.0.get("retryable").and_then(Value::as_bool).unwrap_or(false),
                 reply_to: metadata.id("reply_to"),
                 interrupted_by: metadata.id("interrupted_by"),
+                partial: metadata.text("partial"),
             }
         }
-        "cancelled" => Entry::Cancelled { why: content(), reply_to: metadata.id("reply_to") },
+        "cancelled" => Entry::Cancelled {
+            why: content(),
+            reply_to: metadata.id("reply_to"),
+            partial: metadata.text("partial"),
+        },
         "permission" => Entry::Permission(permission(&Object::of(event)?)?),
         "session" => {
             let object = Object::of(event)?;
@@ -174,6 +194,7 @@ fn entry(event: &Event, metadata: &Metadata) -> Option<Entry> {
             let mut object = Object::of(event)?;
             Entry::SubAgent(SubAgent {
                 parent_call_id: metadata.text("parent_call_id")?,
+                attempt: metadata.number("attempt").unwrap_or(0),
                 sub_agent: metadata.text("sub_agent")?,
                 sub_event_id: metadata.id("sub_event_id")?,
                 event: object.text("event")?,
@@ -255,6 +276,8 @@ fn permission(object: &Object) -> Option<Permission> {
         request_id: object.text("request_id")?,
         title: object.text("title").unwrap_or_default(),
         call_id: object.text("call_id"),
+        arguments: object.0.get("arguments").cloned().unwrap_or_default(),
+        details: object.text("details").unwrap_or_default(),
         choices: choices.iter().filter_map(choice).collect(),
     })
 }

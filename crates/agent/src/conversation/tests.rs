@@ -12,7 +12,7 @@ fn read(event: &NewEvent<'_>) -> (Option<String>, Entry) {
 }
 
 fn run() -> Run {
-    Run { run_id: "r".into(), reply_to: 3 }
+    Run { run_id: "r".into(), reply_to: 3, attempt: 2 }
 }
 
 #[test]
@@ -56,10 +56,13 @@ fn everything_a_run_writes_reads_back() {
         request_id: "p".into(),
         title: "may I".into(),
         call_id: Some("c".into()),
+        arguments: json!({ "command": "ls" }),
+        details: "all of them".into(),
         choices: vec![Choice { id: "y".into(), name: "Yes".into(), kind: "allow_once".into() }],
     };
     let told = SubAgent {
         parent_call_id: "c".into(),
+        attempt: 2,
         sub_agent: "s".into(),
         sub_event_id: 4,
         event: "status".into(),
@@ -72,19 +75,26 @@ fn everything_a_run_writes_reads_back() {
         retryable,
         reply_to: Some(3),
         interrupted_by,
+        partial: (!retryable).then(|| "so far".to_owned()),
     };
+    let partial = Some("so far".to_owned());
     for (event, entry, in_run) in [
-        (run().started(2), Entry::RunStarted { attempt: 2, reply_to: 3 }, true),
+        (run().started(), Entry::RunStarted { attempt: 2, reply_to: 3 }, true),
         (run().token("m", "to"), Entry::Token { text: token, message_id: m1 }, true),
         (run().thinking("m", "hm"), Entry::Thinking { text: thought, message_id: m2 }, true),
         (run().tool_call(&call), Entry::ToolCall(call), true),
         (run().tool_result(&done), Entry::ToolResult(done), true),
         (run().tool_result(&broken), Entry::ToolResult(broken), true),
         (run().status(Status::ExecutingTool), Entry::Status(Status::ExecutingTool), true),
+        (run().plan(&json!([{ "content": "look" }])), Entry::Plan(json!([{ "content": "look" }])), true),
         (run().answer(&answer), Entry::Answer { answer, reply_to: Some(3) }, true),
-        (run().failed("oh"), error(false, None), true),
+        (run().failed("oh", "so far"), error(false, None), true),
         (run().attempt_failed("oh", Some(9)), error(true, Some(9)), true),
-        (run().cancelled("by me"), Entry::Cancelled { why: "by me".into(), reply_to: Some(3) }, true),
+        (
+            run().cancelled("by me", "so far"),
+            Entry::Cancelled { why: "by me".into(), reply_to: Some(3), partial },
+            true,
+        ),
         (cancel("external:a", "r", "enough").unwrap(), Entry::Cancel { why: "enough".into() }, true),
         (run().permission(&asked), Entry::Permission(asked), true),
         (
@@ -97,17 +107,58 @@ fn everything_a_run_writes_reads_back() {
         (sub_agent(&told), Entry::SubAgent(told), false),
     ] {
         assert_eq!(read(&event), (in_run.then(|| "r".to_owned()), entry), "{event:?}");
+        let by_agent = event.source == SELF && event.subtype.as_deref() != Some("session");
+        assert_eq!(attempt_of(&stored(&event, 7)), by_agent.then_some(2), "{event:?}");
     }
+}
+
+#[test]
+fn what_a_failed_run_had_said_is_kept_up_to_a_mebibyte() {
+    let long = "é".repeat(MAX_PARTIAL);
+    for event in [run().failed("x", &long), run().cancelled("x", &long)] {
+        let (Entry::Error { partial, .. } | Entry::Cancelled { partial, .. }) = read(&event).1 else {
+            panic!("{event:?}")
+        };
+        assert_eq!(partial, Some("é".repeat(MAX_PARTIAL / 2)));
+    }
+    let none = run().cancelled("x", "");
+    assert!(!none.metadata.unwrap().contains("partial"));
+}
+
+#[test]
+fn of_a_result_that_is_too_long_the_beginning_is_kept_with_a_note() {
+    let long = "é".repeat(MAX_RESULT);
+    let result = |outcome| ToolResult { call_id: "c".into(), name: "t".into(), outcome };
+    let kept = format!("{}\n[cut: 2097152 bytes in all]", "é".repeat(MAX_RESULT / 2));
+    let read_back = |outcome| match read(&run().tool_result(&result(outcome))).1 {
+        Entry::ToolResult(result) => result.outcome,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(read_back(Ok(long.clone().into())), Ok(kept.clone().into()));
+    assert_eq!(read_back(Err(long)), Err(kept));
+    let list = json!(vec!["x"; MAX_RESULT]);
+    let Ok(Value::String(text)) = read_back(Ok(list)) else { panic!() };
+    assert!(text.starts_with(r#"["x","x","#) && text.ends_with("\n[cut: 4194305 bytes in all]"));
+    let short = Ok(json!("é".repeat(MAX_RESULT / 2)));
+    assert_eq!(read_back(short.clone()), short);
+}
+
+#[test]
+fn an_event_outside_of_any_attempt_says_none() {
+    let queued = Run { attempt: 0, ..run() }.cancelled("x", "");
+    assert_eq!(attempt_of(&stored(&queued, 7)), None);
+    let theirs = Message { other: Map::from_iter([("attempt".to_owned(), 5.into())]), ..Message::text("x") };
+    assert_eq!(attempt_of(&stored(&theirs.event("external:x").unwrap(), 7)), None);
 }
 
 #[test]
 fn only_endings_have_the_end_key() {
     let ending = |event: NewEvent<'static>| event.idempotency_key.map(|key| key.into_owned());
-    for event in [run().answer(&Answer::default()), run().failed("x"), run().cancelled("x")] {
+    for event in [run().answer(&Answer::default()), run().failed("x", ""), run().cancelled("x", "")] {
         assert_eq!(read(&event).1.ends(), Some(3));
         assert_eq!(ending(event).as_deref(), Some("end:3"));
     }
-    for event in [run().started(1), run().attempt_failed("x", None), run().token("m", "x")] {
+    for event in [run().started(), run().attempt_failed("x", None), run().token("m", "x")] {
         assert_eq!(read(&event).1.ends(), None);
         assert_eq!(ending(event), None);
     }
@@ -115,10 +166,15 @@ fn only_endings_have_the_end_key() {
 
 #[test]
 fn only_self_starts_or_ends_a_run() {
-    for event in [run().started(1), run().cancelled("x"), run().failed("x"), session("acp", "s")] {
+    for event in [run().started(), run().cancelled("x", ""), run().failed("x", ""), session("acp", "s")] {
         let theirs = NewEvent { source: "external:web:a:dm:b:c".into(), ..event };
         assert_eq!(read(&theirs).1, Entry::Other);
     }
+}
+
+#[test]
+fn an_answer_of_the_agent_to_its_own_request_is_none() {
+    assert_eq!(read(&permission_answer(SELF, "p", "y").unwrap()).1, Entry::Other);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 mod blocks;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use agent_client_protocol_schema::ProtocolVersion;
@@ -19,9 +19,9 @@ use agent_client_protocol_schema::v1::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use self::blocks::{blocks_of, text_in};
+use self::blocks::{blocks_of, part_of, text_of};
 use super::{Done, Ended, Prompt, Protocol, Said};
 use crate::conversation::{Choice, Permission, ToolCall, ToolResult};
 use crate::transcript::as_text;
@@ -39,6 +39,36 @@ enum Request {
     NewSession,
     LoadSession,
     Prompt,
+}
+
+/// What is known of a call. An agent may announce it before it knows its details.
+#[derive(Debug, Default)]
+struct Call {
+    name: String,
+    arguments: Value,
+    /// What it shows, such as a change to a file; empty if nothing.
+    content: String,
+    /// The name and arguments that were reported.
+    reported: Option<(String, Value)>,
+    finished: bool,
+}
+
+impl Call {
+    fn is_complete(&self) -> bool {
+        let is_empty = self.arguments.is_null() || self.arguments.as_object().is_some_and(Map::is_empty);
+        !self.name.is_empty() && !is_empty
+    }
+
+    /// Reports it, unless it was reported like this already.
+    fn report(&mut self, call_id: &str) -> Option<Said> {
+        let now = (self.name.clone(), self.arguments.clone());
+        if self.reported.as_ref() == Some(&now) {
+            return None;
+        }
+        let (name, arguments) = now.clone();
+        self.reported = Some(now);
+        Some(Said::Call(ToolCall { call_id: call_id.to_owned(), name, arguments }))
+    }
 }
 
 #[derive(Debug)]
@@ -59,10 +89,8 @@ pub struct Acp {
     can_load: bool,
     /// What prompts may contain besides text and links.
     takes: PromptCapabilities,
-    /// The names of this prompt's calls, by their ids.
-    calls: BTreeMap<String, String>,
-    /// The ids of those that have a result.
-    finished: BTreeSet<String>,
+    /// This prompt's calls, by their ids.
+    calls: BTreeMap<String, Call>,
     /// The agent's open requests for permission: their JSON-RPC ids, by these ids as text.
     permissions: BTreeMap<String, Value>,
 }
@@ -81,7 +109,6 @@ impl Acp {
             can_load: false,
             takes: PromptCapabilities::default(),
             calls: BTreeMap::new(),
-            finished: BTreeSet::new(),
             permissions: BTreeMap::new(),
         }
     }
@@ -98,7 +125,6 @@ impl Acp {
 
     fn send_prompt(&mut self, prompt: &Prompt, with_transcript: bool, out: &mut Vec<u8>) {
         self.calls.clear();
-        self.finished.clear();
         let mut blocks = blocks_of(&prompt.content, &prompt.attachments, &self.takes);
         if with_transcript && !prompt.transcript.is_empty() {
             blocks.insert(0, ContentBlock::Text(TextContent::new(as_text(&prompt.transcript))));
@@ -187,22 +213,15 @@ impl Acp {
                 }
                 Ok(Vec::new())
             }
-            Request::Prompt => Ok(vec![Said::Done(self.prompt_done(result)?)]),
+            Request::Prompt => {
+                let done = prompt_done(result)?;
+                // Calls that never got complete, and never began.
+                let calls = self.calls.iter_mut().filter(|(_, call)| call.reported.is_none());
+                let mut said: Vec<Said> = calls.filter_map(|(call_id, call)| call.report(call_id)).collect();
+                said.push(Said::Done(done));
+                Ok(said)
+            }
         }
-    }
-
-    fn prompt_done(&self, result: &Value) -> Result<Done, Done> {
-        let response: PromptResponse = parsed(result)?;
-        Ok(match response.stop_reason {
-            StopReason::Cancelled => Done::Cancelled,
-            StopReason::Refusal => {
-                Done::Failed { error: "the agent refused to go on".into(), retryable: false }
-            }
-            _ => {
-                let total_tokens = result["usage"]["totalTokens"].as_u64();
-                Done::Answered { content: None, total_tokens, stage: None }
-            }
-        })
     }
 
     /// Handles a notification.
@@ -216,11 +235,13 @@ impl Acp {
             return Vec::new();
         };
         match update.update {
-            SessionUpdate::AgentMessageChunk(chunk) => {
-                text_in(&chunk.content).map(Said::Token).into_iter().collect()
-            }
-            SessionUpdate::AgentThoughtChunk(chunk) => {
-                text_in(&chunk.content).map(Said::Thinking).into_iter().collect()
+            SessionUpdate::AgentMessageChunk(chunk) => vec![match part_of(&chunk.content) {
+                Some(part) => Said::Part(part),
+                None => Said::Token(text_of(&chunk.content)),
+            }],
+            SessionUpdate::AgentThoughtChunk(chunk) => vec![Said::Thinking(text_of(&chunk.content))],
+            SessionUpdate::Plan(plan) => {
+                vec![Said::Plan(serde_json::to_value(plan.entries).unwrap_or_default())]
             }
             SessionUpdate::ToolCall(call) => self.call(ToolCallUpdate::from(call)),
             SessionUpdate::ToolCallUpdate(call) => self.call(call),
@@ -228,35 +249,42 @@ impl Acp {
         }
     }
 
-    /// Handles the beginning, progress or end of a call. Each call is reported once, and has one result.
-    fn call(&mut self, call: ToolCallUpdate) -> Vec<Said> {
-        let call_id = call.tool_call_id.to_string();
-        let fields = call.fields;
+    /// Handles the beginning, progress or end of a call. It is reported once its details are complete or it
+    /// begins, again whenever they change, and has one result.
+    fn call(&mut self, update: ToolCallUpdate) -> Vec<Said> {
+        let call_id = update.tool_call_id.to_string();
+        let fields = update.fields;
+        let call = self.calls.entry(call_id.clone()).or_default();
+        if call.finished {
+            return Vec::new();
+        }
+        if let Some(name) = fields.title.or(fields.name) {
+            call.name = name;
+        }
+        if let Some(arguments) = fields.raw_input {
+            call.arguments = arguments;
+        }
+        if let Some(content) = fields.content.filter(|content| !content.is_empty()) {
+            call.content = content_text(&content);
+        }
         let mut said = Vec::new();
-        let name = match self.calls.get(&call_id) {
-            Some(name) => name.clone(),
-            None => {
-                let name = fields.title.or(fields.name).unwrap_or_default();
-                self.calls.insert(call_id.clone(), name.clone());
-                let arguments = fields.raw_input.unwrap_or_default();
-                said.push(Said::Call(ToolCall { call_id: call_id.clone(), name: name.clone(), arguments }));
-                name
-            }
-        };
-        let content = || fields.content.as_deref().map(content_text).filter(|text| !text.is_empty());
+        let begins = !matches!(fields.status, None | Some(ToolCallStatus::Pending));
+        if begins || call.reported.is_some() || call.is_complete() {
+            said.extend(call.report(&call_id));
+        }
+        let content = Some(call.content.clone()).filter(|text| !text.is_empty());
         let outcome = match fields.status {
             Some(ToolCallStatus::Completed) => {
-                Ok(fields.raw_output.clone().or_else(|| content().map(Value::from)).unwrap_or_default())
+                Ok(fields.raw_output.or_else(|| content.map(Value::from)).unwrap_or_default())
             }
             Some(ToolCallStatus::Failed) => {
                 let output = fields.raw_output.as_ref().map(Value::to_string);
-                Err(content().or(output).unwrap_or_else(|| "the tool failed".to_owned()))
+                Err(content.or(output).unwrap_or_else(|| "the tool failed".to_owned()))
             }
             _ => return said,
         };
-        if self.finished.insert(call_id.clone()) {
-            said.push(Said::Result(ToolResult { call_id, name, outcome }));
-        }
+        call.finished = true;
+        said.push(Said::Result(ToolResult { call_id, name: call.name.clone(), outcome }));
         said
     }
 
@@ -275,9 +303,15 @@ impl Acp {
         };
         let request_id = id.to_string();
         self.permissions.insert(request_id.clone(), id.clone());
+        if !self.is_open(Request::Prompt) {
+            self.answer_permission(&request_id, RequestPermissionOutcome::Cancelled, out);
+            return Vec::new();
+        }
         let call_id = asked.tool_call.tool_call_id.to_string();
         let mut said = self.call(asked.tool_call);
-        let title = self.calls.get(&call_id).cloned().unwrap_or_default();
+        // What people are to judge is what they see: all that is known of the call.
+        let call = self.calls.entry(call_id.clone()).or_default();
+        said.extend(call.report(&call_id));
         let choices = asked.options.iter().map(|option| Choice {
             id: option.option_id.to_string(),
             name: option.name.clone(),
@@ -285,8 +319,10 @@ impl Acp {
         });
         said.push(Said::Asks(Permission {
             request_id,
-            title,
+            title: call.name.clone(),
             call_id: Some(call_id),
+            arguments: call.arguments.clone(),
+            details: call.content.clone(),
             choices: choices.collect(),
         }));
         said
@@ -353,7 +389,7 @@ impl Protocol for Acp {
         said
     }
 
-    fn ended(&mut self, ended: &Ended) -> Vec<Said> {
+    fn ended(&mut self, ended: Ended) -> Vec<Said> {
         vec![Said::Done(Done::Failed { error: ended.to_string(), retryable: true })]
     }
 
@@ -381,6 +417,21 @@ impl Protocol for Acp {
     }
 }
 
+fn prompt_done(result: &Value) -> Result<Done, Done> {
+    let response: PromptResponse = parsed(result)?;
+    Ok(match response.stop_reason {
+        StopReason::Cancelled => Done::Cancelled,
+        StopReason::Refusal => Done::Failed { error: "the agent refused to go on".into(), retryable: false },
+        reason => {
+            let total_tokens = result["usage"]["totalTokens"].as_u64();
+            // Such as `max_tokens`: the answer is not all that it could be.
+            let stage = (reason != StopReason::EndTurn)
+                .then(|| result["stopReason"].as_str().unwrap_or_default().to_owned());
+            Done::Answered { content: None, total_tokens, stage }
+        }
+    })
+}
+
 fn send(out: &mut Vec<u8>, message: Value) {
     out.extend(message.to_string().into_bytes());
     out.push(b'\n');
@@ -402,7 +453,7 @@ fn error_text(error: &Value) -> String {
 
 fn content_text(content: &[ToolCallContent]) -> String {
     let text = |one: &ToolCallContent| match one {
-        ToolCallContent::Content(content) => text_in(&content.content),
+        ToolCallContent::Content(content) => Some(text_of(&content.content)),
         _ => serde_json::to_string(one).ok(),
     };
     content.iter().filter_map(text).collect::<Vec<_>>().join("\n")

@@ -41,10 +41,10 @@ impl Protocol for Exec {
         if text.is_empty() { Vec::new() } else { vec![Said::Token(text)] }
     }
 
-    fn ended(&mut self, ended: &Ended) -> Vec<Said> {
+    fn ended(&mut self, ended: Ended) -> Vec<Said> {
         let rest = self.stdout.finish();
         let mut said = if rest.is_empty() { Vec::new() } else { vec![Said::Token(rest)] };
-        said.push(Said::Done(match ended.code {
+        said.push(Said::Done(match ended.0 {
             0 => Done::Answered { content: None, total_tokens: None, stage: None },
             _ => Done::Failed { error: ended.to_string(), retryable: true },
         }));

@@ -2,7 +2,8 @@
 //!
 //! Each line in is the message's event as `thread peek` prints it, with its attached files as `attachments`
 //! and, for a new process, the conversation so far as `transcript`. Lines out are
-//! `{"event":"token","content":…}` and the like, with the keys of the corresponding events in the thread.
+//! `{"event":"token","content":…}` and the like, with the keys of the corresponding events in the thread. They
+//! may repeat the `run_id` of the line in: then a line that comes too late is known as such, and is dropped.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -17,6 +18,16 @@ const LONGEST_LINE: usize = 64 * 1024 * 1024;
 pub struct Ndjson {
     /// The beginning of an incomplete line.
     line: Vec<u8>,
+    /// The run that is being answered.
+    run_id: Option<String>,
+}
+
+/// A line, and the run that it says it belongs to.
+#[derive(Debug, Deserialize)]
+struct Named {
+    run_id: Option<String>,
+    #[serde(flatten)]
+    line: Line,
 }
 
 /// A line printed by the program. Unknown keys are ignored.
@@ -68,12 +79,13 @@ impl Protocol for Ndjson {
     }
 
     fn started(&mut self) {
-        self.line.clear();
+        *self = Ndjson::default();
     }
 
     fn prompt(&mut self, prompt: Prompt, out: &mut Vec<u8>) {
         let mut event: Value = serde_json::from_str(&prompt.event).unwrap_or_default();
-        event["run_id"] = prompt.run.run_id.into();
+        event["run_id"] = prompt.run.run_id.clone().into();
+        self.run_id = Some(prompt.run.run_id);
         if !prompt.attachments.is_empty() {
             let files = prompt.attachments.into_iter();
             event["attachments"] =
@@ -103,13 +115,13 @@ impl Protocol for Ndjson {
             }
             let line = std::mem::take(&mut self.line);
             if !line.trim_ascii().is_empty() {
-                said.push(read_line(&line).unwrap_or_else(|why| Said::Done(Done::Broken(why))));
+                said.extend(self.read_line(&line).unwrap_or_else(|why| Some(Said::Done(Done::Broken(why)))));
             }
         }
         said
     }
 
-    fn ended(&mut self, ended: &Ended) -> Vec<Said> {
+    fn ended(&mut self, ended: Ended) -> Vec<Said> {
         vec![Said::Done(Done::Failed { error: ended.to_string(), retryable: true })]
     }
 
@@ -120,11 +132,25 @@ impl Protocol for Ndjson {
     fn permit(&mut self, _: &str, _: Option<&str>, _: &mut Vec<u8>) {}
 }
 
-fn read_line(line: &[u8]) -> Result<Said, String> {
-    let line: Line = serde_json::from_slice(line).map_err(|e| {
-        let shown: String = String::from_utf8_lossy(line).trim().chars().take(80).collect();
-        format!("the agent program printed a line that is not part of the protocol ({e}): {shown}")
-    })?;
+impl Ndjson {
+    /// Returns what a line says; `None` if it belongs to another run.
+    fn read_line(&mut self, line: &[u8]) -> Result<Option<Said>, String> {
+        let Named { run_id, line } = serde_json::from_slice(line).map_err(|e| {
+            let shown: String = String::from_utf8_lossy(line).trim().chars().take(80).collect();
+            format!("the agent program printed a line that is not part of the protocol ({e}): {shown}")
+        })?;
+        if run_id.is_some() && run_id != self.run_id {
+            return Ok(None);
+        }
+        let said = said_by(line)?;
+        if matches!(said, Said::Done(_)) {
+            self.run_id = None;
+        }
+        Ok(Some(said))
+    }
+}
+
+fn said_by(line: Line) -> Result<Said, String> {
     Ok(match line {
         Line::Token { content } => Said::Token(content),
         Line::Thinking { content } => Said::Thinking(content),
@@ -159,6 +185,19 @@ mod tests {
         let said = read("tent\":\"a\"}\n\n{\"event\":\"final\"}\n{");
         let done = Done::Answered { content: None, total_tokens: None, stage: None };
         assert_eq!(said, [Said::Token("a".into()), Said::Done(done)]);
+    }
+
+    #[test]
+    fn a_line_that_names_another_run_is_dropped() {
+        let mut program = Ndjson { run_id: Some("this".into()), ..Ndjson::default() };
+        let mut read = |line: &str| program.read(format!("{line}\n").as_bytes(), &mut Vec::new());
+        let token = |text: &str| vec![Said::Token(text.into())];
+        assert_eq!(read(r#"{"event":"token","content":"a","run_id":"this"}"#), token("a"));
+        assert_eq!(read(r#"{"event":"token","content":"b","run_id":"that"}"#), []);
+        assert_eq!(read(r#"{"event":"token","content":"c"}"#), token("c"));
+        assert_eq!(read(r#"{"event":"final","run_id":"that"}"#), []);
+        assert_eq!(read(r#"{"event":"final","run_id":"this"}"#).len(), 1);
+        assert_eq!(read(r#"{"event":"final","run_id":"this"}"#), [], "that run is over");
     }
 
     #[test]

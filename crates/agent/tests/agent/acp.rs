@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use thread_agent::conversation::Entry;
 
-use crate::harness::Talk;
+use serde_json::json;
+
+use crate::harness::{Talk, lacks};
 
 /// The folder of the protocol's packages, which `.ci/run` installs.
 fn packages() -> Option<PathBuf> {
@@ -74,9 +76,14 @@ fn asked(talk: &Talk, after: i64, kind: &str) -> (String, String) {
     })
 }
 
-fn answer_permission(talk: &Talk, (request_id, choice): &(String, String)) {
+fn answer_permission(talk: &Talk, answer: &(String, String)) {
+    answer_permission_from("x", talk, answer);
+}
+
+fn answer_permission_from(source: &str, talk: &Talk, (request_id, choice): &(String, String)) {
     let content = serde_json::json!({ "request_id": request_id, "choice": choice }).to_string();
-    let words = ["push", "--source", "x", "--type", "record", "--subtype", "permission_answer", "--content"];
+    let words =
+        ["push", "--source", source, "--type", "record", "--subtype", "permission_answer", "--content"];
     talk.thread(&[&words[..], &[&content]].concat()).ok();
 }
 
@@ -106,6 +113,146 @@ fn the_example_of_the_npm_package_calls_tools_and_asks() {
         [call("call_1", true), call("call_2", true), call("call_1", true), call("call_2", false)]
     );
     assert_eq!(talk.is_settled(), Ok(()));
+}
+
+/// A talk with an agent that plays these steps, a list for each prompt: see `player.py`.
+fn plays(options: &[&str], prompts: &[serde_json::Value]) -> Option<Talk> {
+    if lacks("python3") {
+        return None;
+    }
+    let talk = Talk::new();
+    let lines: Vec<String> = prompts.iter().map(|steps| steps.to_string()).collect();
+    let steps = talk.write("steps", &lines.join("\n"));
+    let player = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/agent/player.py");
+    install(&talk, options, &["python3", player, &steps].map(str::to_owned));
+    Some(talk)
+}
+
+fn chunk(content: serde_json::Value) -> serde_json::Value {
+    json!({ "update": { "sessionUpdate": "agent_message_chunk", "content": content } })
+}
+
+fn call(kind: &str, mut call: serde_json::Value) -> serde_json::Value {
+    call["sessionUpdate"] = kind.into();
+    json!({ "update": call })
+}
+
+/// The calls and results of a talk, as text.
+fn calls(talk: &Talk) -> Vec<String> {
+    let told = |(.., entry): (i64, Option<String>, Entry)| match entry {
+        Entry::ToolCall(call) => Some(format!("{}: {} {}", call.call_id, call.name, call.arguments)),
+        Entry::ToolResult(result) => Some(format!("{}= {:?}", result.call_id, result.outcome)),
+        Entry::Permission(asked) => {
+            Some(format!("{}? {} {} {}", asked.call_id?, asked.title, asked.arguments, asked.details))
+        }
+        _ => None,
+    };
+    talk.entries().into_iter().filter_map(told).collect()
+}
+
+#[test]
+fn a_call_is_stored_when_its_details_are_known_or_it_begins_and_is_corrected() {
+    let begins =
+        |id: &str| call("tool_call", json!({ "toolCallId": id, "title": "Terminal", "rawInput": {} }));
+    let update = |id: &str, more: serde_json::Value| {
+        let mut all = more;
+        all["toolCallId"] = id.into();
+        call("tool_call_update", all)
+    };
+    let steps = json!([
+        begins("a"),
+        update("a", json!({ "title": "`ls -la`", "rawInput": { "command": "ls -la" } })),
+        update("a", json!({ "status": "in_progress" })),
+        update("a", json!({ "status": "completed", "rawOutput": "two files" })),
+        update("a", json!({ "title": "too late" })),
+        begins("b"),
+        update("b", json!({ "status": "in_progress" })),
+        update("b", json!({ "rawInput": { "command": "pwd" } })),
+        update("b", json!({ "status": "failed" })),
+        begins("c"),
+        { "stop": "end_turn" },
+    ]);
+    let Some(talk) = plays(&[], &[steps]) else { return };
+    let id = talk.say("x");
+    assert_eq!(talk.answer(id), "");
+    assert_eq!(
+        calls(&talk),
+        [
+            r#"a: `ls -la` {"command":"ls -la"}"#,
+            r#"a= Ok(String("two files"))"#,
+            "b: Terminal {}",
+            r#"b: Terminal {"command":"pwd"}"#,
+            r#"b= Err("the tool failed")"#,
+            "c: Terminal {}",
+            r#"c= Err("the answer came without it")"#,
+        ]
+    );
+    assert_eq!(talk.is_settled(), Ok(()));
+}
+
+#[test]
+fn a_request_for_permission_has_all_that_is_to_be_judged() {
+    let change = json!([{ "type": "diff", "path": "/a", "oldText": "x", "newText": "y" }]);
+    let steps = json!([
+        call("tool_call", json!({ "toolCallId": "c", "title": "Terminal", "rawInput": {} })),
+        asks(json!({ "toolCallId": "c", "title": "`rm -r /`", "rawInput": { "command": "rm -r /" }, "content": change })),
+        { "stop": "end_turn" },
+    ]);
+    let Some(talk) = plays(&[], &[steps]) else { return };
+    let id = talk.say("x");
+    answer_permission(&talk, &asked(&talk, id, "allow_once"));
+    assert_eq!(talk.answer(id), "yes");
+    let change = r#"{"type":"diff","path":"/a","oldText":"x","newText":"y"}"#;
+    assert_eq!(
+        calls(&talk)[..2],
+        [
+            r#"c: `rm -r /` {"command":"rm -r /"}"#.to_owned(),
+            format!(r#"c? `rm -r /` {{"command":"rm -r /"}} {change}"#)
+        ]
+    );
+}
+
+#[test]
+fn plans_images_and_the_reason_of_the_end_are_kept() {
+    let text = |text: &str| chunk(json!({ "type": "text", "text": text }));
+    let image = json!({ "type": "image", "mimeType": "image/png", "data": "iVBO" });
+    let entry = json!({ "content": "look", "priority": "high", "status": "pending" });
+    let pictures = json!([
+        { "update": { "sessionUpdate": "plan", "entries": [entry] } },
+        text("see: "), chunk(image), text("that"), { "stop": "end_turn" },
+    ]);
+    let cut = json!([text("and th"), { "stop": "max_tokens" }]);
+    let Some(talk) = plays(&[], &[pictures, cut]) else { return };
+    let first = talk.say("x");
+    let parts = json!([
+        { "type": "text", "text": "see: " },
+        { "type": "image", "source": { "type": "data", "value": "iVBO", "mimeType": "image/png" } },
+        { "type": "text", "text": "that" },
+    ]);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&talk.answer(first)).unwrap(), parts);
+    assert!(talk.entries().iter().any(|(.., told)| *told == Entry::Plan(json!([entry]))));
+    let second = talk.say("y");
+    let Entry::Answer { answer, .. } = talk.ending(second) else { panic!() };
+    assert_eq!((answer.content.as_str(), answer.stage.as_deref()), ("and th", Some("max_tokens")));
+}
+
+fn asks(call: serde_json::Value) -> serde_json::Value {
+    let options = json!([
+        { "optionId": "yes", "name": "Yes", "kind": "allow_once" },
+        { "optionId": "no", "name": "No", "kind": "reject_once" },
+    ]);
+    json!({ "ask": { "toolCall": call, "options": options } })
+}
+
+#[test]
+fn an_agent_cannot_answer_its_own_request() {
+    let steps = json!([asks(json!({ "toolCallId": "c", "title": "rm" })), { "stop": "end_turn" }]);
+    let Some(talk) = plays(&[], &[steps]) else { return };
+    let id = talk.say("x");
+    let (request_id, _) = asked(&talk, id, "allow_once");
+    answer_permission_from("self", &talk, &(request_id.clone(), "yes".into()));
+    answer_permission(&talk, &(request_id, "no".into()));
+    assert_eq!(talk.answer(id), "no");
 }
 
 #[test]
@@ -148,20 +295,20 @@ fn now_interrupts_an_agent_by_its_protocol_and_it_keeps_its_memory() {
     assert_eq!(talk.answer(now), "2. now");
 }
 
-/// Sends a hundred messages to our agent, whose process ends once and is killed once on the way. Returns the
+/// Sends twenty messages to our agent, whose process ends once and is killed once on the way. Returns the
 /// answer to the last.
-fn count_to_a_hundred(options: &[&str]) -> Option<String> {
+fn count_to_twenty(options: &[&str]) -> Option<String> {
     let talk = Talk::new();
     let agent = counting(&talk, options)?;
     install(&talk, &["--idle", "1s"], &agent);
     let mut answer = String::new();
-    for n in 1..=100 {
+    for n in 1..=20 {
         let id = talk.say(&format!("message {n}"));
         answer = talk.answer(id);
-        if n == 30 {
+        if n == 6 {
             talk.until_idle();
         }
-        if n == 60 {
+        if n == 12 {
             for pid in talk.processes() {
                 talk.sh(&format!("kill -9 {pid}")).ok();
             }
@@ -172,21 +319,21 @@ fn count_to_a_hundred(options: &[&str]) -> Option<String> {
 
 #[test]
 fn an_agent_keeps_counting_by_its_session() {
-    let Some(answer) = count_to_a_hundred(&[]) else { return };
-    assert_eq!(answer, "100. message 100");
+    let Some(answer) = count_to_twenty(&[]) else { return };
+    assert_eq!(answer, "20. message 20");
 }
 
 #[test]
 fn an_agent_that_cannot_load_a_session_keeps_counting_by_the_transcript() {
-    let Some(answer) = count_to_a_hundred(&["--no-load"]) else { return };
-    assert_eq!(answer, "100. message 100");
+    let Some(answer) = count_to_twenty(&["--no-load"]) else { return };
+    assert_eq!(answer, "20. message 20");
 }
 
 #[test]
 fn an_agent_that_forgets_both_does_not_keep_counting() {
     for options in [&["--forgetful"][..], &["--forgetful", "--no-load"]] {
-        let Some(answer) = count_to_a_hundred(options) else { return };
-        assert_ne!(answer, "100. message 100");
+        let Some(answer) = count_to_twenty(options) else { return };
+        assert_ne!(answer, "20. message 20");
     }
 }
 

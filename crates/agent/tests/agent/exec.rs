@@ -37,6 +37,38 @@ fn python_and_node_are_streamed_as_they_print() {
 }
 
 #[test]
+fn what_is_printed_within_20_milliseconds_is_one_token() {
+    let script =
+        "echo 0; until [ -e go ]; do sleep 0.01; done; for n in $(seq 200); do echo $n; sleep 0.002; done";
+    let talk = Talk::with(&[], &["sh", "-c", script]);
+    let id = talk.say("x");
+    let run = format!("run_{id}");
+    talk.until("the first is not stored at once", |_| (talk.tokens(&run) == ["0\n"]).then_some(()));
+    talk.write("go", "");
+    let answer = talk.answer(id);
+    let events = talk.events();
+    let tokens: Vec<_> = events.iter().filter(|event| event.subtype.as_deref() == Some("token")).collect();
+    assert_eq!(tokens.iter().map(|token| &*token.content).collect::<String>(), answer);
+    let time = |at: usize| thread::model::time::parse(&tokens[at].created_at).unwrap();
+    // What is left at the end does not wait. Times are rounded to milliseconds.
+    let gaps: Vec<i64> =
+        (2..tokens.len()).map(|at| (time(at - 1) - time(at - 2)).num_milliseconds()).collect();
+    assert!(gaps.len() > 5 && gaps.iter().all(|gap| *gap >= 19), "{gaps:?}");
+}
+
+#[test]
+fn no_token_is_longer_than_256_kib() {
+    let talk = Talk::with(&[], &["sh", "-c", "yes é | head -c 6000000 | tr -d '\\n'"]);
+    let id = talk.say("x");
+    let answer = talk.answer(id);
+    assert_eq!(answer, "é".repeat(2_000_000));
+    let tokens = talk.tokens(&format!("run_{id}"));
+    assert_eq!(tokens.concat(), answer);
+    let longest = tokens.iter().map(String::len).max();
+    assert!(longest <= Some(256 * 1024) && longest > Some(100_000), "{longest:?}");
+}
+
+#[test]
 fn a_character_that_comes_in_two_reads_is_whole() {
     let talk = Talk::with(
         &[],
@@ -75,11 +107,15 @@ fn the_program_gets_its_environment_but_no_secrets_and_no_lock() {
 }
 
 #[test]
-fn a_failure_is_tried_again_and_then_final_with_the_end_of_stderr() {
-    let talk = Talk::with(&["--attempts", "2"], &["sh", "-c", "echo part; echo broken >&2; exit 3"]);
+fn a_failure_is_tried_again_and_then_final_and_its_stderr_is_in_the_log() {
+    let talk = Talk::with(
+        &["--attempts", "2"],
+        &["sh", "-c", "echo part; echo broken by $THREAD_RUN_ID >&2; exit 3"],
+    );
     let id = talk.say("x");
     let Entry::Error { error, retryable, .. } = talk.ending(id) else { panic!() };
-    assert_eq!((error.as_str(), retryable), ("the agent program ended with exit code 3: broken", false));
+    assert_eq!((error.as_str(), retryable), ("the agent program ended with exit code 3", false));
+    assert_eq!(talk.read("talk/logs/handlers/agent.log").matches("broken by run_1").count(), 2);
     let attempts: Vec<u64> = talk
         .entries()
         .iter()
@@ -90,6 +126,55 @@ fn a_failure_is_tried_again_and_then_final_with_the_end_of_stderr() {
         .collect();
     assert_eq!(attempts, [1, 2]);
     assert_eq!(talk.is_settled(), Ok(()));
+}
+
+#[test]
+fn what_a_failed_or_cancelled_run_had_said_is_kept_with_its_ending() {
+    let talk = Talk::with(
+        &["--attempts", "2"],
+        &["sh", "-c", "read x; echo $x $$; case $x in wait) sleep 1000;; esac; exit 3"],
+    );
+    let said_last = |run_id: &str| talk.tokens(run_id).pop();
+    let failed = talk.say("fail");
+    let Entry::Error { partial, .. } = talk.ending(failed) else { panic!() };
+    assert_eq!(
+        (talk.tokens(&format!("run_{failed}")).len(), partial),
+        (2, said_last(&format!("run_{failed}")))
+    );
+    let long = talk.say("wait");
+    let run = format!("run_{long}");
+    talk.until("it says nothing", |_| said_last(&run));
+    talk.cancel(&run);
+    let Entry::Cancelled { partial, .. } = talk.ending(long) else { panic!() };
+    assert_eq!(partial, said_last(&run));
+}
+
+#[test]
+fn every_event_of_an_attempt_says_which_one_it_is() {
+    let talk = Talk::with(&["--attempts", "2"], &["sh", "-c", "echo part; exit 3"]);
+    let id = talk.say("x");
+    talk.ending(id);
+    let told: Vec<(String, Option<u64>)> = talk
+        .events()
+        .iter()
+        .filter(|event| event.id != id)
+        .map(|event| (event.subtype.clone().unwrap(), thread_agent::conversation::attempt_of(event)))
+        .collect();
+    let attempt =
+        |number| ["run", "status", "status", "token", "error"].map(|what| (what.to_owned(), Some(number)));
+    assert_eq!(told, [attempt(1), attempt(2)].concat());
+}
+
+#[test]
+fn a_message_that_somebody_else_acknowledges_is_not_run() {
+    let talk = Talk::with(&[], &["sh", "-c", "read x; until [ -e go ]; do sleep 0.01; done; echo $x"]);
+    let (first, second) = (talk.say("first"), talk.say("second"));
+    talk.begun(first);
+    talk.thread(&["ack", "--consumer", "agent", "--event-id", &second.to_string()]).ok();
+    let third = talk.say("third");
+    talk.write("go", "");
+    assert_eq!([talk.answer(first), talk.answer(third)], ["first\n", "third\n"]);
+    assert!(talk.entries().iter().all(|(.., entry)| entry.ends() != Some(second)), "{}", talk.log());
 }
 
 #[test]
@@ -169,6 +254,23 @@ fn a_message_that_has_its_ending_is_not_answered_again() {
     assert_eq!(talk.is_settled(), Ok(()));
     let more: Vec<_> = talk.entries().split_off(before);
     assert!(more.iter().all(|(_, run, _)| run.as_ref() == Some(&format!("run_{last}"))), "{more:?}");
+}
+
+#[test]
+fn the_adapter_ends_when_nothing_is_left_to_do_and_misses_no_message() {
+    let talk = Talk::with(&[], &["cat"]);
+    for n in 0..50 {
+        // Each comes while the adapter of the one before is ending.
+        let id = talk.say(&n.to_string());
+        assert_eq!(talk.answer(id), n.to_string());
+    }
+    talk.until_idle();
+    // The consumer is idle a moment before its supervisor has ended.
+    let end = std::time::Instant::now() + crate::harness::PATIENCE;
+    while !talk.everything().is_empty() {
+        assert!(std::time::Instant::now() < end, "they stay: {:?}", talk.everything());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
 }
 
 #[test]

@@ -181,6 +181,26 @@ fn an_adapter_that_dies_is_followed_by_another() {
 }
 
 #[test]
+fn an_attempt_of_a_killed_adapter_counts_and_what_it_said_is_kept() {
+    let script = "read x; echo said $$; sleep 1000";
+    let talk = Talk::with(&["--attempts", "2"], &["sh", "-c", script]);
+    let id = talk.say("hello");
+    let run = format!("run_{id}");
+    for attempt in 1..=2 {
+        talk.until("it says nothing", |_| (talk.tokens(&run).len() == attempt).then_some(()));
+        kill_with(&talk, &talk.dir(), ADAPTER);
+    }
+    let Entry::Error { error, retryable: false, partial, .. } = ending_by_dispatch(&talk, id) else {
+        panic!()
+    };
+    assert_eq!(error, "the adapter was killed or the agent program failed in each of 2 attempts");
+    assert_eq!(partial, talk.tokens(&run).pop());
+    assert_eq!(attempts(&talk, id), 2);
+    assert_eq!(talk.is_settled(), Ok(()));
+    nothing_is_left_running(&talk);
+}
+
+#[test]
 fn an_adapter_and_its_supervisor_that_die_are_followed_by_the_next_dispatch() {
     a_dead_agent_is_tried_again(|talk| {
         kill_with(talk, &talk.dir(), SUPERVISOR);

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -16,9 +17,10 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 /// The default source of messages.
 pub const ADA: &str = "external:web:main:dm:default:ada";
 
-/// A conversation in a folder of its own.
+/// A conversation in a folder, which is deleted with the last of those in it.
 pub struct Talk {
-    root: TempDir,
+    root: Rc<TempDir>,
+    name: String,
 }
 
 /// What a command printed, and how it ended.
@@ -48,7 +50,13 @@ impl Talk {
     pub fn new() -> Talk {
         let root = tempfile::Builder::new().prefix("talk").tempdir().unwrap();
         Queue::init(root.path().join("talk")).unwrap();
-        Talk { root }
+        Talk { root: Rc::new(root), name: "talk".to_owned() }
+    }
+
+    /// Another thread without an agent, in the same folder.
+    pub fn beside(&self, name: &str) -> Talk {
+        Queue::init(self.path(name)).unwrap();
+        Talk { root: Rc::clone(&self.root), name: name.to_owned() }
     }
 
     /// A thread with this agent installed.
@@ -67,7 +75,7 @@ impl Talk {
     }
 
     pub fn dir(&self) -> PathBuf {
-        self.root.path().join("talk")
+        self.root.path().join(&self.name)
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -247,7 +255,8 @@ impl Talk {
 
     /// The logs, for the message of a failed test.
     pub fn log(&self) -> String {
-        format!("{}\n{}", self.read("talk/logs/thread.log"), self.read("talk/logs/handlers/agent.log"))
+        let log = |file: &str| self.read(&format!("{}/logs/{file}", self.name));
+        format!("{}\n{}", log("thread.log"), log("handlers/agent.log"))
     }
 
     /// Whether every message has one ending and no call is open; if not, why.
@@ -264,6 +273,8 @@ impl Talk {
         let mut open: Vec<(Option<String>, String)> = Vec::new();
         for (_, run_id, entry) in entries {
             match entry {
+                // A call may be stored again, corrected.
+                Entry::ToolCall(call) if open.contains(&(run_id.clone(), call.call_id.clone())) => {}
                 Entry::ToolCall(call) => open.push((run_id, call.call_id)),
                 Entry::ToolResult(result) => {
                     let call = (run_id, result.call_id);

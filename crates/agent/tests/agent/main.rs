@@ -9,6 +9,7 @@ mod harness;
 mod install;
 mod kill;
 mod ndjson;
+mod places;
 mod priorities;
 mod stop;
 mod sub_agents;

@@ -19,18 +19,29 @@ fn a_program_keeps_running_and_remembers() {
     assert_eq!(talk.is_settled(), Ok(()));
 }
 
-/// Sends a hundred messages to a program whose process ends once and is killed once on the way. Returns the
+#[test]
+fn a_program_is_kept_also_after_a_run_that_took_longer_than_idle() {
+    let script =
+        r#"while read x; do sleep ${pause-3.2}; pause=0; echo '{"event":"final","content":"'$$'"}'; done"#;
+    let talk = Talk::with(&["--protocol", "ndjson", "--idle", "3s"], &["sh", "-c", script]);
+    let long = talk.say("long");
+    let program = talk.answer(long);
+    let next = talk.say("next");
+    assert_eq!(talk.answer(next), program);
+}
+
+/// Sends twenty messages to a program whose process ends once and is killed once on the way. Returns the
 /// answer to the last.
-fn count_to_a_hundred(option: &str) -> String {
+fn count_to_twenty(option: &str) -> String {
     let talk = Talk::with(&["--protocol", "ndjson", "--idle", "1s"], &[&fixture(), option]);
     let mut answer = String::new();
-    for n in 1..=100 {
+    for n in 1..=20 {
         let id = talk.say("x");
         answer = talk.answer(id);
-        if n == 30 {
+        if n == 6 {
             talk.until_idle();
         }
-        if n == 60 {
+        if n == 12 {
             for pid in talk.processes() {
                 talk.sh(&format!("kill -9 {pid}")).ok();
             }
@@ -42,8 +53,8 @@ fn count_to_a_hundred(option: &str) -> String {
 
 #[test]
 fn its_memory_outlives_its_process_by_the_transcript() {
-    assert_eq!(count_to_a_hundred("--remember"), "100. you said: x");
-    assert_ne!(count_to_a_hundred("--forgetful"), "100. you said: x", "the check can fail");
+    assert_eq!(count_to_twenty("--remember"), "20. you said: x");
+    assert_ne!(count_to_twenty("--forgetful"), "20. you said: x", "the check can fail");
 }
 
 #[test]
@@ -57,6 +68,28 @@ fn a_program_that_handles_int_keeps_running_after_an_interruption() {
     assert_eq!(talk.answer(now), "2. you said: hello");
     assert!(matches!(talk.ending(long), Entry::Cancelled { .. }));
     assert_eq!(talk.processes(), before);
+}
+
+#[test]
+fn what_comes_before_another_event_is_stored_before_it() {
+    let script = r#"read x; for n in a b c; do for t in 1 2; do echo '{"event":"token","content":"'$n$t'"}'; done
+        echo '{"event":"tool_call","call_id":"'$n'"}'; echo '{"event":"tool_result","call_id":"'$n'"}'; done
+        until [ -e go ]; do sleep 0.01; done; echo '{"event":"final"}'; read x"#;
+    let talk = Talk::with(&["--protocol", "ndjson"], &["sh", "-c", script]);
+    let id = talk.say("x");
+    let last = |(.., entry): &(i64, Option<String>, Entry)| matches!(entry, Entry::ToolResult(result) if result.call_id == "c");
+    talk.until("no result", |entries| entries.iter().any(last).then_some(()));
+    let mut order = String::new();
+    for (.., entry) in talk.entries() {
+        match entry {
+            Entry::Token { text, .. } => order += &text,
+            Entry::ToolCall(call) => order += &format!("({})", call.call_id),
+            _ => {}
+        }
+    }
+    assert_eq!(order, "a1a2(a)b1b2(b)c1c2(c)");
+    talk.write("go", "");
+    assert_eq!(talk.answer(id), "a1a2b1b2c1c2");
 }
 
 #[test]
@@ -107,6 +140,16 @@ fn a_program_that_speaks_no_json_fails_its_attempts() {
 }
 
 #[test]
+fn a_long_error_is_short_for_clients_and_whole_in_the_log() {
+    let script = r#"read x; printf '{"event":"error","error":"it'; head -c 5000 /dev/zero | tr '\0' x; echo ' ends"}'"#;
+    let talk = Talk::with(&["--protocol", "ndjson"], &["sh", "-c", script]);
+    let id = talk.say("x");
+    let Entry::Error { error, .. } = talk.ending(id) else { panic!() };
+    assert_eq!(error, format!("it{}…", "x".repeat(998)));
+    assert!(talk.log().contains(&format!("it{} ends", "x".repeat(5000))));
+}
+
+#[test]
 fn of_two_results_of_one_call_the_first_is_stored() {
     let script = r#"read x; echo '{"event":"tool_call","call_id":"c","name":"t"}'
         printf '%s\n' '{"event":"tool_result","call_id":"c","result":1}' '{"event":"tool_result","call_id":"c","result":2}'
@@ -134,4 +177,93 @@ fn a_consumer_that_cannot_be_started_does_not_keep_others_from_what_the_agent_sa
     let id = talk.say("x");
     assert_eq!(talk.answer(id), "done");
     talk.until("nobody heard it", |_| talk.path("heard").exists().then_some(()));
+}
+
+/// Says `final` twice to the message `twice`, and something after a message `late`, once a file exists. Its answers
+/// name the message and its own process.
+const STRAYS: &str = r#"n=0; while IFS= read -r x; do
+    text=${x#*'"content":"'}; text=${text%%'"'*}
+    said="{\"event\":\"final\",\"content\":\"$text by $$\"}"
+    case $text in twice) printf '%s\n%s\n' "$said" "$said";; *) printf '%s\n' "$said";; esac
+    case $text in late) (until [ -e go ]; do sleep 0.01; done; echo '{"event":"token","content":"stray"}'; touch gone) & ;; esac
+done"#;
+
+#[test]
+fn an_answer_never_reaches_the_wrong_message() {
+    let talk = Talk::with(&["--protocol", "ndjson"], &["sh", "-c", STRAYS]);
+    let mut programs = Vec::new();
+    for text in ["one", "twice", "three", "four", "late", "six"] {
+        if text == "six" {
+            talk.write("go", "");
+            talk.until("it does not stray", |_| talk.path("gone").exists().then_some(()));
+        }
+        let id = talk.say(text);
+        let answer = talk.answer(id);
+        let (said, program) = answer.split_once(" by ").unwrap();
+        assert_eq!(said, text, "{}", talk.log());
+        programs.push(program.to_owned());
+    }
+    // What has strayed is ended before the next message; until then a process is kept.
+    assert_eq!(programs[0], programs[1]);
+    assert_eq!(programs[2..5], [&*programs[2], &*programs[2], &*programs[2]]);
+    programs.dedup();
+    assert_eq!(programs.len(), 3, "{programs:?}");
+    assert_eq!(talk.is_settled(), Ok(()));
+}
+
+#[test]
+fn a_line_that_names_an_earlier_run_is_dropped_and_disturbs_nothing() {
+    let script = r#"while IFS= read -r x; do run=${x#*'"run_id":"'}; run=${run%%'"'*}
+        printf '{"event":"final","content":"%s","run_id":"%s"}\n' $run $run
+        printf '{"event":"final","content":"again","run_id":"%s"}\n' $run; done"#;
+    let talk = Talk::with(&["--protocol", "ndjson"], &["sh", "-c", script]);
+    let first = talk.say("x");
+    assert_eq!(talk.answer(first), format!("run_{first}"));
+    let program = talk.processes();
+    let second = talk.say("x");
+    assert_eq!(talk.answer(second), format!("run_{second}"));
+    assert_eq!(talk.processes(), program);
+}
+
+#[test]
+fn a_result_of_more_than_a_mebibyte_is_cut() {
+    let script = r#"read x; echo '{"event":"tool_call","call_id":"c","name":"t"}'
+        printf '{"event":"tool_result","call_id":"c","result":"'; head -c 3000000 /dev/zero | tr '\0' x; echo '"}'
+        echo '{"event":"final","content":"done"}'; read x"#;
+    let talk = Talk::with(&["--protocol", "ndjson"], &["sh", "-c", script]);
+    let id = talk.say("x");
+    assert_eq!(talk.answer(id), "done");
+    let kept = crate::sub_agents::results(&talk).remove(0).unwrap();
+    assert_eq!(kept, format!("{}\n[cut: 3000000 bytes in all]", "x".repeat(1024 * 1024)));
+}
+
+#[test]
+fn a_run_stores_so_many_bytes_and_no_more() {
+    let thinks = r#"yes '{"event":"thinking","content":"0123456789012345678901234567890123456789"}'"#;
+    let results = r#"seq 1000 | while read n; do printf '{"event":"tool_result","call_id":"%s","result":"' $n
+        head -c 100000 /dev/zero | tr '\0' x; echo '"}'; done; sleep 1000"#;
+    for script in [thinks, results] {
+        let options = ["--protocol", "ndjson", "--max-output", "1MiB"];
+        let talk = Talk::with(&options, &["sh", "-c", script]);
+        let id = talk.say("x");
+        let Entry::Error { error, retryable: false, .. } = talk.ending(id) else { panic!() };
+        assert_eq!(error, "the agent program wrote more than 1048576 bytes or 100000 events for one message");
+        let stored: usize = talk.events().iter().map(|event| event.content.len()).sum();
+        assert!((900_000..1_100_000).contains(&stored), "{stored}");
+        assert_eq!(talk.is_settled(), Ok(()));
+        assert_eq!(talk.processes(), Vec::<u32>::new());
+    }
+}
+
+#[test]
+fn a_run_stores_so_many_events_and_no_more() {
+    let changes = r#"yes '{"event":"status","content":"streaming"}
+{"event":"status","content":"thinking"}'"#;
+    let talk = Talk::with(&["--protocol", "ndjson"], &["sh", "-c", changes]);
+    talk.say("x");
+    // Waits without reading everything again and again.
+    let error = "thread peek --last-event-id 0 --wait 2m --filter \"subtype = 'error'\"";
+    assert!(talk.sh(error).ok().contains("100000 events for one message"), "{}", talk.log());
+    let events = talk.events().len();
+    assert!((99_990..=100_010).contains(&events), "{events}");
 }

@@ -40,17 +40,14 @@ fn hidden(talk: &Talk) -> Vec<String> {
 
 #[test]
 fn stop_ends_also_processes_that_cleared_their_environment() {
-    // Left in the background by an agent, by a sub-agent, and by a run that is over.
+    // Left in the background by an agent and by its sub-agent.
     let talk = Talk::new();
     let sub = talk.write("sub.sh", &format!("{HIDES} {WORKS}"));
-    let script = format!("read x; {HIDES} case $x in work) echo task | thread agent run -- sh {sub};; esac");
+    let script = format!("read x; {HIDES} echo task | thread agent run -- sh {sub}");
     talk.install(&[], &["sh", "-c", &script]);
-    let over = talk.say("over");
-    assert_eq!(talk.answer(over), "");
-    assert_eq!(hidden(&talk).len(), 1, "what a run leaves in the background is left alone");
     talk.say("work");
     at_work(&talk);
-    assert_eq!(hidden(&talk).len(), 3);
+    assert_eq!(hidden(&talk).len(), 2);
     talk.thread(&["agent", "stop"]).ok();
     assert_eq!((hidden(&talk), talk.everything()), (Vec::new(), Vec::new()));
 }
@@ -75,9 +72,10 @@ fn hidden_processes_of_a_failed_attempt_are_killed_and_those_of_an_answered_one_
         let second = talk.say("fails");
         assert!(matches!(talk.ending(second), Entry::Error { .. }));
         // What a persistent program has started is ended with it.
-        assert_eq!(hidden(&talk), if options.is_empty() { left } else { Vec::new() });
-        talk.thread(&["agent", "stop"]).ok();
-        assert_eq!(hidden(&talk), Vec::<String>::new());
+        assert_eq!(hidden(&talk), if options.is_empty() { left.clone() } else { Vec::new() });
+        if options.is_empty() {
+            talk.sh(&format!("kill -9 {}", left[0])).ok();
+        }
     }
 }
 
@@ -113,4 +111,54 @@ fn stop_ends_also_agents_that_are_started_again_meanwhile() {
         talk.thread(&["agent", "stop"]).ok();
         assert_eq!(talk.everything(), Vec::new());
     }
+}
+
+#[test]
+fn no_message_is_begun_while_the_consumer_is_paused() {
+    for options in [&[][..], &["--protocol", "ndjson"]] {
+        let script = match options {
+            [] => "read x; until [ -e go ]; do sleep 0.01; done; echo done",
+            _ => {
+                r#"while read x; do until [ -e go ]; do sleep 0.01; done; echo '{"event":"final","content":"done"}'; done"#
+            }
+        };
+        let talk = Talk::with(options, &["sh", "-c", script]);
+        let (first, second) = (talk.say("first"), talk.say("second"));
+        talk.begun(first);
+        talk.thread(&["pause", "--consumer", "agent"]).ok();
+        talk.write("go", "");
+        assert_eq!(talk.answer(first).trim(), "done");
+        talk.until("the adapter stays", |_| talk.everything().is_empty().then_some(()));
+        let of_second = |entries: &[(i64, Option<String>, Entry)]| {
+            entries.iter().filter(|(_, run, _)| *run == Some(format!("run_{second}"))).count()
+        };
+        assert_eq!(of_second(&talk.entries()), 1, "only the message itself");
+        talk.thread(&["resume", "--consumer", "agent"]).ok();
+        assert_eq!(talk.answer(second).trim(), "done");
+    }
+}
+
+#[test]
+fn stop_waits_for_one_who_is_about_to_start_the_agent() {
+    let talk = Talk::with(&[], &["sh", "-c", "sleep 1000"]);
+    let queue = talk.queue();
+    let name = queue.files().consumer_lock(&thread::model::subscription::ConsumerId::stored("agent"));
+    // As a push that has not yet started the supervisor.
+    let lock = thread::files::lock::Lock::try_take(queue.files(), &name).unwrap().unwrap();
+    let id = talk.say("hello");
+    let mut stop = talk.command("thread").args(["agent", "stop"]).spawn().unwrap();
+    let path = talk.queue().path().join(&name);
+    let tries = |pid: u32| {
+        let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        open.filter_map(|fd| std::fs::read_link(fd.path()).ok()).any(|file| file == path)
+    };
+    while !tries(stop.id()) {
+        assert!(stop.try_wait().unwrap().is_none(), "it returned while the agent was being started");
+    }
+    drop(lock);
+    talk.thread(&["dispatch"]).ok();
+    assert!(stop.wait().unwrap().success());
+    assert_eq!(talk.everything(), Vec::new());
+    let ended = talk.entries().iter().any(|(.., entry)| entry.ends() == Some(id));
+    assert!(!ended, "its message waits for the next one");
 }

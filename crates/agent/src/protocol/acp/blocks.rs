@@ -4,11 +4,12 @@ use std::fmt::Write;
 use std::path::Path;
 
 use agent_client_protocol_schema::v1::{
-    AudioContent, ContentBlock, ImageContent, PromptCapabilities, ResourceLink, TextContent,
+    AudioContent, ContentBlock, EmbeddedResource, EmbeddedResourceResource, ImageContent, PromptCapabilities,
+    ResourceLink, TextContent,
 };
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::attachments::Attachment;
 use crate::conversation::parts_of;
@@ -85,18 +86,37 @@ fn file_uri(path: &str) -> String {
     uri
 }
 
-pub fn text_in(content: &ContentBlock) -> Option<String> {
+/// Returns an image or a recording as a content part; `None` for anything else.
+pub fn part_of(content: &ContentBlock) -> Option<Value> {
+    let (kind, mime_type, data) = match content {
+        ContentBlock::Image(image) => ("image", &image.mime_type, &image.data),
+        ContentBlock::Audio(audio) => ("audio", &audio.mime_type, &audio.data),
+        _ => return None,
+    };
+    Some(json!({ "type": kind, "source": { "type": "data", "value": data, "mimeType": mime_type } }))
+}
+
+/// Returns the text of a content block, or, where it has none, what it is.
+pub fn text_of(content: &ContentBlock) -> String {
     match content {
-        ContentBlock::Text(text) => Some(text.text.clone()),
-        ContentBlock::ResourceLink(link) => Some(format!("[{}]({})", link.name, link.uri)),
-        _ => None,
+        ContentBlock::Text(text) => text.text.clone(),
+        ContentBlock::ResourceLink(link) => format!("[{}]({})", link.name, link.uri),
+        ContentBlock::Resource(EmbeddedResource {
+            resource: EmbeddedResourceResource::TextResourceContents(text),
+            ..
+        }) => text.text.clone(),
+        ContentBlock::Resource(EmbeddedResource {
+            resource: EmbeddedResourceResource::BlobResourceContents(blob),
+            ..
+        }) => format!("[a file: {}]", blob.uri),
+        ContentBlock::Image(image) => format!("[an image: {}]", image.mime_type),
+        ContentBlock::Audio(audio) => format!("[a recording: {}]", audio.mime_type),
+        _ => String::new(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn blocks(content: &str, files: &[Attachment], takes: &PromptCapabilities) -> Value {

@@ -1,0 +1,341 @@
+//! The open runs of a conversation, the order in which they run, and what must be done about them.
+//!
+//! A [`Runs`] is fed every event past the consumer's cursor, in order, and holds the runs that have no ending
+//! yet. The adapter asks it what to do next, and learns of its own events by reading them back; other readers,
+//! such as a gateway, ask it which run is active and what waits. Whoever reads the same events gets the same
+//! answers, so an adapter that replaces a killed one continues where that one stopped. Pure: no clock and no
+//! I/O.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Entry, Priority, Run};
+
+/// A run that has no ending yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenRun {
+    /// With the number of the last attempt; 0 before the first.
+    pub run: Run,
+    /// Who sent the message.
+    pub source: String,
+    pub priority: Priority,
+    /// If a message with priority `now` interrupts the run, it is tried again later instead of cancelled.
+    pub resume: bool,
+    /// When the message was stored.
+    pub created_at: String,
+    /// When the run began, or began again after an interruption; `None` while it is queued.
+    pub since: Option<String>,
+    /// How many of its attempts count: all but those that another message interrupted.
+    pub attempts: u64,
+    /// The id of the event that began the last attempt; 0 before the first.
+    pub last_begun: i64,
+    /// According to the thread, the last attempt has neither ended nor failed.
+    pub in_attempt: bool,
+    /// Calls that have no result yet: their names, by their ids.
+    pub open_calls: BTreeMap<String, String>,
+    /// Requests for permission of the last attempt that have no answer yet.
+    pub open_permissions: Vec<OpenPermission>,
+    /// Set once it was cancelled: the whole reason, with who asked for it.
+    pub cancel: Option<String>,
+}
+
+/// A request for permission that has no answer yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenPermission {
+    /// The event that asks.
+    pub event_id: i64,
+    pub request_id: String,
+    /// The ids of its choices. Any other answer counts for nothing.
+    pub choices: Vec<String>,
+}
+
+impl OpenRun {
+    /// The id of the message that it answers.
+    pub fn id(&self) -> i64 {
+        self.run.reply_to
+    }
+
+    /// Whether it has begun, was interrupted, and waits to begin again.
+    fn is_interrupted(&self) -> bool {
+        self.last_begun > 0 && self.since.is_none()
+    }
+
+    /// Runs with a lower rank run earlier; among equals, the older message.
+    fn rank(&self) -> (u8, i64) {
+        let rank = match self.priority {
+            _ if self.in_attempt => 0,
+            Priority::Now if !self.is_interrupted() => 1,
+            Priority::Now => 2,
+            _ if self.last_begun > 0 => 3,
+            Priority::Next => 4,
+            Priority::Later => 5,
+        };
+        (rank, self.id())
+    }
+}
+
+/// Why a run must end without an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was cancelled; the whole reason.
+    Cancelled(String),
+    /// A message with priority `now` interrupts it.
+    Interrupted { by: i64, source: String, resume: bool },
+}
+
+/// What to do while no attempt is running.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// End this run without another attempt.
+    End(i64, Verdict),
+    /// End this run: it has used up its attempts.
+    GiveUp(i64),
+    Run(i64),
+    Nothing,
+}
+
+/// An event, with what [`Runs`] needs to know about it.
+#[derive(Debug, Clone)]
+pub struct Noted<'e> {
+    pub id: i64,
+    pub created_at: &'e str,
+    pub source: &'e str,
+    pub run_id: Option<&'e str>,
+    pub entry: &'e Entry,
+    /// Whether it matches the consumer's filter. A message that does not begins no run.
+    pub is_pending: bool,
+    /// Whether it is the ending it looks like: see [`is_ending`](super::is_ending).
+    pub is_ending: bool,
+}
+
+/// The open runs of a conversation, by the ids of their messages.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Runs {
+    open: BTreeMap<i64, OpenRun>,
+    /// Events that match the filter and are not acknowledged yet.
+    pending: BTreeSet<i64>,
+    /// Messages up to this id are acknowledged and have no run.
+    cursor: i64,
+}
+
+impl Runs {
+    /// The runs of a thread whose consumer has this cursor, to be fed the events after it.
+    pub fn after(cursor: i64) -> Runs {
+        Runs { cursor, ..Runs::default() }
+    }
+
+    /// Processes the next event. Tokens, thinking and status may be left out: they change nothing.
+    pub fn note(&mut self, noted: Noted<'_>) {
+        let Noted { id, created_at, source, run_id, entry, is_pending, is_ending } = noted;
+        if id <= self.cursor {
+            return;
+        }
+        if is_pending {
+            self.pending.insert(id);
+        }
+        match entry {
+            Entry::Message(message) if is_pending => {
+                let run_id = run_id.unwrap_or_default().to_owned();
+                let run = OpenRun {
+                    run: Run { run_id, reply_to: id, attempt: 0 },
+                    source: source.to_owned(),
+                    priority: message.priority,
+                    resume: message.resume,
+                    created_at: created_at.to_owned(),
+                    since: None,
+                    attempts: 0,
+                    last_begun: 0,
+                    in_attempt: false,
+                    open_calls: BTreeMap::new(),
+                    open_permissions: Vec::new(),
+                    cancel: None,
+                };
+                self.open.insert(id, run);
+            }
+            Entry::Cancel { why } => {
+                let by = match why.trim() {
+                    "" => format!("cancelled by {source}"),
+                    why => format!("cancelled by {source}: {why}"),
+                };
+                let wanted = |run: &&mut OpenRun| Some(run.run.run_id.as_str()) == run_id;
+                for run in self.open.values_mut().filter(wanted) {
+                    run.cancel.get_or_insert(by.clone());
+                }
+            }
+            Entry::RunStarted { reply_to, .. } => {
+                if let Some(run) = self.open.get_mut(reply_to) {
+                    run.run.attempt += 1;
+                    run.attempts += 1;
+                    run.last_begun = id;
+                    run.in_attempt = true;
+                    run.since.get_or_insert(created_at.to_owned());
+                }
+            }
+            Entry::ToolCall(call) => {
+                if let Some(run) = self.run_of_record(run_id) {
+                    run.open_calls.insert(call.call_id.clone(), call.name.clone());
+                }
+            }
+            Entry::ToolResult(result) => {
+                if let Some(run) = self.run_of_record(run_id) {
+                    run.open_calls.remove(&result.call_id);
+                }
+            }
+            Entry::Permission(asked) => {
+                if let Some(run) = self.run_of_record(run_id).filter(|run| run.in_attempt) {
+                    run.open_permissions.push(OpenPermission {
+                        event_id: id,
+                        request_id: asked.request_id.clone(),
+                        choices: asked.choices.iter().map(|choice| choice.id.clone()).collect(),
+                    });
+                }
+            }
+            Entry::PermissionAnswer { request_id, choice } => {
+                for run in self.open.values_mut() {
+                    run.open_permissions
+                        .retain(|asked| asked.request_id != *request_id || !asked.choices.contains(choice));
+                }
+            }
+            Entry::Error { retryable: true, reply_to: Some(reply_to), interrupted_by, .. } => {
+                if let Some(run) = self.open.get_mut(reply_to).filter(|run| run.in_attempt) {
+                    run.in_attempt = false;
+                    run.open_calls.clear();
+                    run.open_permissions.clear();
+                    if interrupted_by.is_some() {
+                        run.attempts -= 1;
+                        run.since = None;
+                    }
+                }
+            }
+            entry => {
+                if let Some(reply_to) = entry.ends().filter(|_| is_ending) {
+                    self.open.remove(&reply_to);
+                }
+            }
+        }
+    }
+
+    /// The run that a record with this run id belongs to: the one whose attempt began last.
+    fn run_of_record(&mut self, run_id: Option<&str>) -> Option<&mut OpenRun> {
+        let begun = self.open.values_mut().filter(|run| run.last_begun > 0);
+        begun.max_by_key(|run| run.last_begun).filter(|run| Some(run.run.run_id.as_str()) == run_id)
+    }
+
+    /// Returns the run of a message; `None` if it is over.
+    pub fn get(&self, id: i64) -> Option<&OpenRun> {
+        self.open.get(&id)
+    }
+
+    /// All open runs, by the ids of their messages.
+    pub fn iter(&self) -> impl Iterator<Item = &OpenRun> {
+        self.open.values()
+    }
+
+    /// The open runs with this run id.
+    pub fn with_run_id<'r>(&'r self, run_id: &'r str) -> impl Iterator<Item = &'r OpenRun> {
+        self.iter().filter(move |run| run.run.run_id == run_id)
+    }
+
+    /// The run under way: an attempt of it is running, or it waits for its next one.
+    pub fn active(&self) -> Option<&OpenRun> {
+        self.iter().max_by_key(|run| run.last_begun).filter(|run| run.since.is_some())
+    }
+
+    /// The ids of the messages in the order in which their runs will run, the active one first.
+    pub fn in_order(&self) -> Vec<i64> {
+        let mut order: Vec<_> = self.iter().map(OpenRun::rank).collect();
+        order.sort_unstable();
+        order.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// How many runs come before that of a message; `None` if it is over.
+    pub fn position(&self, id: i64) -> Option<usize> {
+        let rank = self.get(id)?.rank();
+        Some(self.iter().filter(|run| run.rank() < rank).count())
+    }
+
+    fn queued_runs(&self) -> impl Iterator<Item = &OpenRun> {
+        let active = self.active().map(OpenRun::id);
+        self.iter().filter(move |run| Some(run.id()) != active)
+    }
+
+    /// How many runs are queued: all open ones but the active one.
+    pub fn queued(&self) -> usize {
+        self.queued_runs().count()
+    }
+
+    /// When the oldest queued message was stored.
+    pub fn oldest_queued(&self) -> Option<&str> {
+        self.queued_runs().next().map(|run| run.created_at.as_str())
+    }
+
+    /// Returns why a run must end, `None` if it need not. A cancel ends any run, an interruption only one
+    /// that has begun, whether it is running or waiting for its next attempt.
+    pub fn verdict(&self, id: i64) -> Option<Verdict> {
+        let run = self.get(id)?;
+        if let Some(why) = &run.cancel {
+            return Some(Verdict::Cancelled(why.clone()));
+        }
+        if run.last_begun == 0 {
+            return None;
+        }
+        // No other run begins while a `now` message is known to be pending, so one that is pending must have
+        // come later, or just before the beginning of this attempt was stored. Only between two `now`
+        // messages do ids decide: the second waits if it was there when the first began.
+        let interrupts = |now: &&OpenRun| {
+            now.id() != id
+                && now.priority == Priority::Now
+                && (run.priority != Priority::Now || now.id() > run.last_begun)
+        };
+        let now = self.iter().find(interrupts)?;
+        let (by, source) = (now.id(), now.source.clone());
+        Some(Verdict::Interrupted { by, source, resume: run.resume })
+    }
+
+    /// Returns a cancelled run other than this one.
+    pub fn cancelled(&self, other_than: i64) -> Option<(i64, Verdict)> {
+        let cancelled = self.iter().find(|run| run.id() != other_than && run.cancel.is_some())?;
+        Some((cancelled.id(), self.verdict(cancelled.id())?))
+    }
+
+    /// Returns what to do while no attempt is running. A run has at most `most` attempts.
+    pub fn next(&self, most: u64) -> Next {
+        for run in self.iter() {
+            match self.verdict(run.id()) {
+                // It waits and is tried again: there is nothing to record unless an attempt is open.
+                Some(Verdict::Interrupted { resume: true, .. }) if !run.in_attempt => {}
+                Some(verdict) => return Next::End(run.id(), verdict),
+                None => {}
+            }
+        }
+        match self.iter().min_by_key(|run| run.rank()) {
+            Some(run) if run.attempts >= most => Next::GiveUp(run.id()),
+            Some(run) => Next::Run(run.id()),
+            None => Next::Nothing,
+        }
+    }
+
+    /// Returns where the cursor may move to: the last pending event before the oldest message whose run is open.
+    /// `None` if it cannot move.
+    pub fn acknowledge(&self) -> Option<i64> {
+        match self.open.keys().next() {
+            Some(&oldest) => self.pending.range(..oldest).next_back().copied(),
+            None => self.pending.last().copied(),
+        }
+    }
+
+    /// Records that the cursor has moved to `upto`. If it was set forward by hand, that ends runs; one that was
+    /// moved back takes a new [`Runs`], fed from there. Returns whether it has ended runs.
+    pub fn acknowledged(&mut self, upto: i64) -> bool {
+        if upto <= self.cursor {
+            return false;
+        }
+        let open = self.open.len();
+        self.cursor = upto;
+        self.pending = self.pending.split_off(&(upto + 1));
+        self.open = self.open.split_off(&(upto + 1));
+        self.open.len() < open
+    }
+}
+
+#[cfg(test)]
+mod tests;

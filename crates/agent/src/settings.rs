@@ -1,0 +1,201 @@
+//! The options that say how an agent program is run, written once for the command lines of `thread agent` and
+//! `thread serve`.
+//!
+//! A command that flattens them has an argument with the id `program`: without a program they have no effect.
+//! An option's value is kept in the handler of a subscription as text ([`Settings::words`], [`Stay::words`]).
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum, ValueHint};
+use thread::model::duration;
+
+use crate::adapter::Permit;
+
+/// How the program is run.
+#[derive(Debug, Clone, Args)]
+pub struct Settings {
+    /// How to talk to the program
+    #[arg(long, value_enum, value_name = "P", default_value_t = ProtocolArg::Exec, requires = "program")]
+    pub protocol: ProtocolArg,
+    /// End a program that should be answering and has printed nothing for this long
+    #[arg(long, value_name = "D", default_value = "10m", requires = "program")]
+    #[arg(value_parser = duration::parse_positive)]
+    pub quiet: Duration,
+    /// The most that the program may write for one message, such as 64MiB
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", requires = "program", value_parser = size)]
+    pub max_output: u64,
+    /// How to answer when the program asks for permission (acp)
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = PermitArg::Ask, requires = "program")]
+    pub permit: PermitArg,
+    /// A file of NAME=value lines for the program's environment (API keys), read at each start
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "program")]
+    pub env_file: Option<PathBuf>,
+}
+
+/// How often the adapter tries a message, and how long it stays. Of an option given twice the last counts,
+/// because those for a sub-agent are appended.
+#[derive(Debug, Clone, Args)]
+pub struct Stay {
+    /// How many times to try a message
+    #[arg(long, value_name = "N", default_value = "3", overrides_with = "attempts", requires = "program")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub attempts: u64,
+    /// End a program that is kept running after this long with nothing to do; the next message starts it again
+    #[arg(long, value_name = "D", default_value = "10m", overrides_with = "idle", requires = "program")]
+    #[arg(value_parser = duration::parse)]
+    pub idle: Duration,
+    /// At most this many programs at once in all threads of the same folder; 0: any number
+    #[arg(long, value_name = "N", default_value_t = 0, overrides_with = "max_agents", requires = "program")]
+    pub max_agents: u32,
+}
+
+/// The values of `--protocol`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ProtocolArg {
+    /// Run once for each message: text on stdin, text on stdout
+    Exec,
+    /// Kept running: one line of JSON in per message, lines of JSON out
+    Ndjson,
+    /// Kept running: an agent that speaks the Agent Client Protocol (Claude Code, Gemini CLI, Codex, Goose,
+    /// …)
+    Acp,
+}
+
+/// The values of `--permit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PermitArg {
+    /// Push an event, and wait 5 minutes for somebody to answer it
+    Ask,
+    Allow,
+    Reject,
+}
+
+impl From<PermitArg> for Permit {
+    fn from(value: PermitArg) -> Permit {
+        match value {
+            PermitArg::Ask => Permit::Ask,
+            PermitArg::Allow => Permit::Allow,
+            PermitArg::Reject => Permit::Reject,
+        }
+    }
+}
+
+impl Settings {
+    /// Returns these settings as arguments of a command line, without the file.
+    pub fn words(&self) -> Vec<String> {
+        let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
+            value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+        };
+        let pairs = [
+            ("--protocol", name(&|| self.protocol.to_possible_value())),
+            ("--quiet", duration::format(self.quiet)),
+            ("--max-output", self.max_output.to_string()),
+            ("--permit", name(&|| self.permit.to_possible_value())),
+        ];
+        pairs.into_iter().flat_map(|(option, value)| [option.to_owned(), value]).collect()
+    }
+}
+
+impl Stay {
+    /// Returns these settings as arguments of a command line.
+    pub fn words(&self) -> Vec<String> {
+        let (attempts, idle) = (self.attempts.to_string(), duration::format(self.idle));
+        let limit = (self.max_agents > 0).then(|| ["--max-agents".to_owned(), self.max_agents.to_string()]);
+        let words = ["--attempts", &attempts, "--idle", &idle].map(str::to_owned);
+        words.into_iter().chain(limit.into_iter().flatten()).collect()
+    }
+}
+
+/// Why the file of `--env-file` cannot be used.
+#[derive(Debug)]
+pub enum EnvFileError {
+    Unreadable {
+        file: PathBuf,
+        error: io::Error,
+    },
+    /// A line, counted from 1, is not `NAME=value`.
+    BadLine {
+        file: PathBuf,
+        number: usize,
+    },
+}
+
+impl fmt::Display for EnvFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EnvFileError::Unreadable { file, error } => write!(f, "cannot read {}: {error}", file.display()),
+            EnvFileError::BadLine { file, number } => {
+                write!(f, "line {number} of {} is not NAME=value", file.display())
+            }
+        }
+    }
+}
+
+/// A size in bytes, or in units such as `64MiB` or `64M`.
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        _ => return Err("write it as bytes, or as 64KiB, 64MiB or 1GiB".to_owned()),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    bytes.ok_or_else(|| "it must be a number of bytes".to_owned())
+}
+
+/// Reads the variables in a file of `NAME=value` lines. Blank lines and lines that begin with `#` are skipped;
+/// `export` may precede a name, and a value may be quoted.
+///
+/// # Errors
+///
+/// The file cannot be read, or a line is not `NAME=value`.
+pub fn read_env_file(file: &Path) -> Result<Vec<(String, String)>, EnvFileError> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| EnvFileError::Unreadable { file: file.to_owned(), error })?;
+    let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
+    let entries = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    entries
+        .map(|(number, line)| {
+            variable_of(line).ok_or_else(|| EnvFileError::BadLine { file: file.to_owned(), number })
+        })
+        .collect()
+}
+
+fn variable_of(line: &str) -> Option<(String, String)> {
+    let (name, value) = line.strip_prefix("export ").unwrap_or(line).split_once('=')?;
+    let (name, value) = (name.trim(), value.trim());
+    let named = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    let quoted = value.starts_with(['"', '\'']).then(|| shlex::split(value)).flatten();
+    let value = quoted.map_or_else(|| value.to_owned(), |words| words.join(" "));
+    (named && !value.contains('\0')).then(|| (name.to_owned(), value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_parsed() {
+        assert_eq!(["5", "5b", "2K", "64MiB", "1gib"].map(size), [5, 5, 2048, 64 << 20, 1 << 30].map(Ok));
+        for bad in ["", "M", "5 M", "-1", "1.5M", "5X", "99999999999G"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn lines_of_an_env_file_are_parsed() {
+        let variable = |line| variable_of(line).map(|(name, value)| format!("{name}|{value}"));
+        assert_eq!(variable("KEY=a b#c").as_deref(), Some("KEY|a b#c"));
+        assert_eq!(variable("export KEY='a b'").as_deref(), Some("KEY|a b"));
+        assert_eq!(variable("KEY=").as_deref(), Some("KEY|"));
+        for bad in ["KEY", "=x", "A B=c"] {
+            assert_eq!(variable(bad), None, "{bad}");
+        }
+    }
+}
