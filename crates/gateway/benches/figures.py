@@ -1,10 +1,9 @@
-"""Measures the gateway. Run by `figures.rs`; each figure is printed as a line."""
+"""Measures the gateway. Run by `figures.rs`, which takes the times; each figure is printed as a line."""
 
 import asyncio
 import contextlib
 import os
 import pathlib
-import shlex
 import shutil
 import statistics
 import subprocess
@@ -22,20 +21,11 @@ from harness import Gateway  # noqa: E402
 # other load on the machine affects all of them.
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 TOKENS = int(os.environ.get("TOKENS", "60"))
-PAUSE = 0.03
+# Milliseconds between two tokens.
+PAUSE = 30
+FIGURES = os.environ["FIGURES"]
 
-# Sends the time repeatedly. All processes of a machine share the clock.
-AGENT = f"""
-import json, sys, time
-say = lambda event, **keys: print(json.dumps({{"event": event, **keys}}), flush=True)
-for line in sys.stdin:
-    for _ in range({TOKENS}):
-        say("token", content=str(time.monotonic_ns()))
-        time.sleep({PAUSE})
-    say("final")
-"""
-
-# The same without a gateway: a program that sends it to Redis.
+# A program that sends the time to Redis.
 TELLS_REDIS = f"""
 import socket, sys, time
 redis = socket.socket(socket.AF_UNIX)
@@ -43,7 +33,7 @@ redis.connect(sys.argv[1])
 for _ in range({TOKENS}):
     redis.sendall((sys.argv[2] % time.monotonic_ns()).encode() + b"\\r\\n")
     redis.recv(1000)
-    time.sleep({PAUSE})
+    time.sleep({PAUSE / 1000})
 """
 
 CONNECT = '{"type":"req","id":"1","method":"connect","params":{"version":"1","clientType":"t","token":"%s"}}'
@@ -65,40 +55,50 @@ async def websocket(address):
     return await websockets.connect(address, proxy=None, compression=None, ping_interval=None)
 
 
-class ThroughTheGateway:
-    """From the agent's output of a token to the sockets of all clients in the session."""
+async def timed(reader, pusher):
+    """Runs one of the clients together, and one that pushes. Returns the times of each token by its thread and id, when
+    its commit began, when its push was done and how long a sync took then; and each client's tokens, and when it read
+    them. In nanoseconds."""
+    reading = await asyncio.create_subprocess_exec(
+        FIGURES, "read", *reader, stdout=asyncio.subprocess.PIPE, limit=2**24)
+    assert await reading.stdout.readline() == b"ready\n"
+    pushing = await asyncio.create_subprocess_exec(FIGURES, *pusher, stdout=asyncio.subprocess.PIPE)
+    lines = lambda out: [tuple(map(int, line.split())) for line in out.splitlines()]
+    pushed, read = await asyncio.gather(pushing.communicate(), reading.communicate())
+    return {(thread, seq): times for thread, seq, *times in lines(pushed[0])}, lines(read[0])
 
-    def __init__(self, gateway, clients):
-        self.name, self.gateway, self.clients = "agent's token to the socket", gateway, clients
+
+class ThroughTheGateway:
+    """From the commit of a token to the sockets of all clients in its session."""
+
+    def __init__(self, gateway, clients, sessions=1):
+        self.name = "a token, from the beginning of its commit"
+        self.gateway, self.clients, self.count = gateway, clients, sessions
 
     async def __aenter__(self):
-        self.speaker = await self.gateway.client()
-        self.session = (await self.speaker.request("sessions.new"))["sessionId"]
-        self.sockets = [await websocket(self.gateway.ws) for _ in range(self.clients)]
-        for socket in self.sockets:
-            await socket.send(CONNECT % self.gateway.token)
-            await socket.send(SWITCH % self.session)
-            for _ in range(2):
-                await socket.recv()
+        speaker = await self.gateway.client()
+        self.sessions = [(await speaker.request("sessions.new"))["sessionId"] for _ in range(self.count)]
+        await speaker.close()
+        self.syncs, self.after = [], []
 
     async def round(self):
+        of_client = [n % self.count for n in range(self.clients)]
+        first = [CONNECT % self.gateway.token + "\n" + SWITCH % self.sessions[session] for session in of_client]
+        each = max(2, TOKENS // self.count)
+        times, read = await timed(
+            [str(self.gateway.port), str(each), *first],
+            ["push", str(each * self.count), str(PAUSE), *(str(self.gateway.root / name) for name in self.sessions)])
+        assert len(read) == each * self.clients, len(read)
         took = []
-        async def listen(socket):
-            async for text in socket:
-                if '"event":"token"' in text:
-                    # Under load the adapter joins tokens: the oldest comes first.
-                    took.append(since(text[text.index('"content":"') + 11:]))
-                elif '"event":"final"' in text:
-                    return
-        listening = [asyncio.create_task(listen(socket)) for socket in self.sockets]
-        await self.speaker.request("agent", sessionId=self.session, message="go")
-        await asyncio.gather(*listening)
+        for client, seq, at in read:
+            committing, done, _ = times[of_client[client], seq]
+            took.append((at - committing) / 1e6)
+            self.after.append((at - done) / 1e6)
+        self.syncs += [sync / 1e6 for _, _, sync in times.values()]
         return took
 
     async def __aexit__(self, *_):
-        for socket in self.sockets:
-            socket.transport.abort()
-        await self.speaker.close()
+        pass
 
 
 class ThroughAnEcho:
@@ -108,26 +108,15 @@ class ThroughAnEcho:
         self.name, self.clients = "client to the socket through a bare axum echo", clients
 
     async def __aenter__(self):
-        self.process = subprocess.Popen([os.environ["ECHO"], "echo"], stdout=subprocess.PIPE, text=True)
-        address = f"ws://127.0.0.1:{int(self.process.stdout.readline())}/ws"
-        self.sockets = [await websocket(address) for _ in range(self.clients)]
+        self.process = subprocess.Popen([FIGURES, "echo"], stdout=subprocess.PIPE, text=True)
+        self.port = self.process.stdout.readline().strip()
 
     async def round(self):
-        took = []
-        async def listen(socket):
-            for _ in range(TOKENS):
-                took.append(since(await socket.recv()))
-        listening = [asyncio.create_task(listen(socket)) for socket in self.sockets]
-        for _ in range(TOKENS):
-            # About as long as the frame of a token.
-            await self.sockets[0].send(f"{time.monotonic_ns()}{'x' * 200}")
-            await asyncio.sleep(PAUSE)
-        await asyncio.gather(*listening)
-        return took
+        reader = [self.port, str(TOKENS), *([""] * self.clients)]
+        times, read = await timed(reader, ["say", self.port, str(TOKENS), str(PAUSE)])
+        return [(at - times[0, seq][0]) / 1e6 for _, seq, at in read]
 
     async def __aexit__(self, *_):
-        for socket in self.sockets:
-            socket.transport.abort()
         self.process.kill()
         self.process.wait()
 
@@ -185,28 +174,37 @@ class ThroughRedis:
         self.dir.cleanup()
 
 
-async def latency(clients, wanted):
-    agent = f"{shlex.quote(sys.executable)} -c {shlex.quote(AGENT)}"
-    with Gateway("--agent", agent, "--protocol", "ndjson") as gateway:
-        ways = [ThroughTheGateway(gateway, clients), ThroughAnEcho(clients)]
-        if shutil.which("redis-server"):
-            ways += [ThroughRedis(clients, False), ThroughRedis(clients, True)]
-        else:
-            show("through Redis", "SKIPPED", "needs redis-server")
+async def latency(clients, wanted, sessions=1):
+    with Gateway() as gateway:
+        own = ThroughTheGateway(gateway, clients, sessions)
+        ways = [own]
+        if sessions == 1:
+            ways += [ThroughAnEcho(clients)]
+            if shutil.which("redis-server"):
+                ways += [ThroughRedis(clients, False), ThroughRedis(clients, True)]
+            else:
+                show("through Redis", "SKIPPED", "needs redis-server")
         async with contextlib.AsyncExitStack() as stack:
             for way in ways:
                 await stack.enter_async_context(way)
                 # A warm-up round, which is not measured.
                 await way.round()
+            own.syncs, own.after = [], []
             rounds = [[await way.round() for way in ways] for _ in range(ROUNDS)]
-        own = None
+        whole = None
         for n, way in enumerate(ways):
-            median = statistics.median(statistics.median(took[n]) for took in rounds)
-            every = sorted(ms for took in rounds for ms in took[n])
-            own = own or median
-            ratio = f"; ours takes {own / median:.1f} times as long" if n else f"; {wanted}"
-            show(f"{way.name}, {clients} client(s)", f"{median:.2f} ms",
-                 f"99 of 100 within {every[len(every) * 99 // 100]:.1f} ms{ratio}")
+            medians = [statistics.median(took[n]) for took in rounds]
+            median, every = statistics.median(medians), sorted(ms for took in rounds for ms in took[n])
+            whole = whole or median
+            ratio = f"; ours takes {whole / median:.1f} times as long" if n else f"; {wanted}"
+            where = f"{clients} client(s)" + (f", {sessions} sessions" if sessions > 1 else "")
+            show(f"{way.name}, {where}", f"{median:.2f} ms",
+                 f"quickest round {min(medians):.2f} ms, 99 of 100 within {every[len(every) * 99 // 100]:.1f} ms{ratio}")
+            if not n:
+                show("  a sync of the disk, right after each", f"{statistics.median(own.syncs):.2f} ms",
+                     f"quickest {min(own.syncs):.2f} ms; the commit has one or more")
+                show("  from when the push was done, with log and waiters told", f"{statistics.median(own.after):.2f} ms",
+                     "less than nothing: before that")
 
 
 def copies(gateway, template, count):
@@ -276,6 +274,7 @@ async def main():
     for name, measured in [
         ("one", lambda: latency(1, "at most 8 ms")),
         ("hundred", lambda: latency(100, "at most 15 ms")),
+        ("sessions", lambda: latency(100, "at most 15 ms", sessions=100)),
         ("list", lambda: listing(10_000)), ("idle", lambda: idle(2000, 1000)),
     ]:
         if not wanted or name in wanted:

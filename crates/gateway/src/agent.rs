@@ -9,9 +9,9 @@ use thread::run::launcher::is_executable;
 use thread::run::{Launcher, WakeBy};
 use thread_agent::install::{CONSUMER, Install};
 use thread_agent::launcher;
+use thread_agent::settings::{Settings, Stay, read_env_file};
 
 use crate::error::{Result, StartError};
-use crate::options::Protocol;
 
 /// The agent that new sessions get.
 #[derive(Debug, Clone)]
@@ -25,28 +25,36 @@ impl Agent {
     ///
     /// # Errors
     ///
-    /// The command cannot be run; the adapter is not installed.
+    /// The command cannot be run; the file of `--env-file` cannot be used; the adapter is not installed.
     pub fn new(
         line: &str,
-        protocol: Protocol,
+        settings: &Settings,
+        stay: &Stay,
         cwd: PathBuf,
         launcher: &Launcher,
     ) -> Result<Agent, StartError> {
-        let mut install = Install::new(words(line, &cwd)?, cwd);
-        install.options = vec!["--protocol".into(), protocol.name().to_owned()];
+        let env_file = settings.env_file.as_ref().map(|file| cwd.join(file));
+        if let Some(file) = &env_file {
+            read_env_file(file).map_err(|e| {
+                StartError::usage(e.to_string(), "give --env-file a file of NAME=value lines")
+            })?;
+        }
+        let options = [settings.words(), stay.words()].concat();
+        let install = Install { options, env_file, ..Install::new(words(line, &cwd)?, cwd) };
         install.handler().map_err(|e| {
             StartError::failed(e.to_string(), "install thread-agent beside thread-serve, or on PATH")
         })?;
         Ok(Agent { install, launcher: launcher.clone() })
     }
 
-    /// Subscribes the agent in a thread.
+    /// Subscribes the agent in a thread of which it is to see the first `said` events as past.
     ///
     /// # Errors
     ///
     /// Errors of the thread.
-    pub fn install(&self, queue: &mut Queue) -> Result<()> {
-        Ok(thread_agent::install(queue, &self.launcher, &self.install)?)
+    pub fn install(&self, queue: &mut Queue, said: i64) -> Result<()> {
+        let from = Some(said).filter(|said| *said > 0);
+        Ok(thread_agent::install(queue, &self.launcher, &Install { from, ..self.install.clone() })?)
     }
 
     /// Makes this the agent of a thread. A run of another agent continues to its end.
@@ -62,7 +70,7 @@ impl Agent {
             Some(_) => drop(queue.store().unsubscribe(&consumer)?),
             None => {}
         }
-        match self.install(queue) {
+        match self.install(queue, 0) {
             // Another gateway has just done the same.
             Err(crate::error::RequestError::Thread(thread::Error::AlreadySubscribed(_))) => Ok(()),
             done => done,

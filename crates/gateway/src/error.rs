@@ -1,6 +1,11 @@
 //! Errors, as reported to the operator at startup and to clients.
 
 use std::fmt;
+use std::path::PathBuf;
+
+use thread::error::DatabaseErrorKind;
+
+use crate::log::log;
 
 /// Why the gateway cannot start, and how to fix it.
 #[derive(Debug)]
@@ -30,8 +35,6 @@ impl fmt::Display for StartError {
 /// Why a request was refused. The connection stays.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    #[error("unknown method '{0}'")]
-    UnknownMethod(String),
     #[error("bad params: {0}")]
     BadParams(String),
     #[error("unknown session '{0}'")]
@@ -47,11 +50,58 @@ pub enum RequestError {
     KeyConflict(String),
     #[error("the client is connected already")]
     Connected,
-    /// The text says whether anything was stored.
-    #[error("{0}")]
+    /// The database was locked by another program for a minute.
+    #[error("the session is locked by another program; nothing was stored")]
+    Locked,
+    #[error("{}", for_clients(.0))]
     Thread(thread::Error),
+    #[error("{}", disk_for_clients(.1))]
+    Disk(PathBuf, std::io::Error),
     #[error("{0}")]
     Failed(String),
+}
+
+impl RequestError {
+    /// Writes the whole reason to the log, if it is one for the operator.
+    pub fn log(&self, doing: &str) {
+        match self {
+            RequestError::Thread(e) => log(format_args!("{doing}: {e}")),
+            RequestError::Disk(path, e) => log(format_args!("{doing}: {}: {e}", path.display())),
+            RequestError::Locked | RequestError::Failed(_) => log(format_args!("{doing}: {self}")),
+            _ => {}
+        }
+    }
+}
+
+/// An error of a thread without what is the operator's alone, such as paths; that is in the log. Says whether
+/// anything was stored.
+fn for_clients(error: &thread::Error) -> String {
+    match error {
+        thread::Error::Database(e) => match e.kind {
+            DatabaseErrorKind::Permission | DatabaseErrorKind::Other => {
+                "the session's database cannot be opened or used now; nothing was stored".to_owned()
+            }
+            _ => e.to_string(),
+        },
+        thread::Error::Io { source, .. } | thread::Error::Spawn { source, .. } => disk_for_clients(source),
+        thread::Error::InvalidFilter(_) => error.to_string(),
+        _ => "the session cannot be used now; its operator finds the reason in the gateway's log".to_owned(),
+    }
+}
+
+/// An error of the disk without the path.
+fn disk_for_clients(error: &std::io::Error) -> String {
+    use std::io::ErrorKind;
+    match error.kind() {
+        _ if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+            "the gateway has too many files open; try again later".to_owned()
+        }
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            "the disk is full; nothing was stored".to_owned()
+        }
+        ErrorKind::NotFound => "the sessions are gone: their directory was removed".to_owned(),
+        kind => format!("the sessions cannot be read or written: {kind}"),
+    }
 }
 
 impl From<thread::Error> for RequestError {

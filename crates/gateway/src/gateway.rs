@@ -1,6 +1,5 @@
 //! State shared by all connections. None of it has to outlive the process.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,12 +7,12 @@ use thread::run::Launcher;
 use tokio::sync::watch;
 
 use crate::access::origin::Origins;
-use crate::access::throttle::Throttle;
 use crate::access::token::Token;
 use crate::agent::Agent;
 use crate::counters::Counters;
-use crate::follow::Hub;
 use crate::session::catalogue::Catalogue;
+use crate::session::hub::Hub;
+use crate::session::jobs::Jobs;
 use crate::session::root::Root;
 use crate::session::tallies::Tallies;
 use crate::storage::Storage;
@@ -23,13 +22,13 @@ pub struct Gateway {
     /// `None` with `--no-auth`: every request is allowed.
     pub token: Option<Token>,
     pub origins: Origins,
-    pub throttle: Throttle,
     /// The port it listens on, which is part of the cookie's name.
     pub port: u16,
+    /// The agent of new sessions.
     pub agent: Option<Agent>,
     pub agent_for_all: bool,
     pub launcher: Launcher,
-    pub hub: Arc<Hub>,
+    pub hub: Hub,
     pub catalogue: Catalogue,
     pub tallies: Tallies,
     pub storage: Arc<Storage>,
@@ -45,21 +44,15 @@ impl Gateway {
         self.token.as_ref().is_none_or(|token| token.matches(offered))
     }
 
-    /// Counts a wrong token, and waits if there were many from that address.
-    pub async fn wrong_token(&self, address: IpAddr) {
-        self.counters.wrong_token();
-        tokio::time::sleep(self.throttle.failed(address, Instant::now())).await;
+    /// Blocking work on sessions.
+    pub fn jobs(&self) -> &Jobs {
+        &self.hub.context.jobs
     }
 
     /// Waits until the shutdown starts.
     pub async fn shutting_down(&self) {
         // An error means that the sender was dropped, which only happens after the shutdown has started.
         drop(self.shutdown.clone().wait_for(|started| *started).await.map(|started| *started));
-    }
-
-    /// The agent of new sessions.
-    pub fn agent(&self) -> Option<&Agent> {
-        self.agent.as_ref()
     }
 
     /// The agent to give to older sessions, too, with `--agent-for-all`.

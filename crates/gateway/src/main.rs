@@ -5,42 +5,24 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `server`, `page` | accepting connections, HTTP routes |
-//! | `metrics` | health check, figures for Prometheus |
-//! | `access` | tokens, origins, host names, throttling |
-//! | `connection`, `outbox` | one WebSocket: reading, writing, pings, closing |
-//! | `client` | one client: its session, and its position there |
-//! | `requests`, `methods`, `commands`, `actions` | executing requests, by method or by command |
-//! | `protocol` | frames, and stored events as frames |
-//! | `agui` | the same conversations over AG-UI |
-//! | `follow` | one reader per session, shared by all clients in it |
-//! | `attachments`, `storage` | attachments and their signed URLs |
-//! | `session` | sessions on disk: creating, writing, listing, reading, searching |
+//! | `access` | tokens, origins, host names, places for connections |
+//! | `session` | sessions on disk: creating, writing, listing, searching; who reads them, and from where |
+//! | `ws` | the WebSocket: connections, methods, commands, stored events as frames |
+//! | `http` | accepting connections, routes, AG-UI, attachments, health and metrics |
+//! | `storage` | attachments and their signed URLs |
 
 mod access;
-mod actions;
 mod agent;
-mod agui;
-mod attachments;
-mod client;
-mod commands;
-mod connection;
 mod counters;
 mod error;
-mod follow;
 mod gateway;
+mod http;
 mod log;
-mod methods;
-mod metrics;
 mod options;
-mod outbox;
-mod page;
-mod protocol;
-mod requests;
-mod server;
 mod session;
 mod session_id;
 mod storage;
+mod ws;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -49,23 +31,27 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use object_store::ObjectStore;
+use thread::run::shutdown::Shutdown;
+use thread::run::worker::{News, WorkerScope, follow};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::access::origin::Origins;
+use crate::access::places::Places;
 use crate::access::token::Token;
 use crate::agent::Agent;
 use crate::error::StartError;
-use crate::follow::Hub;
-use crate::follow::follower::Context;
-use crate::follow::watcher::ChangeWatcher;
 use crate::gateway::Gateway;
+use crate::http::server;
 use crate::options::Options;
+use crate::session::hub::Hub;
+use crate::session::jobs::{Jobs, THREADS};
+use crate::session::live::Context;
 use crate::session::root::Root;
+use crate::session::stream;
+use crate::session::watch::ChangeWatcher;
 use crate::storage::Storage;
-
-/// Size of the pool for blocking disk work. A push occupies a thread for a few milliseconds.
-const BLOCKING: usize = 32;
 
 fn main() -> ExitCode {
     let options = match Options::try_parse() {
@@ -85,9 +71,17 @@ fn main() -> ExitCode {
             return report(&StartError::usage(what, "see `thread serve --help`"));
         }
     };
+    let remote = match options.storage.as_deref().map(storage::remote).transpose() {
+        Ok(remote) => remote,
+        Err(e) => return report(&e),
+    };
+    if remote.is_some() {
+        // SAFETY: the runtime is not started yet, so no other thread reads the environment.
+        unsafe { forget_credentials() };
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        .max_blocking_threads(BLOCKING)
+        .max_blocking_threads(THREADS)
         .thread_stack_size(1024 * 1024)
         .enable_all()
         .build();
@@ -96,7 +90,7 @@ fn main() -> ExitCode {
             StartError::failed(format!("cannot start the runtime: {e}"), "check the limits on threads")
         })
         .and_then(|runtime| {
-            let done = runtime.block_on(run(options));
+            let done = runtime.block_on(run(options, remote));
             // Blocking tasks that take longer are abandoned: no client is left to get their results.
             runtime.shutdown_timeout(Duration::from_millis(300));
             done
@@ -112,7 +106,20 @@ fn report(error: &StartError) -> ExitCode {
     ExitCode::from(if error.usage { 2 } else { 1 })
 }
 
-async fn run(options: Options) -> Result<(), StartError> {
+/// Takes what the store has been opened with out of the environment of this process, which agents inherit.
+///
+/// # Safety
+///
+/// No other thread may use the environment meanwhile.
+unsafe fn forget_credentials() {
+    let names = std::env::vars_os().map(|(name, _)| name);
+    for name in names.filter(|name| name.as_encoded_bytes().starts_with(b"AWS_")) {
+        // SAFETY: as promised by the caller.
+        unsafe { std::env::remove_var(name) };
+    }
+}
+
+async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(), StartError> {
     let dir = options.root.clone().map_or_else(default_root, Ok)?;
     if options.no_auth && !options.listen.ip().is_loopback() {
         return Err(StartError::usage(
@@ -130,20 +137,22 @@ async fn run(options: Options) -> Result<(), StartError> {
                     "start the gateway in another directory",
                 )
             })?;
-            Some(Agent::new(command, options.protocol, cwd, &launcher)?)
+            Some(Agent::new(command, &options.settings, &options.stay, cwd, &launcher)?)
         }
         None => None,
     };
-    let root = Root::open(&dir).map_err(|e| {
+    let (root, readable) = Root::open(&dir).map_err(|e| {
         StartError::failed(
             format!("{} cannot be used: {e}", dir.display()),
-            "choose another directory with --root",
+            format!("choose another directory with --root, or run chmod 700 {}", dir.display()),
         )
     })?;
+    if readable {
+        eprintln!("Warning: others may list the sessions in {} - run chmod 700 on it", dir.display());
+    }
     let token = if options.no_auth { None } else { Some(Token::of(root.dir())?) };
     let other_origins = Origins::new(&options.storage_origin)?.into_names();
-    let storage = Storage::open(root.dir(), options.storage.as_deref(), other_origins)?;
-    let connections = connection_limit(options.max_connections);
+    let (connections, strangers) = connection_limits(options.max_connections);
     if connections < options.max_connections {
         eprintln!(
             "Warning: only {connections} connections are allowed at a time, half of the limit on open files - \
@@ -169,6 +178,7 @@ async fn run(options: Options) -> Result<(), StartError> {
     let signals = Signals::new().map_err(system_error)?;
 
     let url = format!("http://{address}");
+    let storage = Storage::open(root.dir(), url.clone(), remote, other_origins)?;
     let published = Published::new(root.dir(), &url).map_err(|e| {
         StartError::failed(
             format!("cannot write {}/address: {e}", root.dir().display()),
@@ -176,18 +186,22 @@ async fn run(options: Options) -> Result<(), StartError> {
         )
     })?;
     let (root, storage) = (Arc::new(root), Arc::new(storage));
-    let context =
-        Context { root: root.clone(), launcher: launcher.clone(), watcher, storage: storage.clone() };
+    let context = Context {
+        root: root.clone(),
+        storage: storage.clone(),
+        watcher,
+        jobs: Jobs::default(),
+        budget: Default::default(),
+    };
     let gateway = Arc::new(Gateway {
         root,
         token,
         origins,
-        throttle: Default::default(),
         port: address.port(),
         agent,
         agent_for_all: options.agent_for_all,
         launcher,
-        hub: Arc::new(Hub::new(context)),
+        hub: Hub::new(context),
         catalogue: Default::default(),
         tallies: Default::default(),
         counters: Default::default(),
@@ -203,9 +217,46 @@ async fn run(options: Options) -> Result<(), StartError> {
     if gateway.agent.is_none() {
         eprintln!("Warning: new sessions have no agent, so messages get no answer - set one with --agent");
     }
-    server::serve(gateway, listener, connections).await;
+    start_worker(&gateway).map_err(system_error)?;
+    tokio::spawn(sweep_attachments(gateway.clone()));
+    if let Some(keep) = options.keep_stream.0 {
+        let gateway = gateway.clone();
+        tokio::spawn(async move { stream::sweep_forever(&gateway.hub.context, keep).await });
+    }
+    server::serve(gateway, listener, Places::new(connections, strangers)).await;
     published.withdraw();
     Ok(())
+}
+
+/// Starts what is due in the sessions, in a thread of its own: what a reboot, a kill or another program has
+/// left. Pushes of the gateway start their consumers themselves.
+fn start_worker(gateway: &Gateway) -> std::io::Result<()> {
+    let roots = vec![gateway.root.dir().to_owned()];
+    let scope = WorkerScope { roots, beside: true, ..WorkerScope::default() };
+    let (launcher, shutdown) = (gateway.launcher.clone(), Shutdown::new()?);
+    let work = move || {
+        // Ends with the process.
+        let done = follow(&scope, &launcher, &shutdown, Duration::ZERO, &mut |news| {
+            if let News::Trouble { path, error } = news {
+                log::log(format_args!("{}: nothing can be started there now: {error}", path.display()));
+            }
+        });
+        if let Err(e) = done {
+            log::log(format_args!("what is due in the sessions cannot be started: {e}"));
+        }
+    };
+    std::thread::Builder::new().name("worker".to_owned()).spawn(work).map(drop)
+}
+
+/// Removes attachments that have no session, at the start and every hour.
+async fn sweep_attachments(gateway: Arc<Gateway>) {
+    let mut hours = tokio::time::interval(Duration::from_secs(3600));
+    loop {
+        hours.tick().await;
+        let root = gateway.root.clone();
+        // If the root has vanished, or is not mounted, so have all sessions, and nothing is known of them.
+        gateway.storage.sweep(move |session| !root.is_there() || root.path_of(session).exists()).await;
+    }
 }
 
 /// `$XDG_DATA_HOME/thread/sessions`.
@@ -219,10 +270,11 @@ fn default_root() -> Result<PathBuf, StartError> {
         })
 }
 
-/// Raises the limit on open files as far as `wanted` connections need, and returns how many to allow. Each
-/// takes a descriptor, and so do the files of sessions: half of the limit is reserved for these, or a client
-/// that opens many connections would keep all others from being served.
-fn connection_limit(wanted: u32) -> u32 {
+/// Raises the limit on open files as far as `wanted` connections need, and returns how many to allow, of
+/// those who have shown a token and of strangers. Each takes a descriptor, and so do the files of sessions: a
+/// quarter of the limit at least is reserved for these, or a client that opens many connections would keep
+/// all others from being served.
+fn connection_limits(wanted: u32) -> (u32, usize) {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     let files = limit.maximum.unwrap_or(u64::MAX).min(2 * u64::from(wanted.max(8 * 1024)));
@@ -234,7 +286,8 @@ fn connection_limit(wanted: u32) -> u32 {
         }
     }
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    wanted.min(u32::try_from(files / 2).unwrap_or(u32::MAX))
+    let strangers = usize::try_from(files / 4).unwrap_or(usize::MAX);
+    (wanted.min(u32::try_from(files / 2).unwrap_or(u32::MAX)), strangers)
 }
 
 /// The file `address` in the root, by which local clients find the gateway.

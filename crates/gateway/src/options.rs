@@ -5,8 +5,11 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
+use thread::model::duration;
+use thread_agent::settings::{Settings, Stay};
 
 /// Serve conversations with agents to many clients, over WebSocket and HTTP
 ///
@@ -15,6 +18,8 @@ use clap::{Parser, ValueEnum};
 /// time, and agents keep running. docs/PROTOCOL.md describes the protocol for clients.
 #[derive(Debug, Parser)]
 #[command(name = "thread serve", bin_name = "thread serve", version, max_term_width = 100)]
+// Whoever may write to the gateway starts programs, so their number is limited.
+#[command(mut_arg("max_agents", |limit| limit.default_value("100")))]
 pub struct Options {
     /// Where sessions live [default: $XDG_DATA_HOME/thread/sessions]
     #[arg(long, value_name = "DIR")]
@@ -25,16 +30,24 @@ pub struct Options {
     pub listen: SocketAddr,
 
     /// The agent for new sessions: a shell command, such as 'llm -m local' or 'cat notes - | llm'
-    #[arg(long, value_name = "COMMAND")]
+    // The id is that of the program in `thread agent`, which the options of both require.
+    #[arg(id = "program", long = "agent", value_name = "COMMAND")]
     pub agent: Option<String>,
 
-    /// How to talk to the agent, as in `thread agent --protocol`
-    #[arg(long, value_enum, value_name = "P", default_value_t = Protocol::Exec, requires = "agent")]
-    pub protocol: Protocol,
+    #[command(flatten)]
+    pub settings: Settings,
 
-    /// Also give the agent to older sessions, at the next message in each
-    #[arg(long, requires = "agent")]
+    #[command(flatten)]
+    pub stay: Stay,
+
+    /// Also give the agent to older sessions, with these options, at the next message in each
+    #[arg(long, requires = "program")]
     pub agent_for_all: bool,
+
+    /// Delete tokens and thinking of runs that ended longer ago than this, and sealed logs of that age; off:
+    /// keep them
+    #[arg(long, value_name = "D", default_value = "1d", value_parser = keep_stream)]
+    pub keep_stream: KeepStream,
 
     /// Require no token; allowed on a loopback address only
     #[arg(long)]
@@ -58,22 +71,14 @@ pub struct Options {
     pub max_connections: u32,
 }
 
-/// The values of `thread agent --protocol`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Protocol {
-    Exec,
-    Ndjson,
-    Acp,
-}
+/// How long the stream of a run is kept after its end; `None`: for ever.
+#[derive(Debug, Clone, Copy)]
+pub struct KeepStream(pub Option<Duration>);
 
-impl Protocol {
-    /// The value as written on a command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Protocol::Exec => "exec",
-            Protocol::Ndjson => "ndjson",
-            Protocol::Acp => "acp",
-        }
+fn keep_stream(text: &str) -> Result<KeepStream, String> {
+    match text {
+        "off" => Ok(KeepStream(None)),
+        text => duration::parse_positive(text).map(|keep| KeepStream(Some(keep))),
     }
 }
 

@@ -17,6 +17,11 @@ impl SessionId {
         (text.len() == 36).then(|| Uuid::try_parse(text).ok().map(SessionId)).flatten()
     }
 
+    /// Parses the name of a session's directory.
+    pub fn parse_name(name: &std::ffi::OsStr) -> Option<SessionId> {
+        SessionId::parse(name.to_str()?)
+    }
+
     /// The session for a name chosen by a client: the name itself if it is a UUID, else a UUID of version 5
     /// derived from it.
     pub fn named(name: &str) -> SessionId {

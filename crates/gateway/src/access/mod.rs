@@ -1,6 +1,5 @@
-//! Access control: tokens, origins, host names, and throttling after wrong tokens.
+//! Access control: tokens, origins, host names, and places for connections.
 
 pub mod origin;
-pub mod peer;
-pub mod throttle;
+pub mod places;
 pub mod token;

@@ -82,15 +82,11 @@ impl Origins {
     }
 }
 
-/// The gateway's own origin, under the host name of a request that [`Origins::check`] has accepted.
-pub fn own(headers: &HeaderMap) -> String {
+/// The origins under which a request that [`Origins::check`] has accepted may name the gateway's own URLs.
+pub fn own(headers: &HeaderMap) -> Vec<String> {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    // Behind a proxy that terminates TLS, only the page's `Origin` has the right scheme.
-    let origin = headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
-    match origin.filter(|origin| host_of(origin) == host) {
-        Some(origin) => origin.to_ascii_lowercase(),
-        None => format!("http://{host}").to_ascii_lowercase(),
-    }
+    // Behind a proxy that terminates TLS, the scheme is another.
+    ["http", "https"].map(|scheme| format!("{scheme}://{host}").to_ascii_lowercase()).into()
 }
 
 fn host_of(origin: &str) -> &str {
@@ -100,16 +96,16 @@ fn host_of(origin: &str) -> &str {
 /// Whether a host (with or without a port) is an IP address or `localhost`, which no name server can
 /// redirect.
 fn is_unambiguous(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
+    let (name, port) = match host.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {
-            Some((address, port)) if port.is_empty() || port.starts_with(':') => {
-                return address.parse::<Ipv6Addr>().is_ok();
-            }
+            Some((address, port)) if address.parse::<Ipv6Addr>().is_ok() => ("localhost", port),
             _ => return false,
         },
-        None => host.split_once(':').map_or(host, |(name, _)| name),
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
     };
-    name == "localhost" || name.parse::<Ipv4Addr>().is_ok()
+    let is_port = |port: &str| port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    (port.is_empty() || port.strip_prefix(':').is_some_and(is_port))
+        && (name == "localhost" || name.parse::<Ipv4Addr>().is_ok())
 }
 
 #[cfg(test)]
@@ -147,9 +143,20 @@ mod tests {
 
     #[test]
     fn a_name_that_could_be_rebound_is_refused() {
-        for host in
-            ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:3336", "[::1", "", "a:b"]
-        {
+        for host in [
+            "evil.example",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example:3336",
+            "[::1",
+            "",
+            "a:b",
+            "127.0.0.1:80@evil.example",
+            "localhost:",
+            "[::1]x",
+            "[::1]:x",
+            "localhost:+1",
+            "127.0.0.1:65536",
+        ] {
             assert_eq!(check(&[], host, None), Err(Disallowed::Host), "{host}");
             assert_eq!(check(&[], host, Some(&format!("http://{host}"))), Err(Disallowed::Host), "{host}");
         }

@@ -121,6 +121,15 @@ pub fn random_hex(bytes: usize) -> io::Result<String> {
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
+/// Result of checking a request's token. If none is required and none was sent, it is valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenCheck {
+    Valid,
+    Invalid,
+    /// No token was sent, but one is required.
+    Missing,
+}
+
 /// The token of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Offered<'r> {

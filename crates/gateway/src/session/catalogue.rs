@@ -9,15 +9,17 @@ use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
-use serde_json::{Value, json};
 use thread::model::filter::Scope;
 use thread::queue::{Remaining, Selection};
 use thread::{Filter, Queue};
 use thread_agent::conversation::Entry;
+use thread_protocol::Content;
+use thread_protocol::method::{SessionList, SessionSummary};
 
-use super::root::{Entry as Listed, Root};
+use super::event::LARGE;
+use super::excerpt::{self, beginning};
+use super::root::{Listed, Root};
 use crate::error::Result;
-use crate::protocol::content;
 use crate::session_id::SessionId;
 
 /// Longest title made from a message, and longest excerpt of a last message, in characters.
@@ -58,17 +60,17 @@ impl Summary {
     pub fn update(&mut self, queue: &mut Queue) -> Result<()> {
         let filter = Filter::new("type = 'message' OR subtype = 'title'", Scope::Reading)?;
         let mut selection = Selection { after: self.upto, limit: None, filter };
-        while queue.read_page(&mut selection, &mut |row| {
-            let event = row.to_event();
+        while queue.read_page_capped(&mut selection, LARGE, &mut |capped| {
+            let event = capped.row.to_event();
             match Entry::of(&event).1 {
                 Entry::Title(title) => {
-                    self.given = Some(content::beginning(&title, 200)).filter(|t| !t.is_empty())
+                    self.given = Some(beginning(&title, excerpt::TITLE)).filter(|title| !title.is_empty())
                 }
                 Entry::Message(_) | Entry::Answer { .. } => {
                     self.messages += 1;
-                    let text = content::text(&event.content);
-                    self.first.get_or_insert_with(|| content::beginning(&text, TITLE));
-                    self.last = Some(content::beginning(&text, LAST));
+                    let text = Content::stored(&event.content).text();
+                    self.first.get_or_insert_with(|| beginning(&text, TITLE));
+                    self.last = Some(beginning(&text, LAST));
                 }
                 _ => {}
             }
@@ -112,12 +114,12 @@ impl Catalogue {
     /// # Errors
     ///
     /// The root cannot be read. A session that cannot be read is listed without its contents.
-    pub fn page(&self, root: &Root, offset: usize, limit: usize) -> Result<Value> {
+    pub fn page(&self, root: &Root, offset: usize, limit: usize) -> Result<SessionList> {
         let entries = entries(root)?;
         let page = entries.iter().skip(offset).take(limit);
-        let sessions: Vec<Value> =
+        let sessions =
             page.map(|listed| list_entry(listed, &self.summary(root, listed).unwrap_or_default())).collect();
-        Ok(json!({ "sessions": sessions, "total": entries.len() }))
+        Ok(SessionList { sessions, total: entries.len() as u64, truncated: false })
     }
 }
 
@@ -127,21 +129,21 @@ impl Catalogue {
 ///
 /// The root cannot be read.
 pub fn readable(root: &Root) -> Result<()> {
-    let found = std::fs::read_dir(root.dir()).map(drop);
-    found.map_err(|e| crate::error::RequestError::Failed(format!("the sessions cannot be listed: {e}")))
+    std::fs::read_dir(root.dir()).map(drop).map_err(|e| root.failed(e))
 }
 
 /// All sessions, most recently active first.
 pub fn entries(root: &Root) -> Result<Vec<Listed>> {
-    root.entries().map_err(|e| crate::error::RequestError::Failed(format!("cannot list the sessions: {e}")))
+    root.entries().map_err(|e| root.failed(e))
 }
 
-pub fn list_entry(listed: &Listed, summary: &Summary) -> Value {
-    json!({
-        "id": listed.id.to_string(),
-        "title": summary.title(),
-        "lastMessage": summary.last,
-        "lastActivity": thread::model::time::format(listed.active.into()),
-        "messageCount": summary.messages,
-    })
+pub fn list_entry(listed: &Listed, summary: &Summary) -> SessionSummary {
+    SessionSummary {
+        id: listed.id.to_string(),
+        title: summary.title(),
+        last_message: summary.last.clone(),
+        last_activity: thread::model::time::format(listed.active.into()),
+        message_count: summary.messages,
+        matched: None,
+    }
 }

@@ -1,112 +1,186 @@
-//! The messages of a session, read from the end.
+//! The messages of a session, read from the end: what was said, and how the runs ended that have no answer.
 
-use serde_json::{Value, json};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
 use thread::model::filter::Scope;
-use thread::store::ScanRange;
-use thread::{After, Event, Filter, Queue};
-use thread_agent::conversation::Entry;
+use thread::{Filter, Queue};
+use thread_agent::conversation::{Entry, is_ending};
+use thread_protocol::event::Role;
+use thread_protocol::method::{HistoryEntry, Place};
+use tokio::time::timeout;
 
-use crate::error::{RequestError, Result};
-use crate::protocol::content;
-use crate::protocol::event::message_id;
+use super::budget::Share;
+use super::event::{LARGE, LONGEST, SessionEvent};
+use super::frames::{content_of, large_of, message_id};
+use super::jobs::Kind;
+use super::live::Context;
+use super::place::place;
+use crate::error::Result;
+use crate::session_id::SessionId;
 use crate::storage::Storage;
 
-/// How many ids one step backwards covers.
-const STEP: i64 = 4096;
-
-/// How much text a page has, in bytes, unless one message has more: messages may have up to 16 MiB.
+/// How much text a page has, in bytes, unless its only message has more.
 const PAGE: usize = 1024 * 1024;
+
+/// How long to wait for room for a long answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Messages, and what may be the end of a run without an answer.
+const ENTRIES: &str = "type = 'message' OR subtype = 'cancelled' \
+                       OR subtype = 'error' AND content LIKE '%\"retryable\":false%'";
 
 /// Messages of a session, and whether there are older ones.
 pub struct Page {
-    /// Oldest first.
-    pub messages: Vec<Event>,
+    /// Oldest first. A content of more than [`LARGE`] bytes is left out, but that of an answer for which there
+    /// is room.
+    pub messages: Vec<SessionEvent>,
     pub has_more: bool,
+    /// The length of the newest message, in bytes, if that is an answer for which there was no room.
+    pub left_out: Option<u64>,
 }
 
-/// The last `limit` messages before an event; fewer, but at least one, if they are large.
+/// Messages as clients get them.
+pub struct Entries {
+    pub messages: Vec<HistoryEntry>,
+    pub has_more: bool,
+    /// To be kept until the client has them.
+    pub share: Option<Share>,
+}
+
+/// The last `limit` messages before the event that `before` names. A long answer is a page of its own, and
+/// waits for room.
+///
+/// # Errors
+///
+/// Errors of `before` and of the thread.
+pub async fn read(
+    context: &Arc<Context>,
+    session: SessionId,
+    before: Option<Place>,
+    limit: usize,
+) -> Result<Entries> {
+    let (mut room, mut share) = (LARGE, None);
+    loop {
+        let (own, place_of) = (context.clone(), before.clone());
+        let work = move || {
+            let mut queue = own.root.queue(session)?;
+            let end = place_of.as_ref().map_or(Ok(i64::MAX), |at| place(&mut queue, at))?;
+            let page = self::before(&mut queue, end, limit, room)?;
+            Ok((entries(&own.storage, session, &page.messages), page.has_more, page.left_out))
+        };
+        let (messages, has_more, left_out) = context.jobs.run(session, Kind::Read, work).await?;
+        match left_out {
+            Some(bytes) if share.is_none() => {
+                match timeout(PATIENCE, context.budget.share(Share::mib_for(bytes))).await {
+                    Ok(granted) => (room, share) = (bytes, Some(granted)),
+                    // Others have it, and do not read. The client gets the answer's size and URL.
+                    Err(_) => return Ok(Entries { messages, has_more, share: None }),
+                }
+            }
+            _ => return Ok(Entries { messages, has_more, share }),
+        }
+    }
+}
+
+/// The last `limit` messages before an event; fewer, but at least one, if they are large. An answer of more
+/// than [`LARGE`] bytes is read only as the newest one, and only if it has at most `room` bytes.
 ///
 /// # Errors
 ///
 /// Errors of the thread.
-pub fn before(queue: &mut Queue, before: i64, limit: usize) -> Result<Page> {
-    let wanted = limit + 1;
-    let mut ids = newest_matching(queue, "type = 'message'", before - 1, wanted)?;
-    let mut has_more = ids.len() == wanted;
-    ids.truncate(limit);
-    let (mut messages, mut size) = (Vec::with_capacity(ids.len()), 0);
-    for id in ids {
-        let Some(event) = event(queue, id)? else { continue };
-        size += event.content.len();
-        if size > PAGE && !messages.is_empty() {
-            has_more = true;
-            break;
+pub fn before(queue: &mut Queue, before: i64, limit: usize, room: u64) -> Result<Page> {
+    let (mut messages, mut size, mut upto) = (Vec::new(), 0, before.saturating_sub(1));
+    let mut left_out = None;
+    let filter = Filter::new(ENTRIES, Scope::Reading)?;
+    loop {
+        let wanted = limit + 1 - messages.len();
+        let ids = queue.newest_matching(filter.as_ref(), upto, wanted)?;
+        let may_have_more = ids.len() == wanted;
+        for id in ids {
+            upto = id - 1;
+            let Some(mut event) = event(queue, id)? else { continue };
+            if let Some(bytes) = event.large.filter(|bytes| *bytes <= LONGEST)
+                && is_ending(queue.store(), id, &event.entry)?
+            {
+                if !messages.is_empty() {
+                    messages.reverse();
+                    return Ok(Page { messages, has_more: true, left_out });
+                }
+                // Nothing else has room beside it.
+                size = PAGE;
+                match queue.event(id)?.filter(|_| bytes <= room) {
+                    Some(whole) => event = SessionEvent::new(queue, whole, None)?,
+                    None => left_out = Some(bytes),
+                }
+            }
+            // What looks like the end of a run may be none.
+            if event.ends.is_none() && !matches!(event.entry, Entry::Message(_) | Entry::Answer { .. }) {
+                continue;
+            }
+            size += event.event.content.len();
+            if messages.len() == limit || size > PAGE && !messages.is_empty() {
+                messages.reverse();
+                return Ok(Page { messages, has_more: true, left_out });
+            }
+            messages.push(event);
         }
-        messages.push(event);
+        if !may_have_more {
+            messages.reverse();
+            return Ok(Page { messages, has_more: false, left_out });
+        }
     }
-    messages.reverse();
-    Ok(Page { messages, has_more })
 }
 
-/// One event.
-pub fn event(queue: &mut Queue, id: i64) -> Result<Option<Event>> {
-    let mut found = None;
-    queue.store().read(id - 1, id, 1, &mut |row| {
-        found = Some(row.to_event());
-        std::ops::ControlFlow::Break(())
-    })?;
-    Ok(found)
-}
-
-/// The ids of the newest events up to `upto` that match, newest first. Reads backwards, so the cost depends
-/// on how far back they are.
-pub fn newest_matching(queue: &mut Queue, condition: &str, upto: i64, most: usize) -> Result<Vec<i64>> {
-    let filter = Filter::new(condition, Scope::Reading)?;
-    let filter = filter.ok_or_else(|| RequestError::Failed("an empty condition".into()))?;
-    let After(newest) = queue.newest()?;
-    let (mut upto, mut ids) = (upto.min(newest), Vec::new());
-    while upto > 0 && ids.len() < most {
-        let after = (upto - STEP).max(0);
-        let range = ScanRange { after, upto, most: usize::MAX, until: None };
-        ids.extend(queue.store().scan(&filter, range)?.ids.into_iter().rev());
-        // Pruned events leave gaps of any width.
-        upto = queue.store().last_upto(after)?.unwrap_or(0);
-    }
-    ids.truncate(most);
-    Ok(ids)
-}
-
-/// The id of the event for a `seq` or the id of a message.
+/// One event; without its content if that is large.
 ///
 /// # Errors
 ///
-/// The value is neither.
-pub fn place(queue: &mut Queue, value: &Value) -> Result<i64> {
-    let unknown = || RequestError::BadParams(format!("there is no message {value}"));
-    if let Some(seq) = value.as_i64().filter(|seq| *seq > 0) {
-        return Ok(seq);
-    }
-    let id = value.as_str().ok_or_else(unknown)?;
-    if let Some(seq) = id.strip_prefix("event_").and_then(|seq| seq.parse().ok()) {
-        return Ok(seq);
-    }
-    let quoted = id.replace('\'', "''");
-    let condition = format!("type = 'message' AND metadata ->> 'message_id' = '{quoted}'");
-    newest_matching(queue, &condition, i64::MAX, 1)?.first().copied().ok_or_else(unknown)
+/// Errors of the thread.
+pub fn event(queue: &mut Queue, id: i64) -> Result<Option<SessionEvent>> {
+    let mut found = None;
+    queue.store().read_capped(id.saturating_sub(1), id, 1, LARGE, &mut |capped| {
+        let large = (capped.content_len > LARGE).then_some(capped.content_len);
+        found = Some((capped.row.to_event(), large));
+        ControlFlow::Break(())
+    })?;
+    found.map(|(event, large)| SessionEvent::new(queue, event, large)).transpose()
 }
 
-/// A message as `sessions.history` returns it.
-pub fn shown(storage: &Storage, event: &Event) -> Value {
-    let (_, entry) = Entry::of(event);
-    json!({
-        "id": message_id(event, &entry),
-        "seq": event.id,
-        "role": role(&entry),
-        "content": content::shown(storage, &event.content),
-        "timestamp": event.created_at,
-    })
+/// Messages as clients get them.
+pub fn entries(storage: &Storage, session: SessionId, messages: &[SessionEvent]) -> Vec<HistoryEntry> {
+    messages.iter().map(|message| entry(storage, session, message)).collect()
 }
 
-pub fn role(entry: &Entry) -> &'static str {
-    if matches!(entry, Entry::Answer { .. }) { "assistant" } else { "user" }
+fn entry(storage: &Storage, session: SessionId, stored: &SessionEvent) -> HistoryEntry {
+    let mut metadata: Map<String, Value> =
+        stored.event.metadata.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let (role, reply_to) = match &stored.entry {
+        Entry::Answer { reply_to, .. } => (Role::Assistant, *reply_to),
+        Entry::Error { error, reply_to, .. } => {
+            metadata.insert("error".to_owned(), error.clone().into());
+            (Role::Error, *reply_to)
+        }
+        Entry::Cancelled { why, reply_to, .. } => {
+            metadata.insert("why".to_owned(), why.clone().into());
+            (Role::Cancelled, *reply_to)
+        }
+        _ => (Role::User, None),
+    };
+    // It is the content.
+    metadata.shift_remove("partial");
+    HistoryEntry {
+        id: message_id(stored),
+        seq: stored.id(),
+        role,
+        content: content_of(storage, stored),
+        timestamp: stored.event.created_at.clone(),
+        source: stored.event.source.clone(),
+        run_id: stored.run_id.clone(),
+        reply_to,
+        metadata: Some(metadata),
+        large: large_of(storage, session, stored),
+    }
 }

@@ -1,27 +1,26 @@
-//! Sessions on disk: each is a thread in a directory of its own.
+//! Sessions on disk, each a thread in a directory of its own, and who reads them.
 //!
-//! Everything here reads and writes threads and may block on the disk, so none of it runs on the threads that
-//! serve connections: see [`blocking`].
+//! Reading and writing threads may block on the disk, so none of it runs on the threads that serve
+//! connections: see [`jobs`].
 
+pub mod budget;
 pub mod catalogue;
+pub mod cursor;
+pub mod event;
+pub mod excerpt;
+#[cfg(test)]
+mod fixture;
+pub mod frames;
 pub mod history;
+pub mod hub;
+pub mod jobs;
+pub mod live;
+mod place;
 pub mod root;
 pub mod runs;
 pub mod search;
 pub mod speak;
+pub mod stream;
+mod sub_agents;
 pub mod tallies;
-
-use crate::error::{RequestError, Result};
-
-/// Runs work that may block on the disk.
-///
-/// # Errors
-///
-/// Errors of `work`.
-pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        // `work` panicked, which has been reported on stderr, or the runtime is shutting down.
-        Err(_) => Err(RequestError::Failed("the gateway could not do this".into())),
-    }
-}
+pub mod watch;

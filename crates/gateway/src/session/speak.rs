@@ -8,14 +8,13 @@ use serde_json::{Map, Value};
 use thread::run::Launcher;
 use thread::{Error, Event, NewEvent, Queue};
 use thread_agent::conversation::{self, Entry, Message, Priority};
+use thread_protocol::Content;
 use uuid::Uuid;
 
-use super::history;
-use super::runs::Runs;
+use super::runs::open_runs;
 use crate::error::{RequestError, Result};
-use crate::protocol::content;
 use crate::session_id::SessionId;
-use crate::storage::{Storage, parts};
+use crate::storage::{Object, Storage, parts};
 
 /// Longest idempotency key, in bytes.
 pub const MAX_KEY: usize = 512;
@@ -31,8 +30,7 @@ pub struct Speaker {
 /// A message of a client.
 #[derive(Debug, Clone)]
 pub struct ClientMessage {
-    /// Text, or the JSON text of content parts.
-    pub content: String,
+    pub content: Content,
     pub priority: Priority,
     /// Keys of the client's choice, stored with the message.
     pub metadata: Map<String, Value>,
@@ -41,6 +39,8 @@ pub struct ClientMessage {
     /// An id for the run, if the client has chosen one.
     pub run_id: Option<String>,
     pub message_id: Option<String>,
+    /// Files of this gateway that it shows.
+    pub attachments: Vec<Object>,
 }
 
 /// A stored message.
@@ -50,6 +50,13 @@ pub struct Accepted {
     pub run_id: String,
     /// How many runs are ahead of it; `None` if its run is over, or there is no agent.
     pub position: Option<usize>,
+}
+
+impl Accepted {
+    /// Whether other runs are ahead of it.
+    pub fn waits(&self) -> bool {
+        self.position.is_some_and(|position| position > 0)
+    }
 }
 
 impl Speaker {
@@ -75,29 +82,39 @@ fn segment(text: &str) -> String {
 pub fn extract_attachments(
     storage: &Storage,
     own: &[String],
-    content: &mut String,
+    mut content: Content,
     metadata: &mut Map<String, Value>,
-) -> Result<()> {
-    let mut parts = content::parts(content).unwrap_or_default();
-    parts::extract(storage, own, &mut parts, metadata)?;
-    if !parts.is_empty() {
-        *content = Value::Array(parts).to_string();
-    }
-    Ok(())
+) -> Result<(Content, Vec<Object>)> {
+    let mut none = Vec::new();
+    let parts = match &mut content {
+        Content::Parts(parts) => parts,
+        Content::Text(_) => &mut none,
+    };
+    let attachments = parts::extract(storage, own, parts, metadata)?;
+    Ok((content, attachments))
 }
 
-/// Stores a message and wakes the agent.
+/// Stores a message and wakes the agent. Its attachments belong to the session from then on.
 ///
 /// # Errors
 ///
-/// [`RequestError::KeyConflict`]; errors of the thread.
+/// [`RequestError::KeyConflict`]; an attachment was deleted; errors of the thread.
 pub fn message(
     queue: &mut Queue,
+    storage: &Storage,
     launcher: &Launcher,
     session: SessionId,
     speaker: &Speaker,
-    sent: ClientMessage,
+    sent: &ClientMessage,
 ) -> Result<Accepted> {
+    for object in &sent.attachments {
+        storage.claim(object, session).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => {
+                RequestError::BadParams("an attachment is refused: it was deleted".into())
+            }
+            _ => RequestError::Disk(storage.file_of(object), e),
+        })?;
+    }
     let made = |what: &str| match &sent.key {
         Some(key) => format!("{what}_{}", session.made_from(key)),
         None => format!("{what}_{}", Uuid::new_v4()),
@@ -109,24 +126,23 @@ pub fn message(
         priority: sent.priority,
         client: Some(speaker.client.clone()),
         resume: sent.metadata.get("resume").and_then(Value::as_bool).unwrap_or_default(),
-        other: sent.metadata,
-        content: sent.content,
+        other: sent.metadata.clone(),
+        content: sent.content.to_stored(),
     };
     let mut event = message.event(&speaker.source(session)).map_err(Error::from)?;
     if let Some(key) = &sent.key {
         event = event.with_key(format!("message:{key}")).map_err(Error::from)?;
     }
-    let pushed = match queue.push(&event) {
+    let pushed = match thread::run::push(queue, launcher, &event) {
         Ok(pushed) => pushed.id,
         // A resend under another client id or with other metadata is another event: compare what was said.
-        Err(Error::KeyConflict { id, .. }) => match history::event(queue, id)? {
+        Err(Error::KeyConflict { id, .. }) => match queue.event(id)? {
             Some(stored) if is_resend(&stored, &message) => id,
-            _ => return Err(RequestError::KeyConflict(sent.key.unwrap_or_default())),
+            _ => return Err(RequestError::KeyConflict(sent.key.clone().unwrap_or_default())),
         },
         Err(e) => return Err(e.into()),
     };
-    wake(queue, launcher, &event.source);
-    let (runs, _) = Runs::of(queue)?;
+    let (_, runs, _) = open_runs(queue)?;
     Ok(Accepted { event: pushed, run_id, position: runs.position(pushed) })
 }
 
@@ -139,12 +155,8 @@ fn is_resend(stored: &Event, message: &Message) -> bool {
 ///
 /// # Errors
 ///
-/// [`RequestError::UnknownRun`]; errors of the thread.
+/// Errors of the thread.
 pub fn cancel(queue: &mut Queue, launcher: &Launcher, source: &str, run_id: &str) -> Result<()> {
-    let (runs, _) = Runs::of(queue)?;
-    if runs.with_id(run_id).next().is_none() {
-        return Err(RequestError::UnknownRun(run_id.to_owned()));
-    }
     let event = conversation::cancel(source, run_id, "requested by a client").map_err(Error::from)?;
     push(queue, launcher, &event)
 }
@@ -171,43 +183,20 @@ pub fn permission(
     request_id: &str,
     choice: &str,
 ) -> Result<()> {
-    let unknown = || RequestError::UnknownPermission(request_id.to_owned());
-    let ids =
-        history::newest_matching(queue, "subtype IN ('permission', 'permission_answer')", i64::MAX, 1000)?;
-    let mut asked = None;
-    for id in ids {
-        match history::event(queue, id)?.map(|event| Entry::of(&event).1) {
-            Some(Entry::PermissionAnswer { request_id: answered, .. }) if answered == request_id => {
-                return Err(unknown());
-            }
-            Some(Entry::Permission(permission)) if permission.request_id == request_id => {
-                asked = Some(permission);
-                break;
-            }
-            _ => {}
-        }
-    }
-    let asked = asked.ok_or_else(unknown)?;
-    if !asked.choices.iter().any(|offered| offered.id == choice) {
-        let offered: Vec<&str> = asked.choices.iter().map(|offered| &*offered.id).collect();
-        return Err(RequestError::BadParams(format!("the choices are {}", offered.join(", "))));
+    let (_, runs, _) = open_runs(queue)?;
+    let mut asked = runs.iter().flat_map(|run| &run.open_permissions);
+    let asked = asked.find(|asked| asked.request_id == request_id);
+    let asked = asked.ok_or_else(|| RequestError::UnknownPermission(request_id.to_owned()))?;
+    if !asked.choices.iter().any(|offered| offered == choice) {
+        return Err(RequestError::BadParams(format!("the choices are {}", asked.choices.join(", "))));
     }
     let event = conversation::permission_answer(source, request_id, choice).map_err(Error::from)?;
     push(queue, launcher, &event)
 }
 
 fn push(queue: &mut Queue, launcher: &Launcher, event: &NewEvent<'_>) -> Result<()> {
-    queue.push(event)?;
-    wake(queue, launcher, &event.source);
+    thread::run::push(queue, launcher, event)?;
     Ok(())
-}
-
-/// Starts the consumers that have something pending. A failure is logged in the thread; the next push tries
-/// again.
-pub fn wake(queue: &mut Queue, launcher: &Launcher, source: &str) {
-    if let Err(e) = thread::run::wake(queue, launcher, source) {
-        queue.log(thread::files::log::Level::Warn, format_args!("wake: {e}"));
-    }
 }
 
 #[cfg(test)]

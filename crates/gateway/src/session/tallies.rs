@@ -14,8 +14,9 @@ use thread::{Filter, Queue};
 use thread_agent::conversation::Entry;
 
 use super::catalogue;
+use super::event::{LARGE, SessionEvent};
 use super::root::Root;
-use super::runs::Runs;
+use super::runs::open_runs;
 use crate::error::Result;
 use crate::session_id::SessionId;
 
@@ -49,19 +50,27 @@ impl Tally {
         let condition = "source = 'self' AND (type = 'message' OR subtype IN ('error', 'cancelled'))";
         let filter = Filter::new(condition, Scope::Reading)?;
         let mut selection = Selection { after: self.upto, limit: None, filter };
-        while queue.read_page(&mut selection, &mut |row| {
-            let entry = Entry::of(&row.to_event()).1;
-            match entry {
-                _ if entry.ends().is_none() => {}
-                Entry::Answer { .. } => self.answered += 1,
-                Entry::Cancelled { .. } => self.cancelled += 1,
-                _ => self.failed += 1,
+        loop {
+            let mut page = Vec::new();
+            let remaining = queue.read_page_capped(&mut selection, LARGE, &mut |capped| {
+                page.push(capped.row.to_event());
+                ControlFlow::Continue(())
+            })?;
+            for event in page {
+                let event = SessionEvent::new(queue, event, None)?;
+                match event.entry {
+                    _ if event.ends.is_none() => {}
+                    Entry::Answer { .. } => self.answered += 1,
+                    Entry::Cancelled { .. } => self.cancelled += 1,
+                    _ => self.failed += 1,
+                }
             }
-            ControlFlow::Continue(())
-        })? == Remaining::Some
-        {}
+            if remaining == Remaining::None {
+                break;
+            }
+        }
         self.upto = selection.after;
-        let (runs, _) = Runs::of(queue)?;
+        let (_, runs, _) = open_runs(queue)?;
         (self.queued, self.oldest) = (runs.queued(), runs.oldest_queued().map(str::to_owned));
         self.running = usize::from(runs.active().is_some());
         Ok(())

@@ -3,19 +3,26 @@
 //! A URL is signed for an hour and works for anybody who has it. Only its bucket and path are stored; a
 //! client that reads the message later gets the URL with a new signature.
 
+mod claims;
 pub mod parts;
 pub mod sign;
 
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use axum::body::Bytes;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::{GetResult, ObjectStore, PutPayload};
+use rustix::fs::{Mode, OFlags, mkdirat, openat};
 use thread_agent::attachments::STORAGE;
 
 use crate::access::token::read_or_create_secret;
 use crate::error::StartError;
+use crate::session_id::SessionId;
 use sign::Signer;
 
 /// The bucket of uploaded files.
@@ -28,9 +35,13 @@ pub struct Storage {
     /// The folder below the root. It has all attachments that were uploaded here.
     files: LocalFileSystem,
     dir: PathBuf,
+    /// The same folder, open: files are made below it, and never it or its parents again.
+    folder: OwnedFd,
     /// The remote store, if there is one. The folder then has copies for agents, which open files.
     remote: Option<Arc<dyn ObjectStore>>,
-    pub signer: Signer,
+    signer: Signer,
+    /// The address of the gateway, which URLs begin with: `http://127.0.0.1:3336`.
+    pub base: String,
     /// Origins of other stores. Their URLs are parsed in the same way, but neither verified nor signed.
     pub other_origins: Vec<String>,
 }
@@ -38,17 +49,40 @@ pub struct Storage {
 impl Storage {
     /// # Errors
     ///
-    /// The URL is not that of a storage, or the storage cannot be used.
-    pub fn open(root: &Path, url: Option<&str>, other_origins: Vec<String>) -> Result<Storage, StartError> {
+    /// The folder or the key cannot be used.
+    pub fn open(
+        root: &Path,
+        base: String,
+        remote: Option<Arc<dyn ObjectStore>>,
+        other_origins: Vec<String>,
+    ) -> Result<Storage, StartError> {
         let signer = Signer::new(read_or_create_secret(&root.join(KEY))?.as_bytes());
-        let remote = url.map(remote).transpose()?;
         let dir = root.join(STORAGE);
-        let files = std::fs::create_dir_all(&dir).map_err(|e| e.to_string());
-        let files = files.and_then(|()| LocalFileSystem::new_with_prefix(&dir).map_err(|e| e.to_string()));
-        let files = files.map_err(|e| {
+        let unusable = |e: String| {
             StartError::failed(format!("{} cannot be used: {e}", dir.display()), "check its permissions")
-        })?;
-        Ok(Storage { files, dir, remote, signer, other_origins })
+        };
+        let folder = open_dir(rustix::fs::CWD, &dir).map_err(|e| unusable(e.to_string()))?;
+        let files = LocalFileSystem::new_with_prefix(&dir).map_err(|e| unusable(e.to_string()))?;
+        Ok(Storage { files, dir, folder, remote, signer, base, other_origins })
+    }
+
+    /// The signed URL of an object.
+    pub fn url(&self, object: &Object) -> String {
+        format!("{}{}", self.base, self.signer.url(object))
+    }
+
+    /// Checks the signature of an object's URL.
+    ///
+    /// # Errors
+    ///
+    /// As [`Signer::check`].
+    pub fn check(&self, object: &Object, token: &str) -> Result<(), sign::BadSignature> {
+        self.signer.check(object, token)
+    }
+
+    /// The URL of a stored event's content. Like any other request, it takes the token.
+    pub fn event_url(&self, session: SessionId, id: i64) -> String {
+        format!("{}/api/v1/sessions/{session}/events/{id}/content", self.base)
     }
 
     /// Fetches an object; `None` if there is none.
@@ -74,22 +108,35 @@ impl Storage {
     /// # Errors
     ///
     /// Errors of the store.
-    pub async fn put(&self, object: &Object, bytes: axum::body::Bytes) -> Result<(), object_store::Error> {
-        let (location, payload) = (object.location(), PutPayload::from_bytes(bytes));
+    pub async fn put(self: &Arc<Storage>, object: &Object, bytes: Bytes) -> Result<(), object_store::Error> {
         if let Some(remote) = &self.remote {
-            remote.put(&location, payload.clone()).await?;
+            remote.put(&object.location(), PutPayload::from_bytes(bytes.clone())).await?;
         }
-        self.files.put(&location, payload).await?;
-        let file = self.file_of(object);
-        let synced = tokio::task::spawn_blocking(move || {
-            std::fs::File::open(&file)?.sync_all()?;
-            file.ancestors().skip(1).take(2).try_for_each(|dir| std::fs::File::open(dir)?.sync_all())
-        });
+        let (own, object) = (self.clone(), object.clone());
         let failed = |source: Box<dyn std::error::Error + Send + Sync>| object_store::Error::Generic {
             store: "local",
             source,
         };
-        synced.await.map_err(|e| failed(e.into()))?.map_err(|e| failed(e.into()))
+        let written = tokio::task::spawn_blocking(move || own.write(&object, &bytes));
+        written.await.map_err(|e| failed(e.into()))?.map_err(|e| failed(e.into()))
+    }
+
+    /// Writes an object's local file, which only its owner may read.
+    fn write(&self, object: &Object, bytes: &[u8]) -> io::Result<()> {
+        let name = object.name();
+        let (dirs, file) = name.rsplit_once('/').unwrap_or(("", &name));
+        let mut opened = vec![self.folder.try_clone()?];
+        for dir in dirs.split('/').filter(|dir| !dir.is_empty()) {
+            let next = open_dir(&opened[opened.len() - 1], Path::new(dir))?;
+            opened.push(next);
+        }
+        opened.push(open_dir(&opened[opened.len() - 1], Path::new(claims::CLAIMS))?);
+        let folder = &opened[opened.len() - 2];
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let mut file = File::from(openat(folder, file, flags, Mode::from_raw_mode(0o600))?);
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        opened.into_iter().rev().try_for_each(|dir| File::from(dir).sync_all())
     }
 
     /// The local file of an object that was uploaded here.
@@ -98,8 +145,23 @@ impl Storage {
     }
 }
 
+/// Opens a directory below another; makes it if there is none, but not its parents.
+fn open_dir(parent: impl std::os::fd::AsFd, dir: &Path) -> io::Result<OwnedFd> {
+    match mkdirat(&parent, dir, Mode::from_raw_mode(0o700)) {
+        Err(e) if e != rustix::io::Errno::EXIST => return Err(e.into()),
+        _ => {}
+    }
+    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    Ok(openat(&parent, dir, flags, Mode::empty())?)
+}
+
+/// Opens a remote store, with what the environment says about it now.
+///
+/// # Errors
+///
+/// The URL is not that of a store, or it lacks settings; this program was built without S3.
 #[cfg(feature = "s3")]
-fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, StartError> {
+pub fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, StartError> {
     // A client is waiting for the response.
     let retry = object_store::RetryConfig {
         max_retries: 3,
@@ -122,8 +184,13 @@ fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, StartError> {
     Ok(Arc::new(object_store::prefix::PrefixStore::new(store, prefix)))
 }
 
+/// Refuses all URLs.
+///
+/// # Errors
+///
+/// Always.
 #[cfg(not(feature = "s3"))]
-fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, StartError> {
+pub fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, StartError> {
     if !url.starts_with("s3://") {
         return Err(StartError::usage(
             format!("'{url}' is not a storage URL"),

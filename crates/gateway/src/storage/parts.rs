@@ -8,26 +8,28 @@ use super::sign::PREFIX;
 use super::{Object, Storage};
 use crate::error::{RequestError, Result};
 
-/// Extracts the attachments of a message: removes the signatures from their URLs in `parts`, and adds the
-/// files to `metadata`.
+/// Extracts the attachments of a message: adds the files to `metadata`, and leaves in `parts` what stays
+/// true: of a URL of this gateway its path alone, of another store's URL all but the signature. Returns those
+/// of this gateway.
 ///
 /// # Errors
 ///
 /// A URL that was not signed by this gateway, has expired, or has an origin that is neither the gateway's own
-/// nor named by `--storage-origin`.
+/// (one of `own`) nor named by `--storage-origin`.
 pub fn extract(
     storage: &Storage,
     own: &[String],
     parts: &mut [Value],
     metadata: &mut Map<String, Value>,
-) -> Result<()> {
-    let (mut attachments, mut files) = (Vec::new(), Vec::new());
+) -> Result<Vec<Object>> {
+    let (mut attachments, mut files, mut objects) = (Vec::new(), Vec::new(), Vec::new());
     for part in parts {
         let Some((url, mime_type)) = url_of(part) else { continue };
         let refuse = |why: &str| RequestError::BadParams(format!("an attachment is refused: {why}"));
-        let (origin, object, token) =
+        let (mut origin, object, token) =
             split(url).ok_or_else(|| refuse("its URL does not belong to a store"))?;
-        if origin.is_empty() || own.contains(&origin) {
+        if origin.is_empty() || origin == storage.base || own.contains(&origin) {
+            origin.clear();
             storage.signer.check(&object, token).map_err(|e| refuse(&e.to_string()))?;
             files.push(Value::from(storage.file_of(&object).to_string_lossy()));
         } else if !storage.other_origins.contains(&origin) {
@@ -35,6 +37,9 @@ pub fn extract(
         }
         attachments.push(json!({ "bucket": object.bucket, "path": object.path, "mime_type": mime_type }));
         *url = format!("{origin}{PREFIX}{}", object.name());
+        if origin.is_empty() {
+            objects.push(object);
+        }
     }
     let single_or_array =
         |mut all: Vec<Value>| if all.len() == 1 { all.remove(0) } else { Value::Array(all) };
@@ -47,18 +52,36 @@ pub fn extract(
     if !files.is_empty() {
         metadata.insert(FILES.into(), Value::Array(files));
     }
-    Ok(())
+    Ok(objects)
 }
 
-/// Signs the URLs of a stored message's attachments anew.
-pub fn sign(storage: &Storage, content: &mut Value) {
-    for part in content.as_array_mut().into_iter().flatten() {
+/// Signs the URLs of a stored message's attachments anew: those that a gateway has taken from a client, as
+/// the message's metadata says, and that are files of this gateway. Any program can push a message with other
+/// URLs in it, and a signature opens a file.
+pub fn sign(storage: &Storage, parts: &mut [Value], metadata: &Map<String, Value>) {
+    let taken: &[Value] = match metadata.get(ATTACHMENTS) {
+        Some(Value::Array(all)) => all,
+        Some(one) => std::slice::from_ref(one),
+        None => return,
+    };
+    for part in parts {
         let Some((url, _)) = url_of(part) else { continue };
         let Some((origin, object, _)) = split(url) else { continue };
-        if !storage.other_origins.contains(&origin) {
-            *url = format!("{origin}{}", storage.signer.url(&object));
+        let is_taken = |one: &Value| one["bucket"] == *object.bucket && one["path"] == *object.path;
+        if origin.is_empty() && taken.iter().any(is_taken) {
+            *url = storage.url(&object);
         }
     }
+}
+
+/// The objects that a message's metadata names.
+pub fn named(metadata: &Map<String, Value>) -> Vec<Object> {
+    let named = match metadata.get(ATTACHMENTS) {
+        Some(Value::Array(all)) => all.as_slice(),
+        Some(one) => std::slice::from_ref(one),
+        None => &[],
+    };
+    named.iter().filter_map(|one| Object::new(one["bucket"].as_str()?, one["path"].as_str()?)).collect()
 }
 
 /// The URL of an attachment, and its MIME type if the part has one.

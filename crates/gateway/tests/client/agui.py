@@ -183,6 +183,30 @@ async def the_same_run_is_one_run_and_bad_input_is_refused():
         assert events[0]["type"] == "RUN_STARTED" and events[-1]["type"] == "RUN_FINISHED"
 
 
+async def ids_that_only_look_alike_when_joined_are_different():
+    with Gateway("--agent", "cat") as gateway:
+        ids = [("a:b", "c"), ("a", "b:c"), ("1:a:b", "c"), ("a/b", "c"), ("a", "b/c"), ("a%3Ab", "c")]
+        texts = []
+        for n, (run_id, message_id) in enumerate(ids):
+            message = {"id": message_id, "role": "user", "content": f"message {n}"}
+            body = json.dumps({"threadId": "t", "runId": run_id, "messages": [message]}).encode()
+            try:
+                stream = await asyncio.to_thread(
+                    get, gateway, "/api/v1/agent/run", {"Content-Type": "application/json"}, body)
+            except urllib.error.HTTPError as e:
+                raise AssertionError(f"{run_id} and {message_id}: {e.code} {e.read()}") from None
+            assert f"message {n}".encode() in stream, stream
+            texts.append(f"message {n}")
+        # Nor does a client's own key meet theirs.
+        client = await gateway.client()
+        for key in "agui:a:b:c", "agui:1:a1:c":
+            texts.append(key)
+            await client.request("agent", sessionId=session_of(gateway), message=key, idempotencyKey=key)
+        said = [event["content"] for event in gateway.events(session_of(gateway))
+                if event["type"] == "message" and event["source"] != "self"]
+        assert said == texts, said
+
+
 async def a_stream_whose_run_is_not_over_never_ends_well():
     with Gateway("--agent", f"{AGENT} 0.5", "--protocol", "ndjson") as gateway:
         ask = {"threadId": "t", "runId": "r", "messages": [{"id": "a", "role": "user", "content": "hello"}]}

@@ -5,6 +5,8 @@ import base64
 import hashlib
 import hmac
 import json
+import os
+import shutil
 import time
 import urllib.error
 import urllib.parse
@@ -14,7 +16,7 @@ import agui
 from agent import answer
 from agui import get, session_of
 from crowd import AGENT
-from harness import Gateway, run
+from harness import PATIENCE, Gateway, run
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
@@ -51,6 +53,13 @@ def signed(gateway, name, secret=None, **claims):
     return f"{gateway.url}/storage/v1/object/sign/{name}?token={token.decode()}"
 
 
+async def until(condition):
+    """Waits for a condition."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
 async def an_image_goes_round():
     with Gateway("--agent", "cat") as gateway:
         stored = upload(gateway, PNG)
@@ -74,7 +83,8 @@ async def an_image_goes_round():
         assert event["metadata"]["user_message_attachments"] == kept
         assert event["metadata"]["run_id"] == "r1" and event["metadata"]["message_id"] == "m1"
         plain = stored["url"].split("?")[0]
-        assert json.loads(event["content"])[1]["url"] == plain and "token" not in event["content"]
+        # Without a signature, and without the address that the gateway has today.
+        assert json.loads(event["content"])[1]["url"] == urllib.parse.urlsplit(plain).path, event
         [file] = event["metadata"]["attachment_files"]
         assert open(file, "rb").read() == PNG
         [answer] = [e for e in gateway.events(session_of(gateway)) if e["type"] == "message" and e["source"] == "self"]
@@ -159,7 +169,7 @@ async def metadata_of_messages_is_kept_and_handed_on():
         session = (await client.request("sessions.new"))["sessionId"]
         given = {"stage": "final", "latency_ms": 1234, "tool_name": "search", "anything": {"deep": [1, 2.50]}}
         accepted = await client.request("agent", message="hello", metadata={**given, "run_id": "mine", "client": "x"})
-        seq = gateway.push(session, "hi", kind="message", run_id=accepted["runId"], reply_to=1, message_id="m9", **given)
+        seq = gateway.ending(session, 1, "hi", run_id=accepted["runId"], message_id="m9", **given)
         await client.seq(seq)
         messages = json.loads(get(gateway, f"/api/v1/agent/history?threadId={session}"))["messages"]
         for key, value in given.items():
@@ -202,6 +212,114 @@ async def a_url_that_is_not_ours_is_refused_wherever_it_is_shown():
         assert event["metadata"]["user_message_attachments"]["bucket"] == "photos"
         event = await client.wait("message")
         assert event["payload"]["content"][0]["url"] == theirs
+
+
+async def only_what_a_client_has_uploaded_is_signed():
+    with Gateway() as gateway:
+        stored = upload(gateway, PNG)
+        kept = {key: stored[key] for key in ("bucket", "path", "mime_type")}
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        gateway.fake_agent(session)
+        path = f"/storage/v1/object/sign/attachments/{stored['path']}"
+        pushed = {}
+
+        async def answers(parts, **metadata):
+            run_id = (await client.request("agent", message="show me"))["runId"]
+            said = (await client.wait(lambda e: e["event"] == "message" and e["payload"]["runId"] == run_id))["seq"]
+            return gateway.ending(session, said, parts, run_id=run_id, **metadata)
+
+        for origin in "", gateway.url, "https://evil.example", f"http://127.0.0.1:{gateway.port}@evil.example":
+            parts = [
+                {"type": "text", "text": origin},
+                {"type": "binary", "mimeType": "image/png", "url": origin + path},
+                {"type": "image", "source": {"type": "url", "value": origin + path, "mimeType": "image/png"}},
+            ]
+            pushed[await answers(parts)] = parts
+            pushed[await answers(parts, user_message_attachments=[kept, kept])] = parts
+            pushed[gateway.push(session, parts, kind="message")] = parts
+            elsewhere = "external:mail:main:dm:x:bob"
+            pushed[gateway.push(session, parts, kind="message", source=elsewhere)] = parts
+        # What a gateway stored under another address is handed out under this one's.
+        moved = [{"type": "binary", "mimeType": "image/png", "url": "https://evil.example" + path}]
+        source = f"external:gateway:test:dm:{session}:{client.id}"
+        old = gateway.push(session, moved, kind="message", source=source, user_message_attachments=kept)
+        await client.seq(old)
+
+        shown = [(event["seq"], event["payload"]["content"]) for event in client.named("message", "final")]
+        for messages in (
+            (await client.request("sessions.history", limit=200))["messages"],
+            (await client.request("sessions.switch", sessionId=session))["recentMessages"],
+            json.loads(get(gateway, f"/api/v1/agent/history?threadId={session}&limit=200"))["messages"],
+        ):
+            shown += [(message["seq"], message["content"]) for message in messages]
+        for seq, content in shown:
+            if seq in pushed:
+                assert content == pushed[seq], (seq, content)
+            if seq == old:
+                url = content[0]["url"]
+                assert "token=" not in url or url.startswith(gateway.url + path + "?"), url
+        assert {seq for seq, _ in shown} >= {old, *pushed}
+
+
+async def an_attachment_goes_with_the_last_session_that_shows_it():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        stored, unsent = upload(gateway, PNG), upload(gateway, b"for later")
+        part = {"type": "binary", "mimeType": "image/png", "url": stored["url"]}
+        one, two = [(await client.request("sessions.new"))["sessionId"] for _ in range(2)]
+        await client.request("agent", sessionId=one, message="look")
+        for session in one, two:
+            await client.request("agent", sessionId=session, message=[part])
+        [_, shown] = (await client.request("sessions.history", sessionId=one))["messages"]
+        early = (await client.request("sessions.fork", sessionId=one, before=shown["id"]))["sessionId"]
+        fork = (await client.request("sessions.fork", sessionId=one))["sessionId"]
+        # Whoever can push somewhere does not own what is named there.
+        metadata = {"user_message_attachments": {key: stored[key] for key in ("bucket", "path", "mime_type")}}
+        gateway.push(early, [part], kind="message", source="external:mail:main:dm:x:bob", **metadata)
+        forged = (await client.request("sessions.fork", sessionId=early))["sessionId"]
+
+        for session in one, two:
+            await client.request("sessions.delete", sessionId=session)
+            assert fetch(stored["url"])[:2] == (200, PNG)
+        [*_, said] = (await client.request("sessions.history", sessionId=fork))["messages"]
+        assert fetch(said["content"][0]["url"])[:2] == (200, PNG)
+        await client.request("sessions.delete", sessionId=fork)
+        assert fetch(stored["url"])[0] == fetch(said["content"][0]["url"])[0] == 404
+        left = [path.name for path in (gateway.root / "storage" / "attachments").iterdir()]
+        assert left == [unsent["path"].split("/")[0]], left
+        assert "deleted" in await client.refused("agent", sessionId=early, message=[part])
+
+        # What nobody has sent belongs to nobody yet.
+        for session in early, forged:
+            await client.request("sessions.delete", sessionId=session)
+        assert fetch(unsent["url"])[:2] == (200, b"for later")
+
+
+async def what_has_had_no_session_for_a_day_is_deleted():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        names = ["sent", "unsent", "orphaned", "new"]
+        stored = {name: upload(gateway, name.encode()) for name in names}
+        sessions = {}
+        for name in "sent", "orphaned":
+            part = {"type": "binary", "mimeType": "text/plain", "url": stored[name]["url"]}
+            sessions[name] = (await client.request("sessions.new"))["sessionId"]
+            await client.request("agent", sessionId=sessions[name], message=[part])
+        await client.close()
+        gateway.stop()
+        shutil.rmtree(gateway.root / sessions["orphaned"])
+        folders = {name: (gateway.root / "storage" / "attachments" / stored[name]["path"]).parent for name in names}
+        earlier = time.time() - 25 * 3600
+        for name in "sent", "unsent", "orphaned":
+            os.utime(folders[name] / ".sessions", (earlier, earlier))
+        # What a crash has left of an earlier deletion.
+        (folders["new"].parent / ".deleted-x").mkdir()
+        gateway.restart()
+        await until(lambda: len(list(folders["new"].parent.iterdir())) == 2)
+        for name in names:
+            status = 200 if name in ("sent", "new") else 404
+            assert fetch(stored[name]["url"])[0] == status, name
 
 
 async def what_is_uploaded_is_what_its_bytes_say():

@@ -2,6 +2,7 @@
 what is on disk."""
 
 import asyncio
+import contextlib
 import fcntl
 import json
 import os
@@ -9,14 +10,17 @@ import pathlib
 import random
 import resource
 import shlex
+import signal
+import subprocess
 import sys
+import tempfile
 import termios
 import time
 
 import websockets
 
 from agent import answer
-from harness import EVENT, PATIENCE, THREAD, Client, Gateway, Refused, run
+from harness import EVENT, PATIENCE, SERVE, THREAD, Client, Gateway, Refused, run
 
 AGENT = f"{shlex.quote(sys.executable)} {shlex.quote(str(pathlib.Path(__file__).with_name('agent.py')))}"
 HERE = pathlib.Path(__file__).parent
@@ -24,6 +28,12 @@ WS = os.environ.get("GATEWAY_WS")
 CHAT = os.environ.get("THREAD_CHAT")
 LONG = os.environ.get("THREAD_FAULTS") == "long"
 BROKEN = (ConnectionError, OSError, websockets.WebSocketException, TimeoutError)
+
+
+def ends(event):
+    """Whether an event ends a run."""
+    name = event["event"]
+    return name in ("final", "cancelled") or name == "error" and not event["payload"]["retryable"]
 
 
 class Person:
@@ -70,7 +80,7 @@ class Person:
         while True:
             client = await self.here()
             events = self.seen + [event for event in client.events if "seq" in event]
-            if any(e["event"] == "final" and e["payload"]["runId"] == accepted["runId"] for e in events):
+            if any(ends(event) and event["payload"]["runId"] == accepted["runId"] for event in events):
                 return
             assert time.monotonic() - began < 4 * PATIENCE, (text, client.seen())
             await asyncio.sleep(0.02)
@@ -140,7 +150,8 @@ class NodeSocket:
         return self
 
     def abort(self):
-        self.process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
 
 
 async def node_person(name, gateways, session):
@@ -230,7 +241,7 @@ class ChatPerson(Person):
         await self.until(lambda: any(is_own(event) for event in self.seen))
         [own] = [event for event in self.seen if is_own(event)]
         run_id = own["payload"]["runId"]
-        await self.until(lambda: any(e["event"] == "final" and e["payload"]["runId"] == run_id for e in self.seen))
+        await self.until(lambda: any(ends(event) and event["payload"]["runId"] == run_id for event in self.seen))
         # What is typed before the prompt would be discarded.
         await asyncio.wait_for(self.prompts.get(), PATIENCE)
 
@@ -263,6 +274,107 @@ async def chat_person(name, gateways, session):
     home.mkdir()
     await self.start(str(home))
     return self
+
+
+class StreamPerson:
+    """A client of AG-UI, which picks its streams up where they broke off."""
+
+    def __init__(self, name, gateways, session):
+        self.name, self.gateways, self.session, self.said, self.broken = name, gateways, session, 0, 0
+
+    async def say(self, text):
+        run_id, events, last, began = f"{self.name}-{self.said}", [], None, time.monotonic()
+        self.said += 1
+        message = {"id": "m", "role": "user", "content": text}
+        body = json.dumps({"threadId": self.session, "runId": run_id, "messages": [message], "protocolVersion": "1.0"})
+        while not (events and events[-1]["type"] in ("RUN_FINISHED", "RUN_ERROR")):
+            assert time.monotonic() - began < 4 * PATIENCE, (text, events[-5:])
+            try:
+                async for seq, some in self.stream(body, last):
+                    # What one stored event became, whole or not at all.
+                    assert last is None or seq > last, (seq, last)
+                    last, events = seq, events + some
+                # A stream that ends well is that of a run that is over.
+                assert events[-1]["type"] in ("RUN_FINISHED", "RUN_ERROR"), events[-1]
+            except BROKEN:
+                self.broken += last is not None
+                await asyncio.sleep(0.05)
+        kinds = [event["type"] for event in events]
+        assert kinds.count("RUN_STARTED") == 1 == kinds.count("RUN_FINISHED") + kinds.count("RUN_ERROR"), kinds
+        streamed = {}
+        for event in events:
+            if event["type"] == "TEXT_MESSAGE_CONTENT":
+                streamed[event["messageId"]] = streamed.get(event["messageId"], "") + event["delta"]
+        if kinds[-1] == "RUN_FINISHED":
+            assert list(streamed.values())[-1] == answer(text), (text, streamed)
+
+    async def stream(self, body, last):
+        """A stream, as lists of events with the id of each."""
+        gateway = random.choice(self.gateways)
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port, limit=2**24)
+        try:
+            line = "POST /api/v1/agent/run" if last is None else f"GET /api/v1/agent/events?threadId={self.session}"
+            more = (f"Content-Type: application/json\r\nContent-Length: {len(body.encode())}" if last is None
+                    else f"Last-Event-ID: {last}")
+            writer.write((f"{line} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {gateway.token}\r\n{more}\r\n"
+                          f"\r\n{body if last is None else ''}").encode())
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+            assert b" 200 " in head.partition(b"\r\n")[0], head
+            events, seq = [], None
+            # In chunks, of which the last is empty.
+            while size := int(await asyncio.wait_for(reader.readuntil(b"\r\n"), PATIENCE), 16):
+                for said in (await reader.readexactly(size)).decode().splitlines():
+                    if said.startswith("id:"):
+                        seq = int(said[3:])
+                    elif said.startswith("data:"):
+                        events.append(json.loads(said[5:]))
+                        if seq is not None:
+                            yield seq, events
+                            events, seq = [], None
+                await reader.readexactly(2)
+        except asyncio.IncompleteReadError as e:
+            raise ConnectionError("cut off") from e
+        finally:
+            writer.transport.abort()
+
+    async def comes_or_goes(self):
+        pass
+
+    async def listen(self, until):
+        pass
+
+    async def leave(self):
+        pass
+
+    def check(self, stored, sayings):
+        pass
+
+
+async def stream_person(name, gateways, session):
+    """A client of AG-UI."""
+    return StreamPerson(name, gateways, session)
+
+
+def check_endings(stored, sayings):
+    """Checks that each message is stored once and has one ending. Returns how many were answered."""
+    said = [event for event in stored if event["type"] == "message" and event["source"] != "self"]
+    assert sorted(event["content"] for event in said) == sorted(sayings)
+    answered = 0
+    for event in said:
+        about = [other for other in stored if (other.get("metadata") or {}).get("reply_to") == event["id"]]
+        is_final = lambda other: (
+            other["type"] == "message" or other["subtype"] == "cancelled"
+            or other["subtype"] == "error" and not json.loads(other["content"])["retryable"])
+        [ending] = [other for other in about if is_final(other)]
+        if ending["type"] != "message":
+            continue
+        answered += 1
+        assert ending["content"] == answer(event["content"])
+        run_id = event["metadata"]["run_id"]
+        if len([other for other in about if other["subtype"] == "run"]) == 1:
+            tokens = [e["content"] for e in stored if e["subtype"] == "token" and e["metadata"]["run_id"] == run_id]
+            assert "".join(tokens) == answer(event["content"])
+    return answered
 
 
 def check_transcript(stored, sayings):
@@ -328,6 +440,49 @@ async def an_agent_is_a_line_of_shell_with_the_limits_that_the_gateway_was_given
         assert (await client.wait("final"))["payload"]["content"] == "HELLO!200 value\n"
 
 
+async def agents_get_the_options_that_the_gateway_was_given():
+    def handler(gateway, session):
+        [agent] = json.loads(gateway.thread("info", "--json", session=session))["subscriptions"]
+        return agent["handler_cmd"]
+    options = {"permit": "allow", "attempts": "1", "quiet": "5m", "idle": "30s", "max-output": "1048576"}
+    given = [word for name, value in options.items() for word in (f"--{name}", value)]
+    with tempfile.TemporaryDirectory() as cwd:
+        keys = pathlib.Path(cwd, "keys.env")
+        keys.write_text("KEY=first\n")
+        with Gateway("--agent", "echo $KEY; test $KEY != bad", "--env-file", "keys.env", *given, cwd=cwd) as gateway:
+            client = await gateway.client()
+            session = (await client.request("agent", message="hello"))["sessionId"]
+            assert (await client.wait("final"))["payload"]["content"] == "first\n"
+            told = handler(gateway, session)
+            for name, value in {**options, "max-agents": "100", "env-file": str(keys.resolve())}.items():
+                assert f" --{name} {value} " in told, (name, told)
+            # One attempt is all, and the file is read at each start.
+            keys.write_text("KEY=bad\n")
+            at = len(client.events)
+            await client.request("agent", message="hello")
+            assert not (await client.wait("error", at))["payload"]["retryable"]
+            # An older session gets other options with its next message.
+            gateway.kill()
+            keys.write_text("KEY=again\n")
+            gateway.options = [*gateway.options, "--agent-for-all", "--idle", "5s", "--max-agents", "0"]
+            gateway.restart()
+            client = await gateway.client()
+            await client.request("agent", sessionId=session, message="hello")
+            assert (await client.wait("final"))["payload"]["content"] == "again\n"
+            told = handler(gateway, session)
+            assert " --idle 5s " in told and " --attempts 1 " in told and "--max-agents" not in told, told
+
+        def refused(*options):
+            command = [SERVE, "--root", f"{cwd}/root", "--listen", "127.0.0.1:0", *options]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=cwd)
+            assert done.returncode == 2 and not pathlib.Path(cwd, "root").exists(), done
+            return done.stderr
+        keys.write_text("KEY=a\nnothing\n")
+        assert "line 2 of " in refused("--agent", "cat", "--env-file", "keys.env")
+        assert "cannot read " in refused("--agent", "cat", "--env-file", "missing.env")
+        assert "--agent" in refused("--permit", "allow") and "--agent" in refused("--idle", "5s")
+
+
 async def a_now_message_interrupts_and_a_cancel_ends():
     with Gateway("--agent", f"{AGENT} 0.5", "--protocol", "ndjson") as gateway:
         client = await gateway.client()
@@ -375,7 +530,7 @@ async def sub_agents_are_watched_at_work():
     with Gateway() as gateway:
         client = await gateway.client()
         session = (await client.request("sessions.new"))["sessionId"]
-        about = {"run_id": "r"}
+        about = await gateway.begun(client, session)
         gateway.push(session, {"call_id": "c1", "name": "helper", "arguments": {}}, "toolcall", **about)
         env = {k: v for k, v in os.environ.items() if not k.startswith("THREAD_")}
         os.mkfifo(gateway.root / "wait")
@@ -383,7 +538,7 @@ async def sub_agents_are_watched_at_work():
             THREAD, "agent", "run", "--parent", str(gateway.root / session), "--call", "c1", "--name", "helper",
             "--", "sh", "-c", "echo first; read go <wait; echo second",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, cwd=gateway.root,
-            env={**env, "THREAD_RUN_ID": "r"},
+            env={**env, "THREAD_RUN_ID": about["run_id"]},
         )
         working.stdin.write(b"do it")
         working.stdin.close()
@@ -391,7 +546,7 @@ async def sub_agents_are_watched_at_work():
                                        and e["payload"]["payload"].get("content", "").startswith(text))
         event = await client.wait(said("first"))
         assert event["payload"]["parentCallId"] == "c1" and event["payload"]["event"] == "token"
-        assert event["payload"]["subAgent"].startswith("helper-") and event["payload"]["runId"] == "r"
+        assert event["payload"]["subAgent"].startswith("helper-") and event["payload"]["runId"] == about["run_id"]
         assert not client.named("tool_result")
         (gateway.root / "wait").write_text("go\n")
         result = await client.wait("tool_result")
@@ -400,6 +555,59 @@ async def sub_agents_are_watched_at_work():
         # Deleting the session stops what is left of the sub-agents.
         await client.request("sessions.delete", sessionId=session)
         assert not (gateway.root / session).exists()
+
+
+async def what_a_sub_agent_said_is_not_said_again():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        about = await gateway.begun(client, session)
+        gateway.push(session, {"call_id": "c1", "name": "helper", "arguments": {}}, "toolcall", **about)
+        os.mkfifo(gateway.root / "say")
+        env = {k: v for k, v in os.environ.items() if not k.startswith("THREAD_")}
+        working = await asyncio.create_subprocess_exec(
+            THREAD, "agent", "run", "--parent", str(gateway.root / session), "--call", "c1", "--name", "helper",
+            "--", "sh", "-c", "while read line; do echo $line; done <say",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, cwd=gateway.root,
+            env={**env, "THREAD_RUN_ID": about["run_id"]},
+        )
+        working.stdin.write(b"do it")
+        working.stdin.close()
+        with await asyncio.to_thread(open, gateway.root / "say", "w", 1) as say:
+            lines, limit = 0, time.monotonic() + PATIENCE
+            heard = lambda who: [int(line) for e in who.named("sub_agent") if "seq" not in e
+                                 for line in e["payload"]["payload"]["content"].split()]
+
+            async def says_until(all_have_heard):
+                nonlocal lines
+                while not all_have_heard():
+                    assert time.monotonic() < limit
+                    say.write(f"{lines}\n")
+                    lines += 1
+                    await asyncio.sleep(0.02)
+
+            await says_until(lambda: len(heard(client)) > 20)
+            # Some come back, others come for the first time.
+            late, last = [], 0
+            for _ in range(4):
+                last = max(client.seqs(), default=last)
+                await client.close()
+                # What was said, but not relayed yet, is not said again.
+                began = heard(client)[-1] + 1
+                client = await gateway.client()
+                await client.request("sessions.switch", sessionId=session, after=last)
+                late.append((began, await gateway.client()))
+                await late[-1][1].request("sessions.switch", sessionId=session)
+                await says_until(lambda: all(len(heard(who)) > 20 for who in (client, late[-1][1])))
+                assert heard(client)[0] >= began, (began, heard(client))
+            # Until the last line: what is left when the call has its result is in the result.
+            whole = lambda said: said == list(range(said[0], lines))
+            while not all(whole(heard(who)) for _, who in late):
+                assert time.monotonic() < limit, [heard(who) for _, who in late]
+                await asyncio.sleep(0.02)
+        assert all(heard(who)[0] >= began for began, who in late), [(began, heard(who)[0]) for began, who in late]
+        await client.wait("tool_result")
+        assert await working.wait() == 0
 
 
 async def twelve_clients_of_three_kinds_and_two_gateways_see_the_same():
@@ -449,36 +657,94 @@ async def answered(gateway, session, sayings):
         await asyncio.sleep(0.1)
 
 
-async def a_gateway_that_is_killed_loses_nothing_and_doubles_nothing():
-    rounds = 200 if LONG else 10
-    with Gateway("--agent", AGENT, "--protocol", "ndjson") as gateway:
-        first = await gateway.client()
+async def what_a_reboot_interrupts_goes_on_by_itself():
+    with Gateway("--agent", f"{AGENT} 0.2", "--protocol", "ndjson") as gateway:
+        client = await gateway.client()
+        session = (await client.request("agent", message="hello"))["sessionId"]
+        await client.wait("token")
+        # All of its processes at once.
+        gateway.kill()
+        while at_work := list(processes_of(session)):
+            for process in at_work:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+        gateway.restart()
+        # Nobody enters the session.
+        began = time.monotonic()
+        while not [event for event in gateway.events(session) if event["content"] == answer("hello")]:
+            assert time.monotonic() - began < 30, gateway.thread("info", session=session)
+            await asyncio.sleep(0.1)
+
+
+def processes_of(session):
+    """The processes that work for a session: its supervisor, its adapter and its agent's program, those there are."""
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            about = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+        except OSError:
+            continue
+        if session.encode() in about and b"chat" not in about.partition(b"\0")[0]:
+            yield int(process.name)
+
+
+async def whoever_is_killed_each_message_ends_once_and_everybody_sees_the_same():
+    seconds = float(os.environ.get("CHAOS_SECONDS", 300 if LONG else 6))
+    seed = int(os.environ.get("SEED", random.randrange(10**6)))
+    # The times are those of this machine, but who is killed next can be had again.
+    dice = random.Random(seed)
+    options = ["--agent", f"{AGENT} 0.02", "--protocol", "ndjson"]
+    with Gateway(*options) as one, Gateway(*options, root=one.root) as two:
+        gateways = [one, two]
+        first = await one.client()
         session = (await first.request("sessions.new"))["sessionId"]
-        people = [Person(f"person{n}", [gateway], session, 0) for n in range(5)]
-        stop, sayings = asyncio.Event(), {}
+        await first.close()
+        # Those who speak come first.
+        kinds = [python_person, stream_person, *([chat_person] if CHAT else []), *([node_person] if WS else [])]
+        if len(kinds) < 4:
+            print("SKIPPED: there are only clients of "
+                  f"{len(kinds)} kinds; GATEWAY_WS names no folder with npm's ws, or there is no thread-chat")
+        people = [await kinds[n % len(kinds)](f"person{n}", gateways, session) for n in range(8)]
+        stop, sayings, killed = asyncio.Event(), {}, {"gateway": 0, "at work": 0}
         talking = [asyncio.create_task(talk(person, stop, sayings)) for person in people[:3]]
-        listening = asyncio.create_task(keep(people[3:], stop))
-        for _ in range(rounds):
-            await asyncio.sleep(random.random() ** 2 * 0.6)
-            gateway.kill()
-            gateway.restart()
+        end = time.monotonic() + seconds
+        # On a busy machine it takes longer until each kind was killed.
+        while time.monotonic() < end or not all(killed.values()):
+            assert time.monotonic() < end + 2 * PATIENCE, killed
+            assert not any(task.done() for task in talking), [task.exception() for task in talking if task.done()]
+            what, at_work = dice.random(), sorted(processes_of(session))
+            if what < 0.25:
+                gateway = dice.choice(gateways)
+                gateway.kill()
+                gateway.restart()
+                killed["gateway"] += 1
+            elif what < 0.5 and at_work:
+                # Sometimes more than one at a time, as when a machine is short of memory.
+                for process in dice.sample(at_work, dice.choice([1, 1, len(at_work)])):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGKILL)
+                        killed["at work"] += 1
+            else:
+                await dice.choice(people[3:]).comes_or_goes()
+            await asyncio.sleep(dice.random() ** 2 * 0.6)
         stop.set()
-        await asyncio.gather(*talking, listening)
-        await answered(gateway, session, sayings)
-        stored = gateway.events(session)
-        await asyncio.gather(*(person.listen(stored[-1]["id"]) for person in people))
-        check_transcript(stored, sayings)
+        # What is left goes on by itself, though nobody comes and nothing is pushed.
+        try:
+            await asyncio.wait_for(asyncio.gather(*talking), 2 * PATIENCE)
+        except TimeoutError:
+            state = one.thread("info", "--json", session=session)
+            raise AssertionError(f"seed {seed}: {killed} killed, and it does not go on: {state}") from None
+        last = one.push(session, "the end", "token", run_id="none")
+        stored = one.events(session)
+        await asyncio.gather(*(person.listen(last) for person in people))
+        ended = check_endings(stored, sayings)
         for person in people:
             await person.leave()
             person.check(stored, sayings)
-        print(f"{rounds} kills, {len(sayings)} messages, {len(stored)} events, five clients")
-
-
-async def keep(people, stop):
-    while not stop.is_set():
-        for person in people:
-            await person.here()
-        await asyncio.sleep(0.05)
+        assert one.logged(session) == stored
+        assert killed["gateway"] and killed["at work"] and ended, (killed, ended)
+        broken = sum(person.broken for person in people if isinstance(person, StreamPerson))
+        print(f"seed {seed}: {killed} killed, {len(sayings)} messages, {ended} answered, {len(stored)} events; "
+              f"streams were picked up {broken} times")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import atexit
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -105,8 +106,11 @@ class Gateway:
         assert done.returncode == 0, (args, done)
         return done.stdout
 
-    def push(self, session, content, subtype=None, kind="record", source="self", **metadata):
+    def push(self, session, content, subtype=None, kind="record", source="self", key=None, **metadata):
+        """Pushes an event, and returns its id. `key` is its idempotency key."""
         args = ["push", "--source", source, "--type", kind, "--content-file", "-"]
+        if key:
+            args += ["--idempotency-key", key]
         if subtype:
             args += ["--subtype", subtype]
         if metadata:
@@ -114,9 +118,21 @@ class Gateway:
         content = content if isinstance(content, str) else json.dumps(content)
         return int(self.thread(*args, session=session, stdin=content))
 
+    def ending(self, session, reply_to, content, subtype=None, **metadata):
+        """Pushes what ends the run of the message `reply_to`, as an agent does: the answer, or an `error` or
+        `cancelled`. It is the key that makes it an ending."""
+        kind = "record" if subtype else "message"
+        key = f"end:{reply_to}"
+        return self.push(session, content, subtype, kind=kind, key=key, reply_to=reply_to, **metadata)
+
     def events(self, session, after=0):
         lines = self.thread("peek", "--last-event-id", str(after), "--limit", "100000", session=session)
         return [json.loads(line) for line in lines.splitlines()]
+
+    def logged(self, session):
+        """The events in a session's JSONL log, sealed ones included."""
+        logs = sorted((self.root / session).glob("events-*.jsonl")) + [self.root / session / "events.jsonl"]
+        return [json.loads(line) for log in logs for line in log.read_text().splitlines()]
 
     def fake_agent(self, session):
         """Subscribes a paused agent: the scenario pushes its events."""
@@ -125,6 +141,14 @@ class Gateway:
             "--filter", "type = 'message' AND source <> 'self' OR subtype = 'cancel'", session=session,
         )
         self.thread("pause", "--consumer", "agent", session=session)
+
+    async def begun(self, client, session, text="go"):
+        """Has a client say something to a fake agent, which begins to answer. Returns the metadata of what it does."""
+        self.fake_agent(session)
+        run_id = (await client.request("agent", sessionId=session, message=text))["runId"]
+        said = (await client.wait(lambda e: e["payload"].get("runId") == run_id and e["event"] == "message"))["seq"]
+        self.push(session, {"status": "started", "attempt": 1}, "run", run_id=run_id, reply_to=said)
+        return {"run_id": run_id}
 
     async def client(self, **params):
         return await Client.connect(self, **params)
@@ -135,15 +159,13 @@ class Gateway:
     def __exit__(self, failed, *_):
         self.stop()
         for session in self.root.glob("[0-9a-f]*"):
-            if (session / "events.db").exists():
-                consumers = json.loads(self.thread("info", "--json", session=session.name)).get("subscriptions", [])
-                for consumer in consumers:
-                    name = consumer["consumer_id"]
-                    subprocess.run([THREAD, "pause", "--consumer", name, "--thread", session], capture_output=True)
-                    subprocess.run(
-                        [THREAD, "stop", "--consumer", name, "--kill-after", "1s", "--thread", session],
-                        capture_output=True,
-                    )
+            thread = lambda *args: subprocess.run([THREAD, *args, "--thread", session], capture_output=True, text=True)
+            info = thread("info", "--json")
+            # What is no thread, or is damaged, has nobody to stop.
+            for consumer in json.loads(info.stdout).get("subscriptions", []) if info.returncode == 0 else []:
+                name = consumer["consumer_id"]
+                thread("pause", "--consumer", name)
+                thread("stop", "--consumer", name, "--kill-after", "1s")
         if failed:
             print(self.output(), file=sys.stderr)
         else:
@@ -174,6 +196,10 @@ class Client:
                 ping_interval=None,
             )
         self.count, self.answers, self.events = 0, {}, []
+        # The `clients` events, which come whenever somebody comes or goes, apart from all others.
+        self.company = []
+        # How many events had come before the last response.
+        self.answered_at = 0
         self.news = asyncio.Condition()
         self.closed = asyncio.get_running_loop().create_future()
         self.reading = asyncio.create_task(self.read())
@@ -191,11 +217,12 @@ class Client:
                 frame = json.loads(text)
                 if frame["type"] == "res":
                     RESPONSE.validate(frame)
+                    self.answered_at = len(self.events)
                     self.answers.pop(frame["id"]).set_result(frame)
                 else:
                     EVENT.validate(frame)
                     async with self.news:
-                        self.events.append(frame)
+                        (self.company if frame["event"] == "clients" else self.events).append(frame)
                         self.news.notify_all()
         except websockets.ConnectionClosed:
             pass
@@ -288,6 +315,26 @@ class Client:
 
     def seqs(self):
         return [event["seq"] for event in self.events if "seq" in event]
+
+
+def most_memory(gateway):
+    """The most that a gateway has had in memory, in MiB."""
+    status = pathlib.Path(f"/proc/{gateway.process.pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) // 1024
+
+
+async def stays_within(gateway, megabytes, doing):
+    """Waits for what is done, and kills the gateway at once when it takes more memory: it might take it all."""
+    doing = asyncio.ensure_future(doing)
+    while True:
+        done, _ = await asyncio.wait([doing], timeout=0.05)
+        if (most := most_memory(gateway)) > megabytes:
+            gateway.kill()
+            doing.add_done_callback(lambda doing: doing.cancelled() or doing.exception())
+            doing.cancel()
+            raise AssertionError(f"the gateway took {most} MB")
+        if done:
+            return doing.result()
 
 
 def fast_clock(speed):

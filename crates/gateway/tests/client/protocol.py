@@ -7,6 +7,7 @@ import os
 import uuid
 
 from harness import Gateway, Refused, run
+from security import ask
 
 
 async def a_client_connects_and_learns_the_methods():
@@ -15,7 +16,7 @@ async def a_client_connects_and_learns_the_methods():
         assert client.hello["clientId"] == "ada"
         assert set(client.hello["supportedMethods"]) == {
             "connect", "agent", "agent.cancel", "sessions.list", "sessions.new", "sessions.switch",
-            "sessions.history", "sessions.rename", "sessions.search", "sessions.delete",
+            "sessions.fork", "sessions.history", "sessions.rename", "sessions.search", "sessions.delete",
             "permission.answer", "status",
         }
         assert "already" in await client.refused("connect", version="1", clientType="test")
@@ -74,17 +75,22 @@ async def a_switch_tells_what_is_under_way_and_how_it_failed():
         last = gateway.push(session, {"status": "started", "attempt": 2}, "run", **about)
         await client.seq(last)
         switched = await other.request("sessions.switch", sessionId=session)
-        assert (switched["title"], switched["lastSeq"], switched["activeRun"]) == ("Title", last, run_id)
-        [recent] = switched["recentMessages"]
-        assert (recent["role"], recent["content"], recent["seq"]) == ("user", "1", seq) and recent["timestamp"]
-        last = gateway.push(session, {"error": "at last", "retryable": False}, "error", **about)
+        assert (switched["title"], switched["activeRun"], switched["recentMessages"]) == ("Title", run_id, []), switched
+        # The run that is open comes as events.
+        assert switched["lastSeq"] < seq and other.answered_at == 0
+        await other.seq(last)
+        assert other.seqs() == client.seqs()[client.seqs().index(seq):]
+        last = gateway.ending(session, seq, {"error": "at last", "retryable": False}, "error", run_id=run_id)
         for who in client, other:
             await who.seq(last)
             failed = [e["payload"] for e in who.named("error")]
             failed = [(e["message"], e["errorCode"], e["retryable"]) for e in failed]
             expected = [("at first", "attempt_failed", True), ("at last", "run_failed", False)]
             assert failed == expected[len(expected) - len(failed):] and failed, failed
-        assert (await other.request("sessions.switch", sessionId=session))["activeRun"] is None
+        switched = await other.request("sessions.switch", sessionId=session)
+        assert (switched["lastSeq"], switched["activeRun"]) == (last, None)
+        [recent] = switched["recentMessages"]
+        assert (recent["role"], recent["content"], recent["seq"]) == ("user", "1", seq) and recent["timestamp"]
         status = await other.request("status")
         assert status["gateway"]["activeConnections"] == 2 and status["gateway"]["activeSessions"] == 1
         assert status["session"] == {"id": session, "messageCount": 1, "queuedRequests": 0, "activeRun": None, "clients": 2}
@@ -121,7 +127,7 @@ async def every_event_of_a_run_reaches_every_client():
             ("what nobody knows", "future", {}),
         ]:
             gateway.push(session, content, subtype, **metadata)
-        last = gateway.push(session, "Hello", kind="message", **about, message_id="m1", total_tokens=7)
+        last = gateway.ending(session, spoken["id"], "Hello", run_id=run_id, message_id="m1", total_tokens=7)
         for client in one, two:
             await client.seq(last)
             events = {(event["event"], event["seq"]): event["payload"] for event in client.events}
@@ -209,7 +215,7 @@ async def queued_messages_are_told_their_position_whenever_it_changes():
         await client.wait(lambda event: event["event"] == "queued" and event["payload"]["position"] == 3)
         status = (await client.request("status"))["session"]
         assert status["activeRun"] == first["runId"] and status["queuedRequests"] == 3 and status["clients"] == 2
-        gateway.push(session, "done", kind="message", run_id=first["runId"], reply_to=seq)
+        gateway.ending(session, seq, "done", run_id=first["runId"])
         await client.wait(lambda e: e["event"] == "queued" and e["payload"]["runId"] == third["runId"]
                           and e["payload"]["position"] == 2, after=len(client.events) - 1)
         assert positions(second["runId"]) == [1] and positions(third["runId"]) == [2, 3, 2], client.named("queued")
@@ -229,7 +235,7 @@ async def a_run_is_cancelled_by_its_name():
         assert payload == {"message": "Cancellation requested"}
         [cancel] = [event for event in gateway.events(session) if event["subtype"] == "cancel"]
         assert cancel["metadata"]["run_id"] == run_id and cancel["source"].startswith("external:gateway:")
-        gateway.push(session, "somebody asked", "cancelled", run_id=run_id, reply_to=seq)
+        gateway.ending(session, seq, "somebody asked", "cancelled", run_id=run_id)
         event = await client.wait("cancelled")
         assert event["payload"]["message"] == "somebody asked" and event["payload"]["runId"] == run_id
         assert "no run" in await client.refused("agent.cancel", runId=run_id)
@@ -243,7 +249,8 @@ async def a_permission_is_answered_once():
         client = await gateway.client()
         session = (await client.request("sessions.new"))["sessionId"]
         choices = [{"id": "a", "name": "Allow", "kind": "allow_once"}, {"id": "r", "name": "Reject", "kind": "reject_once"}]
-        gateway.push(session, {"request_id": "p1", "title": "rm", "call_id": "c", "choices": choices}, "permission")
+        about = await gateway.begun(client, session)
+        gateway.push(session, {"request_id": "p1", "title": "rm", "call_id": "c", "choices": choices}, "permission", **about)
         event = await client.wait("permission")
         assert event["payload"]["choices"] == choices
         ask = {"sessionId": session, "requestId": "p1"}
@@ -355,6 +362,25 @@ async def history_is_read_page_by_page():
         switched = await client.request("sessions.switch", sessionId=session)
         assert switched["lastSeq"] == len(batch) and len(switched["recentMessages"]) == 20
         assert switched["activeRun"] is None and switched["title"] == "q1"
+
+
+async def nothing_is_before_the_beginning():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("agent", message="hello"))["sessionId"]
+        await client.wait("message")
+        newest = (await client.request("sessions.history"))["messages"]
+        for before in -2**63, -2**63 + 1, -1, 0, 1:
+            try:
+                page = await client.call("sessions.history", {"before": before}, checked=False)
+                assert page["messages"] == [] and page["hasMore"] is False, (before, page)
+            except Refused as e:
+                assert "before" in str(e) or "no message" in str(e), (before, e)
+            status, _, body = ask(gateway, f"/api/v1/agent/history?threadId={session}&before={before}",
+                                  Authorization="Bearer " + gateway.token)
+            assert status == 400 or status == 200 and json.loads(body)["messages"] == [], (before, status, body)
+        page = await client.request("sessions.history", before=2**63 - 1)
+        assert page["messages"] == newest and newest
 
 
 async def a_switch_with_after_leaves_no_gap_and_no_double():
@@ -477,11 +503,14 @@ async def commands_are_answered_to_their_sender_alone_and_not_stored():
         assert (await client.request("status"))["session"]["id"] == one
         assert "First one" in await say(f"/session {one}")
         assert "Name a session" in await say("/session 99")
-        assert "no command /nonsense" in await say("/nonsense")
         await client.request("agent", message="//literally")
         await client.wait(lambda e: e["payload"].get("content") == "/literally")
+        # What is no command is a message like any other.
+        others = ["/nonsense", "/etc/hosts is empty", "/", "/ help", "/helpful", "//", "/HELP"]
+        for text in others:
+            assert (await client.request("agent", message=text))["runId"], text
         said = [event["content"] for event in gateway.events(one) if event["type"] == "message"]
-        assert said == ["hello", "/literally"], said
+        assert said == ["hello", "/literally", *(text.replace("//", "/") for text in others)], said
         await other.wait(lambda e: e["payload"].get("content") == "/literally")
         assert not [e for e in other.events if e["payload"].get("role") == "system"]
 

@@ -13,7 +13,7 @@ import urllib.error
 import urllib.parse
 
 from agui import get, session_of
-from attachments import PNG, fetch, signed, upload
+from attachments import PNG, fetch, signed, until, upload
 from harness import SERVE, Gateway, run
 
 # How many requests moto accepts without credentials: they create a user, its policy and its key.
@@ -35,9 +35,6 @@ def is_built_in():
 
 
 def skipped():
-    if not is_built_in():
-        print("SKIPPED: this thread-serve was built without --features s3")
-        return True
     if not importlib.util.find_spec("moto") or not importlib.util.find_spec("flask_cors"):
         print("SKIPPED: needs moto[s3], flask and flask-cors")
         return True
@@ -105,7 +102,7 @@ async def attachments_go_to_the_bucket_and_come_back_from_it():
         [event] = [e for e in gateway.events(session_of(gateway)) if e["type"] == "message" and e["source"] != "self"]
         kept = {key: stored[key] for key in ("bucket", "path", "mime_type")}
         assert event["metadata"]["user_message_attachments"] == kept
-        assert json.loads(event["content"])[1]["url"] == stored["url"].split("?")[0]
+        assert json.loads(event["content"])[1]["url"] == urllib.parse.urlsplit(stored["url"]).path
         # The agent, which opens files, gets a local copy.
         [said, answered] = json.loads(get(gateway, "/api/v1/agent/history?threadId=pictures"))["messages"]
         file = gateway.root / "storage" / "attachments" / stored["path"]
@@ -126,6 +123,56 @@ async def attachments_go_to_the_bucket_and_come_back_from_it():
                 status, data, _ = fetch(url)
                 assert status in (400, 403, 404) and b"secret" not in data, (url, status)
         assert "token=" not in gateway.output() and env["AWS_SECRET_ACCESS_KEY"] not in gateway.output()
+
+
+async def agents_do_not_get_the_credentials_of_the_store():
+    if skipped():
+        return
+    with bucket() as (store, env):
+        env = {**env, "THREAD_TOKEN": "a secret", "OTHER": "is kept"}
+        with Gateway("--agent", "env", "--storage", "s3://files", env=env) as gateway:
+            upload(gateway, PNG)
+            client = await gateway.client()
+            await client.request("agent", message="what do you know?")
+            known = (await client.wait("final"))["payload"]["content"]
+            assert "OTHER=is kept" in known and "AWS_" not in known and "a secret" not in known, known
+            assert env["AWS_SECRET_ACCESS_KEY"] not in known
+            # They are the store's for as long as the gateway runs.
+            assert fetch(upload(gateway, PNG)["url"])[:2] == (200, PNG) and len(keys(store)) == 2
+
+
+async def an_attachment_leaves_the_bucket_with_its_session():
+    if skipped():
+        return
+    with bucket() as (store, env), Gateway("--storage", "s3://files/our/prefix", env=env) as gateway:
+        client = await gateway.client()
+        kept = upload(gateway, b"another")
+
+        async def send(stored):
+            part = {"type": "binary", "mimeType": "image/png", "url": stored["url"]}
+            session = (await client.request("sessions.new"))["sessionId"]
+            await client.request("agent", message=[part])
+            # The local copy is not needed for that.
+            (gateway.root / "storage" / "attachments" / stored["path"]).unlink()
+            return session
+        stored = upload(gateway, PNG)
+        await client.request("sessions.delete", sessionId=await send(stored))
+        assert fetch(stored["url"])[0] == 404
+        assert keys(store) == [f"our/prefix/attachments/{kept['path']}"], keys(store)
+
+        # What the store does not delete now is deleted later.
+        env["AWS_ENDPOINT_URL"], there = "http://127.0.0.1:1", env["AWS_ENDPOINT_URL"]
+        stored = upload(gateway, PNG)
+        session = await send(stored)
+        gateway.stop()
+        gateway.restart()
+        client = await gateway.client()
+        await client.request("sessions.delete", sessionId=session)
+        assert "cannot be deleted" in gateway.output() and len(keys(store)) == 2
+        gateway.stop()
+        env["AWS_ENDPOINT_URL"] = there
+        gateway.restart()
+        await until(lambda: keys(store) == [f"our/prefix/attachments/{kept['path']}"])
 
 
 async def a_store_that_refuses_or_is_gone_is_said_and_nothing_is_taken_for_stored():

@@ -12,14 +12,14 @@ import stat
 import subprocess
 import tempfile
 import time
+import urllib.error
 import urllib.parse
-import urllib.request
 
 import websockets
 
 from agui import get
-from closing import close_code, connect, send_text, slow_websocket
-from harness import SERVE, Gateway, Refused, run
+from attachments import PNG, upload
+from harness import SERVE, Gateway, run
 
 LONG = os.environ.get("THREAD_FAULTS") == "long"
 
@@ -84,15 +84,11 @@ async def nobody_comes_in_without_the_token():
             answer = bad.send("connect", {"version": "1", "clientType": "t", **params})
             assert await bad.ends() == 1008, (headers, params)
             assert "token" in answer.result()["error"]
-        # By now there were more than ten wrong tokens in a minute.
-        began = time.monotonic()
-        assert ask(gateway, "/metrics")[0] == 401
-        assert time.monotonic() - began >= 2
-        # Requests with the right token are not delayed.
-        began = time.monotonic()
+        # However many there were, whoever has the right one is not delayed, and the wrong ones are all the same.
+        for _ in range(20):
+            assert ask(gateway, "/metrics")[0] == 401
         await good.request("status")
         await (await gateway.client()).request("status")
-        assert time.monotonic() - began < 1.5
 
 
 async def other_origins_and_other_names_are_refused():
@@ -109,9 +105,14 @@ async def other_origins_and_other_names_are_refused():
             assert ask(gateway, "/metrics", Origin=origin, **auth)[0] == (200 if admitted else 403), origin
         # A foreign host name that resolves to this machine.
         rebound = {"Host": f"evil.example:{gateway.port}", "Origin": f"http://evil.example:{gateway.port}", **auth}
-        for path in "/", "/metrics", "/healthz", "/ws", "/storage/v1/object/sign/a/b":
+        for path in "/", "/metrics", "/ws", "/storage/v1/object/sign/a/b":
             assert ask(gateway, path, **rebound)[0] == 403, path
             assert ask(gateway, path, Host=f"evil.example:{gateway.port}")[0] == 403, path
+        # Load balancers ask under names of their own.
+        assert ask(gateway, "/healthz", Host="10.0.0.7.example")[::2] == (200, b"ok\n")
+        # What one parser takes for a port is a user's name for another.
+        for host in "127.0.0.1:80@evil.example", "127.0.0.1:http", "127.0.0.1:99999", "[::1]:1@evil.example", "localhost:":
+            assert ask(gateway, "/metrics", Host=host, **auth)[0] in (400, 403), host
         assert ask(gateway, "/metrics", Host="chat.example.org", **auth)[0] == 200
         assert ask(gateway, "/metrics", Host=f"localhost:{gateway.port}", **auth)[0] == 200
         await good.request("status")
@@ -149,9 +150,15 @@ async def a_root_that_vanishes_is_not_made_again_and_loses_nothing():
             session = (await client.request("agent", message="before"))["sessionId"]
             root.rename(scratch + "/elsewhere")
             for method, params in ("sessions.new", {}), ("sessions.list", {}), ("agent", {"message": "lost?"}):
-                assert await client.refused(method, **params), method
+                # Clients are not told where on the disk it was.
+                assert scratch not in await client.refused(method, **params), method
+            try:
+                taken = upload(gateway, PNG)
+                raise AssertionError(f"{taken} was stored, and the root is {'there' if root.exists() else 'gone'}")
+            except urllib.error.HTTPError as e:
+                assert e.code >= 500 and scratch not in e.read().decode()
             assert ask(gateway, "/healthz")[0] == 503 and not root.exists()
-            assert "sessions.new: " in gateway.output()
+            assert "sessions.new: " in gateway.output() and str(root) in gateway.output()
             pathlib.Path(scratch + "/elsewhere").rename(root)
             assert ask(gateway, "/healthz")[0] == 200
             await client.request("sessions.new")
@@ -174,8 +181,14 @@ async def a_damaged_session_hinders_no_other():
         client = await gateway.client()
         for session in bad, linked:
             for method in "sessions.switch", "sessions.history", "sessions.rename", "sessions.delete":
-                assert await client.refused(method, sessionId=session, title="x"), method
-            assert await client.refused("agent", sessionId=session, message="x")
+                told = await client.refused(method, sessionId=session, title="x")
+                # The path is for the log.
+                assert told and str(gateway.root) not in told, (method, told)
+            assert str(gateway.root) not in await client.refused("agent", sessionId=session, message="x")
+            status, _, told = ask(gateway, f"/api/v1/agent/history?threadId={session}",
+                                  Authorization="Bearer " + gateway.token)
+            assert status >= 400 and str(gateway.root).encode() not in told, told
+        assert str(gateway.root / bad) in gateway.output()
         await client.request("agent", sessionId=good, message="needle")
         assert good in [s["id"] for s in (await client.request("sessions.list"))["sessions"]]
         assert [s["id"] for s in (await client.request("sessions.search", query="needle"))["sessions"]] == [good]
@@ -189,6 +202,56 @@ async def a_damaged_session_hinders_no_other():
         assert (away / "events.db").exists() and not (gateway.root / good).exists()
         for session in bad, linked:
             shutil.rmtree(gateway.root / session)
+
+
+async def a_root_that_others_may_write_is_refused():
+    for mode, is_used in (0o700, True), (0o750, True), (0o755, True), (0o777, False), (0o1777, False), (0o772, False):
+        with tempfile.TemporaryDirectory() as scratch:
+            root = pathlib.Path(scratch) / "sessions"
+            root.mkdir()
+            root.chmod(mode)
+            if is_used:
+                with Gateway(root=root) as gateway:
+                    await (await gateway.client()).request("agent", message="hello")
+                    warned = [line for line in gateway.output().splitlines()
+                              if line.startswith("Warning: ") and str(root) in line]
+                    assert len(warned) == (1 if mode & 0o077 else 0), (oct(mode), gateway.output())
+                    assert all(" - " in line for line in warned), warned
+                continue
+            command = [SERVE, "--root", root, "--listen", "127.0.0.1:0"]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=5)
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"a root of mode {mode:o} is used") from None
+            [told] = done.stderr.splitlines()
+            assert done.returncode == 1 and told.startswith("Error: ") and " - " in told and str(root) in told, done
+            assert not done.stdout and not list(root.iterdir()), (mode, list(root.iterdir()))
+
+
+async def sessions_are_private():
+    umask = os.umask(0o022)
+    try:
+        with Gateway("--agent", "cat") as gateway:
+            os.umask(umask)
+            client = await gateway.client()
+            session = (await client.request("agent", message="hello"))["sessionId"]
+            await client.wait("final")
+            upload(gateway, PNG)
+            body = {"threadId": "t", "runId": "r", "messages": [{"id": "m", "role": "user", "content": "hello"}]}
+            get(gateway, "/api/v1/agent/run", {"Content-Type": "application/json"}, json.dumps(body).encode())
+            found = {}
+            for path in gateway.root.rglob("*"):
+                at = path.lstat()
+                expected = 0o700 if stat.S_ISDIR(at.st_mode) else 0o600
+                if stat.S_IMODE(at.st_mode) & 0o077:
+                    found[str(path.relative_to(gateway.root))] = oct(stat.S_IMODE(at.st_mode))
+                if path.name in (session, "events.db", "events.jsonl"):
+                    assert stat.S_IMODE(at.st_mode) == expected, (path, oct(at.st_mode))
+            # The address is no secret.
+            found.pop("address", None)
+            assert not found, found
+    finally:
+        os.umask(umask)
 
 
 def memory(gateway):
@@ -270,9 +333,9 @@ async def figures_are_those_of_the_sessions():
         runs = [(await client.request("agent", message=str(n)))["runId"] for n in range(4)]
         seqs = [(await client.wait(lambda e: e["payload"].get("content") == str(n)))["seq"] for n in range(4)]
         about = lambda n: {"run_id": runs[n], "reply_to": seqs[n]}
-        gateway.push(session, "answer", kind="message", **about(0))
+        gateway.ending(session, content="answer", **about(0))
         gateway.push(session, {"error": "no", "retryable": True}, "error", **about(1))
-        gateway.push(session, {"error": "no", "retryable": False}, "error", **about(1))
+        gateway.ending(session, content={"error": "no", "retryable": False}, subtype="error", **about(1))
         gateway.push(session, {"status": "started", "attempt": 1}, "run", **about(2))
 
         def figures():
@@ -288,7 +351,7 @@ async def figures_are_those_of_the_sessions():
         }
         assert {key: now[key] for key in expected} == expected, now
         await asyncio.sleep(1.1)
-        gateway.push(session, "why", "cancelled", **about(2))
+        gateway.ending(session, content="why", subtype="cancelled", **about(2))
         later = figures()
         assert later["runs_totalcancelled"] == 1 and later["runs_active"] == 0
         assert later["oldest_pending_seconds"] > now["oldest_pending_seconds"] + 1 > 1

@@ -1,0 +1,123 @@
+//! Uploading and downloading attachments.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Multipart, Path, Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::error::HttpError;
+use crate::gateway::Gateway;
+use crate::log::log;
+use crate::storage::{BUCKET, Object};
+
+/// The largest attachment, in bytes.
+pub const MAX: usize = 25 * 1024 * 1024;
+
+/// Prefixes of the types that a browser may display. All others are downloads.
+const SHOWN: &[&str] = &["image/", "audio/", "video/", "application/pdf", "text/plain"];
+
+/// `POST /api/v1/agent/attachments`: stores the first field with a file name.
+pub async fn upload(
+    State(gateway): State<Arc<Gateway>>,
+    mut form: Multipart,
+) -> Result<Json<Value>, HttpError> {
+    let bad = |e: axum::extract::multipart::MultipartError| HttpError(e.status(), e.body_text());
+    while let Some(field) = form.next_field().await.map_err(bad)? {
+        let Some(name) = field.file_name().map(plain_name) else { continue };
+        let bytes = field.bytes().await.map_err(bad)?;
+        if bytes.len() > MAX {
+            return Err(HttpError(StatusCode::PAYLOAD_TOO_LARGE, "an attachment has at most 25 MiB".into()));
+        }
+        let mime_type = type_of(&bytes);
+        let path = format!("{}/{name}", uuid::Uuid::new_v4());
+        let Some(object) = Object::new(BUCKET, &path) else {
+            return Err(HttpError(StatusCode::BAD_REQUEST, "the file's name cannot be used".into()));
+        };
+        if !gateway.root.is_there() {
+            return Err(HttpError(
+                StatusCode::INSUFFICIENT_STORAGE,
+                "the gateway's directory is gone".into(),
+            ));
+        }
+        gateway.storage.put(&object, bytes).await.map_err(|e| {
+            log(format_args!("an attachment cannot be stored: {e}"));
+            HttpError(StatusCode::INSUFFICIENT_STORAGE, "the attachment cannot be stored".into())
+        })?;
+        let url = gateway.storage.url(&object);
+        return Ok(Json(
+            json!({ "bucket": object.bucket, "path": object.path, "mime_type": mime_type, "url": url }),
+        ));
+    }
+    Err(HttpError(StatusCode::BAD_REQUEST, "the form has no file".into()))
+}
+
+/// A file name without directories and unusual characters, for use as the last segment of a path.
+fn plain_name(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let name: String =
+        name.rsplit(['/', '\\']).next().unwrap_or_default().chars().map(plain).take(100).collect();
+    let name = name.trim_start_matches('.');
+    if name.is_empty() { "file".to_owned() } else { name.to_owned() }
+}
+
+/// The MIME type, determined from the content.
+fn type_of(bytes: &[u8]) -> &'static str {
+    match infer::get(bytes).map(|kind| kind.mime_type()) {
+        // Served as HTML or XML, an upload could run scripts in the gateway's origin.
+        Some(kind) if kind.starts_with("text/") || kind.contains("xml") => "text/plain",
+        Some(kind) => kind,
+        None => {
+            let beginning = &bytes[..bytes.len().min(4096)];
+            let text = match std::str::from_utf8(beginning) {
+                Ok(_) => true,
+                Err(e) => e.error_len().is_none() && bytes.len() > beginning.len(),
+            };
+            if text && !beginning.contains(&0) { "text/plain" } else { "application/octet-stream" }
+        }
+    }
+}
+
+#[derive(Deserialize)]
+pub struct Signed {
+    #[serde(default)]
+    token: String,
+}
+
+/// `GET /storage/v1/object/sign/{bucket}/{path}?token=…`: for anybody with a signed URL.
+pub async fn download(
+    State(gateway): State<Arc<Gateway>>,
+    Path((bucket, path)): Path<(String, String)>,
+    Query(signed): Query<Signed>,
+) -> Result<Response, HttpError> {
+    let missing = || HttpError(StatusCode::NOT_FOUND, "there is no such object".into());
+    let object = Object::new(&bucket, &path).ok_or_else(missing)?;
+    let signature = gateway.storage.check(&object, &signed.token);
+    signature.map_err(|e| HttpError(StatusCode::FORBIDDEN, e.to_string()))?;
+    let unread = |e: object_store::Error| {
+        log(format_args!("an attachment cannot be read: {e}"));
+        HttpError(StatusCode::BAD_GATEWAY, "the attachment cannot be read".into())
+    };
+    let found = gateway.storage.get(&object).await.map_err(unread)?.ok_or_else(missing)?;
+    let size = found.meta.size;
+    let mut stream = found.into_stream();
+    // The first chunk is long enough to determine the type.
+    let first = stream.next().await.transpose().map_err(unread)?.unwrap_or_default();
+    let mime_type = type_of(&first);
+    let shown = SHOWN.iter().any(|kind| mime_type.starts_with(kind)) && mime_type != "image/svg+xml";
+    let headers = [
+        (header::CONTENT_TYPE, mime_type.to_owned()),
+        (header::CONTENT_LENGTH, size.to_string()),
+        (header::CONTENT_DISPOSITION, if shown { "inline" } else { "attachment" }.to_owned()),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
+        (header::CONTENT_SECURITY_POLICY, "default-src 'none'; sandbox".to_owned()),
+        (header::CACHE_CONTROL, "private, max-age=3600".to_owned()),
+    ];
+    let first = futures_util::stream::once(async move { Ok(first) });
+    Ok((headers, Body::from_stream(first.chain(stream))).into_response())
+}

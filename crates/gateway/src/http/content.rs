@@ -1,0 +1,58 @@
+//! `GET /api/v1/sessions/{session}/events/{id}/content`: the content of one event, of any size, in pieces.
+
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+
+use super::error::HttpError;
+use crate::error::RequestError;
+use crate::gateway::Gateway;
+use crate::session::jobs::Kind;
+use crate::session_id::SessionId;
+
+/// How much is read at a time, in bytes.
+const PIECE: usize = 256 * 1024;
+
+pub async fn content(
+    State(gateway): State<Arc<Gateway>>,
+    Path((session, id)): Path<(String, i64)>,
+) -> Result<Response, HttpError> {
+    let missing = || HttpError(StatusCode::NOT_FOUND, "there is no such event".into());
+    let session = SessionId::parse(&session).ok_or_else(missing)?;
+    let first = read(&gateway, session, id, 0).await?.ok_or_else(missing)?;
+    // A piece is read once the client has taken the one before it.
+    let pieces = stream::unfold((gateway, Some(first), 0), move |(gateway, piece, offset)| async move {
+        let piece = match piece {
+            Some(piece) => piece,
+            None => match read(&gateway, session, id, offset).await {
+                Ok(piece) => piece.unwrap_or_default(),
+                // Ends the response without its end, so that it is not taken for the whole content.
+                Err(e) => return Some((Err(std::io::Error::other(e.to_string())), (gateway, None, offset))),
+            },
+        };
+        let offset = offset + piece.len() as u64;
+        (!piece.is_empty()).then(|| (Ok(Bytes::from(piece)), (gateway, None, offset)))
+    });
+    let headers = [
+        (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::CONTENT_SECURITY_POLICY, "default-src 'none'; sandbox"),
+        (header::CACHE_CONTROL, "private, no-store"),
+    ];
+    Ok((headers, Body::from_stream(pieces)).into_response())
+}
+
+async fn read(
+    gateway: &Arc<Gateway>,
+    session: SessionId,
+    id: i64,
+    offset: u64,
+) -> Result<Option<Vec<u8>>, RequestError> {
+    let own = gateway.clone();
+    let work = move || Ok(own.root.queue(session)?.read_content(id, offset, PIECE)?);
+    gateway.jobs().run(session, Kind::Read, work).await
+}

@@ -1,0 +1,9 @@
+//! HTTP: accepting connections and routing requests; what is offered beside the WebSocket.
+
+mod agui;
+mod attachments;
+mod content;
+mod error;
+mod metrics;
+mod page;
+pub mod server;

@@ -1,0 +1,180 @@
+//! A reader's place in a session: the id of the last event it has, and the way from there to the next.
+//!
+//! A reader that entered long ago, one that comes back with its last id and one that fell behind do the same
+//! thing here. No event is lost on entering: whatever is stored after the reader's position follows it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::event::{Frames, Page, SessionEvent};
+use super::live::{Following, Live, Present};
+use crate::error::RequestError;
+use crate::log::log;
+use crate::session_id::SessionId;
+
+/// Pauses after a failed read.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// A reader's place in a session.
+pub struct Cursor {
+    live: Arc<Live>,
+    changed: watch::Receiver<u64>,
+    /// The id up to which the reader has everything.
+    position: i64,
+    /// What follows the position.
+    waiting: VecDeque<Arc<SessionEvent>>,
+    /// The reader has everything up to this id once it has taken what waits.
+    upto: i64,
+    /// Keeps the events that wait within the budget.
+    page: Option<Arc<Page>>,
+    /// The number of the next notice.
+    next_notice: u64,
+    /// The last change after which the reader had caught up.
+    caught_up_at: Option<u64>,
+    is_client: bool,
+    pause: Duration,
+}
+
+/// What comes next for a reader.
+pub enum Next {
+    Event(Arc<SessionEvent>),
+    /// It has everything, for now.
+    CaughtUp(Present),
+    /// The session was removed.
+    Gone,
+}
+
+impl Cursor {
+    /// A place in a session after the event with an id.
+    pub fn new(live: Arc<Live>, position: i64) -> Cursor {
+        let (changed, next_notice) = live.subscribe();
+        Cursor {
+            live,
+            changed,
+            position,
+            waiting: VecDeque::new(),
+            upto: position,
+            page: None,
+            next_notice,
+            caught_up_at: None,
+            is_client: false,
+            pause: FIRST_PAUSE,
+        }
+    }
+
+    /// Counts as a client of the session.
+    pub fn of_client(mut self) -> Cursor {
+        self.is_client = true;
+        self.live.count_client(true);
+        self
+    }
+
+    pub fn session(&self) -> SessionId {
+        self.live.session
+    }
+
+    /// The id of the last event that the reader has.
+    pub fn position(&self) -> i64 {
+        self.position
+    }
+
+    /// Whether it is in this session.
+    pub fn is_in(&self, live: &Arc<Live>) -> bool {
+        Arc::ptr_eq(&self.live, live)
+    }
+
+    /// Whether the next event is at hand.
+    pub fn has_more(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// The event as frames; `None` if clients do not see it.
+    pub fn frames<'e>(&self, event: &'e SessionEvent) -> Option<&'e Frames> {
+        self.live.frames(event)
+    }
+
+    /// Goes to another place in the same session.
+    pub fn seek(&mut self, position: i64) {
+        self.position = position;
+        self.forget();
+        self.caught_up_at = None;
+    }
+
+    /// Drops what was read ahead: the reader cannot take it now. It is read again later.
+    pub fn forget(&mut self) {
+        self.waiting.clear();
+        self.page = None;
+        self.upto = self.position;
+    }
+
+    /// Waits for what comes next. May be dropped at any time: nothing is lost.
+    pub async fn next(&mut self) -> Next {
+        loop {
+            if let Some(event) = self.waiting.pop_front() {
+                self.position = event.id();
+                return Next::Event(event);
+            }
+            self.page = None;
+            self.position = self.position.max(self.upto);
+            // Seen before looking, so that a change in between is not missed.
+            let version = *self.changed.borrow_and_update();
+            match self.live.following(self.position) {
+                Following::Gone => return Next::Gone,
+                Following::Events(events, upto) => {
+                    self.waiting = events.into();
+                    self.upto = upto;
+                }
+                Following::OnDisk => {
+                    if !self.read().await {
+                        return Next::Gone;
+                    }
+                }
+                Following::Nothing if self.caught_up_at != Some(version) => {
+                    self.caught_up_at = Some(version);
+                    let present;
+                    (present, self.next_notice) = self.live.present(self.next_notice);
+                    return Next::CaughtUp(present);
+                }
+                // It fails only if the session is no longer read, which it is for as long as `live` exists.
+                Following::Nothing => drop(self.changed.changed().await),
+            }
+        }
+    }
+
+    /// Reads a page from disk. Returns false if the session is gone.
+    async fn read(&mut self) -> bool {
+        match self.live.page(self.position).await {
+            Ok(page) => {
+                self.waiting = page.events.iter().cloned().collect();
+                self.upto = page.upto;
+                self.page = Some(page);
+                self.pause = FIRST_PAUSE;
+                true
+            }
+            Err(RequestError::UnknownSession(_)) => false,
+            Err(e) => {
+                if self.pause == FIRST_PAUSE {
+                    log(format_args!("session {}: cannot be read: {e}", self.session()));
+                }
+                tokio::time::sleep(self.pause).await;
+                self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+                true
+            }
+        }
+    }
+}
+
+impl Drop for Cursor {
+    fn drop(&mut self) {
+        if self.is_client {
+            self.live.count_client(false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

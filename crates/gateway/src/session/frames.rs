@@ -1,0 +1,180 @@
+//! Stored events as frames.
+
+use serde_json::{Map, Value};
+use thread_agent::conversation::{Entry, Message};
+use thread_protocol::Content;
+use thread_protocol::event::{self as frame, Event};
+use tokio_tungstenite::tungstenite::Utf8Bytes;
+
+use super::event::{Frames, SessionEvent};
+use super::excerpt::{TITLE, beginning};
+use crate::session_id::SessionId;
+use crate::storage::Storage;
+
+/// The frames of a stored event; `None` if clients do not see it.
+pub fn of(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option<Frames> {
+    let mut event = shown(storage, session, stored)?;
+    let (session, run_id, seq) = (session.to_string(), stored.run_id.as_deref(), Some(stored.id()));
+    let text = |event: &Event| Utf8Bytes::from(event.text(Some(&session), run_id, seq));
+    let others = text(&event);
+    let own = match (&mut event, &stored.entry) {
+        (Event::Message(message), Entry::Message(Message { client: Some(client), .. })) => {
+            message.from_self = true;
+            Some((client.clone(), text(&event)))
+        }
+        _ => None,
+    };
+    Some(Frames::new(others, own))
+}
+
+/// The frame of an event that is not in the thread.
+pub fn notice(event: impl Into<Event>, session: Option<SessionId>, run_id: Option<&str>) -> Utf8Bytes {
+    let session = session.map(|session| session.to_string());
+    event.into().text(session.as_deref(), run_id, None).into()
+}
+
+/// The id of a message for clients: its own, or one made from the event's id.
+pub fn message_id(stored: &SessionEvent) -> String {
+    let own = match &stored.entry {
+        Entry::Message(message) => message.message_id.clone(),
+        Entry::Answer { answer, .. } => answer.message_id.clone(),
+        _ => None,
+    };
+    own.unwrap_or_else(|| format!("event_{}", stored.id()))
+}
+
+/// The content of a message as clients get it, with the URLs of its attachments signed. Those of an agent or
+/// of another program are not: a signature opens a file.
+pub fn content_of(storage: &Storage, stored: &SessionEvent) -> Content {
+    match (&stored.entry, stored.large) {
+        (_, Some(bytes)) => Content::Text(too_large(bytes)),
+        (Entry::Message(message), None) => {
+            let mut content = Content::stored(&message.content);
+            if let Content::Parts(parts) = &mut content {
+                crate::storage::parts::sign(storage, parts, &message.other);
+            }
+            content
+        }
+        (Entry::Answer { answer, .. }, None) => Content::stored(&answer.content),
+        (Entry::Error { partial, .. } | Entry::Cancelled { partial, .. }, None) => {
+            Content::Text(partial.clone().unwrap_or_default())
+        }
+        _ => Content::Text(String::new()),
+    }
+}
+
+/// Where the content of a message is that is too large to be shown.
+pub fn large_of(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option<frame::LargeContent> {
+    let bytes = stored.large?;
+    Some(frame::LargeContent { bytes, url: storage.event_url(session, stored.id()) })
+}
+
+fn too_large(bytes: u64) -> String {
+    format!("({:.1} MiB, too large to be shown here)", bytes as f64 / 1_048_576.0)
+}
+
+fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option<Event> {
+    let (event, entry) = (&stored.event, &stored.entry);
+    let message = |role, metadata: Map<String, Value>, priority| {
+        Event::from(frame::Message {
+            role,
+            content: content_of(storage, stored),
+            message_id: message_id(stored),
+            timestamp: event.created_at.clone(),
+            from_self: false,
+            priority,
+            metadata: Some(metadata).filter(|metadata| !metadata.is_empty()),
+            large: large_of(storage, session, stored),
+        })
+    };
+    if let Some(bytes) = stored.large
+        && !matches!(entry, Entry::Message(_) | Entry::Answer { .. })
+    {
+        let (source, r#type, subtype) = (event.source.clone(), event.kind.clone(), event.subtype.clone());
+        let url = storage.event_url(session, stored.id());
+        return Some(frame::Large { source, r#type, subtype, bytes, url }.into());
+    }
+    let ends = stored.ends.is_some() && stored.large.is_none();
+    Some(match entry {
+        Entry::Message(said) => {
+            let priority = (said.priority != Default::default()).then(|| said.priority.as_str().into());
+            message(frame::Role::User, said.other.clone(), priority)
+        }
+        Entry::Answer { answer, .. } if ends => Event::from(frame::Final {
+            message_id: message_id(stored),
+            content: Content::stored(&answer.content),
+            total_tokens: answer.total_tokens,
+            latency_ms: answer.latency_ms,
+            stage: answer.stage.clone(),
+            timestamp: event.created_at.clone(),
+        }),
+        // Said by the agent, but not as the end of a run.
+        Entry::Answer { .. } => message(frame::Role::Assistant, Map::new(), None),
+        Entry::RunStarted { attempt, .. } => {
+            Event::from(frame::Status { status: frame::RunStatus::Started, attempt: Some(*attempt) })
+        }
+        Entry::Status(status) => Event::from(frame::Status { status: status.as_str().into(), attempt: None }),
+        Entry::Token { text, message_id } => frame::Token::new(text, message_id.clone()).into(),
+        Entry::Thinking { text, message_id } => frame::Thinking::new(text, message_id.clone()).into(),
+        Entry::ToolCall(call) => Event::from(frame::ToolCall {
+            call_id: call.call_id.clone(),
+            tool_name: call.name.clone(),
+            arguments: call.arguments.clone(),
+        }),
+        Entry::ToolResult(result) => Event::from(frame::ToolResult {
+            call_id: result.call_id.clone(),
+            tool_name: result.name.clone(),
+            result: result.outcome.as_ref().ok().cloned(),
+            error: result.outcome.as_ref().err().cloned(),
+        }),
+        Entry::Error { error, retryable, .. } => {
+            let error_code = match (ends, retryable) {
+                (true, _) => frame::ErrorCode::RunFailed,
+                (false, true) => frame::ErrorCode::AttemptFailed,
+                // Looks like an ending, but is none.
+                (false, false) => frame::ErrorCode::Reported,
+            };
+            Event::from(frame::Error { message: error.clone(), error_code, retryable: !ends })
+        }
+        Entry::Cancelled { why, .. } if ends => Event::from(frame::Cancelled { message: why.clone() }),
+        Entry::Title(title) => Event::from(frame::Title { title: beginning(title, TITLE) }),
+        Entry::SubAgent(sub) => Event::from(frame::SubAgent {
+            parent_call_id: sub.parent_call_id.clone(),
+            sub_agent: sub.sub_agent.clone(),
+            event: sub.event.clone(),
+            payload: sub.payload.clone(),
+        }),
+        Entry::Permission(asked) => {
+            let choice = |choice: &thread_agent::conversation::Choice| frame::Choice {
+                id: choice.id.clone(),
+                name: choice.name.clone(),
+                kind: choice.kind.clone(),
+            };
+            Event::from(frame::Permission::Request(frame::PermissionRequest {
+                request_id: asked.request_id.clone(),
+                title: asked.title.clone(),
+                call_id: asked.call_id.clone(),
+                arguments: asked.arguments.clone(),
+                details: asked.details.clone(),
+                choices: asked.choices.iter().map(choice).collect(),
+            }))
+        }
+        Entry::PermissionAnswer { request_id, choice } => {
+            Event::from(frame::Permission::Answer(frame::PermissionAnswer {
+                request_id: request_id.clone(),
+                choice: choice.clone(),
+            }))
+        }
+        Entry::Plan(entries) => {
+            // What is no entry is left out.
+            let entries = entries.as_array().into_iter().flatten();
+            let entries = entries.filter_map(|entry| serde_json::from_value(entry.clone()).ok()).collect();
+            Event::from(frame::Plan { entries })
+        }
+        // Internal to the agent, or unknown.
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

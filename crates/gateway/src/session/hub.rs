@@ -1,0 +1,143 @@
+//! The sessions that somebody reads, and the task of each.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use thread::Queue;
+use tokio::time::timeout;
+
+use super::jobs::Kind;
+use super::live::{Context, Live, Reader};
+use super::runs::{AgentView, open_runs};
+use super::sub_agents;
+use super::watch::SessionWatch;
+use crate::error::{RequestError, Result};
+use crate::log::log;
+use crate::session_id::SessionId;
+
+/// How long a database stays open, and events stay in the ring, after the last event.
+const LINGER: Duration = Duration::from_secs(3);
+
+/// Pauses after a failed read.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// The sessions that somebody reads.
+pub struct Hub {
+    pub context: Arc<Context>,
+    all: Mutex<HashMap<SessionId, Weak<Live>>>,
+}
+
+impl Hub {
+    pub fn new(context: Context) -> Hub {
+        Hub { context: Arc::new(context), all: Mutex::default() }
+    }
+
+    /// The session, which is read from now on, for as long as the result or a cursor lives.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::UnknownSession`]; errors of the thread.
+    pub async fn enter(&self, session: SessionId) -> Result<Arc<Live>> {
+        if let Some(live) = self.live(session) {
+            return Ok(live);
+        }
+        let context = self.context.clone();
+        let (queue, watch, agent, runs, upto) = self
+            .context
+            .jobs
+            .run(session, Kind::Read, move || {
+                let mut queue = context.root.queue(session)?;
+                // Watched before it is read, so that events stored in between are noticed.
+                let watch = context.watcher.watch(&queue);
+                let (agent, runs, upto) = open_runs(&mut queue)?;
+                Ok((queue, watch, agent, runs, upto))
+            })
+            .await?;
+        let live = Arc::new(Live::new(session, self.context.clone(), watch.clone(), runs, upto));
+        let mut all = self.all();
+        if let Some(other) = all.get(&session).and_then(Weak::upgrade).filter(|other| !other.is_gone()) {
+            // Another reader came at the same time.
+            return Ok(other);
+        }
+        all.retain(|_, live| live.strong_count() > 0);
+        all.insert(session, Arc::downgrade(&live));
+        drop(all);
+        let (context, weak) = (self.context.clone(), Arc::downgrade(&live));
+        tokio::spawn(follow(context, weak, watch, queue, agent));
+        Ok(live)
+    }
+
+    /// The session, if somebody reads it.
+    pub fn live(&self, session: SessionId) -> Option<Arc<Live>> {
+        let live = self.all().get(&session)?.upgrade();
+        live.filter(|live| !live.is_gone())
+    }
+
+    /// The sessions that somebody reads.
+    pub fn everything(&self) -> Vec<Arc<Live>> {
+        self.all().values().filter_map(Weak::upgrade).collect()
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<SessionId, Weak<Live>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads new events of a session, until nobody reads it any more.
+async fn follow(
+    context: Arc<Context>,
+    live: Weak<Live>,
+    watch: Arc<SessionWatch>,
+    queue: Queue,
+    agent: AgentView,
+) {
+    let mut reader = Reader { queue: Some(queue), agent: Some(agent) };
+    let mut pause = FIRST_PAUSE;
+    while let Some(session) = live.upgrade() {
+        let agent = reader.agent.clone();
+        let more = match session.advance(reader).await {
+            Ok((next, more)) => {
+                (reader, pause) = (next, FIRST_PAUSE);
+                if session.claim_relay() {
+                    tokio::spawn(sub_agents::relay(live.clone(), context.root.path_of(session.session)));
+                }
+                more
+            }
+            Err(RequestError::UnknownSession(_)) => {
+                session.removed();
+                return;
+            }
+            Err(e) => {
+                if pause == FIRST_PAUSE {
+                    log(format_args!("session {}: cannot be read: {e}", session.session));
+                }
+                drop(session);
+                reader = Reader { queue: None, agent };
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+                continue;
+            }
+        };
+        drop(session);
+        if !more && timeout(LINGER, watch.changed.notified()).await.is_err() {
+            // Quiet: nothing is kept until the next event.
+            close(&mut reader).await;
+            if let Some(session) = live.upgrade() {
+                session.clear_ring();
+            }
+            watch.changed.notified().await;
+        }
+    }
+    close(&mut reader).await;
+}
+
+/// Closes the database, which may write to the disk.
+async fn close(reader: &mut Reader) {
+    let queue = reader.queue.take();
+    drop(tokio::task::spawn_blocking(move || drop(queue)).await);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+
+use thread::error::{DatabaseError, DatabaseErrorKind};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::session::fixture::LIMIT;
+
+/// A job that runs until it is told to end.
+struct Held {
+    job: JoinHandle<Result<()>>,
+    end: mpsc::Sender<()>,
+}
+
+/// Starts a job. The receiver says that it runs.
+fn start(jobs: &Arc<Jobs>, session: SessionId, kind: Kind) -> (Held, oneshot::Receiver<()>) {
+    let (jobs, (running, runs), (end, ended)) = (jobs.clone(), oneshot::channel(), mpsc::channel());
+    let mut running = Some(running);
+    let work = move || {
+        if let Some(running) = running.take() {
+            running.send(()).ok();
+        }
+        ended.recv().ok();
+        Ok(())
+    };
+    let job = tokio::spawn(async move { jobs.run(session, kind, work).await });
+    (Held { job, end }, runs)
+}
+
+async fn in_time<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(LIMIT, what).await.expect("it is done in time")
+}
+
+impl Held {
+    async fn end(self) {
+        self.end.send(()).unwrap();
+        in_time(self.job).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_session_has_one_job_of_each_kind_at_a_time() {
+    let (jobs, session, other) = (Arc::new(Jobs::default()), SessionId::random(), SessionId::random());
+    let (reading, runs) = start(&jobs, session, Kind::Read);
+    in_time(runs).await.unwrap();
+    let (next, mut next_runs) = start(&jobs, session, Kind::Read);
+    tokio::task::yield_now().await;
+    // Neither its writer nor another session waits for it.
+    for (session, kind) in [(session, Kind::Write), (other, Kind::Read), (other, Kind::Write)] {
+        let (held, runs) = start(&jobs, session, kind);
+        in_time(runs).await.unwrap();
+        held.end().await;
+    }
+    assert!(next_runs.try_recv().is_err(), "it waits for its turn");
+    reading.end().await;
+    in_time(next_runs).await.unwrap();
+    next.end().await;
+}
+
+#[tokio::test]
+async fn jobs_of_sessions_never_take_the_last_threads() {
+    let jobs = Arc::new(Jobs::default());
+    let mut running = Vec::new();
+    for _ in 0..THREADS - RESERVED {
+        let (held, runs) = start(&jobs, SessionId::random(), Kind::Read);
+        in_time(runs).await.unwrap();
+        running.push(held);
+    }
+    let (waiting, mut waits) = start(&jobs, SessionId::random(), Kind::Read);
+    assert_eq!(in_time(blocking(|| Ok(5))).await.unwrap(), 5, "there is a thread for everything else");
+    assert!(waits.try_recv().is_err());
+    running.pop().unwrap().end().await;
+    in_time(waits).await.unwrap();
+    for held in running.into_iter().chain([waiting]) {
+        held.end().await;
+    }
+}
+
+fn locked() -> RequestError {
+    let kind = DatabaseErrorKind::Locked;
+    RequestError::Thread(thread::Error::Database(DatabaseError {
+        kind,
+        doing: "reading",
+        message: "x".into(),
+    }))
+}
+
+#[tokio::test]
+async fn a_locked_database_is_tried_again_and_others_go_on_meanwhile() {
+    let (jobs, session) = (Arc::new(Jobs::default()), SessionId::random());
+    let (tries, unlocked) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (counted, key) = (tries.clone(), unlocked.clone());
+    let work = move || match (counted.fetch_add(1, Ordering::SeqCst), key.load(Ordering::SeqCst)) {
+        (_, 0) => Err(locked()),
+        (tries, _) => Ok(tries),
+    };
+    let own = jobs.clone();
+    let trying = tokio::spawn(async move { own.run(session, Kind::Write, work).await });
+    while tries.load(Ordering::SeqCst) < 2 {
+        // Its own session's turn is free between two tries.
+        in_time(jobs.run(session, Kind::Write, || Ok(()))).await.unwrap();
+        in_time(jobs.run(SessionId::random(), Kind::Write, || Ok(()))).await.unwrap();
+    }
+    unlocked.store(1, Ordering::SeqCst);
+    let done = in_time(trying).await.unwrap().unwrap();
+    assert!(done >= 2 && tries.load(Ordering::SeqCst) == done + 1);
+}
+
+#[tokio::test]
+async fn other_errors_are_told_at_once() {
+    let (jobs, tries) = (Jobs::default(), Arc::new(AtomicUsize::new(0)));
+    let counted = tries.clone();
+    let work = move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Err::<(), _>(RequestError::NoSession)
+    };
+    let done = jobs.run(SessionId::random(), Kind::Read, work).await;
+    assert!(matches!(done, Err(RequestError::NoSession)) && tries.load(Ordering::SeqCst) == 1);
+}
+
+#[tokio::test]
+async fn turns_that_nobody_waits_for_are_forgotten() {
+    let jobs = Jobs::default();
+    let session = SessionId::random();
+    let turns = jobs.turns(session, Kind::Read);
+    assert!(Arc::ptr_eq(&turns, &jobs.turns(session, Kind::Read)));
+    assert!(!Arc::ptr_eq(&turns, &jobs.turns(session, Kind::Write)));
+    for _ in 0..3000 {
+        jobs.turns(SessionId::random(), Kind::Read);
+    }
+    assert!(jobs.sessions.lock().unwrap().len() <= 1024);
+    assert!(Arc::ptr_eq(&turns, &jobs.turns(session, Kind::Read)));
+}

@@ -1,0 +1,82 @@
+//! Sending messages.
+
+use thread_agent::conversation::Priority;
+use thread_protocol::Content;
+use thread_protocol::method::{Acceptance, Accepted, AgentParams};
+
+use super::caller::{Caller, Reply, parse_session};
+use super::commands::{self, Parsed};
+use super::sessions;
+use crate::error::{RequestError, Result};
+use crate::session::jobs::Kind;
+use crate::session::live::test_delay;
+use crate::session::speak::{self, ClientMessage, MAX_KEY};
+use crate::session_id::SessionId;
+
+/// Metadata keys that the gateway sets itself.
+const RESERVED: &[&str] = &["run_id", "message_id", "client", "priority", "reply_to"];
+
+/// `agent`: sends a message, or executes a command.
+pub async fn agent(caller: &Caller, params: AgentParams) -> Result<Reply<Accepted>> {
+    let mut content = params.message;
+    if let Content::Text(text) = &content {
+        match commands::parse(text) {
+            Parsed::Command(command) => return Ok(commands::execute(caller, command).await),
+            Parsed::Text(text) if text.trim().is_empty() => {
+                return Err(RequestError::BadParams("'message' is empty".into()));
+            }
+            Parsed::Text(text) => content = Content::Text(text.to_owned()),
+        }
+    }
+    let named = params.session_id.as_deref().map(parse_session).transpose()?;
+    let key = key_of(params.idempotency_key, named)?;
+    let mut metadata = params.metadata.unwrap_or_default();
+    for reserved in RESERVED {
+        metadata.shift_remove(*reserved);
+    }
+    let (content, attachments) =
+        speak::extract_attachments(&caller.gateway.storage, &caller.origins, content, &mut metadata)?;
+    let priority = params.priority.map_or(Priority::Next, |word| Priority::of(word.as_str()));
+    let message =
+        ClientMessage { content, priority, metadata, key, run_id: None, message_id: None, attachments };
+    let session = match named.or(caller.session) {
+        Some(session) => session,
+        None => sessions::create(caller, None).await?,
+    };
+    // Read before the message is stored: then its run is noticed at once.
+    let live = caller.gateway.hub.enter(session).await?;
+    let accepted = send(caller, session, message).await?;
+    test_delay().await;
+    let status = if accepted.waits() { Acceptance::Queued } else { Acceptance::Accepted };
+    let payload =
+        Accepted { run_id: Some(accepted.run_id.clone()), session_id: Some(session.to_string()), status };
+    let reply = match caller.session == Some(session) {
+        true => Reply::from(payload),
+        // It sees the session from its own message on.
+        false => Reply::at(payload, live, accepted.event - 1),
+    };
+    Ok(Reply { queued: Some(accepted), ..reply })
+}
+
+fn key_of(key: Option<String>, session: Option<SessionId>) -> Result<Option<String>> {
+    let bad = |what: &str| Err(RequestError::BadParams(format!("'idempotencyKey' {what}")));
+    match key {
+        None => Ok(None),
+        Some(_) if session.is_none() => bad("needs a 'sessionId'"),
+        Some(key) if key.is_empty() || key.len() > MAX_KEY => bad("must be 1 to 512 bytes"),
+        Some(key) => Ok(Some(key)),
+    }
+}
+
+/// Stores a message of a client.
+async fn send(caller: &Caller, session: SessionId, message: ClientMessage) -> Result<speak::Accepted> {
+    let (gateway, speaker) = (caller.gateway.clone(), caller.speaker.clone());
+    let work = move || {
+        let mut queue = gateway.root.queue(session)?;
+        if let Some(agent) = gateway.agent_for_all() {
+            agent.replace(&mut queue)?;
+        }
+        speak::message(&mut queue, &gateway.storage, &gateway.launcher, session, &speaker, &message)
+    };
+    caller.run(session, Kind::Write, work).await
+}

@@ -1,0 +1,117 @@
+//! A request's view of its connection, and what it asks of it.
+//!
+//! A request is carried out with a copy of what its connection is; it changes nothing there itself, so events
+//! can be written meanwhile.
+
+use std::sync::Arc;
+
+use tokio_tungstenite::tungstenite::Utf8Bytes;
+
+use crate::error::{RequestError, Result};
+use crate::gateway::Gateway;
+use crate::session::budget::Share;
+use crate::session::jobs::Kind;
+use crate::session::live::Live;
+use crate::session::speak::{Accepted, Speaker};
+use crate::session_id::SessionId;
+
+/// The connection that a request comes from.
+#[derive(Clone)]
+pub struct Caller {
+    pub gateway: Arc<Gateway>,
+    pub speaker: Speaker,
+    /// The gateway's own origins as the client names them.
+    pub origins: Vec<String>,
+    /// The session that it is in.
+    pub session: Option<SessionId>,
+    /// The id of the last event that it has of that session.
+    pub position: Option<i64>,
+    /// The last result of `/sessions`.
+    pub last_list: Arc<Vec<SessionId>>,
+}
+
+/// A request that was carried out.
+pub struct Done {
+    pub id: String,
+    pub response: Utf8Bytes,
+    pub place: Place,
+    /// A message that was stored.
+    pub queued: Option<Accepted>,
+    /// A frame for this client alone, after the response.
+    pub then: Option<Utf8Bytes>,
+    /// The new result of `/sessions`.
+    pub list: Option<Vec<SessionId>>,
+    /// What the response takes of the budget, until it is written.
+    pub share: Option<Share>,
+}
+
+/// Where a connection reads from once a request is answered.
+#[derive(Default)]
+pub enum Place {
+    #[default]
+    Stay,
+    At {
+        live: Arc<Live>,
+        position: i64,
+        /// The event after which the response is written; `None` writes it before all events.
+        respond_after: Option<i64>,
+    },
+}
+
+/// The outcome of a method.
+pub struct Reply<P> {
+    pub payload: P,
+    pub place: Place,
+    pub queued: Option<Accepted>,
+    pub then: Option<Utf8Bytes>,
+    pub list: Option<Vec<SessionId>>,
+    pub share: Option<Share>,
+}
+
+impl<P> From<P> for Reply<P> {
+    fn from(payload: P) -> Reply<P> {
+        Reply { payload, place: Place::Stay, queued: None, then: None, list: None, share: None }
+    }
+}
+
+impl<P> Reply<P> {
+    /// The connection is in the session at `position` from then on.
+    pub fn at(payload: P, live: Arc<Live>, position: i64) -> Reply<P> {
+        Reply { place: Place::At { live, position, respond_after: None }, ..payload.into() }
+    }
+}
+
+impl Caller {
+    /// The session that a request names, or else the current one.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::NoSession`], [`RequestError::UnknownSession`].
+    pub fn session_or_current(&self, named: Option<&str>) -> Result<SessionId> {
+        match named {
+            Some(text) => parse_session(text),
+            None => self.session.ok_or(RequestError::NoSession),
+        }
+    }
+
+    /// Does work on a session.
+    ///
+    /// # Errors
+    ///
+    /// As [`Jobs::run`](crate::session::jobs::Jobs::run).
+    pub async fn run<T: Send + 'static>(
+        &self,
+        session: SessionId,
+        kind: Kind,
+        work: impl FnMut() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.gateway.jobs().run(session, kind, work).await
+    }
+}
+
+/// # Errors
+///
+/// [`RequestError::UnknownSession`]: the text is not a session id.
+pub fn parse_session(text: &str) -> Result<SessionId> {
+    SessionId::parse(text).ok_or_else(|| RequestError::UnknownSession(text.to_owned()))
+}

@@ -1,0 +1,208 @@
+//! Commands: messages that the gateway answers itself, to the sender only. Nothing is stored. Any other text
+//! that begins with a slash is a message like all others.
+
+use thread_protocol::event;
+use thread_protocol::method::{Acceptance, Accepted, ListParams};
+
+use super::caller::{Caller, Place, Reply};
+use super::runs::request_cancel;
+use super::sessions;
+use crate::error::Result;
+use crate::session::excerpt::TITLE;
+use crate::session::frames::notice;
+use crate::session::history;
+use crate::session_id::SessionId;
+
+const HELP: &str = "\
+/new [title]           starts a new session
+/sessions              lists the last sessions
+/session <n or id>     switches to a session, by its number in the last list or by its id
+/history [n]           shows the last messages
+/status                shows the status of the gateway and the session
+/cancel                cancels the run under way
+/help                  shows this help
+//text                 sends /text to the agent";
+
+/// The text of a message, parsed.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Parsed<'t> {
+    Command(Command<'t>),
+    /// A message for the agent.
+    Text(&'t str),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Command<'t> {
+    New(Option<&'t str>),
+    Sessions,
+    Session(&'t str),
+    History(&'t str),
+    Status,
+    Cancel,
+    Help,
+}
+
+pub fn parse(text: &str) -> Parsed<'_> {
+    let Some(rest) = text.strip_prefix('/') else { return Parsed::Text(text) };
+    let (word, argument) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+    let argument = argument.trim();
+    Parsed::Command(match word {
+        "new" => Command::New(Some(argument).filter(|title| !title.is_empty())),
+        "sessions" => Command::Sessions,
+        "session" => Command::Session(argument),
+        "history" => Command::History(argument),
+        "status" => Command::Status,
+        "cancel" => Command::Cancel,
+        "help" => Command::Help,
+        _ if rest.starts_with('/') => return Parsed::Text(rest),
+        _ => return Parsed::Text(text),
+    })
+}
+
+/// The answer to a command, and what it changes.
+#[derive(Default)]
+struct Answer {
+    text: String,
+    place: Place,
+    list: Option<Vec<SessionId>>,
+}
+
+impl From<String> for Answer {
+    fn from(text: String) -> Answer {
+        Answer { text, ..Answer::default() }
+    }
+}
+
+/// Executes a command. Its answer is an event that follows the response. A command that cannot be executed
+/// says so in its answer.
+pub async fn execute(caller: &Caller, command: Command<'_>) -> Reply<Accepted> {
+    let answer = answer(caller, command).await;
+    let Answer { text, place, list } = answer.unwrap_or_else(|e| format!("Error: {e}").into());
+    let session = match &place {
+        Place::At { live, .. } => Some(live.session),
+        Place::Stay => caller.session,
+    };
+    let message = event::Message {
+        role: event::Role::System,
+        content: text.into(),
+        message_id: format!("msg_{}", uuid::Uuid::new_v4()),
+        timestamp: thread::model::time::now(),
+        from_self: false,
+        priority: None,
+        metadata: None,
+        large: None,
+    };
+    let payload = Accepted {
+        run_id: None,
+        session_id: session.map(|session| session.to_string()),
+        status: Acceptance::Accepted,
+    };
+    Reply { place, list, then: Some(notice(message, session, None)), ..payload.into() }
+}
+
+async fn answer(caller: &Caller, command: Command<'_>) -> Result<Answer> {
+    Ok(match command {
+        Command::Help => HELP.to_owned().into(),
+        Command::New(title) => {
+            let title = title.map(|title| crate::session::excerpt::beginning(title, TITLE));
+            let reply = sessions::new(caller, thread_protocol::method::NewParams { title }).await?;
+            let text = format!("Switched to the new session {}.", reply.payload.session_id);
+            Answer { text, place: reply.place, list: None }
+        }
+        Command::Sessions => list(caller).await?,
+        Command::Session(which) => match resolve(caller, which) {
+            None => {
+                "Name a session by its number in the last list of /sessions, or by its id.".to_owned().into()
+            }
+            Some(session) => {
+                let reply = sessions::enter(caller, session, None).await?;
+                let text = format!("Switched to {} ({session}).", or_untitled(&reply.payload.title));
+                Answer { text, place: reply.place, list: None }
+            }
+        },
+        Command::History(count) => recent(caller, count).await?.into(),
+        Command::Status => {
+            let status = sessions::status_of(caller, caller.session).await?;
+            let gateway = status.gateway;
+            let mut text = format!(
+                "Gateway {}, up {} s, {} connections, {} sessions in use.",
+                gateway.version, gateway.uptime, gateway.active_connections, gateway.active_sessions
+            );
+            if let Some(session) = status.session {
+                text += &format!(
+                    "\nSession {}: {} messages, {} queued, run under way: {}, {} clients.",
+                    session.id,
+                    session.message_count,
+                    session.queued_requests,
+                    session.active_run.as_deref().unwrap_or("none"),
+                    session.clients
+                );
+            }
+            text.into()
+        }
+        Command::Cancel => {
+            let session = caller.session_or_current(None)?;
+            match request_cancel(caller, session, None).await? {
+                Some(run) => format!("Cancellation of {run} was requested.").into(),
+                None => "No run is under way.".to_owned().into(),
+            }
+        }
+    })
+}
+
+fn or_untitled(title: &str) -> &str {
+    if title.is_empty() { "(no title)" } else { title }
+}
+
+async fn list(caller: &Caller) -> Result<Answer> {
+    let page = sessions::list(caller, ListParams::default()).await?.payload;
+    if page.sessions.is_empty() {
+        return Ok("There are no sessions yet.".to_owned().into());
+    }
+    let line = |(n, session): (usize, &thread_protocol::method::SessionSummary)| {
+        let (messages, at) = (session.message_count, &session.last_activity);
+        format!("{}. {} - {messages} messages, {at}", n + 1, or_untitled(&session.title))
+    };
+    let text = page.sessions.iter().enumerate().map(line).collect::<Vec<_>>().join("\n");
+    let list = page.sessions.iter().filter_map(|session| SessionId::parse(&session.id)).collect();
+    Ok(Answer { text, list: Some(list), ..Answer::default() })
+}
+
+fn resolve(caller: &Caller, which: &str) -> Option<SessionId> {
+    let number = which.parse::<usize>().ok().and_then(|n| caller.last_list.get(n.checked_sub(1)?).copied());
+    number.or_else(|| SessionId::parse(which))
+}
+
+async fn recent(caller: &Caller, count: &str) -> Result<String> {
+    let count = match count {
+        "" => Some(10),
+        count => count.parse().ok().filter(|count| (1..=200).contains(count)),
+    };
+    let Some(count) = count else { return Ok("Give a number from 1 to 200: /history 20.".to_owned()) };
+    let session = caller.session_or_current(None)?;
+    let messages = history::read(&caller.gateway.hub.context, session, None, count).await?.messages;
+    let line = |entry: &thread_protocol::method::HistoryEntry| {
+        format!("[{}] {}: {}", entry.timestamp, entry.role, entry.content.text())
+    };
+    Ok(match messages.is_empty() {
+        true => "Nothing has been said yet.".to_owned(),
+        false => messages.iter().map(line).collect::<Vec<_>>().join("\n"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_slashes_make_a_text_of_a_command() {
+        assert_eq!(parse("hello /new"), Parsed::Text("hello /new"));
+        assert_eq!(parse("//new x"), Parsed::Text("/new x"));
+        assert_eq!(parse("/new  a b "), Parsed::Command(Command::New(Some("a b"))));
+        assert_eq!(parse("/new"), Parsed::Command(Command::New(None)));
+        assert_eq!(parse("/session 3"), Parsed::Command(Command::Session("3")));
+        for text in ["/etc/hosts is wrong", "/newer", "/", "/ new"] {
+            assert_eq!(parse(text), Parsed::Text(text));
+        }
+    }
+}

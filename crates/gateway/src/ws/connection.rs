@@ -1,0 +1,598 @@
+//! One connection: requests are answered one after the other, and between them the events of its session are
+//! written, from where the client is, as fast as its socket takes them.
+//!
+//! A connection holds no queue. It knows the id of the last event that it has written, and takes the next one
+//! once that is in the socket. A task of its own reads, so that the end of a connection, a request too many or
+//! a pong is noticed also while a write waits for a client that does not read.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use hyper::upgrade::Upgraded;
+use thread_protocol::event;
+use thread_protocol::method::{Connect, ConnectParams, Connected};
+use thread_protocol::{
+    Call, Close, MAX_FRAME_BEFORE_CONNECT, MAX_UNANSWERED, METHODS, Malformed, Request, VERSION, response,
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until, timeout};
+use tokio_tungstenite::tungstenite::Utf8Bytes;
+
+use super::caller::{Caller, Done, Place};
+use super::methods;
+use super::socket::{self, Reader, Received, Writer};
+use crate::access::places::Seat;
+use crate::gateway::Gateway;
+use crate::session::cursor::{Cursor, Next};
+use crate::session::frames::notice;
+use crate::session::live::Present;
+use crate::session::speak::{Accepted, Speaker};
+use crate::session_id::SessionId;
+
+const PING_EVERY: Duration = Duration::from_secs(20);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a client may be silent, and how long if it does not read what is written to it.
+const SILENCE: Duration = Duration::from_secs(60);
+const SILENCE_BEHIND: Duration = Duration::from_secs(600);
+
+/// How long a write may take before the client counts as behind.
+const BEHIND_AFTER: Duration = Duration::from_millis(250);
+
+/// Serves a connection to its end.
+pub async fn serve(
+    gateway: Arc<Gateway>,
+    upgraded: Upgraded,
+    seat: Arc<Seat>,
+    origins: Vec<String>,
+    admitted: bool,
+) {
+    let (mut reader, mut writer) = socket::open(upgraded).await;
+    if admitted {
+        reader.trust();
+    }
+    let speaker = tokio::select! {
+        speaker = handshake(&gateway, &seat, &mut reader, &mut writer, admitted) => speaker,
+        () = gateway.shutting_down() => Err(End::Close(Close::GoingAway)),
+        () = seat.dismissed() => Err(End::Gone),
+    };
+    let end = match speaker {
+        Err(end) => end,
+        Ok(speaker) => {
+            let (stop, stopped) = oneshot::channel();
+            let (ending, ended) = oneshot::channel();
+            let (sender, requests) = mpsc::unbounded_channel();
+            let alive = Arc::new(Alive::default());
+            let reading = tokio::spawn(read(reader, sender, alive.clone(), ending, stopped));
+            let caller = Caller {
+                gateway,
+                speaker,
+                origins,
+                session: None,
+                position: None,
+                last_list: Arc::default(),
+            };
+            let mut connection = Connection {
+                caller,
+                writer,
+                ended,
+                alive,
+                cursor: None,
+                queued: HashMap::new(),
+                clients: None,
+                awaited: None,
+                unflushed: false,
+            };
+            let end = connection.run(requests).await;
+            drop(stop);
+            let Ok(back) = reading.await else { return };
+            (reader, writer) = (back, connection.writer);
+            end
+        }
+    };
+    let (answer, why) = match end {
+        End::Gone => return,
+        End::Close(why) => (None, why),
+        End::Malformed(malformed) => {
+            let answer = malformed.id.map(|id| Utf8Bytes::from(response::error(&id, malformed.why)));
+            (answer, Close::Malformed)
+        }
+    };
+    tokio::select! {
+        () = socket::close(reader, writer, answer, why) => {}
+        () = seat.dismissed() => {}
+    }
+}
+
+/// Why a connection ends.
+#[derive(Debug)]
+enum End {
+    /// It is gone.
+    Gone,
+    Close(Close),
+    /// A frame is not a request.
+    Malformed(Malformed),
+}
+
+/// What the two tasks of a connection know of its client.
+struct Alive {
+    times: Mutex<Times>,
+    /// How many of its requests are unanswered.
+    unanswered: AtomicUsize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    /// When something was received last, or a write that had to wait was done.
+    heard: Instant,
+    /// Whether a write waits for the client.
+    behind: bool,
+}
+
+impl Default for Alive {
+    fn default() -> Alive {
+        let times = Times { heard: Instant::now(), behind: false };
+        Alive { times: Mutex::new(times), unanswered: AtomicUsize::new(0) }
+    }
+}
+
+impl Alive {
+    fn heard(&self) {
+        self.times().heard = Instant::now();
+    }
+
+    /// Notes that a write waits for the client, or no longer does.
+    fn behind(&self, behind: bool) {
+        *self.times() = Times { heard: Instant::now(), behind };
+    }
+
+    /// When the client counts as gone, unless something happens.
+    fn until(&self) -> Instant {
+        let Times { heard, behind } = *self.times();
+        heard + if behind { SILENCE_BEHIND } else { SILENCE }
+    }
+
+    fn times(&self) -> std::sync::MutexGuard<'_, Times> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits for `connect` and answers it. Returns who the client is.
+async fn handshake(
+    gateway: &Gateway,
+    seat: &Seat,
+    reader: &mut Reader,
+    writer: &mut Writer,
+    admitted: bool,
+) -> Result<Speaker, End> {
+    let request = async {
+        loop {
+            match reader.next().await {
+                Received::Sign => {}
+                Received::Text(text) if text.len() > MAX_FRAME_BEFORE_CONNECT && !admitted => {
+                    return Err(End::Close(Close::FrameTooBig));
+                }
+                Received::Text(text) => return Request::parse(&text).map_err(End::Malformed),
+                Received::Close(why) => return Err(End::Close(why)),
+                Received::Gone => return Err(End::Gone),
+            }
+        }
+    };
+    let request = timeout(CONNECT_TIMEOUT, request).await.map_err(|_| End::Close(Close::NotConnected))??;
+    let refusal = match check(gateway, seat, &request, admitted) {
+        Ok(speaker) => {
+            reader.trust();
+            let connected = Connected {
+                gateway_version: env!("CARGO_PKG_VERSION").to_owned(),
+                supported_methods: METHODS.iter().map(|name| (*name).to_owned()).collect(),
+                client_id: speaker.client.clone(),
+            };
+            let text = response::payload::<Connect>(&request.id, &connected);
+            send(writer, text.into()).await?;
+            return Ok(speaker);
+        }
+        Err(refusal) => refusal,
+    };
+    let (message, why) = refusal;
+    send(writer, response::error(&request.id, &message).into()).await?;
+    Err(End::Close(why))
+}
+
+async fn send(writer: &mut Writer, text: Utf8Bytes) -> Result<(), End> {
+    writer.feed(&text).await.map_err(|_| End::Gone)?;
+    writer.flush().await.map_err(|_| End::Gone)
+}
+
+/// Checks the first request. An error is the message for the client, and why its connection is closed.
+fn check(
+    gateway: &Gateway,
+    seat: &Seat,
+    request: &Request,
+    admitted: bool,
+) -> Result<Speaker, (String, Close)> {
+    let refuse = |message: &str, why| Err((message.to_owned(), why));
+    if request.method != <Connect as thread_protocol::Method>::NAME {
+        return refuse("the first request must be connect", Close::NotConnected);
+    }
+    if request.params.get("version").and_then(|version| version.as_str()) != Some(VERSION) {
+        return refuse("the gateway speaks version \"1\"", Close::Version);
+    }
+    let offered = request.params.get("token").and_then(|token| token.as_str());
+    if !offered.map_or(admitted, |token| gateway.admits(token)) {
+        gateway.counters.wrong_token();
+        return refuse("wrong or missing token", Close::Unauthorized);
+    }
+    if !seat.admit() {
+        gateway.counters.refused();
+        return refuse("too many connections; try again later", Close::Full);
+    }
+    let params = match Call::parse(&request.method, request.params.clone()) {
+        Ok(Call::Connect(params)) => params,
+        Ok(_) => ConnectParams::default(),
+        Err(e) => return refuse(&e.to_string(), Close::NotConnected),
+    };
+    let client = params.client_id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+    for (key, name) in [("clientType", &params.client_type), ("clientId", &client)] {
+        if !(1..=64).contains(&name.chars().count()) || name.chars().any(char::is_control) {
+            let error = format!("bad params: '{key}' must be a text of 1 to 64 characters");
+            return refuse(&error, Close::NotConnected);
+        }
+    }
+    Ok(Speaker { client, client_type: params.client_type })
+}
+
+/// Reads requests until the connection ends or is stopped.
+async fn read(
+    mut reader: Reader,
+    requests: mpsc::UnboundedSender<Request>,
+    alive: Arc<Alive>,
+    ending: oneshot::Sender<End>,
+    mut stopped: oneshot::Receiver<()>,
+) -> Reader {
+    let end = loop {
+        let received = tokio::select! {
+            received = reader.next() => received,
+            () = sleep_until(alive.until().into()) => match alive.until() <= Instant::now() {
+                true => break End::Close(Close::Silent),
+                false => continue,
+            },
+            _ = &mut stopped => return reader,
+        };
+        alive.heard();
+        match received {
+            Received::Sign => {}
+            Received::Text(text) => match Request::parse(&text) {
+                Ok(request) if alive.unanswered.fetch_add(1, Ordering::Relaxed) < MAX_UNANSWERED => {
+                    // Fails only if nobody answers any more.
+                    requests.send(request).ok();
+                }
+                Ok(_) => break End::Close(Close::TooManyRequests),
+                Err(malformed) => break End::Malformed(malformed),
+            },
+            Received::Close(why) => break End::Close(why),
+            Received::Gone => break End::Gone,
+        }
+    };
+    ending.send(end).ok();
+    reader
+}
+
+/// A connection that has been let in.
+struct Connection {
+    caller: Caller,
+    writer: Writer,
+    ended: oneshot::Receiver<End>,
+    alive: Arc<Alive>,
+    /// Where the client is, if it is in a session.
+    cursor: Option<Cursor>,
+    /// Its messages whose runs have not begun, by event id.
+    queued: HashMap<i64, QueuedMessage>,
+    /// How many clients it was told are in the session.
+    clients: Option<usize>,
+    /// A response that has to follow the event with an id.
+    awaited: Option<(i64, Utf8Bytes)>,
+    /// Whether something was written that is not flushed.
+    unflushed: bool,
+}
+
+/// A message that waits.
+struct QueuedMessage {
+    request: String,
+    run_id: String,
+    position: usize,
+}
+
+impl Connection {
+    /// Answers requests and writes events until the connection ends.
+    async fn run(&mut self, mut requests: mpsc::UnboundedReceiver<Request>) -> End {
+        let gateway = self.caller.gateway.clone();
+        let mut pings = interval(PING_EVERY);
+        pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        pings.tick().await;
+        let mut working: Option<Working> = None;
+        loop {
+            // Events wait for a response that says where they begin.
+            let flows = working.as_ref().is_none_or(|working| !working.holds);
+            let accepts = working.is_none() && self.awaited.is_none();
+            let done = tokio::select! {
+                biased;
+                end = &mut self.ended => return end.unwrap_or(End::Gone),
+                () = gateway.shutting_down() => return End::Close(Close::GoingAway),
+                _ = pings.tick() => self.write(Out::Ping).await,
+                done = Working::done(&mut working) => {
+                    working = None;
+                    self.finish(done).await
+                }
+                Some(request) = requests.recv(), if accepts => {
+                    let position = self.cursor.as_ref().map(Cursor::position);
+                    working = Some(Working::new(Caller { position, ..self.caller.clone() }, request));
+                    Ok(())
+                }
+                next = next(&mut self.cursor), if flows => self.next(next).await,
+            };
+            if let Err(end) = done {
+                return end;
+            }
+        }
+    }
+
+    /// Writes what comes next in the session.
+    async fn next(&mut self, next: Next) -> Result<(), End> {
+        match next {
+            Next::Event(event) => {
+                let Some(cursor) = &self.cursor else { return Ok(()) };
+                let frame = cursor.frames(&event);
+                let frame = frame.map(|frames| frames.for_client(&self.caller.speaker.client).clone());
+                // Events that come together are flushed together.
+                let more = cursor.has_more();
+                // The write may take long.
+                drop(event);
+                match frame {
+                    Some(frame) if more => self.write(Out::Feed(frame)).await?,
+                    Some(frame) => self.write(Out::Send(frame)).await?,
+                    None if !more && self.unflushed => self.write(Out::Flush).await?,
+                    None => {}
+                }
+            }
+            Next::CaughtUp(present) => self.present(present).await?,
+            Next::Gone => return self.removed().await,
+        }
+        let position = self.cursor.as_ref().map_or(i64::MAX, Cursor::position);
+        if let Some((_, response)) = self.awaited.take_if(|(upto, _)| position >= *upto) {
+            self.respond(response).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes what is new for a client that has caught up.
+    async fn present(&mut self, present: Present) -> Result<(), End> {
+        let session = self.caller.session;
+        let mut frames = present.notices;
+        if self.clients.replace(present.clients) != Some(present.clients) {
+            let clients = event::Clients { clients: present.clients as u64 };
+            frames.push(notice(clients, session, None));
+        }
+        self.queued.retain(|id, queued| {
+            // Stored after the order was computed.
+            if *id > present.upto {
+                return true;
+            }
+            match present.order.iter().position(|other| other == id) {
+                None | Some(0) => false,
+                Some(position) => {
+                    if std::mem::replace(&mut queued.position, position) != position {
+                        frames.push(queued.frame(session));
+                    }
+                    true
+                }
+            }
+        });
+        for frame in frames {
+            self.write(Out::Send(frame)).await?;
+        }
+        Ok(())
+    }
+
+    /// Leaves a session that was removed.
+    async fn removed(&mut self) -> Result<(), End> {
+        let error = event::Error {
+            message: "the session was removed".to_owned(),
+            error_code: event::ErrorCode::SessionDeleted,
+            retryable: false,
+        };
+        let frame = notice(error, self.caller.session, None);
+        self.leave();
+        self.write(Out::Send(frame)).await?;
+        match self.awaited.take() {
+            Some((_, response)) => self.respond(response).await,
+            None => Ok(()),
+        }
+    }
+
+    fn leave(&mut self) {
+        (self.cursor, self.caller.session, self.clients) = (None, None, None);
+        self.queued.clear();
+    }
+
+    /// Answers a request that was carried out, and does what it asks of the connection.
+    async fn finish(&mut self, done: Done) -> Result<(), End> {
+        let Done { id, response, place, queued, then, list, share } = done;
+        if let Some(list) = list {
+            self.caller.last_list = Arc::new(list);
+        }
+        let mut after = None;
+        match place {
+            Place::Stay => {}
+            Place::At { live, position, respond_after } => {
+                if self.caller.session != Some(live.session) {
+                    self.leave();
+                    self.caller.session = Some(live.session);
+                }
+                after = respond_after.filter(|upto| *upto > position);
+                match self.cursor.as_mut().filter(|cursor| cursor.is_in(&live)) {
+                    Some(cursor) => cursor.seek(position),
+                    None => self.cursor = Some(Cursor::new(live, position).of_client()),
+                }
+            }
+        }
+        if let Some(upto) = after {
+            self.awaited = Some((upto, response));
+            return Ok(());
+        }
+        self.respond(response).await?;
+        drop(share);
+        if let Some(Accepted { event, run_id, position: Some(position) }) = queued.filter(Accepted::waits) {
+            let queued = QueuedMessage { request: id, run_id, position };
+            let frame = queued.frame(self.caller.session);
+            self.queued.insert(event, queued);
+            self.write(Out::Send(frame)).await?;
+        }
+        match then {
+            Some(frame) => self.write(Out::Send(frame)).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn respond(&mut self, response: Utf8Bytes) -> Result<(), End> {
+        self.write(Out::Send(response)).await?;
+        self.alive.unanswered.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Writes to the client, for as long as that takes, unless the connection has to end.
+    async fn write(&mut self, out: Out) -> Result<(), End> {
+        self.unflushed = matches!(out, Out::Feed(_));
+        let gateway = &self.caller.gateway;
+        let writer = &mut self.writer;
+        let mut write = std::pin::pin!(async move {
+            match out {
+                Out::Ping => writer.ping().await,
+                Out::Flush => writer.flush().await,
+                Out::Feed(text) => writer.feed(&text).await,
+                Out::Send(text) => {
+                    writer.feed(&text).await?;
+                    writer.flush().await
+                }
+            }
+        });
+        let mut behind = false;
+        let done = loop {
+            tokio::select! {
+                biased;
+                done = &mut write => break done,
+                end = &mut self.ended => return Err(end.unwrap_or(End::Gone)),
+                () = gateway.shutting_down() => return Err(End::Close(Close::GoingAway)),
+                () = sleep(BEHIND_AFTER), if !behind => {
+                    behind = true;
+                    self.alive.behind(true);
+                    // What was read ahead would be kept until the client reads again.
+                    if let Some(cursor) = &mut self.cursor {
+                        cursor.forget();
+                    }
+                }
+            }
+        };
+        if behind {
+            self.alive.behind(false);
+        }
+        done.map_err(|_| End::Gone)
+    }
+}
+
+/// What is written.
+enum Out {
+    /// A text, without flushing it.
+    Feed(Utf8Bytes),
+    /// A text, and everything before it.
+    Send(Utf8Bytes),
+    Flush,
+    Ping,
+}
+
+/// A request that is being carried out.
+struct Working {
+    work: Pin<Box<dyn Future<Output = Done> + Send>>,
+    /// Whether events wait until it is answered.
+    holds: bool,
+}
+
+impl Working {
+    fn new(caller: Caller, request: Request) -> Working {
+        let call = Call::parse(&request.method, request.params);
+        let holds = call.as_ref().is_ok_and(methods::changes_something);
+        Working { work: Box::pin(methods::call(caller, request.id, call)), holds }
+    }
+
+    /// Waits until it is done; forever, if nothing is being carried out.
+    async fn done(working: &mut Option<Working>) -> Done {
+        match working {
+            Some(working) => working.work.as_mut().await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// What comes next in the session; waits forever without one.
+async fn next(cursor: &mut Option<Cursor>) -> Next {
+    match cursor {
+        Some(cursor) => cursor.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+impl QueuedMessage {
+    fn frame(&self, session: Option<SessionId>) -> Utf8Bytes {
+        let others = if self.position == 1 { "run is" } else { "runs are" };
+        let queued = event::Queued {
+            request_id: self.request.clone(),
+            position: self.position as u64,
+            message: format!("{} {others} before this one", self.position),
+        };
+        notice(queued, session, Some(&self.run_id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_does_not_read_may_be_silent_for_longer() {
+        let alive = Alive::default();
+        let in_range = |before: Instant, silence: Duration| {
+            let until = alive.until();
+            (before + silence..=Instant::now() + silence).contains(&until)
+        };
+        let before = Instant::now();
+        alive.heard();
+        assert!(in_range(before, SILENCE));
+        let before = Instant::now();
+        alive.behind(true);
+        assert!(in_range(before, SILENCE_BEHIND));
+        alive.heard();
+        assert!(in_range(before, SILENCE_BEHIND), "a pong does not mean that it reads");
+        let before = Instant::now();
+        alive.behind(false);
+        assert!(in_range(before, SILENCE), "it begins anew once the write is done");
+    }
+
+    #[test]
+    fn a_message_that_waits_says_how_many_are_before_it() {
+        let frame = |position| {
+            let queued = QueuedMessage { request: "q".into(), run_id: "r".into(), position };
+            let frame: serde_json::Value = serde_json::from_str(&queued.frame(None)).unwrap();
+            frame["payload"].clone()
+        };
+        let payload = |position: u64, message: &str| {
+            serde_json::json!({
+                "requestId": "q", "position": position, "message": message, "sessionId": null, "runId": "r",
+            })
+        };
+        assert_eq!(frame(1), payload(1, "1 run is before this one"));
+        assert_eq!(frame(2), payload(2, "2 runs are before this one"));
+    }
+}

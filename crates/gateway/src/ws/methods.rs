@@ -1,0 +1,90 @@
+//! The methods of the protocol: which function carries out which request, and its response.
+
+use thread_protocol::method::{self, Method};
+use thread_protocol::{Call, CallError, response};
+
+use super::caller::{Caller, Done, Place, Reply};
+use super::{agent, runs, sessions};
+use crate::error::{RequestError, Result};
+
+/// Whether events wait until the request is answered: those that it causes follow its response.
+pub fn changes_something(call: &Call) -> bool {
+    !matches!(
+        call,
+        Call::SessionsList(_) | Call::SessionsHistory(_) | Call::SessionsSearch(_) | Call::Status(_)
+    )
+}
+
+/// Carries out a request.
+pub async fn call(caller: Caller, id: String, call: Result<Call, CallError>) -> Done {
+    let call = match call {
+        Ok(call) => call,
+        Err(e) => return refused(id, &e.to_string()),
+    };
+    match call {
+        Call::Connect(_) => refused(id, &RequestError::Connected.to_string()),
+        Call::Agent(params) => done::<method::Agent>(id, agent::agent(&caller, params).await),
+        Call::AgentCancel(params) => done::<method::AgentCancel>(id, runs::cancel(&caller, params).await),
+        Call::PermissionAnswer(params) => {
+            done::<method::PermissionAnswer>(id, runs::permission(&caller, params).await)
+        }
+        Call::SessionsList(params) => done::<method::SessionsList>(id, sessions::list(&caller, params).await),
+        Call::SessionsNew(params) => done::<method::SessionsNew>(id, sessions::new(&caller, params).await),
+        Call::SessionsSwitch(params) => {
+            done::<method::SessionsSwitch>(id, sessions::switch(&caller, params).await)
+        }
+        Call::SessionsFork(params) => done::<method::SessionsFork>(id, sessions::fork(&caller, params).await),
+        Call::SessionsHistory(params) => {
+            done::<method::SessionsHistory>(id, sessions::history(&caller, params).await)
+        }
+        Call::SessionsRename(params) => {
+            done::<method::SessionsRename>(id, sessions::rename(&caller, params).await)
+        }
+        Call::SessionsSearch(params) => {
+            done::<method::SessionsSearch>(id, sessions::search(&caller, params).await)
+        }
+        Call::SessionsDelete(params) => {
+            done::<method::SessionsDelete>(id, sessions::delete(&caller, params).await)
+        }
+        Call::Status(params) => done::<method::Status>(id, sessions::status(&caller, params).await),
+    }
+}
+
+fn done<M: Method>(id: String, reply: Result<Reply<M::Payload>>) -> Done {
+    match reply {
+        Ok(Reply { payload, place, queued, then, list, share }) => {
+            let response = response::payload::<M>(&id, &payload).into();
+            Done { id, response, place, queued, then, list, share }
+        }
+        Err(e) => {
+            e.log(M::NAME);
+            refused(id, &e.to_string())
+        }
+    }
+}
+
+fn refused(id: String, error: &str) -> Done {
+    let response = response::error(&id, error).into();
+    Done { id, response, place: Place::Stay, queued: None, then: None, list: None, share: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_go_on_while_a_client_only_looks() {
+        let params = serde_json::json!({
+            "version": "1", "clientType": "t", "message": "x", "sessionId": "s", "runId": "r", "requestId": "p",
+            "choice": "c", "title": "t", "query": "q",
+        });
+        let looks: Vec<&str> = thread_protocol::METHODS
+            .iter()
+            .copied()
+            .filter(|name| {
+                !changes_something(&Call::parse(name, params.as_object().unwrap().clone()).expect(name))
+            })
+            .collect();
+        assert_eq!(looks, ["sessions.list", "sessions.history", "sessions.search", "status"]);
+    }
+}

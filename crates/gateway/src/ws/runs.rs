@@ -1,0 +1,57 @@
+//! Cancelling runs, answering their permission requests.
+
+use thread_protocol::method::{CancelParams, CancelRequested, Nothing, PermissionAnswerParams};
+
+use super::caller::{Caller, Reply, parse_session};
+use crate::error::{RequestError, Result};
+use crate::session::jobs::Kind;
+use crate::session::runs::open_runs;
+use crate::session::speak;
+use crate::session_id::SessionId;
+
+/// `agent.cancel`.
+pub async fn cancel(caller: &Caller, params: CancelParams) -> Result<Reply<CancelRequested>> {
+    let session = caller.session_or_current(params.session_id.as_deref())?;
+    request_cancel(caller, session, Some(params.run_id)).await?;
+    Ok(CancelRequested::default().into())
+}
+
+/// Requests the cancellation of a run, by default of the active one. Returns its id; `None` if there is none.
+///
+/// # Errors
+///
+/// [`RequestError::UnknownRun`]; errors of the thread.
+pub async fn request_cancel(
+    caller: &Caller,
+    session: SessionId,
+    run_id: Option<String>,
+) -> Result<Option<String>> {
+    let (gateway, source) = (caller.gateway.clone(), caller.speaker.source(session));
+    let work = move || {
+        let mut queue = gateway.root.queue(session)?;
+        let (_, runs, _) = open_runs(&mut queue)?;
+        let run = match &run_id {
+            None => runs.active(),
+            Some(run_id) => match runs.with_run_id(run_id).next() {
+                None => return Err(RequestError::UnknownRun(run_id.clone())),
+                run => run,
+            },
+        };
+        let Some(run) = run else { return Ok(None) };
+        speak::cancel(&mut queue, &gateway.launcher, &source, &run.run.run_id)?;
+        Ok(Some(run.run.run_id.clone()))
+    };
+    caller.run(session, Kind::Write, work).await
+}
+
+/// `permission.answer`.
+pub async fn permission(caller: &Caller, params: PermissionAnswerParams) -> Result<Reply<Nothing>> {
+    let session = parse_session(&params.session_id)?;
+    let (gateway, source) = (caller.gateway.clone(), caller.speaker.source(session));
+    let work = move || {
+        let mut queue = gateway.root.queue(session)?;
+        speak::permission(&mut queue, &gateway.launcher, &source, &params.request_id, &params.choice)
+    };
+    caller.run(session, Kind::Write, work).await?;
+    Ok(Nothing::default().into())
+}

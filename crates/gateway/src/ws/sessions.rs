@@ -1,0 +1,225 @@
+//! Listing, creating, entering, reading, renaming, searching and deleting sessions; the status.
+
+use crate::session::excerpt::{TITLE, beginning};
+use thread_protocol::method::{
+    DeleteParams, Deleted, ForkParams, GatewayStatus, HistoryPage, HistoryParams, ListParams, NewParams,
+    NewSession, RenameParams, Renamed, SearchParams, SessionList, SessionStatus, StatusParams, StatusPayload,
+    SwitchParams, Switched,
+};
+
+use super::caller::{Caller, Place, Reply, parse_session};
+use crate::error::{RequestError, Result};
+use crate::session::event::LARGE;
+use crate::session::history;
+use crate::session::jobs::{Kind, blocking};
+use crate::session::live::test_delay;
+use crate::session::runs::open_runs;
+use crate::session::{search, speak};
+use crate::session_id::SessionId;
+
+/// How many messages `sessions.switch` returns.
+const RECENT: usize = 20;
+
+/// `sessions.list`.
+pub async fn list(caller: &Caller, params: ListParams) -> Result<Reply<SessionList>> {
+    let limit = within("limit", params.limit, 10, 100)?;
+    let offset = usize::try_from(params.offset.unwrap_or_default()).unwrap_or(usize::MAX);
+    let gateway = caller.gateway.clone();
+    blocking(move || gateway.catalogue.page(&gateway.root, offset, limit)).await.map(Reply::from)
+}
+
+/// Creates a session, with a title if one is given.
+///
+/// # Errors
+///
+/// Errors of [`Root::create`](crate::session::root::Root::create) and of storing the title.
+pub async fn create(caller: &Caller, title: Option<String>) -> Result<SessionId> {
+    let (gateway, speaker, session) = (caller.gateway.clone(), caller.speaker.clone(), SessionId::random());
+    let work = move || {
+        gateway.root.create(session, gateway.agent.as_ref())?;
+        if let Some(title) = &title {
+            let mut queue = gateway.root.queue(session)?;
+            speak::title(&mut queue, &gateway.launcher, &speaker.source(session), title)?;
+        }
+        Ok(session)
+    };
+    caller.run(session, Kind::Write, work).await
+}
+
+/// `sessions.new`.
+pub async fn new(caller: &Caller, params: NewParams) -> Result<Reply<NewSession>> {
+    let title = params.title.map(|title| title_of(&title)).transpose()?;
+    let session = create(caller, title.clone()).await?;
+    enter_new(caller, session, title.unwrap_or_default()).await
+}
+
+/// Enters a session that has just been made.
+async fn enter_new(caller: &Caller, session: SessionId, title: String) -> Result<Reply<NewSession>> {
+    let live = caller.gateway.hub.enter(session).await?;
+    let gateway = caller.gateway.clone();
+    let newest =
+        caller.run(session, Kind::Read, move || Ok(gateway.root.queue(session)?.newest()?.0)).await?;
+    let created_at = thread::model::time::now();
+    Ok(Reply::at(NewSession { session_id: session.to_string(), title, created_at }, live, newest))
+}
+
+/// `sessions.fork`.
+pub async fn fork(caller: &Caller, params: ForkParams) -> Result<Reply<NewSession>> {
+    let (from, session) = (parse_session(&params.session_id)?, SessionId::random());
+    let (gateway, source) = (caller.gateway.clone(), caller.speaker.source(session));
+    let work = move || {
+        let (before, agent) = (params.before.as_deref(), gateway.agent.as_ref());
+        gateway.root.fork(from, session, before, agent, &gateway.storage)?;
+        let title = gateway.catalogue.summary(&gateway.root, &gateway.root.entry(from)?)?.title();
+        if !title.is_empty() {
+            speak::title(&mut gateway.root.queue(session)?, &gateway.launcher, &source, &title)?;
+        }
+        Ok(title)
+    };
+    let title = caller.run(from, Kind::Write, work).await?;
+    enter_new(caller, session, title).await
+}
+
+fn title_of(title: &str) -> Result<String> {
+    let title = beginning(title, TITLE);
+    if title.is_empty() { Err(RequestError::BadParams("'title' is empty".into())) } else { Ok(title) }
+}
+
+/// `sessions.switch`.
+pub async fn switch(caller: &Caller, params: SwitchParams) -> Result<Reply<Switched>> {
+    enter(caller, parse_session(&params.session_id)?, params.after).await
+}
+
+/// Enters a session. With `after`, every later event is written before the response. Without it, and while a
+/// run is open, the events from that run's message on follow the response.
+///
+/// # Errors
+///
+/// [`RequestError::UnknownSession`]; errors of the thread.
+pub async fn enter(caller: &Caller, session: SessionId, after: Option<u64>) -> Result<Reply<Switched>> {
+    let live = caller.gateway.hub.enter(session).await?;
+    let gateway = caller.gateway.clone();
+    // Whoever is there already misses nothing by entering again.
+    let reached = caller.position.filter(|_| caller.session == Some(session)).unwrap_or(i64::MAX);
+    let work = move || {
+        let mut queue = gateway.root.queue(session)?;
+        let (_, runs, newest) = open_runs(&mut queue)?;
+        // The run that is open, or will be next: whoever enters sees all of it.
+        let open = runs.in_order().first().and_then(|id| runs.get(*id));
+        // What is stored while this is read follows, whatever the position is.
+        let (position, respond_after) = match after {
+            // An id that does not exist yet would suppress the next events.
+            Some(after) => (i64::try_from(after).unwrap_or(i64::MAX).min(newest), Some(newest)),
+            None => (open.map_or(newest, |run| run.id() - 1).min(reached), None),
+        };
+        // The newest event may have been pruned: then no event has that id.
+        let respond_after = match respond_after {
+            Some(upto) => queue.store().last_upto(upto)?,
+            None => None,
+        };
+        let last_seq = if after.is_some() { newest.max(position) } else { position };
+        let title = gateway.catalogue.summary(&gateway.root, &gateway.root.entry(session)?)?.title();
+        let recent = history::before(&mut queue, last_seq.saturating_add(1), RECENT, LARGE)?;
+        let switched = Switched {
+            session_id: session.to_string(),
+            title,
+            recent_messages: history::entries(&gateway.storage, session, &recent.messages),
+            last_seq,
+            active_run: runs.active().map(|run| run.run.run_id.clone()),
+        };
+        Ok((switched, position, respond_after))
+    };
+    let (switched, position, respond_after) = caller.run(session, Kind::Read, work).await?;
+    test_delay().await;
+    Ok(Reply { place: Place::At { live, position, respond_after }, ..switched.into() })
+}
+
+/// `sessions.history`.
+pub async fn history(caller: &Caller, params: HistoryParams) -> Result<Reply<HistoryPage>> {
+    let session = caller.session_or_current(params.session_id.as_deref())?;
+    let limit = within("limit", params.limit, 20, 200)?;
+    let page = history::read(&caller.gateway.hub.context, session, params.before, limit).await?;
+    let payload = HistoryPage { messages: page.messages, has_more: page.has_more };
+    Ok(Reply { share: page.share, ..payload.into() })
+}
+
+/// `sessions.rename`.
+pub async fn rename(caller: &Caller, params: RenameParams) -> Result<Reply<Renamed>> {
+    let session = parse_session(&params.session_id)?;
+    let title = title_of(&params.title)?;
+    let renamed = Renamed { session_id: session.to_string(), title: title.clone() };
+    let (gateway, source) = (caller.gateway.clone(), caller.speaker.source(session));
+    let work = move || speak::title(&mut gateway.root.queue(session)?, &gateway.launcher, &source, &title);
+    caller.run(session, Kind::Write, work).await?;
+    Ok(renamed.into())
+}
+
+/// `sessions.search`.
+pub async fn search(caller: &Caller, params: SearchParams) -> Result<Reply<SessionList>> {
+    let limit = within("limit", params.limit, 10, 100)?;
+    let gateway = caller.gateway.clone();
+    let found = blocking(move || {
+        let (root, catalogue) = (&gateway.root, &gateway.catalogue);
+        search::search(root, catalogue, params.query.as_deref(), params.date_filter, limit)
+    });
+    found.await.map(Reply::from)
+}
+
+/// `sessions.delete`.
+pub async fn delete(caller: &Caller, params: DeleteParams) -> Result<Reply<Deleted>> {
+    let session = parse_session(&params.session_id)?;
+    let gateway = caller.gateway.clone();
+    caller.run(session, Kind::Write, move || gateway.root.delete(session)).await?;
+    caller.gateway.storage.release(session).await;
+    caller.gateway.catalogue.forget(session);
+    if let Some(live) = caller.gateway.hub.live(session) {
+        live.removed();
+    }
+    Ok(Deleted { session_id: session.to_string() }.into())
+}
+
+/// `status`.
+pub async fn status(caller: &Caller, params: StatusParams) -> Result<Reply<StatusPayload>> {
+    let session = params.session_id.as_deref().map(parse_session).transpose()?.or(caller.session);
+    status_of(caller, session).await.map(Reply::from)
+}
+
+/// The status of the gateway, and of a session.
+///
+/// # Errors
+///
+/// Errors of the thread.
+pub async fn status_of(caller: &Caller, session: Option<SessionId>) -> Result<StatusPayload> {
+    let gateway = caller.gateway.clone();
+    let about = GatewayStatus {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        uptime: gateway.started.elapsed().as_secs(),
+        active_connections: gateway.counters.connections() as u64,
+        active_sessions: gateway.hub.everything().len() as u64,
+    };
+    let Some(session) = session else { return Ok(StatusPayload { gateway: about, session: None }) };
+    let clients = gateway.hub.live(session).map_or(0, |live| live.clients()) as u64;
+    let work = move || {
+        let mut queue = gateway.root.queue(session)?;
+        let (_, runs, _) = open_runs(&mut queue)?;
+        let summary = gateway.catalogue.summary(&gateway.root, &gateway.root.entry(session)?)?;
+        Ok(SessionStatus {
+            id: session.to_string(),
+            message_count: summary.messages,
+            queued_requests: runs.queued() as u64,
+            active_run: runs.active().map(|run| run.run.run_id.clone()),
+            clients,
+        })
+    };
+    let session = caller.run(session, Kind::Read, work).await?;
+    Ok(StatusPayload { gateway: about, session: Some(session) })
+}
+
+/// A number from 1 to `most`, or its default.
+fn within(name: &str, value: Option<u64>, default: usize, most: usize) -> Result<usize> {
+    match value.map(usize::try_from) {
+        None => Ok(default),
+        Some(Ok(value)) if (1..=most).contains(&value) => Ok(value),
+        Some(_) => Err(RequestError::BadParams(format!("'{name}' must be 1 to {most}"))),
+    }
+}
