@@ -3,12 +3,14 @@
 use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
 use rustyline::{Behavior, Config, Editor, ExternalPrinter};
+use thread_protocol::client::Received;
+use thread_protocol::event::{Event, Permission};
 
-use crate::client::Event;
 use crate::error::{Failure, Result};
-use crate::screen::{Screen, content, visible};
+use crate::screen::{Screen, content};
 use crate::session::Session;
 use crate::turn::{self, Outcome};
+use crate::visible::{verbatim, visible};
 
 type Lines = Editor<(), FileHistory>;
 
@@ -69,13 +71,9 @@ async fn listen<T>(
     loop {
         tokio::select! {
             line = &mut reading => return line.map_err(gone),
-            event = session.event() => match event {
-                Ok(event) => {
-                    let line = match screen.json() {
-                        true => screen.event_at_prompt(&event),
-                        false => shown_at_prompt(&event).map(|text| visible(&text)),
-                    };
-                    if let Some(line) = line {
+            received = session.receive() => match received {
+                Ok(received) => {
+                    if let Some(line) = at_prompt(screen, &received) {
                         let _ = printer.print(format!("{line}\n"));
                     }
                 }
@@ -89,15 +87,33 @@ async fn listen<T>(
     }
 }
 
-/// The line for an event that arrives at the prompt; `None` if it is not shown.
-fn shown_at_prompt(event: &Event) -> Option<String> {
-    match event.event.as_str() {
-        "message" if event.payload["fromSelf"] != true => {
-            Some(format!("[{}] {}", event.text("role"), content(&event.payload["content"])))
-        }
-        "final" => Some(format!("[agent] {}", content(&event.payload["content"]))),
-        "error" if event.payload["retryable"] != true => Some(format!("[error] {}", event.text("message"))),
-        "title" => Some(format!("[title] {}", event.text("title"))),
-        _ => None,
+/// What the editor has to print; `None` if nothing is shown.
+fn at_prompt(screen: &mut Screen, received: &Received) -> Option<String> {
+    match received {
+        Received::Event(_, text) | Received::Unknown(text) if screen.json() => screen.frame_at_prompt(text),
+        Received::Event(frame, _) => shown(&frame.event),
+        Received::Unknown(_) => None,
+        Received::Lost(_) if screen.json() => None,
+        Received::Unreadable(error) => Some(visible(&format!("[error] {error}"))),
+        Received::Lost(why) => Some(visible(&format!("[the connection was lost ({why}); connecting again]"))),
     }
+}
+
+fn shown(event: &Event) -> Option<String> {
+    let text = match event {
+        Event::Message(message) if !message.from_self => {
+            format!("[{}] {}", message.role, content(&message.content))
+        }
+        Event::Final(answer) => format!("[agent] {}", content(&answer.content)),
+        Event::Error(error) if !error.retryable => format!("[error] {}", error.message),
+        Event::Title(title) => format!("[title] {}", title.title),
+        Event::Permission(Permission::Request(request)) => {
+            format!(
+                "[the agent asks for permission]\n  | {}",
+                verbatim(&request.title).replace('\n', "\n  | ")
+            )
+        }
+        _ => return None,
+    };
+    Some(visible(&text))
 }

@@ -1,16 +1,17 @@
 //! `thread chat`: a terminal client of the gateway `thread serve`.
 //!
-//! Every message is an event on the gateway's disk. This program only keeps the `seq` of the last event
-//! that it has shown: after a lost connection, it reconnects and asks for the events after that.
+//! Every message is an event on the gateway's disk. The connection, which survives a gateway that is
+//! restarted, is `thread_protocol::client`; this program shows what comes, and sends what is typed.
 
-mod client;
 mod config;
 mod dialog;
 mod error;
+mod keyboard;
 mod options;
 mod screen;
 mod session;
 mod turn;
+mod visible;
 
 use std::io::{self, IsTerminal, Read};
 use std::process::ExitCode;

@@ -7,13 +7,12 @@ use uuid::Uuid;
 
 /// Talk to an agent through the gateway `thread serve`
 ///
-/// With a message, sends it and prints the answer as it comes. Without one, starts a conversation on a
-/// terminal; elsewhere, stdin is the message. Continues the last session unless --session or --new is
-/// given.
+/// With a message, sends it and prints the answer. Without one, starts a conversation on a terminal;
+/// elsewhere, stdin is the message. Continues the last session unless --session or --new is given.
 ///
-/// The answer goes to stdout; tool calls, the place in the queue and errors go to stderr. Ctrl-C cancels
-/// the run, and a second one quits. Exits 0 after an answer, 1 after an error, 2 after a usage error, 130
-/// after Ctrl-C.
+/// The answer, and nothing else, goes to stdout: on a terminal as it comes, elsewhere once it is complete.
+/// Tool calls, the place in the queue and errors go to stderr. Ctrl-C cancels the run, and a second one
+/// quits. Exits 0 after an answer, 1 after an error, 2 after a usage error, 130 after Ctrl-C.
 #[derive(Debug, Parser)]
 #[command(name = "thread chat", bin_name = "thread chat", version, max_term_width = 100)]
 #[command(after_help = "\
@@ -50,6 +49,10 @@ pub struct Options {
     /// The gateway's address [default: where `thread serve` says it listens]
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
+
+    /// Also trust the certificates in this file (PEM), for https
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
 
     /// Where the gateway keeps its sessions [default: $XDG_DATA_HOME/thread/sessions]
     #[arg(long, value_name = "DIR")]

@@ -6,14 +6,21 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::process;
 
-use serde_json::Value;
+use thread_protocol::method::{HistoryEntry, SessionSummary};
+use thread_protocol::{Content, Unreadable};
 use unicode_width::UnicodeWidthChar;
 
-use crate::client::Event;
 use crate::error::Failure;
+use crate::visible::{self, on_one_line, visible};
 
 /// The width of a terminal if it is not known, in columns.
 const WIDTH: usize = 80;
+
+/// The mark of a quoted line.
+const QUOTED: &str = "  | ";
+
+/// A quotation with more lines than this may not be seen whole.
+const MANY: usize = 20;
 
 pub struct Screen {
     /// Every event as a line of JSON, and nothing else, on stdout.
@@ -38,27 +45,36 @@ impl Screen {
         self.json
     }
 
-    /// Prints an event of the session, with `--json`.
-    pub fn event(&mut self, event: &Event) {
+    /// Whether the answer is shown as it comes. Elsewhere an attempt that fails could not be taken back.
+    pub fn streams(&self) -> bool {
+        self.out_is_terminal && !self.json
+    }
+
+    /// Whether somebody can be asked: what a question is about goes to stderr.
+    pub fn can_ask(&self) -> bool {
+        self.err_is_terminal && !self.json && io::stdin().is_terminal()
+    }
+
+    /// Prints the frame of an event, with `--json`.
+    pub fn frame(&mut self, text: &str) {
         if self.json {
-            self.json_line(event);
+            write(&format!("{}\n", self.json_line(text)));
         }
     }
 
     /// The same while a line is edited. Returns what the editor has to print if stdout is the terminal.
-    pub fn event_at_prompt(&mut self, event: &Event) -> Option<String> {
+    pub fn frame_at_prompt(&mut self, text: &str) -> Option<String> {
         if self.out_is_terminal {
-            return serde_json::to_string(event).ok();
+            return Some(self.json_line(text));
         }
-        self.event(event);
+        self.frame(text);
         None
     }
 
-    fn json_line(&self, value: &impl serde::Serialize) {
-        if let Ok(mut line) = serde_json::to_string(value) {
-            line.push('\n');
-            write(&line);
-        }
+    fn json_line(&self, text: &str) -> String {
+        // Between tokens, line breaks are only blanks; within strings there are none.
+        let line = text.replace(['\n', '\r'], " ");
+        if self.out_is_terminal { visible::json(&line) } else { line }
     }
 
     /// Prints a piece of the answer.
@@ -80,19 +96,38 @@ impl Screen {
         }
     }
 
-    /// Prints a remark about the answer on stderr, on a line of its own.
+    /// Prints a remark about the answer on stderr, on a line of its own, shortened to the terminal.
     pub fn note(&mut self, text: impl Display) {
+        let text = on_one_line(&text.to_string());
+        let text = if self.err_is_terminal { shortened(&text, width()) } else { text };
+        self.remark(&text);
+    }
+
+    /// Prints what has to be read to the end on stderr: nothing is left out, and every line of it is marked,
+    /// so that it cannot pass for one of this program's.
+    pub fn quote(&mut self, text: &str) {
+        let room = if self.err_is_terminal { width().saturating_sub(QUOTED.len()) } else { usize::MAX };
+        let mut lines = 0;
+        for line in text.split('\n').flat_map(|line| folded(line, room)) {
+            self.remark(&format!("{QUOTED}{line}"));
+            lines += 1;
+        }
+        if lines > MANY {
+            self.note(format_args!("these were {lines} lines"));
+        }
+    }
+
+    fn remark(&mut self, line: &str) {
         if self.json {
             return;
         }
         if self.out_is_terminal {
             self.end_line();
         }
-        let text = visible(&text.to_string()).replace('\n', " ");
         // A closed stderr is no reason to panic.
         let _ = match self.err_is_terminal {
-            true => writeln!(io::stderr(), "\x1b[2m{}\x1b[0m", shortened(&text, width())),
-            false => writeln!(io::stderr(), "{text}"),
+            true => writeln!(io::stderr(), "\x1b[2m{line}\x1b[0m"),
+            false => writeln!(io::stderr(), "{line}"),
         };
     }
 
@@ -100,40 +135,49 @@ impl Screen {
         if self.out_is_terminal {
             self.end_line();
         }
-        let (what, fix) =
-            (visible(&failure.what).replace('\n', " "), visible(&failure.fix).replace('\n', " "));
+        let (what, fix) = (on_one_line(&failure.what), on_one_line(&failure.fix));
         let _ = match self.json {
             true => writeln!(io::stderr(), "{}", serde_json::json!({ "error": what, "suggestion": fix })),
             false => writeln!(io::stderr(), "Error: {what} - {fix}"),
         };
     }
 
-    pub fn sessions(&mut self, sessions: &[Value]) {
+    /// Reports a frame that cannot be read.
+    pub fn unreadable(&mut self, error: &Unreadable) {
+        self.failure(&Failure::new(error, "use the `thread chat` of the gateway's version"));
+    }
+
+    pub fn sessions(&mut self, sessions: &[SessionSummary]) {
         for session in sessions {
             if self.json {
-                self.json_line(session);
+                self.value(session);
                 continue;
             }
-            let text = |key: &str| visible(session[key].as_str().unwrap_or_default()).replace('\n', " ");
             let line = format!(
                 "{}  {}  {:>4} messages  {}",
-                text("id"),
-                text("lastActivity"),
-                session["messageCount"].as_u64().unwrap_or(0),
-                text("title"),
+                session.id, session.last_activity, session.message_count, session.title
             );
-            self.line(&line);
+            self.line(&on_one_line(&line));
         }
     }
 
-    pub fn history(&mut self, messages: &[Value]) {
-        for message in messages {
+    pub fn history(&mut self, entries: &[HistoryEntry]) {
+        for entry in entries {
             if self.json {
-                self.json_line(message);
+                self.value(entry);
                 continue;
             }
-            let role = message["role"].as_str().unwrap_or("?");
-            self.answer(&format!("{role}: {}\n", content(&message["content"])));
+            let mut text = content(&entry.content);
+            if let Some(large) = &entry.large {
+                text.push_str(&format!(" [{} bytes: {}]", large.bytes, large.url));
+            }
+            self.answer(&format!("{}: {text}\n", entry.role));
+        }
+    }
+
+    fn value(&mut self, value: &impl serde::Serialize) {
+        if let Ok(text) = serde_json::to_string(value) {
+            self.frame(&text);
         }
     }
 
@@ -147,33 +191,32 @@ impl Screen {
 }
 
 /// The content of a message as text; parts are joined.
-pub fn content(content: &Value) -> String {
+pub fn content(content: &Content) -> String {
     match content {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => {
+        Content::Text(text) => text.clone(),
+        Content::Parts(parts) => {
             let texts = parts.iter().map(|part| match part["text"].as_str() {
                 Some(text) => text.to_owned(),
                 None => format!("[{}]", part["type"].as_str().unwrap_or("attachment")),
             });
             texts.collect::<Vec<_>>().join("\n")
         }
-        Value::Null => String::new(),
-        other => other.to_string(),
     }
 }
 
-/// Escapes control characters other than line feeds and tabs; removes carriage returns.
-pub fn visible(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' | '\t' => shown.push(c),
-            '\r' => {}
-            c if c.is_control() => shown.extend(c.escape_unicode()),
-            c => shown.push(c),
+/// A line in pieces of at most so many columns.
+fn folded(line: &str, columns: usize) -> Vec<String> {
+    let (mut pieces, mut used) = (vec![String::new()], 0);
+    for c in line.chars() {
+        let wide = c.width().unwrap_or(0);
+        if used + wide > columns && used > 0 {
+            pieces.push(String::new());
+            used = 0;
         }
+        used += wide;
+        pieces.last_mut().expect("there is one").push(c);
     }
-    shown
+    pieces
 }
 
 /// The beginning of a line that fits, with `…` if something is left out.
@@ -214,12 +257,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_is_never_steered_by_an_agent() {
-        assert_eq!(visible("a\x1b[2Jb\u{9b}c\td\n"), "a\\u{1b}[2Jb\\u{9b}c\td\n");
-        assert_eq!(visible("one\r\ntwo"), "one\ntwo");
-    }
-
-    #[test]
     fn a_line_that_does_not_fit_says_so() {
         assert_eq!(shortened("hello", 5), "hello");
         assert_eq!(shortened("hello!", 5), "hell…");
@@ -227,8 +264,16 @@ mod tests {
     }
 
     #[test]
+    fn a_line_is_folded_without_loss() {
+        assert_eq!(folded("", 3), [""]);
+        assert_eq!(folded("abcdefg", 3), ["abc", "def", "g"]);
+        assert_eq!(folded("日本語", 3), ["日", "本", "語"]);
+        assert_eq!(folded("日本", 1), ["日", "本"]);
+    }
+
+    #[test]
     fn parts_of_a_message_are_read_as_text() {
-        let parts = serde_json::json!([{ "type": "text", "text": "see" }, { "type": "binary", "url": "x" }]);
+        let parts = Content::stored(r#"[{"type":"text","text":"see"},{"type":"binary","url":"x"}]"#);
         assert_eq!(content(&parts), "see\n[binary]");
     }
 }

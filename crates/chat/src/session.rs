@@ -1,21 +1,18 @@
-//! A session, which survives lost connections.
+//! The session that is talked in: what this program asks of the gateway, and what its refusals mean.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use serde_json::{Value, json};
+use thread_protocol::client::{Client, Error, Received, Settings};
+use thread_protocol::method::*;
+use thread_protocol::{Content, Method};
 use uuid::Uuid;
 
-use crate::client::{Client, Error, Event, TOO_LARGE};
 use crate::config::Config;
 use crate::error::{Failure, Result};
 use crate::options::Options;
 
 /// How long to try to reconnect.
-const RECONNECT_FOR: Duration = Duration::from_secs(60);
-
-/// The delay between two attempts doubles, from the first to the longest.
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Which session to start with.
 pub enum Start {
@@ -40,169 +37,137 @@ impl From<&Options> for Start {
 pub struct Session {
     pub config: Config,
     client: Client,
-    client_id: String,
-    /// The current session; empty before there is one.
-    id: String,
-    /// The `seq` of the last event that was seen.
-    seq: i64,
+    /// The session that was remembered last.
+    remembered: String,
 }
 
 impl Session {
     pub async fn open(config: Config, start: Start) -> Result<Session> {
-        let client_id = Uuid::new_v4().to_string();
-        let client = Client::connect(&config.url, config.token.as_deref(), &client_id).await;
-        let client = client.map_err(|e| explain(&config, &e))?;
-        let mut session = Session { config, client, client_id, id: String::new(), seq: 0 };
+        let settings = Settings {
+            address: config.address.clone(),
+            token: config.token.clone(),
+            client_type: "terminal".to_owned(),
+            client_id: Uuid::new_v4().to_string(),
+            ca: config.ca.clone(),
+            patience: PATIENCE,
+        };
+        let client = Client::connect(settings).await.map_err(|e| explain(&config, &e))?;
+        let mut session = Session { config, client, remembered: String::new() };
         match start {
             Start::None => {}
             Start::New => session.create().await?,
-            Start::This(id) => session.switch(&id.to_string()).await?,
+            Start::This(id) => drop(session.call::<SessionsSwitch>(&switch(id)).await?),
             Start::Last => match session.config.last_session() {
                 // It may have been deleted meanwhile.
-                Some(id) => {
-                    match session.ask("sessions.switch", json!({ "sessionId": id.to_string() })).await {
-                        Ok(switched) => session.entered(&switched),
-                        Err(Error::Refused(why)) if is_unknown(&why) => session.create().await?,
-                        Err(e) => return Err(explain(&session.config, &e)),
-                    }
-                }
+                Some(id) => match session.client.call::<SessionsSwitch>(&switch(id)).await {
+                    Err(Error::Refused(why)) if is_unknown(&why) => session.create().await?,
+                    entered => drop(entered.map_err(|e| explain(&session.config, &e))?),
+                },
                 None => session.create().await?,
             },
         }
+        session.remember();
         Ok(session)
     }
 
+    /// Empty if there is none.
     pub fn id(&self) -> &str {
-        &self.id
+        self.client.session().unwrap_or_default()
     }
 
     async fn create(&mut self) -> Result<()> {
-        let made = self.get("sessions.new", json!({})).await?;
-        self.entered(&made);
-        Ok(())
+        self.call::<SessionsNew>(&NewParams::default()).await.map(drop)
     }
 
-    async fn switch(&mut self, id: &str) -> Result<()> {
-        let switched = self.get("sessions.switch", json!({ "sessionId": id })).await?;
-        self.entered(&switched);
-        Ok(())
-    }
-
-    fn entered(&mut self, payload: &Value) {
-        self.id = payload["sessionId"].as_str().unwrap_or_default().to_owned();
-        self.seq = payload["lastSeq"].as_i64().unwrap_or(0);
-        self.config.remember(&self.id);
-    }
-
-    /// Notes that a command of the gateway has switched to another session, if it has.
-    pub fn moved_to(&mut self, id: &str) {
-        if !id.is_empty() && id != self.id {
-            self.id = id.to_owned();
-            self.seq = 0;
+    /// Commands of the gateway may switch to another session.
+    fn remember(&mut self) {
+        let id = self.client.session().unwrap_or_default();
+        if !id.is_empty() && id != self.remembered {
             self.config.remember(id);
+            self.remembered = id.to_owned();
         }
     }
 
     /// The latest sessions, as the gateway lists them.
-    pub async fn list(&mut self) -> Result<Vec<Value>> {
-        let mut list = self.get("sessions.list", json!({ "limit": 100 })).await?;
-        Ok(std::mem::take(&mut list["sessions"]).as_array().cloned().unwrap_or_default())
+    pub async fn list(&mut self) -> Result<Vec<SessionSummary>> {
+        let params = ListParams { limit: Some(100), offset: None };
+        Ok(self.call::<SessionsList>(&params).await?.sessions)
     }
 
     /// The last messages, oldest first.
-    pub async fn history(&mut self, count: u64) -> Result<Vec<Value>> {
-        let params = json!({ "sessionId": self.id, "limit": count });
-        let mut history = self.get("sessions.history", params).await?;
-        Ok(std::mem::take(&mut history["messages"]).as_array().cloned().unwrap_or_default())
+    pub async fn history(&mut self, count: u64) -> Result<Vec<HistoryEntry>> {
+        let params =
+            HistoryParams { session_id: Some(self.id().to_owned()), limit: Some(count), before: None };
+        Ok(self.call::<SessionsHistory>(&params).await?.messages)
     }
 
     /// Sends a message. By its idempotency key it is stored once, even if it is sent again.
-    pub async fn send(&mut self, text: &str) -> Result<Value> {
-        let key = Uuid::new_v4().to_string();
-        self.get("agent", json!({ "sessionId": self.id, "message": text, "idempotencyKey": key })).await
+    pub async fn send(&mut self, text: &str) -> Result<Accepted> {
+        if self.id().is_empty() {
+            // It was deleted.
+            self.create().await?;
+        }
+        let params = AgentParams {
+            session_id: Some(self.id().to_owned()),
+            message: Content::from(text),
+            priority: None,
+            metadata: None,
+            idempotency_key: Some(Uuid::new_v4().to_string()),
+        };
+        self.call::<Agent>(&params).await
     }
 
     pub async fn cancel(&mut self, run: &str) -> Result<()> {
-        self.get("agent.cancel", json!({ "sessionId": self.id, "runId": run })).await.map(drop)
+        let params = CancelParams { run_id: run.to_owned(), session_id: Some(self.id().to_owned()) };
+        self.call::<AgentCancel>(&params).await.map(drop)
     }
 
+    /// Answers a permission request.
     pub async fn permit(&mut self, request: &str, choice: &str) -> Result<()> {
-        let params = json!({ "sessionId": self.id, "requestId": request, "choice": choice });
-        self.get("permission.answer", params).await.map(drop)
+        let params = PermissionAnswerParams {
+            session_id: self.id().to_owned(),
+            request_id: request.to_owned(),
+            choice: choice.to_owned(),
+        };
+        self.call::<PermissionAnswer>(&params).await.map(drop)
     }
 
-    /// The next event of the session. After a lost connection, none is missing.
-    pub async fn event(&mut self) -> Result<Event> {
-        loop {
-            match self.client.event().await {
-                Ok(event) => {
-                    self.moved_to(event.text("sessionId"));
-                    if event.seq.is_some_and(|seq| seq <= self.seq) {
-                        continue;
-                    }
-                    self.seq = event.seq.unwrap_or(self.seq);
-                    return Ok(event);
-                }
-                Err(Error::Lost(_)) => self.reconnect_or_explain().await?,
-                Err(e) => return Err(explain(&self.config, &e)),
-            }
-        }
+    /// What the gateway sends next. Cancel-safe.
+    pub async fn receive(&mut self) -> Result<Received> {
+        let received = self.client.receive().await.map_err(|e| explain(&self.config, &e))?;
+        self.remember();
+        Ok(received)
     }
 
-    /// Sends a request, again if the connection is lost. Every request made here may be repeated.
-    async fn get(&mut self, method: &str, params: Value) -> Result<Value> {
-        self.ask(method, params).await.map_err(|e| explain(&self.config, &e))
+    async fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Payload> {
+        let answer = self.client.call::<M>(params).await.map_err(|e| explain(&self.config, &e))?;
+        self.remember();
+        Ok(answer)
     }
+}
 
-    async fn ask(&mut self, method: &str, params: Value) -> std::result::Result<Value, Error> {
-        loop {
-            match self.client.request(method, params.clone()).await {
-                Err(Error::Lost(_)) => self.reconnect().await?,
-                answer => return answer,
-            }
-        }
-    }
-
-    async fn reconnect_or_explain(&mut self) -> Result<()> {
-        self.reconnect().await.map_err(|e| explain(&self.config, &e))
-    }
-
-    /// Reconnects, and asks for the events after the last one that was seen.
-    async fn reconnect(&mut self) -> std::result::Result<(), Error> {
-        let began = Instant::now();
-        let mut wait = FIRST_WAIT;
-        loop {
-            tokio::time::sleep(wait).await;
-            match self.connect_once().await {
-                Err(Error::Lost(_)) if began.elapsed() < RECONNECT_FOR => wait = (wait * 2).min(LONGEST_WAIT),
-                done => return done,
-            }
-        }
-    }
-
-    async fn connect_once(&mut self) -> std::result::Result<(), Error> {
-        let token = self.config.token.as_deref();
-        self.client = Client::connect(&self.config.url, token, &self.client_id).await?;
-        if !self.id.is_empty() {
-            let params = json!({ "sessionId": self.id, "after": self.seq });
-            self.client.request("sessions.switch", params).await?;
-        }
-        Ok(())
-    }
+fn switch(id: Uuid) -> SwitchParams {
+    SwitchParams { session_id: id.to_string(), after: None }
 }
 
 /// What failed, and what to do about it.
 fn explain(config: &Config, error: &Error) -> Failure {
-    let url = &config.url;
+    let url = &config.address;
     match error {
         Error::Lost(why) => {
             let fix = "start it with `thread serve`, or choose another with --url";
             Failure::new(format_args!("cannot reach the gateway at {url}: {why}"), fix)
         }
-        Error::Closed { code: TOO_LARGE, .. } => Failure::new(
-            "the message is larger than 1 MiB, more than the gateway takes",
+        Error::Unanswered { .. } => {
+            Failure::new(error, "see what the gateway prints; `thread chat --history 5` shows what arrived")
+        }
+        Error::TooLarge(_) => Failure::new(
+            "as JSON, the message is larger than 1 MiB, which is more than the gateway takes",
             "send a shorter one, or use `thread push` in the session's directory",
         ),
+        Error::Unreadable(_) | Error::Oversized(_) => {
+            Failure::new(error, "use the `thread chat` of the gateway's version")
+        }
         Error::Closed { .. } => Failure::new(error, NEEDS_TOKEN),
         Error::Forbidden => Failure::new(
             format_args!("the gateway does not serve {url} under this name"),
@@ -211,6 +176,14 @@ fn explain(config: &Config, error: &Error) -> Failure {
         Error::NotAGateway(why) => Failure::new(
             format_args!("what answers at {url} is not a gateway: {why}"),
             "choose the address that `thread serve` prints, with --url",
+        ),
+        Error::Untrusted(why) => Failure::new(
+            format_args!("the certificate of {url} is not trusted: {why}"),
+            "name the file with the certificate of its authority with --ca",
+        ),
+        Error::Ca { path, why } => Failure::new(
+            format_args!("cannot read certificates from {}: {why}", path.display()),
+            "give a file with certificates in the PEM format with --ca",
         ),
         Error::Refused(why) => {
             let fix = if why.contains("token") {

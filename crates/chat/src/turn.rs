@@ -1,14 +1,21 @@
 //! One message, from sending it to the end of its run.
 
-use std::io::{self, BufRead, IsTerminal};
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
 
 use serde_json::Value;
+use thread_protocol::client::Received;
+use thread_protocol::event::{
+    ErrorCode, Event, Permission, PermissionRequest, Plan, PlanStatus, Role, ToolCall, ToolResult,
+};
+use thread_protocol::{COMMANDS, Frame, Unreadable};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::client::Event;
 use crate::error::{Failure, Result};
+use crate::keyboard;
 use crate::screen::{Screen, content};
 use crate::session::Session;
+use crate::visible::{verbatim, visible};
 
 /// How a message ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,25 +32,57 @@ pub enum Outcome {
 pub async fn send(session: &mut Session, screen: &mut Screen, text: &str) -> Result<Outcome> {
     let mut interrupts = signal(SignalKind::interrupt())
         .map_err(|e| Failure::new(format_args!("cannot listen to signals: {e}"), "try again"))?;
+    let text = as_message(text);
     let accepted = tokio::select! {
-        accepted = session.send(text) => accepted?,
+        accepted = session.send(&text) => accepted?,
         _ = interrupts.recv() => return Ok(Outcome::Interrupted),
     };
-    session.moved_to(accepted["sessionId"].as_str().unwrap_or_default());
-    let run = accepted["runId"].as_str().unwrap_or_default().to_owned();
-    let is_command = text.starts_with('/') && !text.starts_with("//");
-    let mut turn = Turn { session, screen, run, is_command, streamed: String::new(), interrupted: false };
-    turn.follow(&mut interrupts).await
+    let mut turn = Turn {
+        session,
+        screen,
+        run: accepted.run_id,
+        said: String::new(),
+        calls: HashMap::new(),
+        questions: VecDeque::new(),
+        asks: false,
+        interrupted: false,
+    };
+    let outcome = turn.follow(&mut interrupts).await;
+    if !matches!(outcome, Ok(Outcome::Final)) {
+        turn.take_back();
+    }
+    turn.screen.end_line();
+    outcome
+}
+
+/// The text to send: behind a second `/` if it begins with one, but with no command. So it is a message for
+/// gateways that take every such text for a command, too.
+fn as_message(text: &str) -> Cow<'_, str> {
+    match text.strip_prefix('/') {
+        Some(rest) if !rest.starts_with('/') && !COMMANDS.contains(&first_word(rest)) => {
+            format!("/{text}").into()
+        }
+        _ => text.into(),
+    }
+}
+
+fn first_word(text: &str) -> &str {
+    text.split(char::is_whitespace).next().unwrap_or_default()
 }
 
 struct Turn<'a> {
     session: &'a mut Session,
     screen: &'a mut Screen,
-    run: String,
-    /// Whether the message is a command, which the gateway answers itself.
-    is_command: bool,
-    /// The part of the answer that has been shown.
-    streamed: String,
+    /// `None` if the message is a command, which the gateway answers itself.
+    run: Option<String>,
+    /// What the attempt under way has said of the answer.
+    said: String,
+    /// The tool calls without a result.
+    calls: HashMap<String, ToolCall>,
+    /// Permission requests without an answer; the user is asked for the first.
+    questions: VecDeque<PermissionRequest>,
+    /// Whether the terminal is read for an answer.
+    asks: bool,
     /// Whether Ctrl-C has requested the cancellation.
     interrupted: bool,
 }
@@ -52,22 +91,25 @@ impl Turn<'_> {
     async fn follow(&mut self, interrupts: &mut Signal) -> Result<Outcome> {
         loop {
             tokio::select! {
-                event = self.session.event() => {
-                    let event = event?;
-                    self.screen.event(&event);
-                    if let Some(outcome) = self.take(&event).await? {
-                        self.screen.end_line();
+                received = self.session.receive() => {
+                    if let Some(outcome) = self.take(received?) {
                         return Ok(outcome);
                     }
                 }
+                line = keyboard::line(), if self.asks => {
+                    self.answer(&line.unwrap_or_default()).await;
+                }
                 _ = interrupts.recv() => {
-                    if self.interrupted || self.run.is_empty() {
+                    let Some(run) = self.run.as_ref().filter(|_| !self.interrupted) else {
                         return Ok(Outcome::Interrupted);
-                    }
+                    };
                     self.interrupted = true;
                     self.screen.note("cancelling; Ctrl-C again quits");
                     tokio::select! {
-                        asked = self.session.cancel(&self.run) => asked?,
+                        // It may be over by now, which the next event says.
+                        asked = self.session.cancel(run) => if let Err(failure) = asked {
+                            self.screen.note(failure.what);
+                        },
                         _ = interrupts.recv() => return Ok(Outcome::Interrupted),
                     }
                 }
@@ -75,92 +117,172 @@ impl Turn<'_> {
         }
     }
 
-    /// Shows an event. Returns how the message ended, once it has.
-    async fn take(&mut self, event: &Event) -> Result<Option<Outcome>> {
-        if self.is_command && event.event == "message" && event.text("role") == "system" {
-            self.screen.answer(&content(&event.payload["content"]));
-            return Ok(Some(Outcome::Final));
-        }
-        if event.text("errorCode") == "session_deleted" {
-            let fix = "begin another one: thread chat --new";
-            self.screen.failure(&Failure::new("the session was deleted", fix));
-            return Ok(Some(Outcome::Failed));
-        }
-        if event.text("runId") != self.run || self.run.is_empty() {
-            return Ok(None);
-        }
-        match event.event.as_str() {
-            "token" => {
-                self.streamed.push_str(event.text("content"));
-                self.screen.answer(event.text("content"));
+    /// Shows what was received. Returns how the message ended, once it has.
+    fn take(&mut self, received: Received) -> Option<Outcome> {
+        match received {
+            Received::Event(frame, text) => {
+                self.screen.frame(&text);
+                return self.event(*frame);
             }
-            "tool_call" => self.screen.note(format_args!(
-                "-> {} {}",
-                event.text("toolName"),
-                brief(&event.payload["arguments"])
-            )),
-            "tool_result" => self.screen.note(match &event.payload["error"] {
-                Value::Null => format!("<- {} {}", event.text("toolName"), brief(&event.payload["result"])),
-                error => format!("<- {} failed: {}", event.text("toolName"), brief(error)),
-            }),
-            "queued" => {
-                self.screen.note(format_args!("waiting, place {} in the queue", event.payload["position"]))
+            Received::Unknown(text) => self.screen.frame(&text),
+            Received::Lost(why) => {
+                self.screen.note(format_args!("the connection was lost ({why}); connecting again"));
             }
-            "permission" => self.permit(event).await?,
-            "final" => {
-                let whole = content(&event.payload["content"]);
-                if self.streamed != whole {
+            Received::Unreadable(error) => {
+                self.screen.unreadable(&error);
+                return self.may_be_the_end(&error).then_some(Outcome::Failed);
+            }
+        }
+        None
+    }
+
+    /// Whether nothing may follow for this run. Better an end too early than to wait for ever.
+    fn may_be_the_end(&self, error: &Unreadable) -> bool {
+        let ends = ["final", "error", "cancelled"];
+        self.run.is_some()
+            && error.run_id == self.run
+            && ends.iter().any(|end| error.event.as_deref() == Some(end))
+    }
+
+    fn event(&mut self, frame: Frame) -> Option<Outcome> {
+        match frame.event {
+            Event::Message(message) if self.run.is_none() && message.role == Role::System => {
+                self.screen.answer(&content(&message.content));
+                return Some(Outcome::Final);
+            }
+            Event::Error(error) if error.error_code == ErrorCode::SessionDeleted => {
+                let fix = "begin another one: thread chat --new";
+                self.screen.failure(&Failure::new("the session was deleted", fix));
+                return Some(Outcome::Failed);
+            }
+            _ if self.run.is_none() || frame.run_id != self.run => {}
+            Event::Token(token) => {
+                self.said.push_str(&token.content);
+                if self.screen.streams() {
+                    self.screen.answer(&token.content);
+                }
+            }
+            Event::ToolCall(call) => {
+                self.screen.note(format_args!("-> {} {}", call.tool_name, brief(&call.arguments)));
+                self.calls.insert(call.call_id.clone(), call);
+            }
+            Event::ToolResult(ToolResult { call_id, tool_name, result, error }) => {
+                self.calls.remove(&call_id);
+                self.screen.note(match error {
+                    Some(error) => format!("<- {tool_name} failed: {error}"),
+                    None => format!("<- {tool_name} {}", brief(&result.unwrap_or_default())),
+                });
+            }
+            Event::Queued(queued) => {
+                self.screen.note(format_args!("waiting, place {} in the queue", queued.position));
+            }
+            Event::Plan(plan) => self.screen.note(progress(&plan)),
+            Event::Large(large) => {
+                let kind = large.subtype.as_deref().unwrap_or(&large.r#type);
+                self.screen.note(format_args!("{kind} of {} bytes, at {}", large.bytes, large.url));
+            }
+            Event::Permission(Permission::Request(request)) => {
+                self.questions.push_back(request);
+                if self.questions.len() == 1 {
+                    self.ask();
+                }
+            }
+            Event::Permission(Permission::Answer(answer)) => {
+                if let Some(at) =
+                    self.questions.iter().position(|asked| asked.request_id == answer.request_id)
+                {
+                    self.screen.note(format_args!("it was answered: {}", answer.choice));
+                    self.answered(at);
+                }
+            }
+            Event::Final(answer) => {
+                let whole = content(&answer.content);
+                if !self.screen.streams() || self.said != whole {
                     // Not streamed, or the whole answer differs from what was streamed.
                     self.screen.end_line();
                     self.screen.answer(&whole);
                 }
-                return Ok(Some(Outcome::Final));
+                return Some(Outcome::Final);
             }
-            "error" if event.payload["retryable"] == true => {
-                self.streamed.clear();
-                self.screen.end_line();
-                self.screen.note(format_args!("{}; trying again", event.text("message")));
+            Event::Error(error) if error.retryable => {
+                self.take_back();
+                self.screen.note(format_args!("{}; trying again", error.message));
             }
-            "error" => {
+            Event::Error(error) => {
                 let fix = "send it again, or see the session's log";
-                self.screen.failure(&Failure::new(event.text("message"), fix));
-                return Ok(Some(Outcome::Failed));
+                self.screen.failure(&Failure::new(&error.message, fix));
+                return Some(Outcome::Failed);
             }
-            "cancelled" => {
-                self.screen.note(format_args!("cancelled: {}", event.text("message")));
-                return Ok(Some(if self.interrupted { Outcome::Interrupted } else { Outcome::Cancelled }));
+            Event::Cancelled(cancelled) => {
+                self.screen.note(format_args!("cancelled: {}", cancelled.message));
+                return Some(if self.interrupted { Outcome::Interrupted } else { Outcome::Cancelled });
             }
             _ => {}
         }
-        Ok(None)
+        None
     }
 
-    /// Asks the user at the terminal. Without one, another client may answer.
-    async fn permit(&mut self, event: &Event) -> Result<()> {
-        let choices: Vec<&Value> = event.payload["choices"].as_array().into_iter().flatten().collect();
-        self.screen.note(format_args!("the agent asks for permission: {}", event.text("title")));
-        for (n, choice) in choices.iter().enumerate() {
-            self.screen.note(format_args!("  {} {}", n + 1, choice["name"].as_str().unwrap_or_default()));
-        }
-        if !io::stdin().is_terminal() || self.screen.json() {
-            return Ok(());
-        }
-        self.screen.note("type a number, then Enter");
-        // An answer of another client that comes meanwhile is shown after this line.
-        let typed = tokio::task::spawn_blocking(|| {
-            let mut line = String::new();
-            io::stdin().lock().read_line(&mut line).map(|_| line)
-        });
-        let typed = typed.await.ok().and_then(|line| line.ok()).unwrap_or_default();
-        let choice = typed.trim().parse::<usize>().ok().and_then(|n| choices.get(n.wrapping_sub(1)));
-        match choice.and_then(|choice| choice["id"].as_str()) {
-            Some(id) => self.session.permit(event.text("requestId"), id).await,
-            None => {
-                self.screen.note("no answer was given");
-                Ok(())
-            }
+    /// What was said is not the answer: where it is not on the screen yet, it goes to stderr.
+    fn take_back(&mut self) {
+        let said = std::mem::take(&mut self.said);
+        if !said.is_empty() && !self.screen.streams() {
+            self.screen.quote(&visible(said.trim_end_matches('\n')));
         }
     }
+
+    /// Shows the first question, all of it, and asks if somebody is there to answer. If not, another client
+    /// may.
+    fn ask(&mut self) {
+        self.asks = false;
+        let Some(question) = self.questions.front() else { return };
+        self.screen.note("the agent asks for permission:");
+        self.screen.quote(&verbatim(&question.title));
+        if let Some(call) = question.call_id.as_ref().and_then(|id| self.calls.get(id)) {
+            self.screen.note("for this tool call:");
+            self.screen.quote(&verbatim(&format!("{} {}", call.tool_name, brief(&call.arguments))));
+        }
+        for (n, choice) in (1..).zip(&question.choices) {
+            let choice = verbatim(&format!("{n} {} ({})", choice.name, choice.kind));
+            // On one line, so that none passes for two.
+            self.screen.quote(&choice.replace('\n', "\\n"));
+        }
+        self.asks = self.screen.can_ask() && keyboard::discard().is_ok();
+        if self.asks {
+            self.screen.note("type a number, then Enter");
+        }
+    }
+
+    /// Takes a typed line as the answer to the first question.
+    async fn answer(&mut self, line: &str) {
+        let Some(question) = self.questions.front() else { return };
+        if line.is_empty() {
+            // Ctrl-D.
+            self.screen.note("no answer was given; another client may give one");
+            return self.answered(0);
+        }
+        let number = line.trim().parse::<usize>().ok();
+        let Some(choice) = number.and_then(|n| question.choices.get(n.checked_sub(1)?)) else {
+            return self.screen.note(format_args!("type a number from 1 to {}", question.choices.len()));
+        };
+        if let Err(failure) = self.session.permit(&question.request_id, &choice.id).await {
+            self.screen.note(failure.what);
+        }
+        self.answered(0);
+    }
+
+    fn answered(&mut self, question: usize) {
+        self.questions.remove(question);
+        if question == 0 {
+            self.ask();
+        }
+    }
+}
+
+fn progress(plan: &Plan) -> String {
+    let done = plan.entries.iter().filter(|entry| entry.status == PlanStatus::Completed).count();
+    let now = plan.entries.iter().find(|entry| entry.status == PlanStatus::InProgress);
+    let now = now.map_or(String::new(), |entry| format!("; now: {}", entry.content));
+    format!("plan: {done} of {} done{now}", plan.entries.len())
 }
 
 /// A value on one line: text as it is, everything else as JSON.
@@ -169,5 +291,25 @@ fn brief(value: &Value) -> String {
         Value::String(text) => text.clone(),
         Value::Null => String::new(),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_a_message_and_a_command_is_a_command() {
+        for (text, sent) in [
+            ("hello /new", "hello /new"),
+            ("/new x", "/new x"),
+            ("/help", "/help"),
+            ("//x", "//x"),
+            ("/etc/hosts is wrong", "//etc/hosts is wrong"),
+            ("/newer", "//newer"),
+            ("/", "//"),
+        ] {
+            assert_eq!(as_message(text), sent);
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,28 @@ pub fn chat_in<A: AsRef<OsStr>>(home: &Path, args: impl IntoIterator<Item = A>) 
         chat.env_remove(variable);
     }
     chat
+}
+
+/// The same as a command line for a shell.
+pub fn command_line(home: &Path) -> String {
+    let home = home.display();
+    format!(
+        "env -u XDG_DATA_HOME -u XDG_STATE_HOME -u THREAD_TOKEN HOME='{home}' '{}'",
+        env!("CARGO_BIN_EXE_thread-chat")
+    )
+}
+
+/// Waits for a program to end, and kills it if it does not.
+pub fn ends(mut child: Child) -> Output {
+    let end = Instant::now() + LIMIT;
+    while child.try_wait().unwrap().is_none() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let in_time = child.try_wait().unwrap().is_some();
+    let _ = child.kill();
+    let output = child.wait_with_output().unwrap();
+    assert!(in_time, "it does not end: {}", String::from_utf8_lossy(&output.stderr));
+    output
 }
 
 pub fn interrupt(child: &Child) {
@@ -90,6 +112,11 @@ impl Gateway {
         self.home.path().join(".local/share/thread/sessions")
     }
 
+    /// Host and port.
+    pub fn listens_on(&self) -> &str {
+        &self.listen
+    }
+
     fn address(&self) -> String {
         std::fs::read_to_string(self.root().join("address")).unwrap_or_default().trim().to_owned()
     }
@@ -115,13 +142,8 @@ impl Gateway {
         chat_in(self.home.path(), args)
     }
 
-    /// The program as a command line for a shell.
-    pub fn command_line(&self) -> String {
-        let home = self.home.path().display();
-        format!(
-            "env -u XDG_DATA_HOME -u XDG_STATE_HOME HOME='{home}' '{}'",
-            env!("CARGO_BIN_EXE_thread-chat")
-        )
+    pub fn home(&self) -> &Path {
+        self.home.path()
     }
 }
 
@@ -147,9 +169,16 @@ pub struct Terminal {
 }
 
 impl Terminal {
+    /// A conversation with a gateway of this home.
+    pub fn start(gateway: &Gateway, columns: u16, options: &str) -> Option<Terminal> {
+        let terminal = Terminal::run(gateway.home(), columns, options)?;
+        terminal.prompts();
+        Some(terminal)
+    }
+
     /// `options` are those of the program, and redirections for the shell. `None` if there is no tmux, with a
     /// line on stderr.
-    pub fn start(gateway: &Gateway, columns: u16, options: &str) -> Option<Terminal> {
+    pub fn run(home: &Path, columns: u16, options: &str) -> Option<Terminal> {
         if Command::new("tmux").arg("-V").output().is_err() {
             eprintln!("SKIPPED: there is no tmux");
             return None;
@@ -157,14 +186,13 @@ impl Terminal {
         let dir = tempfile::tempdir().unwrap();
         let terminal = Terminal { socket: dir.path().join("tmux"), _dir: dir };
         // The shell around it gets Ctrl-C, too.
-        let run = format!("trap : INT; {} {options}; echo exit=$?; exec sleep 1000", gateway.command_line());
+        let run = format!("trap : INT; {} {options}; echo exit=$?; exec sleep 1000", command_line(home));
         let columns = columns.to_string();
         let started = terminal
             .tmux(["-f", "/dev/null", "new-session", "-d", "-x", &columns, "-y", "40", "sh", "-c", &run])
             .output()
             .unwrap();
         assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
-        terminal.prompts();
         Some(terminal)
     }
 

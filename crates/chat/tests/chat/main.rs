@@ -1,13 +1,24 @@
 //! The real program against a real gateway, with shell commands as agents, and in real terminals.
 
+mod fake;
 mod harness;
+mod scripted;
+mod tls;
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use harness::{Gateway, Terminal, eventually};
+
+/// A line of `--json`.
+fn event(line: &str) -> Value {
+    serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))
+}
 
 #[test]
 fn one_message_prints_the_answer_and_nothing_else() {
@@ -18,22 +29,42 @@ fn one_message_prints_the_answer_and_nothing_else() {
 }
 
 #[test]
-fn the_answer_is_printed_as_it_comes() {
+fn on_a_terminal_the_answer_is_printed_as_it_comes() {
     let gate = tempfile::tempdir().unwrap();
     let pass = gate.path().join("pass");
     let wait =
         format!("printf first; until test -e '{}'; do sleep 0.05; done; printf ' second'", pass.display());
     let gateway = Gateway::start(&wait);
-    let mut chat = gateway.chat(["go"]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut out = chat.stdout.take().unwrap();
-    let mut first = [0; 5];
-    out.read_exact(&mut first).unwrap();
-    assert_eq!(&first, b"first");
+    let Some(terminal) = Terminal::run(gateway.home(), 80, "go") else { return };
+    terminal.shows("first");
+    assert!(!terminal.screen().contains("exit="));
     fs::write(&pass, "").unwrap();
-    let mut rest = String::new();
-    out.read_to_string(&mut rest).unwrap();
-    assert_eq!(rest, " second\n");
-    assert!(chat.wait().unwrap().success());
+    terminal.shows("first second\nexit=0");
+}
+
+#[test]
+fn stdout_is_the_answer_whatever_was_said_before_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let tried = dir.path().join("tried");
+    let gateway = Gateway::start(&format!(
+        "if test -e '{0}'; then printf 'the full answer'; else touch '{0}'; printf 'the fu\\nhalf'; exit 3; fi",
+        tried.display()
+    ));
+    let said = gateway.chat(["go"]).output().unwrap();
+    let errors = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "the full answer\n", "{errors}");
+    assert!(errors.contains("  | the fu\n  | half\n") && errors.contains("; trying again\n"), "{errors}");
+}
+
+#[test]
+fn a_message_that_begins_like_a_path_is_no_command() {
+    let gateway = Gateway::start("cat");
+    for (message, answer) in [("/etc/hosts is wrong", "/etc/hosts is wrong\n"), ("//help", "/help\n")] {
+        let said = gateway.chat([message]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&said.stdout), answer);
+    }
+    let help = gateway.chat(["/help"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&help.stdout).contains("/new [title]"));
 }
 
 #[test]
@@ -60,7 +91,7 @@ fn an_answer_that_is_six_times_as_long_as_json_is_printed_whole() {
 #[test]
 fn a_reader_that_closes_the_pipe_is_no_error() {
     let gateway = Gateway::start("yes | head -n 100000");
-    let chat = format!("{} go | head -n 1", gateway.command_line());
+    let chat = format!("{} go | head -n 1", harness::command_line(gateway.home()));
     let said = Command::new("bash").args(["-c", &format!("set -o pipefail; {chat}")]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&said.stdout), "y\n");
     assert_eq!((said.status.code(), String::from_utf8_lossy(&said.stderr).as_ref()), (Some(0), ""));
@@ -72,7 +103,9 @@ fn an_agent_that_fails_is_exit_1_with_its_reason() {
     let said = gateway.chat(["hello"]).output().unwrap();
     let errors = String::from_utf8_lossy(&said.stderr).into_owned();
     assert_eq!(said.status.code(), Some(1), "{errors}");
-    assert!(errors.contains("Error: ") && errors.contains("out of order"), "{errors}");
+    // What the program wrote is for its owner, in the session's log.
+    assert!(errors.contains("Error: the agent program ended with exit code 3"), "{errors}");
+    assert!(!errors.contains("out of order"), "{errors}");
 }
 
 #[test]
@@ -83,7 +116,7 @@ fn the_last_session_is_gone_on_with_and_new_begins_another() {
         let lines = String::from_utf8(said.stdout).unwrap();
         let last =
             lines.lines().last().unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&said.stderr)));
-        let event: serde_json::Value = serde_json::from_str(last).unwrap();
+        let event = event(last);
         assert_eq!(event["event"], "final", "{lines}");
         event["payload"]["sessionId"].as_str().unwrap().to_owned()
     };
@@ -112,30 +145,43 @@ fn a_gateway_that_is_killed_and_comes_back_loses_nothing() {
     let pass = gate.path().join("pass");
     let wait = format!("printf 'one '; until test -e '{}'; do sleep 0.05; done; printf two", pass.display());
     let mut gateway = Gateway::start(&wait);
-    let mut chat = gateway.chat(["go"]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut out = chat.stdout.take().unwrap();
-    let mut first = [0; 4];
-    out.read_exact(&mut first).unwrap();
+    let mut chat = gateway.chat(["go", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(chat.stdout.take().unwrap()).lines().map(|line| event(&line.unwrap()));
+    let mut events = Vec::new();
+    while events.last().is_none_or(|event: &Value| event["event"] != "token") {
+        events.push(lines.next().unwrap());
+    }
     gateway.kill();
     fs::write(&pass, "").unwrap();
     gateway.restart();
-    let mut rest = String::new();
-    out.read_to_string(&mut rest).unwrap();
-    assert_eq!((first.as_slice(), rest.as_str()), (b"one ".as_slice(), "two\n"));
+    events.extend(lines);
+    let tokens = events.iter().filter(|event| event["event"] == "token");
+    let text: String = tokens.map(|event| event["payload"]["content"].as_str().unwrap()).collect();
+    assert_eq!(text, "one two");
+    assert_eq!(events.last().unwrap()["payload"]["content"], "one two");
+    let seqs: Vec<i64> = events.iter().filter_map(|event| event["seq"].as_i64()).collect();
+    assert!(seqs.is_sorted_by(|a, b| a < b), "{seqs:?}");
     assert!(chat.wait().unwrap().success());
+}
+
+/// An agent that works for ever, and the file that it makes when it begins.
+fn busy(dir: &Path) -> (String, PathBuf) {
+    let begun = dir.join("begun");
+    (format!("touch '{}'; exec sleep 1000", begun.display()), begun)
 }
 
 #[test]
 fn a_session_that_is_removed_while_its_agent_works_is_an_error() {
-    let gateway = Gateway::start("printf working; exec sleep 1000");
-    let mut chat = gateway.chat(["go"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut seen = [0; 7];
-    chat.stdout.as_mut().unwrap().read_exact(&mut seen).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (agent, begun) = busy(dir.path());
+    let gateway = Gateway::start(&agent);
+    let chat = gateway.chat(["go"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("the agent works", Duration::from_secs(60), || begun.exists());
     let listed = gateway.chat(["--sessions"]).output().unwrap();
     let session = gateway.root().join(String::from_utf8(listed.stdout).unwrap().split(' ').next().unwrap());
     let away = gateway.root().join("away");
     fs::rename(&session, &away).unwrap();
-    let said = chat.wait_with_output().unwrap();
+    let said = harness::ends(chat);
     // Moved back, so that the harness stops its agent.
     fs::rename(&away, &session).unwrap();
     let errors = String::from_utf8_lossy(&said.stderr).into_owned();
@@ -145,12 +191,13 @@ fn a_session_that_is_removed_while_its_agent_works_is_an_error() {
 
 #[test]
 fn ctrl_c_cancels_the_run_and_is_exit_130() {
-    let gateway = Gateway::start("printf working; exec sleep 1000");
-    let mut chat = gateway.chat(["go"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut seen = [0; 7];
-    chat.stdout.as_mut().unwrap().read_exact(&mut seen).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (agent, begun) = busy(dir.path());
+    let gateway = Gateway::start(&agent);
+    let chat = gateway.chat(["go"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("the agent works", Duration::from_secs(60), || begun.exists());
     harness::interrupt(&chat);
-    let said = chat.wait_with_output().unwrap();
+    let said = harness::ends(chat);
     let errors = String::from_utf8_lossy(&said.stderr).into_owned();
     assert_eq!(said.status.code(), Some(130), "{errors}");
     assert!(errors.contains("cancelled"), "{errors}");
@@ -176,7 +223,7 @@ fn what_fails_before_anything_is_said_tells_what_to_do() {
 
     let gateway = Gateway::start("cat");
     for (args, code, error) in [
-        (vec!["hello", "--url", "https://example.org"], 2, "is not a gateway's address"),
+        (vec!["hello", "--url", "ftp://example.org"], 2, "is not a gateway's address"),
         (vec!["  "], 2, "the message is empty"),
         (vec!["hello", "--session", "6e0a5f9e-0d2b-4f43-9a53-5c9f6c0f6d0a"], 1, "the gateway refused"),
         (vec!["hello", "--session", "x"], 2, "invalid value"),
@@ -194,9 +241,8 @@ fn what_fails_before_anything_is_said_tells_what_to_do() {
     }
     let mut chat = gateway.chat(["-"]);
     let mut chat = chat.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // It may exit before it has read everything.
-    let _ = chat.stdin.take().unwrap().write_all(&[b'x'; 2 * 1024 * 1024]);
-    let said = chat.wait_with_output().unwrap();
+    chat.stdin.take().unwrap().write_all(&vec![b'x'; 8 * 1024 * 1024]).unwrap();
+    let said = harness::ends(chat);
     let errors = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.status.code() == Some(1) && errors.contains("larger than 1 MiB"), "{errors}");
 
@@ -294,10 +340,7 @@ fn a_conversation_goes_where_stdout_goes_and_its_prompt_to_the_terminal() {
     }
     assert_eq!(fs::read_to_string(text).unwrap(), "one\ntwo\n");
     let lines = fs::read_to_string(json).unwrap();
-    let events: Vec<serde_json::Value> = lines
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
-        .collect();
+    let events: Vec<Value> = lines.lines().map(event).collect();
     let finals = events.iter().filter(|event| event["event"] == "final");
     let answers: Vec<&str> = finals.map(|event| event["payload"]["content"].as_str().unwrap()).collect();
     assert_eq!(answers, ["one", "two"]);
@@ -323,10 +366,18 @@ fn in_a_terminal_ctrl_c_cancels_a_run_and_the_conversation_goes_on() {
 
 #[test]
 fn an_agent_cannot_steer_the_terminal() {
-    let gateway = Gateway::start(r"printf 'before\033[2J\033]0;owned\007after'");
+    // The last two are a control sequence introducer and DEL; raw, they are valid JSON.
+    let gateway = Gateway::start(r"printf 'before\033[2J\033]0;owned\007after\302\2332J\177'");
+    let Some(json) = Terminal::run(gateway.home(), 100, "x --json") else { return };
+    json.shows("exit=0");
+    assert!(
+        json.screen().contains(r"before\u001b[2J\u001b]0;owned\u0007after\u009b2J\u007f"),
+        "{}",
+        json.screen()
+    );
     let Some(terminal) = Terminal::start(&gateway, 100, "") else { return };
     terminal.types("x", &["Enter"]);
-    terminal.shows(r"before\u{1b}[2J\u{1b}]0;owned\u{7}after");
+    terminal.shows(r"before\u{1b}[2J\u{1b}]0;owned\u{7}after\u{9b}2J\u{7f}");
     terminal.prompts();
     terminal.types("", &["C-d"]);
     terminal.shows("exit=0");
