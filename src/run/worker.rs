@@ -217,8 +217,10 @@ impl Worker<'_> {
 
     /// Starts the consumers of one thread that are due.
     fn look(&mut self, path: &Path) {
-        // Taken before the look, so that a commit during the look changes the stamp.
+        // Taken before the look, so that a commit during the look changes the stamp; and whether it is fresh is
+        // asked at once: after a long look, a commit right after the stamp would seem to be long past.
         let seen = Stamp::of(path);
+        let settled = seen.filter(|stamp| !stamp.is_fresh());
         let Some(thread) = self.threads.get_mut(path) else { return };
         if seen.is_none() || (thread.watch.is_some() && !path.join(COMMIT).exists()) {
             // The thread is gone or is being removed; opening the database now would create new files that
@@ -238,7 +240,7 @@ impl Worker<'_> {
         }
         let Some(thread) = self.threads.get_mut(path) else { return };
         let now = Instant::now();
-        thread.seen = seen.filter(|stamp| !stamp.is_fresh());
+        thread.seen = settled;
         thread.looked = Some(now);
         let waits = done.iter().flatten().filter_map(|(_, done)| match done {
             Dispatched::Waits(left) => Some(now + *left),
