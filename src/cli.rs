@@ -176,6 +176,17 @@ commands! {
     Guide in guide,
 }
 
+impl Command {
+    /// Executes another program in place of this one, if only that knows the place of the thread.
+    fn hand_over(&self, globals: &Globals, args: &[OsString]) -> Result<()> {
+        let place = match self {
+            Command::Init(init) => Some(init.path.clone()),
+            _ => globals.named(),
+        };
+        place.map_or(Ok(()), |place| external::hand_over(&place, args))
+    }
+}
+
 /// Runs the program with these arguments, including the program's name.
 pub fn main(args: Vec<OsString>) -> ExitCode {
     signals::init();
@@ -209,11 +220,13 @@ fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
         return version(as_json);
     }
     if let Some((command, globals)) = parse_alone(&args) {
+        command.hand_over(&globals, &args)?;
         return command.run(&globals);
     }
     let error = match Cli::try_parse_from(&args) {
         Err(error) => error,
         Ok(cli) => {
+            cli.command.hand_over(&cli.globals, &args)?;
             cli.globals.enter()?;
             return cli.command.run(&cli.globals);
         }

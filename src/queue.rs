@@ -5,6 +5,7 @@
 
 pub mod delivery;
 mod init;
+pub mod places;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use crate::files::{COMMIT, Files};
 use crate::jsonl;
 use crate::model::event::{CappedRow, Event, NewEvent, Row};
 use crate::model::filter::{Filter, Scope};
+use crate::model::place::Place;
 use crate::model::subscription::{ConsumerId, NewSubscription, Subscription};
 use crate::model::time::{self, Time};
 use crate::pending::{self, Look};
@@ -30,7 +32,7 @@ const PAGE_EVENTS: usize = 1000;
 /// each.
 pub struct Queue {
     pub(crate) files: Files,
-    pub(crate) store: Sqlite,
+    pub(crate) store: Box<dyn Store>,
     /// How long operations wait for other writers.
     busy_limit: Duration,
 }
@@ -102,14 +104,14 @@ impl Queue {
         init::init(path.as_ref(), false)
     }
 
-    /// Opens the thread in `path`.
+    /// Opens a thread, by the path of its directory or by its place.
     ///
     /// # Errors
     ///
-    /// [`Error::NotAThread`], [`Error::ForeignDatabase`], [`Error::NewerSchema`]; those of the
-    /// database.
-    pub fn open(path: impl AsRef<Path>) -> Result<Queue> {
-        Queue::open_waiting(path, BUSY_LIMIT)
+    /// [`Error::NotAThread`], [`Error::ForeignDatabase`], [`Error::NewerSchema`], [`Error::UnknownScheme`];
+    /// those of the database.
+    pub fn open(place: impl Into<Place>) -> Result<Queue> {
+        Queue::open_waiting(place, BUSY_LIMIT)
     }
 
     /// Like [`Queue::open`], but operations, opening included, wait for other writers for at most
@@ -120,19 +122,22 @@ impl Queue {
     /// # Errors
     ///
     /// As [`Queue::open`].
-    pub fn open_waiting(path: impl AsRef<Path>, busy_limit: Duration) -> Result<Queue> {
-        let files = Files::open(path.as_ref())?;
-        files.prepare_database()?;
-        let store = Sqlite::open_waiting(&files.path_of(crate::files::DB), busy_limit)?;
+    pub fn open_waiting(place: impl Into<Place>, busy_limit: Duration) -> Result<Queue> {
+        let (files, store) = places::open(&place.into(), busy_limit)?;
         Ok(Queue { files, store, busy_limit })
     }
 
     /// A thread whose database is open already.
     pub(crate) fn of(files: Files, store: Sqlite) -> Queue {
-        Queue { files, store, busy_limit: BUSY_LIMIT }
+        Queue { files, store: Box::new(store), busy_limit: BUSY_LIMIT }
     }
 
-    /// The thread's directory, absolute.
+    /// What the thread is known by.
+    pub fn place(&self) -> &Place {
+        self.files.place()
+    }
+
+    /// The thread's directory, absolute; for a thread in another place, its folder on this machine.
     pub fn path(&self) -> &Path {
         self.files.path()
     }
@@ -143,7 +148,7 @@ impl Queue {
 
     /// The underlying store, for operations that have no method here.
     pub fn store(&mut self) -> &mut dyn Store {
-        &mut self.store
+        &mut *self.store
     }
 
     /// Writes a line to the thread's log.
@@ -219,7 +224,7 @@ impl Queue {
     /// The second step of a push: brings the JSONL log up to date, then notifies waiters. `progress` is
     /// called with the number of events written since its last call.
     pub(crate) fn publish(&mut self, progress: &mut dyn FnMut(u64)) -> Result<()> {
-        let logged = jsonl::catch_up(&self.files, &mut self.store, self.busy_limit, progress);
+        let logged = jsonl::catch_up(&self.files, &mut *self.store, self.busy_limit, progress);
         if let Err(e) = &logged {
             log!(self, Warn, "push: events.jsonl is behind: {e}");
         }
@@ -405,7 +410,7 @@ impl Queue {
                 return Ok(false);
             }
             if !self.files.still_there() {
-                return Err(Error::Moved(self.path().to_owned()));
+                return Err(Error::Moved(self.place().clone()));
             }
             watcher.wait(left.min(LOOK_EVERY), None);
         }
@@ -446,7 +451,7 @@ impl Queue {
     pub fn look(&mut self, subscription: &Subscription, until: Option<Instant>) -> Result<Look> {
         // Log only the first few failures, so that a filter that fails on everything does not fill the log.
         const SHOWN: usize = 10;
-        let look = pending::look(&mut self.store, subscription, until)?;
+        let look = pending::look(&mut *self.store, subscription, until)?;
         let consumer = &subscription.consumer;
         for failure in look.failures.iter().take(SHOWN) {
             let (id, error) = (failure.id, log::Quoted(&failure.message));

@@ -289,6 +289,18 @@ impl Store for Sqlite {
             .and_then(|mut s| s.query_row([], |row| row.get(0)))
             .doing("asking for changes")
     }
+
+    fn tidy(&mut self) -> Result<()> {
+        self.keep_wal_short()
+    }
+
+    fn compact(&mut self) -> Result<()> {
+        self.vacuum()
+    }
+
+    fn copy_to(&mut self, path: &Path) -> Result<()> {
+        self.write_copy(path)
+    }
 }
 
 /// The newest id ever assigned, even if its event was deleted; 0 if none was.

@@ -11,9 +11,10 @@
 //! otherwise, are those of the database.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::time::Instant;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::event::{CappedRow, NewEvent, Row};
 use crate::model::filter::Filter;
 use crate::model::run::{Exit, RunState};
@@ -182,7 +183,7 @@ impl std::ops::AddAssign for Pruned {
     }
 }
 
-pub trait Store {
+pub trait Store: Send {
     /// Stores what `feed` puts, in one transaction: all or nothing. When this returns, the events
     /// survive a power cut.
     ///
@@ -294,4 +295,27 @@ pub trait Store {
 
     /// A number that changes whenever another connection commits.
     fn changes(&mut self) -> Result<i64>;
+
+    /// Called between the steps of a long operation.
+    fn tidy(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns the space of deleted events.
+    ///
+    /// # Errors
+    ///
+    /// [`OnlyInDirectory`](crate::Error::OnlyInDirectory).
+    fn compact(&mut self) -> Result<()> {
+        Err(Error::OnlyInDirectory("--compact"))
+    }
+
+    /// Copies a snapshot of the database into the empty file at `path`, without a sync.
+    ///
+    /// # Errors
+    ///
+    /// [`OnlyInDirectory`](crate::Error::OnlyInDirectory).
+    fn copy_to(&mut self, _path: &Path) -> Result<()> {
+        Err(Error::OnlyInDirectory("backup"))
+    }
 }

@@ -41,7 +41,7 @@ pub struct Ask {
 
 impl Ask {
     pub fn run(self, globals: &Globals) -> Result<()> {
-        let path = globals.path()?;
+        let path = globals.place()?;
         let question = self.event.into_event(&path, None)?;
         let mut queue = Queue::open(path)?;
         // Exit 3 if this process is cut short: exit 0 would mean that there is an answer.

@@ -30,7 +30,7 @@ pub struct Doctor {
 
 impl Doctor {
     pub fn run(self, globals: &Globals) -> Result<()> {
-        let findings = doctor::examine(&globals.path()?, &environment::launcher(), self.fix)?;
+        let findings = doctor::examine(&globals.place()?, &environment::launcher(), self.fix)?;
         let wrong = findings.iter().filter(|finding| finding.is_wrong()).count();
         let (mut values, mut lines) = (Vec::new(), String::new());
         for finding in &findings {

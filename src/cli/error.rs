@@ -78,6 +78,10 @@ pub fn hint(error: &Error) -> String {
         Error::PathTooLong { .. } => "choose a shorter path; nothing was made or changed",
         Error::Moved(_) => "run the command again with its new path",
         Error::NotOwner(_) => "run this as that user: only the owner may start and stop handlers",
+        Error::UnknownScheme(scheme) => {
+            return format!("install the program thread-{scheme}, or name the thread's directory");
+        }
+        Error::OnlyInDirectory(_) => "use the tools of the place where the thread is",
         Error::UnknownConsumer(_) => "see `thread info` for those that are, or `thread subscribe` it",
         Error::NotHeard(_) => {
             "stop it there; if that container is gone, the next push or `thread dispatch` takes over"

@@ -144,7 +144,7 @@ impl Info {
             clap::ColorChoice::Always => ColorChoice::Always.write_global(),
             clap::ColorChoice::Never => ColorChoice::Never.write_global(),
         }
-        let mut queue = Queue::open_waiting(globals.path()?, BUSY_LIMIT)?;
+        let mut queue = Queue::open_waiting(globals.place()?, BUSY_LIMIT)?;
         let only = self.consumer.map(ConsumerId::stored);
         let until = (!self.exact).then(|| Instant::now() + COUNT_FOR);
         let effort = match self.check.is_given() {
@@ -192,7 +192,7 @@ impl Info {
 impl Report {
     /// `only`: leave out all other consumers.
     fn of(queue: &mut Queue, only: Option<&ConsumerId>, effort: &Effort) -> crate::Result<Report> {
-        let store = queue.store();
+        let store = &mut *queue.store;
         let (count, newest, oldest) = (store.count(0, i64::MAX)?, store.newest()?, store.first_after(0)?);
         let gapless = oldest.is_some_and(|oldest| newest.abs_diff(oldest) + 1 == count);
         let mut consumers = Vec::new();
@@ -208,7 +208,7 @@ impl Report {
         let (database_bytes, wal_bytes, log_bytes) = (files.size(DB), files.size(WAL), jsonl::size(files));
         let logs_bytes = size_of_files(files, "logs") + size_of_files(files, "logs/handlers");
         Ok(Report {
-            thread: queue.path().to_string_lossy().into_owned(),
+            thread: queue.place().as_os_str().to_string_lossy().into_owned(),
             event_count: count,
             last_event_id: newest,
             events_pushed: newest,
@@ -247,7 +247,7 @@ impl Consumer {
                 break at_work;
             }
             // The run may have ended after the row was read, so read the row again if it has changed.
-            match queue.store().subscription(&subscription.consumer)? {
+            match queue.store.subscription(&subscription.consumer)? {
                 Some(now) if (&now.token, now.revision) != (&subscription.token, subscription.revision) => {
                     subscription = now;
                 }
@@ -271,14 +271,14 @@ impl Consumer {
                             .only_if(effort.shown);
                     let mut advance = |ids| progress.advance(ids);
                     pending = pending::count(
-                        queue.store(),
+                        &mut *queue.store,
                         &subscription,
                         first,
                         gapless,
                         effort.count,
                         &mut advance,
                     )?;
-                    oldest = Some((first, queue.store().stored_at(first)?));
+                    oldest = Some((first, queue.store.stored_at(first)?));
                 }
                 dispatch::check(queue.files(), &subscription).err()
             }

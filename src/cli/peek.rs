@@ -91,7 +91,7 @@ impl Peek {
         let after = match (self.start(&mut queue)?, tail) {
             (after, Some(count)) => queue.start_of_tail(filter.as_ref(), after.unwrap_or(0), count)?,
             (Some(after), None) => after,
-            (None, None) => queue.store().newest()?,
+            (None, None) => queue.store.newest()?,
         };
         // The default limit does not apply to --tail and --since.
         let limit = match tail {

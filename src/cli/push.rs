@@ -75,8 +75,8 @@ impl Push {
         let mut queue = globals.open()?;
         let event = self.event;
         let format = match self.lines {
-            true => LineFormat::Content(event.without_content(queue.path())?),
-            false => LineFormat::Json(event.defaults(queue.path())),
+            true => LineFormat::Content(event.without_content(queue.place())?),
+            false => LineFormat::Json(event.defaults(queue.place())),
         };
         let mut batch = Batch::open(queue.files())?;
         // Events stored before under the same key, as ranges of ids: unrelated events may lie between them.
@@ -136,11 +136,11 @@ impl Push {
 /// Stores one event, as the answer to `reply_to` if that is given, and prints its id. Returns the open
 /// queue and the id.
 pub fn push_one(event: EventArgs, reply_to: Option<i64>, globals: &Globals) -> Result<(Queue, i64)> {
-    let path = globals.path()?;
+    let path = globals.place()?;
     let event = event.into_event(&path, reply_to)?;
     let mut queue = Queue::open(path)?;
     if let Some(id) = reply_to {
-        let newest = queue.store().newest()?;
+        let newest = queue.store.newest()?;
         // Otherwise a later event with this id would appear to be answered.
         if !(1..=newest).contains(&id) {
             return failed(
@@ -231,7 +231,7 @@ fn finish(queue: &mut Queue, source: &str, progress: &mut dyn FnMut(u64)) -> &'s
         Ok(Waking::AlreadyQueued) => "already-queued",
         Ok(Waking::Off) => "off",
         Ok(Waking::LeftToOwner) => {
-            if queue.store().subscriptions().is_ok_and(|all| !all.is_empty()) {
+            if queue.store.subscriptions().is_ok_and(|all| !all.is_empty()) {
                 output::note("the thread is another user's, whose next push or dispatch starts the handlers");
             }
             "left-to-owner"

@@ -131,7 +131,7 @@ impl ReadingArgs {
 pub fn wait(queue: &mut Queue, watcher: &Watcher, id: i64, deadline: Option<Instant>) -> Result<Woken> {
     let stdout = io::stdout();
     loop {
-        if queue.store().first_after(id)?.is_some() {
+        if queue.store.first_after(id)?.is_some() {
             return Ok(Woken::Changed);
         }
         let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
@@ -139,7 +139,7 @@ pub fn wait(queue: &mut Queue, watcher: &Watcher, id: i64, deadline: Option<Inst
             return Ok(Woken::TimedOut);
         }
         if !queue.files().still_there() {
-            return Err(Error::Moved(queue.path().to_owned()).into());
+            return Err(Error::Moved(queue.place().clone()).into());
         }
         // Even without requested events, poll reports that the reader of a pipe is gone.
         let reader = PollFd::new(&stdout, PollFlags::empty());
@@ -154,17 +154,17 @@ pub fn wait(queue: &mut Queue, watcher: &Watcher, id: i64, deadline: Option<Inst
 fn has_more(queue: &mut Queue, selection: &Selection) -> Result<bool> {
     const LOOK_FOR: Duration = Duration::from_millis(100);
     let Some(filter) = &selection.filter else {
-        return Ok(queue.store().first_after(selection.after)?.is_some());
+        return Ok(queue.store.first_after(selection.after)?.is_some());
     };
-    let (upto, until) = (queue.store().newest()?, Some(Instant::now() + LOOK_FOR));
+    let (upto, until) = (queue.store.newest()?, Some(Instant::now() + LOOK_FOR));
     let range = ScanRange { after: selection.after, upto, most: 1, until };
-    Ok(!queue.store().scan(filter, range)?.ids.is_empty())
+    Ok(!queue.store.scan(filter, range)?.ids.is_empty())
 }
 
 /// Progress through `selection`, by ids. `shown` must be false if the events themselves may appear on the
 /// terminal.
 fn progress_of(queue: &mut Queue, selection: &Selection, shown: bool) -> Result<Progress> {
-    let newest = if shown { queue.store().newest()? } else { 0 };
+    let newest = if shown { queue.store.newest()? } else { 0 };
     let to_end = newest.saturating_sub(selection.after).try_into().unwrap_or(0);
     // With a filter, the id of the last selected event is unknown.
     let left = selection.limit.filter(|_| selection.filter.is_none()).unwrap_or(to_end);

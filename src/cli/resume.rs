@@ -33,7 +33,7 @@ impl Resume {
             return print_consumer(&consumer, globals);
         }
         let mut queue = globals.open()?;
-        let subscriptions = queue.store().subscriptions()?;
+        let subscriptions = queue.store.subscriptions()?;
         for one in &subscriptions {
             match resume(&mut queue, &one.consumer) {
                 // Unsubscribed in the meantime.

@@ -58,11 +58,11 @@ impl Seek {
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
         let id = match to {
-            Position::Latest => queue.store().newest()?,
+            Position::Latest => queue.store.newest()?,
             Position::Event(id) => id,
             Position::Time(time) => queue.last_before(time)?,
         };
-        let moved = queue.store().move_cursor(&consumer, id, Move::Seek)?;
+        let moved = queue.store.move_cursor(&consumer, id, Move::Seek)?;
         warn_if_clamped(moved, id);
         let at = moved.position();
         log!(queue, Info, "seek: consumer={consumer} last_acked_id={at}");

@@ -187,7 +187,7 @@ impl Subscribe {
             _ => dir,
         };
         let before = match self.replace {
-            true => queue.store().subscription(&consumer)?,
+            true => queue.store.subscription(&consumer)?,
             false => None,
         };
         let mut options = before.as_ref().map_or_else(Options::default, |before| before.options.clone());
@@ -210,7 +210,7 @@ impl Subscribe {
         let filter = filter.filter(|text| !text.trim().is_empty());
         Filter::new(filter.as_deref().unwrap_or_default(), Scope::Subscription)?;
         let from = match self.from {
-            Some(From::New) => Some(queue.store().newest()?),
+            Some(From::New) => Some(queue.store.newest()?),
             Some(From::After(id)) => Some(id),
             None => None,
         };

@@ -22,7 +22,7 @@ impl Unsubscribe {
     pub fn run(self, globals: &Globals) -> Result<()> {
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
-        queue.store().unsubscribe(&consumer)?;
+        queue.store.unsubscribe(&consumer)?;
         log!(queue, Info, "unsubscribe: consumer={consumer}");
         // Ends a wait between two attempts.
         notify_supervisors(queue.files());

@@ -24,7 +24,6 @@ use crate::model::subscription::Subscription;
 use crate::model::time;
 use crate::pending::checked_filter;
 use crate::queue::{Queue, Remaining, Selection};
-use crate::store::Store;
 
 /// A batch on stdin is cut off after the event with which it reaches this many bytes.
 const BATCH_BYTES: usize = 1024 * 1024;
@@ -142,7 +141,7 @@ fn command(queue: &Queue, subscription: &Subscription) -> Command {
     let mut command = Command::new("/bin/sh");
     command.arg("-c").arg(&subscription.handler_cmd);
     command.env_clear().envs(spawn::handler_environment(&subscription.options));
-    command.env("THREAD_DIR", queue.path());
+    command.env("THREAD_DIR", queue.place().as_os_str());
     command.env("THREAD_CONSUMER", subscription.consumer.as_str());
     command.env("THREAD_LAST_ACKED_ID", subscription.last_acked_id.to_string());
     if let Some(cwd) = &subscription.cwd {

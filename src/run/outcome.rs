@@ -6,7 +6,7 @@ use crate::model::run::{Deliver, Ended, Exit, Outcome, Phase, STOPPED, Task, app
 use crate::model::subscription::{NOTHING_ACKNOWLEDGED, Subscription};
 use crate::model::time::Time;
 use crate::queue::Queue;
-use crate::store::{DeadLetterUpdate, RunUpdate, Store};
+use crate::store::{DeadLetterUpdate, RunUpdate};
 
 /// How a run ended.
 pub struct End<'a> {

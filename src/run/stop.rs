@@ -20,7 +20,7 @@ use crate::model::run::{Exit, Phase, ProcessId, RunState, StopRequest};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time::Time;
 use crate::queue::Queue;
-use crate::store::{RunUpdate, Store};
+use crate::store::RunUpdate;
 
 /// Polling interval for the row and the processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -49,7 +49,7 @@ pub enum Stopped {
 pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> Result<Stopped> {
     let subscription = queue.subscription(consumer)?;
     if !queue.files.is_owner() {
-        return Err(Error::NotOwner(queue.path().to_owned()));
+        return Err(Error::NotOwner(queue.place().clone()));
     }
     let began = Instant::now();
     // The start time of the run or wait that the request was made for.
@@ -97,7 +97,7 @@ pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> R
 
 /// Asks the supervisor to end the run or wait. Returns false if it is already over.
 fn request_stop(queue: &mut Queue, subscription: &Subscription, request: StopRequest) -> Result<bool> {
-    let requested = update(&mut queue.store, subscription, |current| {
+    let requested = update(queue, subscription, |current| {
         let busy = matches!(current.state.phase, Phase::Running | Phase::Waiting);
         let state = RunState { stop: Some(request), ..current.state.clone() };
         busy.then(|| RunUpdate { durable: true, ..RunUpdate::state(state) })
@@ -108,7 +108,7 @@ fn request_stop(queue: &mut Queue, subscription: &Subscription, request: StopReq
 /// Withdraws a request that no supervisor acted on. Otherwise it would stall the consumer later, when
 /// another supervisor takes over from the one that is gone.
 fn withdraw_stop(queue: &mut Queue, subscription: &Subscription, request: StopRequest) -> Result<()> {
-    update(&mut queue.store, subscription, |current| {
+    update(queue, subscription, |current| {
         let state = &current.state;
         let ours = state.stop == Some(request) && state.since == subscription.state.since;
         let state = RunState { stop: None, ..state.clone() };
@@ -133,7 +133,7 @@ fn end_orphans(queue: &Queue, subscription: &Subscription, request: StopRequest)
     let lock = queue.files.consumer_lock(&subscription.consumer);
     let variable = |name: &str, value: &[u8]| [name.as_bytes(), b"=", value].concat();
     let run_variables = [
-        variable("THREAD_DIR", queue.path().as_os_str().as_bytes()),
+        variable("THREAD_DIR", queue.place().as_os_str().as_bytes()),
         variable("THREAD_CONSUMER", subscription.consumer.as_str().as_bytes()),
     ];
     // A process group id is not reused while the group has members, so the group is still the run's.

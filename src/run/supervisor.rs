@@ -8,7 +8,6 @@
 //! supervisor waits.
 
 use std::os::fd::RawFd;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
@@ -22,11 +21,13 @@ use crate::files::lock::Lock;
 use crate::files::log::{Quoted, log};
 use crate::files::watch::Watcher;
 use crate::files::{COMMIT, CONTROL, Files};
+use crate::model::place::Place;
 use crate::model::run::{Exit, Phase, ProcessId, RunState, StopRequest, Task};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time;
 use crate::queue::Queue;
-use crate::store::{RunUpdate, Store};
+use crate::queue::places::files_of;
+use crate::store::RunUpdate;
 
 /// How long processes have between TERM and KILL when a run exceeds its time limit.
 const TIMEOUT_GRACE: Duration = Duration::from_secs(10);
@@ -51,13 +52,13 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 ///
 /// Nothing else in this process may own the descriptor `lock_fd`.
 pub unsafe fn supervise(
-    dir: &Path,
+    place: &Place,
     consumer: &ConsumerId,
     lock_fd: RawFd,
     worker: Option<u32>,
     shutdown: &Shutdown,
 ) -> Result<()> {
-    let files = Files::open(dir)?;
+    let files = files_of(place)?;
     // SAFETY: guaranteed by the caller.
     let lock = unsafe { Lock::adopt(lock_fd, &files, files.consumer_lock(consumer)) };
     let Some(mut lock) = lock.filter(|_| files.is_owner()) else {
@@ -255,7 +256,7 @@ impl Supervisor<'_> {
                 return Err(failed);
             }
         };
-        let recorded = super::control::update(&mut queue.store, &subscription, |current| {
+        let recorded = super::control::update(&mut queue, &subscription, |current| {
             let state = RunState { handler: running.process(), ..current.state.clone() };
             Some(RunUpdate::state(state))
         });
@@ -385,11 +386,11 @@ impl Supervisor<'_> {
     ///
     /// [`Error::Moved`] if it is no longer the same one.
     fn open(&self) -> Result<Queue> {
-        let moved = || Error::Moved(self.files.path().to_owned());
+        let moved = || Error::Moved(self.files.place().clone());
         if !self.files.still_there() {
             return Err(moved());
         }
-        let queue = self.retrying(|| Queue::open(self.files.path()))?;
+        let queue = self.retrying(|| Queue::open(self.files.place()))?;
         if self.files.still_there() { Ok(queue) } else { Err(moved()) }
     }
 
