@@ -64,6 +64,9 @@ pub enum Error {
     InvalidLine { line: u64, problem: InvalidEvent },
     #[error("the filter {0}")]
     InvalidFilter(String),
+    /// Time ran out while the filter was evaluated on the first event after this one.
+    #[error("the filter takes too long on the event after {after}")]
+    SlowFilter { after: i64 },
     /// The filter stored with a subscription is not valid.
     #[error("the filter of '{consumer}' {problem}")]
     BrokenFilter { consumer: ConsumerId, problem: String },

@@ -19,6 +19,7 @@ use crate::jsonl;
 use crate::model::event::{CappedRow, Event, NewEvent, Row};
 use crate::model::filter::{Filter, Scope};
 use crate::model::place::Place;
+use crate::model::run::{Run, Span};
 use crate::model::subscription::{ConsumerId, NewSubscription, Subscription};
 use crate::model::time::{self, Time};
 use crate::pending::{self, Look};
@@ -146,7 +147,8 @@ impl Queue {
         &self.files
     }
 
-    /// The underlying store, for operations that have no method here.
+    /// The underlying store, for tests of the parts below this one.
+    #[doc(hidden)]
     pub fn store(&mut self) -> &mut dyn Store {
         &mut *self.store
     }
@@ -243,6 +245,27 @@ impl Queue {
         Ok(found)
     }
 
+    /// The event that was stored under that idempotency key.
+    pub fn id_of_key(&mut self, key: &str) -> Result<Option<i64>> {
+        self.store.id_of_key(key)
+    }
+
+    /// The `created_at` of an event; `None` if there is no such event.
+    pub fn stored_at(&mut self, id: i64) -> Result<Option<String>> {
+        self.store.stored_at(id)
+    }
+
+    /// The newest event up to that id, if one is stored.
+    pub fn last_upto(&mut self, id: i64) -> Result<Option<i64>> {
+        self.store.last_upto(id)
+    }
+
+    /// Whether that event is stored and matches a filter.
+    pub fn matches(&mut self, id: i64, filter: &Filter) -> Result<bool> {
+        let range = ScanRange { after: id.saturating_sub(1), upto: id, most: 1, until: None };
+        Ok(!self.store.scan(filter, range)?.ids.is_empty())
+    }
+
     /// Reads at most `most` bytes of an event's content, from the byte `offset` on, without loading the rest.
     /// Empty past its end; `None` if there is no such event.
     pub fn read_content(&mut self, id: i64, offset: u64, most: usize) -> Result<Option<Vec<u8>>> {
@@ -279,6 +302,33 @@ impl Queue {
         cap: u64,
         take: &mut dyn FnMut(CappedRow<'_>) -> ControlFlow<()>,
     ) -> Result<Remaining> {
+        self.read_page_with(selection, cap, None, take)
+    }
+
+    /// Like [`Queue::read_page_capped`], for the filter of a stranger: its evaluation is cut off at `until`, in
+    /// the middle of an event if need be (though not within a single LIKE, GLOB or `instr`, which may take two seconds). What
+    /// was found by then is a page like others.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SlowFilter`] if not a single event was evaluated by then.
+    pub fn read_page_until(
+        &mut self,
+        selection: &mut Selection,
+        cap: u64,
+        until: Instant,
+        take: &mut dyn FnMut(CappedRow<'_>) -> ControlFlow<()>,
+    ) -> Result<Remaining> {
+        self.read_page_with(selection, cap, Some(until), take)
+    }
+
+    fn read_page_with(
+        &mut self,
+        selection: &mut Selection,
+        cap: u64,
+        until: Option<Instant>,
+        take: &mut dyn FnMut(CappedRow<'_>) -> ControlFlow<()>,
+    ) -> Result<Remaining> {
         let Selection { after, limit, filter } = selection;
         let most = limit.map_or(PAGE_EVENTS, |limit| PAGE_EVENTS.min(limit as usize));
         if most == 0 {
@@ -287,8 +337,11 @@ impl Queue {
         let mut flow = ControlFlow::Continue(());
         let more = if let Some(filter) = filter {
             let newest = self.store.newest()?;
-            let range = ScanRange { after: *after, upto: newest, most, until: None };
+            let range = ScanRange { after: *after, upto: newest, most, until };
             let scan = self.store.scan(filter, range)?;
+            if until.is_some() && scan.upto <= *after && *after < newest {
+                return Err(Error::SlowFilter { after: *after });
+            }
             for id in scan.ids {
                 self.store.read_capped(id - 1, id, 1, cap, &mut |row| {
                     *limit = limit.map(|limit| limit - 1);
@@ -423,6 +476,43 @@ impl Queue {
     /// [`Error::AlreadySubscribed`].
     pub fn subscribe(&mut self, new: &NewSubscription) -> Result<Option<Moved>> {
         self.store.subscribe(new)
+    }
+
+    /// Removes a subscription and returns it; its cursor, dead letters and past runs stay.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownConsumer`].
+    pub fn unsubscribe(&mut self, consumer: &ConsumerId) -> Result<Subscription> {
+        self.store.unsubscribe(consumer)
+    }
+
+    /// All subscriptions, by name.
+    pub fn subscriptions(&mut self) -> Result<Vec<Subscription>> {
+        self.store.subscriptions()
+    }
+
+    /// The subscription of a consumer, if there is one.
+    pub fn find_subscription(&mut self, consumer: &ConsumerId) -> Result<Option<Subscription>> {
+        self.store.subscription(consumer)
+    }
+
+    /// The newest `most` runs of a consumer that have ended, the oldest first; at most
+    /// [`RUNS_KEPT`](crate::model::run::RUNS_KEPT) are kept. [`Run::output`] is a part of
+    /// [`Files::handler_log`], and `None` if it is not there any more.
+    pub fn runs(&mut self, consumer: &ConsumerId, most: usize) -> Result<Vec<Run>> {
+        let mut runs = self.store.runs(consumer, most)?;
+        let log = self.files.stat(self.files.handler_log(consumer)).ok();
+        let log = log.map(|log| (log.st_ino, u64::try_from(log.st_size).unwrap_or(0)));
+        for run in &mut runs {
+            let is_there = |span: &Span| {
+                log.is_some_and(|(file, size)| {
+                    file == span.file && span.offset.saturating_add(span.length) <= size
+                })
+            };
+            run.output = run.output.filter(is_there);
+        }
+        Ok(runs)
     }
 
     /// The subscription of a consumer.

@@ -11,6 +11,7 @@ mod events;
 pub mod maintenance;
 mod migrate;
 mod prune;
+mod runs;
 mod scan;
 mod wal;
 
@@ -27,6 +28,7 @@ use self::error::{Doing, Failed, commit, database};
 use crate::error::{DatabaseErrorKind, Error, Result};
 use crate::model::event::CappedRow;
 use crate::model::filter::Filter;
+use crate::model::run::Run;
 use crate::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
 use crate::store::{
     Appended, FilterFailure, Move, Moved, PruneRange, PruneStep, Put, RunUpdate, Scan, ScanRange, Store,
@@ -178,7 +180,7 @@ impl Store for Sqlite {
     }
 
     fn scan(&mut self, filter: &Filter, range: ScanRange) -> Result<Scan> {
-        scan::scan(&self.conn, filter, range).doing("evaluating a filter")
+        scan::scan(&mut self.conn, filter, range).doing("evaluating a filter")
     }
 
     fn newest(&mut self) -> Result<i64> {
@@ -254,6 +256,10 @@ impl Store for Sqlite {
             store.transact(doing, |conn| consumers::update_run(conn, seen, update))
         };
         if update.durable { record(self) } else { self.without_sync(record) }
+    }
+
+    fn runs(&mut self, consumer: &ConsumerId, most: usize) -> Result<Vec<Run>> {
+        runs::list(&self.conn, consumer, most).doing("reading the runs")
     }
 
     fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize> {

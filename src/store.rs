@@ -17,7 +17,7 @@ use std::time::Instant;
 use crate::error::{Error, Result};
 use crate::model::event::{CappedRow, NewEvent, Row};
 use crate::model::filter::Filter;
-use crate::model::run::{Exit, RunState};
+use crate::model::run::{Exit, Run, RunState};
 use crate::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
 use crate::model::time::Time;
 
@@ -87,7 +87,7 @@ pub struct ScanRange {
     pub upto: i64,
     /// Stop after this many matches.
     pub most: usize,
-    /// Deadline, checked between two events.
+    /// Deadline. An event that is being evaluated then is not covered by the scan.
     pub until: Option<Instant>,
 }
 
@@ -118,6 +118,8 @@ pub struct RunUpdate {
     pub dead_letter: Option<DeadLetterUpdate>,
     /// Cancels all pending retries of dead letters.
     pub cancel_retries: bool,
+    /// The run that has ended. The oldest one past [`RUNS_KEPT`](crate::model::run::RUNS_KEPT) is forgotten.
+    pub run: Option<Run>,
     /// Whether it must survive a power cut.
     pub durable: bool,
 }
@@ -125,7 +127,14 @@ pub struct RunUpdate {
 impl RunUpdate {
     /// Changes the state only; a power cut may undo it.
     pub fn state(state: RunState) -> RunUpdate {
-        RunUpdate { state, acknowledge: None, dead_letter: None, cancel_retries: false, durable: false }
+        RunUpdate {
+            state,
+            acknowledge: None,
+            dead_letter: None,
+            cancel_retries: false,
+            run: None,
+            durable: false,
+        }
     }
 }
 
@@ -275,6 +284,9 @@ pub trait Store: Send {
     /// not changed since `seen` was read. Returns the updated subscription; `None`, with nothing recorded, if
     /// anything had changed.
     fn update_run(&mut self, seen: &Subscription, update: &RunUpdate) -> Result<Option<Subscription>>;
+
+    /// The newest `most` runs of a consumer, the oldest first; they outlive its subscription.
+    fn runs(&mut self, consumer: &ConsumerId, most: usize) -> Result<Vec<Run>>;
 
     /// Records that nothing between the cursor of `seen` and `upto` matches its filter, and the events on
     /// which the filter failed, oldest first. A power cut may undo it. Returns how many of the failures,

@@ -19,7 +19,7 @@ use thread::care::{backup, doctor, prune};
 use thread::model::event::CappedRow;
 use thread::model::filter::Filter;
 use thread::model::place::Place;
-use thread::model::run::{Deliver, Options, Phase, StopRequest};
+use thread::model::run::{Deliver, Options, Phase, Run, StopRequest};
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
 use thread::queue::places::{self, Scheme};
 use thread::run::shutdown::Shutdown;
@@ -67,6 +67,7 @@ delegate! {
     fn unsubscribe(consumer: &ConsumerId) -> Result<Subscription>;
     fn move_cursor(consumer: &ConsumerId, id: i64, how: Move) -> Result<Moved>;
     fn update_run(seen: &Subscription, update: &RunUpdate) -> Result<Option<Subscription>>;
+    fn runs(consumer: &ConsumerId, most: usize) -> Result<Vec<Run>>;
     fn remember_scan(seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize>;
     fn dead_letters(consumer: Option<&ConsumerId>) -> Result<Vec<DeadLetter>>;
     fn retry_dead_letters(consumer: &ConsumerId, event: Option<i64>) -> Result<usize>;
@@ -257,7 +258,8 @@ fn what_only_a_directory_has_is_refused() {
     refused(backup::backup(&mut world.queue, &world.dir.path().join("copy"), &mut |_| {}).unwrap_err());
     refused(prune::compact(&mut world.queue).unwrap_err());
     refused(doctor::examine(&world.place, &world.noting_launcher(), false).unwrap_err());
-    let request = prune::Request { old: prune::Old::BeforeId(2), subtype: None, force: false, dry_run: false };
+    let request =
+        prune::Request { old: prune::Old::BeforeId(2), subtype: None, force: false, dry_run: false };
     assert_eq!(prune::prune(&mut world.queue, &request, &mut |_| {}).unwrap().pruned.events, 1);
     let unknown = Queue::open("nowhere://x").err();
     assert!(matches!(unknown, Some(Error::UnknownScheme(scheme)) if scheme == "nowhere"));

@@ -94,6 +94,7 @@ pub fn hint(error: &Error) -> String {
         Error::InvalidFilter(_) => {
             "write one SQL condition over id, created_at, source, type, subtype, content and metadata"
         }
+        Error::SlowFilter { .. } => "simplify it, or narrow down the events with a comparison before it",
         Error::BrokenFilter { .. } => {
             "`thread unsubscribe` it, then `thread subscribe` it with another filter"
         }

@@ -29,6 +29,7 @@ use crate::run::process::{AtWork, at_work};
 
 mod check;
 mod prometheus;
+mod runs;
 mod table;
 
 /// Show what a thread holds and where its consumers stand
@@ -41,6 +42,7 @@ mod table;
 Examples:
   thread info --thread inbox
   thread info --thread inbox bot
+  thread info --thread inbox bot --runs | tail -n 5
   thread info --thread inbox --json | jq '.subscriptions[].pending'
   thread info --thread inbox --format prometheus >inbox.prom
   thread info --thread inbox --check --max-pending 1000 --max-age 10m")]
@@ -56,6 +58,9 @@ pub struct Info {
     /// auto: on a terminal, unless NO_COLOR, CLICOLOR=0 or TERM=dumb is set; anywhere with CLICOLOR_FORCE.
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     color: clap::ColorChoice,
+    /// Its last runs instead, at most 1,000, the newest last
+    #[arg(long, requires = "consumer", conflicts_with_all = ["format", "exact", "check"])]
+    runs: bool,
     /// Count everything that is pending, however long it takes
     #[arg(long)]
     exact: bool,
@@ -146,6 +151,9 @@ impl Info {
         }
         let mut queue = Queue::open_waiting(globals.place()?, BUSY_LIMIT)?;
         let only = self.consumer.map(ConsumerId::stored);
+        if let Some(consumer) = only.as_ref().filter(|_| self.runs) {
+            return runs::print(&mut queue, consumer, globals.json);
+        }
         let until = (!self.exact).then(|| Instant::now() + COUNT_FOR);
         let effort = match self.check.is_given() {
             true => {

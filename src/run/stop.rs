@@ -122,7 +122,7 @@ fn record_stopped(queue: &mut Queue, subscription: &Subscription) -> Result<()> 
     match subscription.state.phase {
         Phase::Waiting => record_end_of_wait(queue, subscription).map(drop),
         _ => {
-            let end = End { exit: Exit::Unknown, interrupted: false, output: "", at: Utc::now() };
+            let end = End { exit: Exit::Unknown, interrupted: false, output: "", span: None, at: Utc::now() };
             record_end(queue, subscription, &end).map(drop)
         }
     }

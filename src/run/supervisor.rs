@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use chrono::Utc;
 
 use super::dispatch::{self, NextStep, Start, Wait, next_step};
-use super::handler::{self, Running};
+use super::handler::{self, NextTask, Running};
 use super::outcome::{End, log_outcome, record_end, record_end_of_wait};
 use super::shutdown::Shutdown;
 use crate::error::{Error, Result};
@@ -163,7 +163,7 @@ impl Supervisor<'_> {
     ) -> Result<Option<Subscription>> {
         log!(queue, Warn, "dispatch: consumer={} abandoned by its supervisor", self.consumer);
         let began = subscription.state.since.unwrap_or_else(Utc::now).min(Utc::now());
-        let end = End { exit: Exit::Unknown, interrupted: false, output: "", at: began };
+        let end = End { exit: Exit::Unknown, interrupted: false, output: "", span: None, at: began };
         record_end(queue, subscription, &end)
     }
 
@@ -236,12 +236,12 @@ impl Supervisor<'_> {
     ) -> Result<Next> {
         let consumer = self.consumer;
         let next = self.retrying(|| handler::next_task(&mut queue, found, first))?;
-        let Some((task, stdin)) = next else { return Ok(Next::Unlock) };
+        let Some(NextTask { task, events, stdin }) = next else { return Ok(Next::Unlock) };
         // A shutdown request may have arrived while the disk was full.
         if self.shutdown.requests() > 0 {
             return Ok(Next::Unlock);
         }
-        let update = RunUpdate::state(self.started(found, task, newest));
+        let update = RunUpdate::state(self.started(found, task, events, newest));
         let Some(subscription) = self.retrying(|| queue.store.update_run(found, &update))? else {
             return Ok(Next::Again);
         };
@@ -270,12 +270,12 @@ impl Supervisor<'_> {
 
         let (exit, interrupted) = self.wait_for_end(&mut running, &subscription);
         let after = began.elapsed();
-        let output = running.finish(exit, after);
+        let (output, span) = running.finish(exit, after);
         let after = after.as_secs_f64();
 
         self.retrying(|| {
             let mut queue = self.open()?;
-            let end = End { exit, interrupted, output: &output, at: Utc::now() };
+            let end = End { exit, interrupted, output: &output, span, at: Utc::now() };
             let recorded = record_end(&mut queue, &subscription, &end)?;
             let acked = recorded.as_ref().unwrap_or(&subscription).last_acked_id;
             log!(
@@ -293,7 +293,7 @@ impl Supervisor<'_> {
     }
 
     /// The state at the start of a run.
-    fn started(&self, found: &Subscription, task: Task, newest: i64) -> RunState {
+    fn started(&self, found: &Subscription, task: Task, events: u64, newest: i64) -> RunState {
         // A dead letter is tried once; that does not count as an attempt at the pending events.
         let attempt = u32::from(!matches!(task, Task::DeadLetter(_)));
         RunState {
@@ -304,6 +304,7 @@ impl Supervisor<'_> {
             home: Some(self.files.home()),
             since: Some(Utc::now()),
             task: Some(task),
+            batch: events,
             start_cursor: found.last_acked_id,
             start_rewinds: found.rewinds,
             single_upto: found.single_upto(),

@@ -137,7 +137,12 @@ fn wake_some(
 /// # Safety
 ///
 /// Nothing else in this process may own the descriptor `lock_fd`.
-pub unsafe fn in_background(place: &Place, launcher: &Launcher, delay: Duration, lock_fd: RawFd) -> Result<()> {
+pub unsafe fn in_background(
+    place: &Place,
+    launcher: &Launcher,
+    delay: Duration,
+    lock_fd: RawFd,
+) -> Result<()> {
     let files = files_of(place)?;
     // SAFETY: guaranteed by the caller.
     let lock = unsafe { Lock::adopt(lock_fd, &files, WAKE_LOCK) };

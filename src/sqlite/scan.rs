@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use rusqlite::{Connection, Statement, params};
+use rusqlite::{Connection, ErrorCode, Statement, params};
 
 use super::first_after;
 use crate::model::filter::{self, Filter};
@@ -15,10 +15,23 @@ use crate::store::{FilterFailure, Scan, ScanRange};
 /// Maximum number of ids per statement, so that no read transaction lasts long.
 const STEP: i64 = 64 * 1024;
 
-pub fn scan(conn: &Connection, filter: &Filter, range: ScanRange) -> rusqlite::Result<Scan> {
+/// At a deadline a statement is interrupted after at most so many instructions, any of which may have to parse
+/// a MiB.
+const CHECK_EVERY: i32 = 50;
+
+pub fn scan(conn: &mut Connection, filter: &Filter, range: ScanRange) -> rusqlite::Result<Scan> {
     let mut scan = Scan { upto: range.after, ..Scan::default() };
     let limits = filter.set_limits(conn)?;
-    let scanned = scan_steps(conn, filter, range, &mut scan);
+    if let Some(until) = range.until {
+        conn.progress_handler(CHECK_EVERY, Some(move || Instant::now() >= until))?;
+    }
+    let mut scanned = scan_steps(conn, filter, range, &mut scan);
+    if range.until.is_some() {
+        conn.progress_handler(0, None::<fn() -> bool>)?;
+    }
+    if scanned.as_ref().is_err_and(|e| e.sqlite_error_code() == Some(ErrorCode::OperationInterrupted)) {
+        scanned = Ok(());
+    }
     limits.set(conn)?;
     scanned.map(|()| scan)
 }

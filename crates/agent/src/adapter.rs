@@ -239,7 +239,7 @@ impl Adapter {
                 }
             }
             if !self.queue.files().still_there() {
-                return Err(Error::Moved(self.queue.path().to_owned()));
+                return Err(Error::Moved(self.queue.place().clone()));
             }
         }
     }
@@ -280,7 +280,7 @@ impl Adapter {
 
     fn note(&mut self, event: &Event, is_pending: bool) -> Result<()> {
         let (run_id, entry) = Entry::of(event);
-        let is_ending = is_ending(self.queue.store(), event.id, &entry)?;
+        let is_ending = is_ending(&mut self.queue, event.id, &entry)?;
         match &entry {
             Entry::Session { protocol, session_id } if protocol == self.options.protocol.name() => {
                 self.session = Some(session_id.clone());

@@ -65,9 +65,9 @@ impl Agent {
     pub fn replace(&self, queue: &mut Queue) -> Result<()> {
         let consumer = consumer();
         let handler = self.install.handler()?;
-        match queue.store().subscription(&consumer)? {
+        match queue.find_subscription(&consumer)? {
             Some(subscription) if subscription.handler_cmd == handler => return Ok(()),
-            Some(_) => drop(queue.store().unsubscribe(&consumer)?),
+            Some(_) => drop(queue.unsubscribe(&consumer)?),
             None => {}
         }
         match self.install(queue, 0) {

@@ -165,7 +165,7 @@ fn wait(
             dispatched = Instant::now();
         }
         if !queue.files().still_there() {
-            return Err(thread::Error::Moved(queue.path().to_owned()).into());
+            return Err(thread::Error::Moved(queue.place().clone()).into());
         }
         watcher.wait(LOOK_EVERY, None);
     }
