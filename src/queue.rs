@@ -338,7 +338,10 @@ impl Queue {
         let more = if let Some(filter) = filter {
             let newest = self.store.newest()?;
             let range = ScanRange { after: *after, upto: newest, most, until };
-            let scan = self.store.scan(filter, range)?;
+            let scan = match until {
+                Some(_) => self.store.scan_strictly(filter, range)?,
+                None => self.store.scan(filter, range)?,
+            };
             if until.is_some() && scan.upto <= *after && *after < newest {
                 return Err(Error::SlowFilter { after: *after });
             }

@@ -180,7 +180,11 @@ impl Store for Sqlite {
     }
 
     fn scan(&mut self, filter: &Filter, range: ScanRange) -> Result<Scan> {
-        scan::scan(&mut self.conn, filter, range).doing("evaluating a filter")
+        scan::scan(&self.conn, filter, range).doing("evaluating a filter")
+    }
+
+    fn scan_strictly(&mut self, filter: &Filter, range: ScanRange) -> Result<Scan> {
+        scan::scan_strictly(&mut self.conn, filter, range).doing("evaluating a filter")
     }
 
     fn newest(&mut self) -> Result<i64> {

@@ -87,7 +87,7 @@ pub struct ScanRange {
     pub upto: i64,
     /// Stop after this many matches.
     pub most: usize,
-    /// Deadline. An event that is being evaluated then is not covered by the scan.
+    /// Deadline, checked between two events.
     pub until: Option<Instant>,
 }
 
@@ -231,6 +231,12 @@ pub trait Store: Send {
     /// Evaluates a filter on events, oldest first. Each is evaluated by itself, so a failure on one does not
     /// hide another.
     fn scan(&mut self, filter: &Filter, range: ScanRange) -> Result<Scan>;
+
+    /// Like [`Store::scan`], but the deadline also cuts off an event that is being evaluated. That event is not
+    /// covered by the scan then, so it may cover none.
+    fn scan_strictly(&mut self, filter: &Filter, range: ScanRange) -> Result<Scan> {
+        self.scan(filter, range)
+    }
 
     /// The newest id ever assigned, even if its event was deleted; 0 if none was.
     fn newest(&mut self) -> Result<i64>;

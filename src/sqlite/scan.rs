@@ -19,21 +19,25 @@ const STEP: i64 = 64 * 1024;
 /// a MiB.
 const CHECK_EVERY: i32 = 50;
 
-pub fn scan(conn: &mut Connection, filter: &Filter, range: ScanRange) -> rusqlite::Result<Scan> {
+pub fn scan(conn: &Connection, filter: &Filter, range: ScanRange) -> rusqlite::Result<Scan> {
     let mut scan = Scan { upto: range.after, ..Scan::default() };
     let limits = filter.set_limits(conn)?;
+    let scanned = scan_steps(conn, filter, range, &mut scan);
+    limits.set(conn)?;
+    match scanned {
+        Err(e) if e.sqlite_error_code() != Some(ErrorCode::OperationInterrupted) => Err(e),
+        _ => Ok(scan),
+    }
+}
+
+/// Like [`scan`], but the deadline also interrupts the evaluation of an event.
+pub fn scan_strictly(conn: &mut Connection, filter: &Filter, range: ScanRange) -> rusqlite::Result<Scan> {
     if let Some(until) = range.until {
         conn.progress_handler(CHECK_EVERY, Some(move || Instant::now() >= until))?;
     }
-    let mut scanned = scan_steps(conn, filter, range, &mut scan);
-    if range.until.is_some() {
-        conn.progress_handler(0, None::<fn() -> bool>)?;
-    }
-    if scanned.as_ref().is_err_and(|e| e.sqlite_error_code() == Some(ErrorCode::OperationInterrupted)) {
-        scanned = Ok(());
-    }
-    limits.set(conn)?;
-    scanned.map(|()| scan)
+    let scanned = scan(conn, filter, range);
+    conn.progress_handler(0, None::<fn() -> bool>)?;
+    scanned
 }
 
 fn scan_steps(conn: &Connection, filter: &Filter, range: ScanRange, scan: &mut Scan) -> rusqlite::Result<()> {
