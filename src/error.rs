@@ -1,6 +1,6 @@
 //! Errors of the library, as values that a program can match on.
 //!
-//! The command line turns these into "what - how to fix it" and an exit code: see `cli::error`.
+//! The command line turns these into "what - how to fix it" and an exit code: see [`failure`](crate::failure).
 
 use std::fmt;
 use std::io;

@@ -14,7 +14,7 @@ const LAYERS: &[&[&str]] = &[
     &["sqlite", "jsonl", "pending"],
     &["queue"],
     &["run"],
-    &["care"],
+    &["care", "failure"],
     &["cli"],
 ];
 

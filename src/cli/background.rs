@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::Parser;
 use signal_hook::consts::SIGTERM;
 
-use super::error::{Result, usage_error};
-use super::{catch_panic, environment, signals};
+use super::{catch_panic, environment, signals, usage_error};
+use crate::failure::Result;
 use crate::files::Files;
 use crate::files::log::log;
 use crate::model::place::Place;

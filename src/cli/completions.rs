@@ -5,8 +5,8 @@ use std::ffi::OsString;
 
 use clap::{Args, CommandFactory, FromArgMatches, Subcommand, ValueEnum};
 
-use super::error::{Result, failed};
 use super::{Cli, Command, Globals, output};
+use crate::failure::{Result, failed};
 use crate::model::subscription::ConsumerId;
 
 /// Print a shell script that completes commands and consumers

@@ -3,10 +3,10 @@
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::error::{Result, failed, usage};
 use super::output::{self, Reader};
 use super::{ConsumerArg, Globals, event_id, wake_consumer};
 use crate::error::Error;
+use crate::failure::{Result, failed, usage};
 use crate::files::log::log;
 use crate::model::run::Deliver;
 use crate::model::subscription::{ConsumerId, DeadLetter, Subscription};

@@ -9,9 +9,9 @@ use clap::{Args, ValueHint};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::error::{Result, usage};
 use super::{Globals, environment, limit, output, signals};
 use crate::error::Error;
+use crate::failure::{Result, usage};
 use crate::files::DB;
 use crate::model::duration;
 use crate::run::dispatch::{Dispatched, dispatch};

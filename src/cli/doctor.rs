@@ -3,10 +3,10 @@
 use clap::Args;
 use serde_json::json;
 
-use super::error::{Result, failed, hint};
 use super::output::{self, plain};
 use super::{Globals, environment};
 use crate::care::doctor::{self, Level, Remedy};
+use crate::failure::{Result, failed, hint};
 
 /// Check a thread for damage, and repair it
 ///

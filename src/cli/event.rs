@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueHint};
 use rustix::fs::{FileType, OFlags};
 
-use super::error::{Result, WithHint, failed, usage};
 use super::{environment, output};
+use crate::failure::{Result, WithHint, failed, usage};
 use crate::model::event::{Defaults, NewEvent, Type};
 use crate::model::place::Place;
 

@@ -9,8 +9,8 @@ use std::process::Command;
 
 use clap::{Args, CommandFactory, FromArgMatches, value_parser};
 
-use super::error::{Result, WithHint};
 use super::{Cli, Globals, environment, signals};
+use crate::failure::{Result, WithHint};
 use crate::files::absolute_place;
 use crate::model::place::Place;
 use crate::queue::places;

@@ -7,8 +7,8 @@ use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueHint};
 use serde_json::Value;
 
-use super::error::{Result, WithHint, usage};
 use super::{environment, output};
+use crate::failure::{Result, WithHint, usage};
 use crate::files::surrounding;
 use crate::model::place::Place;
 use crate::queue::Queue;

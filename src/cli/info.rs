@@ -4,7 +4,6 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anstream::ColorChoice;
 use chrono::Utc;
 use clap::{Args, ValueEnum};
 use rustix::fs::FileType;
@@ -12,11 +11,11 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use super::Globals;
-use super::error::{Result, usage};
 use super::output::{self, plain};
 use super::progress::Progress;
 use super::settings;
 use crate::error::Error;
+use crate::failure::{Result, usage};
 use crate::files::{DB, Files, WAL};
 use crate::jsonl;
 use crate::model::run::{Exit, Phase};
@@ -53,11 +52,6 @@ pub struct Info {
     /// How to print it [default: table on a terminal, text elsewhere; --json is --format json]
     #[arg(long, value_name = "FORMAT", value_enum)]
     format: Option<Format>,
-    /// Whether to colour the table
-    ///
-    /// auto: on a terminal, unless NO_COLOR, CLICOLOR=0 or TERM=dumb is set; anywhere with CLICOLOR_FORCE.
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
-    color: clap::ColorChoice,
     /// Its last runs instead, at most 1,000, the newest last
     #[arg(long, requires = "consumer", conflicts_with_all = ["format", "exact", "check"])]
     runs: bool,
@@ -144,11 +138,6 @@ impl Info {
             None if stdout.is_terminal() && self.consumer.is_none() => Format::Table,
             None => Format::Text,
         };
-        match self.color {
-            clap::ColorChoice::Auto => {}
-            clap::ColorChoice::Always => ColorChoice::Always.write_global(),
-            clap::ColorChoice::Never => ColorChoice::Never.write_global(),
-        }
         let mut queue = Queue::open_waiting(globals.place()?, BUSY_LIMIT)?;
         let only = self.consumer.map(ConsumerId::stored);
         if let Some(consumer) = only.as_ref().filter(|_| self.runs) {

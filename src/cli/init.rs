@@ -4,9 +4,9 @@ use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use serde_json::json;
 
-use super::error::{Result, usage};
 use super::{Globals, output};
 use crate::error::Error;
+use crate::failure::{Result, usage};
 use crate::model::place::Place;
 use crate::queue::{Queue, places};
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::error::{Result, usage};
 use super::output::{self, Reader, UntrustedOutput};
 use super::{ConsumerArg, Globals, limit};
 use crate::error::{Error, IoContext};
+use crate::failure::{Result, usage};
 use crate::files::Access;
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;

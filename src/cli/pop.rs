@@ -2,9 +2,9 @@
 
 use clap::Args;
 
-use super::error::{Result, usage};
 use super::reading::ReadingArgs;
 use super::{ConsumerArg, Globals, event_id, warn_if_clamped};
+use crate::failure::{Result, usage};
 use crate::pending::checked_filter;
 use crate::queue::Selection;
 use crate::store::Move;

@@ -6,11 +6,11 @@ use clap::Args;
 use serde_json::json;
 
 use super::batch::{Batch, LineFormat};
-use super::error::{Result, failed, timed_out};
 use super::event::EventArgs;
 use super::progress::Progress;
 use super::{Globals, environment, event_id, output, signals};
 use crate::error::Error;
+use crate::failure::{Failure, Result, failed, timed_out};
 use crate::model::duration;
 use crate::model::event::{NewEvent, source_warning};
 use crate::queue::delivery::Delivery;
@@ -70,8 +70,8 @@ impl Push {
     }
 
     fn push_many(self, globals: &Globals) -> Result<()> {
-        let interrupted = failed::<()>("interrupted, nothing was stored", "push the whole batch again");
-        signals::on_interrupt(interrupted.err().as_ref(), globals.json)?;
+        let interrupted = Failure::failed("interrupted, nothing was stored", "push the whole batch again");
+        signals::on_interrupt(Some(&interrupted), globals.json)?;
         let mut queue = globals.open()?;
         let event = self.event;
         let format = match self.lines {
@@ -190,11 +190,12 @@ fn wait_for_delivery(
 ) -> Result<()> {
     let Some(timeout) = sync else { return Ok(()) };
     signals::set_stored(3);
-    let interrupted = timed_out::<()>(
+    let interrupted = Failure::new(
+        3,
         "interrupted before it was known to be acknowledged; what was pushed is stored",
         "see `thread info`, and do not push it again",
     );
-    signals::allow(interrupted.err().as_ref(), globals.json)?;
+    signals::allow(&interrupted, globals.json)?;
     let recipients = ranges.iter().map(|&(first, last)| queue.recipients(first, last));
     let recipients: crate::Result<Vec<_>> = recipients.collect();
     let what = match recipients.and_then(|all| queue.wait_for_delivery(all.concat(), timeout)) {

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags};
 
-use super::error::{Result, timed_out};
 use super::limit;
 use super::output::{self, Reader};
 use super::progress::Progress;
 use crate::error::Error;
+use crate::failure::{Result, timed_out};
 use crate::files::watch::{LOOK_EVERY, Watcher};
 use crate::model::duration;
 use crate::model::event::Row;

@@ -3,9 +3,9 @@
 use clap::Args;
 use serde_json::json;
 
-use super::error::Result;
 use super::{ConsumerArg, Globals, output, print_consumer, wake_consumer};
 use crate::error::Error;
+use crate::failure::Result;
 use crate::files::log::log;
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;

@@ -3,9 +3,9 @@
 use clap::Args;
 
 use super::consumer::missing;
-use super::error::Result;
 use super::when::when;
 use super::{ConsumerArg, Globals, event_id, print_cursor, wake_consumer, warn_if_clamped};
+use crate::failure::Result;
 use crate::files::log::log;
 use crate::model::time::Time;
 use crate::store::Move;

@@ -9,8 +9,8 @@ use clap::{Args, ValueHint};
 use serde_json::json;
 
 use super::consumer::one_of;
-use super::error::{Result, WithHint, failed, usage};
 use super::{ConsumerArg, Globals, event_id, limit, output, settings, wake_consumer, warn_if_clamped};
+use crate::failure::{Result, WithHint, failed, usage};
 use crate::files::log::{Quoted, log};
 use crate::files::{self, Files};
 use crate::model::duration;

@@ -142,30 +142,9 @@ fn end_orphans(queue: &Queue, subscription: &Subscription, request: StopRequest)
     let orphans = || -> Vec<ProcessId> {
         let holders =
             process::holders_of(&queue.files, &lock).filter(|p| process::was_given(p.pid, &run_variables));
-        let mut found: Vec<ProcessId> = holders.collect();
-        if let Some(handler) = &handler {
-            found.extend(process::members_of(handler.pid));
-        }
-        found
+        let members = handler.iter().flat_map(|handler| process::members_of(handler.pid));
+        holders.chain(members).collect()
     };
-    let kill_at = Instant::now() + Duration::from_millis(request.kill_after_ms);
     let first = Signal::from_named_raw(request.signal).unwrap_or(Signal::TERM);
-    let mut signalled: Vec<ProcessId> = Vec::new();
-    loop {
-        let left = orphans();
-        if left.is_empty() {
-            return;
-        }
-        let killing = Instant::now() >= kill_at;
-        for process in left {
-            // Fails if the process is gone by now, which is fine.
-            if killing {
-                process.signal(Signal::KILL).ok();
-            } else if !signalled.contains(&process) {
-                process.signal(first).and_then(|()| process.signal(Signal::CONT)).ok();
-                signalled.push(process);
-            }
-        }
-        std::thread::sleep(POLL_INTERVAL);
-    }
+    process::end(orphans, first, Duration::from_millis(request.kill_after_ms), Duration::MAX);
 }

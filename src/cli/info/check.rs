@@ -6,9 +6,9 @@ use clap::Args;
 use serde_json::json;
 
 use super::{Consumer, Report};
-use crate::cli::error::{Result, failed};
 use crate::cli::number::{count, limit};
 use crate::cli::output::{self, plain};
+use crate::failure::{Result, failed};
 use crate::model::duration;
 use crate::model::time::{self, Time};
 use crate::pending::{self, Counted};

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::cli::error::Result;
 use crate::cli::output;
 use crate::error::Error;
+use crate::failure::Result;
 use crate::model::run::{RUNS_KEPT, Run};
 use crate::model::subscription::ConsumerId;
 use crate::model::time;
