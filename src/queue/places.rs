@@ -71,8 +71,8 @@ pub(super) fn open(place: &Place, busy_limit: Duration) -> Result<(Files, Box<dy
     Ok((files, Box::new(store)))
 }
 
-/// Creates a thread, and returns its place: for a directory the absolute path. `open_to_others` as in
-/// [`Queue::init`](crate::Queue::init); only for directories.
+/// Creates a thread, and returns its place: for a directory the absolute path. Whether a directory is
+/// `open_to_others`, as far as the umask allows, means nothing to other places.
 pub fn create(place: &Place, open_to_others: bool) -> Result<Place> {
     match place.dir() {
         Some(dir) => init::init(dir, open_to_others).map(Place::from),

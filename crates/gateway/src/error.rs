@@ -85,7 +85,7 @@ fn for_clients(error: &thread::Error) -> String {
             _ => e.to_string(),
         },
         thread::Error::Io { source, .. } | thread::Error::Spawn { source, .. } => disk_for_clients(source),
-        thread::Error::InvalidFilter(_) => error.to_string(),
+        thread::Error::InvalidFilter(_) | thread::Error::SlowFilter { .. } => error.to_string(),
         _ => "the session cannot be used now; its operator finds the reason in the gateway's log".to_owned(),
     }
 }
