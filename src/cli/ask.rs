@@ -107,8 +107,8 @@ fn wait_for_answer(queue: &mut Queue, id: i64, deadline: Instant) -> Result<Opti
         if remaining == Remaining::Some {
             continue;
         }
-        match reading::wait(queue, &watcher, selection.after, Some(deadline))? {
-            Woken::Changed => {}
+        match reading::wait(queue, &watcher, Some(deadline))? {
+            Woken::Look => {}
             Woken::ReaderGone => return Ok(None),
             Woken::TimedOut => {
                 return timed_out(

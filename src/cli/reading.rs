@@ -46,7 +46,8 @@ pub type Write = fn(&Row<'_>, &mut Vec<u8>);
 
 /// Why a wait ended.
 pub enum Woken {
-    Changed,
+    /// Something may have been stored.
+    Look,
     TimedOut,
     /// The reader of stdout is gone.
     ReaderGone,
@@ -117,8 +118,8 @@ impl ReadingArgs {
             let enough = selection.limit == Some(0) || (!self.follow && printed);
             let Some(watcher) = watcher.as_ref().filter(|_| !enough) else { return Ok(printed) };
             let deadline = self.wait.map(|wait| last_event + wait);
-            match wait(queue, watcher, selection.after, deadline)? {
-                Woken::Changed => {}
+            match wait(queue, watcher, deadline)? {
+                Woken::Look => {}
                 Woken::TimedOut => return Ok(printed),
                 // Not a failure with --fail-if-none: the reader of stdout is gone.
                 Woken::ReaderGone => return Ok(true),
@@ -127,27 +128,19 @@ impl ReadingArgs {
     }
 }
 
-/// Waits until there is an event after `id`, `deadline`, or the reader of stdout is gone.
-pub fn wait(queue: &mut Queue, watcher: &Watcher, id: i64, deadline: Option<Instant>) -> Result<Woken> {
-    let stdout = io::stdout();
-    loop {
-        if queue.store.first_after(id)?.is_some() {
-            return Ok(Woken::Changed);
-        }
-        let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
-        if left.is_some_and(|left| left.is_zero()) {
-            return Ok(Woken::TimedOut);
-        }
-        if !queue.files().still_there() {
-            return Err(Error::Moved(queue.place().clone()).into());
-        }
-        // Even without requested events, poll reports that the reader of a pipe is gone.
-        let reader = PollFd::new(&stdout, PollFlags::empty());
-        watcher.wait(left.unwrap_or(LOOK_EVERY), Some(reader));
-        if output::reader_is_gone() {
-            return Ok(Woken::ReaderGone);
-        }
+/// Waits until something may have been stored, `deadline`, or the reader of stdout is gone.
+pub fn wait(queue: &Queue, watcher: &Watcher, deadline: Option<Instant>) -> Result<Woken> {
+    let left = deadline.map_or(LOOK_EVERY, |end| end.saturating_duration_since(Instant::now()));
+    if left.is_zero() {
+        return Ok(Woken::TimedOut);
     }
+    if !queue.files().still_there() {
+        return Err(Error::Moved(queue.place().clone()).into());
+    }
+    // Even without requested events, poll reports that the reader of a pipe is gone.
+    let stdout = io::stdout();
+    watcher.wait(left, Some(PollFd::new(&stdout, PollFlags::empty())));
+    Ok(if output::reader_is_gone() { Woken::ReaderGone } else { Woken::Look })
 }
 
 /// Whether there are more events past the limit of `selection`, as far as a short look shows.
