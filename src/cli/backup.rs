@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 use serde_json::json;
 
-use super::error::Result;
 use super::progress::Progress;
 use super::{Globals, limit, output};
 use crate::care::backup;
+use crate::failure::Result;
 
 /// Copy a thread that is in use to a new directory
 ///

@@ -240,7 +240,7 @@ impl Adapter {
                 }
             }
             if !self.queue.files().still_there() {
-                return Err(Error::Moved(self.queue.path().to_owned()));
+                return Err(Error::Moved(self.queue.place().clone()));
             }
         }
     }
@@ -281,7 +281,7 @@ impl Adapter {
 
     fn note(&mut self, event: &Event, is_pending: bool) -> Result<()> {
         let (run_id, entry) = Entry::of(event);
-        let is_ending = is_ending(self.queue.store(), event.id, &entry)?;
+        let is_ending = is_ending(&mut self.queue, event.id, &entry)?;
         match &entry {
             Entry::Session { protocol, session_id } if protocol == self.options.protocol.name() => {
                 self.session = Some(session_id.clone());
@@ -475,12 +475,12 @@ enum Step {
 /// Starts a thread that nudges the loop after each commit. One by another program is found by the state of the
 /// files, looked at every [`LOOK_EVERY`].
 fn watch(queue: &Queue, send: SyncSender<LoopEvent>) {
-    let (watcher, path) = (queue.watcher(), queue.path().to_owned());
+    let (watcher, files) = (queue.watcher(), queue.files().clone());
     std::thread::spawn(move || {
         let mut seen = None;
         loop {
             let noticed = watcher.wait(LOOK_EVERY, None);
-            let stamp = Stamp::of(&path);
+            let stamp = Stamp::of(files.place(), files.path());
             if !noticed && stamp.is_some() && stamp == seen {
                 continue;
             }

@@ -29,9 +29,8 @@ pub mod runs;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use thread::NewEvent;
 use thread::model::event::{InvalidEvent, Type};
-use thread::store::Store;
+use thread::{NewEvent, Queue};
 
 pub use parse::{Entry, attempt_of};
 
@@ -65,9 +64,9 @@ pub fn end_key(event_id: i64) -> String {
 /// # Errors
 ///
 /// Those of the database.
-pub fn is_ending(store: &mut dyn Store, event_id: i64, entry: &Entry) -> thread::Result<bool> {
+pub fn is_ending(queue: &mut Queue, event_id: i64, entry: &Entry) -> thread::Result<bool> {
     let Some(of) = entry.ends() else { return Ok(false) };
-    Ok(store.id_of_key(&end_key(of))? == Some(event_id))
+    Ok(queue.id_of_key(&end_key(of))? == Some(event_id))
 }
 
 /// Returns the idempotency key of the result of a call.

@@ -237,8 +237,8 @@ fn start_worker(gateway: &Gateway) -> std::io::Result<()> {
     let work = move || {
         // Ends with the process.
         let done = follow(&scope, &launcher, &shutdown, Duration::ZERO, &mut |news| {
-            if let News::Trouble { path, error } = news {
-                log::log(format_args!("{}: nothing can be started there now: {error}", path.display()));
+            if let News::Trouble { place, error } = news {
+                log::log(format_args!("{place}: nothing can be started there now: {error}"));
             }
         });
         if let Err(e) = done {

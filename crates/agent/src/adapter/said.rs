@@ -215,7 +215,7 @@ impl Adapter {
         let begun = self.runs.get(run.reply_to).map_or(0, |open| open.last_begun);
         let key = result_key(&result.call_id);
         let event = run.tool_result(result);
-        match self.queue.store().id_of_key(&key) {
+        match self.queue.id_of_key(&key) {
             Ok(Some(id)) if id > begun => {}
             Ok(Some(_)) => self.outbox.event(event),
             // A key that is too long is left out.

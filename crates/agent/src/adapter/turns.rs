@@ -133,7 +133,7 @@ impl Adapter {
     /// Moves the cursor forward again if it was moved back: every message up to there has its ending.
     fn restore_cursor(&mut self) -> Result<()> {
         let consumer = &self.options.consumer;
-        let now = self.queue.store().subscription(consumer)?;
+        let now = self.queue.find_subscription(consumer)?;
         if now.is_some_and(|now| now.last_acked_id < self.acknowledged) {
             self.queue.acknowledge(consumer, self.acknowledged)?;
         }
@@ -143,7 +143,7 @@ impl Adapter {
     /// Whether the consumer is still subscribed as it was, and not paused. Messages that somebody else has
     /// acknowledged are not run.
     fn may_continue(&mut self) -> Result<bool> {
-        let now = self.queue.store().subscription(&self.options.consumer)?;
+        let now = self.queue.find_subscription(&self.options.consumer)?;
         if let Some(now) = &now {
             self.runs.acknowledged(now.last_acked_id);
         }
