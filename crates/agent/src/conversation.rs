@@ -76,16 +76,6 @@ pub fn shown_call_id(call_id: &str, attempt: u64) -> String {
     if attempt > 1 { format!("{call_id}.{attempt}") } else { call_id.to_owned() }
 }
 
-/// Returns the id of a request for permission, the `number`th of an attempt.
-pub fn permission_id(attempt: &Run, number: u64) -> String {
-    format!("perm_{}_{}_{number}", attempt.reply_to, attempt.attempt)
-}
-
-/// Returns the message whose run asked for this permission; `None` if [`permission_id`] has not made the id.
-pub fn message_of_permission(request_id: &str) -> Option<i64> {
-    request_id.strip_prefix("perm_")?.split('_').next()?.parse().ok()
-}
-
 /// How long a call of one of a client's tools waits for its result.
 pub const CLIENT_TOOL_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
@@ -236,6 +226,9 @@ impl ClientInput {
 
     /// What the gateway could not hand on: `[{"field","reason"}]`.
     pub const UNSUPPORTED: &str = "unsupported";
+
+    /// The client's name for the run that this one comes from.
+    pub const PARENT_RUN_ID: &str = "parent_run_id";
 
     /// What a program may be given.
     pub const FIELDS: [&str; 4] =

@@ -8,10 +8,9 @@ use thread::NewEvent;
 use super::attempt::{Asked, Attempt, ClientCall, Why};
 use super::{Adapter, Permit};
 use crate::conversation::{
-    Choice, ClientInput, MAX_RESULT, Permission, Run, Status, ToolCall, ToolResult, permission_id,
-    result_key, session,
+    Choice, ClientInput, MAX_RESULT, Permission, Priority, Run, Status, ToolCall, ToolResult, result_key,
+    session,
 };
-use crate::conversation::Priority;
 use crate::conversation::runs::OpenRun;
 use crate::protocol::{Done, Said};
 
@@ -237,7 +236,7 @@ impl Adapter {
         match self.options.permit {
             Permit::Ask => {
                 attempt.requests += 1;
-                let request_id = permission_id(&attempt.run, attempt.requests);
+                let request_id = format!("perm_{}_{}", &attempt.message_id, attempt.requests);
                 let program_id = asked.request_id.clone();
                 attempt.asked.push(Asked::new(request_id.clone(), program_id, asked.choices.clone()));
                 let event = attempt.run.permission(&Permission { request_id, ..asked });

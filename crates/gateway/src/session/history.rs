@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use thread::model::filter::Scope;
 use thread::{Filter, Queue};
-use thread_agent::conversation::{Entry, is_ending};
+use thread_agent::conversation::{ClientInput, Entry, is_ending};
 use thread_protocol::event::Role;
 use thread_protocol::method::{HistoryEntry, Place};
 use tokio::time::timeout;
@@ -171,6 +171,8 @@ fn entry(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Histor
     };
     // It is the content.
     metadata.shift_remove("partial");
+    // For the agent alone, and as large as it likes.
+    metadata.shift_remove(ClientInput::KEY);
     HistoryEntry {
         id: message_id(stored),
         seq: stored.id(),
