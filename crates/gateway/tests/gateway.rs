@@ -208,6 +208,25 @@ scenarios! {
         ids_that_only_look_alike_when_joined_are_different
         a_stream_whose_run_is_not_over_never_ends_well
     }
+    answers {
+        a_permission_is_an_interrupt_and_a_resume_shows_the_rest
+        somebody_else_may_answer_meanwhile
+        a_call_of_a_clients_tool_ends_the_stream_and_its_result_goes_on
+        a_client_that_says_something_else_gives_its_call_an_error
+        a_call_of_a_later_attempt_is_told_apart
+        a_client_stops_a_run_by_name_and_by_leaving
+        a_cancel_by_the_name_of_a_resumed_run_ends_the_original
+        what_a_client_hands_over_reaches_the_agent_or_is_said
+        a_context_is_a_block_for_agents_of_the_client_protocol
+        a_place_in_the_queue_is_told
+    }
+    conformance {
+        whatever_an_agent_does_is_a_valid_stream
+        cancels_interrupts_and_streams_that_are_picked_up_are_valid
+        a_stream_is_whole_wherever_it_is_picked_up
+        answers_with_content_parts_are_valid
+        the_released_clients_answer_interrupts_and_calls
+    }
     attachments {
         an_image_goes_round
         an_image_is_sent_by_the_clients_of_both_versions

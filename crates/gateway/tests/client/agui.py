@@ -98,7 +98,7 @@ async def a_killed_adapter_is_a_pause_and_a_final_error_is_an_error():
             assert seen["error"] is None and types[-1] == "RUN_FINISHED", seen
             assert types.count("RUN_STARTED") == 1, types
             names = [event["name"] for event in seen["events"] if event["type"] == "CUSTOM"]
-            assert "attempt_failed" in names and "attempt" in names, names
+            assert "thread.attempt_failed" in names and "thread.attempt" in names, names
             assert seen["messages"][-1]["content"] == answer("hello")
     with tempfile.TemporaryDirectory() as scratch:
         program = pathlib.Path(scratch) / "agent"
@@ -159,7 +159,7 @@ async def the_same_run_is_one_run_and_bad_input_is_refused():
         post = lambda body: get(gateway, "/api/v1/agent/run", {"Content-Type": "application/json"},
                                 json.dumps(body).encode())
         first, second = [await asyncio.to_thread(post, ask) for _ in range(2)]
-        assert first == second and b"RUN_FINISHED" in first and first.startswith(b"id: 1\ndata: "), first
+        assert first == second and b"RUN_FINISHED" in first and b"\nid: 1\ndata: " in first, first
         history = json.loads(get(gateway, "/api/v1/agent/history?threadId=my%20own%20name"))
         assert [(m["role"], m["content"]) for m in history["messages"]] == [("user", "hello"), ("assistant", "hello")]
         assert history["messages"][0]["metadata"]["run_id"] == "r1"

@@ -59,7 +59,9 @@ pub fn respond(
     let hands_over = !open.is_empty();
     let last = open.len().saturating_sub(1);
     for (at, (run, call, message)) in open.into_iter().enumerate() {
-        let handed = if at == last { input.handed.clone() } else { ClientInput::default() };
+        let mut handed = if at == last { input.handed.clone() } else { ClientInput::default() };
+        // They are those of the message.
+        handed.0.shift_remove(ClientInput::TOOLS);
         answer_call(queue, launcher, &speaker.client, (run, &call.call), message, handed)?;
     }
     if !input.goes_on() {

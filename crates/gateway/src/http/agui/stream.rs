@@ -184,7 +184,17 @@ impl Stream {
                 },
                 Ok(Next::Event(event)) => event,
             };
-            let Some(translator) = self.find(&event) else { continue };
+            if self.translator.is_none() {
+                match self.begin(&event).await {
+                    Ok(true) => {}
+                    Ok(false) => continue,
+                    Err(e) => {
+                        e.log("a stream of AG-UI");
+                        return Some(self.abort());
+                    }
+                }
+            }
+            let Some(translator) = &mut self.translator else { continue };
             let begins_at = translator.start().event;
             let (output, run) = translator.feed(&event);
             if event.id() > self.after {
@@ -204,23 +214,23 @@ impl Stream {
         }
     }
 
-    /// The translator for the run that is shown, or that begins with this event.
-    fn find(&mut self, event: &SessionEvent) -> Option<&mut Translator> {
-        if self.translator.is_none() {
-            let mut start = Start::of(event).filter(|start| start.event > self.after)?;
-            start.shown = start.shown.max(self.after);
-            let standing = Standing { upto: self.after, ..Standing::default() };
-            let run_id = event.run_id.clone().unwrap_or_default();
-            self.translator = Some(self.translator(start, run_id, standing));
-            self.position = 0;
-            if start.event != start.message {
-                // Read again from its message on, to know what is open.
-                self.after = start.shown;
-                self.cursor.seek(start.message - 1);
-                return None;
-            }
+    /// Shows the run that an event begins, if it does. Returns whether the event is part of what is shown.
+    async fn begin(&mut self, event: &SessionEvent) -> Result<bool> {
+        let Some(mut start) = Start::of(event).filter(|start| start.event > self.after) else { return Ok(false) };
+        start.shown = start.shown.max(self.after);
+        let (gateway, session) = (self.gateway.clone(), self.cursor.session());
+        let work = move || standing(&mut gateway.root.queue(session)?, start.message);
+        let standing = self.gateway.jobs().run(session, Kind::Read, work).await?;
+        let run_id = event.run_id.clone().unwrap_or_default();
+        self.translator = Some(self.translator(start, run_id, standing));
+        self.position = 0;
+        let is_message = start.event == start.message;
+        if !is_message {
+            // Read again from its message on, to know what is open.
+            self.after = start.shown;
+            self.cursor.seek(start.message - 1);
         }
-        self.translator.as_mut()
+        Ok(is_message)
     }
 
     /// How many runs are before this one, if that has changed.

@@ -528,6 +528,7 @@ impl Translator {
         call.has_result = true;
         if sub.is_none() {
             self.close(output);
+            self.close_sub_agents_of(id, result, output);
         }
         let content = match &result.outcome {
             Ok(Value::String(text)) | Err(text) => text.clone(),
@@ -604,12 +605,7 @@ impl Translator {
             "error" if payload["retryable"] == true => {
                 return output.push(custom("attempt_failed", json!({ "message": text("error") })));
             }
-            "final" => json!({
-                "type": "SUBAGENT_FINISHED",
-                "subagentRunId": id,
-                "result": payload["content"],
-                "outcome": { "type": "success" },
-            }),
+            "final" => sub_agent_finished(id, &payload["content"]),
             "error" => sub_agent_failed(id, &text("error"), "run_failed"),
             "cancelled" => sub_agent_failed(id, &text("message"), "cancelled"),
             _ => return,
@@ -617,6 +613,22 @@ impl Translator {
         output.push(ending);
         if let Some((sub, _)) = self.subs.get_mut(id) {
             *sub = Sub::Closed;
+        }
+    }
+
+    /// Closes the sub-agent whose call has its result: what it did last may be told later. One that works in the
+    /// background goes on.
+    fn close_sub_agents_of(&mut self, call_id: &str, result: &ToolResult, output: &mut Output) {
+        for (id, (sub, parent)) in &mut self.subs {
+            let goes_on = result.outcome.as_ref().is_ok_and(|it| it["sub_agent"] == **id && it["status"] == "started");
+            if *sub == Sub::Closed || parent != call_id || goes_on {
+                continue;
+            }
+            *sub = Sub::Closed;
+            output.push(match &result.outcome {
+                Ok(result) => sub_agent_finished(id, result),
+                Err(why) => sub_agent_failed(id, why, "run_failed"),
+            });
         }
     }
 
@@ -667,7 +679,8 @@ impl Translator {
             }
             Entry::Answer { answer, .. } => {
                 tokens = answer.total_tokens;
-                let parts = parts_of(&answer.content).unwrap_or_default();
+                let is_streamed = self.streamed.matches(&answer.content);
+                let parts = parts_of(&answer.content).filter(|_| !is_streamed).unwrap_or_default();
                 let text = match parts.is_empty() {
                     true => answer.content.clone(),
                     false => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
@@ -807,6 +820,11 @@ fn sub_agent_started(id: &str, call_id: &str) -> Value {
     // The id is the name and 16 digits.
     let name = id.rsplit_once('-').map_or(id, |(name, _)| name);
     json!({ "type": "SUBAGENT_STARTED", "subagentRunId": id, "name": name, "parentToolCallId": call_id })
+}
+
+fn sub_agent_finished(id: &str, result: &Value) -> Value {
+    let outcome = json!({ "type": "success" });
+    json!({ "type": "SUBAGENT_FINISHED", "subagentRunId": id, "result": result, "outcome": outcome })
 }
 
 fn sub_agent_failed(id: &str, why: &str, code: &str) -> Value {
