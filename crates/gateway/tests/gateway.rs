@@ -3,8 +3,9 @@
 //! Each test is a scenario of a Python program in `tests/client`, which checks every frame it sees
 //! against the schemas of `docs/schema`. They need Python's `websockets` and `jsonschema`:
 //! `GATEWAY_PYTHON` names a Python that has them, by default `python3`. `GATEWAY_AGUI_1` and `GATEWAY_AGUI_0`
-//! name folders in which npm has installed `@ag-ui/client` 1.0 and 0.x, `GATEWAY_WS` one with `ws`. What lacks
-//! something is skipped, with a line on stderr even where the test runner captures it; if `CI` is set, that is
+//! name folders in which npm has installed `@ag-ui/client` 1.0 and 0.x, `GATEWAY_COPILOTKIT` one with
+//! `@copilotkit/runtime` and `@copilotkit/core`, `GATEWAY_WS` one with `ws`; for `conformance`, that Python also has
+//! `ag-ui-validate`. What lacks something is skipped, with a line on stderr even where the test runner captures it; if `CI` is set, that is
 //! a failure. `THREAD_FAULTS=long` makes some of them run longer.
 
 use std::fmt::Display;
@@ -213,6 +214,7 @@ scenarios! {
         somebody_else_may_answer_meanwhile
         a_call_of_a_clients_tool_ends_the_stream_and_its_result_goes_on
         a_client_that_says_something_else_gives_its_call_an_error
+        a_call_without_a_result_gets_an_error_after_ten_minutes
         a_call_of_a_later_attempt_is_told_apart
         a_client_stops_a_run_by_name_and_by_leaving
         a_cancel_by_the_name_of_a_resumed_run_ends_the_original
@@ -226,6 +228,12 @@ scenarios! {
         a_stream_is_whole_wherever_it_is_picked_up
         answers_with_content_parts_are_valid
         the_released_clients_answer_interrupts_and_calls
+    }
+    copilotkit {
+        text_comes_through
+        a_tool_of_the_client_is_called_and_answered
+        its_stop_ends_the_run
+        a_permission_is_given
     }
     attachments {
         an_image_goes_round

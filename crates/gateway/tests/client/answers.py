@@ -6,12 +6,13 @@ import json
 import pathlib
 import shlex
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
 
 from agui import get
-from harness import PATIENCE, THREAD, Gateway, run
+from harness import PATIENCE, THREAD, Gateway, fast_clock, run
 
 HERE = pathlib.Path(__file__).parent
 PYTHON = shlex.quote(sys.executable)
@@ -117,7 +118,6 @@ async def until(condition):
 
 
 async def a_permission_is_an_interrupt_and_a_resume_shows_the_rest():
-    import tempfile
     with tempfile.TemporaryDirectory() as scratch:
         prompts = [ASKING] * 4
         with Gateway(*play(pathlib.Path(scratch), *prompts)) as gateway:
@@ -151,7 +151,6 @@ async def a_permission_is_an_interrupt_and_a_resume_shows_the_rest():
 
 
 async def somebody_else_may_answer_meanwhile():
-    import tempfile
     with tempfile.TemporaryDirectory() as scratch:
         with Gateway(*play(pathlib.Path(scratch), ASKING, ASKING, ASKING)) as gateway:
             first = await stream(gateway, input_of("r", user("m", "go")))
@@ -219,6 +218,24 @@ async def a_client_that_says_something_else_gives_its_call_an_error():
         assert text_of(events) == "done", events
         results = [json.loads(e["content"]) for e in gateway.events(session_of(gateway)) if e["subtype"] == "toolresult"]
         assert [result["error"] for result in results] == ["the user went on without it"], results
+
+
+async def a_call_without_a_result_gets_an_error_after_ten_minutes():
+    if not (env := fast_clock(200)):
+        return
+    steps = [[call("c1", "color"), {"hear": True}, {"event": "final"}]]
+    with Gateway("--agent", PLAYER, "--protocol", "ndjson", env=env) as gateway:
+        began = time.monotonic()
+        first = await stream(gateway, input_of("r", user("m", steps), tools=TOOLS))
+        assert first[-1]["outcome"]["pendingToolCallIds"] == ["c1"], first
+        session = session_of(gateway)
+        events = await until(lambda: [e for e in gateway.events(session) if e["type"] == "message"][1:])
+        assert json.loads(events[0]["content"])["error"] == "the client gave no result in time", events
+        assert time.monotonic() - began > 600 / 200 / 2
+        # Too late, it is told how the run went on.
+        answer = {"id": "x", "role": "tool", "toolCallId": "c1", "content": "blue"}
+        rest = await stream(gateway, input_of("s", user("m", steps), answer, tools=TOOLS))
+        assert kinds(rest)[-1] == "RUN_FINISHED" and json.loads(text_of(rest))["error"], rest
 
 
 async def a_call_of_a_later_attempt_is_told_apart():
@@ -348,7 +365,6 @@ async def what_a_client_hands_over_reaches_the_agent_or_is_said():
 
 
 async def a_context_is_a_block_for_agents_of_the_client_protocol():
-    import tempfile
     with tempfile.TemporaryDirectory() as scratch:
         agent = pathlib.Path(scratch) / "agent.py"
         agent.write_text(ECHO)
