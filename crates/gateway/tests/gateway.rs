@@ -226,6 +226,7 @@ scenarios! {
         whatever_an_agent_does_is_a_valid_stream
         cancels_interrupts_and_streams_that_are_picked_up_are_valid
         a_stream_is_whole_wherever_it_is_picked_up
+        a_stream_that_goes_on_with_a_run_is_whole_wherever_it_is_picked_up
         answers_with_content_parts_are_valid
         the_released_clients_answer_interrupts_and_calls
     }

@@ -7,11 +7,11 @@ use thread::NewEvent;
 
 use super::attempt::{Asked, Attempt, ClientCall, Why};
 use super::{Adapter, Permit};
+use crate::conversation::runs::OpenRun;
 use crate::conversation::{
     Choice, ClientInput, MAX_RESULT, Permission, Priority, Run, Status, ToolCall, ToolResult, result_key,
     session,
 };
-use crate::conversation::runs::OpenRun;
 use crate::protocol::{Done, Said};
 
 /// The longest answer, in bytes.
@@ -312,7 +312,9 @@ impl Adapter {
         }
         // The program learns of it when it is stored, as of any result.
         for result in given_up {
-            if let Some(call) = self.attempt.as_mut().and_then(|one| one.client_calls.get_mut(&result.call_id)) {
+            if let Some(call) =
+                self.attempt.as_mut().and_then(|one| one.client_calls.get_mut(&result.call_id))
+            {
                 call.event_id = None;
             }
             self.result(&run, &result);
@@ -343,7 +345,9 @@ impl Adapter {
 fn size_of(said: &Said) -> u64 {
     let size = match said {
         Said::Token(text) | Said::Thinking(text) => text.len(),
-        Said::Part(value) | Said::Plan(value) | Said::State(value) | Said::StateDelta(value) => value.to_string().len(),
+        Said::Part(value) | Said::Plan(value) | Said::State(value) | Said::StateDelta(value) => {
+            value.to_string().len()
+        }
         Said::Call(call) => call.call_id.len() + call.name.len() + call.arguments.to_string().len(),
         Said::Result(ToolResult { call_id, name, outcome }) => {
             let outcome = outcome.as_ref().map_or_else(String::len, |result| result.to_string().len());

@@ -4,8 +4,8 @@ use serde_json::{Map, Value};
 use thread::Event;
 
 use super::{
-    Answer, Choice, ClientInput, MAX_RUN_ID, Message, Permission, Priority, SELF, Status, SubAgent, ToolCall, ToolResult,
-    run_id_of,
+    Answer, Choice, ClientInput, MAX_RUN_ID, Message, Permission, Priority, SELF, Status, SubAgent, ToolCall,
+    ToolResult, run_id_of,
 };
 
 /// The meaning of an event in a conversation.

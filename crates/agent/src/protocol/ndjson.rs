@@ -250,8 +250,26 @@ mod tests {
     }
 
     #[test]
+    fn a_state_is_any_json_and_its_changes_are_a_json_patch() {
+        let said = |line: &str| Ndjson::default().read(format!("{line}\n").as_bytes(), &mut Vec::new());
+        assert_eq!(said(r#"{"event":"state","state":null}"#), [Said::State(Value::Null)]);
+        let delta = json!([{ "op": "add", "path": "/a", "value": null }, { "op": "move", "from": "/a", "path": "/b" }]);
+        let line = json!({ "event": "state_delta", "delta": delta }).to_string();
+        assert_eq!(said(&line), [Said::StateDelta(delta)]);
+    }
+
+    #[test]
     fn a_line_that_is_not_part_of_the_protocol_is_an_error() {
-        for line in ["hello", "[]", "{}", r#"{"event":"dance"}"#, r#"{"event":"token"}"#, "\u{0}\u{1}"] {
+        for line in [
+            r#"{"event":"state_delta","delta":[{"op":"dance","path":""}]}"#,
+            r#"{"event":"state"}"#,
+            "hello",
+            "[]",
+            "{}",
+            r#"{"event":"dance"}"#,
+            r#"{"event":"token"}"#,
+            "\u{0}\u{1}",
+        ] {
             let said = Ndjson::default().read(format!("{line}\n").as_bytes(), &mut Vec::new());
             assert!(matches!(&said[..], [Said::Done(Done::Broken(_))]), "{line}: {said:?}");
         }

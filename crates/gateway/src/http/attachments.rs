@@ -69,7 +69,8 @@ pub async fn store_inline(
     }
     let data = if is_binary { &part["data"] } else { &part["source"]["value"] };
     let decoded = STANDARD.decode(data.as_str().unwrap_or_default().trim());
-    let bytes = decoded.map_err(|_| HttpError(StatusCode::BAD_REQUEST, "an inline file is not base64".into()))?;
+    let bytes =
+        decoded.map_err(|_| HttpError(StatusCode::BAD_REQUEST, "an inline file is not base64".into()))?;
     let mime_type = type_of(&bytes);
     let given = if is_binary { &part["filename"] } else { &part["metadata"]["filename"] };
     let extension = infer::get(&bytes).map_or("bin", |kind| kind.extension());
@@ -77,7 +78,8 @@ pub async fn store_inline(
     // The same file in the same session is the same object, so that a message may be sent again.
     let path = format!("{}/{name}", session.made_from(&bytes));
     let object = Object::new(BUCKET, &path);
-    let object = object.ok_or_else(|| HttpError(StatusCode::BAD_REQUEST, "a file's name cannot be used".into()))?;
+    let object =
+        object.ok_or_else(|| HttpError(StatusCode::BAD_REQUEST, "a file's name cannot be used".into()))?;
     let is_there = tokio::fs::metadata(gateway.storage.file_of(&object)).await;
     if !is_there.is_ok_and(|about| about.len() == bytes.len() as u64) {
         store(gateway, &object, bytes.into()).await?;

@@ -157,6 +157,34 @@ async def a_stream_is_whole_wherever_it_is_picked_up():
                 assert seen + rest == whole, (name, ids, rest)
 
 
+async def a_stream_that_goes_on_with_a_run_is_whole_wherever_it_is_picked_up():
+    if missing():
+        return
+    background = {"helper": "sleep 1000", "call": "s2", "background": True}
+    steps = [[call("s2", "helper"), background, {"seen": '"sub_agent"'}, call("s1", "helper"), call("c1", "color"), call("c2", "color"), {"hear": True},
+              {"helper": "echo hello", "call": "s1"}, token("a"), {"hear": True}, *THINKING, token("b"), {"event": "final"}]]
+    with Gateway("--agent", PLAYER, "--protocol", "ndjson") as gateway:
+        tool = lambda call_id: {"id": f"x{call_id}", "role": "tool", "toolCallId": call_id, "content": "red"}
+        asks = [input_of("r", user("m", steps), tools=TOOLS),
+                input_of("s", user("m", steps), tool("c1"), tools=TOOLS),
+                input_of("u", user("m", steps), tool("c1"), tool("c2"), tools=TOOLS)]
+        for body, pending in zip(asks, (["c1"], ["c2"], None)):
+            blocks = (await asyncio.to_thread(post, gateway, "run", body)).split(b"\n\n")
+            whole = parsed(b"\n".join(blocks))
+            judge(whole, body["runId"])
+            assert whole[-1]["outcome"].get("pendingToolCallIds") == pending, whole
+            for at, block in enumerate(blocks):
+                if not block.startswith(b"id:") or b"RUN_FINISHED" in block:
+                    continue
+                last = block.splitlines()[0][3:].strip().decode()
+                text = await asyncio.to_thread(
+                    get, gateway, "/api/v1/agent/events?threadId=t", {"Last-Event-ID": last})
+                assert parsed(b"\n".join(blocks[:at + 1])) + parsed(text) == whole, (last, text, whole)
+        # What was open is opened again.
+        assert kinds(whole)[:4] == ["RUN_STARTED", "TOOL_CALL_START", "TOOL_CALL_END", "SUBAGENT_STARTED"], whole
+        assert [event["content"] for event in whole if event["type"] == "TOOL_CALL_RESULT"] == ["hello\n"], whole
+
+
 async def answers_with_content_parts_are_valid():
     if missing():
         return

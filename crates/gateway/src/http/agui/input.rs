@@ -114,7 +114,9 @@ impl Input {
         };
         let handed = handed(&body, messages);
         if serde_json::to_string(&handed.0).is_ok_and(|text| text.len() > MAX_HANDED) {
-            return Err(bad("has more than 1 MiB of tools, state, context and forwardedProps; send less of it"));
+            return Err(bad(
+                "has more than 1 MiB of tools, state, context and forwardedProps; send less of it",
+            ));
         }
         Ok(Input {
             version: Version::of_input(body.get("protocolVersion").and_then(Value::as_str)),
@@ -165,10 +167,8 @@ fn handed(body: &Value, messages: &[Value]) -> ClientInput {
     }
     if messages.iter().any(|message| message["role"] == "system" || message["role"] == "developer") {
         let reason = "messages of the roles system and developer are not handed to the agent";
-        handed.insert(
-            ClientInput::UNSUPPORTED.to_owned(),
-            json!([{ "field": "messages", "reason": reason }]),
-        );
+        handed
+            .insert(ClientInput::UNSUPPORTED.to_owned(), json!([{ "field": "messages", "reason": reason }]));
     }
     ClientInput(handed)
 }

@@ -67,7 +67,9 @@ pub async fn run(
     let cancels = match query.on_disconnect.as_deref() {
         None => false,
         Some("cancel") => true,
-        Some(_) => return Err(RequestError::BadParams("'on_disconnect' is 'cancel' or left out".into()).into()),
+        Some(_) => {
+            return Err(RequestError::BadParams("'on_disconnect' is 'cancel' or left out".into()).into());
+        }
     };
     let session = SessionId::named(&input.thread_id);
     let (thread_id, run_id) = (input.thread_id.clone(), input.run_id.clone());
@@ -81,7 +83,10 @@ pub async fn run(
         let speaker = speaker();
         let start = respond(&mut queue, &own.launcher, (&speaker, &speaker.source(session)), &input)?;
         if start.is_none() && is_edited(&mut queue, &input)? {
-            input.unsupported("messages", "the agent goes on with this thread's messages, not with those given");
+            input.unsupported(
+                "messages",
+                "the agent goes on with this thread's messages, not with those given",
+            );
         }
         let standing = start.map(|start| standing(&mut queue, start.message)).transpose()?;
         Ok((start.zip(standing), std::mem::take(&mut input.message), std::mem::take(&mut input.handed)))
@@ -216,7 +221,8 @@ pub async fn cancel(
         speak::cancel(&mut queue, &own.launcher, &speaker().source(session), body.run_id.as_deref())
     };
     let run_id = gateway.jobs().run(session, Kind::Write, work).await?;
-    let run_id = run_id.ok_or(HttpError(StatusCode::NOT_FOUND, "no run is under way in this thread".into()))?;
+    let run_id =
+        run_id.ok_or(HttpError(StatusCode::NOT_FOUND, "no run is under way in this thread".into()))?;
     Ok(Json(json!({ "runId": run_id, "message": "Cancellation requested" })))
 }
 

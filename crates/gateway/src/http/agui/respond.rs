@@ -35,12 +35,17 @@ pub fn respond(
 ) -> Result<Option<Start>> {
     let (_, runs, _) = open_runs(queue)?;
     let mut shown = 0;
+    let requests = if input.resume.is_empty() { Vec::new() } else { requests(queue)? };
     for answer in &input.resume {
-        let (event_id, asked) = request(queue, &answer.interrupt_id)?;
-        shown = shown.max(event_id);
-        answer_permission(queue, launcher, source, (&runs, &asked), answer)?;
+        let asked = requests.iter().find(|(_, asked)| asked.request_id == answer.interrupt_id);
+        let unknown = || RequestError::UnknownPermission(answer.interrupt_id.clone());
+        let (event_id, asked) = asked.ok_or_else(unknown)?;
+        shown = shown.max(*event_id);
+        answer_permission(queue, launcher, source, (&runs, asked), answer)?;
     }
-    let calls = if input.results.is_empty() { Vec::new() } else { calls(queue)? };
+    // Most inputs have results that were told long ago.
+    let waits = input.last_results > 0 || runs.iter().any(|run| !run.open_calls.is_empty());
+    let calls = if waits && !input.results.is_empty() { calls(queue)? } else { Vec::new() };
     let mut open = Vec::new();
     for (at, message) in input.results.iter().enumerate() {
         let call = calls.iter().find(|call| call.shown == message.tool_call_id);
@@ -104,7 +109,8 @@ pub fn standing(queue: &mut Queue, message: i64) -> Result<Standing> {
     let Some(run) = runs.get(message) else { return Ok(Standing { upto, ..Standing::default() }) };
     let mut permissions = std::collections::HashSet::new();
     for asked in &run.open_permissions {
-        let asked_at = queue.event(asked.event_id)?.and_then(|event| thread::model::time::parse(&event.created_at));
+        let asked_at =
+            queue.event(asked.event_id)?.and_then(|event| thread::model::time::parse(&event.created_at));
         let overdue = asked_at.is_some_and(|at| at + conversation::PERMISSION_TIMEOUT < chrono::Utc::now());
         if !overdue {
             permissions.insert(asked.request_id.clone());
@@ -155,15 +161,14 @@ fn newest(queue: &mut Queue, subtype: &str, upto: i64, most: usize) -> Result<Ve
     Ok(events)
 }
 
-/// The request for permission with an id, and its event.
-fn request(queue: &mut Queue, request_id: &str) -> Result<(i64, Permission)> {
-    for event in newest(queue, "permission", i64::MAX, SEARCHED)? {
-        match Entry::of(&event).1 {
-            Entry::Permission(asked) if asked.request_id == request_id => return Ok((event.id, asked)),
-            _ => {}
-        }
-    }
-    Err(RequestError::UnknownPermission(request_id.to_owned()))
+/// The newest requests for permission with their events, the newest first.
+fn requests(queue: &mut Queue) -> Result<Vec<(i64, Permission)>> {
+    let events = newest(queue, "permission", i64::MAX, SEARCHED)?;
+    let requests = events.into_iter().filter_map(|event| match Entry::of(&event).1 {
+        Entry::Permission(asked) => Some((event.id, asked)),
+        _ => None,
+    });
+    Ok(requests.collect())
 }
 
 /// Answers a request for permission, unless somebody else has.

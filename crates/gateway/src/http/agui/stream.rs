@@ -216,7 +216,9 @@ impl Stream {
 
     /// Shows the run that an event begins, if it does. Returns whether the event is part of what is shown.
     async fn begin(&mut self, event: &SessionEvent) -> Result<bool> {
-        let Some(mut start) = Start::of(event).filter(|start| start.event > self.after) else { return Ok(false) };
+        let Some(mut start) = Start::of(event).filter(|start| start.event > self.after) else {
+            return Ok(false);
+        };
         start.shown = start.shown.max(self.after);
         let (gateway, session) = (self.gateway.clone(), self.cursor.session());
         let work = move || standing(&mut gateway.root.queue(session)?, start.message);
@@ -249,7 +251,9 @@ impl Stream {
 
     /// Cancels the run, because its client has left.
     async fn left(self) {
-        let Some(message) = self.translator.as_ref().map(|translator| translator.start().message) else { return };
+        let Some(message) = self.translator.as_ref().map(|translator| translator.start().message) else {
+            return;
+        };
         if !self.cancels || self.ended {
             return;
         }

@@ -313,7 +313,9 @@ impl Translator {
         if self.version != Version::Zero {
             started["protocolVersion"] = "1.0".into();
         }
-        if let Some(parent) = self.input.get(ClientInput::PARENT_RUN_ID).filter(|_| self.start.event == self.start.message) {
+        if let Some(parent) =
+            self.input.get(ClientInput::PARENT_RUN_ID).filter(|_| self.start.event == self.start.message)
+        {
             started["parentRunId"] = parent.clone();
         }
         output.push(started);
@@ -321,10 +323,12 @@ impl Translator {
             return;
         }
         for call_id in &self.call_ids {
-            let Some(call) = self.calls.get(call_id).filter(|call| !call.has_result && !call.for_client) else {
+            let Some(call) = self.calls.get(call_id).filter(|call| !call.has_result && !call.for_client)
+            else {
                 continue;
             };
-            output.push(json!({ "type": "TOOL_CALL_START", "toolCallId": call_id, "toolCallName": call.name }));
+            output
+                .push(json!({ "type": "TOOL_CALL_START", "toolCallId": call_id, "toolCallName": call.name }));
             output.push(json!({ "type": "TOOL_CALL_END", "toolCallId": call_id }));
         }
         for (id, (_, call_id)) in self.subs.iter().filter(|(_, (sub, _))| *sub == Sub::Open) {
@@ -401,10 +405,12 @@ impl Translator {
                     self.state = state.clone();
                 }
                 let id = shown_call_id(&result.call_id, attempt_of(event).unwrap_or(0));
-                // The client that gave it has it already.
-                let muted = &mut Output::default();
-                let output = if is_from_client(event) { muted } else { output };
-                self.tool_result(&id, result, &format!("result_{}", event.id), None, output);
+                if is_from_client(event) {
+                    // The client that gave it has it already.
+                    self.calls.entry(id).and_modify(|call| call.has_result = true);
+                } else {
+                    self.tool_result(&id, result, &format!("result_{}", event.id), None, output);
+                }
             }
             Entry::Status(status) => output.custom("status", json!({ "status": status.as_str() })),
             Entry::Plan(entries) => output.custom("plan", json!({ "entries": entries })),
@@ -439,7 +445,12 @@ impl Translator {
         id == self.after || id > self.after && (id > self.standing.upto || is_open)
     }
 
-    fn permission(&mut self, stored: &SessionEvent, asked: &Permission, output: &mut Output) -> Option<Outcome> {
+    fn permission(
+        &mut self,
+        stored: &SessionEvent,
+        asked: &Permission,
+        output: &mut Output,
+    ) -> Option<Outcome> {
         let event = &stored.event;
         let attempt = attempt_of(event).unwrap_or(0);
         let Permission { request_id, title, arguments, details, .. } = asked;
@@ -620,7 +631,8 @@ impl Translator {
     /// background goes on.
     fn close_sub_agents_of(&mut self, call_id: &str, result: &ToolResult, output: &mut Output) {
         for (id, (sub, parent)) in &mut self.subs {
-            let goes_on = result.outcome.as_ref().is_ok_and(|it| it["sub_agent"] == **id && it["status"] == "started");
+            let goes_on =
+                result.outcome.as_ref().is_ok_and(|it| it["sub_agent"] == **id && it["status"] == "started");
             if *sub == Sub::Closed || parent != call_id || goes_on {
                 continue;
             }
@@ -670,8 +682,7 @@ impl Translator {
             Entry::Error { error, .. } => {
                 self.close(output);
                 self.fail_sub_agents(error, "run_failed", output);
-                return output
-                    .push(json!({ "type": "RUN_ERROR", "message": error, "code": "run_failed" }));
+                return output.push(json!({ "type": "RUN_ERROR", "message": error, "code": "run_failed" }));
             }
             Entry::Cancelled { why, .. } => {
                 output.custom("cancelled", json!({ "message": why }));
