@@ -142,6 +142,8 @@ async def a_permission_is_an_interrupt_and_a_resume_shows_the_rest():
                 code, _ = await refused(
                     gateway, "run", input_of("bad", resume=[{"interruptId": "x", "status": "cancelled"}]))
                 assert code == 404
+                both = [{**resume[0], "status": "resolved", "payload": "yes"}, {"interruptId": "x", "status": "cancelled"}]
+                assert (await refused(gateway, "run", input_of("bad", resume=both)))[0] == 404
                 # A resume needs no message; a second one is the same.
                 for _ in range(2):
                     rest = await stream(gateway, input_of(f"s{turn}", *(messages if turn else []), resume=resume))

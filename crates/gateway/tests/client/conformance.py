@@ -87,6 +87,8 @@ async def whatever_an_agent_does_is_a_valid_stream():
         of = lambda name: seen[name, str(VERSIONS[0][0])]
         calls = [event["toolCallId"] for event in of("a crash") if event["type"] == "TOOL_CALL_START"]
         assert calls == ["c1", "c2", "c1.2", "c1.3"], calls
+        # What an attempt that failed had changed is undone.
+        assert [e["snapshot"] for e in of("a crash") if e["type"] == "STATE_SNAPSHOT"] == [{"a": 1}, {}]
         assert kinds(of("a final error"))[-1] == kinds(of("three crashes"))[-1] == "RUN_ERROR"
         assert of("thinking")[-1]["usage"] == [{"totalTokens": 7}]
         assert customs(of("a tool that is called again"), "tool_call")[0]["arguments"] == {"of": 2}

@@ -36,12 +36,26 @@ pub fn respond(
     let (_, runs, _) = open_runs(queue)?;
     let mut shown = 0;
     let requests = if input.resume.is_empty() { Vec::new() } else { requests(queue)? };
+    let mut decisions = Vec::new();
     for answer in &input.resume {
         let asked = requests.iter().find(|(_, asked)| asked.request_id == answer.interrupt_id);
         let unknown = || RequestError::UnknownPermission(answer.interrupt_id.clone());
         let (event_id, asked) = asked.ok_or_else(unknown)?;
         shown = shown.max(*event_id);
-        answer_permission(queue, launcher, source, (&runs, asked), answer)?;
+        decisions.extend(decide(&runs, asked, answer)?);
+    }
+    // All of them are valid, or none is stored.
+    for decision in decisions {
+        match decision {
+            Decision::Choice { request_id, choice } => {
+                match speak::permission(queue, launcher, source, request_id, choice) {
+                    // Somebody else has just answered.
+                    Ok(()) | Err(RequestError::UnknownPermission(_)) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            Decision::Cancel { message } => speak::cancel_run_of(queue, launcher, source, message)?,
+        }
     }
     // Most inputs have results that were told long ago.
     let waits = input.last_results > 0 || runs.iter().any(|run| !run.open_calls.is_empty());
@@ -171,22 +185,30 @@ fn requests(queue: &mut Queue) -> Result<Vec<(i64, Permission)>> {
     Ok(requests.collect())
 }
 
-/// Answers a request for permission, unless somebody else has.
-fn answer_permission(
-    queue: &mut Queue,
-    launcher: &Launcher,
-    source: &str,
-    (runs, asked): (&Runs, &Permission),
-    answer: &Resume,
-) -> Result<()> {
+/// What an answer to a request for permission does.
+enum Decision<'a> {
+    Choice {
+        request_id: &'a str,
+        choice: &'a str,
+    },
+    /// The agent offers no way to refuse, so it has to stop.
+    Cancel {
+        message: i64,
+    },
+}
+
+/// What an answer does; `None` if somebody else has answered.
+fn decide<'a>(runs: &Runs, asked: &'a Permission, answer: &'a Resume) -> Result<Option<Decision<'a>>> {
     let waits = |run: &&OpenRun| run.open_permissions.iter().any(|open| open.request_id == asked.request_id);
-    let Some(run) = runs.iter().find(waits) else { return Ok(()) };
+    let Some(run) = runs.iter().find(waits) else { return Ok(None) };
     let choice = match answer.status {
         ResumeStatus::Resolved => {
-            let choice = answer.payload.as_str().or_else(|| answer.payload["choice"].as_str());
+            let given = answer.payload.as_str().or_else(|| answer.payload["choice"].as_str());
+            let choice = given.filter(|given| asked.choices.iter().any(|choice| choice.id == *given));
             Some(choice.ok_or_else(|| {
-                let what = "the payload of a resolved interrupt is {\"choice\":…}, one of its choices";
-                RequestError::BadParams(what.into())
+                let ids: Vec<&str> = asked.choices.iter().map(|choice| &*choice.id).collect();
+                let what = "the payload of a resolved interrupt is {\"choice\":…}, one of";
+                RequestError::BadParams(format!("{what} {}", ids.join(", ")))
             })?)
         }
         ResumeStatus::Cancelled => {
@@ -194,11 +216,10 @@ fn answer_permission(
             reject.map(|choice| &*choice.id)
         }
     };
-    match choice {
-        Some(choice) => speak::permission(queue, launcher, source, &asked.request_id, choice),
-        // The agent offers no way to refuse, so it has to stop.
-        None => speak::cancel_run_of(queue, launcher, source, run.id()),
-    }
+    Ok(Some(match choice {
+        Some(choice) => Decision::Choice { request_id: &asked.request_id, choice },
+        None => Decision::Cancel { message: run.id() },
+    }))
 }
 
 /// A call as it is stored.
