@@ -212,6 +212,7 @@ scenarios! {
     answers {
         a_permission_is_an_interrupt_and_a_resume_shows_the_rest
         somebody_else_may_answer_meanwhile
+        whoever_watches_sees_what_comes_after_an_interrupt
         a_call_of_a_clients_tool_ends_the_stream_and_its_result_goes_on
         a_client_that_says_something_else_gives_its_call_an_error
         a_call_without_a_result_gets_an_error_after_ten_minutes

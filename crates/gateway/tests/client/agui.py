@@ -6,12 +6,13 @@ import os
 import pathlib
 import signal
 import tempfile
+import time
 import urllib.error
 import urllib.request
 
 from agent import answer
 from crowd import AGENT
-from harness import Gateway, run
+from harness import PATIENCE, Gateway, run
 
 HERE = pathlib.Path(__file__).parent
 MODULES = {"1": os.environ.get("GATEWAY_AGUI_1"), "0": os.environ.get("GATEWAY_AGUI_0")}
@@ -31,15 +32,22 @@ async def client(gateway, version, threadId, message, **options):
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )
     out, err = await process.communicate()
-    assert process.returncode == 0, err.decode()
+    # The released client warns of what it does not know.
+    assert process.returncode == 0 and (version == "0" or b"[ag-ui]" not in err), err.decode()
     seen = json.loads(out)
     return [event["type"] for event in seen["events"]], seen
 
 
 def get(gateway, path, headers={}, data=None):
     headers = {"Authorization": f"Bearer {gateway.token}", **headers}
-    with urllib.request.urlopen(urllib.request.Request(gateway.url + path, data, headers), timeout=60) as answer:
-        return answer.read()
+    request = urllib.request.Request(gateway.url + path, data, headers)
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        limit, parts = time.monotonic() + 2 * PATIENCE, []
+        while part := answer.read1():
+            parts.append(part)
+            # A stream that does not end still has comments.
+            assert time.monotonic() < limit, b"".join(parts)
+        return b"".join(parts)
 
 
 def session_of(gateway):

@@ -181,6 +181,34 @@ async def somebody_else_may_answer_meanwhile():
             assert text_of(seen) == "May I? yes Thanks." and kinds(seen)[-1] == "RUN_FINISHED", seen
 
 
+async def whoever_watches_sees_what_comes_after_an_interrupt():
+    with tempfile.TemporaryDirectory() as scratch:
+        go = pathlib.Path(scratch) / "go"
+        steps = [*ASKING[:2], {"wait": str(go)}, *ASKING[2:]]
+        with Gateway(*play(pathlib.Path(scratch), steps)) as gateway:
+            text = await asyncio.to_thread(post, gateway, "run", input_of("r", user("m", "go")))
+            [interrupt] = parsed(text)[-1]["outcome"]["interrupts"]
+            last = [line for line in text.splitlines() if line.startswith(b"id:")][-1][3:].strip().decode()
+            # Who has seen the end of the stream gets the next one, which begins with the answer.
+            events = "/api/v1/agent/events?threadId=t"
+            watching = asyncio.create_task(asyncio.to_thread(get, gateway, events, {"Last-Event-ID": last}))
+            resume = [{"interruptId": interrupt["id"], "status": "resolved", "payload": "yes"}]
+            resumed = asyncio.create_task(stream(gateway, input_of("s", resume=resume)))
+            session = session_of(gateway)
+            await until(lambda: any(event["content"] == "yes" for event in gateway.events(session)))
+            # Who comes when it was answered already sees the whole run.
+            reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+            writer.write(f"GET {events} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {gateway.token}\r\n\r\n".encode())
+            seen = await asyncio.wait_for(reader.readuntil(b'"delta":"yes"'), PATIENCE)
+            assert b"May I?" in seen and b"RUN_FINISHED" not in seen and b"thread.permission" in seen, seen
+            go.touch()
+            assert text_of(await resumed) == text_of(parsed(await watching)) == "yes Thanks."
+            assert (await resumed)[0] == parsed(await watching)[0] and (await resumed)[0]["runId"] == "s"
+            rest = await asyncio.wait_for(reader.readuntil(b"RUN_FINISHED"), PATIENCE)
+            assert b"Thanks." in rest, rest
+            writer.close()
+
+
 async def a_call_of_a_clients_tool_ends_the_stream_and_its_result_goes_on():
     steps = [[token("Which? "), call("c1", "color", of="sky"), {"hear": True}, token("Thanks."), {"event": "final"}]]
     with Gateway("--agent", PLAYER, "--protocol", "ndjson") as gateway:
@@ -306,6 +334,7 @@ async def a_client_stops_a_run_by_name_and_by_leaving():
         assert not ends(session)
         assert json.loads(post(gateway, "cancel", {"threadId": "left"}))["runId"] == "r"
         await until(lambda: ends(session))
+        assert sum(event["subtype"] == "cancel" for event in gateway.events(session)) == 1
 
 
 async def a_cancel_by_the_name_of_a_resumed_run_ends_the_original():
