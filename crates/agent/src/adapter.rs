@@ -30,7 +30,7 @@ use thread::{After, Error, Event, LOOK_EVERY, NewEvent, Queue, Result};
 use self::attempt::Attempt;
 use self::said::Outbox;
 use crate::conversation::runs::{Noted, Runs};
-use crate::conversation::{Entry, is_ending};
+use crate::conversation::{Entry, attempt_of, input_of, is_ending};
 use crate::marked::{self, Mark};
 use crate::places::{Place, Places, Waiter};
 use crate::program::{Program, ProgramEvent};
@@ -287,6 +287,12 @@ impl Adapter {
                 self.session = Some(session_id.clone());
             }
             Entry::PermissionAnswer { request_id, choice } => self.permission_answered(request_id, choice),
+            Entry::ToolCall(call) if self.is_own(event, run_id.as_deref()) => {
+                self.client_called(&call.call_id, event.id);
+            }
+            Entry::ToolResult(result) if self.is_own(event, run_id.as_deref()) => {
+                self.client_answered(result, &input_of(event));
+            }
             _ => {}
         }
         self.runs.note(Noted {
@@ -299,6 +305,12 @@ impl Adapter {
             is_ending,
         });
         Ok(())
+    }
+
+    /// Whether an event belongs to the attempt that is running.
+    fn is_own(&self, event: &Event, run_id: Option<&str>) -> bool {
+        let run = self.attempt.as_ref().map(|attempt| &attempt.run);
+        run.is_some_and(|run| Some(&*run.run_id) == run_id && Some(run.attempt) == attempt_of(event))
     }
 
     /// Stores the events in the outbox that are due. Returns whether there were any.

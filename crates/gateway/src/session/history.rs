@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use thread::model::filter::Scope;
 use thread::queue::Selection;
 use thread::{After, Filter, Queue};
-use thread_agent::conversation::{Entry, is_ending};
+use thread_agent::conversation::{ClientInput, Entry, is_ending};
 use thread_protocol::event::Role;
 use thread_protocol::method::{HistoryEntry, Place};
 use tokio::time::timeout;
@@ -173,6 +173,8 @@ fn entry(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Histor
     };
     // It is the content.
     metadata.shift_remove("partial");
+    // For the agent alone, and as large as it likes.
+    metadata.shift_remove(ClientInput::KEY);
     HistoryEntry {
         id: message_id(stored),
         seq: stored.id(),

@@ -16,7 +16,7 @@ pub mod history;
 pub mod hub;
 pub mod jobs;
 pub mod live;
-mod place;
+pub mod place;
 pub mod root;
 pub mod runs;
 pub mod search;
