@@ -220,7 +220,7 @@ scenarios! {
         what_is_uploaded_is_what_its_bytes_say
     }
     security {
-        the_link_sets_a_cookie_and_the_cookie_lets_in
+        the_page_exchanges_the_token_for_a_cookie_and_the_cookie_lets_in
         nobody_comes_in_without_the_token
         other_origins_and_other_names_are_refused
         without_a_token_only_on_a_loopback_address

@@ -71,8 +71,10 @@ class Gateway:
         )
         self.link = self.process.stdout.readline().strip()
         assert self.link, self.output()
-        self.url, _, self.token = self.link.partition("/?token=")
-        self.url = self.url.rstrip("/")
+        # The link begins with the address for clients, which may be a proxy's.
+        self.public, _, self.token = self.link.partition("/#token=")
+        self.public = self.public.rstrip("/")
+        self.url = (self.root / "address").read_text().strip()
         self.ws = self.url.replace("http", "ws", 1) + "/ws"
         self.port = int(self.url.rsplit(":", 1)[1])
 

@@ -46,19 +46,24 @@ async def upgrade(gateway, **headers):
         return e.response.status_code
 
 
-async def the_link_sets_a_cookie_and_the_cookie_lets_in():
+async def the_page_exchanges_the_token_for_a_cookie_and_the_cookie_lets_in():
     with Gateway() as gateway:
         assert stat.S_IMODE((gateway.root / "token").stat().st_mode) == 0o600
         assert len(gateway.token) == 64 and (gateway.root / "address").read_text().strip() == gateway.url
-        assert ask(gateway, "/")[0] == 401 and ask(gateway, "/?token=wrong")[0] == 401
-        status, headers, _ = ask(gateway, "/?token=" + gateway.token)
+        assert gateway.link == f"{gateway.url}/#token={gateway.token}"
+        # The page has nothing that is not for anybody, and a token in its address does nothing.
+        for path in "/", "/?token=" + gateway.token:
+            status, headers, page = ask(gateway, path)
+            assert status == 200 and b"<html" in page and "Set-Cookie" not in headers
+            assert "default-src 'none'" in headers["Content-Security-Policy"]
+        login = lambda **headers: ask(gateway, "/api/v1/login", "POST", b"", **headers)
+        assert login()[0] == 401 and login(Authorization="Bearer wrong")[0] == 401
+        status, headers, _ = login(Authorization="Bearer " + gateway.token)
         cookie = headers["Set-Cookie"]
-        assert status == 303 and headers["Location"] == "/"
-        assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
+        assert status == 204 and "HttpOnly" in cookie and "SameSite=Strict" in cookie and "Secure" not in cookie
         cookie = cookie.split(";")[0]
-        status, headers, page = ask(gateway, "/", Cookie=cookie)
-        assert status == 200 and b"/ws" in page and "default-src 'none'" in headers["Content-Security-Policy"]
-        assert ask(gateway, "/", Cookie=cookie.split("=")[0] + "=wrong")[0] == 401
+        assert ask(gateway, "/metrics", Cookie=cookie)[0] == 200
+        assert ask(gateway, "/metrics", Cookie=cookie.split("=")[0] + "=wrong")[0] == 401
         client = await gateway.client(token=False, headers={"Cookie": cookie})
         await client.request("status")
         client = await gateway.client(token=False, headers={"Authorization": "Bearer " + gateway.token})
