@@ -48,6 +48,7 @@ use crate::http::server;
 use crate::options::Options;
 use crate::session::hub::Hub;
 use crate::session::jobs::{Jobs, THREADS};
+use crate::session::journal::Journal;
 use crate::session::live::Context;
 use crate::session::root::Root;
 use crate::session::stream;
@@ -215,6 +216,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
         shutdown,
     });
     tokio::spawn(signals.until_shutdown(shutdown_sender));
+    tracing::info!(address = local, url, root = %gateway.root.dir().display(), "started");
     match &gateway.token {
         Some(token) => println!("{url}/#token={}", token.text()),
         None => println!("{url}/"),
@@ -222,7 +224,6 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
     if gateway.agent.is_none() {
         eprintln!("Warning: new sessions have no agent, so messages get no answer - set one with --agent");
     }
-    tracing::info!(address = local, url, root = %gateway.root.dir().display(), "started");
     start_worker(&gateway).map_err(system_error)?;
     tokio::spawn(sweep_attachments(gateway.clone()));
     if let Some(keep) = options.keep_stream.0 {
@@ -242,11 +243,14 @@ fn start_worker(gateway: &Gateway) -> std::io::Result<()> {
     let scope = WorkerScope { roots, beside: true, ..WorkerScope::default() };
     let (launcher, shutdown) = (gateway.launcher.clone(), Shutdown::new()?);
     let work = move || {
+        let mut journal = Journal::new();
         // Ends with the process.
-        let done = follow(&scope, &launcher, &shutdown, Duration::ZERO, &mut |news| {
-            if let News::Trouble { path, error } = news {
+        let done = follow(&scope, &launcher, &shutdown, Duration::ZERO, &mut |news| match news {
+            News::Trouble { path, error } => {
                 tracing::error!("{}: nothing can be started there now: {error}", path.display());
             }
+            News::Looked { path, started } => journal.note(path, started),
+            News::Ready | News::Stopping => {}
         });
         if let Err(e) = done {
             tracing::error!("what is due in the sessions cannot be started: {e}");

@@ -100,8 +100,9 @@ impl Origins {
         }
         let Some(origin) = text(header::ORIGIN) else { return Ok(Asker::Own) };
         let is_named = self.named.contains(&origin);
+        let is_public = self.public.as_ref().is_some_and(|public| host_of(public) == host);
         // Behind a proxy, a named origin may be the gateway's own.
-        let is_own = origin == format!("http://{host}") || is_named && host_of(&origin) == host;
+        let is_own = origin == format!("http://{host}") && !is_public || is_named && host_of(&origin) == host;
         if is_own || self.public.as_ref() == Some(&origin) {
             Ok(Asker::Own)
         } else if is_named {
@@ -184,8 +185,10 @@ mod tests {
         for host in ["chat.example.org", "127.0.0.1:3336"] {
             assert_eq!(check(public, &[], host, public), Ok(Asker::Own), "{host}");
             assert_eq!(check(public, &[], host, None), Ok(Asker::Own), "{host}");
-            let plain = Some("http://evil.example");
-            assert_eq!(check(public, &[], host, plain), Err(Disallowed::Origin), "{host}");
+            for foreign in ["http://evil.example", "http://chat.example.org"] {
+                let found = check(public, &[], host, Some(foreign));
+                assert_eq!(found, Err(Disallowed::Origin), "{host} {foreign}");
+            }
         }
         assert_eq!(check(public, &[], "evil.example", None), Err(Disallowed::Host));
     }

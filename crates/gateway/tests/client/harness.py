@@ -99,9 +99,9 @@ class Gateway:
         code = self.process.wait(PATIENCE)
         return code, time.monotonic() - began
 
-    def thread(self, *args, session=None, stdin=None):
+    def thread(self, *args, session=None, stdin=None, env=None):
         """Runs the program `thread` in a session."""
-        env = {k: v for k, v in os.environ.items() if not k.startswith("THREAD_")}
+        env = {**{k: v for k, v in os.environ.items() if not k.startswith("THREAD_")}, **(env or {})}
         if session:
             args = [*args, "--thread", self.root / session]
         done = subprocess.run([THREAD, *args], input=stdin, capture_output=True, text=True, env=env)
