@@ -3,7 +3,8 @@
 //! Each test is a scenario of a Python program in `tests/client`, which checks every frame it sees
 //! against the schemas of `docs/schema`. They need Python's `websockets` and `jsonschema`:
 //! `GATEWAY_PYTHON` names a Python that has them, by default `python3`. `GATEWAY_AGUI_1` and `GATEWAY_AGUI_0`
-//! name folders in which npm has installed `@ag-ui/client` 1.0 and 0.x, `GATEWAY_WS` one with `ws`. What lacks
+//! name folders in which npm has installed `@ag-ui/client` 1.0 and 0.x, `GATEWAY_WS` one with `ws`. Browsers are
+//! Chromium, driven by Python's `playwright`; proxies are nginx and Caddy, with openssl. What lacks
 //! something is skipped, with a line on stderr even where the test runner captures it; if `CI` is set, that is
 //! a failure. `THREAD_FAULTS=long` makes some of them run longer.
 
@@ -238,6 +239,12 @@ scenarios! {
         a_run_is_logged_when_it_begins_and_ends_and_nothing_that_is_said
         what_was_due_when_the_gateway_was_started_is_logged
         the_level_says_how_much_is_logged
+    }
+    proxy {
+        behind_nginx_everything_works_with_the_lines_of_the_page
+        behind_caddy_everything_works_with_the_lines_of_the_page
+        a_quiet_connection_stays_open_through_the_proxy
+        limits_are_for_the_clients_of_a_proxy
     }
     s3 {
         what_is_no_storage_is_refused_and_a_build_without_s3_says_how_to_get_one
