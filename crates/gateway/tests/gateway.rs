@@ -240,6 +240,9 @@ scenarios! {
         what_was_due_when_the_gateway_was_started_is_logged
         the_level_says_how_much_is_logged
     }
+    browsers {
+        a_page_of_an_admitted_origin_can_do_everything_and_another_nothing
+    }
     proxy {
         behind_nginx_everything_works_with_the_lines_of_the_page
         behind_caddy_everything_works_with_the_lines_of_the_page

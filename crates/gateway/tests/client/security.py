@@ -150,6 +150,8 @@ async def pages_of_a_named_origin_need_the_token_and_get_no_cookies():
         cookie = {"Cookie": f"thread_{gateway.port}={gateway.token}"}
         assert ask(gateway, "/metrics", **cookie)[0] == 200
         assert ask(gateway, "/metrics", **page, **cookie)[0] == 401
+        for site, expected in ("same-origin", 200), ("none", 200), ("same-site", 401), ("cross-site", 401):
+            assert ask(gateway, "/metrics", Sec_Fetch_Site=site, **cookie)[0] == expected, site
         bad = await gateway.client(connect=False, headers={**page, **cookie})
         bad.send("connect", {"version": "1", "clientType": "t"})
         assert await bad.ends() == 1008
