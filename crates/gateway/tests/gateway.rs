@@ -249,6 +249,11 @@ scenarios! {
         a_quiet_connection_stays_open_through_the_proxy
         limits_are_for_the_clients_of_a_proxy
     }
+    serving {
+        the_commands_of_the_page_set_up_a_gateway_and_keep_it
+        the_unit_and_the_image_start_the_gateway
+        the_options_that_the_page_names_are_there
+    }
     s3 {
         what_is_no_storage_is_refused_and_a_build_without_s3_says_how_to_get_one
         #[cfg_attr(not(feature = "s3"), ignore = "needs --features s3")]
