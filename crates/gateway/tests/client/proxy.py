@@ -145,10 +145,10 @@ def has(program):
 
 def prompt(delays):
     """Whether what was said was seen at once, and not all of it at the end. Other programs may hold up some."""
-    delays = sorted(delays)
-    print(f"said and seen within {delays[0] * 1000:.0f} to {delays[-1] * 1000:.0f} ms, half of it within "
-          f"{delays[len(delays) // 2] * 1000:.0f} ms")
-    return len(delays) > 10 and delays[len(delays) // 3] < SOON
+    ordered = sorted(delays)
+    print(f"said and seen within {ordered[0] * 1000:.0f} to {ordered[-1] * 1000:.0f} ms, half of it within "
+          f"{ordered[len(ordered) // 2] * 1000:.0f} ms")
+    return len(delays) > 10 and min(delays[: len(delays) // 2]) < SOON
 
 
 async def works_behind(name):
@@ -177,9 +177,11 @@ async def works_behind(name):
             token=False, dial=proxied.dial(Origin=proxied.url, Cookie=headers["Set-Cookie"].split(";")[0]))
         await by_cookie.request("status")
         # As large as an attachment may be, and as large as it may not be.
-        for size, expected in (24 << 20, 200), (28 << 20, 413):
-            status, told = upload(proxied, PNG + bytes(size))
-            assert status == expected, (size, status, told)
+        status, told = upload(proxied, PNG + bytes(24 << 20))
+        assert status == 200, (status, told)
+        status, told = upload(proxied, PNG + bytes(28 << 20))
+        # Caddy may still be sending when it is refused, and then does not learn why.
+        assert status in ((413, 502) if name == "caddy" else (413,)), (status, told)
         file = upload(proxied, PNG)[1]
         assert file["url"].startswith(proxied.url + "/storage/"), file
         parts = [{"type": "binary", "mimeType": "image/png", "url": file["url"]}]
@@ -209,6 +211,7 @@ def stream(proxied, body):
     connection.request("POST", "/api/v1/agent/run", body, {"Content-Type": "application/json", **proxied.bearer()})
     answer, delays, kinds = connection.getresponse(), [], []
     assert answer.status == 200, answer.read()
+    assert answer.headers["Cache-Control"] == "no-cache, no-transform", answer.headers
     for line in answer:
         if line.startswith(b"data: "):
             event = json.loads(line[6:])
