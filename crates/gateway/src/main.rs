@@ -5,7 +5,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `access` | tokens, origins, host names, places for connections |
+//! | `access` | tokens, origins, host names, proxies, places for connections |
 //! | `session` | sessions on disk: creating, writing, listing, searching; who reads them, and from where |
 //! | `ws` | the WebSocket: connections, methods, commands, stored events as frames |
 //! | `http` | accepting connections, routes, AG-UI, attachments, health and metrics |

@@ -335,11 +335,13 @@ async def what_is_uploaded_is_what_its_bytes_say():
             assert (status, back) == (200, data) and headers["Content-Type"] == kind
         whole = bytes(25 * 1024 * 1024)
         assert upload(gateway, whole)["mime_type"] == "application/octet-stream"
-        try:
-            upload(gateway, whole + b"x")
-            raise AssertionError("too large, and taken")
-        except urllib.error.HTTPError as e:
-            assert e.code == 413
+        # Also who sends far too much can read why it is refused.
+        for more in b"x", whole:
+            try:
+                upload(gateway, whole + more)
+                raise AssertionError("too large, and taken")
+            except urllib.error.HTTPError as e:
+                assert e.code == 413 and json.loads(e.read())["error"]
         assert "token=" not in gateway.output()
 
 
