@@ -220,7 +220,7 @@ async def without_a_token_only_on_a_loopback_address():
         done = refused("--root", root, "--no-auth", "--listen", "0.0.0.0:0")
         assert done.returncode == 2 and done.stderr.startswith("Error: ") and " - " in done.stderr, done
         for code, *options in [
-            (2, "--nonsense"), (2, "--origin", "x"), (2, "--agent", " "), (2, "--listen", "x"), (2, "--storage", "s4://x"),
+            (2, "--nonsense"), (2, "--no-auth", "--public-url", "https://chat.example.org"), (2, "--origin", "x"), (2, "--agent", " "), (2, "--listen", "x"), (2, "--storage", "s4://x"),
             (2, "--agent", "cat", "--protocol", "x"), (2, "--protocol", "acp"), (2, "--max-connections", "0"),
             (2, "--agent", "cat 'x"), (2, "--agent", "cat ("), (1, "--agent", "nowhere-to-be-found -x"),
             (1, "--agent", "/dev/null"), (1, "--root", "/dev/null"), (1, "--listen", "192.0.2.1:1"),
