@@ -67,6 +67,8 @@ pub struct WorkerScope {
 pub enum News<'a> {
     /// Everything that was pending is started, and pushes are noticed.
     Ready,
+    /// What had changed in a thread was looked at, and so many consumers were started.
+    Looked { place: &'a Place, started: usize },
     /// Nothing can be started in this thread for now. Reported once, until it works again.
     Trouble { place: &'a Place, error: &'a Error },
     /// No more runs are started.
@@ -237,10 +239,13 @@ impl Worker<'_> {
             Ok(all) => all.iter().any(|(_, done)| matches!(done, Dispatched::Failed(_))),
             Err(_) => true,
         };
-        if let Err(error) = &done {
-            self.report_trouble(place, error);
-        } else {
-            self.reported.remove(place);
+        match &done {
+            Err(error) => self.report_trouble(place, error),
+            Ok(all) => {
+                self.reported.remove(place);
+                let started = all.iter().filter(|(_, done)| matches!(done, Dispatched::Started)).count();
+                (self.tell)(News::Looked { place, started });
+            }
         }
         let Some(thread) = self.threads.get_mut(place) else { return };
         let now = Instant::now();

@@ -5,7 +5,8 @@
 //! `GATEWAY_PYTHON` names a Python that has them, by default `python3`. `GATEWAY_AGUI_1` and `GATEWAY_AGUI_0`
 //! name folders in which npm has installed `@ag-ui/client` 1.0 and 0.x, `GATEWAY_COPILOTKIT` one with
 //! `@copilotkit/runtime` and `@copilotkit/core`, `GATEWAY_WS` one with `ws`; for `conformance`, that Python also has
-//! `ag-ui-validate`. What lacks something is skipped, with a line on stderr even where the test runner captures it; if `CI` is set, that is
+//! `ag-ui-validate`. Browsers are Chromium, driven by Python's `playwright`; proxies are nginx and Caddy, with
+//! openssl. What lacks something is skipped, with a line on stderr even where the test runner captures it; if `CI` is set, that is
 //! a failure. `THREAD_FAULTS=long` makes some of them run longer.
 
 use std::fmt::Display;
@@ -249,9 +250,12 @@ scenarios! {
         what_is_uploaded_is_what_its_bytes_say
     }
     security {
-        the_link_sets_a_cookie_and_the_cookie_lets_in
+        the_page_exchanges_the_token_for_a_cookie_and_the_cookie_lets_in
         nobody_comes_in_without_the_token
         other_origins_and_other_names_are_refused
+        pages_of_a_named_origin_need_the_token_and_get_no_cookies
+        the_public_url_is_where_clients_come
+        every_error_over_http_is_json
         without_a_token_only_on_a_loopback_address
         a_root_that_vanishes_is_not_made_again_and_loses_nothing
         a_damaged_session_hinders_no_other
@@ -259,6 +263,25 @@ scenarios! {
         sessions_are_private
         frames_that_make_no_sense_do_no_harm
         figures_are_those_of_the_sessions
+    }
+    log {
+        a_run_is_logged_when_it_begins_and_ends_and_nothing_that_is_said
+        what_was_due_when_the_gateway_was_started_is_logged
+        the_level_says_how_much_is_logged
+    }
+    browsers {
+        a_page_of_an_admitted_origin_can_do_everything_and_another_nothing
+    }
+    proxy {
+        behind_nginx_everything_works_with_the_lines_of_the_page
+        behind_caddy_everything_works_with_the_lines_of_the_page
+        a_quiet_connection_stays_open_through_the_proxy
+        limits_are_for_the_clients_of_a_proxy
+    }
+    serving {
+        the_commands_of_the_page_set_up_a_gateway_and_keep_it
+        the_unit_and_the_image_start_the_gateway
+        the_options_that_the_page_names_are_there
     }
     s3 {
         what_is_no_storage_is_refused_and_a_build_without_s3_says_how_to_get_one

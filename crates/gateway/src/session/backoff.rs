@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::error::RequestError;
-use crate::log::log;
 use crate::session_id::SessionId;
 
 const FIRST: Duration = Duration::from_millis(250);
@@ -19,7 +18,7 @@ impl Backoff {
         let pause = match self.0 {
             Some(last) => (last * 2).min(LONGEST),
             None => {
-                log(format_args!("session {session}: cannot be read: {error}"));
+                tracing::error!("session {session}: cannot be read: {error}");
                 FIRST
             }
         };

@@ -15,6 +15,7 @@ pub mod frames;
 pub mod history;
 pub mod hub;
 pub mod jobs;
+pub mod journal;
 pub mod live;
 pub mod place;
 pub mod root;
