@@ -64,6 +64,7 @@ pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, places: Places) {
     let routes = Router::new()
         .route("/", get(page::page))
+        .route("/page/{*file}", get(page::file))
         .route("/ws", get(ws::upgrade))
         .route("/healthz", get(metrics::health))
         .route("/metrics", get(metrics::metrics))
@@ -152,10 +153,12 @@ async fn admit(State(gateway): State<Arc<Gateway>>, mut request: Request, next: 
         Offered::Bearer(_) | Offered::Cookie(_) => TokenCheck::Invalid,
     };
     request.extensions_mut().insert(check);
-    // A WebSocket may present its token in its first frame, and the page checks the token itself. A signed
-    // URL needs no token.
+    // A WebSocket may present its token in its first frame, and the page has nothing of the
+    // sessions. A signed URL needs no token.
     let path = request.uri().path();
-    let open = ["/", "/ws", "/healthz"].contains(&path) || path.starts_with(sign::PREFIX);
+    let open = ["/", "/ws", "/healthz"].contains(&path)
+        || path.starts_with(sign::PREFIX)
+        || path.starts_with(page::PREFIX);
     if check != TokenCheck::Valid && !open {
         gateway.counters.wrong_token();
         let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
