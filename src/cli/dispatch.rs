@@ -91,6 +91,7 @@ impl Dispatch {
         follow(&scope, &environment::launcher(), &shutdown, self.grace, &mut |news| match news {
             News::Ready => notify("READY=1"),
             News::Stopping => notify("STOPPING=1"),
+            News::Looked { .. } => {}
             News::Trouble { path, error: error @ Error::NotAThread(_) } => {
                 output::warn(format_args!("{error}; waiting for it to appear at {}", path.display()));
             }

@@ -65,6 +65,8 @@ pub struct WorkerScope {
 pub enum News<'a> {
     /// Everything that was pending is started, and pushes are noticed.
     Ready,
+    /// What had changed in a thread was looked at, and so many consumers were started.
+    Looked { path: &'a Path, started: usize },
     /// Nothing can be started in this thread for now. Reported once, until it works again.
     Trouble { path: &'a Path, error: &'a Error },
     /// No more runs are started.
@@ -231,10 +233,13 @@ impl Worker<'_> {
             Ok(all) => all.iter().any(|(_, done)| matches!(done, Dispatched::Failed(_))),
             Err(_) => true,
         };
-        if let Err(error) = &done {
-            self.report_trouble(path, error);
-        } else {
-            self.reported.remove(path);
+        match &done {
+            Err(error) => self.report_trouble(path, error),
+            Ok(all) => {
+                self.reported.remove(path);
+                let started = all.iter().filter(|(_, done)| matches!(done, Dispatched::Started)).count();
+                (self.tell)(News::Looked { path, started });
+            }
         }
         let Some(thread) = self.threads.get_mut(path) else { return };
         let now = Instant::now();

@@ -5,8 +5,6 @@ use std::path::PathBuf;
 
 use thread::error::DatabaseErrorKind;
 
-use crate::log::log;
-
 /// Why the gateway cannot start, and how to fix it.
 #[derive(Debug)]
 pub struct StartError {
@@ -65,9 +63,9 @@ impl RequestError {
     /// Writes the whole reason to the log, if it is one for the operator.
     pub fn log(&self, doing: &str) {
         match self {
-            RequestError::Thread(e) => log(format_args!("{doing}: {e}")),
-            RequestError::Disk(path, e) => log(format_args!("{doing}: {}: {e}", path.display())),
-            RequestError::Locked | RequestError::Failed(_) => log(format_args!("{doing}: {self}")),
+            RequestError::Thread(e) => tracing::error!("{doing}: {e}"),
+            RequestError::Disk(path, e) => tracing::error!("{doing}: {}: {e}", path.display()),
+            RequestError::Locked | RequestError::Failed(_) => tracing::error!("{doing}: {self}"),
             _ => {}
         }
     }

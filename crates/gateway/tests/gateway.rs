@@ -220,9 +220,12 @@ scenarios! {
         what_is_uploaded_is_what_its_bytes_say
     }
     security {
-        the_link_sets_a_cookie_and_the_cookie_lets_in
+        the_page_exchanges_the_token_for_a_cookie_and_the_cookie_lets_in
         nobody_comes_in_without_the_token
         other_origins_and_other_names_are_refused
+        pages_of_a_named_origin_need_the_token_and_get_no_cookies
+        the_public_url_is_where_clients_come
+        every_error_over_http_is_json
         without_a_token_only_on_a_loopback_address
         a_root_that_vanishes_is_not_made_again_and_loses_nothing
         a_damaged_session_hinders_no_other
@@ -230,6 +233,11 @@ scenarios! {
         sessions_are_private
         frames_that_make_no_sense_do_no_harm
         figures_are_those_of_the_sessions
+    }
+    log {
+        a_run_is_logged_when_it_begins_and_ends_and_nothing_that_is_said
+        what_was_due_when_the_gateway_was_started_is_logged
+        the_level_says_how_much_is_logged
     }
     s3 {
         what_is_no_storage_is_refused_and_a_build_without_s3_says_how_to_get_one

@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::{Multipart, Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::error::HttpError;
+use crate::access::places::Seat;
 use crate::gateway::Gateway;
-use crate::log::log;
-use crate::storage::{BUCKET, Object};
+use crate::log::refused;
+use crate::storage::{BUCKET, Object, sign};
 
 /// The largest attachment, in bytes.
 pub const MAX: usize = 25 * 1024 * 1024;
@@ -46,7 +47,7 @@ pub async fn upload(
             ));
         }
         gateway.storage.put(&object, bytes).await.map_err(|e| {
-            log(format_args!("an attachment cannot be stored: {e}"));
+            tracing::error!("an attachment cannot be stored: {e}");
             HttpError(StatusCode::INSUFFICIENT_STORAGE, "the attachment cannot be stored".into())
         })?;
         let url = gateway.storage.url(&object);
@@ -92,15 +93,18 @@ pub struct Signed {
 /// `GET /storage/v1/object/sign/{bucket}/{path}?token=…`: for anybody with a signed URL.
 pub async fn download(
     State(gateway): State<Arc<Gateway>>,
+    Extension(seat): Extension<Arc<Seat>>,
     Path((bucket, path)): Path<(String, String)>,
     Query(signed): Query<Signed>,
 ) -> Result<Response, HttpError> {
     let missing = || HttpError(StatusCode::NOT_FOUND, "there is no such object".into());
     let object = Object::new(&bucket, &path).ok_or_else(missing)?;
-    let signature = gateway.storage.check(&object, &signed.token);
-    signature.map_err(|e| HttpError(StatusCode::FORBIDDEN, e.to_string()))?;
+    gateway.storage.check(&object, &signed.token).map_err(|e| {
+        refused(seat.client().address, sign::PREFIX, &e.to_string());
+        HttpError(StatusCode::FORBIDDEN, e.to_string())
+    })?;
     let unread = |e: object_store::Error| {
-        log(format_args!("an attachment cannot be read: {e}"));
+        tracing::error!("an attachment cannot be read: {e}");
         HttpError(StatusCode::BAD_GATEWAY, "the attachment cannot be read".into())
     };
     let found = gateway.storage.get(&object).await.map_err(unread)?.ok_or_else(missing)?;

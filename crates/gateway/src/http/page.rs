@@ -15,9 +15,6 @@ use flate2::write::GzEncoder;
 
 use super::error::HttpError;
 
-/// The path of the files other than the page itself.
-pub const PREFIX: &str = "/page/";
-
 /// Nothing may come from another host, and no text may become script, style or markup.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self' data:; media-src 'self' data:; base-uri 'none'; form-action 'none'; \

@@ -12,7 +12,6 @@ use tokio::sync::watch;
 use super::event::{Frames, Page, SessionEvent};
 use super::live::{Following, Live, Present};
 use crate::error::RequestError;
-use crate::log::log;
 use crate::session_id::SessionId;
 
 /// Pauses after a failed read.
@@ -158,7 +157,7 @@ impl Cursor {
             Err(RequestError::UnknownSession(_)) => false,
             Err(e) => {
                 if self.pause == FIRST_PAUSE {
-                    log(format_args!("session {}: cannot be read: {e}", self.session()));
+                    tracing::error!("session {}: cannot be read: {e}", self.session());
                 }
                 tokio::time::sleep(self.pause).await;
                 self.pause = (self.pause * 2).min(LONGEST_PAUSE);

@@ -13,7 +13,6 @@ use super::runs::{AgentView, open_runs};
 use super::sub_agents;
 use super::watch::SessionWatch;
 use crate::error::{RequestError, Result};
-use crate::log::log;
 use crate::session_id::SessionId;
 
 /// How long a database stays open, and events stay in the ring, after the last event.
@@ -111,7 +110,7 @@ async fn follow(
             }
             Err(e) => {
                 if pause == FIRST_PAUSE {
-                    log(format_args!("session {}: cannot be read: {e}", session.session));
+                    tracing::error!("session {}: cannot be read: {e}", session.session);
                 }
                 drop(session);
                 reader = Reader { queue: None, agent };

@@ -14,6 +14,7 @@ pub mod frames;
 pub mod history;
 pub mod hub;
 pub mod jobs;
+pub mod journal;
 pub mod live;
 mod place;
 pub mod root;

@@ -25,7 +25,6 @@ use super::frames::notice;
 use super::jobs::{BUSY, Kind};
 use super::live::Live;
 use crate::error::Result;
-use crate::log::log;
 use crate::session_id::SessionId;
 
 /// How often the sub-agents' threads are polled.
@@ -64,7 +63,7 @@ pub async fn relay(live: Weak<Live>, dir: PathBuf) {
                 if let Some(reader) = reader
                     && let Err(e) = reader.read(id, &mut output)
                 {
-                    log(format_args!("session {id}: a sub-agent cannot be read: {e}"));
+                    tracing::error!("session {id}: a sub-agent cannot be read: {e}");
                 }
             }
             Ok((followed, output))
