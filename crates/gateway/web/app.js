@@ -15,7 +15,7 @@ function App({ refused }) {
   useEffect(() => state.listen(() => redraw((n) => n + 1)), []);
   useKeys(() => setHelp(true));
   useEffect(() => {
-    const { title } = state.conversation ?? {};
+    const title = state.conversation && state.titleOf(state.conversation);
     document.title = title ? `${visible(title)} – thread` : "thread";
   });
   if (broken) return html`<main class="login"><p class="error" role="alert">The page has failed: ${broken.message}. Reload it.</p></main>`;
@@ -25,6 +25,9 @@ function App({ refused }) {
   return html`<${Talk} onHelp=${() => setHelp(true)} /><${Announcer} />
     ${help && html`<${Help} onClose=${() => setHelp(false)} />`}`;
 }
+
+// For whoever looks at the page in the console.
+globalThis.thread = { state };
 
 const refused = await takeToken();
 state.start();

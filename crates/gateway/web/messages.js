@@ -124,9 +124,16 @@ function Said({ item, position }) {
   const text = contentOf(message.content).text;
   const waits = !run.ending && !run.attempt;
   return html`<div class=${message.mine ? "said mine" : "said"}>
-    <div class="head">
+    <div class="head"><span>
       ${message.mine ? "you" : html`<span title=${visible(message.source ?? "")}>${from(message.source)}</span>`} · <a class="time" href=${address.sessionAddress(state.conversation.id, item.seq)}><${Clock} time=${message.at} /></a>
       ${item.priority && item.priority !== "next" && html` · <span class="priority">${item.priority}</span>`}
+      </span>
+      <div class="actions">
+        <${Copy} text=${text} />
+        <${Do} action=${() => state.fork(item, false)} title="In a new session, with everything before this message">Try again<//>
+        <${Do} action=${() => state.fork(item, true)} title="In a new session, with everything before this message">Edit<//>
+        <button type="button" onClick=${() => setEvents(true)}>Events</button>
+      </div>
     </div>
     <${Content} content=${message.content} plain=${true} />
     ${message.large && html`<${Large} large=${message.large} what="This message" />`}
@@ -135,12 +142,6 @@ function Said({ item, position }) {
       ${run.runId && html` <${Do} class="quiet" action=${() => state.cancel(run)}>Take back<//>`}
       ${run.runId && position > 0 && message.mine && html` <${Do} class="quiet" action=${() => state.urgent(item)}>Send now<//>`}
     </p>`}
-    <div class="actions">
-      <${Copy} text=${text} />
-      <${Do} action=${() => state.fork(item, false)} title="In a new session, with everything before this message">Try again<//>
-      <${Do} action=${() => state.fork(item, true)} title="In a new session, with everything before this message">Edit<//>
-      <button type="button" onClick=${() => setEvents(true)}>Events</button>
-    </div>
     ${events && html`<${Events} run=${run} onClose=${() => setEvents(false)} />`}
   </div>`;
 }

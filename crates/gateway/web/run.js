@@ -56,7 +56,7 @@ export function Steps({ run }) {
 function Step({ step, isLast }) {
   switch (step.kind) {
     case "text": return html`<div class=${isLast ? "answer growing" : "answer"}><${Markdown} source=${step.source} version=${step.version} /></div>`;
-    case "thinking": return html`<${Fold} class="thinking" summary=${isLast ? "thinking …" : `thought for ${duration(step.until - step.at) || "a moment"}`}>
+    case "thinking": return html`<${Fold} class="thinking" summary=${isLast ? "thinking …" : thought(step)}>
       ${() => html`<${Plain} text=${step.text} label="Thinking" />`}<//>`;
     case "tool": return html`<${Tool} step=${step} version=${step.version} Steps=${Steps} Ending=${Ending} />`;
     case "permission": return html`<${Permission} step=${step} version=${step.version} />`;
@@ -66,6 +66,10 @@ function Step({ step, isLast }) {
     case "large": return html`<${Large} large=${step.large} what=${`What the agent stored here (${step.large.subtype ?? step.large.type})`} />`;
     default: return null;
   }
+}
+
+function thought({ at, until }) {
+  return until - at < 1000 ? "thought for a moment" : `thought for ${duration(until - at)}`;
 }
 
 const DONE = { completed: "☑", in_progress: "◐", pending: "☐" };

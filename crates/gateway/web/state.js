@@ -5,7 +5,7 @@ import { Conversation } from "./conversation.js";
 import { Changes } from "./frame.js";
 import { clientId, drafts, forgetSession, outbox, randomId, seen } from "./kept.js";
 import { announce } from "./announce.js";
-import { contentOf } from "./text.js";
+import { beginning, contentOf } from "./text.js";
 import * as address from "./address.js";
 
 /** How many messages are asked for at once, and how many steps between them. */
@@ -137,6 +137,13 @@ class State extends Changes {
     if (document.hidden || !this.conversation?.entered) return;
     const known = this.sessions.list.find((session) => session.id === this.conversation.id);
     if (known) seen.set(known.id, known.messageCount);
+  }
+
+  /** The title that was given, or the beginning of the first message. */
+  titleOf(conversation) {
+    if (conversation.title) return conversation.title;
+    const first = !conversation.hasOlder && conversation.items.find((item) => item.message);
+    return first ? beginning(contentOf(first.message.content).text, 60) : "";
   }
 
   isUnread(session) {

@@ -36,12 +36,12 @@ function New() {
 function Open({ conversation }) {
   const [dropped, drop] = useDrop();
   if (conversation.gone) {
-    return html`<section class="conversation"><header><${Back} /><h1>${visible(conversation.title) || "Session"}</h1></header>
+    return html`<section class="conversation"><header><${Back} /><h1>${visible(state.titleOf(conversation)) || "Session"}</h1></header>
       <p class="empty error" role="alert">${conversation.gone}</p></section>`;
   }
   const asked = conversation.openPermissions().length;
   return html`<section class="conversation" ...${drop}>
-    <${Header} conversation=${conversation} title=${conversation.title} clients=${conversation.clients} />
+    <${Header} conversation=${conversation} title=${state.titleOf(conversation)} clients=${conversation.clients} />
     <${Messages} conversation=${conversation} />
     ${asked > 0 && html`<p class="asks"><button type="button" class="quiet" onClick=${toPermission}>
       The agent asks for permission${asked > 1 ? ` (${asked})` : ""} ↓</button></p>`}

@@ -1,0 +1,586 @@
+"""The page in a real browser: Chromium, driven by playwright, against the gateway and agent programs."""
+
+import asyncio
+import contextlib
+import json
+import os
+import pathlib
+import shlex
+import sys
+import time
+
+from harness import PATIENCE, THREAD, Gateway, run
+
+try:
+    from playwright.async_api import async_playwright, expect
+except ImportError:
+    print("SKIPPED: the page needs Python's playwright")
+    sys.exit(0)
+
+CHROMIUM = os.environ.get("GATEWAY_CHROMIUM", "/usr/bin/chromium")
+if not os.path.exists(CHROMIUM):
+    print("SKIPPED: the page needs chromium")
+    sys.exit(0)
+
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+         "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+PLAYER = f"{shlex.quote(sys.executable)} {shlex.quote(str(pathlib.Path(__file__).with_name('player.py')))}"
+NDJSON = ("--agent", PLAYER, "--protocol", "ndjson")
+ACP = ("--agent", f"{PLAYER} --acp", "--protocol", "acp", "--permit", "ask")
+# Where pictures of the page go, if they are wanted.
+PICTURES = os.environ.get("PAGE_PICTURES")
+# The page's files, to be used in place of those in the program while they are being written.
+WEB = os.environ.get("PAGE_FILES")
+
+expect.set_options(timeout=PATIENCE * 1000)
+
+# Whatever the policy for content stops, and whatever breaks, is a failure of the test.
+WATCH = """
+    globalThis.violations = [];
+    document.addEventListener("securitypolicyviolation", (event) =>
+        violations.push(`${event.violatedDirective}: ${event.blockedURI} ${event.sample}`));
+"""
+
+
+class Tab:
+    """A page in a browser of its own."""
+
+    def __init__(self, gateway, context, page):
+        self.gateway, self.context, self.page = gateway, context, page
+        self.errors, self.foreign = [], []
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda message: message.type == "error" and self.errors.append(message.text))
+        page.on("request", lambda request: self.note(request.url))
+
+    def note(self, url):
+        if not url.startswith((self.gateway.url, self.gateway.ws, "data:", "about:")):
+            self.foreign.append(url)
+
+    def __getattr__(self, name):
+        return getattr(self.page, name)
+
+    async def open(self, path=""):
+        await self.page.goto(f"{self.gateway.url}/{path}")
+
+    async def enter(self):
+        """By the link, as people do."""
+        await self.open(f"#token={self.gateway.token}")
+        await expect(self.page.locator(".sessions")).to_be_attached()
+
+    async def say(self, text, priority=None):
+        await self.page.fill("#message", text)
+        if priority:
+            await self.page.select_option(".when select", priority)
+        await self.page.keyboard.press("Enter")
+        await expect(self.page.locator("#message")).to_have_value("")
+
+    async def new(self, text):
+        """Begins a session with a message. Returns its id."""
+        await self.page.click(".sessions .new")
+        await self.page.wait_for_selector("h1:has-text('New session')")
+        await self.say(text)
+        await self.page.wait_for_url("**/#/s/*")
+        return self.session()
+
+    def session(self):
+        return self.page.url.rsplit("/", 1)[1]
+
+    def answer(self, text):
+        return self.page.locator(".answer", has_text=text)
+
+    async def see(self, text, selector="main"):
+        await expect(self.page.locator(selector).get_by_text(text).first).to_be_visible()
+
+    async def checked(self):
+        """Nothing was stopped, nothing broke, nothing was asked of another host."""
+        violations = await self.page.evaluate("globalThis.violations")
+        lost = [error for error in self.errors if "ERR_CONNECTION_REFUSED" not in error and "WebSocket" not in error]
+        assert not violations and not lost and not self.foreign, (violations, lost, self.foreign)
+
+
+class Browser:
+    """Chromium. Each tab has its own cookies and storage."""
+
+    async def __aenter__(self):
+        self.driver = await async_playwright().start()
+        self.chromium = await self.driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        self.tabs = []
+        return self
+
+    async def tab(self, gateway, enter=True, **options):
+        options = {"viewport": {"width": 1200, "height": 800}, **options}
+        context = await self.chromium.new_context(**options)
+        await context.add_init_script(WATCH)
+        context.set_default_timeout(PATIENCE * 1000)
+        if WEB:
+            await context.route("**/page/**", lambda route: route.fulfill(path=WEB + route.request.url.split("/page")[1]))
+        tab = Tab(gateway, context, await context.new_page())
+        self.tabs.append(tab)
+        if enter:
+            await tab.enter()
+        return tab
+
+    async def __aexit__(self, failed, *_):
+        try:
+            if failed:
+                for n, tab in enumerate(self.tabs):
+                    with contextlib.suppress(Exception):
+                        print(tab.page.url, tab.errors, await tab.page.inner_text("body"), file=sys.stderr)
+                        if PICTURES:
+                            await tab.page.screenshot(path=f"{PICTURES}/failed-{n}.png")
+            else:
+                for tab in self.tabs:
+                    await tab.checked()
+        finally:
+            await self.chromium.close()
+            await self.driver.stop()
+
+
+def plays(gateway, **of):
+    (gateway.root / "plays.json").write_text(json.dumps(of))
+    (gateway.root / "programs.json").write_text(json.dumps({"thread": THREAD}))
+
+
+def go(gateway, name="go"):
+    """Lets a play that waits go on."""
+    (gateway.root / name).touch()
+
+
+async def picture(tab, name):
+    if PICTURES:
+        await tab.page.screenshot(path=f"{PICTURES}/{name}.png")
+
+
+async def an_answer_streams_with_its_thinking_and_its_tools():
+    with Gateway(*NDJSON) as gateway:
+        plays(gateway, **{"The nightly backup fails, please look.": [
+            ["think", "Where is the script? "], ["think", "I will read it first."],
+            ["call", "c1", "read", {"path": "backup.sh"}], ["result", "c1", "read", "tar czf /backup/data.tgz /srv/data\n"],
+            ["call", "c2", "run", {"command": "sh backup.sh --dry-run"}],
+            ["fail", "c2", "run", "exit 1: tar: /srv/data: permission denied"],
+            ["say", "The script runs as **backup**, who may not read `/srv/data`.\n\n"], ["say", "1. one\n2. tw"],
+            ["wait", "go"], ["say", "o\n\n```sh\nchown -R backup /srv/data\n```\n"],
+        ]})
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("The nightly backup fails, please look.")
+            await expect(tab.locator(".answer li")).to_have_text(["one", "tw"])
+            await expect(tab.locator(".answer strong")).to_have_text("backup")
+            await expect(tab.locator(".tool .name")).to_have_text(["read", "run"])
+            await picture(tab, "talk")
+            go(gateway)
+            await expect(tab.locator(".answer pre code")).to_have_text("chown -R backup /srv/data\n")
+            await expect(tab.locator(".actions", has_text="Copy answer")).to_be_attached()
+
+
+async def what_was_done_is_there_after_a_reload():
+    with Gateway(*NDJSON) as gateway:
+        plays(gateway, work=[
+            ["think", "hm"], ["call", "c1", "read", {"path": "a"}], ["result", "c1", "read", {"lines": 3}],
+            ["call", "c1", "read", {"path": "corrected"}], ["say", "The **end**."],
+        ], crash=[["think", "first"], ["exit", 3], ["say", "Second."]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("work")
+            await tab.answer("The end.").wait_for()
+            await tab.say("crash")
+            await tab.answer("Second.").wait_for()
+            for _ in range(2):
+                await expect(tab.locator(".thinking")).to_have_count(2)
+                await expect(tab.locator(".tool .gist")).to_have_text(["corrected"])
+                await tab.click(".tool summary")
+                await expect(tab.locator(".tool pre").last).to_have_text('{\n  "lines": 3\n}')
+                await tab.see("1st attempt failed", ".earlier")
+                await expect(tab.locator(".answer strong")).to_have_text("end")
+                await tab.reload()
+
+
+async def two_browsers_in_one_session_see_the_same():
+    with Gateway(*NDJSON) as gateway:
+        plays(gateway, slow=[["say", "One "], ["wait", "go"], ["say", "two."]])
+        async with Browser() as browser:
+            one, two = await browser.tab(gateway), await browser.tab(gateway)
+            session = await one.new("slow")
+            await two.open(f"#/s/{session}")
+            for tab in one, two:
+                await tab.answer("One").wait_for()
+                await tab.see("2 here")
+            go(gateway)
+            for tab in one, two:
+                await tab.answer("One two.").wait_for()
+            await two.say("from the other")
+            for tab, who in (one, "another client"), (two, "you"):
+                await expect(tab.locator(".said .head").last).to_contain_text(who)
+                await tab.answer("You said: from the other").wait_for()
+            await expect(two.locator(".said .head").first).to_contain_text("another client")
+            await two.page.close()
+            await expect(one.locator(".here")).to_have_text("")
+
+
+async def sub_agents_stand_with_the_call_they_work_for():
+    with Gateway(*NDJSON) as gateway:
+        line = "echo reading; while [ ! -e go ]; do sleep 0.02; done; echo found it"
+        plays(gateway, delegate=[["call", "c1", "reader", {"task": "read"}], ["sub", "c1", "reader", line], ["say", "Done."]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("delegate")
+            await tab.see("sub-agent reader", ".sub-agent")
+            await tab.click(".sub-agent summary")
+            await tab.answer("reading").wait_for()
+            go(gateway)
+            await tab.answer("Done.").wait_for()
+            for _ in range(2):
+                await expect(tab.locator(".sub-agent summary")).to_contain_text("done")
+                await tab.click(".tool summary")
+                await expect(tab.locator(".tool pre").last).to_have_text("reading\nfound it\n")
+                await tab.reload()
+
+
+DETAILS = "\n".join(f"{n}: a line of what is changed" for n in range(1, 60))
+
+
+async def permission_is_read_whole_and_given():
+    with Gateway(*ACP) as gateway:
+        ask = lambda n: ["ask", f"c{n}", "chown -R backup \u202e/srv/data", {"path": "/srv/data"}, DETAILS]
+        plays(gateway, fix=[
+            ["plan", [{"content": "read the script", "priority": "high", "status": "completed"},
+                      {"content": "mend the rights", "priority": "high", "status": "in_progress"}]],
+            ["call", "c1", "chown", {"path": "/srv/data"}], ask(1), ["result", "c1", "chown", "ok"],
+        ], again=[["call", "c2", "chown", {"path": "/"}], ask(2)])
+        async with Browser() as browser:
+            tab, other = await browser.tab(gateway), await browser.tab(gateway)
+            session = await tab.new("fix")
+            await other.open(f"#/s/{session}")
+            for who in tab, other:
+                card = who.locator(".permission.open")
+                # What would turn the text around is shown.
+                await expect(card.locator(".request")).to_have_text("chown -R backup ‹U+202E›/srv/data")
+                await expect(card.locator("pre").last).to_have_text(DETAILS)
+                assert await card.locator("pre").last.evaluate("e => e.scrollHeight <= e.clientHeight + 1"), "it is hidden in part"
+                last = await card.locator("pre").last.bounding_box()
+                button = await card.get_by_role("button", name="Allow once").bounding_box()
+                assert button["y"] >= last["y"] + last["height"]
+                await who.see("The agent asks for permission")
+            await expect(tab.locator(".session .needs").first).to_have_text("asks you")
+            await expect(tab.locator(".plan li")).to_have_count(2)
+            # Whoever comes back is asked, too.
+            await tab.reload()
+            await tab.locator(".permission.open").wait_for()
+            await picture(tab, "permission")
+            await tab.get_by_role("button", name="Allow once").click()
+            for who in tab, other:
+                await who.answer("The answer was once.").wait_for()
+                await expect(who.locator(".answered")).to_have_text("Answered: Allow once")
+            await tab.say("again")
+            await other.get_by_role("button", name="Reject").click()
+            await tab.answer("The answer was no.").wait_for()
+            await tab.reload()
+            await expect(tab.locator(".answered")).to_have_text(["Answered: Allow once", "Answered: Reject"])
+
+
+async def what_waits_says_so_and_can_be_taken_back_or_hurried():
+    with Gateway(*NDJSON) as gateway:
+        plays(gateway, long=[["say", "Working"], ["wait", "go"], ["say", " on."]], last=[["wait", "go"], ["say", "Last."]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            session = await tab.new("long")
+            await tab.answer("Working").wait_for()
+            await tab.say("last", priority="later")
+            await tab.say("second")
+            await tab.say("third")
+            queue = tab.locator(".queue > span")
+            await expect(queue).to_have_text(["4th in line", "2nd in line", "3rd in line"])
+            await picture(tab, "queue")
+            await tab.reload()
+            await expect(queue).to_have_text(["4th in line", "2nd in line", "3rd in line"])
+            exchange = lambda text: tab.locator(".exchange", has=tab.locator(".words", has_text=text)).first
+            await exchange("second").get_by_role("button", name="Take back").click()
+            await expect(exchange("second").locator(".cancelled")).to_contain_text("Cancelled.")
+            await expect(queue).to_have_text(["3rd in line", "2nd in line"])
+            await exchange("third").get_by_role("button", name="Send now").click()
+            # It interrupts.
+            await expect(exchange("long").locator(".cancelled")).to_contain_text("interrupted")
+            await tab.answer("You said: third").wait_for()
+            go(gateway)
+            await tab.answer("Last.").wait_for()
+            assert [e["metadata"].get("priority") for e in gateway.events(session) if e["content"] == "third"] == [None, "now"]
+
+
+async def a_run_is_stopped():
+    with Gateway(*NDJSON) as gateway:
+        plays(gateway, long=[["say", "As far as this"], ["wait", "never"]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("long")
+            await tab.answer("As far as this").wait_for()
+            await expect(tab.locator(".session .needs").first).to_contain_text("running")
+            await tab.get_by_role("button", name="Stop").click()
+            await tab.see("Cancelled.", ".cancelled")
+            await expect(tab.get_by_role("button", name="Stop")).to_have_count(0)
+            await tab.reload()
+            await tab.see("Cancelled.", ".cancelled")
+            await tab.answer("As far as this").wait_for()
+
+
+async def a_failure_stands_where_it_happened():
+    with Gateway("--agent", "echo so far; exit 3", "--attempts", "1") as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("go")
+            for _ in range(2):
+                await tab.see("Failed.", ".failure")
+                await tab.answer("so far").wait_for()
+                await expect(tab.locator(".session .needs").first).to_have_text("failed")
+                await tab.reload()
+
+
+async def files_are_picked_dropped_and_pasted():
+    png = bytes.fromhex("89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c6360f8cfc0f01f0005"
+                        "0001ff89993d1d0000000049454e44ae426082")
+    with Gateway(*NDJSON) as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("hello")
+            await tab.answer("You said: hello").wait_for()
+            chosen = {"name": "chosen.png", "mimeType": "image/png", "buffer": png}
+            await tab.locator("input[type=file]").set_input_files(chosen)
+            names = tab.locator(".composer .files li")
+            await expect(names).to_have_count(1)
+            bring = """([selector, kind, key, name]) => {
+                const data = new DataTransfer();
+                data.items.add(new File(["some text"], name, { type: "text/plain" }));
+                const event = new Event(kind, { bubbles: true, cancelable: true });
+                event[key] = data;
+                document.querySelector(selector).dispatchEvent(event);
+            }"""
+            await tab.evaluate(bring, [".conversation", "drop", "dataTransfer", "dropped.txt"])
+            await expect(names).to_have_count(2)
+            await tab.evaluate(bring, ["#message", "paste", "clipboardData", "pasted.txt"])
+            await expect(names).to_have_count(3)
+            # What is not sent yet outlives a reload; what is too large is refused where it is.
+            await tab.reload()
+            await expect(names).to_have_count(3)
+            await tab.evaluate("""() => {
+                const data = new DataTransfer();
+                data.items.add(new File([new Uint8Array(26 * 1024 * 1024)], "huge.bin"));
+                const event = new Event("drop", { bubbles: true, cancelable: true });
+                event.dataTransfer = data;
+                document.querySelector(".conversation").dispatchEvent(event);
+            }""")
+            await tab.see("25 MiB are the most", ".composer")
+            await tab.get_by_label("Remove pasted.txt").click()
+            await tab.say("look")
+            await tab.answer("look").wait_for()
+            for _ in range(2):
+                image = tab.locator(".said .files img")
+                await image.scroll_into_view_if_needed()
+                await expect(image).to_have_js_property("naturalWidth", 1)
+                await expect(tab.locator(".said .files a", has_text="dropped.txt")).to_have_count(1)
+                await tab.reload()
+
+
+async def sessions_are_searched_renamed_switched_and_deleted():
+    with Gateway(*NDJSON) as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            first = await tab.new("Invoices of May")
+            await tab.answer("You said").wait_for()
+            second = await tab.new("Lunch with <b>Ada</b>")
+            await tab.answer("You said").wait_for()
+            titles = tab.locator(".session .title")
+            await expect(titles).to_have_text(["Lunch with <b>Ada</b>", "Invoices of May"])
+            await tab.fill("#search", "invoices")
+            await expect(titles).to_have_text(["Invoices of May"])
+            await expect(tab.locator(".session mark")).to_have_text("Invoices")
+            await tab.click(".session")
+            await tab.wait_for_url(f"**/#/s/{first}")
+            await tab.answer("Invoices of May").wait_for()
+            await tab.fill("#search", "")
+            await expect(titles).to_have_count(2)
+            await tab.get_by_role("button", name="Rename").click()
+            await tab.fill("dialog input", "Invoices May")
+            await tab.keyboard.press("Enter")
+            await expect(tab.locator("h1")).to_have_text("Invoices May")
+            await expect(titles.filter(has_text="Invoices May")).to_have_count(1)
+            # Another one writes there: the other session is not read yet.
+            await tab.open(f"#/s/{second}")
+            await tab.answer("Lunch").wait_for()
+            gateway.push(first, "psst", kind="message", source="external:cli")
+            await expect(tab.locator(".session.unread .title")).to_have_text("Invoices May")
+            await tab.get_by_role("button", name="Delete").click()
+            await tab.get_by_role("button", name="Keep it").click()
+            assert (gateway.root / second).exists()
+            await tab.get_by_role("button", name="Delete").click()
+            await tab.locator("dialog").get_by_role("button", name="Delete").click()
+            await expect(titles).to_have_text(["Invoices May"])
+            assert not (gateway.root / second).exists()
+            await tab.open(f"#/s/{second}")
+            await tab.see("nknown session", ".empty")
+
+
+async def trying_again_and_editing_are_forks():
+    with Gateway(*NDJSON) as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway, permissions=["clipboard-read", "clipboard-write"])
+            first = await tab.new("one")
+            await tab.answer("You said: one").wait_for()
+            await tab.say("two")
+            await tab.answer("You said: two").wait_for()
+            said = tab.locator(".said .words")
+            await tab.locator(".exchange").last.hover()
+            await tab.locator(".exchange").last.get_by_role("button", name="Copy", exact=True).click()
+            assert await tab.evaluate("navigator.clipboard.readText()") == "two"
+            await tab.locator(".exchange").last.get_by_role("button", name="Edit").click()
+            await expect(tab.locator("#message")).to_have_value("two")
+            second = tab.session()
+            assert second != first
+            await expect(said).to_have_text(["one"])
+            await tab.say("another two")
+            await tab.answer("You said: another two").wait_for()
+            await tab.locator(".exchange").first.hover()
+            await tab.locator(".exchange").first.get_by_role("button", name="Try again").click()
+            await expect(said).to_have_text(["one"])
+            await tab.answer("You said: one").wait_for()
+            assert tab.session() not in (first, second)
+            await tab.open(f"#/s/{first}")
+            await expect(said).to_have_text(["one", "two"])
+
+
+async def a_message_that_is_sent_again_is_stored_once():
+    with Gateway(*NDJSON) as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            session = await tab.new("hello")
+            await tab.answer("You said: hello").wait_for()
+            # The gateway stores it, but its answer gets lost with the connection.
+            await tab.evaluate("""() => {
+                const { state } = globalThis.thread;
+                const socket = state.connection.socket;
+                const receive = socket.onmessage;
+                socket.onmessage = (message) => {
+                    if (!JSON.parse(message.data).payload?.runId) return receive(message);
+                    socket.onmessage = null;
+                    socket.close();
+                };
+            }""")
+            await tab.say("only once")
+            await tab.answer("You said: only once").wait_for()
+            await expect(tab.locator(".sending")).to_have_count(0)
+            await expect(tab.locator(".said .words")).to_have_text(["hello", "only once"])
+            assert [e["content"] for e in gateway.events(session) if e["source"] != "self"] == ["hello", "only once"]
+            # Sent while the gateway is away, and the page reloaded meanwhile: that cannot be reloaded, but closed.
+            gateway.kill()
+            await tab.see("No connection", ".offline")
+            await tab.say("while it was away")
+            await expect(tab.locator(".sending")).to_contain_text("will be sent")
+            await tab.page.close()
+            gateway.restart()
+            tab.page = await tab.context.new_page()
+            await tab.open(f"#/s/{session}")
+            await tab.answer("You said: while it was away").wait_for()
+            await expect(tab.locator(".said .words")).to_have_text(["hello", "only once", "while it was away"])
+
+
+async def a_reload_during_an_answer_loses_nothing():
+    with Gateway(*NDJSON) as gateway:
+        plays(gateway, slow=[["think", "hm"], ["call", "c1", "read", {}], ["result", "c1", "read", 1],
+                             ["say", "One "], ["wait", "go"], ["say", "two "], ["wait", "on"], ["say", "three."]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("slow")
+            await tab.answer("One").wait_for()
+            await tab.fill("#message", "half a sent")
+            await tab.reload()
+            await expect(tab.locator("#message")).to_have_value("half a sent")
+            await expect(tab.locator(".answer")).to_have_text("One")
+            go(gateway)
+            await expect(tab.locator(".answer")).to_have_text("One two")
+            await tab.reload()
+            await expect(tab.locator(".tool")).to_have_count(1)
+            go(gateway, "on")
+            await expect(tab.locator(".answer")).to_have_text("One two three.")
+            await expect(tab.locator(".thinking")).to_have_count(1)
+
+
+async def a_gateway_that_is_killed_during_an_answer_is_a_pause():
+    with Gateway(*NDJSON) as gateway:
+        words = [["say", f"w{n} "] for n in range(40)]
+        plays(gateway, slow=[*words[:10], ["wait", "go"], *words[10:20], ["wait", "on"], *words[20:]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("slow")
+            await tab.answer("w9").wait_for()
+            gateway.kill()
+            await tab.see("next try in", ".offline")
+            go(gateway)
+            gateway.restart()
+            await tab.answer("w19").wait_for()
+            await expect(tab.locator(".offline")).to_have_count(0)
+            gateway.kill()
+            go(gateway, "on")
+            gateway.restart()
+            await expect(tab.locator(".answer")).to_have_text(" ".join(f"w{n}" for n in range(40)))
+            await expect(tab.locator(".said")).to_have_count(1)
+
+
+async def everything_can_be_done_with_the_keyboard():
+    with Gateway(*ACP) as gateway:
+        plays(gateway, ask=[["call", "c1", "rm", {}], ["ask", "c1", "rm", {}, "all"]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            press = tab.keyboard.press
+            focus = lambda: tab.evaluate("document.activeElement.id || document.activeElement.textContent.trim()")
+            await tab.page.locator("body").click(position={"x": 700, "y": 300})
+            await press("n")
+            await expect(tab.locator("#message")).to_be_focused()
+            await tab.keyboard.type("first")
+            await press("Shift+Enter")
+            await tab.keyboard.type("line")
+            await press("Enter")
+            await tab.answer("You said: first line").wait_for()
+            first = tab.session()
+            await expect(tab.locator("#message")).to_be_focused()
+            await press("Escape")
+            await press("n")
+            await tab.wait_for_selector("h1:has-text('New session')")
+            await expect(tab.locator("#message")).to_be_focused()
+            await tab.keyboard.type("ask")
+            await press("Enter")
+            await tab.locator(".permission.open").wait_for()
+            # Backwards by Tab from the message to the line that leads to the question, and to its answer.
+            await expect(tab.locator("#message")).to_be_focused()
+            await press("Shift+Tab")
+            assert "asks for permission" in await focus()
+            await press("Enter")
+            assert await focus() == "Allow once"
+            await press("Tab")
+            await press("Tab")
+            assert await focus() == "Reject"
+            await press("Enter")
+            await tab.answer("The answer was no.").wait_for()
+            await tab.page.locator("body").click(position={"x": 700, "y": 300})
+            await press("?")
+            await expect(tab.locator("dialog")).to_contain_text("search the sessions")
+            await press("Escape")
+            await expect(tab.locator("dialog")).to_have_count(0)
+            await expect(tab.locator(".session")).to_have_count(2)
+            await press("j")
+            await press("j")
+            await press("Enter")
+            await tab.wait_for_url(f"**/#/s/{first}")
+            await press("Escape")
+            await press("/")
+            assert await focus() == "search"
+            await tab.keyboard.type("first")
+            await expect(tab.locator(".session")).to_have_count(1)
+            await press("Enter")
+            await press("Enter")
+            # What has the focus can be seen.
+            await tab.page.locator(".session").first.focus()
+            await press("Tab")
+            outline = await tab.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+            assert outline == "solid", outline
+
+
+if __name__ == "__main__":
+    run(globals())
