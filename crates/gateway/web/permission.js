@@ -21,13 +21,13 @@ export function Permission({ step }) {
   };
   const chosen = asked.choices.find((choice) => choice.id === answer);
   const isOpen = !answer && !over;
-  return html`<section class=${isOpen ? "permission open" : "permission"} aria-labelledby=${id}>
+  return html`<section class=${isOpen ? "permission open" : "permission"} aria-labelledby=${id} tabIndex="-1">
     <div class="label" id=${id} role="heading" aria-level="3">${isOpen ? "asks for permission" : "asked for permission"}</div>
     <div class="request">${visible(asked.title)}</div>
     ${asked.arguments != null && html`<pre class="plain whole">${visible(jsonText(asked.arguments))}</pre>`}
     ${asked.details && html`<pre class="plain whole">${visible(asked.details)}</pre>`}
     ${isOpen && html`<div class="buttons">${asked.choices.map((choice) => html`<button type="button" key=${choice.id}
-      class=${String(choice.kind).startsWith("allow") ? "primary" : ""} disabled=${sent !== null}
+      class=${choice.kind === "allow_once" ? "primary" : ""} disabled=${sent !== null}
       onClick=${() => choose(choice)}>${visible(choice.name)}</button>`)}</div>`}
     ${answer && html`<p class="answered">Answered: <strong>${visible(chosen?.name ?? answer)}</strong></p>`}
     ${!answer && over && html`<p class="answered">Nobody answered in time, or the run ended.</p>`}

@@ -43,7 +43,7 @@ function Open({ conversation }) {
   return html`<section class="conversation" ...${drop}>
     <${Header} conversation=${conversation} title=${state.titleOf(conversation)} clients=${conversation.clients} />
     <${Messages} conversation=${conversation} />
-    ${asked > 0 && html`<p class="asks"><button type="button" class="quiet" onClick=${toPermission}>
+    ${asked > 0 && html`<p class="question"><button type="button" class="quiet" onClick=${toPermission}>
       The agent asks for permission${asked > 1 ? ` (${asked})` : ""} ↓</button></p>`}
     <${Offline} />
     <${Composer} session=${conversation.id} openRun=${conversation.openRun} dropped=${dropped} />
@@ -52,8 +52,8 @@ function Open({ conversation }) {
 
 function toPermission() {
   const open = document.querySelector(".permission.open");
-  open?.scrollIntoView({ block: "center" });
-  open?.querySelector("button")?.focus();
+  open?.scrollIntoView({ block: "start" });
+  open?.focus({ preventScroll: true });
 }
 
 function Back() {

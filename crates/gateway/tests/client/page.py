@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
 import shlex
 import sys
 import time
+import urllib.error
+import urllib.request
 
 from harness import PATIENCE, THREAD, Gateway, run
 
@@ -36,9 +39,8 @@ expect.set_options(timeout=PATIENCE * 1000)
 
 # Whatever the policy for content stops, and whatever breaks, is a failure of the test.
 WATCH = """
-    globalThis.violations = [];
     document.addEventListener("securitypolicyviolation", (event) =>
-        violations.push(`${event.violatedDirective}: ${event.blockedURI} ${event.sample}`));
+        violated(`${event.violatedDirective}: ${event.blockedURI} ${event.sample}`));
 """
 
 
@@ -85,17 +87,23 @@ class Tab:
     def session(self):
         return self.page.url.rsplit("/", 1)[1]
 
+    async def until(self, expression):
+        """Waits until it is true in the page. (Playwright's own way needs what the policy forbids.)"""
+        began = time.monotonic()
+        while not await self.page.evaluate(expression):
+            assert time.monotonic() < began + PATIENCE, f"does not come: {expression}"
+            await asyncio.sleep(0.02)
+
     def answer(self, text):
         return self.page.locator(".answer", has_text=text)
 
     async def see(self, text, selector="main"):
         await expect(self.page.locator(selector).get_by_text(text).first).to_be_visible()
 
-    async def checked(self):
+    def checked(self):
         """Nothing was stopped, nothing broke, nothing was asked of another host."""
-        violations = await self.page.evaluate("globalThis.violations")
         lost = [error for error in self.errors if "ERR_CONNECTION_REFUSED" not in error and "WebSocket" not in error]
-        assert not violations and not lost and not self.foreign, (violations, lost, self.foreign)
+        assert not lost and not self.foreign, (lost, self.foreign)
 
 
 class Browser:
@@ -115,6 +123,7 @@ class Browser:
         if WEB:
             await context.route("**/page/**", lambda route: route.fulfill(path=WEB + route.request.url.split("/page")[1]))
         tab = Tab(gateway, context, await context.new_page())
+        await context.expose_function("violated", lambda what: tab.errors.append(what))
         self.tabs.append(tab)
         if enter:
             await tab.enter()
@@ -130,7 +139,7 @@ class Browser:
                             await tab.page.screenshot(path=f"{PICTURES}/failed-{n}.png")
             else:
                 for tab in self.tabs:
-                    await tab.checked()
+                    tab.checked()
         finally:
             await self.chromium.close()
             await self.driver.stop()
@@ -530,7 +539,7 @@ async def everything_can_be_done_with_the_keyboard():
             tab = await browser.tab(gateway)
             press = tab.keyboard.press
             focus = lambda: tab.evaluate("document.activeElement.id || document.activeElement.textContent.trim()")
-            await tab.page.locator("body").click(position={"x": 700, "y": 300})
+            await tab.click("h1")
             await press("n")
             await expect(tab.locator("#message")).to_be_focused()
             await tab.keyboard.type("first")
@@ -552,13 +561,14 @@ async def everything_can_be_done_with_the_keyboard():
             await press("Shift+Tab")
             assert "asks for permission" in await focus()
             await press("Enter")
+            await press("Tab")
             assert await focus() == "Allow once"
             await press("Tab")
             await press("Tab")
             assert await focus() == "Reject"
             await press("Enter")
             await tab.answer("The answer was no.").wait_for()
-            await tab.page.locator("body").click(position={"x": 700, "y": 300})
+            await tab.click("h1")
             await press("?")
             await expect(tab.locator("dialog")).to_contain_text("search the sessions")
             await press("Escape")
@@ -580,6 +590,364 @@ async def everything_can_be_done_with_the_keyboard():
             await press("Tab")
             outline = await tab.evaluate("getComputedStyle(document.activeElement).outlineStyle")
             assert outline == "solid", outline
+
+
+async def the_token_is_taken_from_the_link_or_asked_for():
+    with Gateway(*NDJSON) as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            assert gateway.token not in tab.page.url
+            await tab.reload()
+            await expect(tab.locator(".sessions")).to_be_visible()
+            kept = await tab.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])")
+            assert gateway.token not in kept, kept
+            stranger = await browser.tab(gateway, enter=False)
+            await stranger.open()
+            await stranger.get_by_label("Token").fill("wrong")
+            await stranger.get_by_role("button", name="Enter").click()
+            await stranger.see("This is not the token.")
+            await stranger.get_by_label("Token").fill(gateway.token)
+            await stranger.get_by_role("button", name="Enter").click()
+            await expect(stranger.locator(".sessions")).to_be_visible()
+            # The browser says that it was refused; so it should.
+            stranger.errors = [error for error in stranger.errors if "401" not in error]
+
+
+async def a_reader_who_has_scrolled_up_stays_where_he_is():
+    with Gateway(*NDJSON) as gateway:
+        lines = lambda name: [["say", "".join(f"{name} {n}\n\n" for n in range(60))]]
+        plays(gateway, long=[*lines("before"), ["wait", "go"], *lines("after"), ["wait", "on"], ["say", "The end."]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("long")
+            await tab.answer("before 59").wait_for()
+            box = tab.locator(".scroll")
+            at_end = "e => e.scrollHeight - e.scrollTop - e.clientHeight < 50"
+            await tab.until(f"({at_end})(document.querySelector('.scroll'))")
+            await box.hover()
+            await tab.mouse.wheel(0, -600)
+            seen = tab.get_by_text("before 40", exact=True)
+            await tab.until(f"!({at_end})(document.querySelector('.scroll'))")
+            await asyncio.sleep(0.3)
+            before = (await seen.bounding_box())["y"]
+            go(gateway)
+            await tab.answer("after 59").wait_for()
+            await tab.get_by_role("button", name="New below").wait_for()
+            assert abs((await seen.bounding_box())["y"] - before) < 2
+            await tab.get_by_role("button", name="New below").click()
+            await tab.until(f"({at_end})(document.querySelector('.scroll'))")
+            await expect(tab.get_by_role("button", name="New below")).to_have_count(0)
+            go(gateway, "on")
+            await tab.answer("The end.").wait_for()
+            assert await box.evaluate(at_end), "the view has not followed"
+
+
+async def older_messages_come_page_by_page():
+    with Gateway() as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            client = await gateway.client()
+            session = (await client.request("sessions.new", title="Long"))["sessionId"]
+            gateway.fake_agent(session)
+            for n in range(45):
+                said = gateway.push(session, f"question {n}", kind="message", source="external:cli", run_id=f"r{n}")
+                gateway.push(session, {"call_id": f"c{n}", "name": f"tool{n}", "arguments": {}}, "toolcall", run_id=f"r{n}")
+                gateway.push(session, {"call_id": f"c{n}", "name": f"tool{n}", "result": n}, "toolresult", run_id=f"r{n}")
+                gateway.ending(session, said, f"answer {n}", run_id=f"r{n}")
+            await tab.open(f"#/s/{session}")
+            await tab.answer("answer 44").wait_for()
+            await expect(tab.locator(".exchange")).to_have_count(10)
+            first = tab.locator(".exchange").first
+            await tab.locator(".scroll").evaluate("e => e.scrollTop = 300")
+            await expect(tab.locator(".exchange")).not_to_have_count(10)
+            for _ in range(10):
+                if await tab.get_by_role("button", name="Older messages").count() == 0:
+                    break
+                before = await tab.locator(".exchange").count()
+                await tab.locator(".scroll").evaluate("e => e.scrollTop = 0")
+                await expect(tab.locator(".exchange")).not_to_have_count(before)
+            await expect(tab.locator(".words")).to_have_text([f"question {n}" for n in range(45)])
+            await expect(tab.locator(".answer")).to_have_text([f"answer {n}" for n in range(45)])
+            await expect(tab.locator(".tool .name")).to_have_text([f"tool{n}" for n in range(45)])
+            # A link leads to one of them.
+            other = await browser.tab(gateway)
+            await other.open(f"#/s/{session}/{gateway.events(session)[5]['id']}")
+            await expect(other.get_by_text("question 1", exact=True)).to_be_in_viewport()
+
+
+async def on_a_telephone_the_list_is_a_page_of_its_own():
+    with Gateway(*ACP) as gateway:
+        wide = "| a | b |\n|-|-|\n| " + "wide " * 40 + " | " + "x" * 200 + " |\n\n```\n" + "y" * 300 + "\n```\n" + "z" * 300
+        plays(gateway, wide=[["call", "c1", "a_tool_with_a_long_name_" * 5, {"path": "/" * 100}], ["say", wide]],
+              ask=[["call", "c1", "chown", {"path": "/srv/data"}],
+                   ["ask", "c1", "chown -R backup /srv/data", {"path": "/srv/data", "owner": "backup"}, "14 files change their owner"]])
+        async with Browser() as browser:
+            phone = {"viewport": {"width": 360, "height": 700}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
+            zoomed = {"viewport": {"width": 600, "height": 400}, "device_scale_factor": 2}
+            for options in phone, zoomed:
+                tab = await browser.tab(gateway, **options)
+                fits = lambda: tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+                assert await fits()
+                await tab.new("wide")
+                await tab.answer("zzz").wait_for()
+                assert await fits()
+                await expect(tab.locator("#message")).to_be_in_viewport()
+                if options is phone:
+                    await expect(tab.locator(".sessions")).to_be_hidden()
+                    await tab.click(".back")
+                    await expect(tab.locator(".sessions")).to_be_visible()
+                    await expect(tab.locator("main")).to_be_hidden()
+                    await picture(tab, "phone-list")
+                    await tab.new("ask")
+                    await tab.locator(".permission.open").wait_for()
+                    assert await fits()
+                    await picture(tab, "phone")
+                    await tab.get_by_role("button", name="Reject").tap()
+                    await tab.answer("The answer was no.").wait_for()
+                    await tab.click(".back")
+
+
+async def light_and_dark_are_as_the_system_says_or_as_was_chosen():
+    with Gateway(*NDJSON) as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway, color_scheme="dark", reduced_motion="reduce")
+            paper = lambda: tab.evaluate("getComputedStyle(document.body).backgroundColor")
+            dark = await paper()
+            await tab.new("hello")
+            await tab.answer("You said").wait_for()
+            await picture(tab, "dark")
+            await tab.get_by_label("Colours").select_option("light")
+            assert await paper() == "rgb(255, 255, 255)" != dark
+            await tab.reload()
+            await tab.answer("You said").wait_for()
+            assert await paper() == "rgb(255, 255, 255)"
+            await tab.get_by_label("Colours").select_option("auto")
+            assert await paper() == dark
+
+
+# Each would do something if it were more than text.
+HOSTILE = [
+    "<script>hacked = 1</script>", "<img src=x onerror='hacked=1'>", "<svg onload=hacked=1>", "<iframe src='javascript:hacked=1'></iframe>",
+    "[click](javascript:hacked=1)", "[click](JaVa&#x73;cript:hacked=1)", "[click](data:text/html,<script>hacked=1</script>)",
+    "[click](vbscript:x)", "![pixel](https://evil.example/pixel.png)", "![x](x \"onerror=hacked=1\")", "<https://evil.example/a>",
+    "<javascript:hacked=1>", "<style>*{display:none}</style>", "<base href='https://evil.example/'>", "<meta http-equiv=refresh content='0;url=https://evil.example'>",
+    "<link rel=stylesheet href=https://evil.example/x.css>", "<form action=https://evil.example><button>go</button></form>",
+    "`<b>`", "```html\n<script>hacked=1</script>\n```", "${hacked=1}", "{{hacked=1}}", "javascript:hacked=1", "'\"><script>hacked=1</script>",
+    "</textarea><script>hacked=1</script>", "<a href=x style='position:fixed;inset:0'>x</a>", "\u202egnp.exe", "\x1b]0;title\x07",
+    "__proto__", "constructor", "[" * 500, "> " * 500, "*a" * 500, "https://user:pass@evil.example/?q=<script>", "[a]: javascript:hacked=1\n\n[a]",
+]
+
+
+async def no_text_of_an_event_does_anything():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        gateway.fake_agent(session)
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            dialogs = []
+            tab.page.on("dialog", lambda dialog: (dialogs.append(dialog.message), asyncio.ensure_future(dialog.dismiss())))
+            await tab.open(f"#/s/{session}")
+            await expect(tab.locator("h1")).to_have_text("Untitled")
+            all_of_it = "\n\n".join(HOSTILE)
+            batches = [HOSTILE[n:n + 6] for n in range(0, len(HOSTILE), 6)] + [[all_of_it]]
+            for n, texts in enumerate(batches):
+                text = "\n\n".join(texts)
+                said = gateway.push(session, text, kind="message", source="external:cli:<b>", run_id=f"r{n}")
+                about = {"run_id": f"r{n}"}
+                gateway.push(session, {"status": "started", "attempt": 1}, "run", reply_to=said, **about)
+                gateway.push(session, text, "thinking", **about)
+                gateway.push(session, text, "title")
+                gateway.push(session, {"call_id": text, "name": text, "arguments": {text: text, "url": text}}, "toolcall", **about)
+                gateway.push(session, {"event": "tool_call", "payload": {"callId": text, "toolName": text, "arguments": text}},
+                             "sub_agent", parent_call_id=text, sub_agent=text, sub_event_id=1, **about)
+                gateway.push(session, {"call_id": text, "name": text, "result": text}, "toolresult", **about)
+                gateway.push(session, {"call_id": "x", "name": text, "error": text}, "toolresult", **about)
+                gateway.push(session, {"entries": [{"content": text, "priority": "high", "status": "pending"}]}, "plan", **about)
+                gateway.push(session, {"error": text, "retryable": True}, "error", reply_to=said, **about)
+                gateway.push(session, {"status": "started", "attempt": 2}, "run", reply_to=said, **about)
+                gateway.push(session, text, "token", message_id="m", **about)
+                gateway.push(session, text, kind="message", **about)
+                gateway.push(session, {"request_id": text, "title": text, "call_id": text, "arguments": text, "details": text,
+                             "choices": [{"id": text, "name": text, "kind": text}]}, "permission", **about)
+                if n % 3 == 0:
+                    gateway.ending(session, said, {"error": text, "retryable": False}, "error", **about)
+                elif n % 3 == 1:
+                    gateway.ending(session, said, text, "cancelled", **about)
+                else:
+                    gateway.ending(session, said, text, **about)
+            parts = [{"type": "text", "text": all_of_it}] + [{"type": "image", "source": {"type": kind, "value": text, "mimeType": mime}}
+                     for text in [*HOSTILE, "https://evil.example/a.png", "//evil.example/b.png"]
+                     for kind, mime in [("url", "image/png"), ("data", "image/png"), ("data", text)]]
+            last = gateway.push(session, parts, kind="message", source=f"external:gateway:<b>:dm:{session}:x")
+            for _ in range(2):
+                await tab.until(f"globalThis.thread.state.conversation?.lastSeq >= {last}")
+                await tab.locator(f"#e{last}, #n{last}").first.wait_for()
+                # Everything is opened and looked at.
+                await tab.evaluate("""async () => {
+                    for (let n = 0; n < 4; n++) {
+                        document.querySelectorAll("details:not([open]) > summary").forEach((summary) => summary.click());
+                        await new Promise((done) => setTimeout(done, 100));
+                    }
+                }""")
+                for n in range(5):
+                    await tab.locator(".scroll").evaluate(f"e => e.scrollTop = e.scrollHeight * {n} / 4")
+                assert await tab.evaluate("globalThis.hacked") is None and not dialogs
+                strange = await tab.evaluate("""() => [...document.body.querySelectorAll("*")].filter((element) =>
+                    ["SCRIPT", "IFRAME", "STYLE", "OBJECT", "EMBED", "BASE", "META", "LINK", "SVG"].includes(element.tagName.toUpperCase())
+                    || [...element.attributes].some(({ name }) => name.startsWith("on") || name === "srcset" || name === "style" && element.id !== "message")
+                    || element.tagName === "FORM" && element.className !== "composer"
+                    || element.tagName === "IMG" && !element.src.startsWith("data:image/png;") && new URL(element.src).origin !== location.origin
+                    || element.tagName === "A" && !["http:", "https:", "mailto:"].includes(element.protocol)
+                    || element.tagName === "A" && element.target === "_blank" && element.rel !== "noopener noreferrer"
+                ).map((element) => element.outerHTML.slice(0, 200))""")
+                assert not strange, strange
+                await expect(tab.locator(".markdown .leads-to", has_text="evil.example").first).to_be_attached()
+                await tab.fill("#search", "<script>")
+                await expect(tab.locator(".session mark")).to_have_text("<script>")
+                await tab.reload()
+            # Broken pictures are the only thing that may be complained of.
+            tab.errors = [error for error in tab.errors if "404" not in error and "ERR_INVALID_URL" not in error]
+
+
+def longest_tasks(trace):
+    """The tasks of the page's main thread, by the processor's time that they took, in milliseconds."""
+    events = json.loads(trace)["traceEvents"]
+    main = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name" and e["args"]["name"] == "CrRendererMain"}
+    tasks = [e["tdur"] / 1000 for e in events if e["name"].endswith("RunTask") and (e["pid"], e["tid"]) in main and "tdur" in e]
+    assert tasks, "the trace has no tasks"
+    return sorted(tasks, reverse=True)[:3]
+
+
+@contextlib.asynccontextmanager
+async def traced(browser, tab, what):
+    """No task is longer than 50 ms meanwhile. Time that other programs take does not count."""
+    categories = ["toplevel", "disabled-by-default-devtools.timeline", "__metadata"]
+    await browser.chromium.start_tracing(page=tab.page, categories=categories)
+    yield
+    tasks = longest_tasks(await browser.chromium.stop_tracing())
+    print(f"{what}: longest tasks {', '.join(f'{task:.0f}' for task in tasks)} ms")
+    assert tasks[0] < 50, (what, tasks)
+
+
+async def fifty_thousand_events_and_a_thousand_a_second_leave_the_page_usable():
+    with Gateway(*NDJSON) as gateway:
+        plays(gateway, many=[["many", 4000]])
+        client = await gateway.client()
+        session = (await client.request("sessions.new", title="Long"))["sessionId"]
+        gateway.thread("unsubscribe", "--consumer", "agent", session=session)
+        about = await gateway.begun(client, session)
+        words = lambda n: "".join(f"{word} " for word in range(n, n + 8)) + ("\n\n" if n % 5 == 0 else "")
+        events = [{"source": "self", "type": "record", "subtype": "token", "content": words(n), "metadata": about} for n in range(48_000)]
+        for n in range(1000):
+            call = {"call_id": f"c{n}", "name": "tool"}
+            events.append({"source": "self", "type": "record", "subtype": "toolcall", "content": json.dumps({**call, "arguments": n}), "metadata": about})
+            events.append({"source": "self", "type": "record", "subtype": "toolresult", "content": json.dumps({**call, "result": n}), "metadata": about})
+        gateway.thread("push", "--batch", session=session, stdin="".join(json.dumps(event) + "\n" for event in events))
+        last = gateway.push(session, "The end.", "token", **about)
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await asyncio.sleep(0.5)
+            async with traced(browser, tab, "50,000 events"):
+                await tab.open(f"#/s/{session}")
+                await tab.until(f"globalThis.thread.state.conversation?.lastSeq >= {last}")
+                await tab.answer("The end.").wait_for()
+            assert await tab.locator(".tool").count() < 100
+            await tab.new("many")
+            await tab.answer("word20").wait_for()
+            text = "typed while it streams, every letter of it"
+            async with traced(browser, tab, "1,000 tokens a second"):
+                await tab.keyboard.type(text, delay=20)
+                await expect(tab.locator("#message")).to_have_value(text)
+                assert await tab.answer("word3999").count() == 0, "it was over before anything was typed"
+                await tab.answer("word3999").wait_for()
+
+
+async def the_page_is_small_and_there_at_once():
+    with Gateway(*NDJSON) as gateway:
+        web = pathlib.Path(__file__).parents[2] / "web"
+        files = [path for path in web.rglob("*") if path.suffix in (".js", ".css")]
+        size = 0
+        for path in files:
+            request = urllib.request.Request(f"{gateway.url}/page/{path.relative_to(web)}", headers={"Accept-Encoding": "gzip"})
+            with urllib.request.urlopen(request) as answer:
+                assert answer.headers["Content-Encoding"] == "gzip"
+                size += len(answer.read())
+                request.add_header("If-None-Match", answer.headers["ETag"])
+            try:
+                urllib.request.urlopen(request)
+                raise AssertionError("it is sent again")
+            except urllib.error.HTTPError as e:
+                assert e.code == 304
+        print(f"script and style: {size / 1000:.0f} kB compressed in {len(files)} files")
+        assert size <= 150_000
+        with urllib.request.urlopen(gateway.url) as answer:
+            policy = answer.headers["Content-Security-Policy"]
+            assert "unsafe" not in policy and "default-src 'none'" in policy and "frame-ancestors 'none'" in policy, policy
+            assert answer.headers["X-Content-Type-Options"] == "nosniff" and answer.headers["Referrer-Policy"] == "no-referrer"
+        # What others wrote is what it says it is.
+        sums = dict(reversed(line.split()) for line in (web / "vendor" / "SHA256SUMS").read_text().splitlines())
+        for name, expected in sums.items():
+            assert hashlib.sha256((web / "vendor" / name).read_bytes()).hexdigest() == expected, name
+        assert {path.name for path in (web / "vendor").glob("*.js")} <= set(sums)
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.reload()
+            await expect(tab.locator(".sessions")).to_be_visible()
+            paint = await tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+            print(f"first paint after {paint:.0f} ms")
+            assert paint < 5000
+
+
+AXE = os.environ.get("GATEWAY_AXE")
+
+
+async def axe_finds_nothing_of_weight():
+    if not AXE:
+        return print("SKIPPED: needs axe-core (GATEWAY_AXE names the folder where npm has installed it)")
+    source = (pathlib.Path(AXE) / "node_modules/axe-core/axe.min.js").read_text()
+    with Gateway(*ACP) as gateway:
+        plays(gateway, all=[
+            ["think", "hm"], ["plan", [{"content": "read", "priority": "high", "status": "in_progress"}]],
+            ["call", "c1", "read", {"path": "a"}], ["result", "c1", "read", "text"],
+            ["say", "# A title\n\n**Bold** and [a link](https://example.org/)\n\n- one\n- two\n\n| a | b |\n|-|-|\n| 1 | 2 |\n\n```\ncode\n```\n\n"],
+            ["call", "c2", "rm", {"path": "b"}], ["ask", "c2", "rm b", {"path": "b"}, "all of it"],
+        ])
+        async with Browser() as browser:
+            async def look(tab, where):
+                await tab.evaluate(source)
+                found = await tab.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+                heavy = [(v["id"], v["impact"], [node["html"][:200] for node in v["nodes"]]) for v in found["violations"]
+                         if v["impact"] in ("moderate", "serious", "critical")]
+                assert not heavy, (where, heavy)
+            for scheme, size in ("light", (1200, 800)), ("dark", (360, 700)):
+                stranger = await browser.tab(gateway, enter=False, color_scheme=scheme)
+                await stranger.open()
+                await stranger.get_by_label("Token").wait_for()
+                await look(stranger, "login")
+                tab = await browser.tab(gateway, color_scheme=scheme, viewport=dict(zip(("width", "height"), size)))
+                await look(tab, "list")
+                await tab.click(".sessions .new")
+                await look(tab, "new")
+                await tab.say("all")
+                await tab.locator(".permission.open").wait_for()
+                await tab.say("another")
+                await tab.see("in line", ".queue")
+                await tab.evaluate("document.querySelectorAll('details:not([open]) > summary').forEach((summary) => summary.click())")
+                await tab.locator(".tool pre").first.wait_for()
+                await tab.locator(".exchange").first.hover()
+                await look(tab, "conversation")
+                await tab.get_by_role("button", name="Allow once").click()
+                await tab.answer("You said: another").wait_for()
+                await look(tab, "answered")
+                await tab.get_by_role("button", name="Rename").click()
+                await look(tab, "dialog")
+                await tab.keyboard.press("Escape")
+            gateway.kill()
+            await tab.see("next try in", ".offline")
+            await look(tab, "offline")
+            gateway.restart()
+            await expect(tab.locator(".offline")).to_have_count(0)
 
 
 if __name__ == "__main__":
