@@ -239,6 +239,32 @@ scenarios! {
         what_was_due_when_the_gateway_was_started_is_logged
         the_level_says_how_much_is_logged
     }
+    page {
+        an_answer_streams_with_its_thinking_and_its_tools
+        what_was_done_is_there_after_a_reload
+        two_browsers_in_one_session_see_the_same
+        sub_agents_stand_with_the_call_they_work_for
+        permission_is_read_whole_and_given
+        what_waits_says_so_and_can_be_taken_back_or_hurried
+        a_run_is_stopped
+        a_failure_stands_where_it_happened
+        files_are_picked_dropped_and_pasted
+        sessions_are_searched_renamed_switched_and_deleted
+        trying_again_and_editing_are_forks
+        a_message_that_is_sent_again_is_stored_once
+        a_reload_during_an_answer_loses_nothing
+        a_gateway_that_is_killed_during_an_answer_is_a_pause
+        everything_can_be_done_with_the_keyboard
+        the_token_is_taken_from_the_link_or_asked_for
+        a_reader_who_has_scrolled_up_stays_where_he_is
+        older_messages_come_page_by_page
+        on_a_telephone_the_list_is_a_page_of_its_own
+        light_and_dark_are_as_the_system_says_or_as_was_chosen
+        no_text_of_an_event_does_anything
+        thousands_of_events_and_a_thousand_a_second_leave_the_page_usable
+        the_page_is_small_and_there_at_once
+        axe_finds_nothing_of_weight
+    }
     s3 {
         what_is_no_storage_is_refused_and_a_build_without_s3_says_how_to_get_one
         #[cfg_attr(not(feature = "s3"), ignore = "needs --features s3")]

@@ -19,8 +19,8 @@ parser.validateLink = () => true;
 parser.normalizeLink = (url) => url;
 parser.normalizeLinkText = (text) => text;
 
-/** How many blocks are rendered at once. */
-const STEP = 12;
+/** How many blocks are made for one picture. */
+const STEP = 3;
 
 /** A text that is cut into blocks while it grows. `blocks` are done, `tail` may still change. */
 export class Blocks {
@@ -103,23 +103,30 @@ function rendered(text) {
   return elements(parser.parse(text, {}));
 }
 
-/** A text, or `Blocks` that grow; `version` changes when they have grown. A long one comes bit by bit, so that
- * the page can be used meanwhile. */
+/** A text, or `Blocks` that grow; `version` changes when they have grown. Of a long one only a few blocks are
+ * made for each picture, the last ones first, so that the page can be used meanwhile. */
 export function Markdown({ text, source }) {
   const kept = useRef(null);
   if (!source && kept.current?.text !== text) kept.current = { text, blocks: new Blocks(text) };
   const all = source ?? kept.current.blocks;
-  const [shown, show] = useState(STEP);
-  const waits = shown < all.blocks.length;
+  const { length } = all.blocks;
+  const range = useRef({ from: Math.max(0, length - STEP), to: length }).current;
+  range.to = Math.min(range.to, length);
+  const [, redraw] = useState(0);
+  const waits = range.from > 0 || range.to < length;
   useEffect(() => {
     if (!waits) return;
-    const frame = requestAnimationFrame(() => show(shown + STEP));
+    const frame = requestAnimationFrame(() => {
+      if (range.to < length) range.to = Math.min(length, range.to + STEP);
+      else range.from = Math.max(0, range.from - STEP);
+      redraw((n) => n + 1);
+    });
     return () => cancelAnimationFrame(frame);
-  }, [waits, shown]);
-  const visible = waits ? all.blocks.slice(0, shown) : all.blocks;
+  });
+  const { from, to } = range;
   return html`<div class="markdown">
-    ${visible.map((block, n) => html`<${Block} key=${n} text=${block} />`)}
-    ${!waits && all.tail && html`<${Block} key=${all.blocks.length} text=${all.tail} />`}
+    ${all.blocks.slice(from, to).map((block, n) => html`<${Block} key=${from + n} text=${block} />`)}
+    ${to === length && all.tail && html`<${Block} key=${length} text=${all.tail} />`}
   </div>`;
 }
 
@@ -151,7 +158,7 @@ function element(token, children) {
   if (tag === "table") return html`<div class="table" tabIndex="0"><table>${children}</table></div>`;
   if (/^h[1-6]$/.test(tag)) {
     // The page has headings of its own above these.
-    const level = Math.min(Number(tag[1]) + 2, 6);
+    const level = Math.min(Number(tag[1]) + 1, 6);
     return html`<div class=${`heading ${tag}`} role="heading" aria-level=${level}>${children}</div>`;
   }
   return children;

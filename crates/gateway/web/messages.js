@@ -35,9 +35,10 @@ export function Messages({ conversation }) {
   };
   const older = async () => {
     if (loading || !conversation.hasOlder) return;
+    const first = inside.current.querySelector(".exchange, .note");
+    if (!first) return;
     setLoading(true);
     setError(null);
-    const first = inside.current.querySelector(".exchange, .note");
     try {
       anchor.current = { element: first, top: () => first.getBoundingClientRect().top };
       anchor.current.was = anchor.current.top();
@@ -79,7 +80,7 @@ export function Messages({ conversation }) {
   }, []);
   useEffect(() => { if (!stays.current) setBelow(true); }, [newest]);
   useEffect(() => { if (conversation.sending.length) toEnd(); }, [conversation.sending.length]);
-  useEffect(() => { toMessage(state.route.seq, stays, older); }, [state.route.seq, conversation.items.length]);
+  useEffect(() => { toMessage(state.route.seq, stays, older); }, [state.route.seq, conversation.items.length, loading]);
 
   return html`<div class="scroll" ref=${box} onScroll=${scrolled} tabIndex="0" role="region" aria-label="Conversation">
     <div class="messages" ref=${inside}>

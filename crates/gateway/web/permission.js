@@ -22,7 +22,7 @@ export function Permission({ step }) {
   const chosen = asked.choices.find((choice) => choice.id === answer);
   const isOpen = !answer && !over;
   return html`<section class=${isOpen ? "permission open" : "permission"} aria-labelledby=${id} tabIndex="-1">
-    <div class="label" id=${id} role="heading" aria-level="3">${isOpen ? "asks for permission" : "asked for permission"}</div>
+    <div class="label" id=${id} role="heading" aria-level="2">${isOpen ? "asks for permission" : "asked for permission"}</div>
     <div class="request">${visible(asked.title)}</div>
     ${asked.arguments != null && html`<pre class="plain whole">${visible(jsonText(asked.arguments))}</pre>`}
     ${asked.details && html`<pre class="plain whole">${visible(asked.details)}</pre>`}

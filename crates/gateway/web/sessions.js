@@ -16,6 +16,7 @@ export function Sessions({ onHelp }) {
   const { sessions, search, route } = state;
   const shown = search?.found ?? sessions.list;
   return html`<nav class="sessions" aria-label="Sessions">
+    ${route.view === "list" && html`<h1 class="unseen">Sessions</h1>`}
     <div class="top">
       <a class="button new" href=${address.newAddress()} aria-current=${route.view === "new" ? "page" : null}>New</a>
       <${Search} />

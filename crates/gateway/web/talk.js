@@ -13,14 +13,14 @@ import * as address from "./address.js";
 
 export function Talk({ onHelp }) {
   const { route, conversation } = state;
-  return html`<div class="talk" data-view=${route.view === "list" ? "list" : "conversation"}>
+  return html`<main class="talk" data-view=${route.view === "list" ? "list" : "conversation"}>
     <${Sessions} onHelp=${onHelp} />
-    <main>
+    <div class="open-session">
       ${conversation && html`<${Open} key=${conversation.id} conversation=${conversation} />`}
       ${route.view === "new" && html`<${New} />`}
       ${route.view === "list" && html`<p class="empty hint">Choose a session, or <a href=${address.newAddress()}>begin a new one</a>.</p>`}
-    </main>
-  </div>`;
+    </div>
+  </main>`;
 }
 
 function New() {
@@ -44,7 +44,7 @@ function Open({ conversation }) {
     <${Header} conversation=${conversation} title=${state.titleOf(conversation)} clients=${conversation.clients} />
     <${Messages} conversation=${conversation} />
     ${asked > 0 && html`<p class="question"><button type="button" class="quiet" onClick=${toPermission}>
-      The agent asks for permission${asked > 1 ? ` (${asked})` : ""} ↓</button></p>`}
+      The agent asks for permission${asked > 1 ? ` (${asked})` : ""} · show</button></p>`}
     <${Offline} />
     <${Composer} session=${conversation.id} openRun=${conversation.openRun} dropped=${dropped} />
   </section>`;

@@ -16,7 +16,7 @@ async def a_client_connects_and_learns_the_methods():
         assert client.hello["clientId"] == "ada"
         assert set(client.hello["supportedMethods"]) == {
             "connect", "agent", "agent.cancel", "sessions.list", "sessions.new", "sessions.switch",
-            "sessions.fork", "sessions.history", "sessions.rename", "sessions.search", "sessions.delete",
+            "sessions.fork", "sessions.history", "sessions.steps", "sessions.rename", "sessions.search", "sessions.delete",
             "permission.answer", "status",
         }
         assert "already" in await client.refused("connect", version="1", clientType="test")
