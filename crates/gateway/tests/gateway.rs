@@ -3,7 +3,8 @@
 //! Each test is a scenario of a Python program in `tests/client`, which checks every frame it sees
 //! against the schemas of `docs/schema`. They need Python's `websockets` and `jsonschema`:
 //! `GATEWAY_PYTHON` names a Python that has them, by default `python3`. `GATEWAY_AGUI_1` and `GATEWAY_AGUI_0`
-//! name folders in which npm has installed `@ag-ui/client` 1.0 and 0.x, `GATEWAY_WS` one with `ws`. What lacks
+//! name folders in which npm has installed `@ag-ui/client` 1.0 and 0.x, `GATEWAY_WS` one with `ws`, `GATEWAY_AXE` one
+//! with `axe-core`. The page is opened in Chromium (`GATEWAY_CHROMIUM`) by Python's `playwright`. What lacks
 //! something is skipped, with a line on stderr even where the test runner captures it; if `CI` is set, that is
 //! a failure. `THREAD_FAULTS=long` makes some of them run longer.
 
@@ -125,6 +126,8 @@ scenarios! {
         sessions_are_made_listed_named_searched_and_removed
         a_session_that_is_moved_away_is_gone_for_whoever_is_in_it
         history_is_read_page_by_page
+        the_steps_of_runs_are_read_page_by_page
+        the_list_says_what_a_session_needs
         nothing_is_before_the_beginning
         a_switch_with_after_leaves_no_gap_and_no_double
         all_who_enter_at_the_same_moment_hear_what_is_said
@@ -256,6 +259,7 @@ scenarios! {
         a_gateway_that_is_killed_during_an_answer_is_a_pause
         everything_can_be_done_with_the_keyboard
         the_token_is_taken_from_the_link_or_asked_for
+        commands_are_answered_here_alone_and_what_is_large_is_a_link
         a_reader_who_has_scrolled_up_stays_where_he_is
         older_messages_come_page_by_page
         on_a_telephone_the_list_is_a_page_of_its_own

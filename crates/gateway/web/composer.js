@@ -15,7 +15,7 @@ const PRIORITIES = [
 /** On a telephone, Enter makes a new line. */
 const hasKeyboard = () => matchMedia("(hover: hover)").matches;
 
-export function Composer({ session, openRun, dropped }) {
+export function Composer({ session, activeRun, dropped }) {
   const [draft, setDraft] = useState(() => drafts.get(session));
   const [error, setError] = useState(null);
   const [uploading, setUploading] = useState(0);
@@ -95,7 +95,7 @@ export function Composer({ session, openRun, dropped }) {
       </label>
       <span class="hint keys-hint">Enter sends, Shift+Enter makes a new line</span>
       <span class="space"></span>
-      ${openRun?.runId && html`<${Do} class="stop" action=${() => state.cancel(openRun)}>Stop<//>`}
+      ${activeRun?.runId && html`<${Do} class="stop" action=${() => state.cancel(activeRun)}>Stop<//>`}
       <button class="primary" disabled=${(!text.trim() && !files.length) || uploading > 0}>Send</button>
     </div>
   </form>`;

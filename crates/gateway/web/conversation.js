@@ -69,21 +69,31 @@ export class Conversation {
     return this.items.find((item) => item.seq)?.seq ?? null;
   }
 
-  /** The run under way, or the one that is next. */
-  get openRun() {
-    const open = this.openRuns();
-    return open.find((run) => run.attempt) ?? open[0] ?? null;
+  /** The run under way. */
+  get activeRun() {
+    return this.openRuns().find((run) => run.attempt) ?? null;
   }
 
+  /** Those that are under way or wait; not those of messages that were passed over. */
   openRuns() {
-    return this.items.filter((item) => item.run && item.message && !item.run.ending).map((item) => item.run);
+    const open = [];
+    let passed = false;
+    for (let n = this.items.length - 1; n >= 0; n--) {
+      const { run, message, priority } = this.items[n];
+      if (!run) continue;
+      const begun = run.attempt || run.ending;
+      if (message && !run.ending && (begun || !passed || priority === "later")) open.unshift(run);
+      if (begun && (!priority || priority === "next")) passed = true;
+    }
+    return open;
   }
 
-  /** How many runs come before that of an exchange; 0 if it is next, or has begun. */
+  /** How many runs come before that of an exchange; null if it does not wait. */
   position(exchange) {
     const { run } = exchange;
-    if (run.ending || run.attempt) return 0;
+    if (run.ending || run.attempt) return null;
     if (run.position != null) return run.position;
+    if (!this.openRuns().includes(run)) return null;
     const rank = (run) => (run.attempt ? 0 : { now: 1, later: 3 }[run.of.priority] ?? 2);
     return this.openRuns().filter((other) => other !== run &&
       (rank(other) < rank(run) || (rank(other) === rank(run) && other.of.seq < run.of.seq))).length;

@@ -90,7 +90,7 @@ export function Messages({ conversation }) {
       ${conversation.entered && conversation.items.length === 0 && conversation.sending.length === 0
         && html`<p class="hint">Nothing was said here yet.</p>`}
       ${conversation.items.map((item) => html`<${Versioned} key=${item.key} of=${item.kind === "note" ? Note : Exchange} item=${item}
-        version=${item.version} position=${item.run && conversation.position(item)} />`)}
+        version=${item.version} position=${item.run && state.agentIsThere(conversation) ? conversation.position(item) : null} />`)}
       ${conversation.sending.map((entry) => html`<${Sending} key=${entry.key} entry=${entry} error=${entry.error} />`)}
     </div>
     ${isBelow && html`<div class="below"><button type="button" onClick=${toEnd}>New below ↓</button></div>`}
@@ -123,7 +123,6 @@ function Said({ item, position }) {
   const { message, run } = item;
   const [events, setEvents] = useState(false);
   const text = contentOf(message.content).text;
-  const waits = !run.ending && !run.attempt;
   return html`<div class=${message.mine ? "said mine" : "said"}>
     <div class="head"><span>
       ${message.mine ? "you" : html`<span title=${visible(message.source ?? "")}>${from(message.source)}</span>`} · <a class="time" href=${address.sessionAddress(state.conversation.id, item.seq)}><${Clock} time=${message.at} /></a>
@@ -138,7 +137,7 @@ function Said({ item, position }) {
     </div>
     <${Content} content=${message.content} plain=${true} />
     ${message.large && html`<${Large} large=${message.large} what="This message" />`}
-    ${waits && html`<p class="queue">
+    ${position !== null && html`<p class="queue">
       <span>${position > 0 ? `${ordinal(position + 1)} in line` : "waits for the agent"}</span>
       ${run.runId && html` <${Do} class="quiet" action=${() => state.cancel(run)}>Take back<//>`}
       ${run.runId && position > 0 && message.mine && html` <${Do} class="quiet" action=${() => state.urgent(item)}>Send now<//>`}

@@ -146,6 +146,12 @@ class State extends Changes {
     return first ? beginning(contentOf(first.message.content).text, 60) : "";
   }
 
+  /** Whether there is an agent that something can wait for, as far as is known. */
+  agentIsThere(conversation) {
+    const known = this.sessions.list.find((session) => session.id === conversation.id);
+    return ["asks", "running", "waiting"].includes(known?.state);
+  }
+
   isUnread(session) {
     if (session.id === this.conversation?.id && !document.hidden) return false;
     const count = seen.get(session.id);

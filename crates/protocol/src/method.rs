@@ -584,6 +584,7 @@ mod tests {
             SessionsSwitch: SwitchParams { session_id: id(), after: Some(3) },
             SessionsFork: ForkParams { session_id: id(), before: Some("m".into()) },
             SessionsHistory: HistoryParams { before: Some(Place::Seq(3)), ..HistoryParams::default() },
+            SessionsSteps: StepsParams { after: Some(3), ..StepsParams::default() },
             SessionsRename: RenameParams { session_id: id(), title: "t".into() },
             SessionsSearch: SearchParams { date_filter: Some(DateFilter::LastWeek), ..SearchParams::default() },
             SessionsDelete: DeleteParams { session_id: id() },
@@ -609,7 +610,8 @@ mod tests {
         }
         let (id, time) = ("6e0a5f9e-0d2b-4f43-9a53-5c9f6c0f6d0a", "2026-01-02T03:04:05.678Z");
         let session = json!({
-            "id": id, "title": "t", "lastMessage": null, "lastActivity": time, "messageCount": 2, "match": "m",
+            "id": id, "title": "t", "lastMessage": null, "lastActivity": time, "messageCount": 2,
+            "state": "running", "since": time, "match": "m",
         });
         let made = json!({ "sessionId": id, "title": "", "createdAt": time });
         let entry = json!({
@@ -620,6 +622,8 @@ mod tests {
             "id": "m", "seq": 4, "role": "user", "content": "a", "timestamp": time, "source": "external:x",
             "runId": null, "replyTo": null, "metadata": null,
         });
+        let step =
+            json!({ "type": "event", "event": "plan", "payload": { "entries": [] }, "seq": 5, "time": time });
         let names = [
             check::<Connect>(
                 json!({ "gatewayVersion": "1", "supportedMethods": ["agent"], "clientId": "c" }),
@@ -633,6 +637,7 @@ mod tests {
             })),
             check::<SessionsFork>(made),
             check::<SessionsHistory>(json!({ "messages": [plain], "hasMore": true })),
+            check::<SessionsSteps>(json!({ "events": [step], "hasMore": false })),
             check::<SessionsRename>(json!({ "sessionId": id, "title": "t" })),
             check::<SessionsSearch>(json!({ "sessions": [session], "total": 1, "truncated": true })),
             check::<SessionsDelete>(json!({ "sessionId": id })),

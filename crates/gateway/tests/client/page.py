@@ -183,6 +183,8 @@ async def an_answer_streams_with_its_thinking_and_its_tools():
             go(gateway)
             await expect(tab.locator(".answer pre code")).to_have_text("chown -R backup /srv/data\n")
             await expect(tab.locator(".actions", has_text="Copy answer")).to_be_attached()
+            # A screen reader is told the answer, once.
+            await expect(tab.locator(".unseen[role=status]")).to_contain_text("Answer: The script runs as")
 
 
 async def what_was_done_is_there_after_a_reload():
@@ -278,7 +280,12 @@ async def permission_is_read_whole_and_given():
             # Whoever comes back is asked, too.
             await tab.reload()
             await tab.locator(".permission.open").wait_for()
-            await picture(tab, "permission")
+            gateway.kill()
+            await tab.see("No connection", ".offline")
+            await tab.get_by_role("button", name="Allow once").click()
+            await expect(tab.locator(".permission [role=alert]")).to_contain_text("There is no connection.")
+            gateway.restart()
+            await expect(tab.locator(".offline")).to_have_count(0)
             await tab.get_by_role("button", name="Allow once").click()
             for who in tab, other:
                 await who.answer("The answer was once.").wait_for()
@@ -614,6 +621,35 @@ async def the_token_is_taken_from_the_link_or_asked_for():
             await expect(stranger.locator(".sessions")).to_be_visible()
             # The browser says that it was refused; so it should.
             stranger.errors = [error for error in stranger.errors if "401" not in error]
+
+
+async def commands_are_answered_here_alone_and_what_is_large_is_a_link():
+    with Gateway() as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            session = await tab.new("nobody answers")
+            await tab.say("/help")
+            await tab.see("/sessions", ".note")
+            # There is no agent, so nothing waits.
+            await expect(tab.locator(".session")).to_have_count(1)
+            await expect(tab.locator(".queue")).to_have_count(0)
+            await tab.reload()
+            await tab.see("nobody answers", ".words")
+            await expect(tab.locator(".note")).to_have_count(0)
+            await tab.say("/new Another")
+            await expect(tab.locator("h1")).to_have_text("Another")
+            assert tab.session() != session
+            await tab.open(f"#/s/{session}")
+            client = await gateway.client()
+            await client.request("sessions.switch", sessionId=session)
+            about = await gateway.begun(client, session)
+            gateway.push(session, "x" * 2_000_000, kind="message", source="external:cli")
+            gateway.push(session, {"call_id": "c", "name": "cat", "result": "y" * 2_000_000}, "toolresult", **about)
+            links = tab.locator(".large a")
+            await expect(links).to_have_count(2)
+            async with tab.context.expect_page() as opened:
+                await links.first.click()
+            assert len(await (await opened.value).inner_text("body")) >= 2_000_000
 
 
 async def a_reader_who_has_scrolled_up_stays_where_he_is():
