@@ -92,6 +92,9 @@ mod tests {
                 !changes_something(&Call::parse(name, params.as_object().unwrap().clone()).expect(name))
             })
             .collect();
-        assert_eq!(looks, ["sessions.list", "sessions.history", "sessions.search", "status"]);
+        assert_eq!(
+            looks,
+            ["sessions.list", "sessions.history", "sessions.steps", "sessions.search", "status"]
+        );
     }
 }
