@@ -69,14 +69,14 @@ function Row({ session }) {
       aria-current=${isCurrent ? "page" : null}>
     <span class="title">${visible(title) || "Untitled"}</span>
     <span class="about">
-      ${what === "asks" && html`<strong class="needs">asks you</strong>`}
+      ${what === "asks" && html`<strong class="needs asks">asks you</strong>`}
       ${what === "running" && html`<span class="needs">running<${Since} since=${since} /></span>`}
       ${what === "waiting" && html`<span class="needs">waiting<${Since} since=${since} /></span>`}
       ${what === "failed" && html`<span class="needs">failed</span>`}
       ${unread && html`<strong class="needs">unread</strong>`}
-      <${Ago} time=${lastActivity} />
+      ${!since && html`<${Ago} time=${lastActivity} />`}
     </span>
-    ${match ? html`<span class="excerpt"><${Match} text=${match} /></span>` : lastMessage && html`<span class="excerpt">${visible(lastMessage)}</span>`}
+    ${match ? html`<span class="excerpt"><${Match} text=${match} /></span>` : lastMessage && lastMessage !== title && html`<span class="excerpt">${visible(lastMessage)}</span>`}
   </a>`;
 }
 

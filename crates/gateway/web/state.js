@@ -25,6 +25,8 @@ class State extends Changes {
     /** `{query, day, found, truncated, error}`, if something is searched. */
     this.search = null;
     this.conversation = null;
+    /** Sessions that were left just now, with all that is there seen. */
+    this.left = new Set();
     this.connection = new Connection({
       clientId: clientId(),
       onOpen: () => this.opened(),
@@ -46,6 +48,10 @@ class State extends Changes {
   follow() {
     this.route = address.current();
     const { session } = this.route;
+    if (this.conversation && this.conversation.id !== session) {
+      this.left.add(this.conversation.id);
+      this.refresh();
+    }
     if (session && this.conversation?.id !== session) {
       this.conversation = this.newConversation(session);
       this.enter();
@@ -134,9 +140,11 @@ class State extends Changes {
   }
 
   sawConversation() {
-    if (document.hidden || !this.conversation?.entered) return;
-    const known = this.sessions.list.find((session) => session.id === this.conversation.id);
-    if (known) seen.set(known.id, known.messageCount);
+    for (const { id, messageCount } of this.sessions.list) {
+      const isOpen = id === this.conversation?.id && this.conversation.entered && !document.hidden;
+      if (isOpen || this.left.has(id)) seen.set(id, messageCount);
+    }
+    this.left.clear();
   }
 
   /** The title that was given, or the beginning of the first message. */

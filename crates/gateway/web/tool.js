@@ -39,7 +39,7 @@ function Given({ value }) {
 function SubAgent({ sub, Steps, Ending }) {
   const { run, name, events } = sub;
   const how = run.ending ? { answer: "done", failed: "failed", cancelled: "cancelled" }[run.ending.kind] : "works";
-  return html`<${Fold} class="sub-agent" summary=${`sub-agent ${visible(name)} · ${how} · ${events} ${events === 1 ? "event" : "events"}`}>
+  return html`<${Fold} class="sub-agent" summary=${`sub-agent ${visible(name.replace(/-[0-9a-f]{16}$/, ""))} · ${how} · ${events} ${events === 1 ? "event" : "events"}`}>
     ${() => html`<${Steps} run=${run} />${run.ending && html`<${Ending} run=${run} />`}`}
   <//>`;
 }
