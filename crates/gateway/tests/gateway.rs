@@ -262,6 +262,7 @@ scenarios! {
         commands_are_answered_here_alone_and_what_is_large_is_a_link
         a_reader_who_has_scrolled_up_stays_where_he_is
         older_messages_come_page_by_page
+        steps_that_were_too_many_are_read_when_they_are_asked_for
         on_a_telephone_the_list_is_a_page_of_its_own
         light_and_dark_are_as_the_system_says_or_as_was_chosen
         no_text_of_an_event_does_anything

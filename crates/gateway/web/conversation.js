@@ -112,9 +112,9 @@ export class Conversation {
   fill(frames, from) {
     for (const frame of frames) this.apply(frame);
     for (const { run, seq } of this.items) {
-      if (!run?.ending || seq > from) continue;
-      if (run.stepsBefore === undefined) run.stepsBefore = seq < from ? from : null;
-      else if (seq >= from) run.stepsBefore = null;
+      if (!run?.ending || run.ending.live || run.filled) continue;
+      run.filled = seq >= from;
+      run.stepsBefore = run.filled ? null : Math.min(run.ending.seq + 1, run.stepsBefore ?? from);
       this.touch(run.of);
     }
   }

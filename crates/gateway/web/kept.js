@@ -1,15 +1,26 @@
 // What the browser keeps for this page, so that a reload loses nothing: what is being typed, messages that are
 // on their way, and what was seen. Everything else is on the gateway's disk.
 
+/** What the browser does not keep, because it is full or may not. It lasts until the page is left. */
+const memory = new Map();
+
 function read(key, otherwise) {
-  try { return JSON.parse(localStorage.getItem(key)) ?? otherwise; } catch { return otherwise; }
+  try {
+    return JSON.parse(memory.get(key) ?? localStorage.getItem(key)) ?? otherwise;
+  } catch {
+    return otherwise;
+  }
 }
 
 function write(key, value) {
+  const text = JSON.stringify(value);
+  memory.delete(key);
   try {
     if (value === null) localStorage.removeItem(key);
-    else localStorage.setItem(key, JSON.stringify(value));
-  } catch { /* Full or forbidden: then it lasts until the page is left. */ }
+    else localStorage.setItem(key, text);
+  } catch {
+    memory.set(key, text);
+  }
 }
 
 /** An id that nobody else has. */

@@ -18,6 +18,7 @@ export function Messages({ conversation }) {
   const stays = useRef(true);
   const lastTop = useRef(0);
   const anchor = useRef(null);
+  const found = useRef(null);
   const [isBelow, setBelow] = useState(false);
   const [loading, setLoading] = useState(false);
   const [error, setError] = useState(null);
@@ -80,7 +81,22 @@ export function Messages({ conversation }) {
   }, []);
   useEffect(() => { if (!stays.current) setBelow(true); }, [newest]);
   useEffect(() => { if (conversation.sending.length) toEnd(); }, [conversation.sending.length]);
-  useEffect(() => { toMessage(state.route.seq, stays, older); }, [state.route.seq, conversation.items.length, loading]);
+  useEffect(() => {
+    // The message that the address names is brought into view, once.
+    const { seq } = state.route;
+    if (!seq || found.current === seq) return;
+    const element = document.getElementById(`e${seq}`);
+    if (element) {
+      found.current = seq;
+      stays.current = false;
+      anchor.current = null;
+      element.scrollIntoView();
+      element.focus({ preventScroll: true });
+      lastTop.current = box.current.scrollTop;
+    } else if (conversation.hasOlder && seq < (conversation.oldestSeq ?? 0)) {
+      older();
+    }
+  }, [state.route.seq, conversation.items.length, loading]);
 
   return html`<div class="scroll" ref=${box} onScroll=${scrolled} tabIndex="0" role="region" aria-label="Conversation">
     <div class="messages" ref=${inside}>
@@ -95,20 +111,6 @@ export function Messages({ conversation }) {
     </div>
     ${isBelow && html`<div class="below"><button type="button" onClick=${toEnd}>New below ↓</button></div>`}
   </div>`;
-}
-
-/** Brings the message that the address names into view, once. */
-function toMessage(seq, stays, older) {
-  if (!seq || toMessage.done === seq) return;
-  const element = document.getElementById(`e${seq}`);
-  if (element) {
-    toMessage.done = seq;
-    stays.current = false;
-    element.scrollIntoView();
-    element.focus();
-  } else if (state.conversation.hasOlder && seq < (state.conversation.oldestSeq ?? 0)) {
-    older();
-  }
 }
 
 function Exchange({ item, position }) {

@@ -116,6 +116,8 @@ class State extends Changes {
   async refresh() {
     const { sessions, connection } = this;
     if (connection.state !== "open") return;
+    if (this.refreshing) { this.again = true; return; }
+    this.refreshing = true;
     try {
       const list = [];
       let total = 0;
@@ -130,6 +132,11 @@ class State extends Changes {
       this.sawConversation();
     } catch (error) {
       if (error instanceof Refused) sessions.error = sentence(error);
+    }
+    this.refreshing = false;
+    if (this.again) {
+      this.again = false;
+      this.refreshSoon();
     }
     this.changed();
   }
@@ -191,14 +198,17 @@ class State extends Changes {
    * others are read when they are asked for. */
   async fillSteps(conversation, from, before, most = 5000) {
     const steps = [];
-    let page;
-    do {
-      const params = { sessionId: conversation.id, after: Math.max(from - 1, 0), before, limit: STEPS };
-      page = await this.connection.request("sessions.steps", params);
-      steps.unshift(...page.events);
-      before = page.events[0]?.seq;
-    } while (page.hasMore && before && steps.length < most);
-    conversation.fill(steps, page.hasMore ? before : from);
+    let page, reached = before;
+    try {
+      do {
+        const params = { sessionId: conversation.id, after: Math.max(from - 1, 0), before: reached, limit: STEPS };
+        page = await this.connection.request("sessions.steps", params);
+        steps.unshift(...page.events);
+        reached = page.events[0]?.seq ?? from;
+      } while (page.hasMore && reached > from && steps.length < most);
+    } finally {
+      conversation.fill(steps, page && !page.hasMore ? from : reached);
+    }
   }
 
   /** The steps of one run, if they were too many. */

@@ -127,7 +127,7 @@ function Offline() {
   const left = Math.max(0, Math.ceil((connection.nextTry - Date.now()) / 1000));
   return html`<p class="offline" role="status">
     ${connection.why ? `${connection.why} · ` : "No connection · "}
-    ${connection.state === "connecting" ? "trying …" : `next try in ${left} s `}
+    <span aria-hidden="true">${connection.state === "connecting" ? "trying …" : `next try in ${left} s `}</span>
     ${connection.state === "waiting" && html`<button type="button" class="quiet" onClick=${() => connection.retry()}>Try now</button>`}
   </p>`;
 }

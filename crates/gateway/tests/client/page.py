@@ -363,7 +363,7 @@ async def files_are_picked_dropped_and_pasted():
             await tab.answer("You said: hello").wait_for()
             chosen = {"name": "chosen.png", "mimeType": "image/png", "buffer": png}
             await tab.locator("input[type=file]").set_input_files(chosen)
-            names = tab.locator(".composer .files li")
+            names = tab.locator(".composer .files li:has(button)")
             await expect(names).to_have_count(1)
             bring = """([selector, kind, key, name]) => {
                 const data = new DataTransfer();
@@ -621,6 +621,11 @@ async def the_token_is_taken_from_the_link_or_asked_for():
             await expect(stranger.locator(".sessions")).to_be_visible()
             # The browser says that it was refused; so it should.
             stranger.errors = [error for error in stranger.errors if "401" not in error]
+    with Gateway("--no-auth") as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway, enter=False)
+            await tab.open()
+            await expect(tab.locator(".sessions")).to_be_visible()
 
 
 async def commands_are_answered_here_alone_and_what_is_large_is_a_link():
@@ -712,6 +717,30 @@ async def older_messages_come_page_by_page():
             other = await browser.tab(gateway)
             await other.open(f"#/s/{session}/{gateway.events(session)[5]['id']}")
             await expect(other.get_by_text("question 1", exact=True)).to_be_in_viewport()
+
+
+async def steps_that_were_too_many_are_read_when_they_are_asked_for():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new", title="Busy"))["sessionId"]
+        about = await gateway.begun(client, session)
+        push = lambda events: gateway.thread("push", "--batch", session=session, stdin="".join(json.dumps(e) + "\n" for e in events))
+        record = {"source": "self", "type": "record", "metadata": about}
+        call = lambda n: {"call_id": f"c{n}", "name": f"tool{n}"}
+        push([{**record, "subtype": subtype, "content": json.dumps({**call(n), **given})} for n in range(3000)
+              for subtype, given in [("toolcall", {"arguments": n}), ("toolresult", {"result": n})]])
+        said = next(event["id"] for event in gateway.events(session) if event["type"] == "message")
+        gateway.ending(session, said, "The answer.", **about)
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.open(f"#/s/{session}")
+            await tab.answer("The answer.").wait_for()
+            await expect(tab.locator(".tool .name").last).to_have_text("tool2999")
+            assert await tab.locator(".tool").count() == 60
+            await tab.get_by_role("button", name="Show what the agent did").click()
+            await expect(tab.get_by_role("button", name="Show what the agent did")).to_have_count(0)
+            await tab.get_by_role("button", name="2940 earlier steps").click()
+            await expect(tab.locator(".tool .name").first).to_have_text("tool2440")
 
 
 async def on_a_telephone_the_list_is_a_page_of_its_own():
