@@ -37,7 +37,11 @@ impl Stamp {
 
     /// Whether the last change is so recent that another one might not change the stamp.
     pub fn is_fresh(&self) -> bool {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.wal.is_some_and(|(_, _, modified)| modified + CLOCK_STEP > now)
+        self.wal.is_some_and(|(_, _, modified)| is_fresh(UNIX_EPOCH + modified))
     }
+}
+
+/// Whether a file with this time may be changed without another time.
+pub fn is_fresh(modified: SystemTime) -> bool {
+    modified + CLOCK_STEP > SystemTime::now()
 }

@@ -8,6 +8,7 @@ mod agents;
 mod ask;
 mod backup;
 mod backup_keep;
+mod backup_root;
 mod batch;
 mod completions;
 mod completions_shells;

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, WaitOptions, WaitStatus};
 use thread::files::log::Level;
+use thread::files::stamp::Stamp;
 use thread::model::filter::Filter;
 use thread::model::run::ProcessId;
 use thread::model::subscription::{ConsumerId, Subscription};
@@ -471,12 +472,19 @@ enum Step {
     End,
 }
 
-/// Starts a thread that nudges the loop after each commit, and every [`LOOK_EVERY`].
+/// Starts a thread that nudges the loop after each commit. One by another program is found by the state of the
+/// files, looked at every [`LOOK_EVERY`].
 fn watch(queue: &Queue, send: SyncSender<LoopEvent>) {
-    let watcher = queue.watcher();
+    let (watcher, path) = (queue.watcher(), queue.path().to_owned());
     std::thread::spawn(move || {
+        let mut seen = None;
         loop {
-            watcher.wait(LOOK_EVERY, None);
+            let noticed = watcher.wait(LOOK_EVERY, None);
+            let stamp = Stamp::of(&path);
+            if !noticed && stamp.is_some() && stamp == seen {
+                continue;
+            }
+            seen = stamp.filter(|stamp| !stamp.is_fresh());
             // If the channel is full, the loop is awake anyway; if it is closed, the adapter has ended.
             if let Err(std::sync::mpsc::TrySendError::Disconnected(_)) = send.try_send(LoopEvent::Nudge) {
                 return;

@@ -5,7 +5,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `access` | tokens, origins, host names, places for connections |
+//! | `access` | tokens, origins, host names, proxies, places for connections |
 //! | `session` | sessions on disk: creating, writing, listing, searching; who reads them, and from where |
 //! | `ws` | the WebSocket: connections, methods, commands, stored events as frames |
 //! | `http` | accepting connections, routes, AG-UI, attachments, health and metrics |
@@ -124,13 +124,14 @@ unsafe fn forget_credentials() {
 
 async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(), StartError> {
     let dir = options.root.clone().map_or_else(default_root, Ok)?;
-    if options.no_auth && !options.listen.ip().is_loopback() {
+    let public = origin::parse("--public-url", options.public_url.as_slice())?.pop();
+    let reached = (!options.listen.ip().is_loopback()).then(|| options.listen.to_string());
+    if let Some(reached) = public.clone().or(reached).filter(|_| options.no_auth) {
         return Err(StartError::usage(
-            format!("--no-auth would admit anybody who can reach {}", options.listen),
-            "listen on a loopback address, such as 127.0.0.1:3336, or leave out --no-auth",
+            format!("--no-auth would admit anybody who can reach {reached}"),
+            "listen on a loopback address, such as 127.0.0.1:3336, without --public-url, or leave out --no-auth",
         ));
     }
-    let public = origin::parse("--public-url", options.public_url.as_slice())?.pop();
     let origins = Origins::new(public.clone(), origin::parse("--origin", &options.origin)?);
     let launcher = agent::launcher()?;
     let agent = match &options.agent {

@@ -4,9 +4,9 @@
 //! against the schemas of `docs/schema`. They need Python's `websockets` and `jsonschema`:
 //! `GATEWAY_PYTHON` names a Python that has them, by default `python3`. `GATEWAY_AGUI_1` and `GATEWAY_AGUI_0`
 //! name folders in which npm has installed `@ag-ui/client` 1.0 and 0.x, `GATEWAY_WS` one with `ws`, `GATEWAY_AXE` one
-//! with `axe-core`. The page is opened in Chromium (`GATEWAY_CHROMIUM`) by Python's `playwright`. What lacks
-//! something is skipped, with a line on stderr even where the test runner captures it; if `CI` is set, that is
-//! a failure. `THREAD_FAULTS=long` makes some of them run longer.
+//! with `axe-core`. Browsers are Chromium, driven by Python's `playwright`; proxies are nginx and Caddy, with
+//! openssl. What lacks something is skipped, with a line on stderr even where the test runner captures it; if `CI` is
+//! set, that is a failure. `THREAD_FAULTS=long` makes some of them run longer.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -269,6 +269,20 @@ scenarios! {
         thousands_of_events_and_a_thousand_a_second_leave_the_page_usable
         the_page_is_small_and_there_at_once
         axe_finds_nothing_of_weight
+    }
+    browsers {
+        a_page_of_an_admitted_origin_can_do_everything_and_another_nothing
+    }
+    proxy {
+        behind_nginx_everything_works_with_the_lines_of_the_page
+        behind_caddy_everything_works_with_the_lines_of_the_page
+        a_quiet_connection_stays_open_through_the_proxy
+        limits_are_for_the_clients_of_a_proxy
+    }
+    serving {
+        the_commands_of_the_page_set_up_a_gateway_and_keep_it
+        the_unit_and_the_image_start_the_gateway
+        the_options_that_the_page_names_are_there
     }
     s3 {
         what_is_no_storage_is_refused_and_a_build_without_s3_says_how_to_get_one

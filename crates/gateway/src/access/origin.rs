@@ -7,9 +7,13 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use axum::http::{HeaderMap, header};
+use axum::http::HeaderMap;
+use axum::http::header::{self, HeaderName};
 
 use crate::error::StartError;
+
+/// Browsers tell whose page asks.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Who may send requests, and under which names the gateway is reached.
 #[derive(Debug, Default)]
@@ -25,7 +29,7 @@ pub struct Origins {
 pub enum Asker {
     /// A page of the gateway's own, or a program.
     Own,
-    /// A page of an origin that `--origin` names.
+    /// A page of another origin, which `--origin` names if it can send or read more than an image.
     Other,
 }
 
@@ -98,7 +102,12 @@ impl Origins {
         if !(is_unambiguous(&host) || known(&host)) {
             return Err(Disallowed::Host);
         }
-        let Some(origin) = text(header::ORIGIN) else { return Ok(Asker::Own) };
+        let Some(origin) = text(header::ORIGIN) else {
+            // An image or the like, which a page need not be able to read.
+            let is_foreign =
+                text(SEC_FETCH_SITE).is_some_and(|site| !["same-origin", "none"].contains(&&*site));
+            return Ok(if is_foreign { Asker::Other } else { Asker::Own });
+        };
         let is_named = self.named.contains(&origin);
         let is_public = self.public.as_ref().is_some_and(|public| host_of(public) == host);
         // Behind a proxy, a named origin may be the gateway's own.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream};
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
@@ -16,6 +16,7 @@ use futures_util::StreamExt;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::Mutex;
 use tokio::time::timeout_at;
 use tower::ServiceExt;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
@@ -42,6 +43,10 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a client may take to send the body of a request, and that of an upload.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+
+/// How much of the body of a refused request is read and dropped, in bytes, and for how long.
+const MOST_DROPPED: usize = 64 * 1024 * 1024;
+const DROP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a shutdown waits for connections to end.
 const GRACE: Duration = Duration::from_millis(1000);
@@ -200,7 +205,14 @@ async fn admit(
         return response;
     }
     let limit = if request.uri().path().ends_with("/attachments") { UPLOAD_TIMEOUT } else { BODY_TIMEOUT };
-    next.run(request.map(|body| within(body, limit))).await
+    let (parts, body) = request.into_parts();
+    let (body, rest) = within(body, limit);
+    let response = next.run(Request::from_parts(parts, body)).await;
+    // A client reads why it was refused only once it has sent its body. Strangers need not learn it.
+    if check == TokenCheck::Valid && response.status().is_client_error() {
+        tokio::spawn(drain(rest));
+    }
+    response
 }
 
 /// Refuses requests without the token.
@@ -228,15 +240,38 @@ fn refuse(client: Client, request: &Request, status: StatusCode, why: &str) -> R
     HttpError(status, why.to_owned()).into_response()
 }
 
-/// A body that fails if it takes longer than a limit.
-fn within(body: Body, limit: Duration) -> Body {
+/// What was not read yet of a body.
+type Rest = Arc<Mutex<Option<BodyDataStream>>>;
+
+/// A body that fails if it takes longer than a limit, and what is left of it when it is dropped.
+fn within(body: Body, limit: Duration) -> (Body, Rest) {
     let end = tokio::time::Instant::now() + limit;
-    let chunks = futures_util::stream::unfold(Some(body.into_data_stream()), move |stream| async move {
-        let mut stream = stream?;
-        match timeout_at(end, stream.next()).await {
-            Ok(chunk) => Some((chunk?.map_err(std::io::Error::other), Some(stream))),
-            Err(_) => Some((Err(std::io::ErrorKind::TimedOut.into()), None)),
-        }
+    let rest: Rest = Arc::new(Mutex::new(Some(body.into_data_stream())));
+    let chunks = futures_util::stream::unfold(rest.clone(), move |rest| async move {
+        let mut stream = rest.lock().await;
+        let next = match timeout_at(end, stream.as_mut()?.next()).await {
+            Ok(chunk) => chunk?.map_err(std::io::Error::other),
+            Err(_) => {
+                *stream = None;
+                Err(std::io::ErrorKind::TimedOut.into())
+            }
+        };
+        drop(stream);
+        Some((next, rest))
     });
-    Body::from_stream(chunks)
+    (Body::from_stream(chunks), rest)
+}
+
+/// Reads the rest of a body and drops it, in bounded time.
+async fn drain(rest: Rest) {
+    let Some(mut stream) = rest.lock().await.take() else { return };
+    let mut dropped = 0;
+    let reading = async {
+        while let Some(Ok(chunk)) = stream.next().await
+            && dropped < MOST_DROPPED
+        {
+            dropped += chunk.len();
+        }
+    };
+    tokio::time::timeout(DROP_TIMEOUT, reading).await.ok();
 }

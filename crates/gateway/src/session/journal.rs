@@ -1,20 +1,18 @@
 //! Lines in the log about runs: when they begin and end, whoever has started them.
 //!
-//! They are read from the sessions that the worker has looked at, from the gateway's start on.
+//! They are read from the sessions that the worker has looked at, from the gateway's start on. A run has the
+//! `seq` of its message: the names of runs are what clients say.
 
 use std::collections::HashMap;
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use thread::Queue;
 use thread::files::JSONL;
-use thread::model::filter::Scope;
 use thread::model::time;
-use thread::queue::{Remaining, Selection};
-use thread::{Event, Filter, Queue};
 use thread_agent::conversation::Entry;
 
-use super::event::{LARGE, SessionEvent};
+use super::event::for_each;
 use crate::error::Result;
 use crate::session_id::SessionId;
 
@@ -27,14 +25,27 @@ const EVENTS: &str =
 
 pub struct Journal {
     since: SystemTime,
-    /// The ids up to which sessions have been read.
-    read: HashMap<SessionId, i64>,
+    sessions: HashMap<SessionId, Read>,
+}
+
+/// What is known of a session.
+struct Read {
+    /// The id up to which it has been read.
+    upto: i64,
+    /// When the runs began that have not ended, by their messages.
+    began: HashMap<i64, String>,
+}
+
+/// What happened to a run.
+enum Happened {
+    Begins { seq: i64, attempt: u64, at: String },
+    Ends { seq: i64, outcome: &'static str, at: String },
 }
 
 impl Journal {
     /// A journal of what happens from now on.
     pub fn new() -> Journal {
-        Journal { since: SystemTime::now(), read: HashMap::new() }
+        Journal { since: SystemTime::now(), sessions: HashMap::new() }
     }
 
     /// Logs what is new in a session. `started` is how many consumers the worker has started there.
@@ -49,17 +60,55 @@ impl Journal {
     }
 
     fn read(&mut self, session: SessionId, path: &Path) -> Result<()> {
-        let known = self.read.get(&session).copied();
+        let known = self.sessions.get_mut(&session);
         if known.is_none() && !is_active_since(path, self.since) {
             return Ok(());
         }
         let mut queue = Queue::open_waiting(path, BUSY)?;
-        let after = known.map_or_else(|| queue.last_before(self.since.into()), Ok)?;
-        let read = each(&mut queue, after, EVENTS, |queue, event| {
-            line(queue, session, event)?;
-            Ok(ControlFlow::Continue(()))
+        let read = match known {
+            Some(read) => read,
+            None => {
+                let upto = queue.last_before(self.since.into())?;
+                self.sessions.entry(session).or_insert(Read { upto, began: HashMap::new() })
+            }
+        };
+        let mut found = Vec::new();
+        read.upto = for_each(&mut queue, read.upto, EVENTS, None, &mut |event, _| {
+            let at = event.event.created_at.clone();
+            found.extend(match (&event.entry, event.ends) {
+                (Entry::RunStarted { attempt, reply_to }, _) => {
+                    Some(Happened::Begins { seq: *reply_to, attempt: *attempt, at })
+                }
+                (entry, Some(seq)) => {
+                    let outcome = match entry {
+                        Entry::Answer { .. } => "answered",
+                        Entry::Cancelled { .. } => "cancelled",
+                        _ => "failed",
+                    };
+                    Some(Happened::Ends { seq, outcome, at })
+                }
+                _ => None,
+            });
         })?;
-        self.read.insert(session, read);
+        for happened in found {
+            match happened {
+                Happened::Begins { seq, attempt, at } => {
+                    tracing::info!(%session, seq, attempt, "a run begins");
+                    read.began.entry(seq).or_insert(at);
+                }
+                Happened::Ends { seq, outcome, at } => {
+                    let began = match read.began.remove(&seq) {
+                        Some(began) => Some(began),
+                        None => began_before(&mut queue, seq)?,
+                    };
+                    let seconds = began.and_then(|began| {
+                        let took = time::parse(&at)? - time::parse(&began)?;
+                        Some(took.num_milliseconds() as f64 / 1000.0)
+                    });
+                    tracing::info!(%session, seq, outcome, seconds, "a run ends");
+                }
+            }
+        }
         Ok(())
     }
 }
@@ -71,64 +120,12 @@ fn is_active_since(path: &Path, since: SystemTime) -> bool {
     written.is_ok_and(|written| written + Duration::from_secs(1) >= since)
 }
 
-/// Reads the events after an id that match a filter. Returns the id up to which it has read.
-fn each(
-    queue: &mut Queue,
-    after: i64,
-    filter: &str,
-    mut see: impl FnMut(&mut Queue, Event) -> Result<ControlFlow<()>>,
-) -> Result<i64> {
-    let mut selection = Selection { after, limit: None, filter: Filter::new(filter, Scope::Reading)? };
-    loop {
-        let mut page = Vec::new();
-        let remaining = queue.read_page_capped(&mut selection, LARGE, &mut |capped| {
-            page.push(capped.row.to_event());
-            ControlFlow::Continue(())
-        })?;
-        for event in page {
-            let id = event.id;
-            if see(queue, event)?.is_break() {
-                return Ok(id);
-            }
-        }
-        if remaining == Remaining::None {
-            return Ok(selection.after);
-        }
-    }
-}
-
-/// Logs an event, if a run begins or ends with it. A run has the `seq` of its message: the names of runs are what
-/// clients say.
-fn line(queue: &mut Queue, session: SessionId, event: Event) -> Result<()> {
-    let SessionEvent { event, entry, ends, .. } = SessionEvent::new(queue, event, None)?;
-    match (entry, ends) {
-        (Entry::RunStarted { attempt, reply_to }, _) => {
-            tracing::info!(%session, seq = reply_to, attempt, "a run begins");
-        }
-        (entry, Some(seq)) => {
-            let outcome = match entry {
-                Entry::Answer { .. } => "answered",
-                Entry::Cancelled { .. } => "cancelled",
-                _ => "failed",
-            };
-            let seconds = began(queue, seq)?.and_then(|began| {
-                let took = time::parse(&event.created_at)? - time::parse(&began)?;
-                Some(took.num_milliseconds() as f64 / 1000.0)
-            });
-            tracing::info!(%session, seq, outcome, seconds, "a run ends");
-        }
-        _ => {}
-    }
-    Ok(())
-}
-
-/// When the first attempt of a message's run began; `None` if there was none.
-fn began(queue: &mut Queue, message: i64) -> Result<Option<String>> {
+/// When a message's run began, if that was before the journal; `None` if it never did.
+fn began_before(queue: &mut Queue, seq: i64) -> Result<Option<String>> {
     let mut began = None;
-    let filter = format!("subtype = 'run' AND metadata ->> 'reply_to' = {message}");
-    each(queue, message, &filter, |_, event| {
-        began = Some(event.created_at);
-        Ok(ControlFlow::Break(()))
+    let condition = format!("subtype = 'run' AND metadata ->> 'reply_to' = {seq}");
+    for_each(queue, seq, &condition, None, &mut |event, _| {
+        began.get_or_insert_with(|| event.event.created_at.clone());
     })?;
     Ok(began)
 }

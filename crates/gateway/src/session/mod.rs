@@ -3,6 +3,7 @@
 //! Reading and writing threads may block on the disk, so none of it runs on the threads that serve
 //! connections: see [`jobs`].
 
+mod backoff;
 pub mod budget;
 pub mod catalogue;
 pub mod cursor;

@@ -57,6 +57,11 @@ async def a_run_is_logged_when_it_begins_and_ends_and_nothing_that_is_said():
             ("/storage/v1/object/sign/", "not signed by this gateway"), ('route="/ws"', 'reason="wrong or missing token"'),
         ]:
             await until(lambda: lines(gateway, " WARN refused address=127.0.0.1 ", *words))
+        # Whoever just goes is not refused.
+        client.abort()
+        metrics = lambda: get(gateway, "/metrics").decode()
+        await until(lambda: re.search(r"^thread_gateway_connections 0$", metrics(), re.M))
+        assert len(lines(gateway, "refused")) == 4
         gateway.stop()
         assert lines(gateway, " INFO stopped")
         for line in gateway.output().splitlines():

@@ -7,11 +7,13 @@ import json
 import os
 import pathlib
 import shlex
+import shutil
 import sys
 import time
 import urllib.error
 import urllib.request
 
+from attachments import PNG
 from harness import PATIENCE, THREAD, Gateway, run
 
 try:
@@ -20,8 +22,8 @@ except ImportError:
     print("SKIPPED: the page needs Python's playwright")
     sys.exit(0)
 
-CHROMIUM = os.environ.get("GATEWAY_CHROMIUM", "/usr/bin/chromium")
-if not os.path.exists(CHROMIUM):
+CHROMIUM = shutil.which("chromium")
+if not CHROMIUM:
     print("SKIPPED: the page needs chromium")
     sys.exit(0)
 
@@ -354,14 +356,12 @@ async def a_failure_stands_where_it_happened():
 
 
 async def files_are_picked_dropped_and_pasted():
-    png = bytes.fromhex("89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c6360f8cfc0f01f0005"
-                        "0001ff89993d1d0000000049454e44ae426082")
     with Gateway(*NDJSON) as gateway:
         async with Browser() as browser:
             tab = await browser.tab(gateway)
             await tab.new("hello")
             await tab.answer("You said: hello").wait_for()
-            chosen = {"name": "chosen.png", "mimeType": "image/png", "buffer": png}
+            chosen = {"name": "chosen.png", "mimeType": "image/png", "buffer": PNG}
             await tab.locator("input[type=file]").set_input_files(chosen)
             names = tab.locator(".composer .files li:has(button)")
             await expect(names).to_have_count(1)

@@ -150,6 +150,8 @@ async def pages_of_a_named_origin_need_the_token_and_get_no_cookies():
         cookie = {"Cookie": f"thread_{gateway.port}={gateway.token}"}
         assert ask(gateway, "/metrics", **cookie)[0] == 200
         assert ask(gateway, "/metrics", **page, **cookie)[0] == 401
+        for site, expected in ("same-origin", 200), ("none", 200), ("same-site", 401), ("cross-site", 401):
+            assert ask(gateway, "/metrics", Sec_Fetch_Site=site, **cookie)[0] == expected, site
         bad = await gateway.client(connect=False, headers={**page, **cookie})
         bad.send("connect", {"version": "1", "clientType": "t"})
         assert await bad.ends() == 1008
@@ -218,7 +220,7 @@ async def without_a_token_only_on_a_loopback_address():
         done = refused("--root", root, "--no-auth", "--listen", "0.0.0.0:0")
         assert done.returncode == 2 and done.stderr.startswith("Error: ") and " - " in done.stderr, done
         for code, *options in [
-            (2, "--nonsense"), (2, "--origin", "x"), (2, "--agent", " "), (2, "--listen", "x"), (2, "--storage", "s4://x"),
+            (2, "--nonsense"), (2, "--no-auth", "--public-url", "https://chat.example.org"), (2, "--origin", "x"), (2, "--agent", " "), (2, "--listen", "x"), (2, "--storage", "s4://x"),
             (2, "--agent", "cat", "--protocol", "x"), (2, "--protocol", "acp"), (2, "--max-connections", "0"),
             (2, "--agent", "cat 'x"), (2, "--agent", "cat ("), (1, "--agent", "nowhere-to-be-found -x"),
             (1, "--agent", "/dev/null"), (1, "--root", "/dev/null"), (1, "--listen", "192.0.2.1:1"),

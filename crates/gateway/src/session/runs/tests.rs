@@ -1,6 +1,7 @@
 use thread_agent::conversation::{Message, Priority};
 
 use super::*;
+use crate::session::event::LARGE;
 use crate::session::fixture::{Fixture, THEM};
 
 #[tokio::test]
