@@ -249,3 +249,12 @@ scenarios! {
         a_lack_of_descriptors_is_called_by_its_name
     }
 }
+
+#[test]
+fn it_says_its_version() {
+    let said = Command::new(env!("CARGO_BIN_EXE_thread-serve")).arg("--version").output().unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&said.stdout),
+        format!("thread serve {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}
