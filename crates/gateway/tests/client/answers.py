@@ -119,7 +119,7 @@ async def until(condition):
 
 async def a_permission_is_an_interrupt_and_a_resume_shows_the_rest():
     with tempfile.TemporaryDirectory() as scratch:
-        prompts = [ASKING] * 4
+        prompts = [*[ASKING] * 4, [says("All right."), {"stop": "end_turn"}]]
         with Gateway(*play(pathlib.Path(scratch), *prompts)) as gateway:
             for turn, (answer, said) in enumerate([
                 ({"status": "resolved", "payload": {"choice": "yes"}}, "yes Thanks."),
@@ -150,6 +150,15 @@ async def a_permission_is_an_interrupt_and_a_resume_shows_the_rest():
                     assert text_of(rest) == said and rest[-1]["outcome"] == {"type": "success"}, rest
                     assert rest[0]["runId"] == f"s{turn}" and kinds(rest).count("TOOL_CALL_RESULT") == 1, rest
                     assert kinds(rest)[:3] == ["RUN_STARTED", "TOOL_CALL_START", "TOOL_CALL_END"], rest
+            # Who answers and says something new sees what comes of the latter.
+            first = await stream(gateway, input_of("r", user("m", "go")))
+            resume = [{"interruptId": first[-1]["outcome"]["interrupts"][0]["id"], "status": "cancelled"}]
+            events = await stream(gateway, input_of("s", user("m", "go"), user("n", "then this"), resume=resume))
+            assert text_of(events) == "All right." and events[-1]["outcome"] == {"type": "success"}, events
+            session = session_of(gateway)
+            answers = [event["content"] for event in gateway.events(session) if event["source"] == "self"
+                       and event["type"] == "message"]
+            assert answers[-2:] == ["May I? no Thanks.", "All right."], answers
 
 
 async def somebody_else_may_answer_meanwhile():
