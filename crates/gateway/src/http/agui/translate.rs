@@ -291,7 +291,7 @@ impl Translator {
         }
         match self.event(stored, output) {
             Some(outcome) => {
-                self.finish(outcome, output);
+                self.finish(outcome, None, output);
                 Run::Ended
             }
             None => Run::GoesOn,
@@ -712,15 +712,11 @@ impl Translator {
         if let Some(bytes) = stored.large {
             output.custom("large", json!({ "bytes": bytes, "url": (self.content_url)(stored.id()) }));
         }
-        self.finish_with(outcome, tokens, output);
-    }
-
-    fn finish(&mut self, outcome: Outcome, output: &mut Output) {
-        self.finish_with(outcome, None, output);
+        self.finish(outcome, tokens, output);
     }
 
     /// Ends the stream, with the tokens that the run has used, if they are known.
-    fn finish_with(&mut self, outcome: Outcome, tokens: Option<u64>, output: &mut Output) {
+    fn finish(&mut self, outcome: Outcome, tokens: Option<u64>, output: &mut Output) {
         self.close(output);
         if let Outcome::Cancelled(why) = &outcome {
             self.fail_sub_agents(why, "cancelled", output);
