@@ -221,6 +221,9 @@ scenarios! {
         what_a_reboot_interrupts_goes_on_by_itself
         whoever_is_killed_each_message_ends_once_and_everybody_sees_the_same
     }
+    reboots {
+        runs_that_run_wait_or_ask_are_where_they_were
+    }
     agui {
         a_run_with_reasoning_and_tools_streams_to_both_versions
         a_stream_that_was_cut_is_picked_up_at_its_last_event
