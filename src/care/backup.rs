@@ -47,6 +47,7 @@ pub struct Backup {
 /// [`Error::Occupied`], [`Error::InsideThread`]; database and file system errors. Nothing was created at
 /// `place` then, unless the message says otherwise.
 pub fn backup(queue: &mut Queue, place: &Path, progress: &mut dyn FnMut(u64)) -> Result<Backup> {
+    queue.place().dir().ok_or(Error::OnlyInDirectory("backup"))?;
     let place = files::absolute(place).at("find", place)?;
     refuse_occupied(&place)?;
     refuse_inside(queue.path(), &place)?;

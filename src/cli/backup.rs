@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueHint};
 use serde_json::json;
 
-use super::error::{Result, failed, usage};
 use super::progress::Progress;
 use super::{Globals, limit, output};
 use crate::care::backup;
 use crate::care::backup::root::backup_root;
+use crate::failure::{Result, failed, usage};
 use crate::files::DB;
 
 /// Copy a thread that is in use to a new directory

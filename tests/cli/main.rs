@@ -55,6 +55,7 @@ mod prune;
 mod push;
 mod repeats;
 mod retention;
+mod runs;
 mod schema;
 mod seek;
 mod subscribe;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use thread::error::DatabaseErrorKind;
+use thread::model::place::Place;
 
 /// Why the gateway cannot start, and how to fix it.
 #[derive(Debug)]
@@ -82,7 +83,7 @@ fn for_clients(error: &thread::Error) -> String {
             _ => e.to_string(),
         },
         thread::Error::Io { source, .. } | thread::Error::Spawn { source, .. } => disk_for_clients(source),
-        thread::Error::InvalidFilter(_) => error.to_string(),
+        thread::Error::InvalidFilter(_) | thread::Error::SlowFilter { .. } => error.to_string(),
         _ => "the session cannot be used now; its operator finds the reason in the gateway's log".to_owned(),
     }
 }
@@ -106,9 +107,8 @@ impl From<thread::Error> for RequestError {
     fn from(error: thread::Error) -> RequestError {
         match error {
             // The session was deleted while a client was in it.
-            thread::Error::NotAThread(path) | thread::Error::Moved(path) => RequestError::UnknownSession(
-                path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-            ),
+            thread::Error::NotAThread(path) => RequestError::UnknownSession(Place::from(path).name()),
+            thread::Error::Moved(place) => RequestError::UnknownSession(place.name()),
             thread::Error::InvalidEvent(e) => RequestError::BadParams(format!("the message {e}")),
             error => RequestError::Thread(error),
         }

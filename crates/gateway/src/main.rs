@@ -247,10 +247,12 @@ fn start_worker(gateway: &Gateway) -> std::io::Result<()> {
         let mut journal = Journal::new();
         // Ends with the process.
         let done = follow(&scope, &launcher, &shutdown, Duration::ZERO, &mut |news| match news {
-            News::Trouble { path, error } => {
-                tracing::error!("{}: nothing can be started there now: {error}", path.display());
+            News::Trouble { place, error } => {
+                tracing::error!("{place}: nothing can be started there now: {error}");
             }
-            News::Looked { path, started } => journal.note(path, started),
+            News::Looked { place, started } => {
+                place.dir().into_iter().for_each(|dir| journal.note(dir, started))
+            }
             News::Ready | News::Stopping => {}
         });
         if let Err(e) = done {

@@ -3,10 +3,11 @@
 //! Each test is a scenario of a Python program in `tests/client`, which checks every frame it sees
 //! against the schemas of `docs/schema`. They need Python's `websockets` and `jsonschema`:
 //! `GATEWAY_PYTHON` names a Python that has them, by default `python3`. `GATEWAY_AGUI_1` and `GATEWAY_AGUI_0`
-//! name folders in which npm has installed `@ag-ui/client` 1.0 and 0.x, `GATEWAY_WS` one with `ws`, `GATEWAY_AXE` one
-//! with `axe-core`. Browsers are Chromium, driven by Python's `playwright`; proxies are nginx and Caddy, with
-//! openssl. What lacks something is skipped, with a line on stderr even where the test runner captures it; if `CI` is
-//! set, that is a failure. `THREAD_FAULTS=long` makes some of them run longer.
+//! name folders in which npm has installed `@ag-ui/client` 1.0 and 0.x, `GATEWAY_COPILOTKIT` one with
+//! `@copilotkit/runtime` and `@copilotkit/core`, `GATEWAY_WS` one with `ws`, `GATEWAY_AXE` one with `axe-core`; for
+//! `conformance`, that Python also has `ag-ui-validate`. Browsers are Chromium, driven by Python's `playwright`;
+//! proxies are nginx and Caddy, with openssl. What lacks something is skipped, with a line on stderr even where the
+//! test runner captures it; if `CI` is set, that is a failure. `THREAD_FAULTS=long` makes some of them run longer.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -210,6 +211,34 @@ scenarios! {
         the_same_run_is_one_run_and_bad_input_is_refused
         ids_that_only_look_alike_when_joined_are_different
         a_stream_whose_run_is_not_over_never_ends_well
+    }
+    answers {
+        a_permission_is_an_interrupt_and_a_resume_shows_the_rest
+        somebody_else_may_answer_meanwhile
+        whoever_watches_sees_what_comes_after_an_interrupt
+        a_call_of_a_clients_tool_ends_the_stream_and_its_result_goes_on
+        a_client_that_says_something_else_gives_its_call_an_error
+        a_call_without_a_result_gets_an_error_after_ten_minutes
+        a_call_of_a_later_attempt_is_told_apart
+        a_client_stops_a_run_by_name_and_by_leaving
+        a_cancel_by_the_name_of_a_resumed_run_ends_the_original
+        what_a_client_hands_over_reaches_the_agent_or_is_said
+        a_context_is_a_block_for_agents_of_the_client_protocol
+        a_place_in_the_queue_is_told
+    }
+    conformance {
+        whatever_an_agent_does_is_a_valid_stream
+        cancels_interrupts_and_streams_that_are_picked_up_are_valid
+        a_stream_is_whole_wherever_it_is_picked_up
+        a_stream_that_goes_on_with_a_run_is_whole_wherever_it_is_picked_up
+        answers_with_content_parts_are_valid
+        the_released_clients_answer_interrupts_and_calls
+    }
+    copilotkit {
+        text_comes_through
+        a_tool_of_the_client_is_called_and_answered
+        its_stop_ends_the_run
+        a_permission_is_given
     }
     attachments {
         an_image_goes_round

@@ -49,7 +49,9 @@ impl From<RequestError> for HttpError {
         error.log("a request over HTTP");
         let status = match &error {
             RequestError::BadParams(_) => StatusCode::BAD_REQUEST,
-            RequestError::UnknownSession(_) => StatusCode::NOT_FOUND,
+            RequestError::UnknownSession(_)
+            | RequestError::UnknownRun(_)
+            | RequestError::UnknownPermission(_) => StatusCode::NOT_FOUND,
             RequestError::KeyConflict(_) => StatusCode::CONFLICT,
             RequestError::Locked => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,

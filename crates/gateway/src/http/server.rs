@@ -113,6 +113,8 @@ fn routes(gateway: &Arc<Gateway>) -> Router {
         .route("/api/v1/sessions/{session}/events/{id}/content", get(content::content))
         .route("/api/v1/agent/run", post(agui::run).layer(DefaultBodyLimit::max(MAX_INPUT)))
         .route("/api/v1/agent/events", get(agui::events))
+        .route("/api/v1/agent/cancel", post(agui::cancel))
+        .route("/api/v1/agent/permission", post(agui::permission))
         .route("/api/v1/agent/history", get(agui::message_history))
         .route(
             "/api/v1/agent/attachments",

@@ -10,7 +10,6 @@ use std::sync::{Arc, OnceLock};
 use thread::model::event::CappedRow;
 use thread::model::filter::Scope;
 use thread::queue::{Remaining, Selection};
-use thread::store::ScanRange;
 use thread::{After, Event, Filter, Queue};
 use thread_agent::conversation::runs::Noted;
 use thread_agent::conversation::{self, Entry};
@@ -95,7 +94,7 @@ impl SessionEvent {
     /// Errors of the thread.
     pub fn new(queue: &mut Queue, event: Event, large: Option<u64>) -> Result<SessionEvent> {
         let (run_id, entry) = Entry::of(&event);
-        let is_ending = conversation::is_ending(queue.store(), event.id, &entry)?;
+        let is_ending = conversation::is_ending(queue, event.id, &entry)?;
         let ends = entry.ends().filter(|_| is_ending);
         Ok(SessionEvent { event, run_id, entry, ends, large, frames: OnceLock::new() })
     }
@@ -160,8 +159,7 @@ fn matches_capped(filter: Option<&Filter>, capped: &CappedRow<'_>) -> Option<boo
 /// Errors of the thread.
 fn matches_whole(queue: &mut Queue, filter: Option<&Filter>, id: i64) -> Result<bool> {
     let Some(filter) = filter else { return Ok(true) };
-    let range = ScanRange { after: id - 1, upto: id, most: 1, until: None };
-    Ok(!queue.store().scan(filter, range)?.ids.is_empty())
+    Ok(queue.matches(id, filter)?)
 }
 
 /// Reads all events after an id that match a condition, the long ones without their content, and for each
@@ -227,7 +225,7 @@ pub fn read(
     let mut pending = Vec::with_capacity(rows.len());
     for Read { mut event, mut large, is_pending } in rows {
         if let Some(bytes) = large.filter(|bytes| *bytes <= LONGEST)
-            && conversation::is_ending(queue.store(), event.id, &Entry::of(&event).1)?
+            && conversation::is_ending(queue, event.id, &Entry::of(&event).1)?
         {
             // On a page of its own.
             page.more = true;

@@ -17,7 +17,7 @@ pub mod hub;
 pub mod jobs;
 pub mod journal;
 pub mod live;
-mod place;
+pub mod place;
 pub mod root;
 pub mod runs;
 pub mod search;

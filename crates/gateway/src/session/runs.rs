@@ -31,7 +31,7 @@ impl AgentView {
     ///
     /// Errors of the thread.
     pub fn update(&mut self, queue: &mut Queue) -> Result<bool> {
-        let Some(subscription) = queue.store().subscription(&agent::consumer())? else {
+        let Some(subscription) = queue.find_subscription(&agent::consumer())? else {
             *self = AgentView { filter: None, cursor: NO_AGENT };
             return Ok(false);
         };

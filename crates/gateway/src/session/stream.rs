@@ -127,7 +127,7 @@ fn sweep_thread(dir: &Path, before: Time) -> Result<()> {
 /// The newest event that was stored before a time.
 fn last_stored_before(queue: &mut Queue, before: Time, newest: i64) -> Result<i64> {
     // As a rule all of them or none, and there is no index of times.
-    match queue.store().stored_at(newest)? {
+    match queue.stored_at(newest)? {
         Some(stored) if stored < time::format(before) => Ok(newest),
         _ => Ok(queue.last_before(before)?),
     }

@@ -15,7 +15,7 @@ use serde_json::json;
 use thread::model::filter::Scope;
 use thread::queue::{Remaining, Selection};
 use thread::{Filter, Queue};
-use thread_agent::conversation::Entry;
+use thread_agent::conversation::{Entry, shown_call_id};
 use thread_agent::sub_agent::{Sub, threads_in};
 use thread_protocol::event::SubAgent;
 use tokio_tungstenite::tungstenite::Utf8Bytes;
@@ -98,7 +98,7 @@ impl Reader {
                     _ => return ControlFlow::Continue(()),
                 };
                 let told = SubAgent {
-                    parent_call_id: sub.call_id.clone(),
+                    parent_call_id: shown_call_id(&sub.call_id, sub.attempt),
                     sub_agent: sub.id.clone(),
                     event: event.to_owned(),
                     payload: json!({ "content": content, "delta": true }),

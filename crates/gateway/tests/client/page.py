@@ -29,7 +29,7 @@ if not CHROMIUM:
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
          "--disable-background-networking", "--disable-component-update", "--disable-sync"]
-PLAYER = f"{shlex.quote(sys.executable)} {shlex.quote(str(pathlib.Path(__file__).with_name('player.py')))}"
+PLAYER = f"{shlex.quote(sys.executable)} {shlex.quote(str(pathlib.Path(__file__).with_name('page_agent.py')))}"
 NDJSON = ("--agent", PLAYER, "--protocol", "ndjson")
 ACP = ("--agent", f"{PLAYER} --acp", "--protocol", "acp", "--permit", "ask")
 # Where pictures of the page go, if they are wanted.

@@ -1,9 +1,8 @@
-"""A fixture: an agent program that plays what stands for a message in the file plays.json of its directory, or else
-repeats the message. It speaks ndjson, or the Agent Client Protocol with --acp (then it can ask for permission).
+"""A fixture: an ndjson agent that does what a message tells it: a JSON array of steps for each attempt.
 
-A play is a list of steps: ["think", text], ["say", text], ["call", id, name, arguments], ["result", id, name, value],
-["fail", id, name, error], ["plan", entries], ["ask", call id, title, arguments, details], ["wait", file], ["exit", code],
-["many", count] (words, a thousand a second), ["sub", call id, name, line of shell].
+A step with an `event` is a line to print. {"wait": NAME} waits for a file in the thread's directory, {"exit": N} ends
+the program, {"seen": TEXT} waits for an event in the thread with that text, {"hear": true} reads a line and says it, {"given": true} says what the client handed over, and
+{"helper": COMMAND, "call": ID, "background": BOOL} gives a task to a sub-agent, and waits for it.
 """
 
 import json
@@ -13,116 +12,56 @@ import subprocess
 import sys
 import time
 
-
-def play_of(text):
-    plays = json.loads(pathlib.Path("plays.json").read_text()) if os.path.exists("plays.json") else {}
-    return plays.get(text, [["say", f"You said: {text}"]])
+HERE = pathlib.Path(os.environ["THREAD_DIR"])
 
 
-def wait_for(name):
-    while not os.path.exists(name):
-        time.sleep(0.01)
+def say(run_id, **line):
+    print(json.dumps({"run_id": run_id, **line}), flush=True)
 
 
-class Player:
-    def play(self, text):
-        for step, *given in play_of(text):
-            if step == "wait":
-                wait_for(*given)
-            elif step == "exit":
-                if given[0] == 0 or not os.path.exists("crashed"):
-                    pathlib.Path("crashed").touch()
-                    os._exit(given[0] or 1)
-            elif step == "many":
-                began = time.monotonic()
-                for n in range(given[0]):
-                    self.say(f"word{n} " if n % 12 else f"word{n}\n\n")
-                    time.sleep(max(0, began + n / 1000 - time.monotonic()))
-            elif step == "sub":
-                call, name, line = given
-                thread = json.loads(pathlib.Path("programs.json").read_text())["thread"]
-                subprocess.run([thread, "agent", "run", "--call", call, "--name", name, "--", "sh", "-c", line],
-                               input="do it", text=True, check=True, stdout=subprocess.DEVNULL)
-            else:
-                getattr(self, step)(*given)
+def helper(run_id, step):
+    background = ["--background"] if step.get("background") else []
+    command = ["agent", "run", "--call", step["call"], "--name", "helper", *background, "--", "sh", "-c", step["helper"]]
+    env = {**os.environ, "THREAD_RUN_ID": run_id}
+    subprocess.run([sys.argv[1], *command], env=env, input=b"do it", stdout=subprocess.DEVNULL)
 
 
-class Ndjson(Player):
-    def line(self, event, **keys):
-        print(json.dumps({"event": event, **keys}), flush=True)
-
-    def think(self, text):
-        self.line("thinking", content=text)
-
-    def say(self, text):
-        self.line("token", content=text)
-
-    def call(self, call, name, arguments):
-        self.line("tool_call", call_id=call, name=name, arguments=arguments)
-
-    def result(self, call, name, value):
-        self.line("tool_result", call_id=call, name=name, result=value)
-
-    def fail(self, call, name, error):
-        self.line("tool_result", call_id=call, name=name, error=error)
-
-    def run(self):
-        for line in sys.stdin:
-            content = json.loads(line)["content"]
-            if content.startswith("["):
-                content = " ".join(part.get("text", f"<{part['type']}>") for part in json.loads(content))
-            self.play(content)
-            self.line("final")
+def play(event, step):
+    run_id = event["run_id"]
+    if "wait" in step:
+        while not (HERE / step["wait"]).exists():
+            time.sleep(0.01)
+    elif "exit" in step:
+        sys.exit(step["exit"])
+    elif "seen" in step:
+        while step["seen"] not in subprocess.run(
+                [sys.argv[1], "peek", "-n", "50"], capture_output=True, text=True).stdout:
+            time.sleep(0.05)
+    elif "hear" in step:
+        say(run_id, event="token", content=sys.stdin.readline())
+    elif "given" in step:
+        keys = "tools", "state", "context", "forwarded_props", "attachments"
+        say(run_id, event="token", content=json.dumps({key: event[key] for key in keys if key in event}))
+    elif "helper" in step:
+        helper(run_id, step)
+    else:
+        say(run_id, **step)
 
 
-class Acp(Player):
-    count = 0
-
-    def write(self, **message):
-        print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
-
-    def update(self, kind, **keys):
-        self.write(method="session/update", params={"sessionId": "s", "update": {"sessionUpdate": kind, **keys}})
-
-    def think(self, text):
-        self.update("agent_thought_chunk", content={"type": "text", "text": text})
-
-    def say(self, text):
-        self.update("agent_message_chunk", content={"type": "text", "text": text})
-
-    def call(self, call, name, arguments):
-        self.update("tool_call", toolCallId=call, title=name, status="in_progress", rawInput=arguments)
-
-    def result(self, call, name, value):
-        self.update("tool_call_update", toolCallId=call, status="completed", rawOutput=value)
-
-    def plan(self, entries):
-        self.update("plan", entries=entries)
-
-    def ask(self, call, title, arguments, details):
-        self.count += 1
-        tool = {"toolCallId": call, "title": title, "rawInput": arguments,
-                "content": [{"type": "content", "content": {"type": "text", "text": details}}]}
-        options = [("once", "Allow once", "allow_once"), ("always", "Always", "allow_always"), ("no", "Reject", "reject_once")]
-        options = [{"optionId": id, "name": name, "kind": kind} for id, name, kind in options]
-        self.write(id=f"p{self.count}", method="session/request_permission",
-                   params={"sessionId": "s", "toolCall": tool, "options": options})
-        answer = json.loads(sys.stdin.readline())
-        outcome = answer["result"]["outcome"]
-        self.say(f"The answer was {outcome.get('optionId', 'none')}.")
-
-    def run(self):
-        for line in sys.stdin:
-            message = json.loads(line)
-            method = message.get("method")
-            if method == "initialize":
-                self.write(id=message["id"], result={"protocolVersion": 1, "agentCapabilities": {}})
-            elif method == "session/new":
-                self.write(id=message["id"], result={"sessionId": "s"})
-            elif method == "session/prompt":
-                self.play(message["params"]["prompt"][-1]["text"])
-                self.write(id=message["id"], result={"stopReason": "end_turn"})
+def text_of(content):
+    return content if isinstance(content, str) else next(part["text"] for part in content if "text" in part)
 
 
-if __name__ == "__main__":
-    (Acp if "--acp" in sys.argv else Ndjson)().run()
+for line in sys.stdin:
+    event = json.loads(line)
+    if event.get("event") == "tool_result":
+        continue
+    content = event["content"]
+    parts = json.loads(content)
+    # In a message with content parts, one of them is the text.
+    attempts = json.loads(text_of(parts)) if parts and isinstance(parts[0], dict) and "type" in parts[0] else parts
+    played = HERE / f"played-{event['id']}"
+    attempt = len(played.read_text()) if played.exists() else 0
+    played.write_text("x" * (attempt + 1))
+    for step in attempts[min(attempt, len(attempts) - 1)]:
+        play(event, step)

@@ -46,7 +46,7 @@ async fn the_open_runs_are_those_of_the_agent_that_is_there() {
     let reader = advance(&live, reader).await;
     assert_eq!(order(&mut fixture, &live), [third, fourth], "its cursor was moved back");
 
-    fixture.queue.store().unsubscribe(&crate::agent::consumer()).unwrap();
+    fixture.queue.unsubscribe(&crate::agent::consumer()).unwrap();
     fixture.say("e");
     let reader = advance(&live, reader).await;
     assert_eq!(order(&mut fixture, &live), [0; 0], "it is gone");
