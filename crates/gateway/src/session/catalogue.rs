@@ -88,7 +88,7 @@ impl Summary {
         {}
         self.upto = selection.after;
         if let Some((id, entry)) = failure {
-            self.failed = is_ending(queue.store(), id, &entry)?;
+            self.failed = is_ending(queue, id, &entry)?;
         }
         let (_, runs, _) = open_runs(queue)?;
         let asks = runs.iter().any(|run| !run.open_permissions.is_empty());
