@@ -5,9 +5,9 @@
 //! `GATEWAY_PYTHON` names a Python that has them, by default `python3`. `GATEWAY_AGUI_1` and `GATEWAY_AGUI_0`
 //! name folders in which npm has installed `@ag-ui/client` 1.0 and 0.x, `GATEWAY_COPILOTKIT` one with
 //! `@copilotkit/runtime` and `@copilotkit/core`, `GATEWAY_WS` one with `ws`, `GATEWAY_AXE` one with `axe-core`; for
-//! `conformance`, that Python also has `ag-ui-validate`. Browsers are Chromium, driven by Python's `playwright`; proxies
-//! are nginx and Caddy, with openssl. What lacks something is skipped, with a line on stderr even where the test runner
-//! captures it; if `CI` is set, that is a failure. `THREAD_FAULTS=long` makes some of them run longer.
+//! `conformance`, that Python also has `ag-ui-validate`. Browsers are Chromium, driven by Python's `playwright`;
+//! proxies are nginx and Caddy, with openssl. What lacks something is skipped, with a line on stderr even where the
+//! test runner captures it; if `CI` is set, that is a failure. `THREAD_FAULTS=long` makes some of them run longer.
 
 use std::fmt::Display;
 use std::io::Write;

@@ -8,6 +8,9 @@ import { state } from "./state.js";
 import { Talk } from "./talk.js";
 import { visible } from "./text.js";
 
+/** What each kind of address shows. */
+const VIEWS = { list: Talk, new: Talk, session: Talk };
+
 function App({ refused }) {
   const [, redraw] = useState(0);
   const [help, setHelp] = useState(false);
@@ -22,7 +25,7 @@ function App({ refused }) {
   if (state.connection.state === "refused") {
     return html`<${Login} error=${refused} onDone=${() => state.connection.connect()} />`;
   }
-  return html`<${Talk} onHelp=${() => setHelp(true)} /><${Announcer} />
+  return html`<${VIEWS[state.route.view]} onHelp=${() => setHelp(true)} /><${Announcer} />
     ${help && html`<${Help} onClose=${() => setHelp(false)} />`}`;
 }
 

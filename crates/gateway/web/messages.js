@@ -173,12 +173,17 @@ function Sending({ entry, error }) {
     state.unsend(conversation, entry);
     state.dispatch(conversation, { ...entry, error: null });
   };
+  const edit = () => {
+    state.edit(conversation, entry);
+    state.unsend(conversation, entry);
+  };
   return html`<article class="exchange sending"><div class="said mine">
     <div class="head">you · <${Clock} time=${entry.at} /></div>
     <${Content} content=${entry.content} plain=${true} />
     ${error
       ? html`<p class="error" role="alert">Not sent. ${error} ${" "}
           <button type="button" onClick=${again}>Send again</button> ${" "}
+          <button type="button" onClick=${edit}>Edit</button> ${" "}
           <button type="button" onClick=${() => state.unsend(conversation, entry)}>Discard</button></p>`
       : html`<p class="queue">${state.connection.state === "open" ? "is being sent" : "will be sent when the connection is back"}</p>`}
   </div></article>`;

@@ -42,12 +42,24 @@ export class Versioned extends Component {
 
 const MUCH = 20_000;
 
-/** Text of any length as it is. A long one is cut, until all of it is asked for. */
-export function Plain({ text, label }) {
+/** A long text is cut, until all of it is asked for. Returns what is shown, and the button for the rest. */
+function useCut(text) {
   const [all, setAll] = useState(false);
-  const isLong = !all && text.length > MUCH;
-  return html`<pre class="plain" tabIndex="0" aria-label=${label}>${isLong ? text.slice(0, MUCH) : text}</pre>
-    ${isLong && html`<button type="button" onClick=${() => setAll(true)}>Show all (${bytesText(text.length)})</button>`}`;
+  if (all || text.length <= MUCH) return [text, null];
+  const more = html`<button type="button" onClick=${() => setAll(true)}>Show all (${bytesText(text.length)})</button>`;
+  return [text.slice(0, MUCH), more];
+}
+
+/** Text of any length as it is: what a program wrote. */
+export function Plain({ text, label }) {
+  const [shown, more] = useCut(text);
+  return html`<pre class="plain" tabIndex="0" aria-label=${label}>${shown}</pre>${more}`;
+}
+
+/** Text of any length as it is: what somebody wrote. */
+function Words({ text }) {
+  const [shown, more] = useCut(text);
+  return html`<div class="words">${shown}</div>${more}`;
 }
 
 export function Large({ large, what }) {
@@ -57,7 +69,7 @@ export function Large({ large, what }) {
 /** Text and files of a message. */
 export function Content({ content, plain = false }) {
   const { text, files } = contentOf(content);
-  return html`${text && (plain ? html`<div class="words">${text}</div>` : html`<${Markdown} text=${text} />`)}
+  return html`${text && (plain ? html`<${Words} text=${text} />` : html`<${Markdown} text=${text} />`)}
     ${files.length > 0 && html`<ul class="files">${files.map((file) => html`<li><${File} file=${file} /></li>`)}</ul>`}`;
 }
 

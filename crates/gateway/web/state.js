@@ -279,6 +279,13 @@ class State extends Changes {
     this.changed();
   }
 
+  /** Puts a message that was refused where it was written, to be changed. */
+  edit(conversation, { content, priority }) {
+    const { text, files } = contentOf(content);
+    drafts.set(conversation.id, { text, files: files.map(({ name, type, part }) => ({ name, type, part })), priority });
+    conversation.drafts = (conversation.drafts ?? 0) + 1;
+  }
+
   unsend(conversation, entry) {
     outbox.remove(conversation.id, entry.key);
     conversation.sending = conversation.sending.filter((sent) => sent !== entry);
@@ -329,8 +336,7 @@ class State extends Changes {
     const { message } = exchange;
     const { sessionId } = await this.ask("sessions.fork", { sessionId: this.conversation.id, before: message.id });
     if (edit) {
-      const { text, files } = contentOf(message.content);
-      drafts.set(sessionId, { text, files: files.map(({ name, type, part }) => ({ name, type, part })) });
+      this.edit({ id: sessionId }, message);
     } else {
       outbox.add(sessionId, this.entry(message.content, message.priority));
     }

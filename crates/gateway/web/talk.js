@@ -46,7 +46,7 @@ function Open({ conversation }) {
     ${asked > 0 && html`<p class="question"><button type="button" class="quiet" onClick=${toPermission}>
       The agent asks for permission${asked > 1 ? ` (${asked})` : ""} · show</button></p>`}
     <${Offline} />
-    <${Composer} session=${conversation.id} activeRun=${conversation.activeRun} dropped=${dropped} />
+    <${Composer} key=${conversation.drafts} session=${conversation.id} activeRun=${conversation.activeRun} dropped=${dropped} />
   </section>`;
 }
 

@@ -29,7 +29,7 @@ if not CHROMIUM:
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
          "--disable-background-networking", "--disable-component-update", "--disable-sync"]
-PLAYER = f"{shlex.quote(sys.executable)} {shlex.quote(str(pathlib.Path(__file__).with_name('page_player.py')))}"
+PLAYER = f"{shlex.quote(sys.executable)} {shlex.quote(str(pathlib.Path(__file__).with_name('page_agent.py')))}"
 NDJSON = ("--agent", PLAYER, "--protocol", "ndjson")
 ACP = ("--agent", f"{PLAYER} --acp", "--protocol", "acp", "--permit", "ask")
 # Where pictures of the page go, if they are wanted.
@@ -487,6 +487,18 @@ async def a_message_that_is_sent_again_is_stored_once():
             await expect(tab.locator(".sending")).to_have_count(0)
             await expect(tab.locator(".said .words")).to_have_text(["hello", "only once"])
             assert [e["content"] for e in gateway.events(session) if e["source"] != "self"] == ["hello", "only once"]
+            # What is refused can be changed.
+            await tab.evaluate("""() => {
+                const { state } = globalThis.thread;
+                state.dispatch(state.conversation, state.entry([{ type: "text", text: "look" },
+                    { type: "binary", mimeType: "image/png", url: "https://evil.example/x.png" }], "next"));
+            }""")
+            await expect(tab.locator(".sending [role=alert]")).to_contain_text("Not sent.")
+            await tab.locator(".sending").get_by_role("button", name="Edit").click()
+            await expect(tab.locator(".sending")).to_have_count(0)
+            await expect(tab.locator("#message")).to_have_value("look")
+            await tab.get_by_label("Remove x.png").click()
+            await tab.fill("#message", "")
             # Sent while the gateway is away, and the page reloaded meanwhile: that cannot be reloaded, but closed.
             gateway.kill()
             await tab.see("No connection", ".offline")
