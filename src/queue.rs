@@ -306,8 +306,8 @@ impl Queue {
     }
 
     /// Like [`Queue::read_page_capped`], for the filter of a stranger: its evaluation is cut off at `until`, in
-    /// the middle of an event if need be (though not within a single LIKE, GLOB or `instr`, which may take two seconds). What
-    /// was found by then is a page like others.
+    /// the middle of an event if need be (though not within a single LIKE, GLOB or `instr`, which may take two
+    /// seconds). What was found by then is a page like others.
     ///
     /// # Errors
     ///

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 use serde_json::json;
+use thread::Error;
 use thread::model::subscription::ConsumerId;
 use thread_agent::install::{self, CONSUMER, Install};
 use thread_agent::settings::{Settings, Stay};
@@ -47,7 +48,15 @@ impl Command {
         let options = [self.settings.words(), self.stay.words()].concat();
         let install = Install { consumer, options, env_file, ..Install::new(self.program, cwd) };
         let launcher = find_launcher()?;
-        install::install(&mut queue, &launcher, &install)?;
+        install::install(&mut queue, &launcher, &install).map_err(|e| match &e {
+            Error::AlreadySubscribed(name) => {
+                let hint = format_args!(
+                    "`thread unsubscribe --consumer {name}` it first, or name another with --consumer"
+                );
+                Failure::failed(&e, hint)
+            }
+            _ => e.into(),
+        })?;
         match globals.json {
             true => {
                 print(json!({ "consumer_id": install.consumer.as_str(), "handler_cmd": install.handler()? }))

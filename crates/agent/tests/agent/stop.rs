@@ -1,5 +1,8 @@
 //! `thread agent stop`, and processes that are hard to find.
 
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+
 use thread_agent::conversation::Entry;
 
 use crate::failures::{kill_with, times};
@@ -155,9 +158,20 @@ fn stop_waits_for_one_who_is_about_to_start_the_agent() {
     while !tries(stop.id()) {
         assert!(stop.try_wait().unwrap().is_none(), "it returned while the agent was being started");
     }
+    // The supervisor gets the lock itself, so that it is never free.
+    let passed = lock.file().try_clone().unwrap();
+    let fd = passed.as_raw_fd().to_string();
+    let mut supervisor = talk.command("thread");
+    supervisor.args(["_supervise", "--consumer", "agent", "--lock-fd", &fd, "--thread"]);
+    supervisor.arg(talk.queue().path());
+    // SAFETY: after the fork, it only makes a system call.
+    unsafe {
+        supervisor.pre_exec(move || Ok(rustix::io::fcntl_setfd(&passed, rustix::io::FdFlags::empty())?))
+    };
+    let mut supervisor = supervisor.spawn().unwrap();
     drop(lock);
-    talk.thread(&["dispatch"]).ok();
     assert!(stop.wait().unwrap().success());
+    supervisor.wait().unwrap();
     assert_eq!(talk.everything(), Vec::new());
     let ended = talk.entries().iter().any(|(.., entry)| entry.ends() == Some(id));
     assert!(!ended, "its message waits for the next one");
