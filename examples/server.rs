@@ -12,7 +12,7 @@ use tokio::{sync::watch, task::JoinSet, time::timeout};
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).ok_or("usage: server <thread>")?;
     let mut queue = Queue::open(path)?;
-    let start = queue.store().newest()?;
+    let start = queue.newest()?.0;
     let (newest, seen) = watch::channel(start);
     let mut clients = JoinSet::new();
     for id in start + 1..=start + 100 {
@@ -33,7 +33,7 @@ async fn feed(mut queue: Queue, newest: watch::Sender<i64>) -> Result<(), Box<dy
     let register = |fd| unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
     let notices = watcher.notices().map(register).transpose().map_err(std::io::Error::from)?;
     loop {
-        newest.send_replace(queue.store().newest()?);
+        newest.send_replace(queue.newest()?.0);
         // The timeout finds commits by programs that send no notice.
         if let Some(notices) = &notices
             && let Ok(ready) = timeout(LOOK_EVERY, notices.readable()).await

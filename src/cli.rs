@@ -2,7 +2,6 @@
 //!
 //! This file owns the top level: choosing the command, its help, and the output that several commands share.
 
-pub mod error;
 mod output;
 
 mod ack;
@@ -53,9 +52,9 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde_json::json;
 
 use self::consumer::ConsumerArg;
-use self::error::{Result, failed, usage};
 use self::globals::Globals;
 use self::number::{event_id, limit};
+use crate::failure::{Failure, Result, failed, usage};
 use crate::files::log::log;
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
@@ -176,6 +175,17 @@ commands! {
     Guide in guide,
 }
 
+impl Command {
+    /// Executes another program in place of this one, if only that knows the place of the thread.
+    fn hand_over(&self, globals: &Globals, args: &[OsString]) -> Result<()> {
+        let place = match self {
+            Command::Init(init) => Some(init.path.clone()),
+            _ => globals.named(),
+        };
+        place.map_or(Ok(()), |place| external::hand_over(&place, args))
+    }
+}
+
 /// Runs the program with these arguments, including the program's name.
 pub fn main(args: Vec<OsString>) -> ExitCode {
     signals::init();
@@ -209,11 +219,13 @@ fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
         return version(as_json);
     }
     if let Some((command, globals)) = parse_alone(&args) {
+        command.hand_over(&globals, &args)?;
         return command.run(&globals);
     }
     let error = match Cli::try_parse_from(&args) {
         Err(error) => error,
         Ok(cli) => {
+            cli.command.hand_over(&cli.globals, &args)?;
             cli.globals.enter()?;
             return cli.command.run(&cli.globals);
         }
@@ -230,7 +242,7 @@ fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
         ErrorKind::InvalidSubcommand => external::run(&args)?,
         _ => {}
     }
-    error::usage_error(&error, &named_command(&args))
+    usage_error(&error, &named_command(&args))
 }
 
 /// The requested help, including the external commands. Finding those takes time, so only help does it.
@@ -251,6 +263,26 @@ fn named_command(args: &[OsString]) -> String {
         }
     }
     command.get_bin_name().unwrap_or("thread").to_owned()
+}
+
+/// An error of the argument parser in this program's form. `command` is the command as far as it was
+/// recognized, for instance `thread dead list`.
+fn usage_error<T>(error: &clap::Error, command: &str) -> Result<T> {
+    use clap::error::{ContextKind, ContextValue};
+    let similar = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
+    let similar = similar.into_iter().find_map(|kind| {
+        let word = match error.get(kind)? {
+            ContextValue::String(one) => one,
+            // The most similar comes last.
+            ContextValue::Strings(several) => several.last()?,
+            _ => return None,
+        };
+        // A command may be similar by an alias, which no help shows.
+        Some(if kind == ContextKind::SuggestedSubcommand { name_of(word) } else { word.clone() })
+    });
+    let did_you_mean = similar.map(|word| format!("did you mean '{word}'? ")).unwrap_or_default();
+    let hint = format_args!("{did_you_mean}see `{command} --help`");
+    Err(Failure::of_usage(&error.render().to_string(), hint))
 }
 
 /// The name of the command that has this name or alias.

@@ -1,6 +1,6 @@
 //! Errors of the library, as values that a program can match on.
 //!
-//! The command line turns these into "what - how to fix it" and an exit code: see `cli::error`.
+//! The command line turns these into "what - how to fix it" and an exit code: see [`failure`](crate::failure).
 
 use std::fmt;
 use std::io;
@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::model::event::InvalidEvent;
 use crate::model::filter::FilterError;
+use crate::model::place::Place;
 use crate::model::subscription::ConsumerId;
 
 /// Maximum length of a thread's path, in bytes. SQLite allows 511 bytes including the suffixes of its own
@@ -36,12 +37,18 @@ pub enum Error {
     /// The absolute path of a thread, or the path its links resolve to, is longer than SQLite can open.
     #[error("the path {} is {length} bytes long, and SQLite takes no more than {MAX_PATH}", path.display())]
     PathTooLong { path: PathBuf, length: usize },
-    /// The directory no longer holds the thread that was opened.
-    #[error("{} was moved or removed", .0.display())]
-    Moved(PathBuf),
+    /// The thread that was opened is no longer there.
+    #[error("{0} was moved or removed")]
+    Moved(Place),
     /// Only the owner of a thread may start or stop its handlers.
-    #[error("{} belongs to another user", .0.display())]
-    NotOwner(PathBuf),
+    #[error("{0} belongs to another user")]
+    NotOwner(Place),
+    /// Threads in such places need another program: `thread-<scheme>`.
+    #[error("this program does not know places that begin with {0}://")]
+    UnknownScheme(String),
+    /// Only a thread in a directory has what is asked for.
+    #[error("{0} is for threads in directories")]
+    OnlyInDirectory(&'static str),
     #[error("no consumer '{0}' is subscribed")]
     UnknownConsumer(ConsumerId),
     /// The processes of a consumer are in another PID namespace, and no supervisor there responded to a
@@ -57,6 +64,9 @@ pub enum Error {
     InvalidLine { line: u64, problem: InvalidEvent },
     #[error("the filter {0}")]
     InvalidFilter(String),
+    /// Time ran out while the filter was evaluated on the first event after this one.
+    #[error("the filter takes too long on the event after {after}")]
+    SlowFilter { after: i64 },
     /// The filter stored with a subscription is not valid.
     #[error("the filter of '{consumer}' {problem}")]
     BrokenFilter { consumer: ConsumerId, problem: String },

@@ -22,15 +22,17 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawMode, Stat};
 use rustix::io::Errno;
 
-pub use self::paths::{absolute, surrounding};
+pub use self::paths::{absolute, absolute_place, surrounding};
 pub(crate) use self::paths::{parents_to_sync, sync_dir, sync_parents};
 use crate::error::{Error, IoContext, Result};
+use crate::model::place::Place;
 use crate::model::subscription::ConsumerId;
 
 pub const DB: &str = "events.db";
@@ -56,16 +58,18 @@ pub enum Access {
     Write,
 }
 
-/// One thread's directory, and the owner, group and permissions of its files.
+/// The files of one thread on this machine, in its directory or its [base](crate::queue::places), and their
+/// owner, group and permissions.
 #[derive(Debug, Clone)]
 pub struct Files {
+    place: Place,
     path: PathBuf,
     dir: Arc<OwnedFd>,
     /// Permission bits for new files.
     mode: RawMode,
     owner: u32,
     group: u32,
-    /// Device and inode of `events.db`.
+    /// Device and inode of `events.db`, or of the base.
     home: (u64, u64),
     /// Whether its file system ignores case in file names.
     ignores_case: bool,
@@ -94,7 +98,23 @@ impl Files {
             return Err(Error::NotAThread(path));
         }
         refuse_odd(&db).at("use", &path.join(DB))?;
-        Ok(Files::of(path, dir, &db))
+        let capitals = rustix::fs::statat(&dir, DB.to_ascii_uppercase(), AtFlags::SYMLINK_NOFOLLOW);
+        let ignores_case = capitals.is_ok_and(|found| identity(&found) == identity(&db));
+        Ok(Files { ignores_case, ..Files::like(Place::from(&path), path, dir, &db) })
+    }
+
+    /// The files of a thread that is not in a directory, in its base, which is created if missing, for this
+    /// user alone.
+    pub(crate) fn at_base(place: &Place, base: &Path) -> Result<Files> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(base).at("make", base)?;
+        let dir = open_dir(rustix::fs::CWD, base, OFlags::empty()).map_err(io::Error::from);
+        let dir = dir.at("open", base)?;
+        let about = rustix::fs::fstat(&dir).map_err(io::Error::from).at("look at", base)?;
+        let files = Files::like(place.clone(), base.to_owned(), dir, &about);
+        for name in ["run", "logs"] {
+            files.make_dir(name).at("make", &files.path_of(name))?;
+        }
+        Ok(files)
     }
 
     /// The files of a directory that will become a thread. Without `open_to_others` only the owner may access
@@ -106,6 +126,7 @@ impl Files {
         let shared = found.st_mode & 0o020 != 0;
         let group = if shared { found.st_gid } else { rustix::process::getegid().as_raw() };
         Ok(Files {
+            place: Place::from(&path),
             path,
             dir: Arc::new(dir),
             mode: if open_to_others { 0o664 & !rights::umask() } else { 0o600 },
@@ -116,26 +137,31 @@ impl Files {
         })
     }
 
-    fn of(path: PathBuf, dir: OwnedFd, like: &Stat) -> Files {
-        let capitals = rustix::fs::statat(&dir, DB.to_ascii_uppercase(), AtFlags::SYMLINK_NOFOLLOW);
-        let ignores_case = capitals.is_ok_and(|found| identity(&found) == identity(like));
+    fn like(place: Place, path: PathBuf, dir: OwnedFd, like: &Stat) -> Files {
         Files {
+            place,
             path,
             dir: Arc::new(dir),
             mode: like.st_mode & 0o664,
             owner: like.st_uid,
             group: like.st_gid,
             home: identity(like),
-            ignores_case,
+            ignores_case: false,
         }
     }
 
     /// The same owner and permissions in another directory, except that the owner may always read and write.
     pub(crate) fn of_copy(&self, path: PathBuf, dir: OwnedFd) -> Files {
-        Files { path, dir: Arc::new(dir), mode: self.mode | 0o600, ..self.clone() }
+        let place = Place::from(&path);
+        Files { place, path, dir: Arc::new(dir), mode: self.mode | 0o600, ..self.clone() }
     }
 
-    /// The thread's directory: absolute, with `.` and `..` resolved, links not followed.
+    /// What the thread is known by.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The thread's directory, or its base: absolute, with `.` and `..` resolved, links not followed.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -145,7 +171,7 @@ impl Files {
         self.path.join(name)
     }
 
-    /// Identifies this thread among copies of it: device and inode of its database.
+    /// Identifies this thread among copies of it: device and inode of its database, or of its base.
     pub fn home(&self) -> (u64, u64) {
         self.home
     }
@@ -157,7 +183,8 @@ impl Files {
 
     /// Whether this thread is still at its path: not moved, removed or replaced.
     pub fn still_there(&self) -> bool {
-        rustix::fs::lstat(self.path.join(DB)).is_ok_and(|db| identity(&db) == self.home)
+        let anchor = if self.place.dir().is_some() { self.path.join(DB) } else { self.path.clone() };
+        rustix::fs::lstat(anchor).is_ok_and(|found| identity(&found) == self.home)
     }
 
     /// The lock that is held while a consumer's handler runs.

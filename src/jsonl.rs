@@ -48,7 +48,7 @@ const SYNC_STEP: u64 = 64 * 1024 * 1024;
 const PAGE_BYTES: usize = 256 * 1024;
 const PAGE_ROWS: usize = 1000;
 
-/// Brings the log up to date with the table, sealing it first if it is long. Waits at most `wait`, and never
+/// Brings the log of a thread in a directory up to date with the table, sealing it first if it is long. Waits at most `wait`, and never
 /// longer than 20 s, for another process that is writing it. `progress` is called with the number of events
 /// written since its last call.
 ///
@@ -128,6 +128,9 @@ fn with_writer(
     wait: Duration,
     work: impl FnOnce(&mut Writer<'_>) -> Result<()>,
 ) -> Result<()> {
+    if files.place().dir().is_none() {
+        return Ok(());
+    }
     let lock = Lock::take(files, STATE, wait.min(LOCK_TIMEOUT))?;
     work(&mut Writer::open(files, lock.file())?)
 }

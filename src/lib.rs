@@ -35,6 +35,7 @@
 //! | [`queue`] | the façade: open, push, read, wait, subscribe, acknowledge |
 //! | [`run`] | waking, dispatch, supervisors, handlers, stopping |
 //! | [`care`] | doctor, backup, prune |
+//! | [`failure`] | errors as users see them: advice, and exit codes |
 //! | `cli` | the command line, one file for each command |
 //!
 //! # Guarantees, and where they are implemented
@@ -50,6 +51,7 @@ pub mod care;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod error;
+pub mod failure;
 pub mod files;
 pub mod jsonl;
 pub mod model;

@@ -7,6 +7,7 @@ pub mod duration;
 pub mod event;
 pub mod filter;
 mod json;
+pub mod place;
 pub mod run;
 pub mod subscription;
 pub mod time;

@@ -5,6 +5,7 @@
 
 pub mod delivery;
 mod init;
+pub mod places;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,8 @@ use crate::files::{COMMIT, Files};
 use crate::jsonl;
 use crate::model::event::{CappedRow, Event, NewEvent, Row};
 use crate::model::filter::{Filter, Scope};
+use crate::model::place::Place;
+use crate::model::run::{Run, Span};
 use crate::model::subscription::{ConsumerId, NewSubscription, Subscription};
 use crate::model::time::{self, Time};
 use crate::pending::{self, Look};
@@ -30,7 +33,7 @@ const PAGE_EVENTS: usize = 1000;
 /// each.
 pub struct Queue {
     pub(crate) files: Files,
-    pub(crate) store: Sqlite,
+    pub(crate) store: Box<dyn Store>,
     /// How long operations wait for other writers.
     busy_limit: Duration,
 }
@@ -102,14 +105,14 @@ impl Queue {
         init::init(path.as_ref(), false)
     }
 
-    /// Opens the thread in `path`.
+    /// Opens a thread, by the path of its directory or by its place.
     ///
     /// # Errors
     ///
-    /// [`Error::NotAThread`], [`Error::ForeignDatabase`], [`Error::NewerSchema`]; those of the
-    /// database.
-    pub fn open(path: impl AsRef<Path>) -> Result<Queue> {
-        Queue::open_waiting(path, BUSY_LIMIT)
+    /// [`Error::NotAThread`], [`Error::ForeignDatabase`], [`Error::NewerSchema`], [`Error::UnknownScheme`];
+    /// those of the database.
+    pub fn open(place: impl Into<Place>) -> Result<Queue> {
+        Queue::open_waiting(place, BUSY_LIMIT)
     }
 
     /// Like [`Queue::open`], but operations, opening included, wait for other writers for at most
@@ -120,19 +123,22 @@ impl Queue {
     /// # Errors
     ///
     /// As [`Queue::open`].
-    pub fn open_waiting(path: impl AsRef<Path>, busy_limit: Duration) -> Result<Queue> {
-        let files = Files::open(path.as_ref())?;
-        files.prepare_database()?;
-        let store = Sqlite::open_waiting(&files.path_of(crate::files::DB), busy_limit)?;
+    pub fn open_waiting(place: impl Into<Place>, busy_limit: Duration) -> Result<Queue> {
+        let (files, store) = places::open(&place.into(), busy_limit)?;
         Ok(Queue { files, store, busy_limit })
     }
 
     /// A thread whose database is open already.
     pub(crate) fn of(files: Files, store: Sqlite) -> Queue {
-        Queue { files, store, busy_limit: BUSY_LIMIT }
+        Queue { files, store: Box::new(store), busy_limit: BUSY_LIMIT }
     }
 
-    /// The thread's directory, absolute.
+    /// What the thread is known by.
+    pub fn place(&self) -> &Place {
+        self.files.place()
+    }
+
+    /// The thread's directory, absolute; for a thread in another place, its folder on this machine.
     pub fn path(&self) -> &Path {
         self.files.path()
     }
@@ -141,9 +147,10 @@ impl Queue {
         &self.files
     }
 
-    /// The underlying store, for operations that have no method here.
+    /// The underlying store, for tests of the parts below this one.
+    #[doc(hidden)]
     pub fn store(&mut self) -> &mut dyn Store {
-        &mut self.store
+        &mut *self.store
     }
 
     /// Writes a line to the thread's log.
@@ -219,7 +226,7 @@ impl Queue {
     /// The second step of a push: brings the JSONL log up to date, then notifies waiters. `progress` is
     /// called with the number of events written since its last call.
     pub(crate) fn publish(&mut self, progress: &mut dyn FnMut(u64)) -> Result<()> {
-        let logged = jsonl::catch_up(&self.files, &mut self.store, self.busy_limit, progress);
+        let logged = jsonl::catch_up(&self.files, &mut *self.store, self.busy_limit, progress);
         if let Err(e) = &logged {
             log!(self, Warn, "push: events.jsonl is behind: {e}");
         }
@@ -236,6 +243,27 @@ impl Queue {
             ControlFlow::Break(())
         })?;
         Ok(found)
+    }
+
+    /// The event that was stored under that idempotency key.
+    pub fn id_of_key(&mut self, key: &str) -> Result<Option<i64>> {
+        self.store.id_of_key(key)
+    }
+
+    /// The `created_at` of an event; `None` if there is no such event.
+    pub fn stored_at(&mut self, id: i64) -> Result<Option<String>> {
+        self.store.stored_at(id)
+    }
+
+    /// The newest event up to that id, if one is stored.
+    pub fn last_upto(&mut self, id: i64) -> Result<Option<i64>> {
+        self.store.last_upto(id)
+    }
+
+    /// Whether that event is stored and matches a filter.
+    pub fn matches(&mut self, id: i64, filter: &Filter) -> Result<bool> {
+        let range = ScanRange { after: id.saturating_sub(1), upto: id, most: 1, until: None };
+        Ok(!self.store.scan(filter, range)?.ids.is_empty())
     }
 
     /// Reads at most `most` bytes of an event's content, from the byte `offset` on, without loading the rest.
@@ -274,6 +302,33 @@ impl Queue {
         cap: u64,
         take: &mut dyn FnMut(CappedRow<'_>) -> ControlFlow<()>,
     ) -> Result<Remaining> {
+        self.read_page_with(selection, cap, None, take)
+    }
+
+    /// Like [`Queue::read_page_capped`], for the filter of a stranger: its evaluation is cut off at `until`, in
+    /// the middle of an event if need be (though not within a single LIKE, GLOB or `instr`, which may take two seconds). What
+    /// was found by then is a page like others.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SlowFilter`] if not a single event was evaluated by then.
+    pub fn read_page_until(
+        &mut self,
+        selection: &mut Selection,
+        cap: u64,
+        until: Instant,
+        take: &mut dyn FnMut(CappedRow<'_>) -> ControlFlow<()>,
+    ) -> Result<Remaining> {
+        self.read_page_with(selection, cap, Some(until), take)
+    }
+
+    fn read_page_with(
+        &mut self,
+        selection: &mut Selection,
+        cap: u64,
+        until: Option<Instant>,
+        take: &mut dyn FnMut(CappedRow<'_>) -> ControlFlow<()>,
+    ) -> Result<Remaining> {
         let Selection { after, limit, filter } = selection;
         let most = limit.map_or(PAGE_EVENTS, |limit| PAGE_EVENTS.min(limit as usize));
         if most == 0 {
@@ -282,8 +337,14 @@ impl Queue {
         let mut flow = ControlFlow::Continue(());
         let more = if let Some(filter) = filter {
             let newest = self.store.newest()?;
-            let range = ScanRange { after: *after, upto: newest, most, until: None };
-            let scan = self.store.scan(filter, range)?;
+            let range = ScanRange { after: *after, upto: newest, most, until };
+            let scan = match until {
+                Some(_) => self.store.scan_strictly(filter, range)?,
+                None => self.store.scan(filter, range)?,
+            };
+            if until.is_some() && scan.upto <= *after && *after < newest {
+                return Err(Error::SlowFilter { after: *after });
+            }
             for id in scan.ids {
                 self.store.read_capped(id - 1, id, 1, cap, &mut |row| {
                     *limit = limit.map(|limit| limit - 1);
@@ -405,7 +466,7 @@ impl Queue {
                 return Ok(false);
             }
             if !self.files.still_there() {
-                return Err(Error::Moved(self.path().to_owned()));
+                return Err(Error::Moved(self.place().clone()));
             }
             watcher.wait(left.min(LOOK_EVERY), None);
         }
@@ -418,6 +479,43 @@ impl Queue {
     /// [`Error::AlreadySubscribed`].
     pub fn subscribe(&mut self, new: &NewSubscription) -> Result<Option<Moved>> {
         self.store.subscribe(new)
+    }
+
+    /// Removes a subscription and returns it; its cursor, dead letters and past runs stay.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownConsumer`].
+    pub fn unsubscribe(&mut self, consumer: &ConsumerId) -> Result<Subscription> {
+        self.store.unsubscribe(consumer)
+    }
+
+    /// All subscriptions, by name.
+    pub fn subscriptions(&mut self) -> Result<Vec<Subscription>> {
+        self.store.subscriptions()
+    }
+
+    /// The subscription of a consumer, if there is one.
+    pub fn find_subscription(&mut self, consumer: &ConsumerId) -> Result<Option<Subscription>> {
+        self.store.subscription(consumer)
+    }
+
+    /// The newest `most` runs of a consumer that have ended, the oldest first; at most
+    /// [`RUNS_KEPT`](crate::model::run::RUNS_KEPT) are kept. [`Run::output`] is a part of
+    /// [`Files::handler_log`], and `None` if it is not there any more.
+    pub fn runs(&mut self, consumer: &ConsumerId, most: usize) -> Result<Vec<Run>> {
+        let mut runs = self.store.runs(consumer, most)?;
+        let log = self.files.stat(self.files.handler_log(consumer)).ok();
+        let log = log.map(|log| (log.st_ino, u64::try_from(log.st_size).unwrap_or(0)));
+        for run in &mut runs {
+            let is_there = |span: &Span| {
+                log.is_some_and(|(file, size)| {
+                    file == span.file && span.offset.saturating_add(span.length) <= size
+                })
+            };
+            run.output = run.output.filter(is_there);
+        }
+        Ok(runs)
     }
 
     /// The subscription of a consumer.
@@ -446,7 +544,7 @@ impl Queue {
     pub fn look(&mut self, subscription: &Subscription, until: Option<Instant>) -> Result<Look> {
         // Log only the first few failures, so that a filter that fails on everything does not fill the log.
         const SHOWN: usize = 10;
-        let look = pending::look(&mut self.store, subscription, until)?;
+        let look = pending::look(&mut *self.store, subscription, until)?;
         let consumer = &subscription.consumer;
         for failure in look.failures.iter().take(SHOWN) {
             let (id, error) = (failure.id, log::Quoted(&failure.message));

@@ -11,6 +11,7 @@ mod events;
 pub mod maintenance;
 mod migrate;
 mod prune;
+mod runs;
 mod scan;
 mod wal;
 
@@ -27,6 +28,7 @@ use self::error::{Doing, Failed, commit, database};
 use crate::error::{DatabaseErrorKind, Error, Result};
 use crate::model::event::CappedRow;
 use crate::model::filter::Filter;
+use crate::model::run::Run;
 use crate::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
 use crate::store::{
     Appended, FilterFailure, Move, Moved, PruneRange, PruneStep, Put, RunUpdate, Scan, ScanRange, Store,
@@ -181,6 +183,10 @@ impl Store for Sqlite {
         scan::scan(&self.conn, filter, range).doing("evaluating a filter")
     }
 
+    fn scan_strictly(&mut self, filter: &Filter, range: ScanRange) -> Result<Scan> {
+        scan::scan_strictly(&mut self.conn, filter, range).doing("evaluating a filter")
+    }
+
     fn newest(&mut self) -> Result<i64> {
         newest(&self.conn).doing("looking for the newest event")
     }
@@ -256,6 +262,10 @@ impl Store for Sqlite {
         if update.durable { record(self) } else { self.without_sync(record) }
     }
 
+    fn runs(&mut self, consumer: &ConsumerId, most: usize) -> Result<Vec<Run>> {
+        runs::list(&self.conn, consumer, most).doing("reading the runs")
+    }
+
     fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize> {
         let doing = "remembering how far a filter was evaluated";
         // A read-only process cannot record it and evaluates the filter again next time.
@@ -288,6 +298,18 @@ impl Store for Sqlite {
             .prepare_cached("PRAGMA data_version")
             .and_then(|mut s| s.query_row([], |row| row.get(0)))
             .doing("asking for changes")
+    }
+
+    fn tidy(&mut self) -> Result<()> {
+        self.keep_wal_short()
+    }
+
+    fn compact(&mut self) -> Result<()> {
+        self.vacuum()
+    }
+
+    fn copy_to(&mut self, path: &Path) -> Result<()> {
+        self.write_copy(path)
     }
 }
 

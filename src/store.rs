@@ -11,12 +11,13 @@
 //! otherwise, are those of the database.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::time::Instant;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::event::{CappedRow, NewEvent, Row};
 use crate::model::filter::Filter;
-use crate::model::run::{Exit, RunState};
+use crate::model::run::{Exit, Run, RunState};
 use crate::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
 use crate::model::time::Time;
 
@@ -117,6 +118,8 @@ pub struct RunUpdate {
     pub dead_letter: Option<DeadLetterUpdate>,
     /// Cancels all pending retries of dead letters.
     pub cancel_retries: bool,
+    /// The run that has ended. The oldest one past [`RUNS_KEPT`](crate::model::run::RUNS_KEPT) is forgotten.
+    pub run: Option<Run>,
     /// Whether it must survive a power cut.
     pub durable: bool,
 }
@@ -124,7 +127,14 @@ pub struct RunUpdate {
 impl RunUpdate {
     /// Changes the state only; a power cut may undo it.
     pub fn state(state: RunState) -> RunUpdate {
-        RunUpdate { state, acknowledge: None, dead_letter: None, cancel_retries: false, durable: false }
+        RunUpdate {
+            state,
+            acknowledge: None,
+            dead_letter: None,
+            cancel_retries: false,
+            run: None,
+            durable: false,
+        }
     }
 }
 
@@ -182,7 +192,7 @@ impl std::ops::AddAssign for Pruned {
     }
 }
 
-pub trait Store {
+pub trait Store: Send {
     /// Stores what `feed` puts, in one transaction: all or nothing. When this returns, the events
     /// survive a power cut.
     ///
@@ -221,6 +231,12 @@ pub trait Store {
     /// Evaluates a filter on events, oldest first. Each is evaluated by itself, so a failure on one does not
     /// hide another.
     fn scan(&mut self, filter: &Filter, range: ScanRange) -> Result<Scan>;
+
+    /// Like [`Store::scan`], but the deadline also cuts off an event that is being evaluated. That event is not
+    /// covered by the scan then, so it may cover none.
+    fn scan_strictly(&mut self, filter: &Filter, range: ScanRange) -> Result<Scan> {
+        self.scan(filter, range)
+    }
 
     /// The newest id ever assigned, even if its event was deleted; 0 if none was.
     fn newest(&mut self) -> Result<i64>;
@@ -275,6 +291,9 @@ pub trait Store {
     /// anything had changed.
     fn update_run(&mut self, seen: &Subscription, update: &RunUpdate) -> Result<Option<Subscription>>;
 
+    /// The newest `most` runs of a consumer, the oldest first; they outlive its subscription.
+    fn runs(&mut self, consumer: &ConsumerId, most: usize) -> Result<Vec<Run>>;
+
     /// Records that nothing between the cursor of `seen` and `upto` matches its filter, and the events on
     /// which the filter failed, oldest first. A power cut may undo it. Returns how many of the failures,
     /// counted from the end, had not been recorded before.
@@ -294,4 +313,27 @@ pub trait Store {
 
     /// A number that changes whenever another connection commits.
     fn changes(&mut self) -> Result<i64>;
+
+    /// Called between the steps of a long operation.
+    fn tidy(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns the space of deleted events.
+    ///
+    /// # Errors
+    ///
+    /// [`OnlyInDirectory`](crate::Error::OnlyInDirectory).
+    fn compact(&mut self) -> Result<()> {
+        Err(Error::OnlyInDirectory("--compact"))
+    }
+
+    /// Copies a snapshot of the database into the empty file at `path`, without a sync.
+    ///
+    /// # Errors
+    ///
+    /// [`OnlyInDirectory`](crate::Error::OnlyInDirectory).
+    fn copy_to(&mut self, _path: &Path) -> Result<()> {
+        Err(Error::OnlyInDirectory("backup"))
+    }
 }

@@ -14,7 +14,7 @@ const LAYERS: &[&[&str]] = &[
     &["sqlite", "jsonl", "pending"],
     &["queue"],
     &["run"],
-    &["care"],
+    &["care", "failure"],
     &["cli"],
 ];
 
@@ -46,6 +46,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("care/backup", "File::open", "unfinished copies are locked while they are made"),
     ("care/backup", "tempfile::", "it is built next to the destination"),
     ("run/process", "fs::read", "reads /proc"),
+    ("cli/external", "scheme(", "the program of a scheme is found by its name"),
     ("run/worker", "fs::read", "the directory that is searched for threads"),
 ];
 
@@ -359,6 +360,11 @@ fn the_library_knows_nothing_of_terminals_environment_and_processes() {
 #[test]
 fn running_handlers_knows_processes_but_neither_terminals_nor_settings() {
     refuse(&["run"], "cli", &[TERMINAL, ENVIRONMENT]);
+}
+
+#[test]
+fn only_the_table_of_places_knows_which_there_are() {
+    refuse(&["run", "cli"], "queue/places", &["Files::open sqlite Sqlite scheme("]);
 }
 
 #[test]

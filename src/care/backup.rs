@@ -6,6 +6,8 @@
 //! seals the log before it deletes, so such a file was sealed before the database was copied. All other lines
 //! are written from the copy's table.
 
+pub mod root;
+
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -45,6 +47,7 @@ pub struct Backup {
 /// [`Error::Occupied`], [`Error::InsideThread`]; database and file system errors. Nothing was created at
 /// `place` then, unless the message says otherwise.
 pub fn backup(queue: &mut Queue, place: &Path, progress: &mut dyn FnMut(u64)) -> Result<Backup> {
+    queue.place().dir().ok_or(Error::OnlyInDirectory("backup"))?;
     let place = files::absolute(place).at("find", place)?;
     refuse_occupied(&place)?;
     refuse_inside(queue.path(), &place)?;
@@ -52,8 +55,23 @@ pub fn backup(queue: &mut Queue, place: &Path, progress: &mut dyn FnMut(u64)) ->
     // First, because they may take up the space that this copy needs.
     delete_abandoned(queue, place.parent().unwrap_or(&place));
     let (draft, _lock) = draft_beside(&place)?;
-    let dir = files::open_dir(CWD, draft.path(), OFlags::NOFOLLOW).map_err(io::Error::from);
-    let copy = queue.files.of_copy(draft.path().to_owned(), dir.at("open", draft.path())?);
+    let (count, newest) = copy_to(queue, draft.path(), progress)?;
+    // rename replaces an empty directory, and nothing else.
+    if let Err(e) = fs::rename(draft.path(), &place) {
+        refuse_occupied(&place)?;
+        return Err(e).at("put the backup in place at", &place);
+    }
+    drop(draft.keep());
+    files::sync_parents(&parents, &place)?;
+    let shown = place.to_string_lossy();
+    log!(queue, Info, "backup: path={} count={count}", Quoted(&shown));
+    Ok(Backup { path: place, count, newest })
+}
+
+/// Copies a thread into an empty directory, and syncs it. Returns the number of events, and the newest id.
+fn copy_to(queue: &mut Queue, draft: &Path, progress: &mut dyn FnMut(u64)) -> Result<(u64, i64)> {
+    let dir = files::open_dir(CWD, draft, OFlags::NOFOLLOW).map_err(io::Error::from);
+    let copy = queue.files.of_copy(draft.to_owned(), dir.at("open", draft)?);
 
     let db = copy.path_of(DB);
     // Created before SQLite writes it, so that it has the right mode from the start.
@@ -76,16 +94,7 @@ pub fn backup(queue: &mut Queue, place: &Path, progress: &mut dyn FnMut(u64)) ->
     store.close_whole()?;
 
     copy_access(&queue.files, &copy).and_then(|()| sync(&copy)).at("sync", copy.path())?;
-    // rename replaces an empty directory, and nothing else.
-    if let Err(e) = fs::rename(draft.path(), &place) {
-        refuse_occupied(&place)?;
-        return Err(e).at("put the backup in place at", &place);
-    }
-    drop(draft.keep());
-    files::sync_parents(&parents, &place)?;
-    let shown = place.to_string_lossy();
-    log!(queue, Info, "backup: path={} count={count}", Quoted(&shown));
-    Ok(Backup { path: place, count, newest })
+    Ok((count, newest))
 }
 
 /// Deletes the backups of this thread in the directory of `made`, all but the newest `keep`. Directories

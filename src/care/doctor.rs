@@ -11,11 +11,10 @@ mod jsonl;
 mod layout;
 mod programs;
 
-use std::path::Path;
-
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::files::log::log;
+use crate::model::place::Place;
 use crate::queue::Queue;
 use crate::run::Launcher;
 
@@ -80,13 +79,14 @@ impl Finding {
     }
 }
 
-/// Examines the thread in `dir` and, with `fix`, repairs what can be repaired. `launcher` is used to start
+/// Examines the thread in a directory and, with `fix`, repairs what can be repaired. `launcher` is used to start
 /// handlers, and to check the notifier.
 ///
 /// # Errors
 ///
-/// Only if `dir` cannot be opened as a thread. All other failures are findings.
-pub fn examine(dir: &Path, launcher: &Launcher, fix: bool) -> Result<Vec<Finding>> {
+/// Only if `place` is not a directory that can be opened as a thread. All other failures are findings.
+pub fn examine(place: &Place, launcher: &Launcher, fix: bool) -> Result<Vec<Finding>> {
+    let dir = place.dir().ok_or(Error::OnlyInDirectory("doctor"))?;
     let mut doctor = Doctor { fix, launcher, files: Files::open(dir)?, findings: Vec::new() };
     let sound = layout::check(&mut doctor);
     if let Some(store) = database::check(&mut doctor, sound) {

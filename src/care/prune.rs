@@ -15,7 +15,7 @@ use crate::model::filter::{Filter, Scope};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time::Time;
 use crate::queue::Queue;
-use crate::store::{PruneRange, PruneStep, Pruned, Store};
+use crate::store::{PruneRange, PruneStep, Pruned};
 
 /// The pause between two transactions. Longer than a pusher's pause between two attempts to get the lock.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -76,7 +76,7 @@ pub fn prune(queue: &mut Queue, request: &Request<'_>, progress: &mut dyn FnMut(
     if request.dry_run || counted.events == 0 {
         return Ok(Report { pruned: counted, held: plan.held, failed: None });
     }
-    jsonl::seal_before_prune(&queue.files, &mut queue.store, plan.upto)?;
+    jsonl::seal_before_prune(&queue.files, &mut *queue.store, plan.upto)?;
     let mut pruned = Pruned::default();
     let mut add = |deleted: Pruned| {
         progress(deleted.events);
@@ -164,7 +164,7 @@ fn walk(
             PruneStep::Overtaken => plan.hold_back(queue)?,
         }
         if at < plan.upto && !dry_run {
-            queue.store.keep_wal_short()?;
+            queue.store.tidy()?;
             std::thread::sleep(PAUSE);
         }
     }

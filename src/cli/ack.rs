@@ -3,8 +3,8 @@
 use clap::Args;
 
 use super::consumer::missing;
-use super::error::Result;
 use super::{ConsumerArg, Globals, event_id, output, print_cursor, warn_if_clamped};
+use crate::failure::Result;
 use crate::store::Moved;
 
 /// Acknowledge events without reading them

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::error::{Result, timed_out};
 use super::event::EventArgs;
 use super::reading::{self, Woken};
 use super::{Globals, output, push, signals};
+use crate::failure::{Failure, Result, timed_out};
 use crate::model::duration;
 use crate::model::event::{Event, Type};
 use crate::model::filter::{Filter, Scope};
@@ -41,16 +41,17 @@ pub struct Ask {
 
 impl Ask {
     pub fn run(self, globals: &Globals) -> Result<()> {
-        let path = globals.path()?;
+        let path = globals.place()?;
         let question = self.event.into_event(&path, None)?;
         let mut queue = Queue::open(path)?;
         // Exit 3 if this process is cut short: exit 0 would mean that there is an answer.
         let id = push::store(&mut queue, &question, 3)?.0.id;
-        let interrupted = timed_out::<()>(
+        let interrupted = Failure::new(
+            3,
             format_args!("interrupted before an answer to event {id} came; the question stays stored"),
             format_args!("a later answer will show with `{}`", peek_for_answers(id)),
         );
-        signals::allow(interrupted.err().as_ref(), globals.json)?;
+        signals::allow(&interrupted, globals.json)?;
         let deadline = Instant::now() + self.timeout;
         let Some(answer) = wait_for_answer(&mut queue, id, deadline)? else { return Ok(()) };
         if answer.kind == Type::Record.as_str()
@@ -106,8 +107,8 @@ fn wait_for_answer(queue: &mut Queue, id: i64, deadline: Instant) -> Result<Opti
         if remaining == Remaining::Some {
             continue;
         }
-        match reading::wait(queue, &watcher, selection.after, Some(deadline))? {
-            Woken::Changed => {}
+        match reading::wait(queue, &watcher, Some(deadline))? {
+            Woken::Look => {}
             Woken::ReaderGone => return Ok(None),
             Woken::TimedOut => {
                 return timed_out(

@@ -2,17 +2,18 @@
 //! own, so that they appear in no help, manual, completion or suggestion.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
 use signal_hook::consts::SIGTERM;
 
-use super::error::{Result, usage_error};
-use super::{catch_panic, environment, signals};
+use super::{catch_panic, environment, signals, usage_error};
+use crate::failure::Result;
 use crate::files::Files;
 use crate::files::log::log;
+use crate::model::place::Place;
 use crate::model::subscription::ConsumerId;
+use crate::queue::places::files_of;
 use crate::run::launcher::{SUPERVISE, WAKE};
 use crate::run::{supervisor, wake};
 
@@ -21,7 +22,7 @@ use crate::run::{supervisor, wake};
 struct Background {
     command: String,
     #[arg(long)]
-    thread: PathBuf,
+    thread: Place,
     #[arg(long)]
     lock_fd: i32,
     /// The consumer to supervise.
@@ -43,7 +44,7 @@ pub fn is_internal(args: &[OsString]) -> bool {
 pub fn run(args: &[OsString]) -> Result<()> {
     let Background { command, thread, lock_fd, consumer, worker, delay_ms } =
         Background::try_parse_from(args).or_else(|e| usage_error(&e, "thread"))?;
-    let files = Files::open(&thread).ok();
+    let files = files_of(&thread).ok();
     let done = catch_panic(|| match consumer {
         Some(consumer) => {
             let shutdown = signals::as_shutdown_requests(&[SIGTERM])?;

@@ -1,14 +1,16 @@
 //! `thread backup`: a copy of a thread in use.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
 use serde_json::json;
 
-use super::error::Result;
 use super::progress::Progress;
 use super::{Globals, limit, output};
 use crate::care::backup;
+use crate::care::backup::root::backup_root;
+use crate::failure::{Result, failed, usage};
+use crate::files::DB;
 
 /// Copy a thread that is in use to a new directory
 ///
@@ -27,6 +29,7 @@ use crate::care::backup;
 #[command(after_help = "\
 Examples:
   thread backup --thread inbox backups/2026-11-22
+  thread backup --root /srv/thread \"/var/backups/thread/$(date +%F)\"
   thread backup --thread inbox \"backups/$(date +%F)\" --keep 7")]
 pub struct Backup {
     /// Where to make the copy
@@ -37,10 +40,19 @@ pub struct Backup {
     /// One to which something was pushed, or whose consumers were resumed, is left alone.
     #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true)]
     keep: Option<u64>,
+    /// Copy all threads below this directory, and the files beside them
+    ///
+    /// A thread that cannot be copied is a warning, and exit 1 once the others are; of one that is damaged,
+    /// there is nothing in the backup. Links, and names in this directory that begin with a dot, are left out.
+    #[arg(long, value_name = "ROOT", value_hint = ValueHint::DirPath, conflicts_with = "keep")]
+    root: Option<PathBuf>,
 }
 
 impl Backup {
     pub fn run(self, globals: &Globals) -> Result<()> {
+        if let Some(root) = &self.root {
+            return of_root(root, &self.dir, globals);
+        }
         let mut queue = globals.open()?;
         let mut progress = Progress::of("writing events.jsonl", None);
         let made = backup::backup(&mut queue, &self.dir, &mut |events| progress.advance(events))?;
@@ -72,5 +84,40 @@ impl Backup {
             output::warn(format_args!("{failure}; the backup is complete"));
         }
         Ok(())
+    }
+}
+
+fn of_root(root: &Path, dir: &Path, globals: &Globals) -> Result<()> {
+    if !globals.thread.is_empty() {
+        return usage("--root and --thread exclude each other", "leave out one of them");
+    }
+    if root.join(DB).exists() {
+        return usage(
+            format_args!("{} is a thread itself", root.display()),
+            "name it by --thread, or give --root the directory that it is in",
+        );
+    }
+    let mut progress = Progress::of("writing events.jsonl", None);
+    let made = backup_root(root, dir, &mut |events| progress.advance(events))?;
+    drop(progress);
+    for (path, error) in &made.failed {
+        output::warn(format_args!("{} is not in the backup: {error}", path.display()));
+    }
+    let path = made.path.to_string_lossy();
+    let printed = if globals.json {
+        let failed: Vec<_> = made.failed.iter().map(|(path, _)| path.to_string_lossy()).collect();
+        output::line(json!({ "path": path, "threads": made.threads, "files": made.files, "failed": failed }))
+    } else {
+        output::line(output::plain(&path))
+    };
+    if let Err(failure) = printed {
+        output::warn(format_args!("{failure}; the backup is complete"));
+    }
+    match made.failed.len() {
+        0 => Ok(()),
+        missing => failed(
+            format_args!("{missing} of {} threads are not in the backup", made.threads + missing as u64),
+            "check them with `thread doctor`",
+        ),
     }
 }

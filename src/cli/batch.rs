@@ -8,10 +8,10 @@ use std::io::{self, BufRead, BufReader, Cursor, IsTerminal, Read, Seek, Write};
 
 use rustix::fs::FileType;
 
-use super::error::{Result, WithHint, failed};
 use super::event::stdin_is_closed;
 use super::progress::Progress;
 use crate::error::Error;
+use crate::failure::{Result, WithHint, failed};
 use crate::files::Files;
 use crate::model::event::{Defaults, InvalidEvent, NewEvent, source_warning};
 

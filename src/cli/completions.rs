@@ -5,8 +5,8 @@ use std::ffi::OsString;
 
 use clap::{Args, CommandFactory, FromArgMatches, Subcommand, ValueEnum};
 
-use super::error::{Result, failed};
 use super::{Cli, Command, Globals, output};
+use crate::failure::{Result, failed};
 use crate::model::subscription::ConsumerId;
 
 /// Print a shell script that completes commands and consumers
@@ -90,7 +90,7 @@ pub fn print_consumers(line: &str) -> Result<()> {
     };
     globals.enter()?;
     let mut queue = globals.open()?;
-    let mut consumers = queue.store().subscriptions()?;
+    let mut consumers = queue.store.subscriptions()?;
     // Names that only another program can have stored may contain characters special to the shell.
     let matches = |name: &str| name.starts_with(&prefix) && ConsumerId::new(name).is_ok();
     consumers.retain(|one| matches(one.consumer.as_str()));

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::Args;
 
 use super::environment;
-use super::error::{Result, usage};
+use crate::failure::{Result, usage};
 use crate::model::subscription::ConsumerId;
 
 /// The consumer, as an argument or an option.

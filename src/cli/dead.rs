@@ -3,10 +3,10 @@
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::error::{Result, failed, usage};
 use super::output::{self, Reader};
 use super::{ConsumerArg, Globals, event_id, wake_consumer};
 use crate::error::Error;
+use crate::failure::{Result, failed, usage};
 use crate::files::log::log;
 use crate::model::run::Deliver;
 use crate::model::subscription::{ConsumerId, DeadLetter, Subscription};
@@ -111,7 +111,7 @@ impl Which {
         if self.all && self.consumer.name()?.is_none() {
             let mut queue = globals.open()?;
             let mut total = 0;
-            for one in queue.store().subscriptions()? {
+            for one in queue.store.subscriptions()? {
                 if one.dead > 0 && can_retry(&one) {
                     total += retry(&mut queue, &one.consumer, None)?;
                 }
@@ -134,7 +134,7 @@ impl Which {
 
     fn discard(self, globals: &Globals) -> Result<()> {
         let (mut queue, consumer, event) = self.open(globals)?;
-        let count = queue.store().discard_dead_letters(&consumer, event)?;
+        let count = queue.store.discard_dead_letters(&consumer, event)?;
         record(&queue, &consumer, "discard", event, count)?;
         print_count(Some(&consumer), count, globals)
     }
@@ -167,7 +167,7 @@ fn dead_letters(
     consumer: Option<&ConsumerId>,
     event: Option<i64>,
 ) -> Result<Vec<DeadLetter>> {
-    let mut letters = queue.store().dead_letters(consumer)?;
+    let mut letters = queue.store.dead_letters(consumer)?;
     letters.retain(|letter| event.is_none_or(|id| letter.event_id == id));
     match event {
         Some(id) if letters.is_empty() => no_such_letter(consumer, id),
@@ -177,7 +177,7 @@ fn dead_letters(
 
 /// Marks dead letters for another delivery, and wakes the consumer. Returns their number.
 fn retry(queue: &mut Queue, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
-    let count = queue.store().retry_dead_letters(consumer, event)?;
+    let count = queue.store.retry_dead_letters(consumer, event)?;
     record(queue, consumer, "retry", event, count)?;
     wake_consumer(queue, consumer);
     Ok(count)
@@ -194,7 +194,7 @@ fn record(queue: &Queue, consumer: &ConsumerId, what: &str, event: Option<i64>, 
 
 /// Fails unless the consumer is subscribed or has dead letters, which outlive their subscription.
 fn check_known(queue: &mut Queue, consumer: &ConsumerId) -> Result<()> {
-    let store = queue.store();
+    let store = &mut *queue.store;
     if store.subscription(consumer)?.is_none() && store.dead_letters(Some(consumer))?.is_empty() {
         return Err(Error::UnknownConsumer(consumer.clone()).into());
     }

@@ -9,9 +9,9 @@ use clap::{Args, ValueHint};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::error::{Result, usage};
 use super::{Globals, environment, limit, output, signals};
 use crate::error::Error;
+use crate::failure::{Result, usage};
 use crate::files::DB;
 use crate::model::duration;
 use crate::run::dispatch::{Dispatched, dispatch};
@@ -79,7 +79,7 @@ impl Dispatch {
         let mut scope =
             WorkerScope { threads: globals.thread.clone(), roots: self.root, max_runs, beside: false };
         if scope.threads.is_empty() && scope.roots.is_empty() {
-            scope.threads.push(globals.path()?);
+            scope.threads.push(globals.place()?);
         }
         if let Some(thread) = scope.roots.iter().find(|root| root.join(DB).exists()) {
             return usage(
@@ -91,11 +91,12 @@ impl Dispatch {
         follow(&scope, &environment::launcher(), &shutdown, self.grace, &mut |news| match news {
             News::Ready => notify("READY=1"),
             News::Stopping => notify("STOPPING=1"),
-            News::Trouble { path, error: error @ Error::NotAThread(_) } => {
-                output::warn(format_args!("{error}; waiting for it to appear at {}", path.display()));
+            News::Looked { .. } => {}
+            News::Trouble { place, error: error @ Error::NotAThread(_) } => {
+                output::warn(format_args!("{error}; waiting for it to appear at {place}"));
             }
-            News::Trouble { path, error } => {
-                output::warn(format_args!("nothing is started in {} for now: {error}", path.display()));
+            News::Trouble { place, error } => {
+                output::warn(format_args!("nothing is started in {place} for now: {error}"));
             }
         })?;
         Ok(())

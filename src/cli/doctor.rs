@@ -3,10 +3,10 @@
 use clap::Args;
 use serde_json::json;
 
-use super::error::{Result, failed, hint};
 use super::output::{self, plain};
 use super::{Globals, environment};
 use crate::care::doctor::{self, Level, Remedy};
+use crate::failure::{Result, failed, hint};
 
 /// Check a thread for damage, and repair it
 ///
@@ -30,7 +30,7 @@ pub struct Doctor {
 
 impl Doctor {
     pub fn run(self, globals: &Globals) -> Result<()> {
-        let findings = doctor::examine(&globals.path()?, &environment::launcher(), self.fix)?;
+        let findings = doctor::examine(&globals.place()?, &environment::launcher(), self.fix)?;
         let wrong = findings.iter().filter(|finding| finding.is_wrong()).count();
         let (mut values, mut lines) = (Vec::new(), String::new());
         for finding in &findings {

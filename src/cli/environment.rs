@@ -2,8 +2,9 @@
 
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use crate::model::place::Place;
 use crate::run::{Launcher, WakeBy};
 
 /// An environment variable; `None` if it is unset or empty.
@@ -14,7 +15,7 @@ pub fn variable(name: &str) -> Option<OsString> {
 /// The source of an event without --source, pushed into `thread`. In a handler it is `self`, or, into
 /// another thread than the handler's own, one with the names of that and of the consumer; else it is one with
 /// the user's name.
-pub fn default_source(thread: &Path) -> String {
+pub fn default_source(thread: &Place) -> String {
     let segment = |name: &str| -> String {
         let allowed = |c: char| if c.is_alphanumeric() || "._-".contains(c) { c } else { '-' };
         name.chars().flat_map(char::to_lowercase).map(allowed).collect()
@@ -22,21 +23,18 @@ pub fn default_source(thread: &Path) -> String {
     let Some(consumer) = variable("THREAD_CONSUMER") else {
         return format!("internal:dm:default:{}", segment(&user()));
     };
-    let own = variable("THREAD_DIR").map(PathBuf::from);
-    match own.filter(|own| !is_same_dir(own, thread)) {
+    let own = variable("THREAD_DIR").map(Place::from);
+    match own.filter(|own| own != thread && !is_same_dir(own, thread)) {
         None => "self".to_owned(),
         Some(own) => {
-            let name = own.file_name().unwrap_or_default().to_string_lossy();
-            format!("internal:dm:{}:{}", segment(&name), segment(&consumer.to_string_lossy()))
+            format!("internal:dm:{}:{}", segment(&own.name()), segment(&consumer.to_string_lossy()))
         }
     }
 }
 
-fn is_same_dir(one: &Path, other: &Path) -> bool {
-    match (one.metadata(), other.metadata()) {
-        (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
-        _ => one == other,
-    }
+fn is_same_dir(one: &Place, other: &Place) -> bool {
+    let id = |place: &Place| place.dir()?.metadata().ok().map(|about| (about.dev(), about.ino()));
+    id(one).is_some_and(|one| Some(one) == id(other))
 }
 
 /// This user's name in /etc/passwd; else (in a container, for instance) from the environment, else the uid.

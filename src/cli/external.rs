@@ -9,9 +9,11 @@ use std::process::Command;
 
 use clap::{Args, CommandFactory, FromArgMatches, value_parser};
 
-use super::error::{Result, WithHint};
 use super::{Cli, Globals, environment, signals};
-use crate::files::absolute;
+use crate::failure::{Result, WithHint};
+use crate::files::absolute_place;
+use crate::model::place::Place;
+use crate::queue::places;
 use crate::run::launcher::{self, executable_in, is_executable};
 
 const PREFIX: &str = "thread-";
@@ -35,14 +37,31 @@ pub fn run(args: &[OsString]) -> Result<()> {
     globals.enter()?;
     let mut command = Command::new(&program);
     if let Some(thread) = globals.thread.last() {
-        let hint = "name the thread by its absolute path";
-        command.env("THREAD_DIR", absolute(thread).with_hint("cannot find the thread", hint)?);
+        command.env("THREAD_DIR", absolute_place(thread)?.as_os_str());
     }
     command.args(globals.json.then_some("--json")).args(words);
+    replace_this(command)
+}
+
+/// Executes `thread-<scheme>` with this program's arguments, in place of this process, if the thread is in a
+/// place that only that program knows. Returns only if this one knows it, or there is none.
+pub fn hand_over(place: &Place, args: &[OsString]) -> Result<()> {
+    if places::is_known(place) {
+        return Ok(());
+    }
+    let file = format!("{PREFIX}{}", place.scheme().unwrap_or_default());
+    let Some(program) = executable_in(directories(), file) else { return Ok(()) };
+    let mut command = Command::new(&program);
+    command.args(&args[1..]);
+    replace_this(command)
+}
+
+/// Returns only if that fails.
+fn replace_this(mut command: Command) -> Result<()> {
     signals::restore_for_exec();
     let failed = command.exec();
-    Err(failed)
-        .with_hint(format_args!("cannot run {}", program.display()), "check the file and its first line")
+    let program = Path::new(command.get_program()).display();
+    Err(failed).with_hint(format_args!("cannot run {program}"), "check the file and its first line")
 }
 
 /// The options before the command's name, the name, and the unparsed arguments after it.

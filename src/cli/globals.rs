@@ -3,12 +3,14 @@
 use std::fmt::Display;
 use std::path::PathBuf;
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueHint};
 use serde_json::Value;
 
-use super::error::{Result, WithHint, usage};
 use super::{environment, output};
+use crate::failure::{Result, WithHint, usage};
 use crate::files::surrounding;
+use crate::model::place::Place;
 use crate::queue::Queue;
 
 #[derive(Args, Default)]
@@ -18,8 +20,8 @@ pub struct Globals {
     directories: Vec<PathBuf>,
     /// The thread's directory [default: $THREAD_DIR, or the one you are in]
     #[arg(short, long, global = true, display_order = 900, value_name = "PATH", value_hint = ValueHint::DirPath,
-        action = ArgAction::Append)]
-    pub thread: Vec<PathBuf>,
+        value_parser = PathBufValueParser::new().map(Place::from), action = ArgAction::Append)]
+    pub thread: Vec<Place>,
     /// Print JSON, for errors too
     #[arg(long, global = true, display_order = 901)]
     pub json: bool,
@@ -40,19 +42,18 @@ impl Globals {
         Ok(())
     }
 
-    /// The thread's directory: `--thread`, else `THREAD_DIR`, else, as in git, the current directory or
+    /// The thread's place: `--thread`, else `THREAD_DIR`, else, as in git, the current directory or
     /// the nearest parent that is a thread, owned by the user and on the same file system.
-    pub fn path(&self) -> Result<PathBuf> {
+    pub fn place(&self) -> Result<Place> {
         if self.thread.len() > 1 {
             return usage(
                 "more than one --thread given",
                 "give one; only `thread dispatch --follow` takes several",
             );
         }
-        let named = self.thread.first().cloned();
-        let named = named.or_else(|| environment::variable("THREAD_DIR").map(PathBuf::from));
-        match named.or_else(|| surrounding(&std::env::current_dir().ok()?)) {
-            Some(path) => Ok(path),
+        let surrounding = || surrounding(&std::env::current_dir().ok()?).map(Place::from);
+        match self.named().or_else(surrounding) {
+            Some(place) => Ok(place),
             None => usage(
                 "no thread given, and the current directory is not inside one",
                 "give --thread <path> or set THREAD_DIR; `thread init <path>` makes one",
@@ -60,8 +61,14 @@ impl Globals {
         }
     }
 
+    /// The place that `--thread` or `THREAD_DIR` names.
+    pub fn named(&self) -> Option<Place> {
+        let named = self.thread.last().cloned();
+        named.or_else(|| environment::variable("THREAD_DIR").map(Place::from))
+    }
+
     pub fn open(&self) -> Result<Queue> {
-        Ok(Queue::open(self.path()?)?)
+        Ok(Queue::open(self.place()?)?)
     }
 
     /// Prints one line to stdout: the text, or the JSON with --json.

@@ -2,8 +2,8 @@
 
 use clap::{Args, ValueEnum};
 
-use super::error::Result;
 use super::{Globals, output};
+use crate::failure::Result;
 
 /// Print a short guide for an agent that uses a thread
 ///

@@ -4,7 +4,6 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anstream::ColorChoice;
 use chrono::Utc;
 use clap::{Args, ValueEnum};
 use rustix::fs::FileType;
@@ -12,11 +11,11 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use super::Globals;
-use super::error::{Result, usage};
 use super::output::{self, plain};
 use super::progress::Progress;
 use super::settings;
 use crate::error::Error;
+use crate::failure::{Result, usage};
 use crate::files::{DB, Files, WAL};
 use crate::jsonl;
 use crate::model::run::{Exit, Phase};
@@ -29,6 +28,7 @@ use crate::run::process::{AtWork, at_work};
 
 mod check;
 mod prometheus;
+mod runs;
 mod table;
 
 /// Show what a thread holds and where its consumers stand
@@ -41,6 +41,7 @@ mod table;
 Examples:
   thread info --thread inbox
   thread info --thread inbox bot
+  thread info --thread inbox bot --runs | tail -n 5
   thread info --thread inbox --json | jq '.subscriptions[].pending'
   thread info --thread inbox --format prometheus >inbox.prom
   thread info --thread inbox --check --max-pending 1000 --max-age 10m")]
@@ -51,11 +52,9 @@ pub struct Info {
     /// How to print it [default: table on a terminal, text elsewhere; --json is --format json]
     #[arg(long, value_name = "FORMAT", value_enum)]
     format: Option<Format>,
-    /// Whether to colour the table
-    ///
-    /// auto: on a terminal, unless NO_COLOR, CLICOLOR=0 or TERM=dumb is set; anywhere with CLICOLOR_FORCE.
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
-    color: clap::ColorChoice,
+    /// Its last runs instead, at most 1,000, the newest last
+    #[arg(long, requires = "consumer", conflicts_with_all = ["format", "exact", "check"])]
+    runs: bool,
     /// Count everything that is pending, however long it takes
     #[arg(long)]
     exact: bool,
@@ -139,13 +138,11 @@ impl Info {
             None if stdout.is_terminal() && self.consumer.is_none() => Format::Table,
             None => Format::Text,
         };
-        match self.color {
-            clap::ColorChoice::Auto => {}
-            clap::ColorChoice::Always => ColorChoice::Always.write_global(),
-            clap::ColorChoice::Never => ColorChoice::Never.write_global(),
-        }
-        let mut queue = Queue::open_waiting(globals.path()?, BUSY_LIMIT)?;
+        let mut queue = Queue::open_waiting(globals.place()?, BUSY_LIMIT)?;
         let only = self.consumer.map(ConsumerId::stored);
+        if let Some(consumer) = only.as_ref().filter(|_| self.runs) {
+            return runs::print(&mut queue, consumer, globals.json);
+        }
         let until = (!self.exact).then(|| Instant::now() + COUNT_FOR);
         let effort = match self.check.is_given() {
             true => {
@@ -192,7 +189,7 @@ impl Info {
 impl Report {
     /// `only`: leave out all other consumers.
     fn of(queue: &mut Queue, only: Option<&ConsumerId>, effort: &Effort) -> crate::Result<Report> {
-        let store = queue.store();
+        let store = &mut *queue.store;
         let (count, newest, oldest) = (store.count(0, i64::MAX)?, store.newest()?, store.first_after(0)?);
         let gapless = oldest.is_some_and(|oldest| newest.abs_diff(oldest) + 1 == count);
         let mut consumers = Vec::new();
@@ -208,7 +205,7 @@ impl Report {
         let (database_bytes, wal_bytes, log_bytes) = (files.size(DB), files.size(WAL), jsonl::size(files));
         let logs_bytes = size_of_files(files, "logs") + size_of_files(files, "logs/handlers");
         Ok(Report {
-            thread: queue.path().to_string_lossy().into_owned(),
+            thread: queue.place().as_os_str().to_string_lossy().into_owned(),
             event_count: count,
             last_event_id: newest,
             events_pushed: newest,
@@ -247,7 +244,7 @@ impl Consumer {
                 break at_work;
             }
             // The run may have ended after the row was read, so read the row again if it has changed.
-            match queue.store().subscription(&subscription.consumer)? {
+            match queue.store.subscription(&subscription.consumer)? {
                 Some(now) if (&now.token, now.revision) != (&subscription.token, subscription.revision) => {
                     subscription = now;
                 }
@@ -271,14 +268,14 @@ impl Consumer {
                             .only_if(effort.shown);
                     let mut advance = |ids| progress.advance(ids);
                     pending = pending::count(
-                        queue.store(),
+                        &mut *queue.store,
                         &subscription,
                         first,
                         gapless,
                         effort.count,
                         &mut advance,
                     )?;
-                    oldest = Some((first, queue.store().stored_at(first)?));
+                    oldest = Some((first, queue.store.stored_at(first)?));
                 }
                 dispatch::check(queue.files(), &subscription).err()
             }

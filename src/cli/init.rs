@@ -1,14 +1,14 @@
 //! `thread init`: making a thread.
 
-use std::path::PathBuf;
-
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use serde_json::json;
 
-use super::error::{Result, usage};
 use super::{Globals, output};
 use crate::error::Error;
-use crate::queue::Queue;
+use crate::failure::{Result, usage};
+use crate::model::place::Place;
+use crate::queue::{Queue, places};
 
 /// Make a thread in a directory
 ///
@@ -19,8 +19,8 @@ use crate::queue::Queue;
 #[command(after_help = "Example:\n  thread init ~/agents/inbox")]
 pub struct Init {
     /// The directory to make
-    #[arg(value_hint = ValueHint::DirPath)]
-    path: PathBuf,
+    #[arg(value_hint = ValueHint::DirPath, value_parser = PathBufValueParser::new().map(Place::from))]
+    pub path: Place,
     /// If it is a thread already, leave it as it is and exit 0
     #[arg(long)]
     if_missing: bool,
@@ -34,13 +34,12 @@ impl Init {
         if !globals.thread.is_empty() {
             return usage("init takes no --thread", "give the path alone: `thread init <path>`");
         }
-        let made = if self.private { Queue::init_private(&self.path) } else { Queue::init(&self.path) };
-        let dir = match made {
+        let place = match places::create(&self.path, !self.private) {
             // Opened, so that exit 0 also means that the thread is usable.
-            Err(Error::AlreadyAThread(dir)) if self.if_missing => Queue::open(dir)?.path().to_owned(),
+            Err(Error::AlreadyAThread(dir)) if self.if_missing => Queue::open(dir)?.place().clone(),
             made => made?,
         };
-        let dir = dir.to_string_lossy();
-        globals.print(output::plain(&dir), json!({ "thread": dir }))
+        let place = place.as_os_str().to_string_lossy();
+        globals.print(output::plain(&place), json!({ "thread": place }))
     }
 }

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::error::{Result, usage};
 use super::output::{self, Reader, UntrustedOutput};
 use super::{ConsumerArg, Globals, limit};
 use crate::error::{Error, IoContext};
+use crate::failure::{Result, usage};
 use crate::files::Access;
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
@@ -46,7 +46,7 @@ impl Logs {
         let files = queue.files().clone();
         let name = files.handler_log(&consumer);
         // A log outlives its subscription.
-        if queue.store().subscription(&consumer)?.is_none() && !files.exists(&name) {
+        if queue.store.subscription(&consumer)?.is_none() && !files.exists(&name) {
             return Err(Error::UnknownConsumer(consumer).into());
         }
         drop(queue);
@@ -86,7 +86,7 @@ impl Logs {
 /// The consumer, if there is only one.
 fn the_only_consumer(queue: &mut Queue) -> Result<ConsumerId> {
     let mut names: Vec<ConsumerId> =
-        queue.store().subscriptions()?.into_iter().map(|one| one.consumer).collect();
+        queue.store.subscriptions()?.into_iter().map(|one| one.consumer).collect();
     match names.len() {
         0 => usage("no consumer is subscribed", "give the name of one that was, or `thread subscribe` one"),
         1 => Ok(names.remove(0)),

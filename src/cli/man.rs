@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use clap::{Args, CommandFactory};
 use clap_mangen::roff::{Roff, roman};
 
-use super::error::{Result, WithHint, usage};
 use super::{Cli, Globals, output};
+use crate::failure::{Result, WithHint, usage};
 
 /// Print the manual page of thread or of one command
 ///

@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FileType;
 use serde_json::json;
 
-use super::error::{Failure, Result, WithHint};
+use crate::failure::{Failure, Result, WithHint};
 use crate::files::log::Escaped;
 
 /// Whether stdout still has a reader.
@@ -138,7 +138,7 @@ pub fn line(text: impl fmt::Display) -> Result<()> {
     bytes(format!("{text}\n").as_bytes()).map(drop)
 }
 
-/// Whether to colour output to this stream: as `--color` says, else on a terminal, unless `NO_COLOR`,
+/// Whether to colour output to this stream: on a terminal, unless `NO_COLOR`,
 /// `CLICOLOR=0` or `TERM=dumb` is set; anywhere with `CLICOLOR_FORCE`.
 pub fn coloured<S: RawStream>(stream: &S) -> bool {
     AutoStream::choice(stream) != ColorChoice::Never

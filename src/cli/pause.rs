@@ -2,8 +2,8 @@
 
 use clap::Args;
 
-use super::error::Result;
 use super::{ConsumerArg, Globals, print_consumer};
+use crate::failure::Result;
 use crate::files::log::log;
 use crate::run::control;
 

@@ -2,10 +2,10 @@
 
 use clap::Args;
 
-use super::error::Result;
 use super::reading::{ReadingArgs, Write};
 use super::when::when;
 use super::{Globals, event_id, limit, output, pretty};
+use crate::failure::Result;
 use crate::model::filter::{Filter, Scope};
 use crate::model::time::{self, Time};
 use crate::queue::{Queue, Selection};
@@ -91,7 +91,7 @@ impl Peek {
         let after = match (self.start(&mut queue)?, tail) {
             (after, Some(count)) => queue.start_of_tail(filter.as_ref(), after.unwrap_or(0), count)?,
             (Some(after), None) => after,
-            (None, None) => queue.store().newest()?,
+            (None, None) => queue.store.newest()?,
         };
         // The default limit does not apply to --tail and --since.
         let limit = match tail {

@@ -2,9 +2,9 @@
 
 use clap::Args;
 
-use super::error::{Result, usage};
 use super::reading::ReadingArgs;
 use super::{ConsumerArg, Globals, event_id, warn_if_clamped};
+use crate::failure::{Result, usage};
 use crate::pending::checked_filter;
 use crate::queue::Selection;
 use crate::store::Move;
@@ -52,7 +52,7 @@ impl Pop {
         // Before the cursor moves: a consumer with a broken filter cannot have finished anything.
         let filter = checked_filter(&subscription)?;
         if let Some(id) = self.last_event_id {
-            warn_if_clamped(queue.store().move_cursor(&consumer, id, Move::Seek)?, id);
+            warn_if_clamped(queue.store.move_cursor(&consumer, id, Move::Seek)?, id);
             subscription = queue.subscription(&consumer)?;
         }
         let after = subscription.scanned_upto(subscription.last_acked_id);

@@ -6,11 +6,11 @@ use chrono::Utc;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::error::{Failure, Result, usage};
 use super::progress::Progress;
 use super::{Globals, limit, output};
 use crate::care::prune::{self, Held, Old, Report, Request};
 use crate::error::Error;
+use crate::failure::{Failure, Result, usage};
 use crate::model::duration;
 use crate::queue::Queue;
 use crate::store::Pruned;

@@ -6,11 +6,11 @@ use clap::Args;
 use serde_json::json;
 
 use super::batch::{Batch, LineFormat};
-use super::error::{Result, failed, timed_out};
 use super::event::EventArgs;
 use super::progress::Progress;
 use super::{Globals, environment, event_id, output, signals};
 use crate::error::Error;
+use crate::failure::{Failure, Result, failed, timed_out};
 use crate::model::duration;
 use crate::model::event::{NewEvent, source_warning};
 use crate::queue::delivery::Delivery;
@@ -70,13 +70,13 @@ impl Push {
     }
 
     fn push_many(self, globals: &Globals) -> Result<()> {
-        let interrupted = failed::<()>("interrupted, nothing was stored", "push the whole batch again");
-        signals::on_interrupt(interrupted.err().as_ref(), globals.json)?;
+        let interrupted = Failure::failed("interrupted, nothing was stored", "push the whole batch again");
+        signals::on_interrupt(Some(&interrupted), globals.json)?;
         let mut queue = globals.open()?;
         let event = self.event;
         let format = match self.lines {
-            true => LineFormat::Content(event.without_content(queue.path())?),
-            false => LineFormat::Json(event.defaults(queue.path())),
+            true => LineFormat::Content(event.without_content(queue.place())?),
+            false => LineFormat::Json(event.defaults(queue.place())),
         };
         let mut batch = Batch::open(queue.files())?;
         // Events stored before under the same key, as ranges of ids: unrelated events may lie between them.
@@ -136,11 +136,11 @@ impl Push {
 /// Stores one event, as the answer to `reply_to` if that is given, and prints its id. Returns the open
 /// queue and the id.
 pub fn push_one(event: EventArgs, reply_to: Option<i64>, globals: &Globals) -> Result<(Queue, i64)> {
-    let path = globals.path()?;
+    let path = globals.place()?;
     let event = event.into_event(&path, reply_to)?;
     let mut queue = Queue::open(path)?;
     if let Some(id) = reply_to {
-        let newest = queue.store().newest()?;
+        let newest = queue.store.newest()?;
         // Otherwise a later event with this id would appear to be answered.
         if !(1..=newest).contains(&id) {
             return failed(
@@ -190,11 +190,12 @@ fn wait_for_delivery(
 ) -> Result<()> {
     let Some(timeout) = sync else { return Ok(()) };
     signals::set_stored(3);
-    let interrupted = timed_out::<()>(
+    let interrupted = Failure::new(
+        3,
         "interrupted before it was known to be acknowledged; what was pushed is stored",
         "see `thread info`, and do not push it again",
     );
-    signals::allow(interrupted.err().as_ref(), globals.json)?;
+    signals::allow(&interrupted, globals.json)?;
     let recipients = ranges.iter().map(|&(first, last)| queue.recipients(first, last));
     let recipients: crate::Result<Vec<_>> = recipients.collect();
     let what = match recipients.and_then(|all| queue.wait_for_delivery(all.concat(), timeout)) {
@@ -231,7 +232,7 @@ fn finish(queue: &mut Queue, source: &str, progress: &mut dyn FnMut(u64)) -> &'s
         Ok(Waking::AlreadyQueued) => "already-queued",
         Ok(Waking::Off) => "off",
         Ok(Waking::LeftToOwner) => {
-            if queue.store().subscriptions().is_ok_and(|all| !all.is_empty()) {
+            if queue.store.subscriptions().is_ok_and(|all| !all.is_empty()) {
                 output::note("the thread is another user's, whose next push or dispatch starts the handlers");
             }
             "left-to-owner"

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags};
 
-use super::error::{Result, timed_out};
 use super::limit;
 use super::output::{self, Reader};
 use super::progress::Progress;
 use crate::error::Error;
+use crate::failure::{Result, timed_out};
 use crate::files::watch::{LOOK_EVERY, Watcher};
 use crate::model::duration;
 use crate::model::event::Row;
@@ -46,7 +46,8 @@ pub type Write = fn(&Row<'_>, &mut Vec<u8>);
 
 /// Why a wait ended.
 pub enum Woken {
-    Changed,
+    /// Something may have been stored.
+    Look,
     TimedOut,
     /// The reader of stdout is gone.
     ReaderGone,
@@ -117,8 +118,8 @@ impl ReadingArgs {
             let enough = selection.limit == Some(0) || (!self.follow && printed);
             let Some(watcher) = watcher.as_ref().filter(|_| !enough) else { return Ok(printed) };
             let deadline = self.wait.map(|wait| last_event + wait);
-            match wait(queue, watcher, selection.after, deadline)? {
-                Woken::Changed => {}
+            match wait(queue, watcher, deadline)? {
+                Woken::Look => {}
                 Woken::TimedOut => return Ok(printed),
                 // Not a failure with --fail-if-none: the reader of stdout is gone.
                 Woken::ReaderGone => return Ok(true),
@@ -127,44 +128,36 @@ impl ReadingArgs {
     }
 }
 
-/// Waits until there is an event after `id`, `deadline`, or the reader of stdout is gone.
-pub fn wait(queue: &mut Queue, watcher: &Watcher, id: i64, deadline: Option<Instant>) -> Result<Woken> {
-    let stdout = io::stdout();
-    loop {
-        if queue.store().first_after(id)?.is_some() {
-            return Ok(Woken::Changed);
-        }
-        let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
-        if left.is_some_and(|left| left.is_zero()) {
-            return Ok(Woken::TimedOut);
-        }
-        if !queue.files().still_there() {
-            return Err(Error::Moved(queue.path().to_owned()).into());
-        }
-        // Even without requested events, poll reports that the reader of a pipe is gone.
-        let reader = PollFd::new(&stdout, PollFlags::empty());
-        watcher.wait(left.unwrap_or(LOOK_EVERY), Some(reader));
-        if output::reader_is_gone() {
-            return Ok(Woken::ReaderGone);
-        }
+/// Waits until something may have been stored, `deadline`, or the reader of stdout is gone.
+pub fn wait(queue: &Queue, watcher: &Watcher, deadline: Option<Instant>) -> Result<Woken> {
+    let left = deadline.map_or(LOOK_EVERY, |end| end.saturating_duration_since(Instant::now()));
+    if left.is_zero() {
+        return Ok(Woken::TimedOut);
     }
+    if !queue.files().still_there() {
+        return Err(Error::Moved(queue.place().clone()).into());
+    }
+    // Even without requested events, poll reports that the reader of a pipe is gone.
+    let stdout = io::stdout();
+    watcher.wait(left, Some(PollFd::new(&stdout, PollFlags::empty())));
+    Ok(if output::reader_is_gone() { Woken::ReaderGone } else { Woken::Look })
 }
 
 /// Whether there are more events past the limit of `selection`, as far as a short look shows.
 fn has_more(queue: &mut Queue, selection: &Selection) -> Result<bool> {
     const LOOK_FOR: Duration = Duration::from_millis(100);
     let Some(filter) = &selection.filter else {
-        return Ok(queue.store().first_after(selection.after)?.is_some());
+        return Ok(queue.store.first_after(selection.after)?.is_some());
     };
-    let (upto, until) = (queue.store().newest()?, Some(Instant::now() + LOOK_FOR));
+    let (upto, until) = (queue.store.newest()?, Some(Instant::now() + LOOK_FOR));
     let range = ScanRange { after: selection.after, upto, most: 1, until };
-    Ok(!queue.store().scan(filter, range)?.ids.is_empty())
+    Ok(!queue.store.scan(filter, range)?.ids.is_empty())
 }
 
 /// Progress through `selection`, by ids. `shown` must be false if the events themselves may appear on the
 /// terminal.
 fn progress_of(queue: &mut Queue, selection: &Selection, shown: bool) -> Result<Progress> {
-    let newest = if shown { queue.store().newest()? } else { 0 };
+    let newest = if shown { queue.store.newest()? } else { 0 };
     let to_end = newest.saturating_sub(selection.after).try_into().unwrap_or(0);
     // With a filter, the id of the last selected event is unknown.
     let left = selection.limit.filter(|_| selection.filter.is_none()).unwrap_or(to_end);

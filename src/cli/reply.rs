@@ -2,10 +2,10 @@
 
 use clap::Args;
 
-use super::error::{Result, usage};
 use super::event::EventArgs;
 use super::push::push_one;
 use super::{Globals, environment, event_id};
+use crate::failure::{Result, usage};
 
 /// Push the answer to an event
 ///

@@ -3,9 +3,9 @@
 use clap::Args;
 use serde_json::json;
 
-use super::error::Result;
 use super::{ConsumerArg, Globals, output, print_consumer, wake_consumer};
 use crate::error::Error;
+use crate::failure::Result;
 use crate::files::log::log;
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
@@ -33,7 +33,7 @@ impl Resume {
             return print_consumer(&consumer, globals);
         }
         let mut queue = globals.open()?;
-        let subscriptions = queue.store().subscriptions()?;
+        let subscriptions = queue.store.subscriptions()?;
         for one in &subscriptions {
             match resume(&mut queue, &one.consumer) {
                 // Unsubscribed in the meantime.

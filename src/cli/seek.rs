@@ -3,9 +3,9 @@
 use clap::Args;
 
 use super::consumer::missing;
-use super::error::Result;
 use super::when::when;
 use super::{ConsumerArg, Globals, event_id, print_cursor, wake_consumer, warn_if_clamped};
+use crate::failure::Result;
 use crate::files::log::log;
 use crate::model::time::Time;
 use crate::store::Move;
@@ -58,11 +58,11 @@ impl Seek {
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
         let id = match to {
-            Position::Latest => queue.store().newest()?,
+            Position::Latest => queue.store.newest()?,
             Position::Event(id) => id,
             Position::Time(time) => queue.last_before(time)?,
         };
-        let moved = queue.store().move_cursor(&consumer, id, Move::Seek)?;
+        let moved = queue.store.move_cursor(&consumer, id, Move::Seek)?;
         warn_if_clamped(moved, id);
         let at = moved.position();
         log!(queue, Info, "seek: consumer={consumer} last_acked_id={at}");

@@ -1,13 +1,13 @@
 //! Signal handling of commands.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Once, OnceLock};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 
 use signal_hook::consts::*;
 use signal_hook::low_level;
 
-use super::error::{Failure, Result, WithHint};
 use super::output;
+use crate::failure::{Failure, Result, WithHint};
 use crate::run::shutdown::Shutdown;
 
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
@@ -18,9 +18,6 @@ const NEVER_DEFERRED: [i32; 12] =
 
 /// The signal mask before [`defer`].
 static PREVIOUS_MASK: OnceLock<libc::sigset_t> = OnceLock::new();
-
-/// Whether this command was interrupted, or can no longer be. Whoever sets it first wins.
-static INTERRUPT_DECIDED: AtomicBool = AtomicBool::new(false);
 
 /// Resets SIGCHLD, so that this process can wait for its children even if its parent ignored or blocked it,
 /// and ignores SIGXFSZ, so that a write past the limit on file sizes returns an error.
@@ -46,24 +43,25 @@ pub fn restore_for_exec() {
 
 /// Makes INT, TERM and HUP print `failure` and end the process at once, wherever it is: reading an idle
 /// pipe, waiting for another writer, or inside a transaction, which the database then rolls back as after a
-/// crash. Without a failure they end it silently. A progress line is cleared first. The last failure counts.
+/// crash. Without a failure, the one that was given before counts; if there is none, they end it silently. A
+/// progress line is cleared first.
 pub fn on_interrupt(failure: Option<&Failure>, as_json: bool) -> Result<()> {
-    static CALLS: AtomicUsize = AtomicUsize::new(0);
-    if failure.is_none() && CALLS.load(Ordering::SeqCst) > 0 {
+    static LINE: AtomicPtr<String> = AtomicPtr::new(std::ptr::null_mut());
+    static LISTENS: AtomicBool = AtomicBool::new(false);
+    if let Some(failure) = failure {
+        // Leaked, because a handler may be printing the earlier one.
+        LINE.store(Box::leak(Box::new(output::failure_line(failure, as_json))), Ordering::SeqCst);
+    }
+    if LISTENS.swap(true, Ordering::SeqCst) {
         return Ok(());
     }
-    let call = CALLS.fetch_add(1, Ordering::SeqCst) + 1;
-    let line = failure.map(|failure| output::failure_line(failure, as_json));
     for signal in SIGNALS.into_iter().filter(|&signal| !is_ignored(signal)) {
-        let line = line.clone();
         let end = move || {
-            if CALLS.load(Ordering::SeqCst) != call || INTERRUPT_DECIDED.swap(true, Ordering::SeqCst) {
-                return;
-            }
             if output::PROGRESS_DRAWN.load(Ordering::SeqCst) {
                 write_stderr(output::CLEAR_LINE);
             }
-            match &line {
+            // SAFETY: null, or a line that is never freed.
+            match unsafe { LINE.load(Ordering::SeqCst).as_ref() } {
                 Some(line) => {
                     write_stderr(line);
                     low_level::exit(128 + signal);
@@ -80,18 +78,11 @@ pub fn on_interrupt(failure: Option<&Failure>, as_json: bool) -> Result<()> {
 }
 
 /// Blocks signals until the process ends or calls [`allow`]: a process that has stored something, or holds
-/// a lock that others give up on, must finish its work. Job control and the signals of faults still work.
-/// Only the first call has an effect.
+/// a lock that others give up on, must finish its work. Job control and the signals of faults still work. No
+/// other thread gets them either: those that are started later inherit the mask, and there are no earlier ones.
 pub fn defer() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        if INTERRUPT_DECIDED.swap(true, Ordering::SeqCst) {
-            // A signal came first, and its handler on another thread is about to exit.
-            loop {
-                std::thread::park();
-            }
-        }
-        // SAFETY: these calls take a set that lives on this stack.
+    PREVIOUS_MASK.get_or_init(|| {
+        // SAFETY: these calls take sets that live on this stack.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigfillset(&mut set);
@@ -100,16 +91,15 @@ pub fn defer() {
             }
             let mut previous = set;
             libc::pthread_sigmask(libc::SIG_BLOCK, &set, &mut previous);
-            PREVIOUS_MASK.set(previous).ok();
+            previous
         }
     });
 }
 
 /// Undoes [`defer`], for a command that from here on only waits. INT, TERM and HUP, also one that is pending,
 /// then print `failure` and end the process at once; other signals behave as before.
-pub fn allow(failure: Option<&Failure>, as_json: bool) -> Result<()> {
-    INTERRUPT_DECIDED.store(false, Ordering::SeqCst);
-    on_interrupt(failure, as_json)?;
+pub fn allow(failure: &Failure, as_json: bool) -> Result<()> {
+    on_interrupt(Some(failure), as_json)?;
     if let Some(previous) = PREVIOUS_MASK.get() {
         // SAFETY: takes a set that the system filled in.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, previous, std::ptr::null_mut()) };

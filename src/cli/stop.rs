@@ -6,8 +6,8 @@ use clap::Args;
 use signal_hook::consts::{SIGABRT, SIGALRM, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::low_level::signal_name;
 
-use super::error::{Result, failed};
 use super::{ConsumerArg, Globals, output, print_consumer};
+use crate::failure::{Result, failed};
 use crate::files::log::log;
 use crate::model::duration;
 use crate::model::run::StopRequest;

@@ -9,8 +9,8 @@ use clap::{Args, ValueHint};
 use serde_json::json;
 
 use super::consumer::one_of;
-use super::error::{Result, WithHint, failed, usage};
 use super::{ConsumerArg, Globals, event_id, limit, output, settings, wake_consumer, warn_if_clamped};
+use crate::failure::{Result, WithHint, failed, usage};
 use crate::files::log::{Quoted, log};
 use crate::files::{self, Files};
 use crate::model::duration;
@@ -187,7 +187,7 @@ impl Subscribe {
             _ => dir,
         };
         let before = match self.replace {
-            true => queue.store().subscription(&consumer)?,
+            true => queue.store.subscription(&consumer)?,
             false => None,
         };
         let mut options = before.as_ref().map_or_else(Options::default, |before| before.options.clone());
@@ -210,7 +210,7 @@ impl Subscribe {
         let filter = filter.filter(|text| !text.trim().is_empty());
         Filter::new(filter.as_deref().unwrap_or_default(), Scope::Subscription)?;
         let from = match self.from {
-            Some(From::New) => Some(queue.store().newest()?),
+            Some(From::New) => Some(queue.store.newest()?),
             Some(From::After(id)) => Some(id),
             None => None,
         };

@@ -2,8 +2,8 @@
 
 use clap::Args;
 
-use super::error::Result;
 use super::{ConsumerArg, Globals, print_consumer};
+use crate::failure::Result;
 use crate::files::log::log;
 use crate::run::control::notify_supervisors;
 
@@ -22,7 +22,7 @@ impl Unsubscribe {
     pub fn run(self, globals: &Globals) -> Result<()> {
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
-        queue.store().unsubscribe(&consumer)?;
+        queue.store.unsubscribe(&consumer)?;
         log!(queue, Info, "unsubscribe: consumer={consumer}");
         // Ends a wait between two attempts.
         notify_supervisors(queue.files());

@@ -6,7 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use super::{DB, Files, cannot_sync};
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
+use crate::model::place::Place;
 
 impl Files {
     /// Makes a path absolute; a relative path is relative to the thread's directory.
@@ -68,6 +69,14 @@ pub(crate) fn sync_parents(parents: &[PathBuf], made: &Path) -> Result<()> {
 /// The absolute, lexically normalised form of a path: `.` and `..` are resolved, links not followed.
 pub fn absolute(path: &Path) -> io::Result<PathBuf> {
     Ok(normalised(&std::path::absolute(path)?))
+}
+
+/// The same place; for a directory, by its absolute path.
+pub fn absolute_place(place: &Place) -> Result<Place> {
+    match place.dir() {
+        Some(dir) => absolute(dir).at("find", dir).map(Place::from),
+        None => Ok(place.clone()),
+    }
 }
 
 fn normalised(path: &Path) -> PathBuf {

@@ -4,12 +4,14 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{DB, WAL, identity};
+use crate::model::place::Place;
 
 /// Upper bound for the granularity of file timestamps.
 const CLOCK_STEP: Duration = Duration::from_millis(50);
 
 /// Metadata of a database and its WAL. A commit by any program changes it, except perhaps shortly after
-/// the previous one: see [`Stamp::is_fresh`].
+/// the previous one: see [`Stamp::is_fresh`]. For a thread that is not in a directory, any commit might have
+/// happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// Identifies the thread: see [`Files::home`](super::Files::home).
@@ -19,8 +21,13 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// `None` if there is no thread at that path.
-    pub fn of(path: &Path) -> Option<Stamp> {
+    /// The stamp of the thread whose files are in `path`; `None` if there is none any more.
+    pub fn of(place: &Place, path: &Path) -> Option<Stamp> {
+        if place.dir().is_none() {
+            let base = rustix::fs::stat(path).ok()?;
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            return Some(Stamp { home: identity(&base), wal: Some((0, 0, now)) });
+        }
         let db = rustix::fs::lstat(path.join(DB)).ok()?;
         let wal = rustix::fs::lstat(path.join(WAL)).ok().map(|wal| {
             let seconds = u64::try_from(wal.st_mtime).unwrap_or(0);
@@ -37,7 +44,11 @@ impl Stamp {
 
     /// Whether the last change is so recent that another one might not change the stamp.
     pub fn is_fresh(&self) -> bool {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.wal.is_some_and(|(_, _, modified)| modified + CLOCK_STEP > now)
+        self.wal.is_some_and(|(_, _, modified)| is_fresh(UNIX_EPOCH + modified))
     }
+}
+
+/// Whether a file with this time may be changed without another time.
+pub fn is_fresh(modified: SystemTime) -> bool {
+    modified + CLOCK_STEP > SystemTime::now()
 }

@@ -3,18 +3,23 @@
 //! A push touches `run/_commit` once its event is visible to all readers, so waiters look once
 //! after each notice. A commit by another program touches nothing, so waiters also look once a second.
 
+use std::cell::Cell;
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::Files;
+use super::{Files, stamp};
 
 /// How often to look without a notice.
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How often to look without notices: if the system has none, or its limit is reached.
+/// How often to look at many files without notices: if the system has none, or its limit is reached.
 pub const WITHOUT_NOTICES: Duration = Duration::from_millis(50);
+
+/// The first pause between looks at a single file without notices. Pauses double until the file is touched.
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
 
 /// How long to wait after a notice, so that the process that caused it can finish first: a hundred waiters
 /// would compete with it for the processors.
@@ -25,6 +30,39 @@ pub const PAUSE: Duration = Duration::from_millis(3);
 pub struct Watcher {
     /// The inotify descriptor; `None` if there are no notices.
     notices: Option<OwnedFd>,
+    /// The file to look at instead.
+    polled: Option<Polled>,
+}
+
+/// A file that is looked at, in growing pauses.
+#[derive(Debug)]
+struct Polled {
+    file: File,
+    /// When it was last touched.
+    seen: Cell<Option<SystemTime>>,
+    /// It was touched so recently that another touch might not have changed its time.
+    is_fresh: Cell<bool>,
+    pause: Cell<Duration>,
+}
+
+impl Polled {
+    fn new(file: File) -> Polled {
+        let polled =
+            Polled { file, seen: Cell::default(), is_fresh: Cell::default(), pause: FIRST_PAUSE.into() };
+        polled.was_touched();
+        polled
+    }
+
+    /// Whether the file may have been touched since the last call.
+    fn was_touched(&self) -> bool {
+        let touched = self.file.metadata().and_then(|about| about.modified()).ok();
+        let was_fresh = self.is_fresh.replace(touched.is_some_and(stamp::is_fresh));
+        if self.seen.replace(touched) != touched {
+            self.pause.set(FIRST_PAUSE);
+            return true;
+        }
+        was_fresh && !self.is_fresh.get()
+    }
 }
 
 /// A notice from a [`Watcher`].
@@ -41,14 +79,16 @@ pub enum Notice {
 impl Watcher {
     /// A watcher without any files.
     pub fn open() -> Watcher {
-        Watcher { notices: queue() }
+        Watcher { notices: queue(), polled: None }
     }
 
     /// Watches one file from now on, creating it if missing.
     pub fn new(files: &Files, name: &str) -> Watcher {
         let watcher = Watcher::open();
-        let watch = watcher.add(files, name);
-        Watcher { notices: watcher.notices.filter(|_| watch.is_some()) }
+        if watcher.add(files, name).is_some() {
+            return watcher;
+        }
+        Watcher { notices: None, polled: files.open_watched(name).ok().map(Polled::new) }
     }
 
     /// The descriptor that becomes readable with a notice, for an event loop; `None` if there are no
@@ -57,18 +97,40 @@ impl Watcher {
         self.notices.as_ref().map(AsFd::as_fd)
     }
 
-    /// Discards pending notices. Returns whether there were any; always true without notices.
+    /// Discards pending notices. Returns whether there were any; without notices, whether the file may have
+    /// been touched.
     pub fn clear(&self) -> bool {
-        self.notices.is_none() || !self.take().is_empty()
+        match (&self.notices, &self.polled) {
+            (Some(_), _) => !self.take().is_empty(),
+            (None, Some(polled)) => polled.was_touched(),
+            (None, None) => true,
+        }
     }
 
     /// Waits until a notice, `timeout`, the time for a look without a notice, or an event on one of `others`,
-    /// whichever comes first. Returns whether there was a notice; always true without notices.
+    /// whichever comes first. Returns whether there was a notice, as [`Watcher::clear`] does.
     pub fn wait<'fd>(&self, timeout: Duration, others: impl IntoIterator<Item = PollFd<'fd>>) -> bool {
-        let longest = if self.notices.is_some() { LOOK_EVERY } else { WITHOUT_NOTICES };
-        self.poll(timeout.min(longest), others);
-        let noticed = self.clear();
-        if noticed && self.notices.is_some() {
+        let mut polled: Vec<PollFd<'_>> = others.into_iter().collect();
+        polled.extend(self.notices.iter().map(|notices| PollFd::new(notices, PollFlags::IN)));
+        let end = Instant::now() + timeout.min(LOOK_EVERY);
+        let noticed = loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let pause = match (&self.notices, &self.polled) {
+                (Some(_), _) => left,
+                (None, Some(polled)) => polled.pause.get().min(left),
+                (None, None) => WITHOUT_NOTICES.min(left),
+            };
+            // If a signal interrupts it, the wait is merely shorter.
+            let ready = poll(&mut polled, Timespec::try_from(pause).ok().as_ref());
+            let noticed = self.clear();
+            if noticed || ready != Ok(0) || pause == left {
+                break noticed;
+            }
+            if let Some(polled) = &self.polled {
+                polled.pause.set((pause * 2).min(LOOK_EVERY));
+            }
+        };
+        if noticed {
             std::thread::sleep(PAUSE);
             self.clear();
         }
@@ -146,4 +208,48 @@ impl Watcher {
 #[cfg(not(target_os = "linux"))]
 fn queue() -> Option<OwnedFd> {
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn without_notices() -> (File, Watcher) {
+        let file = tempfile::tempfile().unwrap();
+        let polled = Some(Polled::new(file.try_clone().unwrap()));
+        (file, Watcher { notices: None, polled })
+    }
+
+    fn touch(file: &File) {
+        file.set_modified(SystemTime::now()).unwrap();
+    }
+
+    #[test]
+    fn each_touch_is_found_without_notices() {
+        let (file, watcher) = without_notices();
+        for _ in 0..50 {
+            watcher.clear();
+            touch(&file);
+            assert!(watcher.wait(LOOK_EVERY, None));
+            // The clock may not have moved since the first: then it is found once its time is old enough.
+            touch(&file);
+            assert!(watcher.wait(LOOK_EVERY, None));
+        }
+    }
+
+    #[test]
+    fn pauses_grow_while_nothing_happens_and_a_touch_begins_anew() {
+        let (file, watcher) = without_notices();
+        let pause = || watcher.polled.as_ref().unwrap().pause.get();
+        // The file is new, which may be found once.
+        while watcher.wait(Duration::from_millis(200), None) {}
+        let before = pause();
+        assert!(before > 4 * FIRST_PAUSE, "{before:?}");
+        assert!(!watcher.wait(LOOK_EVERY, None));
+        assert!(!watcher.wait(LOOK_EVERY, None));
+        assert_eq!(pause(), LOOK_EVERY);
+        touch(&file);
+        assert!(watcher.clear());
+        assert_eq!(pause(), FIRST_PAUSE);
+    }
 }

@@ -179,8 +179,9 @@ pub struct RunState {
     pub began: Option<Time>,
     pub ended: Option<Time>,
     pub last_exit: Option<Exit>,
-    /// Task of the current run.
+    /// Task of the current run, and how many events a batch has.
     pub task: Option<Task>,
+    pub batch: u64,
     /// The cursor at the start of the run.
     pub start_cursor: i64,
     /// How often the cursor had been moved back at the start of the run.
@@ -329,6 +330,79 @@ impl Ended {
     /// Whether the run succeeded.
     pub fn succeeded(&self) -> bool {
         self.exit == Exit::Code(0) && !self.stopped && !self.interrupted
+    }
+}
+
+/// How many runs are kept for each consumer.
+pub const RUNS_KEPT: usize = 1000;
+
+/// A run that has ended, as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    pub began: Time,
+    pub ended: Time,
+    pub attempt: u32,
+    /// How many events it was given on stdin; `None` if its handler pops.
+    pub events: Option<u64>,
+    /// The last of them, or the cursor at its end if its handler pops.
+    pub upto: i64,
+    pub result: RunResult,
+    /// As [`Exit::code`].
+    pub exit: Option<i32>,
+    /// Where its output is in the consumer's log; `None` if it was not written there.
+    pub output: Option<Span>,
+}
+
+/// How a run ended, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunResult {
+    Succeeded,
+    Failed,
+    /// It failed, and its event became a dead letter or remains one.
+    Dead,
+    TimedOut,
+    Stopped,
+    /// It was cut short by a shutdown, and is due again.
+    Interrupted,
+    /// Its supervisor was killed.
+    Unknown,
+}
+
+/// A part of a file, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    /// Identifies the file: its inode.
+    pub file: u64,
+    pub offset: u64,
+    pub length: u64,
+}
+
+impl Run {
+    /// The run that `before` describes and that has now ended. `dead`: it made a dead letter.
+    pub fn of(before: &RunState, ended: &Ended, dead: bool, output: Option<Span>) -> Run {
+        let result = match ended.exit {
+            _ if ended.stopped => RunResult::Stopped,
+            _ if ended.interrupted => RunResult::Interrupted,
+            Exit::Code(0) => RunResult::Succeeded,
+            _ if dead || matches!(ended.task, Task::DeadLetter(_)) => RunResult::Dead,
+            Exit::TimedOut => RunResult::TimedOut,
+            Exit::Unknown => RunResult::Unknown,
+            Exit::Code(_) | Exit::Signal(_) => RunResult::Failed,
+        };
+        let (events, upto) = match ended.task {
+            Task::Wake => (None, ended.cursor),
+            Task::Batch(last) => (Some(before.batch), last),
+            Task::Single(id) | Task::DeadLetter(id) => (Some(1), id),
+        };
+        let began = before.since.unwrap_or(ended.now);
+        let (attempt, exit) = (before.attempts, ended.exit.code());
+        Run { began, ended: ended.now, attempt, events, upto, result, exit, output }
+    }
+
+    /// Zero if the clock was set back.
+    pub fn duration(&self) -> Duration {
+        (self.ended - self.began).to_std().unwrap_or_default()
     }
 }
 

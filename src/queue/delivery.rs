@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::model::subscription::ConsumerId;
 use crate::pending::checked_filter;
 use crate::queue::Queue;
-use crate::store::{ScanRange, Store};
+use crate::store::ScanRange;
 
 /// Interval of polling for commits: moving a cursor sends no notification.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -88,7 +88,7 @@ impl Queue {
                     return Ok(Delivery::Pending(late.into_iter().map(|late| late.consumer).collect()));
                 }
                 if !self.files.still_there() {
-                    return Err(Error::Moved(self.path().to_owned()));
+                    return Err(Error::Moved(self.place().clone()));
                 }
                 std::thread::sleep(POLL_INTERVAL.min(left));
             }

@@ -8,7 +8,7 @@ use crate::files::{CONTROL, Files};
 use crate::model::run::{Phase, RunState};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::queue::Queue;
-use crate::store::{RunUpdate, Store};
+use crate::store::RunUpdate;
 
 /// Notifies all supervisors of a thread that a consumer's row has changed. They watch a file rather
 /// than handle signals, so that supervisors in another container are notified too.
@@ -58,7 +58,7 @@ fn change(
 ) -> Result<Subscription> {
     let seen = queue.subscription(consumer)?;
     let files = queue.files.clone();
-    let changed = update(&mut queue.store, &seen, |current| {
+    let changed = update(queue, &seen, |current| {
         Some(RunUpdate { durable: true, ..RunUpdate::state(change(&files, &current.state)) })
     })?;
     notify_supervisors(&queue.files);
@@ -68,16 +68,16 @@ fn change(
 /// Applies the update that `decide` returns for the current state of a subscription; retries if the row
 /// changed in between. `None` if `decide` returns `None`, or the subscription was removed or replaced.
 pub fn update(
-    store: &mut dyn Store,
+    queue: &mut Queue,
     seen: &Subscription,
     mut decide: impl FnMut(&Subscription) -> Option<RunUpdate>,
 ) -> Result<Option<Subscription>> {
     loop {
-        let Some(current) = store.subscription(&seen.consumer)?.filter(|now| now.is_same(seen)) else {
+        let Some(current) = queue.store.subscription(&seen.consumer)?.filter(|now| now.is_same(seen)) else {
             return Ok(None);
         };
         let Some(update) = decide(&current) else { return Ok(None) };
-        if let Some(updated) = store.update_run(&current, &update)? {
+        if let Some(updated) = queue.store.update_run(&current, &update)? {
             return Ok(Some(updated));
         }
         // Another process changed the row first, which cannot happen forever.

@@ -20,7 +20,7 @@ use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time::Time;
 use crate::pending;
 use crate::queue::Queue;
-use crate::store::{RunUpdate, Store};
+use crate::store::RunUpdate;
 
 /// How long a push or dispatch itself evaluates filters, for all consumers together. Longer backlogs
 /// are left to a background process.
@@ -145,7 +145,7 @@ pub(super) fn start(
     mut slots: Option<&mut Slots>,
 ) -> Result<Vec<(ConsumerId, Dispatched)>> {
     if !queue.files.is_owner() {
-        return Err(Error::NotOwner(queue.path().to_owned()));
+        return Err(Error::NotOwner(queue.place().clone()));
     }
     let mut all = Vec::new();
     for subscription in subscriptions {
@@ -240,7 +240,7 @@ fn step(
     }
     let look = match remember {
         true => queue.look(subscription, until)?,
-        false => pending::look_without_memory(&mut queue.store, subscription, until)?,
+        false => pending::look_without_memory(&mut *queue.store, subscription, until)?,
     };
     if look.first.is_none() && !subscription.has_retry() {
         return Ok(if look.cut_short { NextStep::Unknown } else { NextStep::None { pending: false } });
@@ -277,7 +277,7 @@ fn has_newer(
     // As if the consumer had acknowledged everything that existed when its last run began.
     let since = subscription.state.start_newest.max(subscription.last_acked_id);
     let later = Subscription { last_acked_id: since, ..subscription.clone() };
-    let look = pending::look_without_memory(&mut queue.store, &later, until)?;
+    let look = pending::look_without_memory(&mut *queue.store, &later, until)?;
     if look.cut_short {
         return Ok(None);
     }

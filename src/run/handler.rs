@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -19,12 +20,11 @@ use crate::error::{Error, IoContext, Result};
 use crate::files::lock::Lock;
 use crate::files::log::log;
 use crate::files::{Access, Files, rotation};
-use crate::model::run::{Deliver, Exit, ProcessId, Task};
+use crate::model::run::{Deliver, Exit, ProcessId, Span, Task};
 use crate::model::subscription::Subscription;
 use crate::model::time;
 use crate::pending::checked_filter;
 use crate::queue::{Queue, Remaining, Selection};
-use crate::store::Store;
 
 /// A batch on stdin is cut off after the event with which it reaches this many bytes.
 const BATCH_BYTES: usize = 1024 * 1024;
@@ -41,15 +41,24 @@ const ENDING_STEP: Duration = Duration::from_millis(10);
 /// Polling interval for a run on systems without pidfds.
 const WITHOUT_NOTICE: Duration = Duration::from_millis(20);
 
-/// Returns the task of the next run, and its stdin if the events are delivered there; `first` is the
-/// oldest pending event. `None` if nothing is pending any more.
+/// What the next run is given.
+pub struct NextTask {
+    pub task: Task,
+    /// How many events are on stdin.
+    pub events: u64,
+    /// `None` if the handler pops.
+    pub stdin: Option<File>,
+}
+
+/// Returns the task of the next run; `first` is the oldest pending event. `None` if nothing is pending any
+/// more.
 pub fn next_task(
     queue: &mut Queue,
     subscription: &Subscription,
     first: Option<i64>,
-) -> Result<Option<(Task, Option<File>)>> {
+) -> Result<Option<NextTask>> {
     if subscription.options.deliver == Deliver::Wake {
-        return Ok(Some((Task::Wake, None)));
+        return Ok(Some(NextTask { task: Task::Wake, events: 0, stdin: None }));
     }
     let consumer = &subscription.consumer;
     for letter in queue.store.dead_letters(Some(consumer))?.into_iter().filter(|letter| letter.retry) {
@@ -60,7 +69,8 @@ pub fn next_task(
             ControlFlow::Continue(())
         })?;
         if !page.is_empty() {
-            return Ok(Some((Task::DeadLetter(id), Some(stdin_file(queue, &page)?))));
+            let stdin = Some(stdin_file(queue, &page)?);
+            return Ok(Some(NextTask { task: Task::DeadLetter(id), events: 1, stdin }));
         }
         queue.store.discard_dead_letters(consumer, Some(id))?;
         log!(queue, Warn, "dead: consumer={consumer} id={id} is no longer stored; discarded");
@@ -86,7 +96,7 @@ pub fn next_task(
         1 => Task::Single(last),
         _ => Task::Batch(last),
     };
-    Ok(Some((task, Some(stdin_file(queue, &batch)?))))
+    Ok(Some(NextTask { task, events: count, stdin: Some(stdin_file(queue, &batch)?) }))
 }
 
 /// Returns an unlinked file with these contents, positioned at its beginning. A regular file, not a pipe:
@@ -142,7 +152,7 @@ fn command(queue: &Queue, subscription: &Subscription) -> Command {
     let mut command = Command::new("/bin/sh");
     command.arg("-c").arg(&subscription.handler_cmd);
     command.env_clear().envs(spawn::handler_environment(&subscription.options));
-    command.env("THREAD_DIR", queue.path());
+    command.env("THREAD_DIR", queue.place().as_os_str());
     command.env("THREAD_CONSUMER", subscription.consumer.as_str());
     command.env("THREAD_LAST_ACKED_ID", subscription.last_acked_id.to_string());
     if let Some(cwd) = &subscription.cwd {
@@ -208,8 +218,8 @@ impl Running {
     }
 
     /// Writes the end of the run and its duration, `after`, to the handler's log. Returns the last part of
-    /// the run's output, at most [`OUTPUT_KEPT`] bytes.
-    pub fn finish(self, exit: Exit, after: Duration) -> String {
+    /// the run's output, at most [`OUTPUT_KEPT`] bytes, and where all of it is in the log.
+    pub fn finish(self, exit: Exit, after: Duration) -> (String, Option<Span>) {
         self.output.map(|mut output| output.end(exit, after)).unwrap_or_default()
     }
 }
@@ -261,13 +271,17 @@ impl Output {
         self.from = self.file.metadata().map(|log| log.len()).unwrap_or(0);
     }
 
-    fn end(&mut self, exit: Exit, after: Duration) -> String {
+    fn end(&mut self, exit: Exit, after: Duration) -> (String, Option<Span>) {
+        let span = self.file.metadata().ok().map(|log| {
+            let length = log.len().saturating_sub(self.from);
+            Span { file: log.ino(), offset: self.from, length }
+        });
         let tail = self.tail().unwrap_or_default();
         if !tail.is_empty() && !tail.ends_with('\n') {
             self.write("\n");
         }
         self.note(&format!("ended {exit} after={:.1}s", after.as_secs_f64()));
-        tail.trim_end().to_owned()
+        (tail.trim_end().to_owned(), span)
     }
 
     fn tail(&mut self) -> std::io::Result<String> {

@@ -127,7 +127,7 @@ impl Launcher {
         lock: &Lock,
     ) -> Result<u32> {
         let mut command = Command::new(&self.program);
-        command.arg0("thread").arg(subcommand).arg("--thread").arg(files.path()).args(args);
+        command.arg0("thread").arg(subcommand).arg("--thread").arg(files.place().as_os_str()).args(args);
         command.arg("--lock-fd").arg(lock.file().as_raw_fd().to_string());
         // If a handler pushes, its own variables must not reach the handlers that this starts.
         for (name, _) in std::env::vars_os().filter(|(name, _)| spawn::is_ours(name)) {

@@ -2,19 +2,20 @@
 
 use crate::error::{Error, Result};
 use crate::files::log::{Quoted, log};
-use crate::model::run::{Deliver, Ended, Exit, Outcome, Phase, STOPPED, Task, apply_outcome};
+use crate::model::run::{Deliver, Ended, Exit, Outcome, Phase, Run, STOPPED, Span, Task, apply_outcome};
 use crate::model::subscription::{NOTHING_ACKNOWLEDGED, Subscription};
 use crate::model::time::Time;
 use crate::queue::Queue;
-use crate::store::{DeadLetterUpdate, RunUpdate, Store};
+use crate::store::{DeadLetterUpdate, RunUpdate};
 
 /// How a run ended.
 pub struct End<'a> {
     pub exit: Exit,
     /// The run was cut short because the supervisor was told to end.
     pub interrupted: bool,
-    /// The last part of its output.
+    /// The last part of its output, and where all of it is.
     pub output: &'a str,
+    pub span: Option<Span>,
     pub at: Time,
 }
 
@@ -25,7 +26,7 @@ pub fn record_end(
     subscription: &Subscription,
     end: &End<'_>,
 ) -> Result<Option<Subscription>> {
-    let End { exit, interrupted, output, at: now } = *end;
+    let End { exit, interrupted, output, span, at: now } = *end;
     loop {
         let current =
             queue.store.subscription(&subscription.consumer)?.filter(|now| now.is_same(subscription));
@@ -49,7 +50,7 @@ pub fn record_end(
         let stopped = state.stop.is_some();
         let ended = Ended { task, exit, stopped, interrupted, cursor, rewound, pending, now };
         let newest = queue.store.newest()?;
-        let update = end_update(&current, &ended, acknowledge, output, newest);
+        let update = end_update(&current, &ended, acknowledge, (output, span), newest);
         if let Some(updated) = queue.store.update_run(&current, &update)? {
             return Ok(Some(updated));
         }
@@ -120,7 +121,7 @@ fn end_update(
     current: &Subscription,
     ended: &Ended,
     acknowledge: Option<i64>,
-    output: &str,
+    (output, span): (&str, Option<Span>),
     newest: i64,
 ) -> RunUpdate {
     let Outcome { mut state, dead_letter } = apply_outcome(&current.state, &current.options, ended);
@@ -142,6 +143,7 @@ fn end_update(
     };
     RunUpdate {
         state,
+        run: Some(Run::of(&current.state, ended, dead_letter.is_some(), span)),
         acknowledge: acknowledge.or(dead_letter.map(|(id, _)| id)),
         cancel_retries: ended.stopped,
         // An acknowledgement or a dead letter must survive a power cut; the next look determines a lost wait

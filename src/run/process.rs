@@ -1,21 +1,24 @@
-//! Identifying processes reliably although pids are reused.
+//! Processes: identifying them reliably although pids are reused, finding and ending them.
 //!
 //! A pid together with its process's start time and the boot id is unique. And a pid means nothing in
 //! another PID namespace, that is, in another container: nothing can be known here about a process
 //! there. Where the start time cannot be read (outside Linux), any process with the pid counts as the
 //! same one.
 
-use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
 use crate::files::{Files, boot_id, identity};
 use crate::model::run::{ProcessId, RunState};
 use crate::model::subscription::Subscription;
+
+/// Polling interval for processes that are being ended.
+const ENDING_STEP: Duration = Duration::from_millis(10);
 
 /// What is known of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,13 +129,12 @@ pub fn group_is_alive(group: Pid) -> bool {
     if rustix::process::test_kill_process_group(group) == Err(rustix::io::Errno::SRCH) {
         return false;
     }
-    !cfg!(target_os = "linux") || all().any(|pid| group_of(pid) == Some(group.as_raw_nonzero().get()))
+    !cfg!(target_os = "linux") || members_of(group.as_raw_nonzero().get().unsigned_abs()).next().is_some()
 }
 
 /// The running members of a process group. Empty on systems without `/proc`.
 pub fn members_of(group: u32) -> impl Iterator<Item = ProcessId> {
-    let group = i32::try_from(group).ok();
-    all().filter(move |&pid| group.is_some() && group_of(pid) == group).filter_map(ProcessId::of)
+    all().filter(move |process| process.group == group).filter_map(|process| ProcessId::of(process.pid))
 }
 
 /// The other processes that hold the lock on a file of a thread, not those that merely have the file open.
@@ -148,7 +150,7 @@ pub fn holders_of(files: &Files, name: &Path) -> impl Iterator<Item = ProcessId>
             fs::read_to_string(info).is_ok_and(|info| info.lines().any(|line| line.starts_with("lock:")))
         })
     };
-    all().filter(move |&pid| pid != std::process::id() && holds(pid)).filter_map(ProcessId::of)
+    pids().filter(move |&pid| pid != std::process::id() && holds(pid)).filter_map(ProcessId::of)
 }
 
 /// Whether a process was started with all these variables, each `NAME=value`, in its environment.
@@ -160,25 +162,87 @@ pub fn was_given(pid: u32, variables: &[Vec<u8>]) -> bool {
 /// The descendants of this process that run one of these subcommands of `thread`. Empty on systems without
 /// `/proc`.
 pub fn background_below(commands: &[&str]) -> Vec<ProcessId> {
-    let own = std::process::id();
-    let parents: HashMap<u32, u32> = all().filter_map(|pid| Some((pid, stat_field(pid, 4)?))).collect();
-    let is_below = |&pid: &u32| {
-        // At most as many steps as there are processes: entries read at different moments may form a cycle.
-        let mut ancestors = std::iter::successors(Some(pid), |pid| parents.get(pid).copied()).skip(1);
-        ancestors.by_ref().take(parents.len()).any(|parent| parent == own)
-    };
-    let runs_as_one = |pid: u32| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let second = line.split(|&b| b == 0).nth(1).unwrap_or_default();
-        commands.iter().any(|command| command.as_bytes() == second)
-    };
+    let (own, all) = (std::process::id(), all().collect::<Vec<_>>());
+    let below = all.iter().map(|process| process.pid).filter(|&pid| ancestors(&all, pid).contains(&own));
     // Identified before its command line is read: if the pid is reused in between, the identity is that of
     // the old process, which is not signalled any more.
-    let background = |pid: u32| ProcessId::of(pid).filter(|_| runs_as_one(pid));
-    parents.keys().copied().filter(is_below).filter_map(background).collect()
+    below.filter_map(|pid| ProcessId::of(pid).filter(|_| runs_as(pid, commands))).collect()
 }
 
-fn all() -> impl Iterator<Item = u32> {
+/// Whether a process runs one of these subcommands of `thread`.
+pub fn runs_as(pid: u32, commands: &[&str]) -> bool {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let second = line.split(|&b| b == 0).nth(1).unwrap_or_default();
+    commands.iter().any(|command| command.as_bytes() == second)
+}
+
+/// Ends the processes that `find` returns until it finds none: with a signal at first, and with KILL from
+/// `kill_after` on. Returns those that are left when it gives up.
+pub fn end(
+    find: impl Fn() -> Vec<ProcessId>,
+    first: Signal,
+    kill_after: Duration,
+    give_up_after: Duration,
+) -> Vec<ProcessId> {
+    let began = Instant::now();
+    let mut signalled: Vec<ProcessId> = Vec::new();
+    loop {
+        let left = find();
+        if left.is_empty() || began.elapsed() >= give_up_after {
+            return left;
+        }
+        for process in left {
+            // Fails if the process is gone by now, which is fine.
+            if began.elapsed() >= kill_after {
+                process.signal(Signal::KILL).ok();
+            } else if !signalled.contains(&process) {
+                // A stopped process handles the signal only once it continues.
+                process.signal(first).and_then(|()| process.signal(Signal::CONT)).ok();
+                signalled.push(process);
+            }
+        }
+        std::thread::sleep(ENDING_STEP);
+    }
+}
+
+/// A process that is no zombie.
+#[derive(Debug, Clone, Copy)]
+pub struct Process {
+    pub pid: u32,
+    pub parent: u32,
+    pub group: u32,
+    pub session: u32,
+    start: i64,
+}
+
+impl Process {
+    fn of(pid: u32) -> Option<Process> {
+        let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        // The second field is the program's name in parentheses, and may itself contain parentheses and spaces.
+        let after_name = stat.iter().rposition(|&b| b == b')')? + 1;
+        let rest = String::from_utf8_lossy(&stat[after_name..]);
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        // Numbered from 3, the state, as in proc(5).
+        let field = |number: usize| fields.get(number - 3)?.parse::<i64>().ok();
+        let id = |number| field(number).and_then(|id| u32::try_from(id).ok());
+        let process = Process { pid, parent: id(4)?, group: id(5)?, session: id(6)?, start: field(22)? };
+        (!matches!(fields[0], "Z" | "X")).then_some(process)
+    }
+}
+
+/// All processes. Empty on systems without `/proc`. No snapshot: they may begin and end meanwhile.
+pub fn all() -> impl Iterator<Item = Process> {
+    pids().filter_map(Process::of)
+}
+
+/// The ancestors of a process, its parent first.
+pub fn ancestors(all: &[Process], of: u32) -> Vec<u32> {
+    let parent = |pid: &u32| all.iter().find(|process| process.pid == *pid).map(|process| process.parent);
+    // At most as many steps as there are processes: entries read at different moments may form a cycle.
+    std::iter::successors(Some(of), parent).skip(1).take(all.len()).collect()
+}
+
+fn pids() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
@@ -189,7 +253,7 @@ fn namespace() -> u64 {
 
 #[cfg(target_os = "linux")]
 fn start_time(pid: u32) -> Option<i64> {
-    stat_field(pid, 22)
+    Process::of(pid).map(|process| process.start)
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -199,21 +263,4 @@ fn start_time(pid: u32) -> Option<i64> {
         Ok(()) | Err(rustix::io::Errno::PERM) => Some(0),
         Err(_) => None,
     }
-}
-
-/// The process group of a running process.
-fn group_of(pid: u32) -> Option<i32> {
-    stat_field(pid, 5)
-}
-
-/// A field of `/proc/<pid>/stat`, numbered from 1 as in proc(5); `None` for a zombie.
-fn stat_field<T: std::str::FromStr>(pid: u32, number: usize) -> Option<T> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in parentheses, and may itself contain parentheses and spaces.
-    let after_name = stat.iter().rposition(|&b| b == b')')? + 1;
-    let rest = String::from_utf8_lossy(&stat[after_name..]);
-    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    let state = *fields.first()?;
-    // The state is field 3.
-    if matches!(state, "Z" | "X") { None } else { fields.get(number - 3)?.parse().ok() }
 }

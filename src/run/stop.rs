@@ -20,7 +20,7 @@ use crate::model::run::{Exit, Phase, ProcessId, RunState, StopRequest};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time::Time;
 use crate::queue::Queue;
-use crate::store::{RunUpdate, Store};
+use crate::store::RunUpdate;
 
 /// Polling interval for the row and the processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -49,7 +49,7 @@ pub enum Stopped {
 pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> Result<Stopped> {
     let subscription = queue.subscription(consumer)?;
     if !queue.files.is_owner() {
-        return Err(Error::NotOwner(queue.path().to_owned()));
+        return Err(Error::NotOwner(queue.place().clone()));
     }
     let began = Instant::now();
     // The start time of the run or wait that the request was made for.
@@ -97,7 +97,7 @@ pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> R
 
 /// Asks the supervisor to end the run or wait. Returns false if it is already over.
 fn request_stop(queue: &mut Queue, subscription: &Subscription, request: StopRequest) -> Result<bool> {
-    let requested = update(&mut queue.store, subscription, |current| {
+    let requested = update(queue, subscription, |current| {
         let busy = matches!(current.state.phase, Phase::Running | Phase::Waiting);
         let state = RunState { stop: Some(request), ..current.state.clone() };
         busy.then(|| RunUpdate { durable: true, ..RunUpdate::state(state) })
@@ -108,7 +108,7 @@ fn request_stop(queue: &mut Queue, subscription: &Subscription, request: StopReq
 /// Withdraws a request that no supervisor acted on. Otherwise it would stall the consumer later, when
 /// another supervisor takes over from the one that is gone.
 fn withdraw_stop(queue: &mut Queue, subscription: &Subscription, request: StopRequest) -> Result<()> {
-    update(&mut queue.store, subscription, |current| {
+    update(queue, subscription, |current| {
         let state = &current.state;
         let ours = state.stop == Some(request) && state.since == subscription.state.since;
         let state = RunState { stop: None, ..state.clone() };
@@ -122,7 +122,7 @@ fn record_stopped(queue: &mut Queue, subscription: &Subscription) -> Result<()> 
     match subscription.state.phase {
         Phase::Waiting => record_end_of_wait(queue, subscription).map(drop),
         _ => {
-            let end = End { exit: Exit::Unknown, interrupted: false, output: "", at: Utc::now() };
+            let end = End { exit: Exit::Unknown, interrupted: false, output: "", span: None, at: Utc::now() };
             record_end(queue, subscription, &end).map(drop)
         }
     }
@@ -133,7 +133,7 @@ fn end_orphans(queue: &Queue, subscription: &Subscription, request: StopRequest)
     let lock = queue.files.consumer_lock(&subscription.consumer);
     let variable = |name: &str, value: &[u8]| [name.as_bytes(), b"=", value].concat();
     let run_variables = [
-        variable("THREAD_DIR", queue.path().as_os_str().as_bytes()),
+        variable("THREAD_DIR", queue.place().as_os_str().as_bytes()),
         variable("THREAD_CONSUMER", subscription.consumer.as_str().as_bytes()),
     ];
     // A process group id is not reused while the group has members, so the group is still the run's.
@@ -142,30 +142,9 @@ fn end_orphans(queue: &Queue, subscription: &Subscription, request: StopRequest)
     let orphans = || -> Vec<ProcessId> {
         let holders =
             process::holders_of(&queue.files, &lock).filter(|p| process::was_given(p.pid, &run_variables));
-        let mut found: Vec<ProcessId> = holders.collect();
-        if let Some(handler) = &handler {
-            found.extend(process::members_of(handler.pid));
-        }
-        found
+        let members = handler.iter().flat_map(|handler| process::members_of(handler.pid));
+        holders.chain(members).collect()
     };
-    let kill_at = Instant::now() + Duration::from_millis(request.kill_after_ms);
     let first = Signal::from_named_raw(request.signal).unwrap_or(Signal::TERM);
-    let mut signalled: Vec<ProcessId> = Vec::new();
-    loop {
-        let left = orphans();
-        if left.is_empty() {
-            return;
-        }
-        let killing = Instant::now() >= kill_at;
-        for process in left {
-            // Fails if the process is gone by now, which is fine.
-            if killing {
-                process.signal(Signal::KILL).ok();
-            } else if !signalled.contains(&process) {
-                process.signal(first).and_then(|()| process.signal(Signal::CONT)).ok();
-                signalled.push(process);
-            }
-        }
-        std::thread::sleep(POLL_INTERVAL);
-    }
+    process::end(orphans, first, Duration::from_millis(request.kill_after_ms), Duration::MAX);
 }

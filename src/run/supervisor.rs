@@ -8,13 +8,12 @@
 //! supervisor waits.
 
 use std::os::fd::RawFd;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
 
 use super::dispatch::{self, NextStep, Start, Wait, next_step};
-use super::handler::{self, Running};
+use super::handler::{self, NextTask, Running};
 use super::outcome::{End, log_outcome, record_end, record_end_of_wait};
 use super::shutdown::Shutdown;
 use crate::error::{Error, Result};
@@ -22,11 +21,13 @@ use crate::files::lock::Lock;
 use crate::files::log::{Quoted, log};
 use crate::files::watch::Watcher;
 use crate::files::{COMMIT, CONTROL, Files};
+use crate::model::place::Place;
 use crate::model::run::{Exit, Phase, ProcessId, RunState, StopRequest, Task};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time;
 use crate::queue::Queue;
-use crate::store::{RunUpdate, Store};
+use crate::queue::places::files_of;
+use crate::store::RunUpdate;
 
 /// How long processes have between TERM and KILL when a run exceeds its time limit.
 const TIMEOUT_GRACE: Duration = Duration::from_secs(10);
@@ -51,13 +52,13 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 ///
 /// Nothing else in this process may own the descriptor `lock_fd`.
 pub unsafe fn supervise(
-    dir: &Path,
+    place: &Place,
     consumer: &ConsumerId,
     lock_fd: RawFd,
     worker: Option<u32>,
     shutdown: &Shutdown,
 ) -> Result<()> {
-    let files = Files::open(dir)?;
+    let files = files_of(place)?;
     // SAFETY: guaranteed by the caller.
     let lock = unsafe { Lock::adopt(lock_fd, &files, files.consumer_lock(consumer)) };
     let Some(mut lock) = lock.filter(|_| files.is_owner()) else {
@@ -162,7 +163,7 @@ impl Supervisor<'_> {
     ) -> Result<Option<Subscription>> {
         log!(queue, Warn, "dispatch: consumer={} abandoned by its supervisor", self.consumer);
         let began = subscription.state.since.unwrap_or_else(Utc::now).min(Utc::now());
-        let end = End { exit: Exit::Unknown, interrupted: false, output: "", at: began };
+        let end = End { exit: Exit::Unknown, interrupted: false, output: "", span: None, at: began };
         record_end(queue, subscription, &end)
     }
 
@@ -235,12 +236,12 @@ impl Supervisor<'_> {
     ) -> Result<Next> {
         let consumer = self.consumer;
         let next = self.retrying(|| handler::next_task(&mut queue, found, first))?;
-        let Some((task, stdin)) = next else { return Ok(Next::Unlock) };
+        let Some(NextTask { task, events, stdin }) = next else { return Ok(Next::Unlock) };
         // A shutdown request may have arrived while the disk was full.
         if self.shutdown.requests() > 0 {
             return Ok(Next::Unlock);
         }
-        let update = RunUpdate::state(self.started(found, task, newest));
+        let update = RunUpdate::state(self.started(found, task, events, newest));
         let Some(subscription) = self.retrying(|| queue.store.update_run(found, &update))? else {
             return Ok(Next::Again);
         };
@@ -255,7 +256,7 @@ impl Supervisor<'_> {
                 return Err(failed);
             }
         };
-        let recorded = super::control::update(&mut queue.store, &subscription, |current| {
+        let recorded = super::control::update(&mut queue, &subscription, |current| {
             let state = RunState { handler: running.process(), ..current.state.clone() };
             Some(RunUpdate::state(state))
         });
@@ -269,12 +270,12 @@ impl Supervisor<'_> {
 
         let (exit, interrupted) = self.wait_for_end(&mut running, &subscription);
         let after = began.elapsed();
-        let output = running.finish(exit, after);
+        let (output, span) = running.finish(exit, after);
         let after = after.as_secs_f64();
 
         self.retrying(|| {
             let mut queue = self.open()?;
-            let end = End { exit, interrupted, output: &output, at: Utc::now() };
+            let end = End { exit, interrupted, output: &output, span, at: Utc::now() };
             let recorded = record_end(&mut queue, &subscription, &end)?;
             let acked = recorded.as_ref().unwrap_or(&subscription).last_acked_id;
             log!(
@@ -292,7 +293,7 @@ impl Supervisor<'_> {
     }
 
     /// The state at the start of a run.
-    fn started(&self, found: &Subscription, task: Task, newest: i64) -> RunState {
+    fn started(&self, found: &Subscription, task: Task, events: u64, newest: i64) -> RunState {
         // A dead letter is tried once; that does not count as an attempt at the pending events.
         let attempt = u32::from(!matches!(task, Task::DeadLetter(_)));
         RunState {
@@ -303,6 +304,7 @@ impl Supervisor<'_> {
             home: Some(self.files.home()),
             since: Some(Utc::now()),
             task: Some(task),
+            batch: events,
             start_cursor: found.last_acked_id,
             start_rewinds: found.rewinds,
             single_upto: found.single_upto(),
@@ -385,11 +387,11 @@ impl Supervisor<'_> {
     ///
     /// [`Error::Moved`] if it is no longer the same one.
     fn open(&self) -> Result<Queue> {
-        let moved = || Error::Moved(self.files.path().to_owned());
+        let moved = || Error::Moved(self.files.place().clone());
         if !self.files.still_there() {
             return Err(moved());
         }
-        let queue = self.retrying(|| Queue::open(self.files.path()))?;
+        let queue = self.retrying(|| Queue::open(self.files.place()))?;
         if self.files.still_there() { Ok(queue) } else { Err(moved()) }
     }
 

@@ -6,7 +6,6 @@
 //! the lock.
 
 use std::os::fd::RawFd;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::dispatch::{Dispatched, NextStep, OWN_TIME, dispatch, log_lock_held, next_step, start, start_all};
@@ -16,9 +15,10 @@ use crate::error::{Error, Result};
 use crate::files::lock::Lock;
 use crate::files::log::log;
 use crate::files::{COMMIT, Files};
+use crate::model::place::Place;
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::queue::Queue;
-use crate::store::Store;
+use crate::queue::places::files_of;
 
 /// How long a notifier has before the background process dispatches.
 const WATCHDOG_DELAY: Duration = Duration::from_secs(1);
@@ -58,7 +58,7 @@ pub fn wake(queue: &mut Queue, launcher: &Launcher, source: &str) -> Result<Waki
         WakeBy::Dispatch => return dispatch(queue, launcher).map(Waking::Dispatched),
         WakeBy::Notifier { program, dispatch_with } => (program, dispatch_with),
     };
-    let waking = match notifier::ask(program, word, queue.path(), source) {
+    let waking = match notifier::ask(program, word, queue.place(), source) {
         Answer::Queued => {
             log!(queue, Info, "notifier: queued a dispatch");
             Waking::Queued
@@ -137,8 +137,13 @@ fn wake_some(
 /// # Safety
 ///
 /// Nothing else in this process may own the descriptor `lock_fd`.
-pub unsafe fn in_background(dir: &Path, launcher: &Launcher, delay: Duration, lock_fd: RawFd) -> Result<()> {
-    let files = Files::open(dir)?;
+pub unsafe fn in_background(
+    place: &Place,
+    launcher: &Launcher,
+    delay: Duration,
+    lock_fd: RawFd,
+) -> Result<()> {
+    let files = files_of(place)?;
     // SAFETY: guaranteed by the caller.
     let lock = unsafe { Lock::adopt(lock_fd, &files, WAKE_LOCK) };
     let lock = lock.ok_or_else(|| Error::Other("this process is started by a push".into()))?;
@@ -155,7 +160,7 @@ pub unsafe fn in_background(dir: &Path, launcher: &Launcher, delay: Duration, lo
 fn start_with_retries(files: &Files, launcher: &Launcher) -> Result<Vec<(ConsumerId, Dispatched)>> {
     let mut pause = FIRST_PAUSE;
     while files.still_there() {
-        let started = Queue::open(files.path()).and_then(|mut queue| start_all(&mut queue, launcher, None));
+        let started = Queue::open(files.place()).and_then(|mut queue| start_all(&mut queue, launcher, None));
         match started {
             Ok(all) if all.iter().any(|(_, done)| may_be_started_later(done)) => {}
             Err(e) if e.may_pass() => log!(files, Warn, "wake: tries again: {e}"),

@@ -7,7 +7,7 @@
 //! and retries a locked database later, so that no thread delays another.
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, poll};
@@ -22,9 +22,11 @@ use crate::error::{Error, IoContext, Result};
 use crate::files::log::log;
 use crate::files::stamp::Stamp;
 use crate::files::watch::{LOOK_EVERY, Notice, PAUSE, WITHOUT_NOTICES, Watcher};
-use crate::files::{self, COMMIT, Files};
+use crate::files::{self, COMMIT};
+use crate::model::place::Place;
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
+use crate::queue::places::files_of;
 
 /// How long to wait for another writer before moving on to other threads.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(20);
@@ -48,7 +50,7 @@ const LAST_GRACE: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Default)]
 pub struct WorkerScope {
     /// Individual threads. If one is moved away, the worker waits for it to come back.
-    pub threads: Vec<PathBuf>,
+    pub threads: Vec<Place>,
     /// Directories whose threads are all followed, including ones created later.
     pub roots: Vec<PathBuf>,
     /// The most runs that the worker has at a time, at least 1; `None` for no limit. Runs that others start
@@ -65,8 +67,10 @@ pub struct WorkerScope {
 pub enum News<'a> {
     /// Everything that was pending is started, and pushes are noticed.
     Ready,
+    /// What had changed in a thread was looked at, and so many consumers were started.
+    Looked { place: &'a Place, started: usize },
     /// Nothing can be started in this thread for now. Reported once, until it works again.
-    Trouble { path: &'a Path, error: &'a Error },
+    Trouble { place: &'a Place, error: &'a Error },
     /// No more runs are started.
     Stopping,
 }
@@ -99,8 +103,8 @@ pub fn follow(
         checks: 0,
         tell,
     };
-    for path in &scope.threads {
-        worker.start_following(&files::absolute(path).at("find", path)?)?;
+    for place in &scope.threads {
+        worker.start_following(&files::absolute_place(place)?)?;
     }
     for root in &scope.roots {
         std::fs::read_dir(root).at("read", root)?;
@@ -120,10 +124,10 @@ struct Worker<'a> {
     /// If the number of runs is limited.
     slots: Option<Slots>,
     watcher: Watcher,
-    /// Keyed by absolute path.
-    threads: BTreeMap<PathBuf, Followed>,
+    /// Directories have absolute paths here.
+    threads: BTreeMap<Place, Followed>,
     /// Threads whose failure was already reported.
-    reported: HashSet<PathBuf>,
+    reported: HashSet<Place>,
     /// How many times all threads were checked.
     checks: u32,
     tell: &'a mut dyn FnMut(News<'_>),
@@ -131,6 +135,8 @@ struct Worker<'a> {
 
 /// A thread that the worker follows.
 struct Followed {
+    /// Its directory or its base.
+    path: PathBuf,
     home: (u64, u64),
     /// The watch on its `run/_commit`; `None` if there are no notices.
     watch: Option<i32>,
@@ -175,11 +181,11 @@ impl Worker<'_> {
             if !self.scope.beside {
                 self.look_at_unwatched();
             }
-            let next = self.threads.iter().filter_map(|(path, thread)| Some((thread.due?, path))).min();
-            let next = next.map(|(due, path)| (due, path.clone()));
+            let next = self.threads.iter().filter_map(|(place, thread)| Some((thread.due?, place))).min();
+            let next = next.map(|(due, place)| (due, place.clone()));
             let until = match next {
-                Some((due, path)) if due <= Instant::now() => {
-                    self.look(&path);
+                Some((due, place)) if due <= Instant::now() => {
+                    self.look(&place);
                     Instant::now()
                 }
                 Some((due, _)) => next_check.min(due),
@@ -216,29 +222,34 @@ impl Worker<'_> {
     }
 
     /// Starts the consumers of one thread that are due.
-    fn look(&mut self, path: &Path) {
-        // Taken before the look, so that a commit during the look changes the stamp.
-        let seen = Stamp::of(path);
-        let Some(thread) = self.threads.get_mut(path) else { return };
-        if seen.is_none() || (thread.watch.is_some() && !path.join(COMMIT).exists()) {
+    fn look(&mut self, place: &Place) {
+        let Some(thread) = self.threads.get_mut(place) else { return };
+        // Taken before the look, so that a commit during the look changes the stamp; and whether it is fresh is
+        // asked at once: after a long look, a commit right after the stamp would seem to be long past.
+        let seen = Stamp::of(place, &thread.path);
+        let settled = seen.filter(|stamp| !stamp.is_fresh());
+        if seen.is_none() || (thread.watch.is_some() && !thread.path.join(COMMIT).exists()) {
             // The thread is gone or is being removed; opening the database now would create new files that
             // make the removal fail. The next check finds out.
             thread.due = None;
             return;
         }
-        let done = start_in(path, self.launcher, self.slots.as_mut());
+        let done = start_in(place, self.launcher, self.slots.as_mut());
         let failed = match &done {
             Ok(all) => all.iter().any(|(_, done)| matches!(done, Dispatched::Failed(_))),
             Err(_) => true,
         };
-        if let Err(error) = &done {
-            self.report_trouble(path, error);
-        } else {
-            self.reported.remove(path);
+        match &done {
+            Err(error) => self.report_trouble(place, error),
+            Ok(all) => {
+                self.reported.remove(place);
+                let started = all.iter().filter(|(_, done)| matches!(done, Dispatched::Started)).count();
+                (self.tell)(News::Looked { place, started });
+            }
         }
-        let Some(thread) = self.threads.get_mut(path) else { return };
+        let Some(thread) = self.threads.get_mut(place) else { return };
         let now = Instant::now();
-        thread.seen = seen.filter(|stamp| !stamp.is_fresh());
+        thread.seen = settled;
         thread.looked = Some(now);
         let waits = done.iter().flatten().filter_map(|(_, done)| match done {
             Dispatched::Waits(left) => Some(now + *left),
@@ -258,47 +269,48 @@ impl Worker<'_> {
         self.checks = self.checks.wrapping_add(1);
         // Many consumers may have their locks for hours, and trying one costs more than a look at a file.
         let tries_locks = !self.scope.beside || self.checks.is_multiple_of(LOCKS_EVERY);
-        for (path, thread) in &mut self.threads {
-            match Stamp::of(path) {
+        for (place, thread) in &mut self.threads {
+            match Stamp::of(place, &thread.path) {
                 Some(stamp) if stamp.home == thread.home => {
-                    if thread.seen != Some(stamp) || tries_locks && some_lock_was_released(path, thread) {
+                    if thread.seen != Some(stamp) || tries_locks && some_lock_was_released(place, thread) {
                         thread.notice();
                     }
                 }
-                _ => gone.push(path.clone()),
+                _ => gone.push(place.clone()),
             }
         }
-        for path in gone {
-            if let Some(watch) = self.threads.remove(&path).and_then(|thread| thread.watch) {
+        for place in gone {
+            if let Some(watch) = self.threads.remove(&place).and_then(|thread| thread.watch) {
                 self.watcher.remove(watch);
             }
         }
-        let mut new: Vec<PathBuf> =
-            self.wanted().into_iter().filter(|path| !self.threads.contains_key(path)).collect();
+        let mut new: Vec<Place> =
+            self.wanted().into_iter().filter(|place| !self.threads.contains_key(place)).collect();
         // What somebody is waiting for is likely to be in the newest ones.
-        new.sort_by_cached_key(|path| std::cmp::Reverse(Stamp::of(path).map(|stamp| stamp.changed())));
-        for path in new {
-            if let Err(error) = self.start_following(&path) {
-                self.report_trouble(&path, &error);
+        let changed = |place: &Place| Stamp::of(place, place.dir()?)?.changed();
+        new.sort_by_cached_key(|place| std::cmp::Reverse(changed(place)));
+        for place in new {
+            if let Err(error) = self.start_following(&place) {
+                self.report_trouble(&place, &error);
             }
         }
     }
 
     /// Checks for commits to threads without a watch.
     fn look_at_unwatched(&mut self) {
-        for (path, thread) in self.threads.iter_mut().filter(|(_, thread)| thread.watch.is_none()) {
+        for (place, thread) in self.threads.iter_mut().filter(|(_, thread)| thread.watch.is_none()) {
             if thread.looked.is_none_or(|looked| looked.elapsed() >= WITHOUT_NOTICES)
-                && Stamp::of(path) != thread.seen
+                && Stamp::of(place, &thread.path) != thread.seen
             {
                 thread.notice();
             }
         }
     }
 
-    /// The paths of all threads in scope, as far as they can be listed now.
-    fn wanted(&self) -> Vec<PathBuf> {
-        let named = self.scope.threads.iter().filter_map(|path| files::absolute(path).ok());
-        let mut wanted: Vec<PathBuf> = named.collect();
+    /// All threads in scope, as far as they can be listed now.
+    fn wanted(&self) -> Vec<Place> {
+        let named = self.scope.threads.iter().filter_map(|place| files::absolute_place(place).ok());
+        let mut wanted: Vec<Place> = named.collect();
         for root in &self.scope.roots {
             let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
             let root = files::absolute(root).unwrap_or_else(|_| root.clone());
@@ -308,8 +320,9 @@ impl Worker<'_> {
                     continue;
                 }
                 let path = root.join(entry.file_name());
-                if self.threads.contains_key(&path) || Stamp::of(&path).is_some() {
-                    wanted.push(path);
+                let place = Place::from(&path);
+                if self.threads.contains_key(&place) || Stamp::of(&place, &path).is_some() {
+                    wanted.push(place);
                 }
             }
         }
@@ -317,15 +330,16 @@ impl Worker<'_> {
     }
 
     /// Starts following a thread.
-    fn start_following(&mut self, path: &Path) -> Result<()> {
-        let files = Files::open(path)?;
+    fn start_following(&mut self, place: &Place) -> Result<()> {
+        let files = files_of(place)?;
         if !files.is_owner() {
-            return Err(Error::NotOwner(path.to_owned()));
+            return Err(Error::NotOwner(place.clone()));
         }
         if !self.scope.beside {
             log!(files, Info, "dispatch: a worker follows pid={}", std::process::id());
         }
         let thread = Followed {
+            path: files.path().to_owned(),
             home: files.home(),
             watch: if self.scope.beside { None } else { self.watcher.add(&files, COMMIT) },
             seen: None,
@@ -335,23 +349,23 @@ impl Worker<'_> {
             busy: Vec::new(),
             queued: false,
         };
-        self.threads.insert(path.to_owned(), thread);
+        self.threads.insert(place.clone(), thread);
         Ok(())
     }
 
-    fn report_trouble(&mut self, path: &Path, error: &Error) {
-        if self.reported.insert(path.to_owned()) {
-            (self.tell)(News::Trouble { path, error });
+    fn report_trouble(&mut self, place: &Place, error: &Error) {
+        if self.reported.insert(place.clone()) {
+            (self.tell)(News::Trouble { place, error });
         }
     }
 }
 
 fn start_in(
-    path: &Path,
+    place: &Place,
     launcher: &Launcher,
     slots: Option<&mut Slots>,
 ) -> Result<Vec<(ConsumerId, Dispatched)>> {
-    let mut queue = Queue::open_waiting(path, BUSY_TIMEOUT)?;
+    let mut queue = Queue::open_waiting(place, BUSY_TIMEOUT)?;
     match slots {
         Some(slots) => start_within(&mut queue, launcher, slots),
         None => start_all(&mut queue, launcher, Some(OWN_TIME)),
@@ -360,11 +374,11 @@ fn start_in(
 
 /// Whether the lock of a consumer that was busy is free now. Its holder has looked again, unless it was
 /// killed. The lock is released at once; the look that every release requires follows.
-fn some_lock_was_released(path: &Path, thread: &Followed) -> bool {
+fn some_lock_was_released(place: &Place, thread: &Followed) -> bool {
     if thread.busy.is_empty() {
         return false;
     }
-    let Ok(files) = Files::open(path) else { return false };
+    let Ok(files) = files_of(place) else { return false };
     thread.busy.iter().any(|consumer| match try_lock(&files, consumer) {
         Ok(Some(lock)) => {
             lock.release();

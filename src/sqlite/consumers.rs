@@ -8,7 +8,7 @@ use rusqlite::types::{ToSql, Value};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::error::Failed;
-use super::{bytes_of, dead_letters, newest, text_of, unknown};
+use super::{bytes_of, dead_letters, newest, runs, text_of, unknown};
 use crate::error::Error;
 use crate::model::subscription::{ConsumerId, NewSubscription, ScanWatermark, Subscription};
 use crate::model::time;
@@ -176,6 +176,9 @@ pub fn update_run(
     )?;
     if let Some(change) = &update.dead_letter {
         dead_letters::update(conn, consumer, change)?;
+    }
+    if let Some(run) = &update.run {
+        runs::insert(conn, consumer, &to_json(run))?;
     }
     if update.cancel_retries {
         dead_letters::cancel_retries(conn, consumer)?;

@@ -136,7 +136,7 @@ impl Sqlite {
     ///
     /// `VACUUM INTO` reads in one transaction: it sees everything committed before, blocks no writer, and
     /// never restarts because of a concurrent write.
-    pub fn copy_to(&mut self, path: &Path) -> Result<()> {
+    pub(super) fn write_copy(&mut self, path: &Path) -> Result<()> {
         // Bound as raw text: a path need not be UTF-8.
         let path = ToSqlOutput::Borrowed(ValueRef::Text(path.as_os_str().as_bytes()));
         self.conn.execute("VACUUM main INTO ?", [path]).map(drop).doing("copying the database")
@@ -153,7 +153,7 @@ impl Sqlite {
     }
 
     /// Rewrites the database without free pages. Other processes wait meanwhile.
-    pub fn compact(&mut self) -> Result<()> {
+    pub(super) fn vacuum(&mut self) -> Result<()> {
         let doing = "compacting the database";
         self.must_be_writable(doing)?;
         self.conn.execute_batch("VACUUM").doing(doing)?;

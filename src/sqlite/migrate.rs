@@ -155,13 +155,22 @@ pub fn create_compat_views(conn: &Connection) -> rusqlite::Result<()> {
     }
     for table in ["consumers", "dead_letters"] {
         if !conn.table_exists(Some("main"), table)? {
-            let create = format!("CREATE TABLE IF NOT EXISTS {table} (");
-            let statement = SCHEMA.split_once(&create).and_then(|(_, rest)| rest.split_once(';'));
-            let sql = format!("CREATE TEMP TABLE {table} ({}", statement.map_or("", |(columns, _)| columns));
-            conn.execute_batch(&sql)?;
+            conn.execute_batch(&format!("CREATE TEMP TABLE {table} ({}", columns_of(table)))?;
         }
     }
     Ok(())
+}
+
+/// Adds a table that an older database may lack.
+pub fn add_table(conn: &Connection, table: &str) -> rusqlite::Result<()> {
+    conn.execute_batch(&format!("CREATE TABLE IF NOT EXISTS {table} ({}", columns_of(table)))
+}
+
+/// What follows the opening bracket in the statement that creates a table.
+fn columns_of(table: &str) -> &'static str {
+    let create = format!("CREATE TABLE IF NOT EXISTS {table} (");
+    let statement = SCHEMA.split_once(&create).and_then(|(_, rest)| rest.split_once(';'));
+    statement.map_or("", |(columns, _)| columns)
 }
 
 /// The error for a file that could not be opened; it may not be a database at all.

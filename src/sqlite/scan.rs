@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use rusqlite::{Connection, Statement, params};
+use rusqlite::{Connection, ErrorCode, Statement, params};
 
 use super::first_after;
 use crate::model::filter::{self, Filter};
@@ -15,12 +15,29 @@ use crate::store::{FilterFailure, Scan, ScanRange};
 /// Maximum number of ids per statement, so that no read transaction lasts long.
 const STEP: i64 = 64 * 1024;
 
+/// At a deadline a statement is interrupted after at most so many instructions, any of which may have to parse
+/// a MiB.
+const CHECK_EVERY: i32 = 50;
+
 pub fn scan(conn: &Connection, filter: &Filter, range: ScanRange) -> rusqlite::Result<Scan> {
     let mut scan = Scan { upto: range.after, ..Scan::default() };
     let limits = filter.set_limits(conn)?;
     let scanned = scan_steps(conn, filter, range, &mut scan);
     limits.set(conn)?;
-    scanned.map(|()| scan)
+    match scanned {
+        Err(e) if e.sqlite_error_code() != Some(ErrorCode::OperationInterrupted) => Err(e),
+        _ => Ok(scan),
+    }
+}
+
+/// Like [`scan`], but the deadline also interrupts the evaluation of an event.
+pub fn scan_strictly(conn: &mut Connection, filter: &Filter, range: ScanRange) -> rusqlite::Result<Scan> {
+    if let Some(until) = range.until {
+        conn.progress_handler(CHECK_EVERY, Some(move || Instant::now() >= until))?;
+    }
+    let scanned = scan(conn, filter, range);
+    conn.progress_handler(0, None::<fn() -> bool>)?;
+    scanned
 }
 
 fn scan_steps(conn: &Connection, filter: &Filter, range: ScanRange, scan: &mut Scan) -> rusqlite::Result<()> {

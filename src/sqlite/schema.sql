@@ -84,3 +84,12 @@ CREATE TABLE IF NOT EXISTS dead_letters (
     retry       INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (consumer_id, event_id)
 ) WITHOUT ROWID;
+
+-- The last runs of each consumer, numbered from 1; they outlive the subscription. `run` is JSON:
+-- model::run::Run. An older database gets this table when its first run ends.
+CREATE TABLE IF NOT EXISTS runs (
+    consumer_id TEXT NOT NULL,
+    number      INTEGER NOT NULL,
+    run         TEXT NOT NULL,
+    PRIMARY KEY (consumer_id, number)
+) WITHOUT ROWID;

@@ -40,7 +40,7 @@ impl Sqlite {
 
     /// Checkpoints the WAL if it is long. For use between the steps of a long operation. If other processes
     /// prevent it, the WAL is left to the next process.
-    pub fn keep_wal_short(&mut self) -> Result<()> {
+    pub(super) fn keep_wal_short(&mut self) -> Result<()> {
         if self.wal_is_long() { self.checkpoint() } else { Ok(()) }
     }
 

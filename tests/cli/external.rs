@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::harness::{World, copy_program};
+use crate::harness::{Run, World, copy_program};
 
 #[test]
 fn a_program_on_path_gets_stdin_and_its_arguments_and_gives_the_exit_code() {
@@ -72,6 +72,33 @@ fn beside_the_program_goes_before_path() {
     let help = world.sh("exec own/thread --help").quiet();
     let beside = format!("  hello  {}\n", world.path("own/thread-hello").display());
     assert!(help.contains(&beside) && !help.contains("bin/thread-hello"), "{help}");
+}
+
+#[test]
+fn a_place_with_a_scheme_belongs_to_the_program_of_that_scheme() {
+    let world = World::new();
+    world.script("bin/thread-demo", "printf '<%s>' \"$@\"; cat; exit 42");
+    let handed_over = |run: Run, arguments: &str| {
+        assert_eq!(run.stdin("in\n").ends_with(42), (format!("{arguments}in\n"), String::new()));
+    };
+    let place = "demo://host/db#inbox";
+    handed_over(world.thread(["push", "-t", place, "-"]), &format!("<push><-t><{place}><->"));
+    handed_over(world.thread(["info"]).env("THREAD_DIR", place), "<info>");
+    handed_over(world.thread(["init", place, "--json"]), &format!("<init><{place}><--json>"));
+    // The program does that.
+    handed_over(
+        world.thread(["-C", "gone", "pop", "bot", "-t", place]),
+        &format!("<-C><gone><pop><bot><-t><{place}>"),
+    );
+    let error = world.thread(["info", "-t", "nowhere://x"]).fails(1);
+    assert_eq!(
+        error,
+        "Error: this program does not know places that begin with nowhere:// - install the program \
+         thread-nowhere, or name the thread's directory"
+    );
+    // External commands get it as it is.
+    world.script("bin/thread-where", "echo \"$THREAD_DIR\"");
+    assert_eq!(world.thread(["-t", place, "where"]).quiet(), format!("{place}\n"));
 }
 
 #[test]

@@ -253,11 +253,7 @@ fn a_backoff_whose_supervisor_was_killed_is_reported() {
 #[test]
 fn one_form_is_asked_for_at_a_time() {
     let world = World::with_thread();
-    for args in [
-        &["info", "--json", "--format", "text"][..],
-        &["info", "--format", "yaml"],
-        &["info", "--color", "sometimes"],
-    ] {
+    for args in [&["info", "--json", "--format", "text"][..], &["info", "--format", "yaml"]] {
         let (stdout, stderr) = world.thread(args).ends_with(2);
         assert_eq!((stdout.as_str(), stderr.lines().count()), ("", 1), "{args:?}");
     }

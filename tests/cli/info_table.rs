@@ -36,7 +36,7 @@ fn column_of(line: &str, word: &str) -> usize {
 #[test]
 fn a_terminal_gets_one_line_for_each_consumer() {
     let world = troubled();
-    let Some(run) = world.terminal(200, "thread info --color never") else { return };
+    let Some(run) = world.terminal(200, "NO_COLOR=1 thread info") else { return };
     let text = run.quiet();
     let head = format!("Thread: {}\nEvents: 1\nSubscriptions: 3\nLast event: 1\n", world.inbox().display());
     assert!(text.starts_with(&format!("{head}Disk: ")), "{text}");
@@ -65,7 +65,7 @@ fn without_a_terminal_and_on_request_the_lines_for_scripts_come() {
     let world = troubled();
     let piped = world.thread(["info"]).quiet();
     assert!(piped.contains("\n  - held\n    handler: true\n    filter:  content = 'x'\n"), "{piped}");
-    assert_eq!(world.thread(["info", "--color", "always"]).quiet(), piped);
+    assert_eq!(world.thread(["info"]).env("CLICOLOR_FORCE", "1").quiet(), piped);
     let Some(run) = world.terminal(40, "thread info --format text") else { return };
     assert_eq!(run.quiet(), piped);
 }
@@ -81,7 +81,7 @@ fn the_table_fits_the_terminal() {
         .execute("INSERT INTO subscriptions (consumer_id, handler_cmd) VALUES (?1, ?1)", ["漢".repeat(50)])
         .unwrap();
     for width in [200, 120, 100, 80, 70] {
-        let Some(run) = world.terminal(width, "thread info --color never") else { return };
+        let Some(run) = world.terminal(width, "NO_COLOR=1 thread info") else { return };
         let text = run.quiet();
         let lines: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("CONSUMER")).collect();
         assert_eq!(lines.len(), 4, "{text}");
@@ -113,13 +113,10 @@ fn only_a_terminal_is_coloured_and_only_where_that_is_wanted() {
         (&[("NO_COLOR", "1")], "", false),
         (&[("NO_COLOR", "")], "", true),
         (&[("CLICOLOR", "0")], "", false),
-        (&[("NO_COLOR", "1")], "--color always", true),
-        (&[], "--color never", false),
         (&[], "--format text", false),
         (&[], "--json", false),
         (&[], "--format prometheus", false),
         (&[], "--format table | cat", false),
-        (&[], "--format table --color always | cat", true),
         (&[("CLICOLOR_FORCE", "1")], "--format table | cat", true),
     ] {
         let Some(found) = coloured(environment, options) else { return };
@@ -149,7 +146,7 @@ fn nothing_in_a_table_comes_from_others_unescaped() {
     world.set_run_state(evil, "$.phase", "stalled");
     world.set_run_state(evil, "$.reason", evil);
     for width in [300, 80] {
-        let Some(run) = world.terminal(width, "thread info --color never") else { return };
+        let Some(run) = world.terminal(width, "NO_COLOR=1 thread info") else { return };
         let text = run.quiet();
         assert!(!text.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'), "{text:?}");
         assert_eq!(text.lines().filter(|line| line.starts_with("x\\n\\u{1b}")).count(), 2, "{text}");
@@ -164,7 +161,7 @@ fn a_handler_of_many_lines_makes_nothing_wide_and_what_is_cut_bears_a_mark() {
     for consumer in ["bot", name] {
         world.off(["subscribe", consumer, &handler]).quiet();
     }
-    let Some(run) = world.terminal(80, "thread info --color never") else { return };
+    let Some(run) = world.terminal(80, "NO_COLOR=1 thread info") else { return };
     let text = run.quiet();
     let (_, table) = text.split_once("\n\n").unwrap();
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{text}");

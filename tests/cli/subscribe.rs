@@ -146,7 +146,7 @@ fn what_is_no_filter_is_exit_2_and_registers_nobody() {
     }
     assert_eq!(subscriptions(&world), 0);
     let tables = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'";
-    assert_eq!(world.query(tables), 5);
+    assert_eq!(world.query(tables), 6);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use thread::error::{Error, Result};
 use thread::model::event::{Event, NewEvent};
 use thread::model::filter::{Filter, Scope};
-use thread::model::run::{Deliver, Exit, Options, Phase, RunState, Task};
+use thread::model::run::{Deliver, Exit, Options, Phase, RUNS_KEPT, Run, RunResult, RunState, Span, Task};
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, ScanWatermark, Subscription};
 use thread::model::time;
 use thread::store::{
@@ -53,6 +53,7 @@ macro_rules! conformance {
             a_run_update_applies_to_the_state_that_was_read
             a_run_update_is_refused_after_any_change
             a_run_update_moves_the_cursor_and_makes_a_dead_letter_in_one_step
+            the_last_thousand_runs_are_kept
             dead_letters_are_made_retried_and_removed
             dead_letters_are_retried_and_discarded_by_event_or_all_together
             a_dead_letter_needs_its_event
@@ -1002,6 +1003,7 @@ pub fn a_run_update_is_refused_after_any_change(store: &mut dyn Store) {
             acknowledge: Some(8),
             dead_letter: Some(insert(7)),
             cancel_retries: true,
+            run: Some(finished(3)),
             durable: true,
             state: running(3),
         };
@@ -1034,6 +1036,45 @@ pub fn a_run_update_moves_the_cursor_and_makes_a_dead_letter_in_one_step(store: 
     let update = RunUpdate { cancel_retries: true, ..RunUpdate::state(seen.state.clone()) };
     let updated = store.update_run(&seen, &update).unwrap().unwrap();
     assert_eq!((updated.dead, updated.dead_to_retry), (1, 0));
+}
+
+/// A run that has ended, different for each number.
+fn finished(number: u32) -> Run {
+    let span = Span { file: 7, offset: number.into(), length: 5 };
+    Run {
+        began: noon(),
+        ended: noon(),
+        attempt: number,
+        events: number.is_multiple_of(2).then_some(2),
+        upto: number.into(),
+        result: RunResult::TimedOut,
+        exit: Some(124),
+        output: number.is_multiple_of(2).then_some(span),
+    }
+}
+
+pub fn the_last_thousand_runs_are_kept(store: &mut dyn Store) {
+    subscribe(store, "c");
+    subscribe(store, "d");
+    assert_eq!(store.runs(&name("c"), RUNS_KEPT).unwrap(), []);
+    let end_run = |store: &mut dyn Store, consumer: &str, number| {
+        let seen = get(store, consumer);
+        let update = RunUpdate { run: Some(finished(number)), ..RunUpdate::state(RunState::default()) };
+        store.update_run(&seen, &update).unwrap().unwrap();
+    };
+    for number in 1..=RUNS_KEPT as u32 + 3 {
+        end_run(store, "c", number);
+    }
+    end_run(store, "d", 1);
+    let all: Vec<Run> = (4..=RUNS_KEPT as u32 + 3).map(finished).collect();
+    assert_eq!(store.runs(&name("c"), usize::MAX).unwrap(), all);
+    assert_eq!(store.runs(&name("c"), 2).unwrap(), all[RUNS_KEPT - 2..]);
+    assert_eq!(store.runs(&name("d"), 2).unwrap(), [finished(1)]);
+    // They outlive the subscription.
+    store.unsubscribe(&name("c")).unwrap();
+    subscribe(store, "c");
+    end_run(store, "c", 9);
+    assert_eq!(store.runs(&name("c"), 2).unwrap(), [all[RUNS_KEPT - 1].clone(), finished(9)]);
 }
 
 pub fn dead_letters_are_made_retried_and_removed(store: &mut dyn Store) {

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use thread::model::event::{CappedRow, Row};
 use thread::model::filter::Filter;
-use thread::model::run::RunState;
+use thread::model::run::{RUNS_KEPT, Run, RunState};
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, ScanWatermark, Subscription};
 use thread::model::time;
 use thread::store::{
@@ -30,6 +30,7 @@ pub struct MemoryStore {
     /// Position of each cursor, and when it last changed.
     cursors: BTreeMap<ConsumerId, (i64, String)>,
     dead_letters: BTreeMap<(ConsumerId, i64), DeadLetter>,
+    runs: BTreeMap<ConsumerId, Vec<Run>>,
     /// Number of subscriptions ever made; the source of tokens.
     tokens: u64,
 }
@@ -294,6 +295,11 @@ impl Store for MemoryStore {
         if let Some(change) = &update.dead_letter {
             self.update_dead_letter(consumer, change);
         }
+        if let Some(run) = &update.run {
+            let runs = self.runs.entry(consumer.clone()).or_default();
+            runs.push(run.clone());
+            runs.drain(..runs.len().saturating_sub(RUNS_KEPT));
+        }
         if update.cancel_retries {
             let own = self.dead_letters.values_mut().filter(|dead| dead.consumer == *consumer);
             own.for_each(|dead| dead.retry = false);
@@ -302,6 +308,11 @@ impl Store for MemoryStore {
             self.move_cursor(consumer, id, Move::Acknowledge)?;
         }
         Ok(self.find(consumer))
+    }
+
+    fn runs(&mut self, consumer: &ConsumerId, most: usize) -> Result<Vec<Run>> {
+        let runs = self.runs.get(consumer).map_or(&[][..], Vec::as_slice);
+        Ok(runs[runs.len().saturating_sub(most)..].to_vec())
     }
 
     fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize> {

@@ -149,6 +149,7 @@ fn run_update() -> impl Strategy<Value = RunUpdate> {
             acknowledge,
             dead_letter,
             cancel_retries,
+            run: None,
             durable,
         },
     )

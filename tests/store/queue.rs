@@ -76,6 +76,40 @@ fn the_newest_matching_events_are_found_from_the_end() {
 }
 
 #[test]
+fn the_filter_of_a_stranger_is_cut_off_in_the_middle_of_an_event() {
+    // Each value takes about as long as its square says.
+    let (_dir, mut queue) = thread_with(&["short", &format!("[{}1]", "1,".repeat(400_000)), "last"]);
+    let slow = vec!["json_extract(content, '$[399999]') = 2"; 12].join(" OR ");
+    let slow =
+        filter(&format!("content = 'short' OR (json_valid(content) AND ({slow})) OR content = 'last'"));
+    let mut selection = Selection { filter: slow, ..After(0).into() };
+    let mut page = |selection: &mut Selection, time: Duration| {
+        let mut ids = Vec::new();
+        let until = Instant::now() + time;
+        let remaining = queue.read_page_until(selection, u64::MAX, until, &mut |capped| {
+            ids.push(capped.row.id);
+            ControlFlow::Continue(())
+        });
+        remaining.map(|_| ids)
+    };
+    // What was found by then is a page.
+    let mut whole = Vec::new();
+    let began = Instant::now();
+    while whole.len() < 2 {
+        whole.extend(page(&mut selection, Duration::from_secs(600)).unwrap());
+    }
+    let took = began.elapsed();
+    assert_eq!(whole, [1, 3]);
+    selection.after = 0;
+    assert_eq!(page(&mut selection, took / 8).unwrap(), [1]);
+    assert_eq!(selection.after, 1);
+    let cut_off = page(&mut selection, took / 8).unwrap_err();
+    assert!(matches!(cut_off, thread::Error::SlowFilter { after: 1 }), "{cut_off}");
+    // The queue goes on as before.
+    assert_eq!(queue.read(After(1), None).unwrap().len(), 2);
+}
+
+#[test]
 fn a_push_into_a_locked_database_fails_within_its_limit_and_reads_go_on() {
     let (dir, _) = thread_with(&["a"]);
     let other = lock(dir.path());

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, WaitOptions, WaitStatus};
 use thread::files::log::Level;
+use thread::files::stamp::Stamp;
 use thread::model::filter::Filter;
 use thread::model::run::ProcessId;
 use thread::model::subscription::{ConsumerId, Subscription};
@@ -29,7 +30,7 @@ use thread::{After, Error, Event, LOOK_EVERY, NewEvent, Queue, Result};
 use self::attempt::Attempt;
 use self::said::Outbox;
 use crate::conversation::runs::{Noted, Runs};
-use crate::conversation::{Entry, is_ending};
+use crate::conversation::{Entry, attempt_of, input_of, is_ending};
 use crate::marked::{self, Mark};
 use crate::places::{Place, Places, Waiter};
 use crate::program::{Program, ProgramEvent};
@@ -239,7 +240,7 @@ impl Adapter {
                 }
             }
             if !self.queue.files().still_there() {
-                return Err(Error::Moved(self.queue.path().to_owned()));
+                return Err(Error::Moved(self.queue.place().clone()));
             }
         }
     }
@@ -280,12 +281,18 @@ impl Adapter {
 
     fn note(&mut self, event: &Event, is_pending: bool) -> Result<()> {
         let (run_id, entry) = Entry::of(event);
-        let is_ending = is_ending(self.queue.store(), event.id, &entry)?;
+        let is_ending = is_ending(&mut self.queue, event.id, &entry)?;
         match &entry {
             Entry::Session { protocol, session_id } if protocol == self.options.protocol.name() => {
                 self.session = Some(session_id.clone());
             }
             Entry::PermissionAnswer { request_id, choice } => self.permission_answered(request_id, choice),
+            Entry::ToolCall(call) if self.is_own(event, run_id.as_deref()) => {
+                self.client_called(&call.call_id, event.id);
+            }
+            Entry::ToolResult(result) if self.is_own(event, run_id.as_deref()) => {
+                self.client_answered(result, &input_of(event));
+            }
             _ => {}
         }
         self.runs.note(Noted {
@@ -298,6 +305,12 @@ impl Adapter {
             is_ending,
         });
         Ok(())
+    }
+
+    /// Whether an event belongs to the attempt that is running.
+    fn is_own(&self, event: &Event, run_id: Option<&str>) -> bool {
+        let run = self.attempt.as_ref().map(|attempt| &attempt.run);
+        run.is_some_and(|run| Some(&*run.run_id) == run_id && Some(run.attempt) == attempt_of(event))
     }
 
     /// Stores the events in the outbox that are due. Returns whether there were any.
@@ -471,12 +484,19 @@ enum Step {
     End,
 }
 
-/// Starts a thread that nudges the loop after each commit, and every [`LOOK_EVERY`].
+/// Starts a thread that nudges the loop after each commit. One by another program is found by the state of the
+/// files, looked at every [`LOOK_EVERY`].
 fn watch(queue: &Queue, send: SyncSender<LoopEvent>) {
-    let watcher = queue.watcher();
+    let (watcher, files) = (queue.watcher(), queue.files().clone());
     std::thread::spawn(move || {
+        let mut seen = None;
         loop {
-            watcher.wait(LOOK_EVERY, None);
+            let noticed = watcher.wait(LOOK_EVERY, None);
+            let stamp = Stamp::of(files.place(), files.path());
+            if !noticed && stamp.is_some() && stamp == seen {
+                continue;
+            }
+            seen = stamp.filter(|stamp| !stamp.is_fresh());
             // If the channel is full, the loop is awake anyway; if it is closed, the adapter has ended.
             if let Err(std::sync::mpsc::TrySendError::Disconnected(_)) = send.try_send(LoopEvent::Nudge) {
                 return;

@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use serde_json::json;
 use thread::Queue;
+pub use thread::failure::{Failure, Result};
 use thread::files::surrounding;
 use thread::run::Launcher;
 use thread_agent::launcher;
@@ -72,50 +73,6 @@ enum Command {
     Report,
 }
 
-/// A failed command: what went wrong, how to fix it, and the exit code.
-pub struct Failure {
-    what: String,
-    hint: String,
-    code: u8,
-}
-
-impl Failure {
-    /// The operation failed (exit 1).
-    pub fn failed(what: impl fmt::Display, hint: impl fmt::Display) -> Failure {
-        Failure { what: what.to_string(), hint: hint.to_string(), code: 1 }
-    }
-
-    /// A signal ended the operation; `code` is 128 plus its number.
-    pub fn ended(what: impl fmt::Display, code: u8) -> Failure {
-        Failure { what: what.to_string(), hint: "run it again if it is still needed".to_owned(), code }
-    }
-
-    /// A usage error (exit 2).
-    pub fn usage(what: impl fmt::Display, hint: impl fmt::Display) -> Failure {
-        Failure { what: what.to_string(), hint: hint.to_string(), code: 2 }
-    }
-}
-
-impl From<thread::Error> for Failure {
-    fn from(error: thread::Error) -> Failure {
-        use thread::Error;
-        let hint = match &error {
-            Error::NotAThread(path) => {
-                format!("make one with `thread init {}`, or choose another with --thread", path.display())
-            }
-            Error::AlreadySubscribed(name) => {
-                format!("`thread unsubscribe --consumer {name}` it first, or name another with --consumer")
-            }
-            Error::UnknownConsumer(_) => "see `thread info` for the subscribed consumers".to_owned(),
-            Error::NotOwner(_) => "run this as that user".to_owned(),
-            _ => "see logs/thread.log and `thread doctor`".to_owned(),
-        };
-        Failure { what: error.to_string(), hint, code: 1 }
-    }
-}
-
-pub type Result<T> = std::result::Result<T, Failure>;
-
 impl Globals {
     /// Opens the thread of `--thread` or its default, see [`open`].
     pub fn open(&self) -> Result<Queue> {
@@ -167,7 +124,7 @@ pub fn main(mut args: Vec<OsString>) -> ExitCode {
             if e.use_stderr()
                 && e.kind() != clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand =>
         {
-            return report(&usage_error(&e), json);
+            return report(&Failure::of_usage(&e.render().to_string(), "see `thread agent --help`"), json);
         }
         Err(e) => {
             // Help or version, not an error. A reader that has closed the pipe does not need it.
@@ -208,11 +165,4 @@ fn report(failure: &Failure, as_json: bool) -> ExitCode {
     // If stderr is closed, the exit code still tells.
     drop(writeln!(std::io::stderr(), "{line}"));
     ExitCode::from(*code)
-}
-
-fn usage_error(error: &clap::Error) -> Failure {
-    let rendered = error.render().to_string();
-    let what: Vec<&str> = rendered.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
-    let what = what.join(" ");
-    Failure::usage(what.strip_prefix("error: ").unwrap_or(&what), "see `thread agent --help`")
 }

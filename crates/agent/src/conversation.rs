@@ -12,6 +12,7 @@
 //! | a title for the conversation | [`title`] | [`Entry::Title`] |
 //! | the agent's session | [`session`] | [`Entry::Session`] |
 //! | a copy of a sub-agent's event | [`sub_agent`] | [`Entry::SubAgent`] |
+//! | a client goes on with a run | [`continued`] | [`Entry::Continued`] |
 //! | the agent's work | the methods of [`Run`] | the other variants of [`Entry`] |
 //!
 //! # Runs
@@ -29,11 +30,10 @@ pub mod runs;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use thread::NewEvent;
 use thread::model::event::{InvalidEvent, Type};
-use thread::store::Store;
+use thread::{NewEvent, Queue};
 
-pub use parse::{Entry, attempt_of};
+pub use parse::{Entry, attempt_of, input_of, is_for_client, is_from_client};
 
 /// The source of all events written by the agent's side.
 pub const SELF: &str = "self";
@@ -65,10 +65,18 @@ pub fn end_key(event_id: i64) -> String {
 /// # Errors
 ///
 /// Those of the database.
-pub fn is_ending(store: &mut dyn Store, event_id: i64, entry: &Entry) -> thread::Result<bool> {
+pub fn is_ending(queue: &mut Queue, event_id: i64, entry: &Entry) -> thread::Result<bool> {
     let Some(of) = entry.ends() else { return Ok(false) };
-    Ok(store.id_of_key(&end_key(of))? == Some(event_id))
+    Ok(queue.id_of_key(&end_key(of))? == Some(event_id))
 }
+
+/// Returns the id of a call as clients see it: programs may use an id again in a later attempt.
+pub fn shown_call_id(call_id: &str, attempt: u64) -> String {
+    if attempt > 1 { format!("{call_id}.{attempt}") } else { call_id.to_owned() }
+}
+
+/// How long a call of one of a client's tools waits for its result.
+pub const CLIENT_TOOL_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 /// Returns the idempotency key of the result of a call.
 pub fn result_key(call_id: &str) -> String {
@@ -194,6 +202,58 @@ pub struct ToolCall {
     pub arguments: Value,
 }
 
+/// What a client handed to the agent with a message, besides the message: the fields of AG-UI's `RunAgentInput`
+/// that are not empty.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ClientInput(pub Map<String, Value>);
+
+impl ClientInput {
+    /// The key of a message's metadata that has it.
+    pub const KEY: &str = "run_input";
+
+    /// The tools of the client, which its agent may call: `[{"name","description","parameters"}]`.
+    pub const TOOLS: &str = "tools";
+
+    /// Any JSON, shared by the client and its agent.
+    pub const STATE: &str = "state";
+
+    /// `[{"description","value"}]`.
+    pub const CONTEXT: &str = "context";
+
+    /// Any JSON, for the agent alone.
+    pub const FORWARDED_PROPS: &str = "forwarded_props";
+
+    /// What the gateway could not hand on: `[{"field","reason"}]`.
+    pub const UNSUPPORTED: &str = "unsupported";
+
+    /// The client's name for the run that this one comes from.
+    pub const PARENT_RUN_ID: &str = "parent_run_id";
+
+    /// What a program may be given.
+    pub const FIELDS: [&str; 4] =
+        [ClientInput::TOOLS, ClientInput::STATE, ClientInput::CONTEXT, ClientInput::FORWARDED_PROPS];
+
+    /// The input in the metadata of a message.
+    pub fn of(metadata: &Map<String, Value>) -> ClientInput {
+        ClientInput(metadata.get(ClientInput::KEY).and_then(Value::as_object).cloned().unwrap_or_default())
+    }
+
+    pub fn get(&self, field: &str) -> Option<&Value> {
+        self.0.get(field)
+    }
+
+    /// The names of the client's tools.
+    pub fn tools(&self) -> impl Iterator<Item = &str> {
+        let tools = self.get(ClientInput::TOOLS).and_then(Value::as_array).into_iter().flatten();
+        tools.filter_map(|tool| tool.get("name")?.as_str())
+    }
+
+    /// The fields that a program may be given.
+    pub fn fields(&self) -> impl Iterator<Item = (&'static str, &Value)> {
+        ClientInput::FIELDS.into_iter().filter_map(|field| Some((field, self.get(field)?)))
+    }
+}
+
 /// The result of a tool call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolResult {
@@ -282,9 +342,28 @@ impl Run {
     }
 
     pub fn tool_call(&self, call: &ToolCall) -> NewEvent<'static> {
-        let ToolCall { call_id, name, arguments } = call;
-        let content = json!({ "call_id": call_id, "name": name, "arguments": arguments });
-        self.record("toolcall", content.to_string())
+        self.record("toolcall", call_content(call))
+    }
+
+    /// A call of one of the client's tools, whose result the client gives.
+    pub fn client_tool_call(&self, call: &ToolCall) -> NewEvent<'static> {
+        self.record_with("toolcall", call_content(call), [("for_client", true.into())])
+    }
+
+    /// The result of one of a client's tools, given by that client, with what it hands to the agent besides.
+    pub fn client_tool_result(
+        &self,
+        client: &str,
+        result: &ToolResult,
+        input: ClientInput,
+    ) -> NewEvent<'static> {
+        let event = self.tool_result(result);
+        let mut metadata = self.metadata();
+        metadata.insert("client".into(), client.into());
+        if !input.0.is_empty() {
+            metadata.insert(ClientInput::KEY.into(), input.0.into());
+        }
+        with_metadata(event, metadata)
     }
 
     /// The result of a call. One that is longer than [`MAX_RESULT`] becomes text, and is cut.
@@ -311,6 +390,21 @@ impl Run {
     /// What the agent intends to do: a list of `{"content","priority","status"}`, which replaces the one before.
     pub fn plan(&self, entries: &Value) -> NewEvent<'static> {
         self.record("plan", json!({ "entries": entries }).to_string())
+    }
+
+    /// The whole state that the agent shares with its client.
+    pub fn state(&self, state: &Value) -> NewEvent<'static> {
+        self.record("state", json!({ "state": state }).to_string())
+    }
+
+    /// A change of that state: a JSON Patch (RFC 6902), an array of operations.
+    pub fn state_delta(&self, delta: &Value) -> NewEvent<'static> {
+        self.record("state_delta", json!({ "delta": delta }).to_string())
+    }
+
+    /// The fields of the message's [`ClientInput`] that the program's protocol cannot take.
+    pub fn unsupported(&self, fields: &[&str]) -> NewEvent<'static> {
+        self.record("unsupported", json!({ "fields": fields }).to_string())
     }
 
     /// A request for permission.
@@ -409,6 +503,11 @@ impl Run {
     }
 }
 
+fn call_content(call: &ToolCall) -> String {
+    let ToolCall { call_id, name, arguments } = call;
+    json!({ "call_id": call_id, "name": name, "arguments": arguments }).to_string()
+}
+
 /// A result as it is kept.
 fn cut(result: &str) -> std::borrow::Cow<'_, str> {
     if result.len() <= MAX_RESULT {
@@ -443,6 +542,32 @@ pub fn permission_answer(
 ) -> Result<NewEvent<'static>, InvalidEvent> {
     let content = json!({ "request_id": request_id, "choice": choice }).to_string();
     record_from(source, "permission_answer", content, [])
+}
+
+/// A client goes on with the run of a message under another name: it answered what that run was waiting for, and
+/// has seen everything up to the event `after`. The key makes it one, however often it is asked for.
+///
+/// # Errors
+///
+/// `source` is empty or has control characters; the key is too long.
+pub fn continued(
+    source: &str,
+    run_id: &str,
+    reply_to: i64,
+    after: i64,
+    input: ClientInput,
+    key: String,
+) -> Result<NewEvent<'static>, InvalidEvent> {
+    let mut metadata = Map::from_iter([
+        ("run_id".to_owned(), run_id.into()),
+        ("reply_to".to_owned(), reply_to.into()),
+        ("after".to_owned(), after.into()),
+    ]);
+    if !input.0.is_empty() {
+        metadata.insert(ClientInput::KEY.to_owned(), input.0.into());
+    }
+    let event = NewEvent::new(source.to_owned(), "record", Some("continued".into()), String::new())?;
+    with_metadata(event, metadata).with_key(key)
 }
 
 /// A title for the conversation; the newest one counts.

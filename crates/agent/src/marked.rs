@@ -5,18 +5,15 @@
 //! their process group and session. A process that clears its environment and leaves its session is found by
 //! its ancestry: the consumer's supervisor is a subreaper, so while it lives, orphans become its children.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 use thread::model::run::ProcessId;
 use thread::run::launcher::{SUPERVISE, WAKE};
-use thread::run::process::Liveness;
-
-/// How often processes that are being killed are checked.
-const STEP: Duration = Duration::from_millis(10);
+use thread::run::process::{self, Liveness, Process, ancestors, runs_as};
 
 /// Selects processes of an agent.
 #[derive(Debug, Clone)]
@@ -76,7 +73,7 @@ impl Mark {
     /// these leads, and those added. Never this process; empty without `/proc`.
     pub fn processes(&self) -> Vec<u32> {
         let own = std::process::id();
-        let all: Vec<Process> = all().into_iter().filter(|process| process.pid != own).collect();
+        let all: Vec<Process> = process::all().filter(|process| process.pid != own).collect();
         let marked: Vec<&Process> = all.iter().filter(|process| self.has_variables(process.pid)).collect();
         let leads = |process: &&&Process| process.session == process.pid;
         let mut led: Vec<u32> = marked.iter().filter(leads).map(|process| process.session).collect();
@@ -95,16 +92,15 @@ impl Mark {
     ///
     /// Some still exist after `patience`: they belong to another user, or are stuck in the kernel.
     pub fn kill(&self, patience: Duration) -> Result<(), String> {
-        kill_until_gone(patience, || self.processes())
+        kill_until_gone(patience, || self.processes().into_iter().filter_map(ProcessId::of).collect())
     }
 }
 
 /// Returns the nearest ancestor that is a supervisor; without one, this process itself.
 pub fn own_supervisor() -> ProcessId {
-    let parents: BTreeMap<u32, u32> =
-        all().into_iter().map(|process| (process.pid, process.parent)).collect();
+    let all: Vec<Process> = process::all().collect();
     let supervises = |pid: &u32| runs_as(*pid, &[SUPERVISE]);
-    let found = ancestors(&parents, std::process::id()).into_iter().find(supervises);
+    let found = ancestors(&all, std::process::id()).into_iter().find(supervises);
     found.and_then(ProcessId::of).unwrap_or_else(ProcessId::own)
 }
 
@@ -119,7 +115,7 @@ pub fn supervisors_of(dir: &Path, consumer: &str) -> Vec<ProcessId> {
             && has(&words, b"--thread", dir.as_os_str().as_bytes())
             && has(&words, b"--consumer", consumer.as_bytes())
     };
-    let pids = all().into_iter().map(|process| process.pid);
+    let pids = process::all().map(|process| process.pid);
     // Identified before its command line is read: if the pid is reused in between, the identity is that of a
     // process that is gone, and harmless.
     pids.filter_map(ProcessId::of).filter(|process| is_one(&process.pid)).collect()
@@ -131,10 +127,9 @@ pub fn supervisors_of(dir: &Path, consumer: &str) -> Vec<ProcessId> {
 /// handler's command line is not ours to kill), and the background processes of `thread` that a push starts
 /// for other consumers.
 pub fn descendants(supervisor: &ProcessId) -> BTreeSet<u32> {
-    let all = all();
-    let parents: BTreeMap<u32, u32> = all.iter().map(|process| (process.pid, process.parent)).collect();
+    let all: Vec<Process> = process::all().collect();
     let own = std::process::id();
-    let line = ancestors(&parents, own);
+    let line = ancestors(&all, own);
     let children =
         |of: u32| all.iter().filter(move |process| process.parent == of).map(|process| process.pid);
     let mut left: Vec<u32> = children(own).collect();
@@ -159,63 +154,14 @@ pub fn descendants(supervisor: &ProcessId) -> BTreeSet<u32> {
 /// Some still exist after `patience`.
 pub fn kill_all(processes: &[ProcessId], patience: Duration) -> Result<(), String> {
     let alive = processes.iter().filter(|process| process.liveness() == Liveness::Alive);
-    kill_until_gone(patience, || alive.clone().map(|process| process.pid).collect())
+    kill_until_gone(patience, || alive.clone().cloned().collect())
 }
 
-fn kill_until_gone(patience: Duration, left: impl Fn() -> Vec<u32>) -> Result<(), String> {
-    let until = Instant::now() + patience;
-    loop {
-        let left = left();
-        if left.is_empty() {
-            return Ok(());
-        }
-        if Instant::now() >= until {
-            return Err(format!("processes of the agent are still there: {left:?}"));
-        }
-        for pid in left.into_iter().filter_map(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
-            // No error if it is already gone.
-            rustix::process::kill_process(pid, Signal::KILL).ok();
-        }
-        std::thread::sleep(STEP);
+fn kill_until_gone(patience: Duration, find: impl Fn() -> Vec<ProcessId>) -> Result<(), String> {
+    let left: Vec<u32> =
+        process::end(find, Signal::KILL, Duration::ZERO, patience).iter().map(|left| left.pid).collect();
+    match left[..] {
+        [] => Ok(()),
+        _ => Err(format!("processes of the agent are still there: {left:?}")),
     }
-}
-
-/// The ancestors of a process, the parent first.
-fn ancestors(parents: &BTreeMap<u32, u32>, of: u32) -> Vec<u32> {
-    let line = std::iter::successors(Some(of), |pid| parents.get(pid).copied());
-    // Bounded: the table is not a snapshot, so it may contain a cycle.
-    line.skip(1).take(parents.len()).collect()
-}
-
-/// Whether a process runs one of these subcommands of `thread`.
-fn runs_as(pid: u32, commands: &[&str]) -> bool {
-    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let second = line.split(|&byte| byte == 0).nth(1).unwrap_or_default();
-    commands.iter().any(|command| command.as_bytes() == second)
-}
-
-struct Process {
-    pid: u32,
-    parent: u32,
-    session: u32,
-}
-
-/// All processes except zombies.
-fn all() -> Vec<Process> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| {
-            let pid = entry.file_name().to_str()?.parse().ok()?;
-            let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-            // The name, in parentheses, may itself contain parentheses.
-            let after_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
-            let rest = String::from_utf8_lossy(&stat[after_name..]);
-            let mut fields = rest.split_ascii_whitespace();
-            let state = fields.next()?;
-            let parent = fields.next()?.parse().ok()?;
-            // The process group comes between parent and session.
-            let session = fields.nth(1)?.parse().ok()?;
-            (state != "Z" && state != "X").then_some(Process { pid, parent, session })
-        })
-        .collect()
 }

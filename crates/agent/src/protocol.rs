@@ -11,7 +11,7 @@ mod ndjson;
 use serde_json::Value;
 
 use crate::attachments::Attachment;
-use crate::conversation::{Permission, Run, Status, ToolCall, ToolResult};
+use crate::conversation::{ClientInput, Permission, Run, Status, ToolCall, ToolResult};
 use crate::transcript::Spoken;
 
 pub use acp::Acp;
@@ -29,6 +29,10 @@ pub enum Said {
     Part(Value),
     /// What the agent intends to do, as far as it is done: the whole list.
     Plan(Value),
+    /// The whole state that it shares with the client.
+    State(Value),
+    /// A change of that state: an array of operations.
+    StateDelta(Value),
     /// A call, or its corrected details.
     Call(ToolCall),
     Result(ToolResult),
@@ -67,6 +71,8 @@ pub struct Prompt {
     pub transcript: Vec<Spoken>,
     /// The recorded session, for the first prompt of a persistent process; else `None`.
     pub session: Option<String>,
+    /// What the client handed over with the message.
+    pub input: ClientInput,
 }
 
 /// How a process ended: its exit code, or 128 plus the number of the signal that ended it.
@@ -79,6 +85,9 @@ pub trait Protocol: Send {
 
     /// Whether one process serves many prompts: the program is persistent.
     fn keeps_process(&self) -> bool;
+
+    /// Whether prompts can have this field of a [`ClientInput`].
+    fn takes(&self, field: &str) -> bool;
 
     /// Resets the state for a new process.
     fn started(&mut self);
@@ -98,6 +107,10 @@ pub trait Protocol: Send {
 
     /// Answers a request for permission; `None` rejects it.
     fn permit(&mut self, request_id: &str, choice: Option<&str>, out: &mut Vec<u8>);
+
+    /// Gives the program the result of one of the client's tools, with what the client handed over besides.
+    /// Called only if the protocol [takes](Protocol::takes) tools.
+    fn tool_result(&mut self, _result: &ToolResult, _input: &ClientInput, _out: &mut Vec<u8>) {}
 }
 
 impl std::fmt::Display for Ended {

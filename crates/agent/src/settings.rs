@@ -4,12 +4,11 @@
 //! A command that flattens them has an argument with the id `program`: without a program they have no effect.
 //! An option's value is kept in the handler of a subscription as text ([`Settings::words`], [`Stay::words`]).
 
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum, ValueHint};
+use thread::failure::{self, Failure, WithHint};
 use thread::model::duration;
 
 use crate::adapter::Permit;
@@ -109,31 +108,6 @@ impl Stay {
     }
 }
 
-/// Why the file of `--env-file` cannot be used.
-#[derive(Debug)]
-pub enum EnvFileError {
-    Unreadable {
-        file: PathBuf,
-        error: io::Error,
-    },
-    /// A line, counted from 1, is not `NAME=value`.
-    BadLine {
-        file: PathBuf,
-        number: usize,
-    },
-}
-
-impl fmt::Display for EnvFileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            EnvFileError::Unreadable { file, error } => write!(f, "cannot read {}: {error}", file.display()),
-            EnvFileError::BadLine { file, number } => {
-                write!(f, "line {number} of {} is not NAME=value", file.display())
-            }
-        }
-    }
-}
-
 /// A size in bytes, or in units such as `64MiB` or `64M`.
 fn size(text: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -155,14 +129,17 @@ fn size(text: &str) -> Result<u64, String> {
 /// # Errors
 ///
 /// The file cannot be read, or a line is not `NAME=value`.
-pub fn read_env_file(file: &Path) -> Result<Vec<(String, String)>, EnvFileError> {
+pub fn read_env_file(file: &Path) -> failure::Result<Vec<(String, String)>> {
     let text = std::fs::read_to_string(file)
-        .map_err(|error| EnvFileError::Unreadable { file: file.to_owned(), error })?;
+        .with_hint(format_args!("cannot read {}", file.display()), "check the file of --env-file")?;
     let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
     let entries = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     entries
         .map(|(number, line)| {
-            variable_of(line).ok_or_else(|| EnvFileError::BadLine { file: file.to_owned(), number })
+            variable_of(line).ok_or_else(|| {
+                let what = format_args!("line {number} of {} is not NAME=value", file.display());
+                Failure::usage(what, "write one variable per line")
+            })
         })
         .collect()
 }

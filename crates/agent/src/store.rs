@@ -49,7 +49,7 @@ pub fn store(
             Err(error) => error,
         };
         if !queue.files().still_there() {
-            return Err(Error::Moved(queue.path().to_owned()));
+            return Err(Error::Moved(queue.place().clone()));
         }
         in_doubt |= matches!(&error, Error::Database(e) if e.kind == DatabaseErrorKind::OutcomeUnknown);
         if wait == FIRST_WAIT {

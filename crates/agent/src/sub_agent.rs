@@ -149,7 +149,7 @@ pub fn start(parent: &mut Queue, launcher: &Launcher, new: &NewSubAgent) -> Resu
 ///
 /// Those of the parent's thread.
 pub fn handler_of_parent(parent: &mut Queue, consumer: &ConsumerId) -> Result<Option<String>> {
-    let Some(subscription) = parent.store().subscription(consumer)? else { return Ok(None) };
+    let Some(subscription) = parent.find_subscription(consumer)? else { return Ok(None) };
     let handler = subscription.handler_cmd;
     let adapter = ["thread-agent", "thread agent"].into_iter().find_map(|name| handler.find(name));
     let options_end = adapter.and_then(|at| Some(at + handler[at..].find(" -- ")?));
@@ -236,7 +236,7 @@ impl Sub {
 
     /// Returns how it ended, `None` if it has not: its answer, or why there is none.
     pub fn ending(&self, queue: &mut Queue) -> Result<Option<std::result::Result<String, String>>> {
-        let Some(id) = queue.store().id_of_key(&end_key(TASK))? else { return Ok(None) };
+        let Some(id) = queue.id_of_key(&end_key(TASK))? else { return Ok(None) };
         Ok(queue.event(id)?.and_then(|event| match Entry::of(&event).1 {
             Entry::Answer { answer, .. } => Some(Ok(answer.content)),
             Entry::Error { error, .. } => Some(Err(error)),

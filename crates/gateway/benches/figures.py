@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import ctypes
+import json
 import os
 import pathlib
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -269,6 +272,127 @@ async def listing(sessions):
              f"at most 100 ms; quickest {min(again):.0f} ms")
 
 
+# An agent program that is kept, and answers at once.
+ANSWERS = """sh -c 'while read -r line; do echo "{\\"event\\":\\"final\\",\\"content\\":\\"ok\\"}"; done'"""
+
+
+@contextlib.contextmanager
+def no_watches_left():
+    """Takes all of this user's inotify instances."""
+    libc = ctypes.CDLL(None)
+    taken = []
+    while (fd := libc.inotify_init1(os.O_CLOEXEC)) >= 0:
+        taken.append(fd)
+    try:
+        yield
+    finally:
+        for fd in taken:
+            os.close(fd)
+
+
+def processes(gateway):
+    """The processes of ours that work for this root: pid, and seconds of processor time."""
+    ours, root = pathlib.Path(os.environ["THREAD_SERVE"]).parent, os.fsencode(str(gateway.root))
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if pathlib.Path(os.readlink(path / "exe")).parent != ours:
+                continue
+            if root in (path / "cmdline").read_bytes() or root in (path / "environ").read_bytes():
+                fields = (path / "stat").read_text().rsplit(")", 1)[1].split()
+                yield int(path.name), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def answered(socket, message):
+    """Says something in a session, and waits for the answer. Returns how long it took, in seconds."""
+    began = time.monotonic()
+    await socket.send(json.dumps({"type": "req", "id": "3", "method": "agent", "params": {"message": message}}))
+    while True:
+        frame = json.loads(await socket.recv())
+        if frame.get("event") == "final":
+            return time.monotonic() - began
+        assert frame.get("event") != "error" and frame.get("ok", True), frame
+
+
+async def entered(gateway, new=True):
+    """A connection in a new session."""
+    socket = await websocket(gateway.ws)
+    await socket.send(CONNECT % gateway.token)
+    await socket.recv()
+    if new:
+        await socket.send('{"type":"req","id":"2","method":"sessions.new","params":{}}')
+        await socket.recv()
+    return socket
+
+
+async def conversations(watched):
+    """So many conversations, each with a program that is kept, that begin at once; then 500 that say nothing."""
+    where = "" if watched else ", no inotify instance left"
+    first = None
+    for count in (20, 200, 1000, *([500] if watched else [])):
+        with contextlib.nullcontext() if watched else no_watches_left():
+            with Gateway("--agent", ANSWERS, "--protocol", "ndjson", "--max-agents", "0") as gateway:
+                sockets = [await entered(gateway) for _ in range(count)]
+                began = time.monotonic()
+                await asyncio.gather(*(answered(socket, "one") for socket in sockets))
+                each = (time.monotonic() - began) * 1000 / count
+                first = first or each
+                if count != 500:
+                    show(f"{count} conversations that begin at once{where}, each", f"{each:.1f} ms",
+                         f"{each / first:.2f} of that of 20; at most 1.5")
+                    began = time.monotonic()
+                    await asyncio.gather(*(answered(socket, "two") for socket in sockets))
+                    again = (time.monotonic() - began) * 1000 / count
+                    show(f"{count} conversations that go on at once{where}, each", f"{again:.1f} ms")
+                else:
+                    await asyncio.sleep(30)
+                    before, seconds = dict(processes(gateway)), 30
+                    await asyncio.sleep(seconds)
+                    share = sum(used - before.get(pid, 0) for pid, used in processes(gateway)) * 100 / seconds
+                    show(f"500 conversations, nothing said, {len(before)} processes: a core", f"{share:.1f} %",
+                         "at most 2 %")
+                for socket in sockets:
+                    await socket.close()
+                stop_agents(gateway)
+
+
+def stop_agents(gateway):
+    for path in gateway.root.glob("*-*-*"):
+        subprocess.run([os.environ["THREAD_PROGRAM"], "agent", "stop", "--thread", path],
+                       check=True, stdout=subprocess.DEVNULL)
+
+
+def size(root):
+    return sum(path.stat().st_blocks * 512 for path in root.rglob("*") if path.is_file()) / 1e6
+
+
+# 500 words, a millisecond apart.
+WORDS = "import time\nfor n in range(500): print('word%02d' % (n % 100), end=' ', flush=True); time.sleep(0.001)"
+
+
+async def disk(messages=1000, sessions=20):
+    """What answers of 500 words take on disk, with their tokens and without."""
+    with Gateway("--agent", shlex.join([sys.executable, "-c", WORDS]), "--keep-stream", "off") as gateway:
+        sockets = [await entered(gateway) for _ in range(sessions)]
+
+        async def talk(socket):
+            for n in range(messages // sessions):
+                await answered(socket, f"message {n}")
+        await asyncio.gather(*(talk(socket) for socket in sockets))
+        events = sum(int(json.loads(gateway.thread("info", "--json", session=path.name))["last_event_id"])
+                     for path in gateway.root.glob("*-*-*"))
+        show(f"{messages} answers of 500 words on disk, in {events} events", f"{size(gateway.root):.1f} MB",
+             "at most 15 MB")
+        gateway.stop()
+        gateway.options = ["--keep-stream", "1s"]
+        gateway.start()
+        least, end = size(gateway.root), time.monotonic() + 30
+        while time.monotonic() < end:
+            await asyncio.sleep(1)
+            if (now := size(gateway.root)) < least:
+                least, end = now, time.monotonic() + 10
+        show("  when their tokens are no longer kept", f"{least:.1f} MB", "at most 6 MB")
+
+
 async def main():
     wanted = set(sys.argv[1:])
     for name, measured in [
@@ -276,6 +400,7 @@ async def main():
         ("hundred", lambda: latency(100, "at most 15 ms")),
         ("sessions", lambda: latency(100, "at most 15 ms", sessions=100)),
         ("list", lambda: listing(10_000)), ("idle", lambda: idle(2000, 1000)),
+        ("conversations", lambda: conversations(True)), ("unwatched", lambda: conversations(False)), ("disk", disk),
     ]:
         if not wanted or name in wanted:
             await measured()

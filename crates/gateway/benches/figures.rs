@@ -5,7 +5,8 @@
 //! together and says when each token was read (`read`). It is also the echo that the gateway is compared with (`echo`).
 //! All take a Python with `websockets` and `jsonschema` (`GATEWAY_PYTHON` names it), `redis-server`, and all programs of
 //! the workspace built in the same profile: `cargo build --release --workspace`. `cargo bench -p thread-gateway -- one
-//! list` measures these alone, of `one`, `hundred`, `sessions`, `list` and `idle`.
+//! list` measures these alone, of `one`, `hundred`, `sessions`, `list`, `idle`,
+//! `conversations`, `unwatched` and `disk`.
 
 use std::error::Error;
 use std::io::Write;

@@ -35,9 +35,7 @@ impl Agent {
     ) -> Result<Agent, StartError> {
         let env_file = settings.env_file.as_ref().map(|file| cwd.join(file));
         if let Some(file) = &env_file {
-            read_env_file(file).map_err(|e| {
-                StartError::usage(e.to_string(), "give --env-file a file of NAME=value lines")
-            })?;
+            read_env_file(file).map_err(|e| StartError::usage(e.what, e.hint))?;
         }
         let options = [settings.words(), stay.words()].concat();
         let install = Install { options, env_file, ..Install::new(words(line, &cwd)?, cwd) };
@@ -65,9 +63,9 @@ impl Agent {
     pub fn replace(&self, queue: &mut Queue) -> Result<()> {
         let consumer = consumer();
         let handler = self.install.handler()?;
-        match queue.store().subscription(&consumer)? {
+        match queue.find_subscription(&consumer)? {
             Some(subscription) if subscription.handler_cmd == handler => return Ok(()),
-            Some(_) => drop(queue.store().unsubscribe(&consumer)?),
+            Some(_) => drop(queue.unsubscribe(&consumer)?),
             None => {}
         }
         match self.install(queue, 0) {

@@ -4,8 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use thread::error::DatabaseErrorKind;
-
-use crate::log::log;
+use thread::model::place::Place;
 
 /// Why the gateway cannot start, and how to fix it.
 #[derive(Debug)]
@@ -65,9 +64,9 @@ impl RequestError {
     /// Writes the whole reason to the log, if it is one for the operator.
     pub fn log(&self, doing: &str) {
         match self {
-            RequestError::Thread(e) => log(format_args!("{doing}: {e}")),
-            RequestError::Disk(path, e) => log(format_args!("{doing}: {}: {e}", path.display())),
-            RequestError::Locked | RequestError::Failed(_) => log(format_args!("{doing}: {self}")),
+            RequestError::Thread(e) => tracing::error!("{doing}: {e}"),
+            RequestError::Disk(path, e) => tracing::error!("{doing}: {}: {e}", path.display()),
+            RequestError::Locked | RequestError::Failed(_) => tracing::error!("{doing}: {self}"),
             _ => {}
         }
     }
@@ -84,7 +83,7 @@ fn for_clients(error: &thread::Error) -> String {
             _ => e.to_string(),
         },
         thread::Error::Io { source, .. } | thread::Error::Spawn { source, .. } => disk_for_clients(source),
-        thread::Error::InvalidFilter(_) => error.to_string(),
+        thread::Error::InvalidFilter(_) | thread::Error::SlowFilter { .. } => error.to_string(),
         _ => "the session cannot be used now; its operator finds the reason in the gateway's log".to_owned(),
     }
 }
@@ -108,9 +107,8 @@ impl From<thread::Error> for RequestError {
     fn from(error: thread::Error) -> RequestError {
         match error {
             // The session was deleted while a client was in it.
-            thread::Error::NotAThread(path) | thread::Error::Moved(path) => RequestError::UnknownSession(
-                path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-            ),
+            thread::Error::NotAThread(path) => RequestError::UnknownSession(Place::from(path).name()),
+            thread::Error::Moved(place) => RequestError::UnknownSession(place.name()),
             thread::Error::InvalidEvent(e) => RequestError::BadParams(format!("the message {e}")),
             error => RequestError::Thread(error),
         }

@@ -7,6 +7,7 @@ use thread::run::Launcher;
 use tokio::sync::watch;
 
 use crate::access::origin::Origins;
+use crate::access::proxy::Proxies;
 use crate::access::token::Token;
 use crate::agent::Agent;
 use crate::counters::Counters;
@@ -22,6 +23,7 @@ pub struct Gateway {
     /// `None` with `--no-auth`: every request is allowed.
     pub token: Option<Token>,
     pub origins: Origins,
+    pub proxies: Proxies,
     /// The port it listens on, which is part of the cookie's name.
     pub port: u16,
     /// The agent of new sessions.

@@ -5,7 +5,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `access` | tokens, origins, host names, places for connections |
+//! | `access` | tokens, origins, host names, proxies, places for connections |
 //! | `session` | sessions on disk: creating, writing, listing, searching; who reads them, and from where |
 //! | `ws` | the WebSocket: connections, methods, commands, stored events as frames |
 //! | `http` | accepting connections, routes, AG-UI, attachments, health and metrics |
@@ -37,8 +37,9 @@ use thread::run::worker::{News, WorkerScope, follow};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::access::origin::Origins;
+use crate::access::origin::{self, Origins};
 use crate::access::places::Places;
+use crate::access::proxy::Proxies;
 use crate::access::token::Token;
 use crate::agent::Agent;
 use crate::error::StartError;
@@ -47,6 +48,7 @@ use crate::http::server;
 use crate::options::Options;
 use crate::session::hub::Hub;
 use crate::session::jobs::{Jobs, THREADS};
+use crate::session::journal::Journal;
 use crate::session::live::Context;
 use crate::session::root::Root;
 use crate::session::stream;
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
         // SAFETY: the runtime is not started yet, so no other thread reads the environment.
         unsafe { forget_credentials() };
     }
+    log::start(options.log);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(THREADS)
@@ -121,13 +124,15 @@ unsafe fn forget_credentials() {
 
 async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(), StartError> {
     let dir = options.root.clone().map_or_else(default_root, Ok)?;
-    if options.no_auth && !options.listen.ip().is_loopback() {
+    let public = origin::parse("--public-url", options.public_url.as_slice())?.pop();
+    let reached = (!options.listen.ip().is_loopback()).then(|| options.listen.to_string());
+    if let Some(reached) = public.clone().or(reached).filter(|_| options.no_auth) {
         return Err(StartError::usage(
-            format!("--no-auth would admit anybody who can reach {}", options.listen),
-            "listen on a loopback address, such as 127.0.0.1:3336, or leave out --no-auth",
+            format!("--no-auth would admit anybody who can reach {reached}"),
+            "listen on a loopback address, such as 127.0.0.1:3336, without --public-url, or leave out --no-auth",
         ));
     }
-    let origins = Origins::new(&options.origin)?;
+    let origins = Origins::new(public.clone(), origin::parse("--origin", &options.origin)?);
     let launcher = agent::launcher()?;
     let agent = match &options.agent {
         Some(command) => {
@@ -151,7 +156,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
         eprintln!("Warning: others may list the sessions in {} - run chmod 700 on it", dir.display());
     }
     let token = if options.no_auth { None } else { Some(Token::of(root.dir())?) };
-    let other_origins = Origins::new(&options.storage_origin)?.into_names();
+    let other_origins = origin::parse("--storage-origin", &options.storage_origin)?;
     let (connections, strangers) = connection_limits(options.max_connections);
     if connections < options.max_connections {
         eprintln!(
@@ -177,9 +182,10 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
     let (shutdown_sender, shutdown) = watch::channel(false);
     let signals = Signals::new().map_err(system_error)?;
 
-    let url = format!("http://{address}");
+    let local = format!("http://{address}");
+    let url = public.unwrap_or_else(|| local.clone());
     let storage = Storage::open(root.dir(), url.clone(), remote, other_origins)?;
-    let published = Published::new(root.dir(), &url).map_err(|e| {
+    let published = Published::new(root.dir(), &local).map_err(|e| {
         StartError::failed(
             format!("cannot write {}/address: {e}", root.dir().display()),
             "check that directory, its permissions and its disk",
@@ -197,6 +203,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
         root,
         token,
         origins,
+        proxies: Proxies::new(&options.trusted_proxy),
         port: address.port(),
         agent,
         agent_for_all: options.agent_for_all,
@@ -210,8 +217,9 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
         shutdown,
     });
     tokio::spawn(signals.until_shutdown(shutdown_sender));
+    tracing::info!(address = local, url, root = %gateway.root.dir().display(), "started");
     match &gateway.token {
-        Some(token) => println!("{url}/?token={}", token.text()),
+        Some(token) => println!("{url}/#token={}", token.text()),
         None => println!("{url}/"),
     }
     if gateway.agent.is_none() {
@@ -225,6 +233,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
     }
     server::serve(gateway, listener, Places::new(connections, strangers)).await;
     published.withdraw();
+    tracing::info!("stopped");
     Ok(())
 }
 
@@ -235,14 +244,19 @@ fn start_worker(gateway: &Gateway) -> std::io::Result<()> {
     let scope = WorkerScope { roots, beside: true, ..WorkerScope::default() };
     let (launcher, shutdown) = (gateway.launcher.clone(), Shutdown::new()?);
     let work = move || {
+        let mut journal = Journal::new();
         // Ends with the process.
-        let done = follow(&scope, &launcher, &shutdown, Duration::ZERO, &mut |news| {
-            if let News::Trouble { path, error } = news {
-                log::log(format_args!("{}: nothing can be started there now: {error}", path.display()));
+        let done = follow(&scope, &launcher, &shutdown, Duration::ZERO, &mut |news| match news {
+            News::Trouble { place, error } => {
+                tracing::error!("{place}: nothing can be started there now: {error}");
             }
+            News::Looked { place, started } => {
+                place.dir().into_iter().for_each(|dir| journal.note(dir, started))
+            }
+            News::Ready | News::Stopping => {}
         });
         if let Err(e) = done {
-            log::log(format_args!("what is due in the sessions cannot be started: {e}"));
+            tracing::error!("what is due in the sessions cannot be started: {e}");
         }
     };
     std::thread::Builder::new().name("worker".to_owned()).spawn(work).map(drop)

@@ -3,13 +3,14 @@
 // The doc comments are the help text, where brackets and backticks appear as they are.
 #![allow(rustdoc::bare_urls)]
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
 use thread::model::duration;
 use thread_agent::settings::{Settings, Stay};
+use tracing::level_filters::LevelFilter;
 
 /// Serve conversations with agents to many clients, over WebSocket and HTTP
 ///
@@ -53,7 +54,17 @@ pub struct Options {
     #[arg(long)]
     pub no_auth: bool,
 
-    /// Also admit pages of this origin, and its host name: https://chat.example.org
+    /// The address under which clients come, by a proxy: https://chat.example.org
+    ///
+    /// Links and URLs that are handed out begin with it, and its pages are the gateway's own.
+    #[arg(long, value_name = "URL")]
+    pub public_url: Option<String>,
+
+    /// A proxy whose X-Forwarded-For says whose requests it passes on, by its IP address
+    #[arg(long, value_name = "ADDRESS")]
+    pub trusted_proxy: Vec<IpAddr>,
+
+    /// Also admit pages of this origin, and its host name: https://app.example.org
     #[arg(long, value_name = "ORIGIN")]
     pub origin: Vec<String>,
 
@@ -69,6 +80,10 @@ pub struct Options {
     /// refused
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_connections: u32,
+
+    /// What to log on stderr, one line each: off, error, warn (refused requests, too), info (runs, too), debug
+    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = level)]
+    pub log: LevelFilter,
 }
 
 /// How long the stream of a run is kept after its end; `None`: for ever.
@@ -80,6 +95,18 @@ fn keep_stream(text: &str) -> Result<KeepStream, String> {
         "off" => Ok(KeepStream(None)),
         text => duration::parse_positive(text).map(|keep| KeepStream(Some(keep))),
     }
+}
+
+fn level(text: &str) -> Result<LevelFilter, String> {
+    let levels = [
+        ("off", LevelFilter::OFF),
+        ("error", LevelFilter::ERROR),
+        ("warn", LevelFilter::WARN),
+        ("info", LevelFilter::INFO),
+        ("debug", LevelFilter::DEBUG),
+    ];
+    let found = levels.into_iter().find(|(name, _)| *name == text).map(|(_, level)| level);
+    found.ok_or_else(|| "not one of off, error, warn, info and debug".to_owned())
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {

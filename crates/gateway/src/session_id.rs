@@ -31,8 +31,8 @@ impl SessionId {
     }
 
     /// An id derived from a key chosen by a client, the same each time.
-    pub fn made_from(self, key: &str) -> Uuid {
-        Uuid::new_v5(&self.0, key.as_bytes())
+    pub fn made_from(self, key: impl AsRef<[u8]>) -> Uuid {
+        Uuid::new_v5(&self.0, key.as_ref())
     }
 }
 

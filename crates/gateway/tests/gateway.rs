@@ -3,8 +3,10 @@
 //! Each test is a scenario of a Python program in `tests/client`, which checks every frame it sees
 //! against the schemas of `docs/schema`. They need Python's `websockets` and `jsonschema`:
 //! `GATEWAY_PYTHON` names a Python that has them, by default `python3`. `GATEWAY_AGUI_1` and `GATEWAY_AGUI_0`
-//! name folders in which npm has installed `@ag-ui/client` 1.0 and 0.x, `GATEWAY_WS` one with `ws`. What lacks
-//! something is skipped, with a line on stderr even where the test runner captures it; if `CI` is set, that is
+//! name folders in which npm has installed `@ag-ui/client` 1.0 and 0.x, `GATEWAY_COPILOTKIT` one with
+//! `@copilotkit/runtime` and `@copilotkit/core`, `GATEWAY_WS` one with `ws`; for `conformance`, that Python also has
+//! `ag-ui-validate`. Browsers are Chromium, driven by Python's `playwright`; proxies are nginx and Caddy, with
+//! openssl. What lacks something is skipped, with a line on stderr even where the test runner captures it; if `CI` is set, that is
 //! a failure. `THREAD_FAULTS=long` makes some of them run longer.
 
 use std::fmt::Display;
@@ -226,6 +228,34 @@ scenarios! {
         ids_that_only_look_alike_when_joined_are_different
         a_stream_whose_run_is_not_over_never_ends_well
     }
+    answers {
+        a_permission_is_an_interrupt_and_a_resume_shows_the_rest
+        somebody_else_may_answer_meanwhile
+        whoever_watches_sees_what_comes_after_an_interrupt
+        a_call_of_a_clients_tool_ends_the_stream_and_its_result_goes_on
+        a_client_that_says_something_else_gives_its_call_an_error
+        a_call_without_a_result_gets_an_error_after_ten_minutes
+        a_call_of_a_later_attempt_is_told_apart
+        a_client_stops_a_run_by_name_and_by_leaving
+        a_cancel_by_the_name_of_a_resumed_run_ends_the_original
+        what_a_client_hands_over_reaches_the_agent_or_is_said
+        a_context_is_a_block_for_agents_of_the_client_protocol
+        a_place_in_the_queue_is_told
+    }
+    conformance {
+        whatever_an_agent_does_is_a_valid_stream
+        cancels_interrupts_and_streams_that_are_picked_up_are_valid
+        a_stream_is_whole_wherever_it_is_picked_up
+        a_stream_that_goes_on_with_a_run_is_whole_wherever_it_is_picked_up
+        answers_with_content_parts_are_valid
+        the_released_clients_answer_interrupts_and_calls
+    }
+    copilotkit {
+        text_comes_through
+        a_tool_of_the_client_is_called_and_answered
+        its_stop_ends_the_run
+        a_permission_is_given
+    }
     attachments {
         an_image_goes_round
         an_image_is_sent_by_the_clients_of_both_versions
@@ -238,9 +268,12 @@ scenarios! {
         what_is_uploaded_is_what_its_bytes_say
     }
     security {
-        the_link_sets_a_cookie_and_the_cookie_lets_in
+        the_page_exchanges_the_token_for_a_cookie_and_the_cookie_lets_in
         nobody_comes_in_without_the_token
         other_origins_and_other_names_are_refused
+        pages_of_a_named_origin_need_the_token_and_get_no_cookies
+        the_public_url_is_where_clients_come
+        every_error_over_http_is_json
         without_a_token_only_on_a_loopback_address
         a_root_that_vanishes_is_not_made_again_and_loses_nothing
         a_damaged_session_hinders_no_other
@@ -248,6 +281,25 @@ scenarios! {
         sessions_are_private
         frames_that_make_no_sense_do_no_harm
         figures_are_those_of_the_sessions
+    }
+    log {
+        a_run_is_logged_when_it_begins_and_ends_and_nothing_that_is_said
+        what_was_due_when_the_gateway_was_started_is_logged
+        the_level_says_how_much_is_logged
+    }
+    browsers {
+        a_page_of_an_admitted_origin_can_do_everything_and_another_nothing
+    }
+    proxy {
+        behind_nginx_everything_works_with_the_lines_of_the_page
+        behind_caddy_everything_works_with_the_lines_of_the_page
+        a_quiet_connection_stays_open_through_the_proxy
+        limits_are_for_the_clients_of_a_proxy
+    }
+    serving {
+        the_commands_of_the_page_set_up_a_gateway_and_keep_it
+        the_unit_and_the_image_start_the_gateway
+        the_options_that_the_page_names_are_there
     }
     s3 {
         what_is_no_storage_is_refused_and_a_build_without_s3_says_how_to_get_one

@@ -13,7 +13,6 @@ use crate::queue::Queue;
 use crate::run::WakeBy;
 use crate::run::dispatch::{self, Dispatched};
 use crate::run::process::{AtWork, at_work};
-use crate::store::Store;
 
 const CHECK: &str = "consumer";
 

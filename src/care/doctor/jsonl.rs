@@ -7,7 +7,6 @@ use crate::error::Result;
 use crate::jsonl;
 use crate::jsonl::verify::{Fault, verify};
 use crate::queue::Queue;
-use crate::store::Store;
 
 const CHECK: &str = "jsonl";
 
@@ -26,7 +25,7 @@ pub fn check(doctor: &mut Doctor<'_>, queue: &mut Queue, sound: bool) {
         let finding = Finding::error(CHECK, fault.to_string());
         if fault.can_be_repaired() {
             doctor.found(finding, || {
-                jsonl::repair(&queue.files, &mut queue.store)?;
+                jsonl::repair(&queue.files, &mut *queue.store)?;
                 Ok("it was rewritten from the table")
             });
         } else {
@@ -42,7 +41,7 @@ fn lasting_faults(queue: &mut Queue) -> Result<Vec<Fault>> {
     let end = Instant::now() + GRACE;
     let newest = queue.store.newest()?;
     loop {
-        let mut faults = verify(&queue.files, &mut queue.store)?;
+        let mut faults = verify(&queue.files, &mut *queue.store)?;
         let newer = queue.store.count(newest, i64::MAX)?;
         faults.retain(|fault| !matches!(fault, Fault::Behind { events } if *events <= newer));
         if Instant::now() >= end || !faults.iter().any(|fault| matches!(fault, Fault::Behind { .. })) {

@@ -11,7 +11,6 @@ use crate::model::subscription::Subscription;
 use crate::queue::Queue;
 use crate::run::spawn::handler_environment;
 use crate::run::{WakeBy, dispatch};
-use crate::store::Store;
 
 const CHECK: &str = "program";
 

@@ -6,9 +6,9 @@ use clap::Args;
 use serde_json::json;
 
 use super::{Consumer, Report};
-use crate::cli::error::{Result, failed};
 use crate::cli::number::{count, limit};
 use crate::cli::output::{self, plain};
+use crate::failure::{Result, failed};
 use crate::model::duration;
 use crate::model::time::{self, Time};
 use crate::pending::{self, Counted};
@@ -156,7 +156,7 @@ fn events(count: u64) -> String {
 /// Whether a consumer was sent events at more than this rate, up to now.
 fn has_more(queue: &mut Queue, consumer: &Consumer, rate: Rate, now: Time) -> Result<bool> {
     let Ok(filter) = pending::checked_filter(&consumer.subscription) else { return Ok(false) };
-    let store = queue.store();
+    let store = &mut *queue.store;
     let after = last_before(store, &time::format(now - rate.during))?;
     let Some(filter) = filter else { return Ok(store.count(after, i64::MAX)? > rate.events) };
     let most = usize::try_from(rate.events).unwrap_or(usize::MAX).saturating_add(1);

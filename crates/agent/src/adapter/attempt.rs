@@ -1,12 +1,12 @@
 //! The state of one attempt to answer one message.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::conversation::runs::Verdict;
-use crate::conversation::{Choice, PERMISSION_TIMEOUT, Run, Status};
+use crate::conversation::{CLIENT_TOOL_TIMEOUT, Choice, PERMISSION_TIMEOUT, Run, Status};
 use crate::protocol::Done;
 
 /// When a program that does not stop is sent TERM and KILL, counted from the request to stop. KILL comes in
@@ -40,6 +40,10 @@ pub struct Attempt {
     pub calls: BTreeSet<String>,
     /// Ids of calls whose result was pushed.
     pub results: BTreeSet<String>,
+    /// The names of the client's tools, if the program was told of them.
+    pub client_tools: BTreeSet<String>,
+    /// Calls of the client's tools that wait for their results, by their ids.
+    pub client_calls: BTreeMap<String, ClientCall>,
     /// How the program finished, once it has.
     pub done: Option<Done>,
     /// Set while it is being ended.
@@ -92,6 +96,21 @@ pub struct Asked {
     pub until: Instant,
 }
 
+/// A call of one of the client's tools.
+#[derive(Debug, Clone)]
+pub struct ClientCall {
+    pub name: String,
+    /// Its event, once that is stored.
+    pub event_id: Option<i64>,
+    pub until: Instant,
+}
+
+impl ClientCall {
+    pub fn new(name: String) -> ClientCall {
+        ClientCall { name, event_id: None, until: Instant::now() + CLIENT_TOOL_TIMEOUT }
+    }
+}
+
 impl Asked {
     pub fn new(request_id: String, program_id: String, choices: Vec<Choice>) -> Asked {
         Asked { request_id, program_id, choices, until: Instant::now() + PERMISSION_TIMEOUT }
@@ -117,6 +136,11 @@ impl Attempt {
         Value::Array(parts).to_string()
     }
 
+    /// Whether the program waits for somebody: then it need not say anything.
+    pub fn waits_for_somebody(&self) -> bool {
+        !self.asked.is_empty() || !self.client_calls.is_empty()
+    }
+
     pub fn new(run: Run, events_before: u64) -> Attempt {
         let now = Instant::now();
         Attempt {
@@ -131,6 +155,8 @@ impl Attempt {
             events_before,
             calls: BTreeSet::new(),
             results: BTreeSet::new(),
+            client_tools: BTreeSet::new(),
+            client_calls: BTreeMap::new(),
             done: None,
             ending: None,
             asked: Vec::new(),

@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use thread::NewEvent;
 
-use super::attempt::{Asked, Attempt, Why};
+use super::attempt::{Asked, Attempt, ClientCall, Why};
 use super::{Adapter, Permit};
+use crate::conversation::runs::OpenRun;
 use crate::conversation::{
-    Choice, MAX_RESULT, Permission, Run, Status, ToolCall, ToolResult, result_key, session,
+    Choice, ClientInput, MAX_RESULT, Permission, Priority, Run, Status, ToolCall, ToolResult, result_key,
+    session,
 };
 use crate::protocol::{Done, Said};
 
@@ -179,6 +181,8 @@ impl Adapter {
             }
             Said::Part(part) => attempt.parts.push((attempt.text.len(), part)),
             Said::Plan(entries) => self.outbox.event(attempt.run.plan(&entries)),
+            Said::State(state) => self.outbox.event(attempt.run.state(&state)),
+            Said::StateDelta(delta) => self.outbox.event(attempt.run.state_delta(&delta)),
             Said::Call(call) => push_call(attempt, &mut self.outbox, &call),
             Said::Result(result) => {
                 if !attempt.calls.remove(&result.call_id) {
@@ -192,6 +196,7 @@ impl Adapter {
                     attempt.calls.remove(&result.call_id);
                 }
                 attempt.results.insert(result.call_id.clone());
+                attempt.client_calls.remove(&result.call_id);
                 let run = attempt.run.clone();
                 self.result(&run, &result);
             }
@@ -215,7 +220,7 @@ impl Adapter {
         let begun = self.runs.get(run.reply_to).map_or(0, |open| open.last_begun);
         let key = result_key(&result.call_id);
         let event = run.tool_result(result);
-        match self.queue.store().id_of_key(&key) {
+        match self.queue.id_of_key(&key) {
             Ok(Some(id)) if id > begun => {}
             Ok(Some(_)) => self.outbox.event(event),
             // A key that is too long is left out.
@@ -265,6 +270,57 @@ impl Adapter {
         }
     }
 
+    /// Notes that a call of one of the client's tools is stored.
+    pub(super) fn client_called(&mut self, call_id: &str, event_id: i64) {
+        let calls = self.attempt.as_mut().map(|attempt| &mut attempt.client_calls);
+        if let Some(call) = calls.and_then(|calls| calls.get_mut(call_id)) {
+            call.event_id = Some(event_id);
+        }
+    }
+
+    /// Gives the program the result of one of the client's tools, once it is stored.
+    pub(super) fn client_answered(&mut self, result: &ToolResult, input: &ClientInput) {
+        let Some(attempt) = &mut self.attempt else { return };
+        if attempt.client_calls.remove(&result.call_id).is_none() {
+            return;
+        }
+        attempt.calls.remove(&result.call_id);
+        attempt.results.insert(result.call_id.clone());
+        attempt.last_output = Instant::now();
+        let mut out = Vec::new();
+        self.options.protocol.tool_result(result, input, &mut out);
+        if let Some(running) = &self.running {
+            running.program.send(out);
+        }
+    }
+
+    /// Gives calls of the client's tools an error if nobody answers them: their time is over, or the user has
+    /// gone on.
+    pub(super) fn give_up_client_calls(&mut self) {
+        let Some(attempt) = &self.attempt else { return };
+        let newest = self.runs.iter().filter(|run| run.priority != Priority::Later).map(OpenRun::id).max();
+        let (run, now) = (attempt.run.clone(), Instant::now());
+        let mut given_up = Vec::new();
+        for (call_id, call) in &attempt.client_calls {
+            let error = match call.event_id {
+                Some(id) if newest > Some(id) => "the user went on without it",
+                Some(_) if call.until <= now => "the client gave no result in time",
+                _ => continue,
+            };
+            let (call_id, name) = (call_id.clone(), call.name.clone());
+            given_up.push(ToolResult { call_id, name, outcome: Err(error.to_owned()) });
+        }
+        // The program learns of it when it is stored, as of any result.
+        for result in given_up {
+            if let Some(call) =
+                self.attempt.as_mut().and_then(|one| one.client_calls.get_mut(&result.call_id))
+            {
+                call.event_id = None;
+            }
+            self.result(&run, &result);
+        }
+    }
+
     fn permit(&mut self, program_id: &str, choice: Option<&str>) {
         let mut out = Vec::new();
         self.options.protocol.permit(program_id, choice, &mut out);
@@ -289,7 +345,9 @@ impl Adapter {
 fn size_of(said: &Said) -> u64 {
     let size = match said {
         Said::Token(text) | Said::Thinking(text) => text.len(),
-        Said::Part(value) | Said::Plan(value) => value.to_string().len(),
+        Said::Part(value) | Said::Plan(value) | Said::State(value) | Said::StateDelta(value) => {
+            value.to_string().len()
+        }
         Said::Call(call) => call.call_id.len() + call.name.len() + call.arguments.to_string().len(),
         Said::Result(ToolResult { call_id, name, outcome }) => {
             let outcome = outcome.as_ref().map_or_else(String::len, |result| result.to_string().len());
@@ -315,7 +373,12 @@ pub fn too_long() -> String {
 fn push_call(attempt: &mut Attempt, outbox: &mut Outbox, call: &ToolCall) {
     attempt.calls.insert(call.call_id.clone());
     push_status(attempt, outbox, Status::ExecutingTool);
-    outbox.event(attempt.run.tool_call(call));
+    if attempt.client_tools.contains(&call.name) {
+        attempt.client_calls.insert(call.call_id.clone(), ClientCall::new(call.name.clone()));
+        outbox.event(attempt.run.client_tool_call(call));
+    } else {
+        outbox.event(attempt.run.tool_call(call));
+    }
 }
 
 /// Pushes what the agent is doing, if that has changed.

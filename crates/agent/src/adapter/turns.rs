@@ -14,7 +14,7 @@ use super::said::{LONGEST_ANSWER, push_status, too_long};
 use super::{ATTACHMENTS_VARIABLE, Adapter, LoopEvent, Running, Step};
 use crate::attachments::attachments;
 use crate::conversation::runs::{Next, OpenRun, Verdict};
-use crate::conversation::{Answer, Entry, MAX_PARTIAL, Message, Run, Status, ToolResult};
+use crate::conversation::{Answer, ClientInput, Entry, MAX_PARTIAL, Message, Run, Status, ToolResult};
 use crate::marked::{Mark, descendants};
 use crate::places::{Places, Turn};
 use crate::program::{Input, Program};
@@ -45,6 +45,7 @@ impl Adapter {
     /// Does what is due now, and returns what the loop does next.
     pub(super) fn act(&mut self) -> Result<Step> {
         self.reject_overdue();
+        self.give_up_client_calls();
         if self.attempt.is_some() {
             return self.check_attempt();
         }
@@ -133,7 +134,7 @@ impl Adapter {
     /// Moves the cursor forward again if it was moved back: every message up to there has its ending.
     fn restore_cursor(&mut self) -> Result<()> {
         let consumer = &self.options.consumer;
-        let now = self.queue.store().subscription(consumer)?;
+        let now = self.queue.find_subscription(consumer)?;
         if now.is_some_and(|now| now.last_acked_id < self.acknowledged) {
             self.queue.acknowledge(consumer, self.acknowledged)?;
         }
@@ -143,7 +144,7 @@ impl Adapter {
     /// Whether the consumer is still subscribed as it was, and not paused. Messages that somebody else has
     /// acknowledged are not run.
     fn may_continue(&mut self) -> Result<bool> {
-        let now = self.queue.store().subscription(&self.options.consumer)?;
+        let now = self.queue.find_subscription(&self.options.consumer)?;
         if let Some(now) = &now {
             self.runs.acknowledged(now.last_acked_id);
         }
@@ -163,7 +164,7 @@ impl Adapter {
                 Some(Why::Ended)
             } else if let Some(verdict) = self.runs.verdict(id) {
                 Some(Why::Verdict(verdict))
-            } else if attempt.asked.is_empty() && Instant::now() >= quiet_at {
+            } else if !attempt.waits_for_somebody() && Instant::now() >= quiet_at {
                 let quiet = thread::model::duration::format(self.options.quiet);
                 let error = format!("the agent program printed nothing for {quiet}");
                 Some(Why::Failed { error, retryable: true })
@@ -189,8 +190,9 @@ impl Adapter {
         let moments = [
             exited.map(|running| Instant::now() + OUTPUT_GRACE.saturating_sub(running.waited)),
             attempt.ending.as_ref().and_then(Ending::next_stage_at),
-            (attempt.ending.is_none() && attempt.asked.is_empty()).then_some(quiet_at),
+            (attempt.ending.is_none() && !attempt.waits_for_somebody()).then_some(quiet_at),
             attempt.asked.iter().map(|asked| asked.until).min(),
+            attempt.client_calls.values().filter(|call| call.event_id.is_some()).map(|call| call.until).min(),
         ];
         let far = Instant::now() + Duration::from_secs(3600);
         Ok(Step::Wait(moments.into_iter().flatten().min().unwrap_or(far)))
@@ -201,6 +203,7 @@ impl Adapter {
         let Some(attempt) = &mut self.attempt else { return };
         attempt.ending = Some(Ending::new(why.clone()));
         attempt.asked.clear();
+        attempt.client_calls.clear();
         let Some(running) = &self.running else { return };
         let mut out = Vec::new();
         // A program that has failed may no longer follow its protocol, so it gets a signal.
@@ -410,6 +413,14 @@ impl Adapter {
         }
         self.settle_program();
         let prompt = self.prompt(run)?;
+        if self.options.protocol.takes(ClientInput::TOOLS) {
+            attempt.client_tools = prompt.input.tools().map(str::to_owned).collect();
+        }
+        let fields = prompt.input.fields().map(|(field, _)| field);
+        let unsupported: Vec<_> = fields.filter(|field| !self.options.protocol.takes(field)).collect();
+        if !unsupported.is_empty() && attempt.run.attempt == 1 {
+            self.outbox.event(attempt.run.unsupported(&unsupported));
+        }
         let started = self.start(&attempt, prompt);
         self.attempt = Some(attempt);
         if let Err(e) = started {
@@ -475,6 +486,7 @@ impl Adapter {
             run,
             event: String::from_utf8_lossy(&json).into_owned(),
             attachments: attachments(self.queue.path(), &message.other),
+            input: ClientInput::of(&message.other),
             content: message.content,
             transcript: said,
             session: self.session.clone().filter(|_| fresh),

@@ -158,14 +158,18 @@ fn wait(
         if signal != 0 {
             sub.cancel(queue, launcher, "the process that waited for it was ended")?;
             let code = 128 + u8::try_from(signal).unwrap_or_default();
-            return Err(Failure::ended("the sub-agent was cancelled", code));
+            return Err(Failure::new(
+                code,
+                "the sub-agent was cancelled",
+                "run it again if it is still needed",
+            ));
         }
         if dispatched.elapsed() >= DISPATCH_EVERY {
             thread::run::dispatch(queue, launcher)?;
             dispatched = Instant::now();
         }
         if !queue.files().still_there() {
-            return Err(thread::Error::Moved(queue.path().to_owned()).into());
+            return Err(thread::Error::Moved(queue.place().clone()).into());
         }
         watcher.wait(LOOK_EVERY, None);
     }

@@ -5,21 +5,12 @@ use signal_hook::iterator::Signals;
 use thread::model::subscription::ConsumerId;
 use thread_agent::adapter::{Adapter, Options};
 use thread_agent::protocol::{Acp, Exec, Ndjson, Protocol};
-use thread_agent::settings::{EnvFileError, ProtocolArg, Settings, Stay, read_env_file};
+use thread_agent::settings::{ProtocolArg, Settings, Stay, read_env_file};
 
 use super::{Failure, Globals, Result, current_directory, variable};
 
 /// The environment variable with the path of `--env-file`.
 pub const ENV_FILE: &str = "THREAD_AGENT_ENV_FILE";
-
-impl From<EnvFileError> for Failure {
-    fn from(error: EnvFileError) -> Failure {
-        match error {
-            EnvFileError::Unreadable { .. } => Failure::failed(&error, "check the file of --env-file"),
-            EnvFileError::BadLine { .. } => Failure::usage(&error, "write one variable per line"),
-        }
-    }
-}
 
 /// Processes the consumer's messages until there has been nothing to do for long enough.
 pub fn run(settings: Settings, stay: Stay, program: Vec<String>, globals: &Globals) -> Result<()> {

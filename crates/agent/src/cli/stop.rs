@@ -63,7 +63,7 @@ impl Command {
 fn end(queue: &mut Queue) -> Result<Vec<Lock>> {
     let dir = queue.path().to_owned();
     let is_agent = |handler: &str| handler.contains("thread-agent") || handler.contains("thread agent");
-    let mut subscriptions = queue.store().subscriptions()?;
+    let mut subscriptions = queue.subscriptions()?;
     subscriptions.retain(|subscription| is_agent(&subscription.handler_cmd));
     let agents: Vec<ConsumerId> = subscriptions.into_iter().map(|agent| agent.consumer).collect();
     let gone = |what| Failure::failed(what, "run this as their user");

@@ -4,8 +4,8 @@ use serde_json::{Map, Value};
 use thread::Event;
 
 use super::{
-    Answer, Choice, MAX_RUN_ID, Message, Permission, Priority, SELF, Status, SubAgent, ToolCall, ToolResult,
-    run_id_of,
+    Answer, Choice, ClientInput, MAX_RUN_ID, Message, Permission, Priority, SELF, Status, SubAgent, ToolCall,
+    ToolResult, run_id_of,
 };
 
 /// The meaning of an event in a conversation.
@@ -70,6 +70,18 @@ pub enum Entry {
     },
     Title(String),
     SubAgent(SubAgent),
+    /// The whole state that the agent shares with its client.
+    State(Value),
+    /// A change of that state, an array of operations.
+    StateDelta(Value),
+    /// Fields of the client's input that the program cannot take.
+    Unsupported(Vec<String>),
+    /// A client goes on with the run of a message, of which it has seen everything up to the event `after`. The
+    /// event's `run_id` is the client's name for the rest.
+    Continued {
+        reply_to: i64,
+        after: i64,
+    },
     Other,
 }
 
@@ -101,6 +113,21 @@ impl Entry {
 /// use the id of a call again in a later attempt, so only both together are unique in a run.
 pub fn attempt_of(event: &Event) -> Option<u64> {
     (event.source == SELF).then(|| Metadata::of(event).number("attempt")).flatten()
+}
+
+/// Whether a call is of one of the client's tools.
+pub fn is_for_client(event: &Event) -> bool {
+    event.source == SELF && Metadata::of(event).is_set("for_client")
+}
+
+/// Whether a result was given by a client.
+pub fn is_from_client(event: &Event) -> bool {
+    event.source == SELF && Metadata::of(event).text("client").is_some()
+}
+
+/// Returns what a client handed to the agent with this event.
+pub fn input_of(event: &Event) -> ClientInput {
+    ClientInput::of(&Metadata::of(event).0)
 }
 
 /// Run ids are passed to programs in their environment, so length and characters are limited.
@@ -147,6 +174,10 @@ fn entry(event: &Event, metadata: &Metadata) -> Option<Entry> {
     match subtype {
         "cancel" => return Some(Entry::Cancel { why: content() }),
         "title" => return Some(Entry::Title(content())),
+        "continued" => {
+            let (reply_to, after) = (metadata.id("reply_to")?, metadata.id("after")?);
+            return Some(Entry::Continued { reply_to, after });
+        }
         // An agent must not answer its own requests.
         "permission_answer" if event.source == SELF => return None,
         "permission_answer" => {
@@ -170,6 +201,13 @@ fn entry(event: &Event, metadata: &Metadata) -> Option<Entry> {
         "toolresult" => Entry::ToolResult(tool_result(&Object::of(event)?)?),
         "status" => Entry::Status(Status::of(&event.content)?),
         "plan" => Entry::Plan(Object::of(event)?.0.remove("entries").filter(Value::is_array)?),
+        "state" => Entry::State(Object::of(event)?.0.remove("state")?),
+        "state_delta" => Entry::StateDelta(Object::of(event)?.0.remove("delta").filter(Value::is_array)?),
+        "unsupported" => {
+            let object = Object::of(event)?;
+            let fields = object.0.get("fields")?.as_array()?.iter();
+            Entry::Unsupported(fields.filter_map(|field| field.as_str().map(str::to_owned)).collect())
+        }
         "error" => {
             let object = Object::of(event)?;
             Entry::Error {

@@ -87,6 +87,9 @@ fn everything_a_run_writes_reads_back() {
         (run().tool_result(&broken), Entry::ToolResult(broken), true),
         (run().status(Status::ExecutingTool), Entry::Status(Status::ExecutingTool), true),
         (run().plan(&json!([{ "content": "look" }])), Entry::Plan(json!([{ "content": "look" }])), true),
+        (run().state(&json!(null)), Entry::State(json!(null)), true),
+        (run().state_delta(&json!([])), Entry::StateDelta(json!([])), true),
+        (run().unsupported(&["tools"]), Entry::Unsupported(vec!["tools".into()]), true),
         (run().answer(&answer), Entry::Answer { answer, reply_to: Some(3) }, true),
         (run().failed("oh", "so far"), error(false, None), true),
         (run().attempt_failed("oh", Some(9)), error(true, Some(9)), true),
@@ -103,6 +106,11 @@ fn everything_a_run_writes_reads_back() {
             false,
         ),
         (session("acp", "s1"), Entry::Session { protocol: "acp".into(), session_id: "s1".into() }, false),
+        (
+            continued("x", "r", 3, 5, ClientInput::default(), "k".into()).unwrap(),
+            Entry::Continued { reply_to: 3, after: 5 },
+            true,
+        ),
         (title("x", "Fish").unwrap(), Entry::Title("Fish".into()), false),
         (sub_agent(&told), Entry::SubAgent(told), false),
     ] {
@@ -110,6 +118,37 @@ fn everything_a_run_writes_reads_back() {
         let by_agent = event.source == SELF && event.subtype.as_deref() != Some("session");
         assert_eq!(attempt_of(&stored(&event, 7)), by_agent.then_some(2), "{event:?}");
     }
+}
+
+#[test]
+fn what_a_client_hands_over_and_answers_is_known_as_such() {
+    let input = |fields: Value| ClientInput(fields.as_object().unwrap().clone());
+    let given = input(json!({ "tools": [{ "name": "color" }, 1], "state": 2, "other": 3 }));
+    let other = Map::from_iter([(ClientInput::KEY.to_owned(), Value::Object(given.0.clone()))]);
+    let event = Message { other, ..Message::text("hi") }.event("external:web:a:dm:b:c").unwrap();
+    assert_eq!(input_of(&stored(&event, 7)), given);
+    assert_eq!(given.tools().collect::<Vec<_>>(), ["color"]);
+    assert_eq!(given.fields().map(|(field, _)| field).collect::<Vec<_>>(), ["tools", "state"]);
+    let call = ToolCall { call_id: "c".into(), name: "color".into(), arguments: Value::Null };
+    let result = ToolResult { call_id: "c".into(), name: "color".into(), outcome: Ok("blue".into()) };
+    for (event, is_clients) in [
+        (run().tool_call(&call), false),
+        (run().client_tool_call(&call), true),
+        (run().tool_result(&result), false),
+        (run().client_tool_result("web", &result, given.clone()), true),
+    ] {
+        let event = stored(&event, 7);
+        assert_eq!(is_for_client(&event) || is_from_client(&event), is_clients, "{event:?}");
+        assert_eq!(attempt_of(&event), Some(2));
+    }
+    // Nobody else can say so.
+    let pushed = NewEvent::new("external:x", "record", Some("toolresult".into()), "{}").unwrap();
+    let pushed = pushed.with_metadata(r#"{"client":"web","for_client":true}"#).unwrap();
+    assert!(!is_for_client(&stored(&pushed, 7)) && !is_from_client(&stored(&pushed, 7)));
+    assert_eq!(
+        ["c", "c", "c.2"],
+        [0, 1, 2].map(|attempt| shown_call_id("c", attempt)).each_ref().map(|id| &**id)
+    );
 }
 
 #[test]

@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 
 use self::blocks::{blocks_of, part_of, text_of};
 use super::{Done, Ended, Prompt, Protocol, Said};
-use crate::conversation::{Choice, Permission, ToolCall, ToolResult};
+use crate::conversation::{Choice, ClientInput, Permission, ToolCall, ToolResult};
 use crate::transcript::as_text;
 
 /// How many bytes an agent may print that are not messages, such as notices of `npx`.
@@ -126,6 +126,9 @@ impl Acp {
     fn send_prompt(&mut self, prompt: &Prompt, with_transcript: bool, out: &mut Vec<u8>) {
         self.calls.clear();
         let mut blocks = blocks_of(&prompt.content, &prompt.attachments, &self.takes);
+        if let Some(context) = prompt.input.get(ClientInput::CONTEXT) {
+            blocks.insert(0, ContentBlock::Text(TextContent::new(context_text(context))));
+        }
         if with_transcript && !prompt.transcript.is_empty() {
             blocks.insert(0, ContentBlock::Text(TextContent::new(as_text(&prompt.transcript))));
         }
@@ -359,6 +362,10 @@ impl Protocol for Acp {
         true
     }
 
+    fn takes(&self, field: &str) -> bool {
+        field == ClientInput::CONTEXT
+    }
+
     fn started(&mut self) {
         *self = Acp::new(std::mem::take(&mut self.cwd));
     }
@@ -440,6 +447,17 @@ fn send(out: &mut Vec<u8>, message: Value) {
 fn parsed<T: DeserializeOwned>(result: &Value) -> Result<T, Done> {
     serde_json::from_value(result.clone())
         .map_err(|e| Done::Broken(format!("the agent's answer does not fit the Agent Client Protocol: {e}")))
+}
+
+/// What a client says of its surroundings: `[{"description","value"}]` as text.
+fn context_text(context: &Value) -> String {
+    let mut text = String::from("What the user's application says of itself:\n");
+    for one in context.as_array().into_iter().flatten() {
+        let value = &one["value"];
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        text.push_str(&format!("\n[{}]\n{value}\n", one["description"].as_str().unwrap_or_default()));
+    }
+    text
 }
 
 fn error_text(error: &Value) -> String {

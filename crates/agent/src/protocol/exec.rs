@@ -19,6 +19,10 @@ impl Protocol for Exec {
         false
     }
 
+    fn takes(&self, _: &str) -> bool {
+        false
+    }
+
     fn started(&mut self) {
         self.stdout = Utf8Stream::default();
     }

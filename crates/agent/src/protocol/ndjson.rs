@@ -1,15 +1,16 @@
 //! A persistent program: one line of JSON in for each message, lines of JSON out.
 //!
-//! Each line in is the message's event as `thread peek` prints it, with its attached files as `attachments`
-//! and, for a new process, the conversation so far as `transcript`. Lines out are
-//! `{"event":"token","content":…}` and the like, with the keys of the corresponding events in the thread. They
+//! Each line in is the message's event as `thread peek` prints it, with its attached files as `attachments`,
+//! what the client handed over (`tools`, `state`, `context`, `forwarded_props`) and, for a new process, the
+//! conversation so far as `transcript`; or `{"event":"tool_result",…}`, the result of one of the client's tools.
+//! Lines out are `{"event":"token","content":…}` and the like, with the keys of the corresponding events in the thread. They
 //! may repeat the `run_id` of the line in: then a line that comes too late is known as such, and is dropped.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Done, Ended, Prompt, Protocol, Said};
-use crate::conversation::{Status, ToolCall, ToolResult};
+use crate::conversation::{ClientInput, Status, ToolCall, ToolResult};
 
 /// The longest line, in bytes: far more than an answer that may be stored.
 const LONGEST_LINE: usize = 64 * 1024 * 1024;
@@ -57,6 +58,12 @@ enum Line {
     Status {
         content: String,
     },
+    State {
+        state: Value,
+    },
+    StateDelta {
+        delta: Vec<Operation>,
+    },
     Final {
         content: Option<String>,
         total_tokens: Option<u64>,
@@ -69,12 +76,28 @@ enum Line {
     },
 }
 
+/// An operation of a JSON Patch.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+enum Operation {
+    Add { path: String, value: Value },
+    Remove { path: String },
+    Replace { path: String, value: Value },
+    Move { from: String, path: String },
+    Copy { from: String, path: String },
+    Test { path: String, value: Value },
+}
+
 impl Protocol for Ndjson {
     fn name(&self) -> &'static str {
         "ndjson"
     }
 
     fn keeps_process(&self) -> bool {
+        true
+    }
+
+    fn takes(&self, _: &str) -> bool {
         true
     }
 
@@ -86,6 +109,10 @@ impl Protocol for Ndjson {
         let mut event: Value = serde_json::from_str(&prompt.event).unwrap_or_default();
         event["run_id"] = prompt.run.run_id.clone().into();
         self.run_id = Some(prompt.run.run_id);
+        if let Some(metadata) = event["metadata"].as_object_mut() {
+            metadata.shift_remove(ClientInput::KEY);
+        }
+        hand_over(&prompt.input, &mut event);
         if !prompt.attachments.is_empty() {
             let files = prompt.attachments.into_iter();
             event["attachments"] =
@@ -130,6 +157,26 @@ impl Protocol for Ndjson {
     }
 
     fn permit(&mut self, _: &str, _: Option<&str>, _: &mut Vec<u8>) {}
+
+    fn tool_result(&mut self, result: &ToolResult, input: &ClientInput, out: &mut Vec<u8>) {
+        let ToolResult { call_id, name, outcome } = result;
+        let mut line =
+            json!({ "event": "tool_result", "run_id": self.run_id, "call_id": call_id, "name": name });
+        match outcome {
+            Ok(result) => line["result"] = result.clone(),
+            Err(error) => line["error"] = error.clone().into(),
+        }
+        hand_over(input, &mut line);
+        out.extend(line.to_string().into_bytes());
+        out.push(b'\n');
+    }
+}
+
+/// Adds what a client handed over to a line for the program.
+fn hand_over(input: &ClientInput, line: &mut Value) {
+    for (field, value) in input.fields() {
+        line[field] = value.clone();
+    }
 }
 
 impl Ndjson {
@@ -166,6 +213,8 @@ fn said_by(line: Line) -> Result<Said, String> {
         Line::Status { content } => {
             Said::Status(Status::of(&content).ok_or_else(|| format!("'{content}' is not a status"))?)
         }
+        Line::State { state } => Said::State(state),
+        Line::StateDelta { delta } => Said::StateDelta(serde_json::to_value(delta).unwrap_or_default()),
         Line::Final { content, total_tokens, stage } => {
             Said::Done(Done::Answered { content, total_tokens, stage })
         }
@@ -201,8 +250,26 @@ mod tests {
     }
 
     #[test]
+    fn a_state_is_any_json_and_its_changes_are_a_json_patch() {
+        let said = |line: &str| Ndjson::default().read(format!("{line}\n").as_bytes(), &mut Vec::new());
+        assert_eq!(said(r#"{"event":"state","state":null}"#), [Said::State(Value::Null)]);
+        let delta = json!([{ "op": "add", "path": "/a", "value": null }, { "op": "move", "from": "/a", "path": "/b" }]);
+        let line = json!({ "event": "state_delta", "delta": delta }).to_string();
+        assert_eq!(said(&line), [Said::StateDelta(delta)]);
+    }
+
+    #[test]
     fn a_line_that_is_not_part_of_the_protocol_is_an_error() {
-        for line in ["hello", "[]", "{}", r#"{"event":"dance"}"#, r#"{"event":"token"}"#, "\u{0}\u{1}"] {
+        for line in [
+            r#"{"event":"state_delta","delta":[{"op":"dance","path":""}]}"#,
+            r#"{"event":"state"}"#,
+            "hello",
+            "[]",
+            "{}",
+            r#"{"event":"dance"}"#,
+            r#"{"event":"token"}"#,
+            "\u{0}\u{1}",
+        ] {
             let said = Ndjson::default().read(format!("{line}\n").as_bytes(), &mut Vec::new());
             assert!(matches!(&said[..], [Said::Done(Done::Broken(_))]), "{line}: {said:?}");
         }

@@ -267,3 +267,54 @@ fn a_run_stores_so_many_events_and_no_more() {
     let events = talk.events().len();
     assert!((99_990..=100_010).contains(&events), "{events}");
 }
+
+#[test]
+fn a_clients_tools_reach_the_program_and_the_result_of_a_call_comes_as_a_line() {
+    let script = r#"read x; echo "$x" >given; echo '{"event":"tool_call","call_id":"c1","name":"color"}'
+        read x; echo "$x" >heard; echo '{"event":"final","content":"thanks"}'; read x"#;
+    let talk = Talk::with(&["--protocol", "ndjson"], &["sh", "-c", script]);
+    let tools = r#"{"run_input":{"tools":[{"name":"color"}],"forwarded_props":{"a":1}}}"#;
+    let id = talk.say_with("x", tools);
+    let call = talk.until("no call", |entries| {
+        entries.iter().find(|(.., entry)| matches!(entry, Entry::ToolCall(_))).map(|(id, ..)| *id)
+    });
+    let metadata = format!(r#"{{"run_id":"run_{id}","attempt":1,"client":"test"}}"#);
+    talk.thread(&[
+        "push",
+        "--source",
+        "self",
+        "--type",
+        "record",
+        "--subtype",
+        "toolresult",
+        "--metadata",
+        &metadata,
+        "--idempotency-key",
+        "result:c1",
+        "--content",
+        r#"{"call_id":"c1","name":"color","result":"blue"}"#,
+    ])
+    .ok();
+    assert_eq!(talk.answer(id), "thanks");
+    let line = |name: &str| serde_json::from_str::<serde_json::Value>(&talk.read(name)).unwrap();
+    let given = line("given");
+    assert_eq!((&given["tools"][0]["name"], &given["forwarded_props"]["a"]), (&"color".into(), &1.into()));
+    assert!(given["metadata"].get("run_input").is_none(), "{given}");
+    let heard = line("heard");
+    assert_eq!((&heard["event"], &heard["result"]), (&"tool_result".into(), &"blue".into()));
+    assert!(call > id);
+}
+
+#[test]
+fn a_call_of_a_clients_tool_gets_an_error_when_another_message_comes() {
+    let script = r#"read x; echo '{"event":"tool_call","call_id":"c1","name":"color"}'
+        read x; echo "$x" >heard; echo '{"event":"final"}'; read x; echo '{"event":"final","content":"next"}'; read x"#;
+    let talk = Talk::with(&["--protocol", "ndjson"], &["sh", "-c", script]);
+    talk.say_with("x", r#"{"run_input":{"tools":[{"name":"color"}]}}"#);
+    let called = |(.., entry): &(i64, Option<String>, Entry)| matches!(entry, Entry::ToolCall(_));
+    talk.until("no call", |entries| entries.iter().any(called).then_some(()));
+    talk.say_with("a pulse", r#"{"priority":"later"}"#);
+    let next = talk.say("go on");
+    assert_eq!(talk.answer(next), "next");
+    assert!(talk.read("heard").contains("the user went on without it"), "{}", talk.read("heard"));
+}

@@ -7,12 +7,31 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use axum::http::{HeaderMap, header};
+use axum::http::HeaderMap;
+use axum::http::header::{self, HeaderName};
 
 use crate::error::StartError;
 
-/// Allowed origins besides the gateway's own: `scheme://host[:port]`, in lower case.
-pub struct Origins(Vec<String>);
+/// Browsers tell whose page asks.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// Who may send requests, and under which names the gateway is reached.
+#[derive(Debug, Default)]
+pub struct Origins {
+    /// The one of `--public-url`.
+    public: Option<String>,
+    /// Those of `--origin`.
+    named: Vec<String>,
+}
+
+/// Where a request comes from, as far as its headers say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asker {
+    /// A page of the gateway's own, or a program.
+    Own,
+    /// A page of another origin, which `--origin` names if it can send or read more than an image.
+    Other,
+}
 
 /// The header for which a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,39 +43,46 @@ pub enum Disallowed {
 impl Disallowed {
     pub fn message(self) -> &'static str {
         match self {
-            Disallowed::Host => "this host name is not the gateway's; --origin admits it",
+            Disallowed::Host => "this host name is not the gateway's; --public-url and --origin admit theirs",
             Disallowed::Origin => "pages of this origin may not use the gateway; --origin admits them",
         }
     }
 }
 
-impl Origins {
-    /// # Errors
-    ///
-    /// One of them is not of the form `scheme://host[:port]`.
-    pub fn new(named: &[String]) -> Result<Origins, StartError> {
-        let origins = named.iter().map(|origin| {
-            let origin = origin.trim_end_matches('/').to_ascii_lowercase();
-            let valid = origin.split_once("://").is_some_and(|(scheme, host)| {
-                ["http", "https"].contains(&scheme)
-                    && !host.is_empty()
-                    && !host.contains(['/', '?', '#', '@', ' '])
-            });
-            if valid {
-                Ok(origin)
-            } else {
-                Err(StartError::usage(
-                    format!("'{origin}' is not an origin"),
-                    "give --origin a scheme, a host and perhaps a port: https://chat.example.org",
-                ))
-            }
+/// Reads the origins given with an option: `scheme://host[:port]`, which become lower case.
+///
+/// # Errors
+///
+/// One of them has another form.
+pub fn parse(option: &str, origins: &[String]) -> Result<Vec<String>, StartError> {
+    let parsed = origins.iter().map(|origin| {
+        let origin = origin.trim_end_matches('/').to_ascii_lowercase();
+        let valid = origin.split_once("://").is_some_and(|(scheme, host)| {
+            ["http", "https"].contains(&scheme)
+                && !host.is_empty()
+                && host.bytes().all(|b| b.is_ascii_graphic() && !b"/?#@\\,;".contains(&b))
         });
-        Ok(Origins(origins.collect::<Result<_, _>>()?))
+        if valid {
+            Ok(origin)
+        } else {
+            Err(StartError::usage(
+                format!("'{origin}' is not an origin"),
+                format!("give {option} a scheme, a host and perhaps a port: https://chat.example.org"),
+            ))
+        }
+    });
+    parsed.collect()
+}
+
+impl Origins {
+    /// From origins as [`parse`] returns them.
+    pub fn new(public: Option<String>, named: Vec<String>) -> Origins {
+        Origins { public, named }
     }
 
-    /// The origins as strings.
-    pub fn into_names(self) -> Vec<String> {
-        self.0
+    /// The origins of other pages.
+    pub fn named(&self) -> &[String] {
+        &self.named
     }
 
     /// Checks the `Host` and `Origin` of a request.
@@ -64,7 +90,7 @@ impl Origins {
     /// # Errors
     ///
     /// Which of the two is not allowed.
-    pub fn check(&self, headers: &HeaderMap) -> Result<(), Disallowed> {
+    pub fn check(&self, headers: &HeaderMap) -> Result<Asker, Disallowed> {
         let text = |name| {
             let mut values = headers.get_all(name).iter();
             let first = values.next().map(|value| value.to_str().unwrap_or_default().to_ascii_lowercase());
@@ -72,13 +98,27 @@ impl Origins {
             if values.next().is_some() { Some(String::new()) } else { first }
         };
         let host = text(header::HOST).ok_or(Disallowed::Host)?;
-        let named = |host: &str| self.0.iter().any(|origin| host_of(origin) == host);
-        if !(is_unambiguous(&host) || named(&host)) {
+        let known = |host: &str| self.public.iter().chain(&self.named).any(|origin| host_of(origin) == host);
+        if !(is_unambiguous(&host) || known(&host)) {
             return Err(Disallowed::Host);
         }
-        let Some(origin) = text(header::ORIGIN) else { return Ok(()) };
-        let own = origin.split_once("://").is_some_and(|(scheme, rest)| scheme == "http" && rest == host);
-        if own || self.0.contains(&origin) { Ok(()) } else { Err(Disallowed::Origin) }
+        let Some(origin) = text(header::ORIGIN) else {
+            // An image or the like, which a page need not be able to read.
+            let is_foreign =
+                text(SEC_FETCH_SITE).is_some_and(|site| !["same-origin", "none"].contains(&&*site));
+            return Ok(if is_foreign { Asker::Other } else { Asker::Own });
+        };
+        let is_named = self.named.contains(&origin);
+        let is_public = self.public.as_ref().is_some_and(|public| host_of(public) == host);
+        // Behind a proxy, a named origin may be the gateway's own.
+        let is_own = origin == format!("http://{host}") && !is_public || is_named && host_of(&origin) == host;
+        if is_own || self.public.as_ref() == Some(&origin) {
+            Ok(Asker::Own)
+        } else if is_named {
+            Ok(Asker::Other)
+        } else {
+            Err(Disallowed::Origin)
+        }
     }
 }
 
@@ -112,33 +152,54 @@ fn is_unambiguous(host: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn check(named: &[&str], host: &str, origin: Option<&str>) -> Result<(), Disallowed> {
+    fn check(
+        public: Option<&str>,
+        named: &[&str],
+        host: &str,
+        origin: Option<&str>,
+    ) -> Result<Asker, Disallowed> {
         let named: Vec<String> = named.iter().map(|name| (*name).to_owned()).collect();
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, host.parse().unwrap());
         if let Some(origin) = origin {
             headers.insert(header::ORIGIN, origin.parse().unwrap());
         }
-        Origins::new(&named).unwrap().check(&headers)
+        let public = public.map(str::to_owned);
+        Origins::new(public, parse("--origin", &named).unwrap()).check(&headers)
     }
 
     #[test]
     fn only_the_gateways_own_origin_and_named_ones_come_in() {
         for host in ["127.0.0.1:3336", "localhost:3336", "[::1]:3336", "192.168.1.5", "LOCALHOST"] {
-            assert_eq!(check(&[], host, None), Ok(()), "{host}");
-            assert_eq!(check(&[], host, Some(&format!("http://{host}"))), Ok(()), "{host}");
+            assert_eq!(check(None, &[], host, None), Ok(Asker::Own), "{host}");
+            let own = format!("http://{host}");
+            assert_eq!(check(None, &[], host, Some(&own)), Ok(Asker::Own), "{host}");
             for foreign in ["http://evil.example", "null", "http://localhost:1", "https://127.0.0.1:3336", ""]
             {
-                assert_eq!(check(&[], host, Some(foreign)), Err(Disallowed::Origin), "{host} {foreign}");
+                let found = check(None, &[], host, Some(foreign));
+                assert_eq!(found, Err(Disallowed::Origin), "{host} {foreign}");
             }
         }
         let named = ["https://Chat.example.org/"];
-        assert_eq!(check(&named, "chat.example.org", Some("https://chat.example.org")), Ok(()));
-        assert_eq!(check(&named, "127.0.0.1:1", Some("https://chat.example.org")), Ok(()));
-        assert_eq!(
-            check(&named, "chat.example.org", Some("https://other.example.org")),
-            Err(Disallowed::Origin)
-        );
+        let chat = Some("https://chat.example.org");
+        assert_eq!(check(None, &named, "chat.example.org", chat), Ok(Asker::Own));
+        assert_eq!(check(None, &named, "127.0.0.1:1", chat), Ok(Asker::Other));
+        let other = Some("https://other.example.org");
+        assert_eq!(check(None, &named, "chat.example.org", other), Err(Disallowed::Origin));
+    }
+
+    #[test]
+    fn the_public_url_is_the_gateways_own_origin_whatever_the_proxy_makes_of_the_host() {
+        let public = Some("https://chat.example.org");
+        for host in ["chat.example.org", "127.0.0.1:3336"] {
+            assert_eq!(check(public, &[], host, public), Ok(Asker::Own), "{host}");
+            assert_eq!(check(public, &[], host, None), Ok(Asker::Own), "{host}");
+            for foreign in ["http://evil.example", "http://chat.example.org"] {
+                let found = check(public, &[], host, Some(foreign));
+                assert_eq!(found, Err(Disallowed::Origin), "{host} {foreign}");
+            }
+        }
+        assert_eq!(check(public, &[], "evil.example", None), Err(Disallowed::Host));
     }
 
     #[test]
@@ -157,16 +218,25 @@ mod tests {
             "localhost:+1",
             "127.0.0.1:65536",
         ] {
-            assert_eq!(check(&[], host, None), Err(Disallowed::Host), "{host}");
-            assert_eq!(check(&[], host, Some(&format!("http://{host}"))), Err(Disallowed::Host), "{host}");
+            assert_eq!(check(None, &[], host, None), Err(Disallowed::Host), "{host}");
+            let own = format!("http://{host}");
+            assert_eq!(check(None, &[], host, Some(&own)), Err(Disallowed::Host), "{host}");
         }
-        assert_eq!(Origins::new(&[]).unwrap().check(&HeaderMap::new()), Err(Disallowed::Host));
+        assert_eq!(Origins::default().check(&HeaderMap::new()), Err(Disallowed::Host));
     }
 
     #[test]
     fn what_is_no_origin_is_a_usage_error() {
-        for bad in ["chat.example.org", "https://", "ftp://a", "https://a/b", "https://a@b"] {
-            assert!(Origins::new(&[bad.to_owned()]).is_err(), "{bad}");
+        for bad in [
+            "chat.example.org",
+            "https://",
+            "ftp://a",
+            "https://a/b",
+            "https://a@b",
+            "https://a b",
+            "https://ä",
+        ] {
+            assert!(parse("--origin", &[bad.to_owned()]).is_err(), "{bad}");
         }
     }
 }

@@ -11,8 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-/// How many connections without a token there may be, in all and from one address. A loopback address may be
-/// a proxy's, with all clients behind it, so it has no limit of its own.
+use super::proxy::Client;
+use crate::log::refused;
+
+/// How many connections without a token there may be, in all and from one address.
 const STRANGERS: usize = 256;
 const PER_ADDRESS: usize = 32;
 
@@ -40,7 +42,8 @@ pub struct Seat {
 }
 
 struct Place {
-    address: IpAddr,
+    peer: IpAddr,
+    client: Mutex<Client>,
     /// Set once the connection has shown a token.
     permit: Mutex<Option<OwnedSemaphorePermit>>,
     door: Mutex<Option<Door>>,
@@ -68,18 +71,12 @@ impl Places {
     }
 
     /// Gives a new connection a place among the strangers.
-    pub fn arrive(self: &Arc<Places>, address: IpAddr, door: Option<Door>) -> Seat {
+    pub fn arrive(self: &Arc<Places>, client: Client, door: Option<Door>) -> Seat {
         let (permit, door, leave) = (Mutex::default(), Mutex::new(door), watch::Sender::new(false));
-        let place = Arc::new(Place { address, permit, door, leave });
+        let place = Arc::new(Place { peer: client.address, client: Mutex::new(client), permit, door, leave });
         let mut strangers = self.strangers();
-        let same = |other: &&Arc<Place>| other.address == address;
-        let first = if !address.is_loopback() && strangers.iter().filter(same).count() >= PER_ADDRESS {
-            strangers.iter().position(|other| other.address == address)
-        } else {
-            (strangers.len() >= self.most_strangers).then_some(0)
-        };
-        if let Some(first) = first.and_then(|at| strangers.remove(at)) {
-            first.leave.send_replace(true);
+        if !make_room_for(client, &place, &mut strangers) && strangers.len() >= self.most_strangers {
+            dismiss(strangers.pop_front());
         }
         strangers.push_back(place.clone());
         drop(strangers);
@@ -96,7 +93,53 @@ impl Places {
     }
 }
 
+/// Lets the stranger leave who came first of a client's address, if this has all its places but that of
+/// `place`. Returns whether it had.
+fn make_room_for(client: Client, place: &Arc<Place>, strangers: &mut VecDeque<Arc<Place>>) -> bool {
+    let same = |other: &Arc<Place>| !Arc::ptr_eq(other, place) && other.client().address == client.address;
+    let is_full = !client.is_shared && strangers.iter().filter(|other| same(other)).count() >= PER_ADDRESS;
+    if is_full {
+        dismiss(strangers.iter().position(same).and_then(|first| strangers.remove(first)));
+    }
+    is_full
+}
+
+fn dismiss(place: Option<Arc<Place>>) {
+    if let Some(place) = place {
+        refused(place.client().address, "", "another connection without a token took its place");
+        place.leave.send_replace(true);
+    }
+}
+
+impl Place {
+    fn client(&self) -> Client {
+        *self.client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Seat {
+    /// Who has opened the connection.
+    pub fn peer(&self) -> IpAddr {
+        self.place.peer
+    }
+
+    /// Whose connection it is, as far as that is known.
+    pub fn client(&self) -> Client {
+        self.place.client()
+    }
+
+    /// Says whose request it is that came over the connection: a proxy has one for many clients.
+    pub fn is_for(&self, client: Client) {
+        if self.client() == client {
+            return;
+        }
+        let mut strangers = self.places.strangers();
+        *self.place.client.lock().unwrap_or_else(PoisonError::into_inner) = client;
+        if strangers.iter().any(|other| Arc::ptr_eq(other, &self.place)) {
+            make_room_for(client, &self.place, &mut strangers);
+        }
+    }
+
     /// Moves a connection that has shown a token to one of the places for those. Returns false if all are
     /// taken.
     pub fn admit(&self) -> bool {
@@ -142,7 +185,8 @@ mod tests {
     #[test]
     fn strangers_compete_with_strangers_only() {
         let places = Arc::new(Places::new(1, 1000));
-        let (local, far): (IpAddr, IpAddr) = ([127, 0, 0, 1].into(), [10, 0, 0, 1].into());
+        let local = Client { address: [127, 0, 0, 1].into(), is_shared: true };
+        let far = Client { address: [10, 0, 0, 1].into(), is_shared: false };
         let known = places.arrive(far, None);
         assert!(known.admit() && known.admit());
         let seats: Vec<Seat> = (0..PER_ADDRESS).map(|_| places.arrive(far, None)).collect();
@@ -159,5 +203,24 @@ mod tests {
         assert!(leaves(&seats[1]) && !leaves(&seats[2]) && !leaves(&others[0]) && !leaves(&known));
         drop(known);
         assert!(another.admit());
+    }
+
+    #[test]
+    fn who_comes_by_a_proxy_has_the_places_of_one_address() {
+        let places = Arc::new(Places::new(1, 1000));
+        let proxy = Client { address: [127, 0, 0, 1].into(), is_shared: true };
+        let client = |n| Client { address: [10, 0, 0, n].into(), is_shared: false };
+        let seats: Vec<Seat> = (0..=PER_ADDRESS).map(|_| places.arrive(proxy, None)).collect();
+        let other = places.arrive(proxy, None);
+        other.is_for(client(2));
+        seats.iter().for_each(|seat| seat.is_for(client(1)));
+        assert!(leaves(&seats[0]) && !seats[1..].iter().any(leaves) && !leaves(&other));
+        // A connection that the proxy uses again for somebody else.
+        other.is_for(client(1));
+        other.is_for(client(1));
+        assert!(leaves(&seats[1]) && !seats[2..].iter().any(leaves) && !leaves(&other));
+        assert!(other.admit());
+        other.is_for(client(2));
+        assert_eq!(other.client(), client(2));
     }
 }

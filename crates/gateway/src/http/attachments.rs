@@ -2,19 +2,23 @@
 
 use std::sync::Arc;
 
-use axum::Json;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{Multipart, Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::error::HttpError;
+use crate::access::places::Seat;
 use crate::gateway::Gateway;
-use crate::log::log;
-use crate::storage::{BUCKET, Object};
+use crate::log::refused;
+use crate::session_id::SessionId;
+use crate::storage::{BUCKET, Object, sign};
 
 /// The largest attachment, in bytes.
 pub const MAX: usize = 25 * 1024 * 1024;
@@ -39,22 +43,69 @@ pub async fn upload(
         let Some(object) = Object::new(BUCKET, &path) else {
             return Err(HttpError(StatusCode::BAD_REQUEST, "the file's name cannot be used".into()));
         };
-        if !gateway.root.is_there() {
-            return Err(HttpError(
-                StatusCode::INSUFFICIENT_STORAGE,
-                "the gateway's directory is gone".into(),
-            ));
-        }
-        gateway.storage.put(&object, bytes).await.map_err(|e| {
-            log(format_args!("an attachment cannot be stored: {e}"));
-            HttpError(StatusCode::INSUFFICIENT_STORAGE, "the attachment cannot be stored".into())
-        })?;
+        store(&gateway, &object, bytes).await?;
         let url = gateway.storage.url(&object);
         return Ok(Json(
             json!({ "bucket": object.bucket, "path": object.path, "mime_type": mime_type, "url": url }),
         ));
     }
     Err(HttpError(StatusCode::BAD_REQUEST, "the form has no file".into()))
+}
+
+/// Stores the file that a content part has in it, and puts its URL in its place. A file that the session has
+/// already is not stored again.
+///
+/// # Errors
+///
+/// It is not base64, or too large; it cannot be stored.
+pub async fn store_inline(
+    gateway: &Arc<Gateway>,
+    session: SessionId,
+    part: &mut Value,
+) -> Result<(), HttpError> {
+    let is_binary = part["type"] == "binary" && part["data"].is_string();
+    let is_media = part["source"]["type"] == "data" && part["source"]["value"].is_string();
+    if !is_binary && !is_media {
+        return Ok(());
+    }
+    let data = if is_binary { &part["data"] } else { &part["source"]["value"] };
+    let decoded = STANDARD.decode(data.as_str().unwrap_or_default().trim());
+    let bytes =
+        decoded.map_err(|_| HttpError(StatusCode::BAD_REQUEST, "an inline file is not base64".into()))?;
+    let mime_type = type_of(&bytes);
+    let given = if is_binary { &part["filename"] } else { &part["metadata"]["filename"] };
+    let extension = infer::get(&bytes).map_or("bin", |kind| kind.extension());
+    let name = given.as_str().map_or_else(|| format!("file.{extension}"), plain_name);
+    // The same file in the same session is the same object, so that a message may be sent again.
+    let path = format!("{}/{name}", session.made_from(&bytes));
+    let object = Object::new(BUCKET, &path);
+    let object =
+        object.ok_or_else(|| HttpError(StatusCode::BAD_REQUEST, "a file's name cannot be used".into()))?;
+    let is_there = tokio::fs::metadata(gateway.storage.file_of(&object)).await;
+    if !is_there.is_ok_and(|about| about.len() == bytes.len() as u64) {
+        store(gateway, &object, bytes.into()).await?;
+    }
+    let url = gateway.storage.url(&object);
+    if is_binary {
+        if let Some(part) = part.as_object_mut() {
+            part.shift_remove("data");
+        }
+        part["url"] = url.into();
+        part["mimeType"] = mime_type.into();
+    } else {
+        part["source"] = json!({ "type": "url", "value": url, "mimeType": mime_type });
+    }
+    Ok(())
+}
+
+async fn store(gateway: &Gateway, object: &Object, bytes: Bytes) -> Result<(), HttpError> {
+    if !gateway.root.is_there() {
+        return Err(HttpError(StatusCode::INSUFFICIENT_STORAGE, "the gateway's directory is gone".into()));
+    }
+    gateway.storage.put(object, bytes).await.map_err(|e| {
+        tracing::error!("an attachment cannot be stored: {e}");
+        HttpError(StatusCode::INSUFFICIENT_STORAGE, "the attachment cannot be stored".into())
+    })
 }
 
 /// A file name without directories and unusual characters, for use as the last segment of a path.
@@ -92,15 +143,18 @@ pub struct Signed {
 /// `GET /storage/v1/object/sign/{bucket}/{path}?token=…`: for anybody with a signed URL.
 pub async fn download(
     State(gateway): State<Arc<Gateway>>,
+    Extension(seat): Extension<Arc<Seat>>,
     Path((bucket, path)): Path<(String, String)>,
     Query(signed): Query<Signed>,
 ) -> Result<Response, HttpError> {
     let missing = || HttpError(StatusCode::NOT_FOUND, "there is no such object".into());
     let object = Object::new(&bucket, &path).ok_or_else(missing)?;
-    let signature = gateway.storage.check(&object, &signed.token);
-    signature.map_err(|e| HttpError(StatusCode::FORBIDDEN, e.to_string()))?;
+    gateway.storage.check(&object, &signed.token).map_err(|e| {
+        refused(seat.client().address, sign::PREFIX, &e.to_string());
+        HttpError(StatusCode::FORBIDDEN, e.to_string())
+    })?;
     let unread = |e: object_store::Error| {
-        log(format_args!("an attachment cannot be read: {e}"));
+        tracing::error!("an attachment cannot be read: {e}");
         HttpError(StatusCode::BAD_GATEWAY, "the attachment cannot be read".into())
     };
     let found = gateway.storage.get(&object).await.map_err(unread)?.ok_or_else(missing)?;

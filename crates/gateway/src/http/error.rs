@@ -1,11 +1,15 @@
 //! Errors of requests over HTTP: a status, and `{"error":…}`.
 
 use axum::Json;
-use axum::http::StatusCode;
+use axum::body::to_bytes;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use crate::error::RequestError;
+
+/// The longest text of an error that is passed on, in bytes.
+const LONGEST: usize = 64 * 1024;
 
 /// An error response, with its status.
 pub struct HttpError(pub StatusCode, pub String);
@@ -16,12 +20,38 @@ impl IntoResponse for HttpError {
     }
 }
 
+/// Errors that libraries respond with, such as those of a body or a method, in the same form.
+pub async fn as_json(response: Response) -> Response {
+    let is_json = |response: &Response| {
+        let kind = response.headers().get(header::CONTENT_TYPE);
+        kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"))
+    };
+    let status = response.status();
+    if !(status.is_client_error() || status.is_server_error()) || is_json(&response) {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    let text = to_bytes(body, LONGEST).await.unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let text = match text.trim() {
+        "" => status.canonical_reason().unwrap_or("the request failed").to_lowercase(),
+        text => text.to_owned(),
+    };
+    let response = HttpError(status, text).into_response();
+    let own = response.headers().clone();
+    parts.headers.remove(header::CONTENT_LENGTH);
+    parts.headers.extend(own);
+    Response::from_parts(parts, response.into_body())
+}
+
 impl From<RequestError> for HttpError {
     fn from(error: RequestError) -> HttpError {
         error.log("a request over HTTP");
         let status = match &error {
             RequestError::BadParams(_) => StatusCode::BAD_REQUEST,
-            RequestError::UnknownSession(_) => StatusCode::NOT_FOUND,
+            RequestError::UnknownSession(_)
+            | RequestError::UnknownRun(_)
+            | RequestError::UnknownPermission(_) => StatusCode::NOT_FOUND,
             RequestError::KeyConflict(_) => StatusCode::CONFLICT,
             RequestError::Locked => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,

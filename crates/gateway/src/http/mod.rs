@@ -4,6 +4,7 @@ mod agui;
 mod attachments;
 mod content;
 mod error;
+mod login;
 mod metrics;
 mod page;
 pub mod server;

@@ -5,28 +5,37 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::Router;
-use axum::body::Body;
-use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{StatusCode, header};
+use axum::body::{Body, BodyDataStream};
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 use futures_util::StreamExt;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::Mutex;
 use tokio::time::timeout_at;
 use tower::ServiceExt;
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
-use super::error::HttpError;
-use super::{agui, attachments, content, metrics, page};
+use super::error::{self, HttpError};
+use super::{agui, attachments, content, login, metrics, page};
+use crate::access::origin::Asker;
 use crate::access::places::{Places, Seat};
+use crate::access::proxy::Client;
 use crate::access::token::{Offered, TokenCheck, cookie_name, offered};
 use crate::gateway::Gateway;
-use crate::log::log;
-use crate::storage::sign;
+use crate::log::refused;
 use crate::ws;
+
+/// Where a load balancer asks, under any name.
+const HEALTH: &str = "/healthz";
+
+/// How long a browser may take a preflight's answer for granted.
+const PREFLIGHT_AGE: Duration = Duration::from_secs(3600);
 
 /// How long a client may take to send the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,6 +43,10 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a client may take to send the body of a request, and that of an upload.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+
+/// How much of the body of a refused request is read and dropped, in bytes, and for how long.
+const MOST_DROPPED: usize = 64 * 1024 * 1024;
+const DROP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a shutdown waits for connections to end.
 const GRACE: Duration = Duration::from_millis(1000);
@@ -62,23 +75,7 @@ pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 
 /// Serves until the shutdown.
 pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, places: Places) {
-    let routes = Router::new()
-        .route("/", get(page::page))
-        .route("/ws", get(ws::upgrade))
-        .route("/healthz", get(metrics::health))
-        .route("/metrics", get(metrics::metrics))
-        .route("/api/v1/sessions/{session}/events/{id}/content", get(content::content))
-        .route("/api/v1/agent/run", post(agui::run).layer(DefaultBodyLimit::max(MAX_INPUT)))
-        .route("/api/v1/agent/events", get(agui::events))
-        .route("/api/v1/agent/history", get(agui::message_history))
-        .route(
-            "/api/v1/agent/attachments",
-            post(attachments::upload).layer(DefaultBodyLimit::max(attachments::MAX + 64 * 1024)),
-        )
-        .route("/storage/v1/object/sign/{bucket}/{*path}", get(attachments::download))
-        .fallback(|| async { HttpError(StatusCode::NOT_FOUND, "there is nothing here".into()) })
-        .layer(middleware::from_fn_with_state(gateway.clone(), admit))
-        .with_state(gateway.clone());
+    let routes = routes(&gateway);
     let places = Arc::new(places);
     let mut logged: Option<Instant> = None;
     loop {
@@ -92,14 +89,14 @@ pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, places: Places)
         };
         match accepted {
             Ok((stream, address)) => {
-                let seat = Arc::new(places.arrive(address.ip(), door));
+                let seat = Arc::new(places.arrive(gateway.proxies.peer(address.ip()), door));
                 tokio::spawn(serve_connection(gateway.clone(), routes.clone(), stream, seat));
             }
             Err(e) => {
                 // Usually out of descriptors, which closing connections will free.
                 if logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
                     logged = Some(Instant::now());
-                    log(format_args!("cannot accept a connection: {e}"));
+                    tracing::error!("cannot accept a connection: {e}");
                 }
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -107,6 +104,47 @@ pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, places: Places)
     }
     drop(listener);
     tokio::time::timeout(GRACE, places.all_left()).await.ok();
+}
+
+fn routes(gateway: &Arc<Gateway>) -> Router {
+    let with_token = Router::new()
+        .route("/metrics", get(metrics::metrics))
+        .route("/api/v1/login", post(login::login))
+        .route("/api/v1/sessions/{session}/events/{id}/content", get(content::content))
+        .route("/api/v1/agent/run", post(agui::run).layer(DefaultBodyLimit::max(MAX_INPUT)))
+        .route("/api/v1/agent/events", get(agui::events))
+        .route("/api/v1/agent/cancel", post(agui::cancel))
+        .route("/api/v1/agent/permission", post(agui::permission))
+        .route("/api/v1/agent/history", get(agui::message_history))
+        .route(
+            "/api/v1/agent/attachments",
+            post(attachments::upload).layer(DefaultBodyLimit::max(attachments::MAX + 64 * 1024)),
+        )
+        .fallback(|| async { HttpError(StatusCode::NOT_FOUND, "there is nothing here".into()) })
+        .layer(middleware::from_fn_with_state(gateway.clone(), require_token));
+    // The page gets the token from its link, a WebSocket may show it in its first frame, and a signed URL
+    // needs none.
+    let open = Router::new()
+        .route("/", get(page::page))
+        .route("/ws", get(ws::upgrade))
+        .route(HEALTH, get(metrics::health))
+        .route("/storage/v1/object/sign/{bucket}/{*path}", get(attachments::download));
+    open.merge(with_token)
+        .layer(middleware::from_fn_with_state(gateway.clone(), admit))
+        .layer(middleware::map_response(error::as_json))
+        .layer(cors(gateway.origins.named()))
+        .with_state(gateway.clone())
+}
+
+/// Lets pages of other origins read responses. They show the token in `Authorization`: cookies are not for them.
+fn cors(origins: &[String]) -> CorsLayer {
+    CorsLayer::new()
+        .allow_origin(AllowOrigin::list(origins.iter().filter_map(|origin| origin.parse().ok())))
+        .allow_methods([Method::GET, Method::POST, Method::DELETE])
+        // Authorization, Content-Type, Last-Event-ID, those of MCP, and what a client of AG-UI may add.
+        .allow_headers(AllowHeaders::mirror_request())
+        .expose_headers([HeaderName::from_static("mcp-session-id")])
+        .max_age(PREFLIGHT_AGE)
 }
 
 /// Serves one connection.
@@ -135,53 +173,106 @@ async fn serve_connection(gateway: Arc<Gateway>, routes: Router, stream: TcpStre
     connection.await.ok();
 }
 
-/// Checks a request's `Host`, `Origin` and token, and limits the time for its body.
-async fn admit(State(gateway): State<Arc<Gateway>>, mut request: Request, next: Next) -> Response {
-    // A load balancer asks for the health under any name.
-    let is_health = request.uri().path() == "/healthz";
-    if let Err(refused) = gateway.origins.check(request.headers())
-        && !is_health
-    {
-        return HttpError(StatusCode::FORBIDDEN, refused.message().to_owned()).into_response();
-    }
+/// Checks a request's `Host` and `Origin`, and its token if it has one; limits the time for its body.
+async fn admit(
+    State(gateway): State<Arc<Gateway>>,
+    Extension(seat): Extension<Arc<Seat>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let client = gateway.proxies.client(seat.peer(), request.headers());
+    seat.is_for(client);
+    let is_health = request.uri().path() == HEALTH;
+    let asker = match gateway.origins.check(request.headers()) {
+        Err(refused) if !is_health => {
+            return refuse(client, &request, StatusCode::FORBIDDEN, refused.message());
+        }
+        asker => asker.unwrap_or(Asker::Other),
+    };
     let cookie = cookie_name(gateway.port);
     let check = match offered(request.headers(), &cookie) {
-        Offered::Nothing if gateway.token.is_none() => TokenCheck::Valid,
+        _ if gateway.token.is_none() => TokenCheck::Valid,
+        Offered::Cookie(_) if asker == Asker::Other => TokenCheck::Missing,
         Offered::Nothing => TokenCheck::Missing,
         Offered::Bearer(token) | Offered::Cookie(token) if gateway.admits(token) => TokenCheck::Valid,
         Offered::Bearer(_) | Offered::Cookie(_) => TokenCheck::Invalid,
     };
     request.extensions_mut().insert(check);
-    // A WebSocket may present its token in its first frame, and the page checks the token itself. A signed
-    // URL needs no token.
-    let path = request.uri().path();
-    let open = ["/", "/ws", "/healthz"].contains(&path) || path.starts_with(sign::PREFIX);
-    if check != TokenCheck::Valid && !open {
-        gateway.counters.wrong_token();
-        let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
-        let error = HttpError(StatusCode::UNAUTHORIZED, "wrong or missing token".into());
-        return (challenge, error).into_response();
-    }
-    let seat: Option<&Arc<Seat>> = request.extensions().get();
-    if check == TokenCheck::Valid && !seat.is_some_and(|seat| seat.admit()) {
+    if check == TokenCheck::Valid && !seat.admit() {
         gateway.counters.refused();
-        let close = [(header::CONNECTION, "close")];
-        let error = "too many connections; try again later".to_owned();
-        return (close, HttpError(StatusCode::SERVICE_UNAVAILABLE, error)).into_response();
+        let why = "too many connections; try again later";
+        let mut response = refuse(client, &request, StatusCode::SERVICE_UNAVAILABLE, why);
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        return response;
     }
-    let limit = if path.ends_with("/attachments") { UPLOAD_TIMEOUT } else { BODY_TIMEOUT };
-    next.run(request.map(|body| within(body, limit))).await
+    let limit = if request.uri().path().ends_with("/attachments") { UPLOAD_TIMEOUT } else { BODY_TIMEOUT };
+    let (parts, body) = request.into_parts();
+    let (body, rest) = within(body, limit);
+    let response = next.run(Request::from_parts(parts, body)).await;
+    // A client reads why it was refused only once it has sent its body. Strangers need not learn it.
+    if check == TokenCheck::Valid && response.status().is_client_error() {
+        tokio::spawn(drain(rest));
+    }
+    response
 }
 
-/// A body that fails if it takes longer than a limit.
-fn within(body: Body, limit: Duration) -> Body {
+/// Refuses requests without the token.
+async fn require_token(
+    State(gateway): State<Arc<Gateway>>,
+    Extension(seat): Extension<Arc<Seat>>,
+    Extension(check): Extension<TokenCheck>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let why = match check {
+        TokenCheck::Valid => return next.run(request).await,
+        TokenCheck::Invalid => "wrong token",
+        TokenCheck::Missing => "the token is missing; the gateway has it in the file `token` in its root",
+    };
+    gateway.counters.wrong_token();
+    let mut response = refuse(seat.client(), &request, StatusCode::UNAUTHORIZED, why);
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    response
+}
+
+fn refuse(client: Client, request: &Request, status: StatusCode, why: &str) -> Response {
+    let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    refused(client.address, route, why);
+    HttpError(status, why.to_owned()).into_response()
+}
+
+/// What was not read yet of a body.
+type Rest = Arc<Mutex<Option<BodyDataStream>>>;
+
+/// A body that fails if it takes longer than a limit, and what is left of it when it is dropped.
+fn within(body: Body, limit: Duration) -> (Body, Rest) {
     let end = tokio::time::Instant::now() + limit;
-    let chunks = futures_util::stream::unfold(Some(body.into_data_stream()), move |stream| async move {
-        let mut stream = stream?;
-        match timeout_at(end, stream.next()).await {
-            Ok(chunk) => Some((chunk?.map_err(std::io::Error::other), Some(stream))),
-            Err(_) => Some((Err(std::io::ErrorKind::TimedOut.into()), None)),
-        }
+    let rest: Rest = Arc::new(Mutex::new(Some(body.into_data_stream())));
+    let chunks = futures_util::stream::unfold(rest.clone(), move |rest| async move {
+        let mut stream = rest.lock().await;
+        let next = match timeout_at(end, stream.as_mut()?.next()).await {
+            Ok(chunk) => chunk?.map_err(std::io::Error::other),
+            Err(_) => {
+                *stream = None;
+                Err(std::io::ErrorKind::TimedOut.into())
+            }
+        };
+        drop(stream);
+        Some((next, rest))
     });
-    Body::from_stream(chunks)
+    (Body::from_stream(chunks), rest)
+}
+
+/// Reads the rest of a body and drops it, in bounded time.
+async fn drain(rest: Rest) {
+    let Some(mut stream) = rest.lock().await.take() else { return };
+    let mut dropped = 0;
+    let reading = async {
+        while let Some(Ok(chunk)) = stream.next().await
+            && dropped < MOST_DROPPED
+        {
+            dropped += chunk.len();
+        }
+    };
+    tokio::time::timeout(DROP_TIMEOUT, reading).await.ok();
 }

@@ -5,19 +5,14 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::backoff::Backoff;
 use super::event::{Frames, Page, SessionEvent};
 use super::live::{Following, Live, Present};
 use crate::error::RequestError;
-use crate::log::log;
 use crate::session_id::SessionId;
-
-/// Pauses after a failed read.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// A reader's place in a session.
 pub struct Cursor {
@@ -36,7 +31,7 @@ pub struct Cursor {
     /// The last change after which the reader had caught up.
     caught_up_at: Option<u64>,
     is_client: bool,
-    pause: Duration,
+    backoff: Backoff,
 }
 
 /// What comes next for a reader.
@@ -62,7 +57,7 @@ impl Cursor {
             next_notice,
             caught_up_at: None,
             is_client: false,
-            pause: FIRST_PAUSE,
+            backoff: Backoff::default(),
         }
     }
 
@@ -122,7 +117,7 @@ impl Cursor {
             self.position = self.position.max(self.upto);
             // Seen before looking, so that a change in between is not missed.
             let version = *self.changed.borrow_and_update();
-            match self.live.following(self.position) {
+            match self.live.following(self.position, self.next_notice) {
                 Following::Gone => return Next::Gone,
                 Following::Events(events, upto) => {
                     self.waiting = events.into();
@@ -133,14 +128,13 @@ impl Cursor {
                         return Next::Gone;
                     }
                 }
-                Following::Nothing if self.caught_up_at != Some(version) => {
+                Following::Nothing(present, next_notice) if self.caught_up_at != Some(version) => {
                     self.caught_up_at = Some(version);
-                    let present;
-                    (present, self.next_notice) = self.live.present(self.next_notice);
+                    self.next_notice = next_notice;
                     return Next::CaughtUp(present);
                 }
                 // It fails only if the session is no longer read, which it is for as long as `live` exists.
-                Following::Nothing => drop(self.changed.changed().await),
+                Following::Nothing(..) => drop(self.changed.changed().await),
             }
         }
     }
@@ -152,16 +146,12 @@ impl Cursor {
                 self.waiting = page.events.iter().cloned().collect();
                 self.upto = page.upto;
                 self.page = Some(page);
-                self.pause = FIRST_PAUSE;
+                self.backoff.worked();
                 true
             }
             Err(RequestError::UnknownSession(_)) => false,
             Err(e) => {
-                if self.pause == FIRST_PAUSE {
-                    log(format_args!("session {}: cannot be read: {e}", self.session()));
-                }
-                tokio::time::sleep(self.pause).await;
-                self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+                self.backoff.failed(self.session(), &e).await;
                 true
             }
         }

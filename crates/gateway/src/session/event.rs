@@ -8,8 +8,8 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 
 use thread::model::event::CappedRow;
+use thread::model::filter::Scope;
 use thread::queue::{Remaining, Selection};
-use thread::store::ScanRange;
 use thread::{After, Event, Filter, Queue};
 use thread_agent::conversation::runs::Noted;
 use thread_agent::conversation::{self, Entry};
@@ -94,7 +94,7 @@ impl SessionEvent {
     /// Errors of the thread.
     pub fn new(queue: &mut Queue, event: Event, large: Option<u64>) -> Result<SessionEvent> {
         let (run_id, entry) = Entry::of(&event);
-        let is_ending = conversation::is_ending(queue.store(), event.id, &entry)?;
+        let is_ending = conversation::is_ending(queue, event.id, &entry)?;
         let ends = entry.ends().filter(|_| is_ending);
         Ok(SessionEvent { event, run_id, entry, ends, large, frames: OnceLock::new() })
     }
@@ -147,7 +147,7 @@ struct Read {
 }
 
 /// Whether an event matches a filter (`None` matches all); `None` if it has to be asked with the whole event.
-pub fn matches_capped(filter: Option<&Filter>, capped: &CappedRow<'_>) -> Option<bool> {
+fn matches_capped(filter: Option<&Filter>, capped: &CappedRow<'_>) -> Option<bool> {
     let Some(filter) = filter else { return Some(true) };
     capped.is_whole().then(|| filter.matches(&capped.row).unwrap_or(false))
 }
@@ -157,10 +157,43 @@ pub fn matches_capped(filter: Option<&Filter>, capped: &CappedRow<'_>) -> Option
 /// # Errors
 ///
 /// Errors of the thread.
-pub fn matches_whole(queue: &mut Queue, filter: Option<&Filter>, id: i64) -> Result<bool> {
+fn matches_whole(queue: &mut Queue, filter: Option<&Filter>, id: i64) -> Result<bool> {
     let Some(filter) = filter else { return Ok(true) };
-    let range = ScanRange { after: id - 1, upto: id, most: 1, until: None };
-    Ok(!queue.store().scan(filter, range)?.ids.is_empty())
+    Ok(queue.matches(id, filter)?)
+}
+
+/// Reads all events after an id that match a condition, the long ones without their content, and for each
+/// whether it matches a filter (`None` matches all). Returns the id up to which it has read.
+///
+/// # Errors
+///
+/// Errors of the thread; a condition that is no filter.
+pub fn for_each(
+    queue: &mut Queue,
+    after: i64,
+    condition: &str,
+    filter: Option<&Filter>,
+    note: &mut dyn FnMut(&SessionEvent, bool),
+) -> Result<i64> {
+    let condition = Filter::new(condition, Scope::Reading)?;
+    let mut selection = Selection { after, limit: None, filter: condition };
+    loop {
+        let mut page = Vec::new();
+        let remaining = queue.read_page_capped(&mut selection, LARGE, &mut |capped| {
+            page.push((capped.row.to_event(), matches_capped(filter, &capped)));
+            ControlFlow::Continue(())
+        })?;
+        for (event, is_pending) in page {
+            let is_pending = match is_pending {
+                Some(is_pending) => is_pending,
+                None => matches_whole(queue, filter, event.id)?,
+            };
+            note(&SessionEvent::new(queue, event, None)?, is_pending);
+        }
+        if remaining == Remaining::None {
+            return Ok(selection.after);
+        }
+    }
 }
 
 /// Reads the next page after an id, and which of its events match a filter (`None` matches all). An ending of
@@ -192,7 +225,7 @@ pub fn read(
     let mut pending = Vec::with_capacity(rows.len());
     for Read { mut event, mut large, is_pending } in rows {
         if let Some(bytes) = large.filter(|bytes| *bytes <= LONGEST)
-            && conversation::is_ending(queue.store(), event.id, &Entry::of(&event).1)?
+            && conversation::is_ending(queue, event.id, &Entry::of(&event).1)?
         {
             // On a page of its own.
             page.more = true;

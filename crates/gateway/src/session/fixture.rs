@@ -13,7 +13,7 @@ use thread_agent::conversation::{Answer, Message, Run};
 use super::cursor::{Cursor, Next};
 use super::event::SessionEvent;
 use super::jobs::Kind;
-use super::live::{Context, Live, Present, Reader};
+use super::live::{Context, Following, Live, Present, Reader};
 use super::root::Root;
 use super::runs::open_runs;
 use super::watch::ChangeWatcher;
@@ -26,6 +26,14 @@ pub const THEM: &str = "external:web:a:dm:b:c";
 
 /// How long something may take that happens in another task or thread.
 pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// What a reader that has caught up gets, with the notices from a number on, and the number of the next one.
+pub fn present(live: &Live, notices_from: u64) -> (Present, u64) {
+    match live.following(i64::MAX, notices_from) {
+        Following::Nothing(present, next) => (present, next),
+        _ => panic!("the session is gone"),
+    }
+}
 
 pub struct Fixture {
     pub context: Arc<Context>,

@@ -1,7 +1,7 @@
 //! Stored events as frames.
 
 use serde_json::{Map, Value};
-use thread_agent::conversation::{Entry, Message};
+use thread_agent::conversation::{ClientInput, Entry, Message, attempt_of, shown_call_id};
 use thread_protocol::Content;
 use thread_protocol::event::{self as frame, Event};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
@@ -95,10 +95,14 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
         return Some(frame::Large { source, r#type, subtype, bytes, url }.into());
     }
     let ends = stored.ends.is_some() && stored.large.is_none();
+    let shown = |call_id: &str| shown_call_id(call_id, attempt_of(event).unwrap_or(0));
     Some(match entry {
         Entry::Message(said) => {
             let priority = (said.priority != Default::default()).then(|| said.priority.as_str().into());
-            message(frame::Role::User, said.other.clone(), priority)
+            let mut metadata = said.other.clone();
+            // For the agent alone, and as large as it likes.
+            metadata.shift_remove(ClientInput::KEY);
+            message(frame::Role::User, metadata, priority)
         }
         Entry::Answer { answer, .. } if ends => Event::from(frame::Final {
             message_id: message_id(stored),
@@ -117,12 +121,12 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
         Entry::Token { text, message_id } => frame::Token::new(text, message_id.clone()).into(),
         Entry::Thinking { text, message_id } => frame::Thinking::new(text, message_id.clone()).into(),
         Entry::ToolCall(call) => Event::from(frame::ToolCall {
-            call_id: call.call_id.clone(),
+            call_id: shown(&call.call_id),
             tool_name: call.name.clone(),
             arguments: call.arguments.clone(),
         }),
         Entry::ToolResult(result) => Event::from(frame::ToolResult {
-            call_id: result.call_id.clone(),
+            call_id: shown(&result.call_id),
             tool_name: result.name.clone(),
             result: result.outcome.as_ref().ok().cloned(),
             error: result.outcome.as_ref().err().cloned(),
@@ -139,7 +143,7 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
         Entry::Cancelled { why, .. } if ends => Event::from(frame::Cancelled { message: why.clone() }),
         Entry::Title(title) => Event::from(frame::Title { title: beginning(title, TITLE) }),
         Entry::SubAgent(sub) => Event::from(frame::SubAgent {
-            parent_call_id: sub.parent_call_id.clone(),
+            parent_call_id: shown_call_id(&sub.parent_call_id, sub.attempt),
             sub_agent: sub.sub_agent.clone(),
             event: sub.event.clone(),
             payload: sub.payload.clone(),
@@ -153,7 +157,7 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
             Event::from(frame::Permission::Request(frame::PermissionRequest {
                 request_id: asked.request_id.clone(),
                 title: asked.title.clone(),
-                call_id: asked.call_id.clone(),
+                call_id: asked.call_id.as_deref().map(shown),
                 arguments: asked.arguments.clone(),
                 details: asked.details.clone(),
                 choices: asked.choices.iter().map(choice).collect(),

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use thread::model::filter::Scope;
-use thread::{Filter, Queue};
-use thread_agent::conversation::{Entry, is_ending};
+use thread::queue::Selection;
+use thread::{After, Filter, Queue};
+use thread_agent::conversation::{ClientInput, Entry, is_ending};
 use thread_protocol::event::Role;
 use thread_protocol::method::{HistoryEntry, Place};
 use tokio::time::timeout;
@@ -103,7 +104,7 @@ pub fn before(queue: &mut Queue, before: i64, limit: usize, room: u64) -> Result
             upto = id - 1;
             let Some(mut event) = event(queue, id)? else { continue };
             if let Some(bytes) = event.large.filter(|bytes| *bytes <= LONGEST)
-                && is_ending(queue.store(), id, &event.entry)?
+                && is_ending(queue, id, &event.entry)?
             {
                 if !messages.is_empty() {
                     messages.reverse();
@@ -141,9 +142,10 @@ pub fn before(queue: &mut Queue, before: i64, limit: usize, room: u64) -> Result
 /// Errors of the thread.
 pub fn event(queue: &mut Queue, id: i64) -> Result<Option<SessionEvent>> {
     let mut found = None;
-    queue.store().read_capped(id.saturating_sub(1), id, 1, LARGE, &mut |capped| {
+    let mut next = Selection { limit: Some(1), ..After(id.saturating_sub(1)).into() };
+    queue.read_page_capped(&mut next, LARGE, &mut |capped| {
         let large = (capped.content_len > LARGE).then_some(capped.content_len);
-        found = Some((capped.row.to_event(), large));
+        found = (capped.row.id == id).then(|| (capped.row.to_event(), large));
         ControlFlow::Break(())
     })?;
     found.map(|(event, large)| SessionEvent::new(queue, event, large)).transpose()
@@ -171,6 +173,8 @@ fn entry(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Histor
     };
     // It is the content.
     metadata.shift_remove("partial");
+    // For the agent alone, and as large as it likes.
+    metadata.shift_remove(ClientInput::KEY);
     HistoryEntry {
         id: message_id(stored),
         seq: stored.id(),

@@ -7,21 +7,17 @@ use std::time::Duration;
 use thread::Queue;
 use tokio::time::timeout;
 
+use super::backoff::Backoff;
 use super::jobs::Kind;
 use super::live::{Context, Live, Reader};
 use super::runs::{AgentView, open_runs};
 use super::sub_agents;
 use super::watch::SessionWatch;
 use crate::error::{RequestError, Result};
-use crate::log::log;
 use crate::session_id::SessionId;
 
 /// How long a database stays open, and events stay in the ring, after the last event.
 const LINGER: Duration = Duration::from_secs(3);
-
-/// Pauses after a failed read.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// The sessions that somebody reads.
 pub struct Hub {
@@ -94,12 +90,13 @@ async fn follow(
     agent: AgentView,
 ) {
     let mut reader = Reader { queue: Some(queue), agent: Some(agent) };
-    let mut pause = FIRST_PAUSE;
+    let mut backoff = Backoff::default();
     while let Some(session) = live.upgrade() {
         let agent = reader.agent.clone();
         let more = match session.advance(reader).await {
             Ok((next, more)) => {
-                (reader, pause) = (next, FIRST_PAUSE);
+                reader = next;
+                backoff.worked();
                 if session.claim_relay() {
                     tokio::spawn(sub_agents::relay(live.clone(), context.root.path_of(session.session)));
                 }
@@ -110,13 +107,10 @@ async fn follow(
                 return;
             }
             Err(e) => {
-                if pause == FIRST_PAUSE {
-                    log(format_args!("session {}: cannot be read: {e}", session.session));
-                }
+                let id = session.session;
                 drop(session);
                 reader = Reader { queue: None, agent };
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                backoff.failed(id, &e).await;
                 continue;
             }
         };

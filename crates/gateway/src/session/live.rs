@@ -91,8 +91,8 @@ pub enum Following {
     Events(Vec<Arc<SessionEvent>>, i64),
     /// They are no longer in memory.
     OnDisk,
-    /// Nothing yet.
-    Nothing,
+    /// Nothing yet: the reader has caught up. Also the number of the next notice.
+    Nothing(Present, u64),
     /// The session was removed.
     Gone,
 }
@@ -151,33 +151,27 @@ impl Live {
         self.state().clients
     }
 
-    /// What follows a position.
-    pub fn following(&self, position: i64) -> Following {
+    /// What follows a position; if that is nothing, what is for readers that have caught up, with the notices
+    /// from a number on.
+    pub fn following(&self, position: i64, notices_from: u64) -> Following {
         let state = self.state();
         if state.gone {
             Following::Gone
         } else if position >= state.upto {
-            Following::Nothing
+            let notices = state.notices.iter().filter(|notice| notice.number >= notices_from);
+            let present = Present {
+                order: state.order.clone(),
+                upto: state.upto,
+                clients: state.clients,
+                notices: notices.map(|notice| notice.frame.clone()).collect(),
+            };
+            Following::Nothing(present, state.next_notice)
         } else if position < state.ring_from {
             Following::OnDisk
         } else {
             let start = state.ring.partition_point(|event| event.id() <= position);
             Following::Events(state.ring.range(start..).cloned().collect(), state.upto)
         }
-    }
-
-    /// What is for readers that have caught up, with the notices from a number on. Also returns the number of
-    /// the next one.
-    pub fn present(&self, notices_from: u64) -> (Present, u64) {
-        let state = self.state();
-        let notices = state.notices.iter().filter(|notice| notice.number >= notices_from);
-        let present = Present {
-            order: state.order.clone(),
-            upto: state.upto,
-            clients: state.clients,
-            notices: notices.map(|notice| notice.frame.clone()).collect(),
-        };
-        (present, state.next_notice)
     }
 
     /// The page after an id, read from disk once for all who need it at the same time.

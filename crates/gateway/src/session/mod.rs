@@ -3,6 +3,7 @@
 //! Reading and writing threads may block on the disk, so none of it runs on the threads that serve
 //! connections: see [`jobs`].
 
+mod backoff;
 pub mod budget;
 pub mod catalogue;
 pub mod cursor;
@@ -14,8 +15,9 @@ pub mod frames;
 pub mod history;
 pub mod hub;
 pub mod jobs;
+pub mod journal;
 pub mod live;
-mod place;
+pub mod place;
 pub mod root;
 pub mod runs;
 pub mod search;

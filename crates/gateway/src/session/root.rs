@@ -276,7 +276,7 @@ fn copy_messages(
         for event in page {
             copied += 1;
             ids.insert(event.id, copied);
-            let is_ending = is_ending(from.store(), event.id, &Entry::of(&event).1)?;
+            let is_ending = is_ending(from, event.id, &Entry::of(&event).1)?;
             copies.push(copy(event, &ids, is_ending, keep)?);
         }
         if copies.is_empty() {
@@ -313,7 +313,7 @@ fn copy(
 /// Pauses all consumers of a thread and stops their handlers.
 fn stop_all(thread: &Path) -> Result<()> {
     let mut queue = Queue::open_waiting(thread, BUSY)?;
-    for subscription in queue.store().subscriptions()? {
+    for subscription in queue.subscriptions()? {
         let consumer: &ConsumerId = &subscription.consumer;
         thread::run::control::pause(&mut queue, consumer)?;
         thread::run::stop::stop(&mut queue, consumer, STOP)?;

@@ -1,13 +1,10 @@
 //! The open runs of a session, as the agent's adapter sees them: from the agent's cursor on, with its filter.
 
-use std::ops::ControlFlow;
-
 use thread::model::filter::Scope;
-use thread::queue::{Remaining, Selection};
 use thread::{Filter, Queue};
 use thread_agent::conversation::runs::Runs;
 
-use super::event::{LARGE, SessionEvent, matches_capped, matches_whole};
+use super::event::for_each;
 use crate::agent;
 use crate::error::Result;
 
@@ -34,7 +31,7 @@ impl AgentView {
     ///
     /// Errors of the thread.
     pub fn update(&mut self, queue: &mut Queue) -> Result<bool> {
-        let Some(subscription) = queue.store().subscription(&agent::consumer())? else {
+        let Some(subscription) = queue.find_subscription(&agent::consumer())? else {
             *self = AgentView { filter: None, cursor: NO_AGENT };
             return Ok(false);
         };
@@ -74,25 +71,10 @@ pub fn open_runs(queue: &mut Queue) -> Result<(AgentView, Runs, i64)> {
     if view.cursor >= newest {
         return Ok((view, runs, newest));
     }
-    let filter = Filter::new(STATE_EVENTS, Scope::Reading)?;
-    let mut selection = Selection { after: view.cursor, limit: None, filter };
-    loop {
-        let mut page = Vec::new();
-        let remaining = queue.read_page_capped(&mut selection, LARGE, &mut |capped| {
-            page.push((capped.row.to_event(), matches_capped(view.filter(), &capped)));
-            ControlFlow::Continue(())
-        })?;
-        for (event, is_pending) in page {
-            let is_pending = match is_pending {
-                Some(is_pending) => is_pending,
-                None => matches_whole(queue, view.filter(), event.id)?,
-            };
-            runs.note(SessionEvent::new(queue, event, None)?.noted(is_pending));
-        }
-        if remaining == Remaining::None {
-            return Ok((view, runs, selection.after));
-        }
-    }
+    let upto = for_each(queue, view.cursor, STATE_EVENTS, view.filter(), &mut |event, is_pending| {
+        runs.note(event.noted(is_pending));
+    })?;
+    Ok((view, runs, upto))
 }
 
 #[cfg(test)]

@@ -6,20 +6,17 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::ops::ControlFlow;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use thread::Queue;
 use thread::care::prune::{self, Old, Request};
 use thread::files::{DB, JSONL};
-use thread::model::filter::Scope;
 use thread::model::time::{self, Time};
-use thread::queue::{Remaining, Selection};
-use thread::{Filter, Queue};
 use thread_agent::sub_agent::threads_in;
 
-use super::event::{LARGE, SessionEvent};
+use super::event::for_each;
 use super::jobs::{BUSY, Kind, blocking};
 use super::live::Context;
 use super::runs::open_runs;
@@ -130,7 +127,7 @@ fn sweep_thread(dir: &Path, before: Time) -> Result<()> {
 /// The newest event that was stored before a time.
 fn last_stored_before(queue: &mut Queue, before: Time, newest: i64) -> Result<i64> {
     // As a rule all of them or none, and there is no index of times.
-    match queue.store().stored_at(newest)? {
+    match queue.stored_at(newest)? {
         Some(stored) if stored < time::format(before) => Ok(newest),
         _ => Ok(queue.last_before(before)?),
     }
@@ -143,21 +140,11 @@ fn end_of_old_runs(queue: &mut Queue, old: i64) -> Result<(i64, bool)> {
     // A message that waits has no stream yet.
     let begun = runs.iter().filter(|run| run.attempts > 0).map(|run| run.id() - 1);
     let mut limit = begun.min().unwrap_or(old).min(old);
-    let filter = Filter::new("type = 'message' OR subtype IN ('error', 'cancelled')", Scope::Reading)?;
-    let mut selection = Selection { after: old, limit: None, filter };
-    loop {
-        let mut page = Vec::new();
-        let remaining = queue.read_page_capped(&mut selection, LARGE, &mut |capped| {
-            page.push(capped.row.to_event());
-            ControlFlow::Continue(())
-        })?;
-        for event in page {
-            if let Some(message) = SessionEvent::new(queue, event, None)?.ends {
-                limit = limit.min(message - 1);
-            }
+    let condition = "type = 'message' OR subtype IN ('error', 'cancelled')";
+    for_each(queue, old, condition, None, &mut |event, _| {
+        if let Some(message) = event.ends {
+            limit = limit.min(message - 1);
         }
-        if remaining == Remaining::None {
-            return Ok((limit, runs.active().is_none()));
-        }
-    }
+    })?;
+    Ok((limit, runs.active().is_none()))
 }

@@ -15,7 +15,7 @@ use serde_json::json;
 use thread::model::filter::Scope;
 use thread::queue::{Remaining, Selection};
 use thread::{Filter, Queue};
-use thread_agent::conversation::Entry;
+use thread_agent::conversation::{Entry, shown_call_id};
 use thread_agent::sub_agent::{Sub, threads_in};
 use thread_protocol::event::SubAgent;
 use tokio_tungstenite::tungstenite::Utf8Bytes;
@@ -25,7 +25,6 @@ use super::frames::notice;
 use super::jobs::{BUSY, Kind};
 use super::live::Live;
 use crate::error::Result;
-use crate::log::log;
 use crate::session_id::SessionId;
 
 /// How often the sub-agents' threads are polled.
@@ -64,7 +63,7 @@ pub async fn relay(live: Weak<Live>, dir: PathBuf) {
                 if let Some(reader) = reader
                     && let Err(e) = reader.read(id, &mut output)
                 {
-                    log(format_args!("session {id}: a sub-agent cannot be read: {e}"));
+                    tracing::error!("session {id}: a sub-agent cannot be read: {e}");
                 }
             }
             Ok((followed, output))
@@ -99,7 +98,7 @@ impl Reader {
                     _ => return ControlFlow::Continue(()),
                 };
                 let told = SubAgent {
-                    parent_call_id: sub.call_id.clone(),
+                    parent_call_id: shown_call_id(&sub.call_id, sub.attempt),
                     sub_agent: sub.id.clone(),
                     event: event.to_owned(),
                     payload: json!({ "content": content, "delta": true }),

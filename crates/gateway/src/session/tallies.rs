@@ -4,17 +4,14 @@
 //! is cached with the state of its log. When that has changed, reading continues where it stopped.
 
 use std::collections::HashMap;
-use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use thread::model::filter::Scope;
-use thread::queue::{Remaining, Selection};
-use thread::{Filter, Queue};
+use thread::Queue;
 use thread_agent::conversation::Entry;
 
 use super::catalogue;
-use super::event::{LARGE, SessionEvent};
+use super::event::for_each;
 use super::root::Root;
 use super::runs::open_runs;
 use crate::error::Result;
@@ -48,28 +45,12 @@ pub struct Tally {
 impl Tally {
     fn update(&mut self, queue: &mut Queue) -> Result<()> {
         let condition = "source = 'self' AND (type = 'message' OR subtype IN ('error', 'cancelled'))";
-        let filter = Filter::new(condition, Scope::Reading)?;
-        let mut selection = Selection { after: self.upto, limit: None, filter };
-        loop {
-            let mut page = Vec::new();
-            let remaining = queue.read_page_capped(&mut selection, LARGE, &mut |capped| {
-                page.push(capped.row.to_event());
-                ControlFlow::Continue(())
-            })?;
-            for event in page {
-                let event = SessionEvent::new(queue, event, None)?;
-                match event.entry {
-                    _ if event.ends.is_none() => {}
-                    Entry::Answer { .. } => self.answered += 1,
-                    Entry::Cancelled { .. } => self.cancelled += 1,
-                    _ => self.failed += 1,
-                }
-            }
-            if remaining == Remaining::None {
-                break;
-            }
-        }
-        self.upto = selection.after;
+        self.upto = for_each(queue, self.upto, condition, None, &mut |event, _| match event.entry {
+            _ if event.ends.is_none() => {}
+            Entry::Answer { .. } => self.answered += 1,
+            Entry::Cancelled { .. } => self.cancelled += 1,
+            _ => self.failed += 1,
+        })?;
         let (_, runs, _) = open_runs(queue)?;
         (self.queued, self.oldest) = (runs.queued(), runs.oldest_queued().map(str::to_owned));
         self.running = usize::from(runs.active().is_some());

@@ -20,7 +20,6 @@ use object_store::path::Path as ObjectPath;
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 use super::{BUCKET, Object, Storage};
-use crate::log::log;
 use crate::session_id::SessionId;
 
 /// The folder of claims. No object has such a name.
@@ -87,7 +86,7 @@ impl Storage {
         let bucket = self.dir.join(BUCKET);
         let own = bucket.clone();
         let marked = tokio::task::spawn_blocking(move || mark_deleted(&own, over)).await;
-        let failed = |e: &dyn std::fmt::Display| log(format_args!("an attachment cannot be deleted: {e}"));
+        let failed = |e: &dyn std::fmt::Display| tracing::error!("an attachment cannot be deleted: {e}");
         let marked = match marked {
             Ok(Ok(marked)) => marked,
             // Nothing was ever uploaded.

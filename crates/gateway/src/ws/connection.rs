@@ -27,6 +27,7 @@ use super::methods;
 use super::socket::{self, Reader, Received, Writer};
 use crate::access::places::Seat;
 use crate::gateway::Gateway;
+use crate::log;
 use crate::session::cursor::{Cursor, Next};
 use crate::session::frames::notice;
 use crate::session::live::Present;
@@ -102,6 +103,9 @@ pub async fn serve(
             (answer, Close::Malformed)
         }
     };
+    if !matches!(why, Close::GoingAway | Close::Silent) {
+        log::refused(seat.client().address, "/ws", why.reason());
+    }
     tokio::select! {
         () = socket::close(reader, writer, answer, why) => {}
         () = seat.dismissed() => {}

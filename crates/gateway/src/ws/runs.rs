@@ -3,9 +3,8 @@
 use thread_protocol::method::{CancelParams, CancelRequested, Nothing, PermissionAnswerParams};
 
 use super::caller::{Caller, Reply, parse_session};
-use crate::error::{RequestError, Result};
+use crate::error::Result;
 use crate::session::jobs::Kind;
-use crate::session::runs::open_runs;
 use crate::session::speak;
 use crate::session_id::SessionId;
 
@@ -29,17 +28,7 @@ pub async fn request_cancel(
     let (gateway, source) = (caller.gateway.clone(), caller.speaker.source(session));
     let work = move || {
         let mut queue = gateway.root.queue(session)?;
-        let (_, runs, _) = open_runs(&mut queue)?;
-        let run = match &run_id {
-            None => runs.active(),
-            Some(run_id) => match runs.with_run_id(run_id).next() {
-                None => return Err(RequestError::UnknownRun(run_id.clone())),
-                run => run,
-            },
-        };
-        let Some(run) = run else { return Ok(None) };
-        speak::cancel(&mut queue, &gateway.launcher, &source, &run.run.run_id)?;
-        Ok(Some(run.run.run_id.clone()))
+        speak::cancel(&mut queue, &gateway.launcher, &source, run_id.as_deref())
     };
     caller.run(session, Kind::Write, work).await
 }

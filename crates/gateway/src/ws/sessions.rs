@@ -114,7 +114,7 @@ pub async fn enter(caller: &Caller, session: SessionId, after: Option<u64>) -> R
         };
         // The newest event may have been pruned: then no event has that id.
         let respond_after = match respond_after {
-            Some(upto) => queue.store().last_upto(upto)?,
+            Some(upto) => queue.last_upto(upto)?,
             None => None,
         };
         let last_seq = if after.is_some() { newest.max(position) } else { position };

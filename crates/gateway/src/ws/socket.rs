@@ -18,6 +18,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame};
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
@@ -97,6 +98,7 @@ impl Reader {
             }
             None => Received::Gone,
             Some(Err(WsError::Capacity(_))) => Received::Close(Close::FrameTooBig),
+            Some(Err(WsError::Protocol(ProtocolError::ResetWithoutClosingHandshake))) => Received::Gone,
             Some(Err(WsError::Utf8(_) | WsError::Protocol(_))) => Received::Close(Close::Malformed),
             Some(Err(WsError::Io(e))) if e.get_ref().is_some_and(|e| e.is::<OverAllowance>()) => {
                 Received::Close(Close::FrameTooBig)

@@ -22,7 +22,7 @@ async function cut(address, init) {
   await reader.cancel();
   const last = ids()[options.cut - 1];
   const kept = text.slice(0, last.index + last[0].length);
-  const version = options.version ? `&version=${options.version}` : "";
+  const version = options.version ? `&protocol=${options.version}` : "";
   const events = `${url}/api/v1/agent/events?threadId=${encodeURIComponent(options.threadId)}${version}`;
   const second = await fetch(events, { headers: { ...headers, "Last-Event-ID": last[1] } });
   const rest = await second.text();
@@ -30,7 +30,7 @@ async function cut(address, init) {
 }
 
 const agent = new HttpAgent({
-  url: `${url}/api/v1/agent/run`,
+  url: `${url}/api/v1/agent/run${options.query ?? ""}`,
   headers,
   threadId: options.threadId,
   initialMessages: [{ id: options.messageId ?? "m1", role: "user", content: options.message }],
@@ -43,10 +43,22 @@ if (options.cut && !agent.fetch) {
 }
 const events = [];
 let error = null;
+const runAgent = (parameters) =>
+  agent.runAgent({ tools: options.tools ?? [], ...parameters }, { onEvent: ({ event }) => void events.push(event) });
 try {
-  await agent.runAgent(options.runId ? { runId: options.runId } : {}, { onEvent: ({ event }) => void events.push(event) });
+  await runAgent(options.runId ? { runId: options.runId } : {});
+  for (const turn of options.turns ?? []) {
+    if (turn.resume) {
+      const resume = agent.pendingInterrupts.map(({ id }) => ({ interruptId: id, status: "resolved", payload: turn.resume }));
+      await runAgent({ resume });
+    } else {
+      const call = agent.messages.flatMap((message) => message.toolCalls ?? []).at(-1);
+      agent.addMessage({ id: `tool-${call.id}`, role: "tool", toolCallId: call.id, content: turn.answer });
+      await runAgent({});
+    }
+  }
 } catch (e) {
   error = String(e.message ?? e);
 }
-console.log(JSON.stringify({ events, error, messages: agent.messages }));
+console.log(JSON.stringify({ events, error, messages: agent.messages, pending: agent.pendingInterrupts ?? [] }));
 process.exit(0);

@@ -6,12 +6,13 @@ import os
 import pathlib
 import signal
 import tempfile
+import time
 import urllib.error
 import urllib.request
 
 from agent import answer
 from crowd import AGENT
-from harness import Gateway, run
+from harness import PATIENCE, Gateway, run
 
 HERE = pathlib.Path(__file__).parent
 MODULES = {"1": os.environ.get("GATEWAY_AGUI_1"), "0": os.environ.get("GATEWAY_AGUI_0")}
@@ -31,15 +32,22 @@ async def client(gateway, version, threadId, message, **options):
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )
     out, err = await process.communicate()
-    assert process.returncode == 0, err.decode()
+    # The released client warns of what it does not know.
+    assert process.returncode == 0 and (version == "0" or b"[ag-ui]" not in err), err.decode()
     seen = json.loads(out)
     return [event["type"] for event in seen["events"]], seen
 
 
 def get(gateway, path, headers={}, data=None):
     headers = {"Authorization": f"Bearer {gateway.token}", **headers}
-    with urllib.request.urlopen(urllib.request.Request(gateway.url + path, data, headers), timeout=60) as answer:
-        return answer.read()
+    request = urllib.request.Request(gateway.url + path, data, headers)
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        limit, parts = time.monotonic() + 2 * PATIENCE, []
+        while part := answer.read1():
+            parts.append(part)
+            # A stream that does not end still has comments.
+            assert time.monotonic() < limit, b"".join(parts)
+        return b"".join(parts)
 
 
 def session_of(gateway):
@@ -98,7 +106,7 @@ async def a_killed_adapter_is_a_pause_and_a_final_error_is_an_error():
             assert seen["error"] is None and types[-1] == "RUN_FINISHED", seen
             assert types.count("RUN_STARTED") == 1, types
             names = [event["name"] for event in seen["events"] if event["type"] == "CUSTOM"]
-            assert "attempt_failed" in names and "attempt" in names, names
+            assert "thread.attempt_failed" in names and "thread.attempt" in names, names
             assert seen["messages"][-1]["content"] == answer("hello")
     with tempfile.TemporaryDirectory() as scratch:
         program = pathlib.Path(scratch) / "agent"
@@ -159,7 +167,7 @@ async def the_same_run_is_one_run_and_bad_input_is_refused():
         post = lambda body: get(gateway, "/api/v1/agent/run", {"Content-Type": "application/json"},
                                 json.dumps(body).encode())
         first, second = [await asyncio.to_thread(post, ask) for _ in range(2)]
-        assert first == second and b"RUN_FINISHED" in first and first.startswith(b"id: 1\ndata: "), first
+        assert first == second and b"RUN_FINISHED" in first and b"\nid: 1\ndata: " in first, first
         history = json.loads(get(gateway, "/api/v1/agent/history?threadId=my%20own%20name"))
         assert [(m["role"], m["content"]) for m in history["messages"]] == [("user", "hello"), ("assistant", "hello")]
         assert history["messages"][0]["metadata"]["run_id"] == "r1"

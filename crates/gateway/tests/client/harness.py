@@ -71,8 +71,10 @@ class Gateway:
         )
         self.link = self.process.stdout.readline().strip()
         assert self.link, self.output()
-        self.url, _, self.token = self.link.partition("/?token=")
-        self.url = self.url.rstrip("/")
+        # The link begins with the address for clients, which may be a proxy's.
+        self.public, _, self.token = self.link.partition("/#token=")
+        self.public = self.public.rstrip("/")
+        self.url = (self.root / "address").read_text().strip()
         self.ws = self.url.replace("http", "ws", 1) + "/ws"
         self.port = int(self.url.rsplit(":", 1)[1])
 
@@ -97,9 +99,9 @@ class Gateway:
         code = self.process.wait(PATIENCE)
         return code, time.monotonic() - began
 
-    def thread(self, *args, session=None, stdin=None):
+    def thread(self, *args, session=None, stdin=None, env=None):
         """Runs the program `thread` in a session."""
-        env = {k: v for k, v in os.environ.items() if not k.startswith("THREAD_")}
+        env = {**{k: v for k, v in os.environ.items() if not k.startswith("THREAD_")}, **(env or {})}
         if session:
             args = [*args, "--thread", self.root / session]
         done = subprocess.run([THREAD, *args], input=stdin, capture_output=True, text=True, env=env)

@@ -46,19 +46,24 @@ async def upgrade(gateway, **headers):
         return e.response.status_code
 
 
-async def the_link_sets_a_cookie_and_the_cookie_lets_in():
+async def the_page_exchanges_the_token_for_a_cookie_and_the_cookie_lets_in():
     with Gateway() as gateway:
         assert stat.S_IMODE((gateway.root / "token").stat().st_mode) == 0o600
         assert len(gateway.token) == 64 and (gateway.root / "address").read_text().strip() == gateway.url
-        assert ask(gateway, "/")[0] == 401 and ask(gateway, "/?token=wrong")[0] == 401
-        status, headers, _ = ask(gateway, "/?token=" + gateway.token)
+        assert gateway.link == f"{gateway.url}/#token={gateway.token}"
+        # The page has nothing that is not for anybody, and a token in its address does nothing.
+        for path in "/", "/?token=" + gateway.token:
+            status, headers, page = ask(gateway, path)
+            assert status == 200 and b"<html" in page and "Set-Cookie" not in headers
+            assert "default-src 'none'" in headers["Content-Security-Policy"]
+        login = lambda **headers: ask(gateway, "/api/v1/login", "POST", b"", **headers)
+        assert login()[0] == 401 and login(Authorization="Bearer wrong")[0] == 401
+        status, headers, _ = login(Authorization="Bearer " + gateway.token)
         cookie = headers["Set-Cookie"]
-        assert status == 303 and headers["Location"] == "/"
-        assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
+        assert status == 204 and "HttpOnly" in cookie and "SameSite=Strict" in cookie and "Secure" not in cookie
         cookie = cookie.split(";")[0]
-        status, headers, page = ask(gateway, "/", Cookie=cookie)
-        assert status == 200 and b"/ws" in page and "default-src 'none'" in headers["Content-Security-Policy"]
-        assert ask(gateway, "/", Cookie=cookie.split("=")[0] + "=wrong")[0] == 401
+        assert ask(gateway, "/metrics", Cookie=cookie)[0] == 200
+        assert ask(gateway, "/metrics", Cookie=cookie.split("=")[0] + "=wrong")[0] == 401
         client = await gateway.client(token=False, headers={"Cookie": cookie})
         await client.request("status")
         client = await gateway.client(token=False, headers={"Authorization": "Bearer " + gateway.token})
@@ -118,13 +123,104 @@ async def other_origins_and_other_names_are_refused():
         await good.request("status")
 
 
+async def pages_of_a_named_origin_need_the_token_and_get_no_cookies():
+    page = {"Origin": "https://app.example.org"}
+    with Gateway("--origin", page["Origin"]) as gateway:
+        auth = {"Authorization": "Bearer " + gateway.token}
+        asked = "authorization,content-type,last-event-id,mcp-session-id,mcp-protocol-version"
+        preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": asked}
+        allowed = lambda headers: headers["Access-Control-Allow-Origin"]
+        for path in "/api/v1/agent/run", "/api/v1/agent/attachments", "/api/v1/agent/events?threadId=x":
+            status, headers, _ = ask(gateway, path, "OPTIONS", **page, **preflight)
+            assert status == 200 and allowed(headers) == page["Origin"] and headers["Access-Control-Max-Age"]
+            assert "POST" in headers["Access-Control-Allow-Methods"]
+            assert headers["Access-Control-Allow-Headers"].lower() == asked
+            headers = ask(gateway, path, "OPTIONS", Origin="https://evil.example", **preflight)[1]
+            assert allowed(headers) is None, path
+        # What the page may read, refusals included, and that no cache gives one page's answer to another.
+        for status, path, headers in [
+            (200, "/metrics", auth), (401, "/metrics", {}), (404, "/nowhere", auth), (403, "/storage/v1/object/sign/a/b", {}),
+        ]:
+            found, headers, _ = ask(gateway, path, **page, **headers)
+            assert found == status and allowed(headers) == page["Origin"], (path, found)
+            assert "origin" in headers["Vary"].lower() and headers["Access-Control-Allow-Credentials"] is None
+        status, headers, _ = ask(gateway, "/metrics", Origin="https://evil.example", **auth)
+        assert status == 403 and allowed(headers) is None and "origin" in headers["Vary"].lower()
+        # The cookie is for the gateway's own pages, also where a browser sends it from another one.
+        cookie = {"Cookie": f"thread_{gateway.port}={gateway.token}"}
+        assert ask(gateway, "/metrics", **cookie)[0] == 200
+        assert ask(gateway, "/metrics", **page, **cookie)[0] == 401
+        for site, expected in ("same-origin", 200), ("none", 200), ("same-site", 401), ("cross-site", 401):
+            assert ask(gateway, "/metrics", Sec_Fetch_Site=site, **cookie)[0] == expected, site
+        bad = await gateway.client(connect=False, headers={**page, **cookie})
+        bad.send("connect", {"version": "1", "clientType": "t"})
+        assert await bad.ends() == 1008
+        good = await gateway.client(headers={**page, **cookie})
+        await good.request("status")
+        # Behind a proxy, a named origin may be the gateway's own.
+        assert ask(gateway, "/metrics", Host="app.example.org", **page, **cookie)[0] == 200
+
+
+async def the_public_url_is_where_clients_come():
+    public = "https://chat.example.org"
+    for option, fails in ("--public-url", public + "/x"), ("--public-url", "x"), ("--trusted-proxy", "x"), ("--log", "x"):
+        with tempfile.TemporaryDirectory() as root:
+            done = subprocess.run([SERVE, "--root", root, option, fails], capture_output=True, text=True, timeout=60)
+            assert done.returncode == 2 and done.stderr.startswith("Error: ") and " - " in done.stderr, done
+    with Gateway("--public-url", public + "/") as gateway:
+        assert gateway.link == f"{public}/#token={gateway.token}"
+        # Programs on this machine go on to find the gateway itself.
+        assert gateway.url == f"http://127.0.0.1:{gateway.port}"
+        auth = {"Authorization": "Bearer " + gateway.token}
+        # Proxies differ in what they make of the host.
+        for host in "chat.example.org", f"127.0.0.1:{gateway.port}":
+            assert ask(gateway, "/metrics", Host=host, Origin=public, **auth)[0] == 200
+            for foreign in "http://chat.example.org", "https://evil.example":
+                assert ask(gateway, "/metrics", Host=host, Origin=foreign, **auth)[0] == 403
+        assert await upgrade(gateway, Origin=public) == 101
+        status, headers, _ = ask(gateway, "/api/v1/login", "POST", b"", Host="chat.example.org", Origin=public, **auth)
+        assert status == 204 and headers["Set-Cookie"].endswith("; Secure")
+        assert upload(gateway, PNG)["url"].startswith(public + "/storage/")
+
+
+async def every_error_over_http_is_json():
+    with Gateway() as gateway:
+        auth = {"Authorization": "Bearer " + gateway.token}
+        json_body = {"Content-Type": "application/json", **auth}
+        for status, path, method, body, headers in [
+            (400, "/ws", "GET", None, {}),
+            (400, "/api/v1/agent/run", "POST", b"{", json_body),
+            (400, "/api/v1/agent/run", "POST", b"{}", json_body),
+            (400, "/api/v1/agent/history", "GET", None, auth),
+            (400, "/api/v1/agent/attachments", "POST", b"x", auth),
+            (401, "/metrics", "GET", None, {}),
+            (403, "/metrics", "GET", None, {"Origin": "https://evil.example"}),
+            (403, "/storage/v1/object/sign/a/b?token=x", "GET", None, {}),
+            (404, "/nowhere", "GET", None, auth),
+            (404, "/api/v1/agent/history?threadId=x", "GET", None, auth),
+            (405, "/metrics", "DELETE", None, auth),
+            (405, "/", "POST", b"", {}),
+            (413, "/api/v1/agent/run", "POST", b" " * (9 << 20), json_body),
+            (415, "/api/v1/agent/run", "POST", b"{}", auth),
+        ]:
+            found, answered, text = ask(gateway, path, method, body, **headers)
+            assert found == status and answered["Content-Type"] == "application/json", (path, found, text)
+            told = json.loads(text)
+            assert list(told) == ["error"] and told["error"] and len(text) == int(answered["Content-Length"]), told
+            assert (answered["WWW-Authenticate"] == "Bearer") == (status == 401)
+        assert ask(gateway, "/metrics", "DELETE", **auth)[1]["Allow"]
+        gateway.root.rename(str(gateway.root) + "-away")
+        assert json.loads(ask(gateway, "/healthz")[2])["error"]
+        pathlib.Path(str(gateway.root) + "-away").rename(gateway.root)
+
+
 async def without_a_token_only_on_a_loopback_address():
     refused = lambda *options: subprocess.run([SERVE, *options], capture_output=True, text=True, timeout=60)
     with tempfile.TemporaryDirectory() as root:
         done = refused("--root", root, "--no-auth", "--listen", "0.0.0.0:0")
         assert done.returncode == 2 and done.stderr.startswith("Error: ") and " - " in done.stderr, done
         for code, *options in [
-            (2, "--nonsense"), (2, "--origin", "x"), (2, "--agent", " "), (2, "--listen", "x"), (2, "--storage", "s4://x"),
+            (2, "--nonsense"), (2, "--no-auth", "--public-url", "https://chat.example.org"), (2, "--origin", "x"), (2, "--agent", " "), (2, "--listen", "x"), (2, "--storage", "s4://x"),
             (2, "--agent", "cat", "--protocol", "x"), (2, "--protocol", "acp"), (2, "--max-connections", "0"),
             (2, "--agent", "cat 'x"), (2, "--agent", "cat ("), (1, "--agent", "nowhere-to-be-found -x"),
             (1, "--agent", "/dev/null"), (1, "--root", "/dev/null"), (1, "--listen", "192.0.2.1:1"),

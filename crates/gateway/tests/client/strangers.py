@@ -200,7 +200,7 @@ async def a_body_that_drips_in_is_not_waited_for():
             ended, began = asyncio.create_task(is_over(reader)), time.monotonic()
             while not ended.done():
                 took = time.monotonic() - began
-                assert took < 30, f"{path} still waits after {took * speed:.0f} s of the gateway's time"
+                assert took < 40, f"{path} still waits after {took * speed:.0f} s of the gateway's time"
                 try:
                     writer.write(b" ")
                     await writer.drain()

@@ -1,6 +1,7 @@
 //! Conversations for clients of AG-UI, over HTTP and server-sent events.
 
 pub mod input;
+pub mod respond;
 pub mod stream;
 pub mod translate;
 
@@ -12,17 +13,28 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use thread::model::filter::Scope;
+use thread::{Filter, Queue};
+use thread_agent::conversation::{ClientInput, Entry};
+use thread_protocol::Content;
 use thread_protocol::method::Place;
 
 use self::input::{Input, InputError};
-use self::stream::{ResumePoint, Stream};
+use self::respond::{respond, standing};
+use self::stream::{Point, Stream};
+use self::translate::{Start, Version};
+use super::attachments;
 use super::error::HttpError;
 use crate::access::origin;
+use crate::error::{RequestError, Result};
 use crate::gateway::Gateway;
 use crate::session::history;
 use crate::session::jobs::Kind;
 use crate::session::speak::{self, ClientMessage, Speaker};
 use crate::session_id::SessionId;
+
+/// The client type of AG-UI clients, which have no ids of their own.
+const CLIENT: &str = "ag-ui";
 
 impl From<InputError> for HttpError {
     fn from(error: InputError) -> HttpError {
@@ -30,31 +42,37 @@ impl From<InputError> for HttpError {
     }
 }
 
-/// `POST /api/v1/agent/run`: stores the message and streams its run.
+fn speaker() -> Speaker {
+    Speaker { client: CLIENT.into(), client_type: CLIENT.into() }
+}
+
+#[derive(Deserialize)]
+pub struct RunQuery {
+    /// For clients that do not say it in their input: `0`, `1` or `1.0`.
+    protocol: Option<String>,
+    /// `cancel`: a client that leaves ends the run.
+    on_disconnect: Option<String>,
+}
+
+/// `POST /api/v1/agent/run`: stores the message and streams its run, or goes on with one that waits for the
+/// client.
 pub async fn run(
     State(gateway): State<Arc<Gateway>>,
+    Query(query): Query<RunQuery>,
     headers: HeaderMap,
     Json(body): Json<Value>,
 ) -> Result<Response, HttpError> {
-    let input = Input::read(body)?;
-    let mut metadata = serde_json::Map::new();
-    let mut own = origin::own(&headers);
-    own.push(gateway.storage.base.clone());
-    let (content, attachments) =
-        speak::extract_attachments(&gateway.storage, &own, input.content, &mut metadata)?;
-    let session = SessionId::named(&input.thread_id);
-    // The lengths keep two pairs of ids apart that are the same when joined.
-    let key = format!("agui:{}:{}:{}", input.run_id.len(), input.run_id, input.message_id);
-    let message = ClientMessage {
-        content,
-        priority: Default::default(),
-        metadata,
-        // A second request with the same ids is a resend, and gets the same run.
-        key: Some(key),
-        run_id: Some(input.run_id.clone()),
-        message_id: Some(input.message_id),
-        attachments,
+    let mut input = Input::read(body)?;
+    let version = input.version.or(Version::of_query(query.protocol.as_deref())).unwrap_or(Version::Zero);
+    let cancels = match query.on_disconnect.as_deref() {
+        None => false,
+        Some("cancel") => true,
+        Some(_) => {
+            return Err(RequestError::BadParams("'on_disconnect' is 'cancel' or left out".into()).into());
+        }
     };
+    let session = SessionId::named(&input.thread_id);
+    let (thread_id, run_id) = (input.thread_id.clone(), input.run_id.clone());
     let own = gateway.clone();
     let work = move || {
         own.root.create_if_missing(session, own.agent.as_ref())?;
@@ -62,13 +80,96 @@ pub async fn run(
         if let Some(agent) = own.agent_for_all() {
             agent.replace(&mut queue)?;
         }
-        let speaker = Speaker { client: "ag-ui".into(), client_type: "ag-ui".into() };
-        speak::message(&mut queue, &own.storage, &own.launcher, session, &speaker, &message)
+        let speaker = speaker();
+        let start = respond(&mut queue, &own.launcher, (&speaker, &speaker.source(session)), &input)?;
+        if start.is_none() && is_edited(&mut queue, &input)? {
+            input.unsupported(
+                "messages",
+                "the agent goes on with this thread's messages, not with those given",
+            );
+        }
+        let standing = start.map(|start| standing(&mut queue, start.message)).transpose()?;
+        Ok((start.zip(standing), std::mem::take(&mut input.message), std::mem::take(&mut input.handed)))
     };
-    let accepted = gateway.jobs().run(session, Kind::Write, work).await?;
-    let start = ResumePoint { message: accepted.event, after: accepted.event - 1 };
-    let run_id = Some(input.run_id);
-    Ok(Stream::new(gateway, session, input.version, input.thread_id, run_id, start).await?.into_response())
+    let (going_on, message, handed) = gateway.jobs().run(session, Kind::Write, work).await?;
+    let (start, standing) = match (going_on, message) {
+        (Some(found), _) => found,
+        (None, Some(message)) => {
+            let mut own = origin::own(&headers);
+            own.push(gateway.storage.base.clone());
+            let mut content = message.content;
+            let handed = take_files(&gateway, session, &mut content, handed).await?;
+            let mut metadata = serde_json::Map::new();
+            let (content, attachments) =
+                speak::extract_attachments(&gateway.storage, &own, content, &mut metadata)?;
+            if !handed.0.is_empty() {
+                metadata.insert(ClientInput::KEY.to_owned(), handed.0.into());
+            }
+            // The lengths keep two pairs of ids apart that are the same when joined.
+            let key = format!("agui:{}:{run_id}:{}", run_id.len(), message.id);
+            let message = ClientMessage {
+                content,
+                priority: Default::default(),
+                metadata,
+                // A second request with the same ids is a resend, and gets the same run.
+                key: Some(key),
+                run_id: Some(run_id.clone()),
+                message_id: Some(message.id),
+                attachments,
+            };
+            let own = gateway.clone();
+            let work = move || {
+                let mut queue = own.root.queue(session)?;
+                let accepted =
+                    speak::message(&mut queue, &own.storage, &own.launcher, session, &speaker(), &message)?;
+                Ok((Start::of_message(accepted.event), standing(&mut queue, accepted.event)?))
+            };
+            gateway.jobs().run(session, Kind::Write, work).await?
+        }
+        (None, None) => return Err(RequestError::BadParams("there is no user message".into()).into()),
+    };
+    let point = Point { start: Some(start), after: start.shown, standing, run_id: Some(run_id) };
+    let stream = Stream::new(gateway, session, version, thread_id, point).await?;
+    Ok(if cancels { stream.cancelling().into_response() } else { stream.into_response() })
+}
+
+/// Whether the input has another conversation than the one that the agent knows: its user message before the
+/// last one is not the one that an AG-UI client has sent last.
+fn is_edited(queue: &mut Queue, input: &Input) -> Result<bool> {
+    let Some(previous) = &input.previous else { return Ok(false) };
+    let condition = format!("type = 'message' AND source LIKE 'external:gateway:{CLIENT}:%'");
+    let filter = Filter::new(&condition, Scope::Reading)?;
+    let newest = queue.newest_matching(filter.as_ref(), i64::MAX, 1)?;
+    let newest = newest.first().map(|id| history::event(queue, *id)).transpose()?.flatten();
+    Ok(match newest.map(|stored| stored.entry) {
+        Some(Entry::Message(message)) => {
+            let last = input.message.as_ref().map(|message| &message.id);
+            // A resend finds itself.
+            message.message_id.as_ref() != Some(previous) && message.message_id.as_ref() != last
+        }
+        _ => true,
+    })
+}
+
+/// Stores the files that a message has in it, and notes those that nobody else can read.
+async fn take_files(
+    gateway: &Arc<Gateway>,
+    session: SessionId,
+    content: &mut Content,
+    mut handed: ClientInput,
+) -> Result<ClientInput, HttpError> {
+    let Content::Parts(parts) = content else { return Ok(handed) };
+    for part in parts {
+        attachments::store_inline(gateway, session, part).await?;
+        if part["source"]["type"] == "file" {
+            let note = json!({ "field": "messages", "reason": "a file that only its provider can read" });
+            let notes = handed.0.entry(ClientInput::UNSUPPORTED).or_insert_with(|| json!([]));
+            if let Value::Array(notes) = notes {
+                notes.push(note);
+            }
+        }
+    }
+    Ok(handed)
 }
 
 #[derive(Deserialize)]
@@ -76,8 +177,8 @@ pub async fn run(
 pub struct EventsQuery {
     thread_id: String,
     after: Option<i64>,
-    /// `0` for clients of AG-UI 0.x.
-    version: Option<String>,
+    /// `0`, `1` or `1.0`, the default.
+    protocol: Option<String>,
 }
 
 /// `GET /api/v1/agent/events`: resumes an interrupted stream.
@@ -91,9 +192,63 @@ pub async fn events(
     let after: Option<i64> = last.or(query.after);
     let own = gateway.clone();
     let work = move || stream::resume_point(&mut own.root.queue(session)?, after);
-    let start = gateway.jobs().run(session, Kind::Read, work).await?;
-    let version = input::version(query.version.as_deref().unwrap_or("1"));
-    Ok(Stream::new(gateway, session, version, query.thread_id, None, start).await?.into_response())
+    let point = gateway.jobs().run(session, Kind::Read, work).await?;
+    let version = Version::of_query(query.protocol.as_deref()).unwrap_or(Version::One);
+    Ok(Stream::new(gateway, session, version, query.thread_id, point).await?.into_response())
+}
+
+fn parsed<T: serde::de::DeserializeOwned>(body: Value) -> Result<T> {
+    serde_json::from_value(body).map_err(|e| RequestError::BadParams(e.to_string()))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CancelBody {
+    thread_id: String,
+    run_id: Option<String>,
+}
+
+/// `POST /api/v1/agent/cancel`: ends a run, by default the one under way.
+pub async fn cancel(
+    State(gateway): State<Arc<Gateway>>,
+    Json(body): Json<Value>,
+) -> Result<Json<Value>, HttpError> {
+    let body: CancelBody = parsed(body)?;
+    let session = SessionId::named(&body.thread_id);
+    let own = gateway.clone();
+    let work = move || {
+        let mut queue = own.root.queue(session)?;
+        speak::cancel(&mut queue, &own.launcher, &speaker().source(session), body.run_id.as_deref())
+    };
+    let run_id = gateway.jobs().run(session, Kind::Write, work).await?;
+    let run_id =
+        run_id.ok_or(HttpError(StatusCode::NOT_FOUND, "no run is under way in this thread".into()))?;
+    Ok(Json(json!({ "runId": run_id, "message": "Cancellation requested" })))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PermissionBody {
+    thread_id: String,
+    request_id: String,
+    choice: String,
+}
+
+/// `POST /api/v1/agent/permission`: answers a request for permission.
+pub async fn permission(
+    State(gateway): State<Arc<Gateway>>,
+    Json(body): Json<Value>,
+) -> Result<Json<Value>, HttpError> {
+    let body: PermissionBody = parsed(body)?;
+    let session = SessionId::named(&body.thread_id);
+    let own = gateway.clone();
+    let work = move || {
+        let mut queue = own.root.queue(session)?;
+        let source = speaker().source(session);
+        speak::permission(&mut queue, &own.launcher, &source, &body.request_id, &body.choice)
+    };
+    gateway.jobs().run(session, Kind::Write, work).await?;
+    Ok(Json(json!({})))
 }
 
 #[derive(Deserialize)]

@@ -19,14 +19,17 @@ use thread_agent::conversation::Entry;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::translate::{Run, Translator, Version};
+use super::respond::standing;
+use super::translate::{Run, Standing, Start, Translator, Version};
 use crate::error::Result;
 use crate::gateway::Gateway;
 use crate::session::cursor::{Cursor, Next};
 use crate::session::event::SessionEvent;
 use crate::session::history;
-use crate::session::live::test_delay;
+use crate::session::jobs::Kind;
+use crate::session::live::{Present, test_delay};
 use crate::session::runs::open_runs;
+use crate::session::speak;
 use crate::session_id::SessionId;
 
 /// How often a comment is written to an idle stream, so that proxies do not close it.
@@ -36,44 +39,67 @@ const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
 const BEHIND_AFTER: Duration = Duration::from_millis(250);
 
 /// Where a stream begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ResumePoint {
-    /// The id of the message whose run is streamed; 0 for the next message.
-    pub message: i64,
+#[derive(Debug)]
+pub struct Point {
+    /// What it shows; `None` for the next run.
+    pub start: Option<Start>,
     /// The client has received everything up to this event id.
     pub after: i64,
+    /// What the run was waiting for when the client came.
+    pub standing: Standing,
+    /// The client's name for the run; by default the run's.
+    pub run_id: Option<String>,
 }
 
 /// Where to resume for a client that has received everything up to `after`: in the run that was open then,
-/// else with the next message. Without `after`, in the run that is open now.
+/// else with the next run. Without `after`, in the run that is open now.
 ///
 /// # Errors
 ///
 /// Errors of the thread.
-pub fn resume_point(queue: &mut Queue, after: Option<i64>) -> Result<ResumePoint> {
-    let Some(after) = after else {
-        let (_, runs, newest) = open_runs(queue)?;
-        let first = runs.in_order().first().copied();
-        return Ok(first.map_or(ResumePoint { message: 0, after: newest }, |message| ResumePoint {
-            message,
-            after: message - 1,
-        }));
+pub fn resume_point(queue: &mut Queue, after: Option<i64>) -> Result<Point> {
+    let newest = queue.newest()?.0;
+    let after = after.map(|after| after.clamp(0, newest));
+    let start = match after {
+        Some(after) => shown_at(queue, after)?,
+        None => {
+            let (_, runs, _) = open_runs(queue)?;
+            runs.in_order().first().copied().map(Start::of_message)
+        }
     };
-    let after = after.clamp(0, queue.newest()?.0);
-    let next = ResumePoint { message: 0, after };
-    let condition = "type = 'message' OR subtype IN ('run', 'error', 'cancelled')";
+    let standing = match start {
+        Some(start) => standing(queue, start.message)?,
+        None => Standing { upto: newest, ..Standing::default() },
+    };
+    let after = after.or(start.map(|start| start.shown)).unwrap_or(newest);
+    let begun = start.map(|start| queue.event(start.event)).transpose()?.flatten();
+    let run_id = begun.and_then(|event| Entry::of(&event).0);
+    Ok(Point { start, after, standing, run_id })
+}
+
+/// What a client was shown whose last event is `after`; `None` if its run was over.
+fn shown_at(queue: &mut Queue, after: i64) -> Result<Option<Start>> {
+    let condition = "type = 'message' OR subtype IN ('run', 'continued', 'error', 'cancelled')";
     let filter = Filter::new(condition, Scope::Reading)?;
     for id in queue.newest_matching(filter.as_ref(), after, 64)? {
         let Some(event) = history::event(queue, id)? else { continue };
         match event.entry {
             // The client received the message, but nothing of its run.
-            Entry::Message(_) if id == after => return Ok(ResumePoint { message: id, after }),
-            Entry::RunStarted { reply_to, .. } => return Ok(ResumePoint { message: reply_to, after }),
-            _ if event.ends.is_some() => return Ok(next),
+            Entry::Message(_) if id == after => return Ok(Start::of(&event)),
+            Entry::Continued { .. } => return Ok(Start::of(&event)),
+            Entry::RunStarted { reply_to, .. } => {
+                // An attempt may begin after a client has gone on with the run.
+                let filter = Filter::new("subtype = 'continued'", Scope::Reading)?;
+                let last = queue.newest_matching(filter.as_ref(), id, 1)?;
+                let last = last.first().map(|id| history::event(queue, *id)).transpose()?.flatten();
+                let start = last.as_ref().and_then(Start::of).filter(|start| start.message == reply_to);
+                return Ok(Some(start.unwrap_or(Start::of_message(reply_to))));
+            }
+            _ if event.ends.is_some() => return Ok(None),
             _ => {}
         }
     }
-    Ok(next)
+    Ok(None)
 }
 
 /// A run, from a place in its session on.
@@ -82,16 +108,18 @@ pub struct Stream {
     cursor: Cursor,
     version: Version,
     thread_id: String,
-    /// The client's name for the run; by default the message's.
-    run_id: Option<String>,
-    start: ResumePoint,
+    after: i64,
     /// From the run's message on.
     translator: Option<Translator>,
+    /// How many runs were before this one, as the client was told last.
+    position: usize,
+    /// Whether a client that leaves ends the run.
+    cancels: bool,
     ended: bool,
 }
 
 impl Stream {
-    /// Starts to stream a run. `run_id` is the client's name for it; with `None`, the message's is used.
+    /// Starts to stream a run.
     ///
     /// # Errors
     ///
@@ -101,15 +129,39 @@ impl Stream {
         session: SessionId,
         version: Version,
         thread_id: String,
-        run_id: Option<String>,
-        start: ResumePoint,
+        point: Point,
     ) -> Result<Stream> {
         let live = gateway.hub.enter(session).await?;
         test_delay().await;
-        // Events that the client already has are translated again, to know which message they left open.
-        let from = if start.message > 0 { start.message - 1 } else { start.after };
-        let cursor = Cursor::new(live, from);
-        Ok(Stream { gateway, cursor, version, thread_id, run_id, start, translator: None, ended: false })
+        let Point { start, after, standing, run_id } = point;
+        // Events that the client already has are translated again, to know what they left open.
+        let cursor = Cursor::new(live, start.map_or(after, |start| start.message - 1));
+        let mut stream = Stream {
+            gateway,
+            cursor,
+            version,
+            thread_id,
+            after,
+            translator: None,
+            position: 0,
+            cancels: false,
+            ended: false,
+        };
+        stream.translator = start.map(|start| stream.translator(start, run_id.unwrap_or_default(), standing));
+        Ok(stream)
+    }
+
+    /// A client that leaves before the stream ends cancels the run.
+    pub fn cancelling(mut self) -> Stream {
+        self.cancels = true;
+        self
+    }
+
+    fn translator(&self, start: Start, run_id: String, standing: Standing) -> Translator {
+        let (storage, session) = (self.gateway.storage.clone(), self.cursor.session());
+        let content_url = move |id| storage.event_url(session, id);
+        let point = (start, self.after);
+        Translator::new(self.version, self.thread_id.clone(), run_id, point, standing, content_url)
     }
 
     /// What is written next; `None` at the end. An error means that the run is not over: it aborts the
@@ -126,18 +178,70 @@ impl Stream {
             let event = match next {
                 Err(_) => return Some(Ok(Bytes::from_static(b": alive\n\n"))),
                 Ok(Next::Gone) => return Some(self.abort()),
-                Ok(Next::CaughtUp(_)) => continue,
+                Ok(Next::CaughtUp(present)) => match self.queued(&present) {
+                    Some(event) => return Some(Ok(written(None, &[event]))),
+                    None => continue,
+                },
                 Ok(Next::Event(event)) => event,
             };
-            let (output, run) = self.translate(&event);
-            self.ended = run == Run::Ended;
-            if event.id() > self.start.after && !output.is_empty() {
-                return Some(Ok(written(event.id(), &output)));
+            if self.translator.is_none() {
+                match self.begin(&event).await {
+                    Ok(true) => {}
+                    Ok(false) => continue,
+                    Err(e) => {
+                        e.log("a stream of AG-UI");
+                        return Some(self.abort());
+                    }
+                }
             }
-            if self.ended {
-                return None;
+            let Some(translator) = &mut self.translator else { continue };
+            let begins_at = translator.start().event;
+            let (output, run) = translator.feed(&event);
+            if event.id() > self.after {
+                self.ended = run == Run::Ended;
+                if !output.is_empty() {
+                    // What comes before the event that begins the stream is not a place to resume it at.
+                    let id = Some(event.id()).filter(|id| *id >= begins_at);
+                    return Some(Ok(written(id, &output)));
+                }
+                if self.ended {
+                    return None;
+                }
+            } else if run == Run::Ended {
+                // The client has seen the end, and waits for what begins next.
+                self.translator = None;
             }
         }
+    }
+
+    /// Shows the run that an event begins, if it does. Returns whether the event is part of what is shown.
+    async fn begin(&mut self, event: &SessionEvent) -> Result<bool> {
+        let Some(mut start) = Start::of(event).filter(|start| start.event > self.after) else {
+            return Ok(false);
+        };
+        start.shown = start.shown.max(self.after);
+        let (gateway, session) = (self.gateway.clone(), self.cursor.session());
+        let work = move || standing(&mut gateway.root.queue(session)?, start.message);
+        let standing = self.gateway.jobs().run(session, Kind::Read, work).await?;
+        let run_id = event.run_id.clone().unwrap_or_default();
+        self.translator = Some(self.translator(start, run_id, standing));
+        self.position = 0;
+        let is_message = start.event == start.message;
+        if !is_message {
+            // Read again from its message on, to know what is open.
+            self.after = start.shown;
+            self.cursor.seek(start.message - 1);
+        }
+        Ok(is_message)
+    }
+
+    /// How many runs are before this one, if that has changed.
+    fn queued(&mut self, present: &Present) -> Option<Value> {
+        let translator = self.translator.as_ref()?;
+        let message = translator.waits_for().filter(|message| *message <= present.upto)?;
+        let position = present.order.iter().position(|other| *other == message)?;
+        let is_new = std::mem::replace(&mut self.position, position) != position;
+        (is_new && position > 0).then(|| translator.queued(position))
     }
 
     fn abort(&mut self) -> io::Result<Bytes> {
@@ -145,16 +249,23 @@ impl Stream {
         Err(io::ErrorKind::ConnectionAborted.into())
     }
 
-    fn translate(&mut self, event: &SessionEvent) -> (Vec<Value>, Run) {
-        if self.translator.is_none() {
-            if !matches!(event.entry, Entry::Message(_)) {
-                return (Vec::new(), Run::GoesOn);
-            }
-            let run_id = self.run_id.clone().or_else(|| event.run_id.clone()).unwrap_or_default();
-            self.translator = Some(Translator::new(self.version, self.thread_id.clone(), run_id, event.id()));
+    /// Cancels the run, because its client has left.
+    async fn left(self) {
+        let Some(message) = self.translator.as_ref().map(|translator| translator.start().message) else {
+            return;
+        };
+        if !self.cancels || self.ended {
+            return;
         }
-        let translator = self.translator.as_mut();
-        translator.map_or((Vec::new(), Run::GoesOn), |translator| translator.feed(event))
+        let (gateway, session) = (self.gateway.clone(), self.cursor.session());
+        let work = move || {
+            let mut queue = gateway.root.queue(session)?;
+            let source = super::speaker().source(session);
+            speak::cancel_run_of(&mut queue, &gateway.launcher, &source, message)
+        };
+        if let Err(e) = self.gateway.jobs().run(session, Kind::Write, work).await {
+            e.log("a run whose client left cannot be cancelled");
+        }
     }
 }
 
@@ -186,23 +297,23 @@ impl Stream {
                 }
             };
             // It fails if the client is gone.
-            let Ok(room) = room else { return };
+            let Ok(room) = room else { return self.left().await };
             tokio::select! {
                 next = self.next() => match next {
                     Some(next) => room.send(next),
                     None => return,
                 },
-                () = chunks.closed() => return,
+                () = chunks.closed() => return self.left().await,
             }
         }
     }
 }
 
-/// The AG-UI events of one stored event, as server-sent events.
-fn written(id: i64, output: &[Value]) -> Bytes {
+/// The AG-UI events of one stored event, as server-sent events. The last of them has its id.
+fn written(id: Option<i64>, output: &[Value]) -> Bytes {
     let mut text = String::new();
     for (n, event) in output.iter().enumerate() {
-        if n + 1 == output.len() {
+        if let Some(id) = id.filter(|_| n + 1 == output.len()) {
             text += &format!("id: {id}\n");
         }
         text += &format!("data: {event}\n\n");

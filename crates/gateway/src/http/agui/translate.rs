@@ -1,22 +1,90 @@
 //! Translates the events of one run to AG-UI.
 //!
-//! The input is the session's events from the message on. The output, ids included, depends only on them, so
-//! a resumed stream continues exactly where it was interrupted.
+//! The input is the session's events from the message on. The output, ids included, depends only on them and on
+//! where the stream begins, so a resumed stream continues exactly where it was interrupted.
+//!
+//! A stream ends before its run where the agent waits for the client: at a request for permission, and at a call
+//! of one of the client's own tools. The client goes on with the run in another stream, which begins behind that
+//! event, and opens again what is still open.
 
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hasher};
 
 use serde_json::{Value, json};
-use thread::Event;
-use thread_agent::conversation::Entry;
+use thread::model::time;
+use thread_agent::conversation::{
+    ClientInput, Entry, PERMISSION_TIMEOUT, Permission, SubAgent, ToolCall, ToolResult, attempt_of, input_of,
+    is_for_client, is_from_client, parts_of, shown_call_id,
+};
 
 use crate::session::event::SessionEvent;
 
 /// The client's version of AG-UI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// 0.x, which has other events for reasoning, and none that says how a run ended.
+    /// 0.x, which has other events for reasoning, and none for sub-agents and interrupts.
     Zero,
+    /// 1.0 as clients of the last 0.x read it: they refuse what 1.0 has added to the outcomes of runs.
+    Early,
     One,
+}
+
+impl Version {
+    /// Parses a `protocolVersion`; `None` if it is not given.
+    pub fn of_input(text: Option<&str>) -> Option<Version> {
+        text.map(|text| if text == "0" || text.starts_with("0.") { Version::Zero } else { Version::One })
+    }
+
+    /// Parses the query's `protocol`: `0`, `1` or `1.0`; `None` if it is not given.
+    pub fn of_query(text: Option<&str>) -> Option<Version> {
+        if text == Some("1") { Some(Version::Early) } else { Version::of_input(text) }
+    }
+}
+
+/// What a stream shows of the run of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Start {
+    /// The message, or the event with which a client goes on with its run.
+    pub event: i64,
+    pub message: i64,
+    /// Events of the run up to this one belong to earlier streams.
+    pub shown: i64,
+}
+
+impl Start {
+    /// From the beginning.
+    pub fn of_message(id: i64) -> Start {
+        Start { event: id, message: id, shown: id - 1 }
+    }
+
+    /// What an event begins; `None` if nothing.
+    pub fn of(stored: &SessionEvent) -> Option<Start> {
+        match stored.entry {
+            Entry::Message(_) => Some(Start::of_message(stored.id())),
+            Entry::Continued { reply_to, after } if (1..stored.id()).contains(&reply_to) => {
+                Some(Start { event: stored.id(), message: reply_to, shown: after })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What a run was waiting for when a stream of it began. What had been answered by then does not end the stream.
+#[derive(Debug, Default)]
+pub struct Standing {
+    /// The last event that was there.
+    pub upto: i64,
+    /// Requests for permission, by their ids.
+    pub permissions: HashSet<String>,
+    /// Calls, by the program's ids.
+    pub calls: HashSet<String>,
+}
+
+/// Whether the stream goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Run {
+    GoesOn,
+    Ended,
 }
 
 /// The message that is open in the stream, with its id.
@@ -27,25 +95,91 @@ enum Open {
     Reasoning(String),
 }
 
-/// Whether the run goes on.
+/// A call of this run.
+struct Call {
+    name: String,
+    has_result: bool,
+    for_client: bool,
+}
+
+/// A sub-agent of this run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Run {
-    GoesOn,
-    Ended,
+enum Sub {
+    Open,
+    Closed,
+}
+
+/// A request for permission.
+struct Asked {
+    event_id: i64,
+    interrupt: Value,
+    /// The ids of its choices.
+    choices: Vec<String>,
+}
+
+/// Why a stream is over, though nothing failed.
+enum Outcome {
+    Success,
+    /// By whom, or why.
+    Cancelled(String),
+    /// The calls that wait for the client.
+    Pending(Vec<String>),
+    Interrupt(Vec<Value>),
+}
+
+/// Events for the client, with the time of the stored event.
+#[derive(Default)]
+struct Output {
+    events: Vec<Value>,
+    timestamp: Option<i64>,
+}
+
+impl Output {
+    fn push(&mut self, mut event: Value) {
+        if let Some(timestamp) = self.timestamp {
+            event["timestamp"] = timestamp.into();
+        }
+        self.events.push(event);
+    }
+
+    fn custom(&mut self, name: &str, value: Value) {
+        self.push(json!({ "type": "CUSTOM", "name": format!("thread.{name}"), "value": value }));
+    }
 }
 
 pub struct Translator {
     version: Version,
     thread_id: String,
+    /// The client's name for what the stream shows of the run.
     run_id: String,
-    /// The id of the message that the run answers.
-    message: i64,
+    start: Start,
+    /// The client has everything up to this event.
+    after: i64,
+    standing: Standing,
+    /// Where the content of an event is that is too large to be shown.
+    content_url: Box<dyn Fn(i64) -> String + Send>,
+    /// The run's id in the thread.
+    stored_run_id: Option<String>,
+    /// What the client gave with the message.
+    input: ClientInput,
+    /// The state that client and agent share, as the client has it.
+    state: Value,
+    state_changed: bool,
+    /// Whether `RUN_STARTED` was sent.
+    begun: bool,
     /// Whether the run has started. Before that, events with its id belong to another run of that id.
     started: bool,
     open: Open,
     /// Whether a text message has been opened: only the first gets the message id given by the agent.
     opened_text: bool,
     streamed: Streamed,
+    /// By the ids that clients see.
+    calls: HashMap<String, Call>,
+    /// In their order.
+    call_ids: Vec<String>,
+    subs: BTreeMap<String, (Sub, String)>,
+    /// Requests for permission without an answer, by their ids.
+    permissions: BTreeMap<String, Asked>,
 }
 
 /// The text streamed in this attempt, as its length and a hash.
@@ -69,138 +203,560 @@ impl Streamed {
 }
 
 impl Translator {
-    /// For the run that answers a message. `thread_id` and `run_id` are the client's names for them.
-    pub fn new(version: Version, thread_id: String, run_id: String, message: i64) -> Translator {
-        let (open, streamed) = (Open::Nothing, Streamed::default());
-        Translator { version, thread_id, run_id, message, started: false, open, opened_text: false, streamed }
+    /// For what a stream shows of a run. `thread_id` and `run_id` are the client's names; it has everything up to
+    /// the event `after`.
+    pub fn new(
+        version: Version,
+        thread_id: String,
+        run_id: String,
+        (start, after): (Start, i64),
+        standing: Standing,
+        content_url: impl Fn(i64) -> String + Send + 'static,
+    ) -> Translator {
+        Translator {
+            version,
+            thread_id,
+            run_id,
+            start,
+            after,
+            standing,
+            content_url: Box::new(content_url),
+            stored_run_id: None,
+            input: ClientInput::default(),
+            state: json!({}),
+            state_changed: false,
+            begun: false,
+            started: false,
+            open: Open::Nothing,
+            opened_text: false,
+            streamed: Streamed::default(),
+            calls: HashMap::new(),
+            call_ids: Vec::new(),
+            subs: BTreeMap::new(),
+            permissions: BTreeMap::new(),
+        }
+    }
+
+    /// What the stream shows.
+    pub fn start(&self) -> Start {
+        self.start
+    }
+
+    /// The message, while its run has not started.
+    pub fn waits_for(&self) -> Option<i64> {
+        (!self.started).then_some(self.start.message)
+    }
+
+    /// How many runs are before this one.
+    pub fn queued(&self, position: usize) -> Value {
+        let mut output = Output { timestamp: time::parse(&time::now()).map(millis), ..Output::default() };
+        output.custom("queued", json!({ "position": position }));
+        output.events.pop().unwrap_or_default()
     }
 
     /// Translates the next event.
     pub fn feed(&mut self, stored: &SessionEvent) -> (Vec<Value>, Run) {
-        let SessionEvent { event, run_id, entry, .. } = stored;
-        let mut output = Vec::new();
-        if event.id == self.message {
-            let mut started =
-                json!({ "type": "RUN_STARTED", "threadId": self.thread_id, "runId": self.run_id });
-            if self.version == Version::One {
-                started["protocolVersion"] = "1.0".into();
-            }
-            return (vec![started], Run::GoesOn);
-        }
-        if let Entry::RunStarted { attempt, reply_to } = entry {
-            if *reply_to == self.message {
-                self.started = true;
-                self.streamed = Streamed::default();
-                if *attempt > 1 {
-                    output.push(custom("attempt", json!({ "attempt": attempt })));
-                }
-            }
-            return (output, Run::GoesOn);
-        }
-        if stored.ends == Some(self.message) {
-            self.end(event, entry, &mut output);
-            return (output, Run::Ended);
-        }
-        if !self.started || run_id.as_ref() != Some(&self.run_id) {
-            return (output, Run::GoesOn);
-        }
-        self.piece(event, entry, &mut output);
-        (output, Run::GoesOn)
+        let timestamp = time::parse(&stored.event.created_at).map(millis);
+        let mut output = Output { timestamp, ..Output::default() };
+        let run = self.translate(stored, &mut output);
+        (output.events, run)
     }
 
-    fn piece(&mut self, event: &Event, entry: &Entry, output: &mut Vec<Value>) {
+    fn translate(&mut self, stored: &SessionEvent, output: &mut Output) -> Run {
+        let id = stored.id();
+        if id < self.start.message {
+            return Run::GoesOn;
+        }
+        if id == self.start.message {
+            self.stored_run_id = stored.run_id.clone();
+            self.input = input_of(&stored.event);
+            self.state = self.initial_state();
+        }
+        if stored.ends == Some(self.start.message) {
+            self.begin(output);
+            self.end(stored, output);
+            return Run::Ended;
+        }
+        if !self.begun && id <= self.start.shown {
+            // The client has seen it in an earlier stream.
+            self.event(stored, &mut Output::default());
+            return Run::GoesOn;
+        }
+        self.begin(output);
+        if id == self.start.event {
+            let input = input_of(&stored.event);
+            for note in input.get(ClientInput::UNSUPPORTED).and_then(Value::as_array).into_iter().flatten() {
+                output.custom("unsupported", note.clone());
+            }
+        }
+        match self.event(stored, output) {
+            Some(outcome) => {
+                self.finish(outcome, output);
+                Run::Ended
+            }
+            None => Run::GoesOn,
+        }
+    }
+
+    /// The state that the run begins with.
+    fn initial_state(&self) -> Value {
+        self.input.get(ClientInput::STATE).cloned().unwrap_or_else(|| json!({}))
+    }
+
+    /// Begins the stream, and opens again what an earlier one has closed.
+    fn begin(&mut self, output: &mut Output) {
+        if std::mem::replace(&mut self.begun, true) {
+            return;
+        }
+        self.close(&mut Output::default());
+        let mut started = json!({ "type": "RUN_STARTED", "threadId": self.thread_id, "runId": self.run_id });
+        if self.version != Version::Zero {
+            started["protocolVersion"] = "1.0".into();
+        }
+        if let Some(parent) =
+            self.input.get(ClientInput::PARENT_RUN_ID).filter(|_| self.start.event == self.start.message)
+        {
+            started["parentRunId"] = parent.clone();
+        }
+        output.push(started);
+        if self.version == Version::Zero {
+            return;
+        }
+        for call_id in &self.call_ids {
+            let Some(call) = self.calls.get(call_id).filter(|call| !call.has_result && !call.for_client)
+            else {
+                continue;
+            };
+            output
+                .push(json!({ "type": "TOOL_CALL_START", "toolCallId": call_id, "toolCallName": call.name }));
+            output.push(json!({ "type": "TOOL_CALL_END", "toolCallId": call_id }));
+        }
+        for (id, (_, call_id)) in self.subs.iter().filter(|(_, (sub, _))| *sub == Sub::Open) {
+            output.push(sub_agent_started(id, call_id));
+        }
+    }
+
+    /// Translates an event that does not end the run. Returns why the stream is over, if it is.
+    fn event(&mut self, stored: &SessionEvent, output: &mut Output) -> Option<Outcome> {
+        let SessionEvent { event, run_id, entry, .. } = stored;
         match entry {
+            Entry::RunStarted { attempt, reply_to } => {
+                if *reply_to == self.start.message {
+                    self.started = true;
+                    self.streamed = Streamed::default();
+                    if *attempt > 1 {
+                        output.custom("attempt", json!({ "attempt": attempt }));
+                        self.restore_state(output);
+                    }
+                }
+                return None;
+            }
+            Entry::SubAgent(sub) => {
+                self.sub_agent(event.id, sub, output);
+                return None;
+            }
+            Entry::PermissionAnswer { request_id, choice } => {
+                let asked = self.permissions.get(request_id);
+                if asked.is_some_and(|asked| asked.choices.contains(choice)) {
+                    self.permissions.remove(request_id);
+                    output.custom("permission", json!({ "requestId": request_id, "choice": choice }));
+                }
+                return None;
+            }
+            Entry::Continued { .. } if event.id == self.start.event => {
+                if let Some(state) = input_of(event).get(ClientInput::STATE) {
+                    self.state = state.clone();
+                }
+                let open = self.interrupts();
+                let stops = !open.is_empty() && self.stops(event.id, true);
+                return stops.then_some(Outcome::Interrupt(open));
+            }
+            _ if !self.started || *run_id != self.stored_run_id => return None,
+            _ => {}
+        }
+        if let Some(bytes) = stored.large {
+            let url = (self.content_url)(event.id);
+            let value = json!({ "type": event.kind, "subtype": event.subtype, "bytes": bytes, "url": url });
+            output.custom("large", value);
+            return None;
+        }
+        self.piece(stored, output)
+    }
+
+    fn piece(&mut self, stored: &SessionEvent, output: &mut Output) -> Option<Outcome> {
+        let event = &stored.event;
+        match &stored.entry {
             Entry::Token { text, .. } | Entry::Thinking { text, .. } if text.is_empty() => {}
             Entry::Token { text, message_id } => {
                 self.streamed.add(text);
-                self.text(event, message_id.as_deref(), text, output);
+                self.text(event.id, message_id.as_deref(), text, output);
             }
-            Entry::Thinking { text, .. } => self.reasoning(event, text, output),
+            Entry::Thinking { text, .. } => self.reasoning(event.id, text, output),
             Entry::ToolCall(call) => {
-                self.close(output);
-                let id = &call.call_id;
-                output
-                    .push(json!({ "type": "TOOL_CALL_START", "toolCallId": id, "toolCallName": call.name }));
-                output.push(json!({ "type": "TOOL_CALL_ARGS", "toolCallId": id, "delta": call.arguments.to_string() }));
-                output.push(json!({ "type": "TOOL_CALL_END", "toolCallId": id }));
+                let id = shown_call_id(&call.call_id, attempt_of(event).unwrap_or(0));
+                let for_client = is_for_client(event);
+                if self.tool_call(&id, call, for_client, None, output) && for_client {
+                    let is_open = self.standing.calls.contains(&call.call_id);
+                    return self.stops(event.id, is_open).then(|| Outcome::Pending(vec![id]));
+                }
             }
             Entry::ToolResult(result) => {
+                if let Some(state) = input_of(event).get(ClientInput::STATE) {
+                    self.state = state.clone();
+                }
+                let id = shown_call_id(&result.call_id, attempt_of(event).unwrap_or(0));
+                if is_from_client(event) {
+                    // The client that gave it has it already.
+                    self.calls.entry(id).and_modify(|call| call.has_result = true);
+                } else {
+                    self.tool_result(&id, result, &format!("result_{}", event.id), None, output);
+                }
+            }
+            Entry::Status(status) => output.custom("status", json!({ "status": status.as_str() })),
+            Entry::Plan(entries) => output.custom("plan", json!({ "entries": entries })),
+            Entry::State(state) => {
+                self.state = state.clone();
+                self.state_changed = true;
+                output.push(json!({ "type": "STATE_SNAPSHOT", "snapshot": state }));
+            }
+            Entry::StateDelta(delta) => self.state_delta(delta, output),
+            Entry::Unsupported(fields) => {
+                for field in fields {
+                    let reason = "the agent's protocol cannot take it";
+                    output.custom("unsupported", json!({ "field": camel(field), "reason": reason }));
+                }
+            }
+            Entry::Error { error, retryable: true, .. } => {
                 self.close(output);
-                let content = match &result.outcome {
-                    Ok(Value::String(text)) | Err(text) => text.clone(),
-                    Ok(value) => value.to_string(),
-                };
-                output.push(json!({
-                    "type": "TOOL_CALL_RESULT",
-                    "messageId": format!("result_{}", event.id),
-                    "toolCallId": result.call_id,
-                    "content": content,
-                    "role": "tool",
-                }));
+                self.permissions.clear();
+                self.fail_sub_agents(error, "attempt_failed", output);
+                output.custom("attempt_failed", json!({ "message": error }));
             }
-            Entry::Status(status) => output.push(custom("status", json!({ "status": status.as_str() }))),
-            Entry::Error { error, .. } => {
-                self.close(output);
-                output.push(custom("attempt_failed", json!({ "message": error })));
-            }
-            Entry::SubAgent(sub) => output.push(custom(
-                "sub_agent",
-                json!({
-                    "parentCallId": sub.parent_call_id,
-                    "subAgent": sub.sub_agent,
-                    "event": sub.event,
-                    "payload": sub.payload,
-                }),
-            )),
-            Entry::Permission(asked) => {
-                let choices: Vec<Value> = asked
-                    .choices
-                    .iter()
-                    .map(|c| json!({ "id": c.id, "name": c.name, "kind": c.kind }))
-                    .collect();
-                let value =
-                    json!({ "requestId": asked.request_id, "title": asked.title, "choices": choices });
-                output.push(custom("permission", value));
-            }
+            Entry::Permission(asked) => return self.permission(stored, asked, output),
             _ => {}
+        }
+        None
+    }
+
+    /// Whether a stream ends where the agent waits for the client. `is_open` says whether it was still waiting
+    /// when the stream began.
+    fn stops(&self, id: i64, is_open: bool) -> bool {
+        // A client that has what came after it was not stopped there.
+        id == self.after || id > self.after && (id > self.standing.upto || is_open)
+    }
+
+    fn permission(
+        &mut self,
+        stored: &SessionEvent,
+        asked: &Permission,
+        output: &mut Output,
+    ) -> Option<Outcome> {
+        let event = &stored.event;
+        let attempt = attempt_of(event).unwrap_or(0);
+        let Permission { request_id, title, arguments, details, .. } = asked;
+        let choices: Vec<Value> =
+            asked.choices.iter().map(|c| json!({ "id": c.id, "name": c.name, "kind": c.kind })).collect();
+        let call_id = asked.call_id.as_deref().map(|id| shown_call_id(id, attempt));
+        let mut about = json!({ "arguments": arguments, "details": details, "choices": choices });
+        let call_is_shown = call_id.as_ref().is_some_and(|id| self.calls.contains_key(id));
+        let mut interrupt = json!({
+            "id": request_id,
+            "reason": if call_is_shown { "tool_call" } else { "confirmation" },
+            "message": title,
+            "responseSchema": response_schema(asked),
+            "metadata": { "thread": about },
+        });
+        if let Some(call_id) = call_id.as_ref().filter(|_| call_is_shown) {
+            interrupt["toolCallId"] = call_id.clone().into();
+        }
+        if let Some(asked_at) = time::parse(&event.created_at) {
+            interrupt["expiresAt"] = time::format(asked_at + PERMISSION_TIMEOUT).into();
+        }
+        let ids = asked.choices.iter().map(|choice| choice.id.clone()).collect();
+        self.permissions.insert(request_id.clone(), Asked { event_id: event.id, interrupt, choices: ids });
+        let is_open = self.standing.permissions.contains(request_id);
+        if self.version != Version::Zero && self.stops(event.id, is_open) {
+            return Some(Outcome::Interrupt(self.interrupts()));
+        }
+        about["requestId"] = request_id.clone().into();
+        about["title"] = title.clone().into();
+        about["toolCallId"] = call_id.into();
+        output.custom("permission", about);
+        None
+    }
+
+    /// What the run waits for people to answer.
+    fn interrupts(&self) -> Vec<Value> {
+        let is_open = |(id, asked): &(&String, &Asked)| {
+            asked.event_id > self.standing.upto || self.standing.permissions.contains(*id)
+        };
+        match self.version {
+            Version::Zero => Vec::new(),
+            _ => self.permissions.iter().filter(is_open).map(|(_, asked)| asked.interrupt.clone()).collect(),
         }
     }
 
-    fn end(&mut self, event: &Event, entry: &Entry, output: &mut Vec<Value>) {
-        if let Entry::Answer { answer, .. } = entry
-            && !answer.content.is_empty()
-            && !self.streamed.matches(&answer.content)
-        {
+    /// Shows a call, or its corrected details. Returns whether it is new.
+    fn tool_call(
+        &mut self,
+        id: &str,
+        call: &ToolCall,
+        for_client: bool,
+        sub: Option<&str>,
+        output: &mut Output,
+    ) -> bool {
+        if sub.is_none() {
             self.close(output);
-            // It was not streamed, or differs from what was streamed.
-            self.text(event, answer.message_id.as_deref(), &answer.content, output);
         }
-        self.close(output);
-        let (thread_id, run_id) = (&self.thread_id, &self.run_id);
-        let mut finished = json!({ "type": "RUN_FINISHED", "threadId": thread_id, "runId": run_id });
-        let outcome = match entry {
-            Entry::Error { error, .. } => {
-                output.push(json!({ "type": "RUN_ERROR", "message": error, "code": "run_failed" }));
+        let arguments = if call.arguments.is_null() { json!({}) } else { call.arguments.clone() };
+        if self.calls.contains_key(id) {
+            // Clients take no arguments after the end of a call.
+            let value = json!({ "toolCallId": id, "toolCallName": call.name, "arguments": arguments });
+            output.custom("tool_call", value);
+            return false;
+        }
+        let name = call.name.clone();
+        self.calls.insert(id.to_owned(), Call { name, has_result: false, for_client });
+        self.call_ids.push(id.to_owned());
+        let start = json!({ "type": "TOOL_CALL_START", "toolCallId": id, "toolCallName": call.name });
+        output.push(of_sub_agent(start, sub));
+        let delta = json!({ "type": "TOOL_CALL_ARGS", "toolCallId": id, "delta": arguments.to_string() });
+        output.push(of_sub_agent(delta, sub));
+        output.push(of_sub_agent(json!({ "type": "TOOL_CALL_END", "toolCallId": id }), sub));
+        true
+    }
+
+    /// Shows the result of a call, the first one.
+    fn tool_result(
+        &mut self,
+        id: &str,
+        result: &ToolResult,
+        message_id: &str,
+        sub: Option<&str>,
+        output: &mut Output,
+    ) {
+        let Some(call) = self.calls.get_mut(id).filter(|call| !call.has_result) else { return };
+        call.has_result = true;
+        if sub.is_none() {
+            self.close(output);
+            self.close_sub_agents_of(id, result, output);
+        }
+        let content = match &result.outcome {
+            Ok(Value::String(text)) | Err(text) => text.clone(),
+            Ok(value) => value.to_string(),
+        };
+        let result = json!({
+            "type": "TOOL_CALL_RESULT",
+            "messageId": message_id,
+            "toolCallId": id,
+            "content": content,
+            "role": "tool",
+        });
+        output.push(of_sub_agent(result, sub));
+    }
+
+    /// The id of a call as clients see it; `None` if this run has no such call.
+    fn shown_call(&self, call_id: &str, attempt: u64) -> Option<String> {
+        let id = shown_call_id(call_id, attempt);
+        if attempt > 0 || self.calls.contains_key(&id) {
+            return self.calls.contains_key(&id).then_some(id);
+        }
+        // The attempt is not known: the last one.
+        let is_it = |id: &&String| {
+            let rest = id.strip_prefix(call_id).and_then(|rest| rest.strip_prefix('.'));
+            rest.is_some_and(|attempt| attempt.parse::<u64>().is_ok())
+        };
+        self.call_ids.iter().rev().find(is_it).cloned()
+    }
+
+    fn sub_agent(&mut self, event_id: i64, told: &SubAgent, output: &mut Output) {
+        let Some(parent) = self.shown_call(&told.parent_call_id, told.attempt) else { return };
+        let (id, payload) = (&*told.sub_agent, &told.payload);
+        if self.version == Version::Zero {
+            let value = json!({
+                "parentCallId": parent,
+                "subAgent": id,
+                "event": told.event,
+                "payload": payload,
+            });
+            return output.custom("sub_agent", value);
+        }
+        match self.subs.get(id) {
+            Some((Sub::Closed, _)) => return,
+            Some((Sub::Open, _)) => {}
+            None => {
+                output.push(sub_agent_started(id, &parent));
+                self.subs.insert(id.to_owned(), (Sub::Open, parent));
+            }
+        }
+        let text = |key: &str| payload[key].as_str().unwrap_or_default().to_owned();
+        let custom = |name: &str, value: Value| {
+            let custom = json!({ "type": "CUSTOM", "name": format!("thread.{name}"), "value": value });
+            of_sub_agent(custom, Some(id))
+        };
+        // Its calls are told apart from those of others by its own id.
+        let call_id = format!("{id}/{}", text("call_id"));
+        let ending = match &*told.event {
+            "tool_call" => {
+                let arguments = payload["arguments"].clone();
+                let call = ToolCall { call_id: call_id.clone(), name: text("name"), arguments };
+                self.tool_call(&call_id, &call, false, Some(id), output);
                 return;
             }
-            Entry::Cancelled { why, .. } => {
-                output.push(custom("cancelled", json!({ "message": why })));
-                "cancelled"
+            "tool_result" => {
+                let outcome = match &payload["error"] {
+                    Value::Null => Ok(payload["result"].clone()),
+                    Value::String(error) => Err(error.clone()),
+                    error => Err(error.to_string()),
+                };
+                let result = ToolResult { call_id: call_id.clone(), name: text("name"), outcome };
+                return self.tool_result(&call_id, &result, &format!("result_{event_id}"), Some(id), output);
             }
-            _ => "success",
+            "status" => return output.push(custom("status", json!({ "status": payload }))),
+            "error" if payload["retryable"] == true => {
+                return output.push(custom("attempt_failed", json!({ "message": text("error") })));
+            }
+            "final" => sub_agent_finished(id, &payload["content"]),
+            "error" => sub_agent_failed(id, &text("error"), "run_failed"),
+            "cancelled" => sub_agent_failed(id, &text("message"), "cancelled"),
+            _ => return,
         };
-        if self.version == Version::One {
-            finished["outcome"] = json!({ "type": outcome });
+        output.push(ending);
+        if let Some((sub, _)) = self.subs.get_mut(id) {
+            *sub = Sub::Closed;
+        }
+    }
+
+    /// Closes the sub-agent whose call has its result: what it did last may be told later. One that works in the
+    /// background goes on.
+    fn close_sub_agents_of(&mut self, call_id: &str, result: &ToolResult, output: &mut Output) {
+        for (id, (sub, parent)) in &mut self.subs {
+            let goes_on =
+                result.outcome.as_ref().is_ok_and(|it| it["sub_agent"] == **id && it["status"] == "started");
+            if *sub == Sub::Closed || parent != call_id || goes_on {
+                continue;
+            }
+            *sub = Sub::Closed;
+            output.push(match &result.outcome {
+                Ok(result) => sub_agent_finished(id, result),
+                Err(why) => sub_agent_failed(id, why, "run_failed"),
+            });
+        }
+    }
+
+    /// Closes the sub-agents of an attempt that is over.
+    fn fail_sub_agents(&mut self, why: &str, code: &str, output: &mut Output) {
+        for (id, (sub, _)) in &mut self.subs {
+            if std::mem::replace(sub, Sub::Closed) == Sub::Open {
+                output.push(sub_agent_failed(id, why, code));
+            }
+        }
+    }
+
+    fn state_delta(&mut self, delta: &Value, output: &mut Output) {
+        let applied = serde_json::from_value::<json_patch::Patch>(delta.clone())
+            .map_err(|e| e.to_string())
+            .and_then(|patch| json_patch::patch(&mut self.state, &patch).map_err(|e| e.to_string()));
+        match applied {
+            Ok(()) => {
+                self.state_changed = true;
+                output.push(json!({ "type": "STATE_DELTA", "delta": delta }));
+            }
+            // It would fail at the client, too.
+            Err(e) => output.custom("unsupported", json!({ "field": "state_delta", "reason": e })),
+        }
+    }
+
+    /// Undoes the changes of an attempt that failed.
+    fn restore_state(&mut self, output: &mut Output) {
+        if std::mem::take(&mut self.state_changed) {
+            self.state = self.initial_state();
+            output.push(json!({ "type": "STATE_SNAPSHOT", "snapshot": self.state }));
+        }
+    }
+
+    /// Ends the stream with its run.
+    fn end(&mut self, stored: &SessionEvent, output: &mut Output) {
+        let mut tokens = None;
+        let outcome = match &stored.entry {
+            Entry::Error { error, .. } => {
+                self.close(output);
+                self.fail_sub_agents(error, "run_failed", output);
+                return output.push(json!({ "type": "RUN_ERROR", "message": error, "code": "run_failed" }));
+            }
+            Entry::Cancelled { why, .. } => {
+                output.custom("cancelled", json!({ "message": why }));
+                Outcome::Cancelled(why.clone())
+            }
+            Entry::Answer { answer, .. } => {
+                tokens = answer.total_tokens;
+                let is_streamed = self.streamed.matches(&answer.content);
+                let parts = parts_of(&answer.content).filter(|_| !is_streamed).unwrap_or_default();
+                let text = match parts.is_empty() {
+                    true => answer.content.clone(),
+                    false => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
+                };
+                if !text.is_empty() && !self.streamed.matches(&text) {
+                    self.close(output);
+                    // It was not streamed, or differs from what was streamed.
+                    self.text(stored.id(), answer.message_id.as_deref(), &text, output);
+                }
+                // A message of an assistant is text.
+                if parts.iter().any(|part| part["type"] != "text") {
+                    output.custom("parts", json!({ "messageId": answer.message_id, "parts": parts }));
+                }
+                Outcome::Success
+            }
+            _ => Outcome::Success,
+        };
+        if let Some(bytes) = stored.large {
+            output.custom("large", json!({ "bytes": bytes, "url": (self.content_url)(stored.id()) }));
+        }
+        self.finish_with(outcome, tokens, output);
+    }
+
+    fn finish(&mut self, outcome: Outcome, output: &mut Output) {
+        self.finish_with(outcome, None, output);
+    }
+
+    /// Ends the stream, with the tokens that the run has used, if they are known.
+    fn finish_with(&mut self, outcome: Outcome, tokens: Option<u64>, output: &mut Output) {
+        self.close(output);
+        if let Outcome::Cancelled(why) = &outcome {
+            self.fail_sub_agents(why, "cancelled", output);
+        }
+        for (id, _) in self.subs.iter().filter(|(_, (sub, _))| *sub == Sub::Open) {
+            let outcome = json!({ "type": "suspended" });
+            output.push(json!({ "type": "SUBAGENT_FINISHED", "subagentRunId": id, "outcome": outcome }));
+        }
+        let mut finished =
+            json!({ "type": "RUN_FINISHED", "threadId": self.thread_id, "runId": self.run_id });
+        let outcome = match (outcome, self.version) {
+            (_, Version::Zero) | (Outcome::Cancelled(_), Version::Early) => None,
+            (Outcome::Cancelled(_), _) => Some(json!({ "type": "cancelled" })),
+            (Outcome::Interrupt(interrupts), _) => {
+                Some(json!({ "type": "interrupt", "interrupts": interrupts }))
+            }
+            (Outcome::Pending(calls), Version::One) => {
+                Some(json!({ "type": "success", "pendingToolCallIds": calls }))
+            }
+            (Outcome::Success | Outcome::Pending(_), _) => Some(json!({ "type": "success" })),
+        };
+        if let Some(outcome) = outcome {
+            finished["outcome"] = outcome;
+        }
+        if let Some(tokens) = tokens.filter(|_| self.version != Version::Zero) {
+            finished["usage"] = json!([{ "totalTokens": tokens }]);
         }
         output.push(finished);
     }
 
-    fn text(&mut self, event: &Event, given: Option<&str>, text: &str, output: &mut Vec<Value>) {
+    fn text(&mut self, event_id: i64, given: Option<&str>, text: &str, output: &mut Output) {
         if !matches!(self.open, Open::Text(_)) {
             self.close(output);
             let id = match given.filter(|_| !self.opened_text) {
                 Some(id) => id.to_owned(),
-                None => format!("text_{}", event.id),
+                None => format!("text_{event_id}"),
             };
             self.opened_text = true;
             output.push(json!({ "type": "TEXT_MESSAGE_START", "messageId": id, "role": "assistant" }));
@@ -211,11 +767,11 @@ impl Translator {
         }
     }
 
-    fn reasoning(&mut self, event: &Event, text: &str, output: &mut Vec<Value>) {
+    fn reasoning(&mut self, event_id: i64, text: &str, output: &mut Output) {
         let zero = self.version == Version::Zero;
         if !matches!(self.open, Open::Reasoning(_)) {
             self.close(output);
-            let id = format!("reasoning_{}", event.id);
+            let id = format!("reasoning_{event_id}");
             if zero {
                 output.push(json!({ "type": "THINKING_START" }));
                 output.push(json!({ "type": "THINKING_TEXT_MESSAGE_START" }));
@@ -235,7 +791,7 @@ impl Translator {
     }
 
     /// Closes the open message, if there is one.
-    fn close(&mut self, output: &mut Vec<Value>) {
+    fn close(&mut self, output: &mut Output) {
         match std::mem::replace(&mut self.open, Open::Nothing) {
             Open::Nothing => {}
             Open::Text(id) => output.push(json!({ "type": "TEXT_MESSAGE_END", "messageId": id })),
@@ -251,8 +807,48 @@ impl Translator {
     }
 }
 
-fn custom(name: &str, value: Value) -> Value {
-    json!({ "type": "CUSTOM", "name": name, "value": value })
+/// What an answer to a request for permission looks like, as a JSON Schema.
+fn response_schema(asked: &Permission) -> Value {
+    let ids: Vec<&str> = asked.choices.iter().map(|choice| &*choice.id).collect();
+    let named: Vec<Value> =
+        asked.choices.iter().map(|choice| json!({ "const": choice.id, "title": choice.name })).collect();
+    json!({
+        "type": "object",
+        "properties": { "choice": { "type": "string", "enum": ids, "oneOf": named } },
+        "required": ["choice"],
+    })
+}
+
+/// An event that is a sub-agent's, if one is given.
+fn of_sub_agent(mut event: Value, sub: Option<&str>) -> Value {
+    if let Some(sub) = sub {
+        event["subagentRunId"] = sub.into();
+    }
+    event
+}
+
+fn sub_agent_started(id: &str, call_id: &str) -> Value {
+    // The id is the name and 16 digits.
+    let name = id.rsplit_once('-').map_or(id, |(name, _)| name);
+    json!({ "type": "SUBAGENT_STARTED", "subagentRunId": id, "name": name, "parentToolCallId": call_id })
+}
+
+fn sub_agent_finished(id: &str, result: &Value) -> Value {
+    let outcome = json!({ "type": "success" });
+    json!({ "type": "SUBAGENT_FINISHED", "subagentRunId": id, "result": result, "outcome": outcome })
+}
+
+fn sub_agent_failed(id: &str, why: &str, code: &str) -> Value {
+    json!({ "type": "SUBAGENT_ERROR", "subagentRunId": id, "message": why, "code": code })
+}
+
+fn millis(time: time::Time) -> i64 {
+    time.timestamp_millis()
+}
+
+/// A field's name in the client's input.
+pub fn camel(field: &str) -> &str {
+    if field == ClientInput::FORWARDED_PROPS { "forwardedProps" } else { field }
 }
 
 #[cfg(test)]
@@ -261,7 +857,10 @@ mod tests {
     use thread_agent::conversation::{Answer, Message, ToolCall, ToolResult};
 
     fn types(version: Version, events: &[thread::NewEvent<'_>]) -> (Vec<String>, Run) {
-        let mut translator = Translator::new(version, "t".into(), "r".into(), 1);
+        let point = (Start::of_message(1), 0);
+        let url = |id: i64| id.to_string();
+        let standing = Standing::default();
+        let mut translator = Translator::new(version, "t".into(), "r".into(), point, standing, url);
         let (mut types, mut last) = (Vec::new(), Run::GoesOn);
         for (id, event) in (1..).zip(events) {
             let (output, run) = translator.feed(&SessionEvent::stored(id, event));

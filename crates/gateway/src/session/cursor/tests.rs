@@ -4,7 +4,7 @@ use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use super::*;
 use crate::session::budget::PAGE;
-use crate::session::fixture::{Fixture, Seen, THEM, advance, drain, event, now, run};
+use crate::session::fixture::{Fixture, Seen, THEM, advance, drain, event, now, present, run};
 use crate::session::jobs::Kind;
 use crate::session::live::Reader;
 use crate::session::runs::open_runs;
@@ -28,10 +28,10 @@ async fn from_any_position_and_with_any_ring_the_rest_comes_once_and_in_order() 
         fixture.say("x".repeat(if number % 2 == 0 { LONG } else { 1 }));
     }
     let newest = 16;
-    assert!(matches!(live.following(8), Following::Nothing), "nothing is read yet");
+    assert!(matches!(live.following(8, 0), Following::Nothing(..)), "nothing is read yet");
     let reader = advance(&live, reader).await;
-    assert!(matches!(live.following(8), Following::OnDisk), "the ring has overflowed");
-    assert!(matches!(live.following(12), Following::Events(events, 16) if events.len() == 4));
+    assert!(matches!(live.following(8, 0), Following::OnDisk), "the ring has overflowed");
+    assert!(matches!(live.following(12, 0), Following::Events(events, 16) if events.len() == 4));
     for cleared in [false, true] {
         for position in -1..=newest {
             let mut cursor = Cursor::new(live.clone(), position);
@@ -40,7 +40,7 @@ async fn from_any_position_and_with_any_ring_the_rest_comes_once_and_in_order() 
         }
         if !cleared {
             live.clear_ring();
-            assert!(matches!(live.following(15), Following::OnDisk));
+            assert!(matches!(live.following(15, 0), Following::OnDisk));
         }
     }
     drop(reader);
@@ -370,7 +370,7 @@ async fn play(acts: Vec<Act>) {
             Act::Take(of, most) => {
                 let (cursor, at) = &mut cursors[of];
                 for _ in 0..most {
-                    if !cursor.has_more() && matches!(live.following(*at), Following::Nothing) {
+                    if !cursor.has_more() && matches!(live.following(*at, 0), Following::Nothing(..)) {
                         break;
                     }
                     match cursor.next().await {
@@ -412,7 +412,7 @@ async fn play(acts: Vec<Act>) {
         assert_eq!(at, newest);
     }
     let (_, runs, _) = open_runs(&mut fixture.queue).unwrap();
-    assert_eq!(*live.present(0).0.order, runs.in_order());
+    assert_eq!(*present(&live, 0).0.order, runs.in_order());
 }
 
 proptest! {

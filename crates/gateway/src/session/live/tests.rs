@@ -2,11 +2,11 @@ use thread_agent::conversation::{ToolCall, ToolResult};
 
 use super::*;
 use crate::session::cursor::Cursor;
-use crate::session::fixture::{Fixture, LIMIT, advance, drain, event, now, run};
+use crate::session::fixture::{Fixture, LIMIT, advance, drain, event, now, present, run};
 
 /// The order of the runs, as readers get it and as one finds it who reads the thread now.
 fn order(fixture: &mut Fixture, live: &Live) -> Vec<i64> {
-    let order = live.present(0).0.order.to_vec();
+    let order = present(live, 0).0.order.to_vec();
     let (_, runs, _) = open_runs(&mut fixture.queue).unwrap();
     assert_eq!(order, runs.in_order());
     order
@@ -46,7 +46,7 @@ async fn the_open_runs_are_those_of_the_agent_that_is_there() {
     let reader = advance(&live, reader).await;
     assert_eq!(order(&mut fixture, &live), [third, fourth], "its cursor was moved back");
 
-    fixture.queue.store().unsubscribe(&crate::agent::consumer()).unwrap();
+    fixture.queue.unsubscribe(&crate::agent::consumer()).unwrap();
     fixture.say("e");
     let reader = advance(&live, reader).await;
     assert_eq!(order(&mut fixture, &live), [0; 0], "it is gone");
@@ -202,7 +202,7 @@ async fn so_many_pieces_of_output_are_kept_and_no_more() {
         (from..to).map(|number| ("a".to_owned(), number.to_string().into())).collect()
     };
     let kept = |from: u64| {
-        let (present, next) = live.present(from);
+        let (present, next) = present(&live, from);
         (present.notices.first().map(|text| text.to_string()), present.notices.len(), next)
     };
     live.relay(output(0, MAX_NOTICES));

@@ -1,6 +1,7 @@
 use thread_agent::conversation::{Message, Priority};
 
 use super::*;
+use crate::session::event::LARGE;
 use crate::session::fixture::{Fixture, THEM};
 
 #[tokio::test]
@@ -42,7 +43,7 @@ async fn whether_runs_have_to_be_read_again_is_told() {
     fixture.subscribe(Some("content = 'x'"), None);
     assert!(view.update(&mut fixture.queue).unwrap() && view.filter().is_some(), "another filter");
     assert!(!view.update(&mut fixture.queue).unwrap());
-    fixture.queue.store().unsubscribe(&agent::consumer()).unwrap();
+    fixture.queue.unsubscribe(&agent::consumer()).unwrap();
     assert!(!view.update(&mut fixture.queue).unwrap());
     assert_eq!((view.cursor(), view.filter().is_none()), (NO_AGENT, true));
     fixture.subscribe(Some("content = 'x'"), Some(newest));

@@ -1,4 +1,4 @@
-//! Errors as users see them: what failed, how to fix it, and an exit code.
+//! Errors as users of a command line see them: what failed, how to fix it, and an exit code.
 //!
 //! This is the only place that turns the library's errors into advice.
 
@@ -19,19 +19,43 @@ pub struct Failure {
     pub code: u8,
 }
 
-/// The operation failed (exit 1).
+impl Failure {
+    pub fn new(code: u8, what: impl fmt::Display, hint: impl fmt::Display) -> Failure {
+        Failure { what: what.to_string(), hint: hint.to_string(), code }
+    }
+
+    /// The operation failed (exit 1).
+    pub fn failed(what: impl fmt::Display, hint: impl fmt::Display) -> Failure {
+        Failure::new(1, what, hint)
+    }
+
+    /// A usage error (exit 2).
+    pub fn usage(what: impl fmt::Display, hint: impl fmt::Display) -> Failure {
+        Failure::new(2, what, hint)
+    }
+
+    /// A usage error as the argument parser renders it, in one line.
+    pub fn of_usage(rendered: &str, hint: impl fmt::Display) -> Failure {
+        // The first paragraph is the error, sometimes followed by a list.
+        let what = rendered.split("\n\n").next().unwrap_or_default().lines().map(str::trim);
+        let what = what.collect::<Vec<_>>().join(" ");
+        Failure::usage(what.strip_prefix("error: ").unwrap_or(&what), hint)
+    }
+}
+
+/// Fails with exit 1.
 pub fn failed<T>(what: impl fmt::Display, hint: impl fmt::Display) -> Result<T> {
-    Err(Failure { what: what.to_string(), hint: hint.to_string(), code: 1 })
+    Err(Failure::failed(what, hint))
 }
 
-/// A usage error (exit 2).
+/// Fails with exit 2: a usage error.
 pub fn usage<T>(what: impl fmt::Display, hint: impl fmt::Display) -> Result<T> {
-    Err(Failure { what: what.to_string(), hint: hint.to_string(), code: 2 })
+    Err(Failure::usage(what, hint))
 }
 
-/// Nothing came in time (exit 3).
+/// Fails with exit 3: nothing came in time.
 pub fn timed_out<T>(what: impl fmt::Display, hint: impl fmt::Display) -> Result<T> {
-    Err(Failure { what: what.to_string(), hint: hint.to_string(), code: 3 })
+    Err(Failure::new(3, what, hint))
 }
 
 impl fmt::Display for Failure {
@@ -78,6 +102,10 @@ pub fn hint(error: &Error) -> String {
         Error::PathTooLong { .. } => "choose a shorter path; nothing was made or changed",
         Error::Moved(_) => "run the command again with its new path",
         Error::NotOwner(_) => "run this as that user: only the owner may start and stop handlers",
+        Error::UnknownScheme(scheme) => {
+            return format!("install the program thread-{scheme}, or name the thread's directory");
+        }
+        Error::OnlyInDirectory(_) => "use the tools of the place where the thread is",
         Error::UnknownConsumer(_) => "see `thread info` for those that are, or `thread subscribe` it",
         Error::NotHeard(_) => {
             "stop it there; if that container is gone, the next push or `thread dispatch` takes over"
@@ -90,6 +118,7 @@ pub fn hint(error: &Error) -> String {
         Error::InvalidFilter(_) => {
             "write one SQL condition over id, created_at, source, type, subtype, content and metadata"
         }
+        Error::SlowFilter { .. } => "simplify it, or narrow down the events with a comparison before it",
         Error::BrokenFilter { .. } => {
             "`thread unsubscribe` it, then `thread subscribe` it with another filter"
         }
@@ -121,28 +150,4 @@ pub fn hint(error: &Error) -> String {
         Error::Other(_) => "see logs/thread.log",
     }
     .to_owned()
-}
-
-/// An error of the argument parser in this program's form. `command` is the command as far as it was
-/// recognized, for instance `thread dead list`.
-pub fn usage_error<T>(error: &clap::Error, command: &str) -> Result<T> {
-    use clap::error::{ContextKind, ContextValue};
-    let rendered = error.render().to_string();
-    // The first paragraph is the error, sometimes followed by a list.
-    let what: Vec<&str> = rendered.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
-    let what = what.join(" ");
-    let what = what.strip_prefix("error: ").unwrap_or(&what);
-    let similar = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
-    let similar = similar.into_iter().find_map(|kind| {
-        let word = match error.get(kind)? {
-            ContextValue::String(one) => one,
-            // The most similar comes last.
-            ContextValue::Strings(several) => several.last()?,
-            _ => return None,
-        };
-        // A command may be similar by an alias, which no help shows.
-        Some(if kind == ContextKind::SuggestedSubcommand { super::name_of(word) } else { word.clone() })
-    });
-    let did_you_mean = similar.map(|word| format!("did you mean '{word}'? ")).unwrap_or_default();
-    usage(what, format_args!("{did_you_mean}see `{command} --help`"))
 }

@@ -1,0 +1,268 @@
+//! What clients answer to a run that waits for them: requests for permission, and calls of their own tools.
+
+use serde_json::Value;
+use thread::model::filter::Scope;
+use thread::run::Launcher;
+use thread::{Error, Event, Filter, Queue};
+use thread_agent::conversation::runs::{OpenRun, Runs};
+use thread_agent::conversation::{
+    self, ClientInput, Entry, Permission, ToolCall, ToolResult, attempt_of, is_for_client, result_key,
+    shown_call_id,
+};
+use thread_protocol::method::Place;
+
+use super::input::{Input, Resume, ResumeStatus, ToolMessage};
+use super::translate::{Standing, Start};
+use crate::error::{RequestError, Result};
+use crate::session::place::place;
+use crate::session::runs::open_runs;
+use crate::session::speak::{self, Speaker};
+
+/// How many calls and requests are searched for one that a client names.
+const SEARCHED: usize = 1000;
+
+/// Stores what a client answers. Returns what its stream shows if it goes on with a run; `None` if it says
+/// something new.
+///
+/// # Errors
+///
+/// What the client answers is not known, or the answer is none that was offered; errors of the thread.
+pub fn respond(
+    queue: &mut Queue,
+    launcher: &Launcher,
+    (speaker, source): (&Speaker, &str),
+    input: &Input,
+) -> Result<Option<Start>> {
+    let (_, runs, _) = open_runs(queue)?;
+    let mut shown = 0;
+    let requests = if input.resume.is_empty() { Vec::new() } else { requests(queue)? };
+    let mut decisions = Vec::new();
+    for answer in &input.resume {
+        let asked = requests.iter().find(|(_, asked)| asked.request_id == answer.interrupt_id);
+        let unknown = || RequestError::UnknownPermission(answer.interrupt_id.clone());
+        let (event_id, asked) = asked.ok_or_else(unknown)?;
+        shown = shown.max(*event_id);
+        decisions.extend(decide(&runs, asked, answer)?);
+    }
+    // All of them are valid, or none is stored.
+    for decision in decisions {
+        match decision {
+            Decision::Choice { request_id, choice } => {
+                match speak::permission(queue, launcher, source, request_id, choice) {
+                    // Somebody else has just answered.
+                    Ok(()) | Err(RequestError::UnknownPermission(_)) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            Decision::Cancel { message } => speak::cancel_run_of(queue, launcher, source, message)?,
+        }
+    }
+    // Most inputs have results that were told long ago.
+    let waits = input.last_results > 0 || runs.iter().any(|run| !run.open_calls.is_empty());
+    let calls = if waits && !input.results.is_empty() { calls(queue)? } else { Vec::new() };
+    let mut open = Vec::new();
+    for (at, message) in input.results.iter().enumerate() {
+        let call = calls.iter().find(|call| call.shown == message.tool_call_id);
+        let Some(call) = call else { continue };
+        if at + input.last_results >= input.results.len() {
+            shown = shown.max(call.event_id);
+        }
+        let run = runs.iter().find(|run| {
+            call.event_id > run.last_begun
+                && run.in_attempt
+                && call.run_id.as_deref() == Some(&*run.run.run_id)
+                && run.open_calls.contains_key(&call.call.call_id)
+        });
+        open.extend(run.filter(|_| call.for_client).map(|run| (run, call, message)));
+    }
+    let hands_over = !open.is_empty();
+    let last = open.len().saturating_sub(1);
+    for (at, (run, call, message)) in open.into_iter().enumerate() {
+        let mut handed = if at == last { input.handed.clone() } else { ClientInput::default() };
+        // They are those of the message.
+        handed.0.shift_remove(ClientInput::TOOLS);
+        answer_call(queue, launcher, &speaker.client, (run, &call.call), message, handed)?;
+    }
+    if !input.goes_on() {
+        return Ok(None);
+    }
+    let message = input.message.as_ref();
+    let said = message.and_then(|message| place(queue, &Place::Id(message.id.clone())).ok());
+    if message.is_some() && said.is_none() {
+        return Ok(None);
+    }
+    if shown == 0 {
+        let id = input.results.last().map_or("", |message| &message.tool_call_id);
+        return Err(RequestError::BadParams(format!("there is no call '{id}' in this thread")));
+    }
+    let of = run_of(queue, shown)?.ok_or_else(|| RequestError::UnknownRun(input.run_id.clone()))?;
+    let rest = if hands_over { ClientInput::default() } else { rest(queue, of, input)? };
+    let key = speak::continue_key(&input.run_id);
+    let event = conversation::continued(source, &input.run_id, of, shown, rest, key).map_err(Error::from)?;
+    let id = match thread::run::push(queue, launcher, &event) {
+        Ok(pushed) => pushed.id,
+        // It is asked for again.
+        Err(Error::KeyConflict { id, .. }) => id,
+        Err(e) => return Err(e.into()),
+    };
+    match queue.event(id)?.map(|event| Entry::of(&event).1) {
+        Some(Entry::Continued { reply_to, after }) if reply_to == of => {
+            Ok(Some(Start { event: id, message: reply_to, shown: after }))
+        }
+        _ => Err(RequestError::KeyConflict(input.run_id.clone())),
+    }
+}
+
+/// What the run of a message waits for now.
+///
+/// # Errors
+///
+/// Errors of the thread.
+pub fn standing(queue: &mut Queue, message: i64) -> Result<Standing> {
+    let (_, runs, upto) = open_runs(queue)?;
+    let Some(run) = runs.get(message) else { return Ok(Standing { upto, ..Standing::default() }) };
+    let mut permissions = std::collections::HashSet::new();
+    for asked in &run.open_permissions {
+        let asked_at =
+            queue.event(asked.event_id)?.and_then(|event| thread::model::time::parse(&event.created_at));
+        let overdue = asked_at.is_some_and(|at| at + conversation::PERMISSION_TIMEOUT < chrono::Utc::now());
+        if !overdue {
+            permissions.insert(asked.request_id.clone());
+        }
+    }
+    Ok(Standing { upto, permissions, calls: run.open_calls.keys().cloned().collect() })
+}
+
+/// The message whose run an event belongs to: runs are one after the other.
+fn run_of(queue: &mut Queue, event_id: i64) -> Result<Option<i64>> {
+    let found = newest(queue, "run", event_id, 1)?;
+    Ok(found.first().and_then(|event| match Entry::of(event).1 {
+        Entry::RunStarted { reply_to, .. } => Some(reply_to),
+        _ => None,
+    }))
+}
+
+/// What the agent does not get with an answer to a request for permission: only what has changed since the
+/// message is worth a note. The state is also what the client's changes begin with.
+fn rest(queue: &mut Queue, message: i64, input: &Input) -> Result<ClientInput> {
+    let given = queue.event(message)?.map(|event| conversation::input_of(&event)).unwrap_or_default();
+    let mut rest = ClientInput::default();
+    let changed = input.handed.fields().filter(|(field, value)| given.get(field) != Some(value));
+    let reason = "it cannot be handed to a run that has begun";
+    // The client's tools are what they were, and its state follows the agent's.
+    let notes: Vec<Value> = changed
+        .filter(|(field, _)| [ClientInput::CONTEXT, ClientInput::FORWARDED_PROPS].contains(field))
+        .map(|(field, _)| serde_json::json!({ "field": super::translate::camel(field), "reason": reason }))
+        .collect();
+    if !notes.is_empty() {
+        rest.0.insert(ClientInput::UNSUPPORTED.to_owned(), notes.into());
+    }
+    if let Some(state) = input.handed.get(ClientInput::STATE) {
+        rest.0.insert(ClientInput::STATE.to_owned(), state.clone());
+    }
+    Ok(rest)
+}
+
+/// The newest records of a kind that the agent's side has written up to an event, the newest first.
+fn newest(queue: &mut Queue, subtype: &str, upto: i64, most: usize) -> Result<Vec<Event>> {
+    let filter = Filter::new(&format!("source = 'self' AND subtype = '{subtype}'"), Scope::Reading)?;
+    let ids = queue.newest_matching(filter.as_ref(), upto, most)?;
+    let mut events = Vec::with_capacity(ids.len());
+    for id in ids {
+        // What is large is not what a client names.
+        events.extend(crate::session::history::event(queue, id)?.map(|stored| stored.event));
+    }
+    Ok(events)
+}
+
+/// The newest requests for permission with their events, the newest first.
+fn requests(queue: &mut Queue) -> Result<Vec<(i64, Permission)>> {
+    let events = newest(queue, "permission", i64::MAX, SEARCHED)?;
+    let requests = events.into_iter().filter_map(|event| match Entry::of(&event).1 {
+        Entry::Permission(asked) => Some((event.id, asked)),
+        _ => None,
+    });
+    Ok(requests.collect())
+}
+
+/// What an answer to a request for permission does.
+enum Decision<'a> {
+    Choice {
+        request_id: &'a str,
+        choice: &'a str,
+    },
+    /// The agent offers no way to refuse, so it has to stop.
+    Cancel {
+        message: i64,
+    },
+}
+
+/// What an answer does; `None` if somebody else has answered.
+fn decide<'a>(runs: &Runs, asked: &'a Permission, answer: &'a Resume) -> Result<Option<Decision<'a>>> {
+    let waits = |run: &&OpenRun| run.open_permissions.iter().any(|open| open.request_id == asked.request_id);
+    let Some(run) = runs.iter().find(waits) else { return Ok(None) };
+    let choice = match answer.status {
+        ResumeStatus::Resolved => {
+            let given = answer.payload.as_str().or_else(|| answer.payload["choice"].as_str());
+            let choice = given.filter(|given| asked.choices.iter().any(|choice| choice.id == *given));
+            Some(choice.ok_or_else(|| {
+                let ids: Vec<&str> = asked.choices.iter().map(|choice| &*choice.id).collect();
+                let what = "the payload of a resolved interrupt is {\"choice\":…}, one of";
+                RequestError::BadParams(format!("{what} {}", ids.join(", ")))
+            })?)
+        }
+        ResumeStatus::Cancelled => {
+            let reject = asked.choices.iter().find(|choice| choice.kind.starts_with("reject"));
+            reject.map(|choice| &*choice.id)
+        }
+    };
+    Ok(Some(match choice {
+        Some(choice) => Decision::Choice { request_id: &asked.request_id, choice },
+        None => Decision::Cancel { message: run.id() },
+    }))
+}
+
+/// A call as it is stored.
+struct StoredCall {
+    event_id: i64,
+    call: ToolCall,
+    /// The id that clients see.
+    shown: String,
+    run_id: Option<String>,
+    for_client: bool,
+}
+
+/// The newest calls, the newest first.
+fn calls(queue: &mut Queue) -> Result<Vec<StoredCall>> {
+    let events = newest(queue, "toolcall", i64::MAX, SEARCHED)?;
+    let calls = events.into_iter().filter_map(|event| {
+        let (run_id, Entry::ToolCall(call)) = Entry::of(&event) else { return None };
+        let shown = shown_call_id(&call.call_id, attempt_of(&event).unwrap_or(0));
+        Some(StoredCall { event_id: event.id, call, shown, run_id, for_client: is_for_client(&event) })
+    });
+    Ok(calls.collect())
+}
+
+/// Stores the result of a call of one of the client's tools. The first one counts.
+fn answer_call(
+    queue: &mut Queue,
+    launcher: &Launcher,
+    client: &str,
+    (run, call): (&OpenRun, &ToolCall),
+    message: &ToolMessage,
+    handed: ClientInput,
+) -> Result<()> {
+    let outcome = match &message.error {
+        Some(error) => Err(error.clone()),
+        None => Ok(message.content.clone()),
+    };
+    let (call_id, name) = (call.call_id.clone(), call.name.clone());
+    let key = result_key(&call_id);
+    let result = run.run.client_tool_result(client, &ToolResult { call_id, name, outcome }, handed);
+    match thread::run::push(queue, launcher, &result.clone().with_key(key).map_err(Error::from)?) {
+        // The key may be that of the same call in an earlier attempt, or for an earlier message.
+        Err(Error::KeyConflict { id, .. }) if id < run.last_begun => speak::push(queue, launcher, &result),
+        Ok(_) | Err(Error::KeyConflict { .. }) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}

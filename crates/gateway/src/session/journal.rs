@@ -1,0 +1,131 @@
+//! Lines in the log about runs: when they begin and end, whoever has started them.
+//!
+//! They are read from the sessions that the worker has looked at, from the gateway's start on. A run has the
+//! `seq` of its message: the names of runs are what clients say.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use thread::Queue;
+use thread::files::JSONL;
+use thread::model::time;
+use thread_agent::conversation::Entry;
+
+use super::event::for_each;
+use crate::error::Result;
+use crate::session_id::SessionId;
+
+/// How long to wait for other writers. What cannot be read now is read after the next change.
+const BUSY: Duration = Duration::from_millis(20);
+
+/// The events that begin a run, or may end one.
+const EVENTS: &str =
+    "subtype = 'run' OR source = 'self' AND (type = 'message' OR subtype IN ('error', 'cancelled'))";
+
+pub struct Journal {
+    since: SystemTime,
+    sessions: HashMap<SessionId, Read>,
+}
+
+/// What is known of a session.
+struct Read {
+    /// The id up to which it has been read.
+    upto: i64,
+    /// When the runs began that have not ended, by their messages.
+    began: HashMap<i64, String>,
+}
+
+/// What happened to a run.
+enum Happened {
+    Begins { seq: i64, attempt: u64, at: String },
+    Ends { seq: i64, outcome: &'static str, at: String },
+}
+
+impl Journal {
+    /// A journal of what happens from now on.
+    pub fn new() -> Journal {
+        Journal { since: SystemTime::now(), sessions: HashMap::new() }
+    }
+
+    /// Logs what is new in a session. `started` is how many consumers the worker has started there.
+    pub fn note(&mut self, path: &Path, started: usize) {
+        let Some(session) = path.file_name().and_then(SessionId::parse_name) else { return };
+        if started > 0 {
+            tracing::info!(%session, "what was due has been started");
+        }
+        if let Err(e) = self.read(session, path) {
+            tracing::debug!(%session, "the runs cannot be read now: {e}");
+        }
+    }
+
+    fn read(&mut self, session: SessionId, path: &Path) -> Result<()> {
+        let known = self.sessions.get_mut(&session);
+        if known.is_none() && !is_active_since(path, self.since) {
+            return Ok(());
+        }
+        let mut queue = Queue::open_waiting(path, BUSY)?;
+        let read = match known {
+            Some(read) => read,
+            None => {
+                let upto = queue.last_before(self.since.into())?;
+                self.sessions.entry(session).or_insert(Read { upto, began: HashMap::new() })
+            }
+        };
+        let mut found = Vec::new();
+        read.upto = for_each(&mut queue, read.upto, EVENTS, None, &mut |event, _| {
+            let at = event.event.created_at.clone();
+            found.extend(match (&event.entry, event.ends) {
+                (Entry::RunStarted { attempt, reply_to }, _) => {
+                    Some(Happened::Begins { seq: *reply_to, attempt: *attempt, at })
+                }
+                (entry, Some(seq)) => {
+                    let outcome = match entry {
+                        Entry::Answer { .. } => "answered",
+                        Entry::Cancelled { .. } => "cancelled",
+                        _ => "failed",
+                    };
+                    Some(Happened::Ends { seq, outcome, at })
+                }
+                _ => None,
+            });
+        })?;
+        for happened in found {
+            match happened {
+                Happened::Begins { seq, attempt, at } => {
+                    tracing::info!(%session, seq, attempt, "a run begins");
+                    read.began.entry(seq).or_insert(at);
+                }
+                Happened::Ends { seq, outcome, at } => {
+                    let began = match read.began.remove(&seq) {
+                        Some(began) => Some(began),
+                        None => began_before(&mut queue, seq)?,
+                    };
+                    let seconds = began.and_then(|began| {
+                        let took = time::parse(&at)? - time::parse(&began)?;
+                        Some(took.num_milliseconds() as f64 / 1000.0)
+                    });
+                    tracing::info!(%session, seq, outcome, seconds, "a run ends");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether something was stored in a thread since a time; no error if it is gone.
+fn is_active_since(path: &Path, since: SystemTime) -> bool {
+    let written = std::fs::metadata(path.join(JSONL)).and_then(|about| about.modified());
+    // The file system's clock is a little behind.
+    written.is_ok_and(|written| written + Duration::from_secs(1) >= since)
+}
+
+/// When a message's run began, if that was before the journal; `None` if it never did.
+fn began_before(queue: &mut Queue, seq: i64) -> Result<Option<String>> {
+    let mut began = None;
+    let condition = format!("subtype = 'run' AND metadata ->> 'reply_to' = {seq}");
+    for_each(queue, seq, &condition, None, &mut |event, _| {
+        began.get_or_insert_with(|| event.event.created_at.clone());
+    })?;
+    Ok(began)
+}

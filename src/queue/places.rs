@@ -1,0 +1,81 @@
+//! The table of places: how a thread is found by the scheme of its [`Place`]. Nothing else knows which schemes
+//! there are.
+//!
+//! A thread in a directory has no scheme, and keeps everything in that directory. Of any other, this machine
+//! has only a folder of its own, the *base*, for locks, logs and what runs here. Whoever opens such threads
+//! touches [`COMMIT`](crate::files::COMMIT) in the base when something was stored elsewhere; without that,
+//! waiters and workers notice within a second.
+
+use std::path::PathBuf;
+use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
+
+use super::init;
+use crate::error::{Error, Result};
+use crate::files::{DB, Files};
+use crate::model::place::Place;
+use crate::sqlite::Sqlite;
+use crate::store::Store;
+
+/// One kind of place besides directories.
+#[derive(Debug, Clone, Copy)]
+pub struct Scheme {
+    /// What stands before `://`: lower-case letters, digits, `+`, `.` and `-`.
+    pub name: &'static str,
+    /// The base of a thread, always the same one; it is created when the thread is opened.
+    pub base: fn(&Place) -> Result<PathBuf>,
+    /// Opens a thread; its operations wait for other writers for at most this long.
+    pub open: fn(&Place, Duration) -> Result<Box<dyn Store>>,
+    /// Creates a thread.
+    pub init: fn(&Place) -> Result<()>,
+}
+
+static SCHEMES: RwLock<Vec<Scheme>> = RwLock::new(Vec::new());
+
+/// Makes the threads of a scheme known to this process, for all that it does from now on.
+pub fn add(scheme: Scheme) {
+    SCHEMES.write().unwrap_or_else(PoisonError::into_inner).push(scheme);
+}
+
+/// Whether this process can open threads in such a place.
+pub fn is_known(place: &Place) -> bool {
+    place.dir().is_some() || scheme_of(place).is_ok()
+}
+
+fn scheme_of(place: &Place) -> Result<Scheme> {
+    let name = place.scheme().unwrap_or_default();
+    let schemes = SCHEMES.read().unwrap_or_else(PoisonError::into_inner);
+    let found = schemes.iter().find(|scheme| scheme.name == name).copied();
+    found.ok_or_else(|| Error::UnknownScheme(name.to_owned()))
+}
+
+/// The files of a thread on this machine, without opening its store.
+///
+/// # Errors
+///
+/// [`Error::NotAThread`], [`Error::UnknownScheme`]; those of the file system.
+pub fn files_of(place: &Place) -> Result<Files> {
+    match place.dir() {
+        Some(dir) => Files::open(dir),
+        None => Files::at_base(place, &(scheme_of(place)?.base)(place)?),
+    }
+}
+
+pub(super) fn open(place: &Place, busy_limit: Duration) -> Result<(Files, Box<dyn Store>)> {
+    let files = files_of(place)?;
+    if place.dir().is_none() {
+        return Ok((files, (scheme_of(place)?.open)(place, busy_limit)?));
+    }
+    files.prepare_database()?;
+    let store = Sqlite::open_waiting(&files.path_of(DB), busy_limit)?;
+    Ok((files, Box::new(store)))
+}
+
+/// Creates a thread, and returns its place: for a directory the absolute path. Whether a directory is
+/// `open_to_others`, as far as the umask allows, means nothing to other places.
+pub fn create(place: &Place, open_to_others: bool) -> Result<Place> {
+    match place.dir() {
+        Some(dir) => init::init(dir, open_to_others).map(Place::from),
+        None => (scheme_of(place)?.init)(place).map(|()| place.clone()),
+    }
+}

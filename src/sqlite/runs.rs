@@ -1,0 +1,36 @@
+//! The last runs of each consumer.
+
+use rusqlite::{Connection, params};
+
+use super::{migrate, text_of};
+use crate::model::run::{RUNS_KEPT, Run};
+use crate::model::subscription::ConsumerId;
+
+/// Stores a run, as JSON, and forgets the oldest beyond [`RUNS_KEPT`]. Must be called inside a transaction.
+pub fn insert(conn: &Connection, consumer: &ConsumerId, run: &str) -> rusqlite::Result<()> {
+    // A database of an earlier version has no such table; only this statement needs it.
+    migrate::add_table(conn, "runs")?;
+    let consumer = consumer.as_str();
+    let number: i64 = conn.query_row(
+        "INSERT INTO runs (consumer_id, number, run) \
+         SELECT ?1, coalesce(max(number), 0) + 1, ?2 FROM runs WHERE consumer_id = ?1 RETURNING number",
+        params![consumer, run],
+        |row| row.get(0),
+    )?;
+    let last = number.saturating_sub(RUNS_KEPT as i64);
+    conn.execute("DELETE FROM runs WHERE consumer_id = ? AND number <= ?", params![consumer, last])?;
+    Ok(())
+}
+
+pub fn list(conn: &Connection, consumer: &ConsumerId, most: usize) -> rusqlite::Result<Vec<Run>> {
+    if !conn.table_exists(Some("main"), "runs")? {
+        return Ok(Vec::new());
+    }
+    let mut statement =
+        conn.prepare("SELECT run FROM runs WHERE consumer_id = ? ORDER BY number DESC LIMIT ?")?;
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    let rows = statement.query_map(params![consumer.as_str(), most], |row| row.get_ref(0).map(text_of))?;
+    let rows: Vec<Option<String>> = rows.collect::<rusqlite::Result<_>>()?;
+    // What another program may have stored in another form is left out.
+    Ok(rows.into_iter().rev().flatten().filter_map(|json| serde_json::from_str(&json).ok()).collect())
+}
