@@ -4,10 +4,10 @@
 //! against the schemas of `docs/schema`. They need Python's `websockets` and `jsonschema`:
 //! `GATEWAY_PYTHON` names a Python that has them, by default `python3`. `GATEWAY_AGUI_1` and `GATEWAY_AGUI_0`
 //! name folders in which npm has installed `@ag-ui/client` 1.0 and 0.x, `GATEWAY_COPILOTKIT` one with
-//! `@copilotkit/runtime` and `@copilotkit/core`, `GATEWAY_WS` one with `ws`; for `conformance`, that Python also has
-//! `ag-ui-validate`. Browsers are Chromium, driven by Python's `playwright`; proxies are nginx and Caddy, with
-//! openssl. What lacks something is skipped, with a line on stderr even where the test runner captures it; if `CI` is set, that is
-//! a failure. `THREAD_FAULTS=long` makes some of them run longer.
+//! `@copilotkit/runtime` and `@copilotkit/core`, `GATEWAY_WS` one with `ws`, `GATEWAY_AXE` one with `axe-core`; for
+//! `conformance`, that Python also has `ag-ui-validate`. Browsers are Chromium, driven by Python's `playwright`;
+//! proxies are nginx and Caddy, with openssl. What lacks something is skipped, with a line on stderr even where the
+//! test runner captures it; if `CI` is set, that is a failure. `THREAD_FAULTS=long` makes some of them run longer.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -145,6 +145,8 @@ scenarios! {
         sessions_are_made_listed_named_searched_and_removed
         a_session_that_is_moved_away_is_gone_for_whoever_is_in_it
         history_is_read_page_by_page
+        the_steps_of_runs_are_read_page_by_page
+        the_list_says_what_a_session_needs
         nothing_is_before_the_beginning
         a_switch_with_after_leaves_no_gap_and_no_double
         all_who_enter_at_the_same_moment_hear_what_is_said
@@ -219,6 +221,9 @@ scenarios! {
         what_a_reboot_interrupts_goes_on_by_itself
         whoever_is_killed_each_message_ends_once_and_everybody_sees_the_same
     }
+    reboots {
+        runs_that_run_wait_or_ask_are_where_they_were
+    }
     agui {
         a_run_with_reasoning_and_tools_streams_to_both_versions
         a_stream_that_was_cut_is_picked_up_at_its_last_event
@@ -286,6 +291,34 @@ scenarios! {
         a_run_is_logged_when_it_begins_and_ends_and_nothing_that_is_said
         what_was_due_when_the_gateway_was_started_is_logged
         the_level_says_how_much_is_logged
+    }
+    page {
+        an_answer_streams_with_its_thinking_and_its_tools
+        what_was_done_is_there_after_a_reload
+        two_browsers_in_one_session_see_the_same
+        sub_agents_stand_with_the_call_they_work_for
+        permission_is_read_whole_and_given
+        what_waits_says_so_and_can_be_taken_back_or_hurried
+        a_run_is_stopped
+        a_failure_stands_where_it_happened
+        files_are_picked_dropped_and_pasted
+        sessions_are_searched_renamed_switched_and_deleted
+        trying_again_and_editing_are_forks
+        a_message_that_is_sent_again_is_stored_once
+        a_reload_during_an_answer_loses_nothing
+        a_gateway_that_is_killed_during_an_answer_is_a_pause
+        everything_can_be_done_with_the_keyboard
+        the_token_is_taken_from_the_link_or_asked_for
+        commands_are_answered_here_alone_and_what_is_large_is_a_link
+        a_reader_who_has_scrolled_up_stays_where_he_is
+        older_messages_come_page_by_page
+        steps_that_were_too_many_are_read_when_they_are_asked_for
+        on_a_telephone_the_list_is_a_page_of_its_own
+        light_and_dark_are_as_the_system_says_or_as_was_chosen
+        no_text_of_an_event_does_anything
+        thousands_of_events_and_a_thousand_a_second_leave_the_page_usable
+        the_page_is_small_and_there_at_once
+        axe_finds_nothing_of_weight
     }
     browsers {
         a_page_of_an_admitted_origin_can_do_everything_and_another_nothing

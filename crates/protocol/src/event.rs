@@ -14,12 +14,14 @@ pub struct Frame {
     pub run_id: Option<String>,
     /// The event's id in its session's thread; `None` if it is not stored there.
     pub seq: Option<i64>,
+    /// When it was stored.
+    pub time: Option<String>,
 }
 
 impl Frame {
     /// The frame as JSON.
     pub fn text(&self) -> String {
-        self.event.text(self.session_id.as_deref(), self.run_id.as_deref(), self.seq)
+        self.event.text(self.session_id.as_deref(), self.run_id.as_deref(), self.seq, self.time.as_deref())
     }
 }
 
@@ -31,6 +33,8 @@ struct Whole<'a, P> {
     payload: InSession<'a, P>,
     #[serde(skip_serializing_if = "Option::is_none")]
     seq: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -66,14 +70,21 @@ macro_rules! events {
                 }
             }
 
-            /// The frame of the event as JSON.
-            pub fn text(&self, session_id: Option<&str>, run_id: Option<&str>, seq: Option<i64>) -> String {
+            /// The frame of the event as JSON. `seq` and `time` are those of an event that is stored.
+            pub fn text(
+                &self,
+                session_id: Option<&str>,
+                run_id: Option<&str>,
+                seq: Option<i64>,
+                time: Option<&str>,
+            ) -> String {
                 match self {
                     $(Event::$event(payload) => crate::to_text(&Whole {
                         r#type: "event",
                         event: $name,
                         payload: InSession { payload, session_id, run_id },
                         seq,
+                        time,
                     }),)+
                 }
             }

@@ -68,6 +68,8 @@ struct Envelope<'a> {
     #[serde(borrow)]
     error: Option<&'a RawValue>,
     seq: Option<i64>,
+    #[serde(borrow)]
+    time: Option<Cow<'a, str>>,
 }
 
 #[derive(Deserialize)]
@@ -109,7 +111,8 @@ impl Incoming {
                 let event = parsed.map_err(|e| unreadable(e.to_string()))?;
                 let common: Common = serde_json::from_str(payload).map_err(|e| unreadable(e.to_string()))?;
                 let Common { session_id, run_id } = common;
-                Ok(Incoming::Event(Box::new(Frame { event, session_id, run_id, seq: frame.seq })))
+                let time = frame.time.map(Cow::into_owned);
+                Ok(Incoming::Event(Box::new(Frame { event, session_id, run_id, seq: frame.seq, time })))
             }
             ("res", _, Some(id)) => {
                 let outcome = match (frame.ok, frame.payload, frame.error) {
@@ -219,7 +222,8 @@ mod tests {
         for (n, (name, mut payload)) in (1..).zip(examples()) {
             payload["sessionId"] = "s".into();
             payload["runId"] = if n % 2 == 0 { Value::Null } else { "r".into() };
-            let written = json!({ "type": "event", "event": name, "payload": payload, "seq": n });
+            let written =
+                json!({ "type": "event", "event": name, "payload": payload, "seq": n, "time": "T" });
             let text = written.to_string();
             let frame = event_of(&text);
             assert_eq!(frame.event.name(), name);
@@ -265,11 +269,11 @@ mod tests {
     fn a_frame_has_its_keys_in_order() {
         let event = Event::from(Title { title: "t".into() });
         assert_eq!(
-            event.text(Some("s"), None, Some(7)),
-            r#"{"type":"event","event":"title","payload":{"title":"t","sessionId":"s","runId":null},"seq":7}"#
+            event.text(Some("s"), None, Some(7), Some("T")),
+            r#"{"type":"event","event":"title","payload":{"title":"t","sessionId":"s","runId":null},"seq":7,"time":"T"}"#
         );
         assert_eq!(
-            event.text(None, Some("r"), None),
+            event.text(None, Some("r"), None, None),
             r#"{"type":"event","event":"title","payload":{"title":"t","sessionId":null,"runId":"r"}}"#
         );
     }

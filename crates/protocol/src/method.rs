@@ -2,6 +2,7 @@
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::content::{Content, any};
@@ -118,6 +119,8 @@ methods! {
     SessionsFork = "sessions.fork": ForkParams => NewSession, repeatable if |_| false;
     /// Reads messages.
     SessionsHistory = "sessions.history": HistoryParams => HistoryPage;
+    /// Reads what happened between messages.
+    SessionsSteps = "sessions.steps": StepsParams => StepsPage;
     /// Gives a session a title.
     SessionsRename = "sessions.rename": RenameParams => Renamed;
     /// Searches titles and messages.
@@ -254,9 +257,28 @@ pub struct SessionSummary {
     pub last_message: Option<String>,
     pub last_activity: String,
     pub message_count: u64,
+    /// What its newest run needs or does; nothing if it was answered or cancelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<SessionState>,
+    /// When that run began, or was asked for if it waits. Absent if it has failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
     /// The text that a search has found.
     #[serde(default, rename = "match", skip_serializing_if = "Option::is_none")]
     pub matched: Option<String>,
+}
+
+words! {
+    /// What a session needs or does.
+    SessionState {
+        /// Its agent asks for permission.
+        Asks = "asks",
+        Running = "running",
+        /// A message waits for the agent.
+        Waiting = "waiting",
+        /// The last run failed.
+        Failed = "failed",
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -340,6 +362,35 @@ pub enum Place {
 pub struct HistoryPage {
     /// Oldest first.
     pub messages: Vec<HistoryEntry>,
+    pub has_more: bool,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct StepsParams {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+    /// Only events with a larger `seq`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<u64>,
+    /// Only events with a smaller `seq`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<u64>,
+    /// 200 by default.
+    #[cfg_attr(test, schemars(range(min = 1, max = 1000)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct StepsPage {
+    /// Frames of events, oldest first.
+    #[cfg_attr(test, schemars(schema_with = "crate::schema::frames"))]
+    pub events: Vec<Box<RawValue>>,
+    /// Whether there are older ones.
     pub has_more: bool,
 }
 
@@ -533,6 +584,7 @@ mod tests {
             SessionsSwitch: SwitchParams { session_id: id(), after: Some(3) },
             SessionsFork: ForkParams { session_id: id(), before: Some("m".into()) },
             SessionsHistory: HistoryParams { before: Some(Place::Seq(3)), ..HistoryParams::default() },
+            SessionsSteps: StepsParams { after: Some(3), ..StepsParams::default() },
             SessionsRename: RenameParams { session_id: id(), title: "t".into() },
             SessionsSearch: SearchParams { date_filter: Some(DateFilter::LastWeek), ..SearchParams::default() },
             SessionsDelete: DeleteParams { session_id: id() },
@@ -558,7 +610,8 @@ mod tests {
         }
         let (id, time) = ("6e0a5f9e-0d2b-4f43-9a53-5c9f6c0f6d0a", "2026-01-02T03:04:05.678Z");
         let session = json!({
-            "id": id, "title": "t", "lastMessage": null, "lastActivity": time, "messageCount": 2, "match": "m",
+            "id": id, "title": "t", "lastMessage": null, "lastActivity": time, "messageCount": 2,
+            "state": "running", "since": time, "match": "m",
         });
         let made = json!({ "sessionId": id, "title": "", "createdAt": time });
         let entry = json!({
@@ -569,6 +622,8 @@ mod tests {
             "id": "m", "seq": 4, "role": "user", "content": "a", "timestamp": time, "source": "external:x",
             "runId": null, "replyTo": null, "metadata": null,
         });
+        let step =
+            json!({ "type": "event", "event": "plan", "payload": { "entries": [] }, "seq": 5, "time": time });
         let names = [
             check::<Connect>(
                 json!({ "gatewayVersion": "1", "supportedMethods": ["agent"], "clientId": "c" }),
@@ -582,6 +637,7 @@ mod tests {
             })),
             check::<SessionsFork>(made),
             check::<SessionsHistory>(json!({ "messages": [plain], "hasMore": true })),
+            check::<SessionsSteps>(json!({ "events": [step], "hasMore": false })),
             check::<SessionsRename>(json!({ "sessionId": id, "title": "t" })),
             check::<SessionsSearch>(json!({ "sessions": [session], "total": 1, "truncated": true })),
             check::<SessionsDelete>(json!({ "sessionId": id })),

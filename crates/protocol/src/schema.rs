@@ -22,6 +22,14 @@ pub fn parts(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// Frames of stored events, as event.json describes them.
+pub fn frames(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "items": { "type": "object", "required": ["type", "event", "payload", "seq", "time"] },
+    })
+}
+
 /// For words to which a gateway may add others: any text, with the known ones as examples.
 pub fn open(schema: &mut Schema) {
     if let Some(known) = schema.remove("enum") {

@@ -96,7 +96,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
 
     async fn title(&mut self, seq: i64) {
         let title = Event::from(Title { title: seq.to_string() });
-        self.send(title.text(Some(SESSION), None, Some(seq))).await;
+        self.send(title.text(Some(SESSION), None, Some(seq), None)).await;
     }
 
     async fn send(&mut self, text: String) {

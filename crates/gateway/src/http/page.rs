@@ -1,20 +1,158 @@
-//! The page for browsers: for now, how to connect.
+//! The page for browsers: the files of `web/`, compiled into the program.
+//!
+//! They hold nothing of the sessions, so they need no token. The page gets it from the link, and exchanges it for
+//! the cookie.
 
-use axum::http::header;
-use axum::response::{Html, IntoResponse, Response};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write;
+use std::sync::OnceLock;
 
-const PAGE: &str = include_str!("page.html");
+use axum::extract::Path;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use super::error::HttpError;
+
+/// Nothing may come from another host, and no text may become script, style or markup.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+                      img-src 'self' data:; media-src 'self' data:; base-uri 'none'; form-action 'none'; \
+                      frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
+
+struct File {
+    name: &'static str,
+    text: &'static str,
+    packed: OnceLock<Packed>,
+}
+
+/// A file as it is sent.
+struct Packed {
+    /// Compressed by gzip.
+    bytes: Vec<u8>,
+    tag: String,
+}
+
+macro_rules! files {
+    ($($name:literal)*) => {
+        static FILES: [File; [$($name),*].len()] = [$(File {
+            name: $name,
+            text: include_str!(concat!("../../web/", $name)),
+            packed: OnceLock::new(),
+        }),*];
+    };
+}
+
+files! {
+    "index.html"
+    "style.css"
+    "icon.svg"
+    "address.js"
+    "announce.js"
+    "app.js"
+    "attachments.js"
+    "composer.js"
+    "connection.js"
+    "conversation.js"
+    "dialog.js"
+    "frame.js"
+    "kept.js"
+    "keys.js"
+    "login.js"
+    "markdown.js"
+    "messages.js"
+    "parts.js"
+    "permission.js"
+    "run.js"
+    "sessions.js"
+    "state.js"
+    "talk.js"
+    "text.js"
+    "theme.js"
+    "time.js"
+    "tool.js"
+    "vendor/preact.js"
+    "vendor/markdown-it.js"
+}
+
+impl File {
+    fn named(name: &str) -> Option<&'static File> {
+        FILES.iter().find(|file| file.name == name)
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.name.rsplit_once('.') {
+            Some((_, "html")) => "text/html; charset=utf-8",
+            Some((_, "css")) => "text/css; charset=utf-8",
+            Some((_, "svg")) => "image/svg+xml",
+            _ => "text/javascript; charset=utf-8",
+        }
+    }
+
+    fn packed(&'static self) -> &'static Packed {
+        self.packed.get_or_init(|| {
+            let mut packer = GzEncoder::new(Vec::new(), Compression::best());
+            // Writing to memory does not fail; an empty file would be noticed at once.
+            let bytes = packer.write_all(self.text.as_bytes()).and_then(|()| packer.finish());
+            let mut hasher = DefaultHasher::new();
+            self.text.hash(&mut hasher);
+            Packed { bytes: bytes.unwrap_or_default(), tag: format!("\"{:016x}\"", hasher.finish()) }
+        })
+    }
+
+    fn response(&'static self, request: &HeaderMap) -> Response {
+        let packed = self.packed();
+        let headers = [
+            (header::CONTENT_TYPE, self.kind()),
+            (header::CONTENT_SECURITY_POLICY, POLICY),
+            (header::REFERRER_POLICY, "no-referrer"),
+            (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+            (header::CACHE_CONTROL, "no-cache"),
+            (header::VARY, "Accept-Encoding"),
+            (header::ETAG, &packed.tag),
+        ];
+        let asks = |name| request.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        if asks(header::IF_NONE_MATCH).contains(&packed.tag) {
+            return (StatusCode::NOT_MODIFIED, headers).into_response();
+        }
+        if asks(header::ACCEPT_ENCODING).contains("gzip") {
+            return (headers, [(header::CONTENT_ENCODING, "gzip")], packed.bytes.as_slice()).into_response();
+        }
+        (headers, self.text).into_response()
+    }
+}
+
+/// `GET /page/…`.
+pub async fn file(Path(name): Path<String>, headers: HeaderMap) -> Result<Response, HttpError> {
+    let file = File::named(&name);
+    let file = file.ok_or_else(|| HttpError(StatusCode::NOT_FOUND, "there is nothing here".into()))?;
+    Ok(file.response(&headers))
+}
 
 /// `GET /`: for anybody. The token is in the fragment of the link, which browsers do not send.
-pub async fn page() -> Response {
-    let policy = [
-        (
-            header::CONTENT_SECURITY_POLICY,
-            "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-        ),
-        (header::REFERRER_POLICY, "no-referrer"),
-        (header::CACHE_CONTROL, "no-store"),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    ];
-    (policy, Html(PAGE)).into_response()
+pub async fn page(headers: HeaderMap) -> Response {
+    FILES[0].response(&headers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_of_the_page_is_served() {
+        let web = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("web");
+        let names = |dir: &str| -> Vec<String> {
+            let files = std::fs::read_dir(web.join(dir)).unwrap().map(|entry| entry.unwrap().path());
+            let served = files.filter(|path| {
+                path.extension().is_some_and(|e| ["html", "css", "js", "svg"].iter().any(|kind| e == *kind))
+            });
+            served.map(|path| path.strip_prefix(&web).unwrap().to_str().unwrap().to_owned()).collect()
+        };
+        let mut there = [names(""), names("vendor")].concat();
+        let mut served: Vec<&str> = FILES.iter().map(|file| file.name).collect();
+        there.sort();
+        served.sort_unstable();
+        assert_eq!(there, served);
+        assert_eq!(FILES[0].name, "index.html");
+    }
 }

@@ -126,6 +126,7 @@ fn routes(gateway: &Arc<Gateway>) -> Router {
     // needs none.
     let open = Router::new()
         .route("/", get(page::page))
+        .route("/page/{*file}", get(page::file))
         .route("/ws", get(ws::upgrade))
         .route(HEALTH, get(metrics::health))
         .route("/storage/v1/object/sign/{bucket}/{*path}", get(attachments::download));

@@ -12,13 +12,14 @@ use std::time::SystemTime;
 use thread::model::filter::Scope;
 use thread::queue::{Remaining, Selection};
 use thread::{Filter, Queue};
-use thread_agent::conversation::Entry;
+use thread_agent::conversation::{Entry, is_ending};
 use thread_protocol::Content;
-use thread_protocol::method::{SessionList, SessionSummary};
+use thread_protocol::method::{SessionList, SessionState, SessionSummary};
 
 use super::event::LARGE;
 use super::excerpt::{self, beginning};
 use super::root::{Listed, Root};
+use super::runs::open_runs;
 use crate::error::Result;
 use crate::session_id::SessionId;
 
@@ -44,6 +45,11 @@ pub struct Summary {
     first: Option<String>,
     pub last: Option<String>,
     pub messages: u64,
+    /// What its newest run needs or does, and since when.
+    pub state: Option<SessionState>,
+    pub since: Option<String>,
+    /// The last run that ended has failed, and nothing was said since.
+    failed: bool,
 }
 
 impl Summary {
@@ -58,7 +64,8 @@ impl Summary {
     ///
     /// Errors of the thread.
     pub fn update(&mut self, queue: &mut Queue) -> Result<()> {
-        let filter = Filter::new("type = 'message' OR subtype = 'title'", Scope::Reading)?;
+        let filter = Filter::new("type = 'message' OR subtype IN ('title', 'error')", Scope::Reading)?;
+        let mut failure = None;
         let mut selection = Selection { after: self.upto, limit: None, filter };
         while queue.read_page_capped(&mut selection, LARGE, &mut |capped| {
             let event = capped.row.to_event();
@@ -66,7 +73,9 @@ impl Summary {
                 Entry::Title(title) => {
                     self.given = Some(beginning(&title, excerpt::TITLE)).filter(|title| !title.is_empty())
                 }
+                Entry::Error { .. } => failure = Some((event.id, Entry::of(&event).1)),
                 Entry::Message(_) | Entry::Answer { .. } => {
+                    (self.failed, failure) = (false, None);
                     self.messages += 1;
                     let text = Content::stored(&event.content).text();
                     self.first.get_or_insert_with(|| beginning(&text, TITLE));
@@ -78,6 +87,18 @@ impl Summary {
         })? == Remaining::Some
         {}
         self.upto = selection.after;
+        if let Some((id, entry)) = failure {
+            self.failed = is_ending(queue, id, &entry)?;
+        }
+        let (_, runs, _) = open_runs(queue)?;
+        let asks = runs.iter().any(|run| !run.open_permissions.is_empty());
+        let waits = || runs.iter().next().map(|run| run.created_at.clone());
+        (self.state, self.since) = match runs.active() {
+            Some(run) if asks => (Some(SessionState::Asks), run.since.clone()),
+            Some(run) => (Some(SessionState::Running), run.since.clone()),
+            None if waits().is_some() => (Some(SessionState::Waiting), waits()),
+            None => (self.failed.then_some(SessionState::Failed), None),
+        };
         Ok(())
     }
 }
@@ -144,6 +165,8 @@ pub fn list_entry(listed: &Listed, summary: &Summary) -> SessionSummary {
         last_message: summary.last.clone(),
         last_activity: thread::model::time::format(listed.active.into()),
         message_count: summary.messages,
+        state: summary.state.clone(),
+        since: summary.since.clone(),
         matched: None,
     }
 }

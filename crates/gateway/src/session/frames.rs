@@ -15,7 +15,8 @@ use crate::storage::Storage;
 pub fn of(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option<Frames> {
     let mut event = shown(storage, session, stored)?;
     let (session, run_id, seq) = (session.to_string(), stored.run_id.as_deref(), Some(stored.id()));
-    let text = |event: &Event| Utf8Bytes::from(event.text(Some(&session), run_id, seq));
+    let time = Some(stored.event.created_at.as_str());
+    let text = |event: &Event| Utf8Bytes::from(event.text(Some(&session), run_id, seq, time));
     let others = text(&event);
     let own = match (&mut event, &stored.entry) {
         (Event::Message(message), Entry::Message(Message { client: Some(client), .. })) => {
@@ -30,7 +31,7 @@ pub fn of(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Optio
 /// The frame of an event that is not in the thread.
 pub fn notice(event: impl Into<Event>, session: Option<SessionId>, run_id: Option<&str>) -> Utf8Bytes {
     let session = session.map(|session| session.to_string());
-    event.into().text(session.as_deref(), run_id, None).into()
+    event.into().text(session.as_deref(), run_id, None, None).into()
 }
 
 /// The id of a message for clients: its own, or one made from the event's id.

@@ -33,6 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const ENTRIES: &str = "type = 'message' OR subtype = 'cancelled' \
                        OR subtype = 'error' AND content LIKE '%\"retryable\":false%'";
 
+/// What happened between messages. (The answer has the text of all tokens.)
+const STEPS: &str = "type = 'record' AND subtype <> 'token'";
+
 /// Messages of a session, and whether there are older ones.
 pub struct Page {
     /// Oldest first. A content of more than [`LARGE`] bytes is left out, but that of an answer for which there
@@ -133,6 +136,29 @@ pub fn before(queue: &mut Queue, before: i64, limit: usize, room: u64) -> Result
             return Ok(Page { messages, has_more: false, left_out });
         }
     }
+}
+
+/// What happened between messages, but for tokens: the last `limit` events between two ids; fewer, but at least
+/// one, if they are large.
+///
+/// # Errors
+///
+/// Errors of the thread.
+pub fn steps(queue: &mut Queue, after: i64, before: i64, limit: usize) -> Result<Page> {
+    let filter = Filter::new(STEPS, Scope::Reading)?;
+    let ids = queue.newest_matching(filter.as_ref(), before.saturating_sub(1), limit + 1)?;
+    let (mut messages, mut size, mut has_more) = (Vec::new(), 0, false);
+    for id in ids.into_iter().take_while(|id| *id > after) {
+        let Some(event) = event(queue, id)? else { continue };
+        size += event.event.content.len();
+        if messages.len() == limit || size > PAGE && !messages.is_empty() {
+            has_more = true;
+            break;
+        }
+        messages.push(event);
+    }
+    messages.reverse();
+    Ok(Page { messages, has_more, left_out: None })
 }
 
 /// One event; without its content if that is large.

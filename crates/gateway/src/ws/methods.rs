@@ -11,7 +11,11 @@ use crate::error::{RequestError, Result};
 pub fn changes_something(call: &Call) -> bool {
     !matches!(
         call,
-        Call::SessionsList(_) | Call::SessionsHistory(_) | Call::SessionsSearch(_) | Call::Status(_)
+        Call::SessionsList(_)
+            | Call::SessionsHistory(_)
+            | Call::SessionsSteps(_)
+            | Call::SessionsSearch(_)
+            | Call::Status(_)
     )
 }
 
@@ -36,6 +40,9 @@ pub async fn call(caller: Caller, id: String, call: Result<Call, CallError>) -> 
         Call::SessionsFork(params) => done::<method::SessionsFork>(id, sessions::fork(&caller, params).await),
         Call::SessionsHistory(params) => {
             done::<method::SessionsHistory>(id, sessions::history(&caller, params).await)
+        }
+        Call::SessionsSteps(params) => {
+            done::<method::SessionsSteps>(id, sessions::steps(&caller, params).await)
         }
         Call::SessionsRename(params) => {
             done::<method::SessionsRename>(id, sessions::rename(&caller, params).await)
@@ -85,6 +92,9 @@ mod tests {
                 !changes_something(&Call::parse(name, params.as_object().unwrap().clone()).expect(name))
             })
             .collect();
-        assert_eq!(looks, ["sessions.list", "sessions.history", "sessions.search", "status"]);
+        assert_eq!(
+            looks,
+            ["sessions.list", "sessions.history", "sessions.steps", "sessions.search", "status"]
+        );
     }
 }

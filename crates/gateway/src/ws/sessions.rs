@@ -4,17 +4,19 @@ use crate::session::excerpt::{TITLE, beginning};
 use thread_protocol::method::{
     DeleteParams, Deleted, ForkParams, GatewayStatus, HistoryPage, HistoryParams, ListParams, NewParams,
     NewSession, RenameParams, Renamed, SearchParams, SessionList, SessionStatus, StatusParams, StatusPayload,
-    SwitchParams, Switched,
+    StepsPage, StepsParams, SwitchParams, Switched,
 };
+
+use serde_json::value::RawValue;
 
 use super::caller::{Caller, Place, Reply, parse_session};
 use crate::error::{RequestError, Result};
-use crate::session::event::LARGE;
+use crate::session::event::{Frames, LARGE};
 use crate::session::history;
 use crate::session::jobs::{Kind, blocking};
 use crate::session::live::test_delay;
 use crate::session::runs::open_runs;
-use crate::session::{search, speak};
+use crate::session::{frames, search, speak};
 use crate::session_id::SessionId;
 
 /// How many messages `sessions.switch` returns.
@@ -141,6 +143,23 @@ pub async fn history(caller: &Caller, params: HistoryParams) -> Result<Reply<His
     let page = history::read(&caller.gateway.hub.context, session, params.before, limit).await?;
     let payload = HistoryPage { messages: page.messages, has_more: page.has_more };
     Ok(Reply { share: page.share, ..payload.into() })
+}
+
+/// `sessions.steps`.
+pub async fn steps(caller: &Caller, params: StepsParams) -> Result<Reply<StepsPage>> {
+    let session = caller.session_or_current(params.session_id.as_deref())?;
+    let limit = within("limit", params.limit, 200, 1000)?;
+    let id = |given: Option<u64>, default| given.map_or(default, |id| i64::try_from(id).unwrap_or(i64::MAX));
+    let (after, before) = (id(params.after, 0), id(params.before, i64::MAX));
+    let (gateway, client) = (caller.gateway.clone(), caller.speaker.client.clone());
+    let work = move || {
+        let mut queue = gateway.root.queue(session)?;
+        let page = history::steps(&mut queue, after, before, limit)?;
+        let frames = page.messages.iter().filter_map(|step| frames::of(&gateway.storage, session, step));
+        let raw = |frames: Frames| RawValue::from_string(frames.for_client(&client).to_string()).ok();
+        Ok(StepsPage { events: frames.filter_map(raw).collect(), has_more: page.has_more })
+    };
+    caller.run(session, Kind::Read, work).await.map(Reply::from)
 }
 
 /// `sessions.rename`.

@@ -6,7 +6,7 @@ import json
 import os
 import uuid
 
-from harness import Gateway, Refused, run
+from harness import EVENT, Gateway, Refused, run
 from security import ask
 
 
@@ -16,7 +16,7 @@ async def a_client_connects_and_learns_the_methods():
         assert client.hello["clientId"] == "ada"
         assert set(client.hello["supportedMethods"]) == {
             "connect", "agent", "agent.cancel", "sessions.list", "sessions.new", "sessions.switch",
-            "sessions.fork", "sessions.history", "sessions.rename", "sessions.search", "sessions.delete",
+            "sessions.fork", "sessions.history", "sessions.steps", "sessions.rename", "sessions.search", "sessions.delete",
             "permission.answer", "status",
         }
         assert "already" in await client.refused("connect", version="1", clientType="test")
@@ -362,6 +362,72 @@ async def history_is_read_page_by_page():
         switched = await client.request("sessions.switch", sessionId=session)
         assert switched["lastSeq"] == len(batch) and len(switched["recentMessages"]) == 20
         assert switched["activeRun"] is None and switched["title"] == "q1"
+
+
+async def the_steps_of_runs_are_read_page_by_page():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        about = await gateway.begun(client, session)
+        for n in range(5):
+            gateway.push(session, f"{n}", "thinking", **about)
+            gateway.push(session, f"{n}", "token", **about)
+            gateway.push(session, {"call_id": f"c{n}", "name": "n", "arguments": "x" * 300_000}, "toolcall", **about)
+        gateway.push(session, "the agent's own", "session")
+        last = gateway.ending(session, 1, "answer", **about)
+        await client.seq(last)
+        live = [e for e in client.events if e.get("seq") and e["event"] not in ("message", "token", "final")]
+        assert all(e["time"].endswith("Z") for e in live) and "time" not in client.company[0], client.company
+        steps = lambda **params: client.request("sessions.steps", **params)
+        # About a mebibyte at once, however many are asked for.
+        pages, before = [], None
+        while not pages or pages[-1]["hasMore"]:
+            pages.append(await steps(limit=1000, **({"before": before} if before else {})))
+            for event in pages[-1]["events"]:
+                EVENT.validate(event)
+            before = pages[-1]["events"][0]["seq"]
+        assert len(pages) == 2, [len(page["events"]) for page in pages]
+        assert [e for page in reversed(pages) for e in page["events"]] == live
+        page = await steps(sessionId=session, after=live[2]["seq"], before=live[5]["seq"], limit=1)
+        assert page == {"events": [live[4]], "hasMore": True}
+        assert await steps(after=live[3]["seq"], before=live[4]["seq"]) == {"events": [], "hasMore": False}
+        assert "1 to 1000" in await client.refused("sessions.steps", limit=1001)
+
+
+async def the_list_says_what_a_session_needs():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+
+        async def needs():
+            [listed] = (await client.request("sessions.list"))["sessions"]
+            return listed.get("state"), listed.get("since")
+
+        assert await needs() == (None, None)
+        gateway.fake_agent(session)
+        run_id = (await client.request("agent", message="go"))["runId"]
+        said = await client.wait("message")
+        assert await needs() == ("waiting", said["time"])
+        about = {"run_id": run_id}
+        began = gateway.push(session, {"status": "started", "attempt": 1}, "run", reply_to=said["seq"], **about)
+        began = (await client.seq(began))["time"]
+        assert await needs() == ("running", began)
+        choices = [{"id": "y", "name": "Yes", "kind": "allow_once"}]
+        gateway.push(session, {"request_id": "p", "title": "rm", "call_id": None, "choices": choices}, "permission", **about)
+        assert await needs() == ("asks", began)
+        await client.wait("permission")
+        await client.request("permission.answer", sessionId=session, requestId="p", choice="y")
+        assert await needs() == ("running", began)
+        # It looks like the end of the run, but is none.
+        gateway.push(session, {"error": "no", "retryable": False}, "error", reply_to=said["seq"], **about)
+        assert await needs() == ("running", began)
+        gateway.ending(session, said["seq"], {"error": "no", "retryable": False}, "error", **about)
+        assert await needs() == ("failed", None)
+        run_id = (await client.request("agent", message="again"))["runId"]
+        assert (await needs())[0] == "waiting"
+        said = await client.wait(lambda e: e["payload"].get("content") == "again")
+        gateway.ending(session, said["seq"], "answer", run_id=run_id)
+        assert await needs() == (None, None)
 
 
 async def nothing_is_before_the_beginning():

@@ -156,6 +156,7 @@ fn event() -> Value {
                 "required": ["sessionId", "runId"],
             },
             "seq": { "type": "integer", "minimum": 1 },
+            "time": { "type": "string", "pattern": TIME },
         },
         "required": ["type", "event", "payload"],
     });

@@ -35,7 +35,7 @@ fn one(event: &NewEvent<'_>) -> Option<Value> {
 fn frame(name: &str, run_id: Value, mut payload: Value) -> Value {
     payload["sessionId"] = SESSION.into();
     payload["runId"] = run_id;
-    json!({ "type": "event", "event": name, "payload": payload, "seq": 7 })
+    json!({ "type": "event", "event": name, "payload": payload, "seq": 7, "time": "2026-03-18T10:30:00.123Z" })
 }
 
 fn unkeyed(event: NewEvent<'static>) -> NewEvent<'static> {

@@ -1,0 +1,1040 @@
+"""The page in a real browser: Chromium, driven by playwright, against the gateway and agent programs."""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import sys
+import time
+import urllib.error
+import urllib.request
+
+from attachments import PNG
+from harness import PATIENCE, THREAD, Gateway, run
+
+try:
+    from playwright.async_api import async_playwright, expect
+except ImportError:
+    print("SKIPPED: the page needs Python's playwright")
+    sys.exit(0)
+
+CHROMIUM = shutil.which("chromium")
+if not CHROMIUM:
+    print("SKIPPED: the page needs chromium")
+    sys.exit(0)
+
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+         "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+PLAYER = f"{shlex.quote(sys.executable)} {shlex.quote(str(pathlib.Path(__file__).with_name('page_agent.py')))}"
+NDJSON = ("--agent", PLAYER, "--protocol", "ndjson")
+ACP = ("--agent", f"{PLAYER} --acp", "--protocol", "acp", "--permit", "ask")
+# Where pictures of the page go, if they are wanted.
+PICTURES = os.environ.get("PAGE_PICTURES")
+# The page's files, to be used in place of those in the program while they are being written.
+WEB = os.environ.get("PAGE_FILES")
+
+expect.set_options(timeout=PATIENCE * 1000)
+
+# Whatever the policy for content stops, and whatever breaks, is a failure of the test.
+WATCH = """
+    document.addEventListener("securitypolicyviolation", (event) =>
+        violated(`${event.violatedDirective}: ${event.blockedURI} ${event.sample}`));
+"""
+
+
+class Tab:
+    """A page in a browser of its own."""
+
+    def __init__(self, gateway, context, page):
+        self.gateway, self.context, self.page = gateway, context, page
+        self.errors, self.foreign = [], []
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda message: message.type == "error" and self.errors.append(message.text))
+        page.on("request", lambda request: self.note(request.url))
+
+    def note(self, url):
+        if not url.startswith((self.gateway.url, self.gateway.ws, "data:", "about:")):
+            self.foreign.append(url)
+
+    def __getattr__(self, name):
+        return getattr(self.page, name)
+
+    async def open(self, path=""):
+        await self.page.goto(f"{self.gateway.url}/{path}")
+
+    async def enter(self):
+        """By the link, as people do."""
+        await self.open(f"#token={self.gateway.token}")
+        await expect(self.page.locator(".sessions")).to_be_attached()
+
+    async def say(self, text, priority=None):
+        await self.page.fill("#message", text)
+        if priority:
+            await self.page.select_option(".when select", priority)
+        if await self.page.evaluate("matchMedia('(hover: hover)').matches"):
+            await self.page.keyboard.press("Enter")
+        else:
+            await self.page.get_by_role("button", name="Send", exact=True).click()
+        await expect(self.page.locator("#message")).to_have_value("")
+
+    async def new(self, text):
+        """Begins a session with a message. Returns its id."""
+        await self.page.click(".sessions .new")
+        await self.page.wait_for_selector("h1:has-text('New session')")
+        await self.say(text)
+        await self.page.wait_for_url("**/#/s/*")
+        return self.session()
+
+    def session(self):
+        return self.page.url.rsplit("/", 1)[1]
+
+    async def until(self, expression):
+        """Waits until it is true in the page. (Playwright's own way needs what the policy forbids.)"""
+        began = time.monotonic()
+        while not await self.page.evaluate(expression):
+            assert time.monotonic() < began + PATIENCE, f"does not come: {expression}"
+            await asyncio.sleep(0.02)
+
+    def answer(self, text):
+        return self.page.locator(".answer", has_text=text)
+
+    async def see(self, text, selector="main"):
+        await expect(self.page.locator(selector).get_by_text(text).first).to_be_visible()
+
+    def checked(self):
+        """Nothing was stopped, nothing broke, nothing was asked of another host."""
+        lost = [error for error in self.errors if "ERR_CONNECTION_REFUSED" not in error and "WebSocket" not in error]
+        assert not lost and not self.foreign, (lost, self.foreign)
+
+
+class Browser:
+    """Chromium. Each tab has its own cookies and storage."""
+
+    async def __aenter__(self):
+        self.driver = await async_playwright().start()
+        self.chromium = await self.driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        self.tabs = []
+        return self
+
+    async def tab(self, gateway, enter=True, **options):
+        options = {"viewport": {"width": 1200, "height": 800}, **options}
+        context = await self.chromium.new_context(**options)
+        await context.add_init_script(WATCH)
+        context.set_default_timeout(PATIENCE * 1000)
+        if WEB:
+            await context.route("**/page/**", lambda route: route.fulfill(path=WEB + route.request.url.split("/page")[1]))
+        tab = Tab(gateway, context, await context.new_page())
+        await context.expose_function("violated", lambda what: tab.errors.append(what))
+        self.tabs.append(tab)
+        if enter:
+            await tab.enter()
+        return tab
+
+    async def __aexit__(self, failed, *_):
+        try:
+            if failed:
+                for n, tab in enumerate(self.tabs):
+                    with contextlib.suppress(Exception):
+                        print(tab.page.url, tab.errors, await tab.page.inner_text("body"), file=sys.stderr)
+                        if PICTURES:
+                            await tab.page.screenshot(path=f"{PICTURES}/failed-{n}.png")
+            else:
+                for tab in self.tabs:
+                    tab.checked()
+        finally:
+            await self.chromium.close()
+            await self.driver.stop()
+
+
+def plays(gateway, **of):
+    (gateway.root / "plays.json").write_text(json.dumps(of))
+    (gateway.root / "programs.json").write_text(json.dumps({"thread": THREAD}))
+
+
+def go(gateway, name="go"):
+    """Lets a play that waits go on."""
+    (gateway.root / name).touch()
+
+
+async def picture(tab, name):
+    if PICTURES:
+        await tab.page.screenshot(path=f"{PICTURES}/{name}.png")
+
+
+async def an_answer_streams_with_its_thinking_and_its_tools():
+    with Gateway(*NDJSON) as gateway:
+        plays(gateway, **{"The nightly backup fails, please look.": [
+            ["think", "Where is the script? "], ["think", "I will read it first."],
+            ["call", "c1", "read", {"path": "backup.sh"}], ["result", "c1", "read", "tar czf /backup/data.tgz /srv/data\n"],
+            ["call", "c2", "run", {"command": "sh backup.sh --dry-run"}],
+            ["fail", "c2", "run", "exit 1: tar: /srv/data: permission denied"],
+            ["say", "The script runs as **backup**, who may not read `/srv/data`.\n\n"], ["say", "1. one\n2. tw"],
+            ["wait", "go"], ["say", "o\n\n```sh\nchown -R backup /srv/data\n```\n"],
+        ]})
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("The nightly backup fails, please look.")
+            await expect(tab.locator(".answer li")).to_have_text(["one", "tw"])
+            await expect(tab.locator(".answer strong")).to_have_text("backup")
+            await expect(tab.locator(".tool .name")).to_have_text(["read", "run"])
+            await picture(tab, "talk")
+            go(gateway)
+            await expect(tab.locator(".answer pre code")).to_have_text("chown -R backup /srv/data\n")
+            await expect(tab.locator(".actions", has_text="Copy answer")).to_be_attached()
+            # A screen reader is told the answer, once.
+            await expect(tab.locator(".unseen[role=status]")).to_contain_text("Answer: The script runs as")
+
+
+async def what_was_done_is_there_after_a_reload():
+    with Gateway(*NDJSON) as gateway:
+        plays(gateway, work=[
+            ["think", "hm"], ["call", "c1", "read", {"path": "a"}], ["result", "c1", "read", {"lines": 3}],
+            ["call", "c1", "read", {"path": "corrected"}], ["say", "The **end**."],
+        ], crash=[["think", "first"], ["exit", 3], ["say", "Second."]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("work")
+            await tab.answer("The end.").wait_for()
+            await tab.say("crash")
+            await tab.answer("Second.").wait_for()
+            for _ in range(2):
+                await expect(tab.locator(".thinking")).to_have_count(2)
+                await expect(tab.locator(".tool .gist")).to_have_text(["corrected"])
+                await tab.click(".tool summary")
+                await expect(tab.locator(".tool pre").last).to_have_text('{\n  "lines": 3\n}')
+                await tab.see("1st attempt failed", ".earlier")
+                await expect(tab.locator(".answer strong")).to_have_text("end")
+                await tab.reload()
+
+
+async def two_browsers_in_one_session_see_the_same():
+    with Gateway(*NDJSON) as gateway:
+        plays(gateway, slow=[["say", "One "], ["wait", "go"], ["say", "two."]])
+        async with Browser() as browser:
+            one, two = await browser.tab(gateway), await browser.tab(gateway)
+            session = await one.new("slow")
+            await two.open(f"#/s/{session}")
+            for tab in one, two:
+                await tab.answer("One").wait_for()
+                await tab.see("2 here")
+            go(gateway)
+            for tab in one, two:
+                await tab.answer("One two.").wait_for()
+            await two.say("from the other")
+            for tab, who in (one, "another client"), (two, "you"):
+                await expect(tab.locator(".said .head").last).to_contain_text(who)
+                await tab.answer("You said: from the other").wait_for()
+            await expect(two.locator(".said .head").first).to_contain_text("another client")
+            await two.page.close()
+            await expect(one.locator(".here")).to_have_text("")
+
+
+async def sub_agents_stand_with_the_call_they_work_for():
+    with Gateway(*NDJSON) as gateway:
+        line = "echo reading; while [ ! -e go ]; do sleep 0.02; done; echo found it"
+        plays(gateway, delegate=[["call", "c1", "reader", {"task": "read"}], ["sub", "c1", "reader", line], ["say", "Done."]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("delegate")
+            await tab.see("sub-agent reader", ".sub-agent")
+            await tab.click(".sub-agent summary")
+            await tab.answer("reading").wait_for()
+            go(gateway)
+            await tab.answer("Done.").wait_for()
+            for _ in range(2):
+                await expect(tab.locator(".sub-agent summary")).to_contain_text("done")
+                await tab.click(".tool summary")
+                await expect(tab.locator(".tool pre").last).to_have_text("reading\nfound it\n")
+                await tab.reload()
+
+
+DETAILS = "\n".join(f"{n}: a line of what is changed" for n in range(1, 60))
+
+
+async def permission_is_read_whole_and_given():
+    with Gateway(*ACP) as gateway:
+        ask = lambda n: ["ask", f"c{n}", "chown -R backup \u202e/srv/data", {"path": "/srv/data"}, DETAILS]
+        plays(gateway, fix=[
+            ["plan", [{"content": "read the script", "priority": "high", "status": "completed"},
+                      {"content": "mend the rights", "priority": "high", "status": "in_progress"}]],
+            ["call", "c1", "chown", {"path": "/srv/data"}], ask(1), ["result", "c1", "chown", "ok"],
+        ], again=[["call", "c2", "chown", {"path": "/"}], ask(2)])
+        async with Browser() as browser:
+            tab, other = await browser.tab(gateway), await browser.tab(gateway)
+            session = await tab.new("fix")
+            await other.open(f"#/s/{session}")
+            for who in tab, other:
+                card = who.locator(".permission.open")
+                # What would turn the text around is shown.
+                await expect(card.locator(".request")).to_have_text("chown -R backup ‹U+202E›/srv/data")
+                await expect(card.locator("pre").last).to_have_text(DETAILS)
+                assert await card.locator("pre").last.evaluate("e => e.scrollHeight <= e.clientHeight + 1"), "it is hidden in part"
+                last = await card.locator("pre").last.bounding_box()
+                button = await card.get_by_role("button", name="Allow once").bounding_box()
+                assert button["y"] >= last["y"] + last["height"]
+                await who.see("The agent asks for permission")
+            await expect(tab.locator(".session .needs").first).to_have_text("asks you")
+            await expect(tab.locator(".plan li")).to_have_count(2)
+            # Whoever comes back is asked, too.
+            await tab.reload()
+            await tab.locator(".permission.open").wait_for()
+            gateway.kill()
+            await tab.see("No connection", ".offline")
+            await tab.get_by_role("button", name="Allow once").click()
+            await expect(tab.locator(".permission [role=alert]")).to_contain_text("There is no connection.")
+            gateway.restart()
+            await expect(tab.locator(".offline")).to_have_count(0)
+            await tab.get_by_role("button", name="Allow once").click()
+            for who in tab, other:
+                await who.answer("The answer was once.").wait_for()
+                await expect(who.locator(".answered")).to_have_text("Answered: Allow once")
+            await tab.say("again")
+            await other.get_by_role("button", name="Reject").click()
+            await tab.answer("The answer was no.").wait_for()
+            await tab.reload()
+            await expect(tab.locator(".answered")).to_have_text(["Answered: Allow once", "Answered: Reject"])
+
+
+async def what_waits_says_so_and_can_be_taken_back_or_hurried():
+    with Gateway(*NDJSON) as gateway:
+        plays(gateway, long=[["say", "Working"], ["wait", "go"], ["say", " on."]], last=[["wait", "go"], ["say", "Last."]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            session = await tab.new("long")
+            await tab.answer("Working").wait_for()
+            await tab.say("last", priority="later")
+            await tab.say("second")
+            await tab.say("third")
+            queue = tab.locator(".queue > span")
+            await expect(queue).to_have_text(["4th in line", "2nd in line", "3rd in line"])
+            await picture(tab, "queue")
+            await tab.reload()
+            await expect(queue).to_have_text(["4th in line", "2nd in line", "3rd in line"])
+            exchange = lambda text: tab.locator(".exchange", has=tab.locator(".words", has_text=text)).first
+            await exchange("second").get_by_role("button", name="Take back").click()
+            await expect(exchange("second").locator(".cancelled")).to_contain_text("Cancelled.")
+            await expect(queue).to_have_text(["3rd in line", "2nd in line"])
+            await exchange("third").get_by_role("button", name="Send now").click()
+            # It interrupts.
+            await expect(exchange("long").locator(".cancelled")).to_contain_text("interrupted")
+            await tab.answer("You said: third").wait_for()
+            go(gateway)
+            await tab.answer("Last.").wait_for()
+            assert [e["metadata"].get("priority") for e in gateway.events(session) if e["content"] == "third"] == [None, "now"]
+
+
+async def a_run_is_stopped():
+    with Gateway(*NDJSON) as gateway:
+        plays(gateway, long=[["say", "As far as this"], ["wait", "never"]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("long")
+            await tab.answer("As far as this").wait_for()
+            await expect(tab.locator(".session .needs").first).to_contain_text("running")
+            await tab.get_by_role("button", name="Stop").click()
+            await tab.see("Cancelled.", ".cancelled")
+            await expect(tab.get_by_role("button", name="Stop")).to_have_count(0)
+            await tab.reload()
+            await tab.see("Cancelled.", ".cancelled")
+            await tab.answer("As far as this").wait_for()
+
+
+async def a_failure_stands_where_it_happened():
+    with Gateway("--agent", "echo so far; exit 3", "--attempts", "1") as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("go")
+            for _ in range(2):
+                await tab.see("Failed.", ".failure")
+                await tab.answer("so far").wait_for()
+                await expect(tab.locator(".session .needs").first).to_have_text("failed")
+                await tab.reload()
+
+
+async def files_are_picked_dropped_and_pasted():
+    with Gateway(*NDJSON) as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("hello")
+            await tab.answer("You said: hello").wait_for()
+            chosen = {"name": "chosen.png", "mimeType": "image/png", "buffer": PNG}
+            await tab.locator("input[type=file]").set_input_files(chosen)
+            names = tab.locator(".composer .files li:has(button)")
+            await expect(names).to_have_count(1)
+            bring = """([selector, kind, key, name]) => {
+                const data = new DataTransfer();
+                data.items.add(new File(["some text"], name, { type: "text/plain" }));
+                const event = new Event(kind, { bubbles: true, cancelable: true });
+                event[key] = data;
+                document.querySelector(selector).dispatchEvent(event);
+            }"""
+            await tab.evaluate(bring, [".conversation", "drop", "dataTransfer", "dropped.txt"])
+            await expect(names).to_have_count(2)
+            await tab.evaluate(bring, ["#message", "paste", "clipboardData", "pasted.txt"])
+            await expect(names).to_have_count(3)
+            # What is not sent yet outlives a reload; what is too large is refused where it is.
+            await tab.reload()
+            await expect(names).to_have_count(3)
+            await tab.evaluate("""() => {
+                const data = new DataTransfer();
+                data.items.add(new File([new Uint8Array(26 * 1024 * 1024)], "huge.bin"));
+                const event = new Event("drop", { bubbles: true, cancelable: true });
+                event.dataTransfer = data;
+                document.querySelector(".conversation").dispatchEvent(event);
+            }""")
+            await tab.see("25 MiB are the most", ".composer")
+            await tab.get_by_label("Remove pasted.txt").click()
+            await tab.say("look")
+            await tab.answer("look").wait_for()
+            for _ in range(2):
+                image = tab.locator(".said .files img")
+                await image.scroll_into_view_if_needed()
+                await expect(image).to_have_js_property("naturalWidth", 1)
+                await expect(tab.locator(".said .files a", has_text="dropped.txt")).to_have_count(1)
+                await tab.reload()
+
+
+async def sessions_are_searched_renamed_switched_and_deleted():
+    with Gateway(*NDJSON) as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            first = await tab.new("Invoices of May")
+            await tab.answer("You said").wait_for()
+            second = await tab.new("Lunch with <b>Ada</b>")
+            await tab.answer("You said").wait_for()
+            titles = tab.locator(".session .title")
+            await expect(titles).to_have_text(["Lunch with <b>Ada</b>", "Invoices of May"])
+            await tab.fill("#search", "invoices")
+            await expect(titles).to_have_text(["Invoices of May"])
+            await expect(tab.locator(".session mark")).to_have_text("Invoices")
+            await tab.click(".session")
+            await tab.wait_for_url(f"**/#/s/{first}")
+            await tab.answer("Invoices of May").wait_for()
+            await tab.fill("#search", "")
+            await expect(titles).to_have_count(2)
+            await tab.get_by_role("button", name="Rename").click()
+            await tab.fill("dialog input", "Invoices May")
+            await tab.keyboard.press("Enter")
+            await expect(tab.locator("h1")).to_have_text("Invoices May")
+            await expect(titles.filter(has_text="Invoices May")).to_have_count(1)
+            # Another one writes there: the other session is not read yet.
+            await tab.open(f"#/s/{second}")
+            await tab.answer("Lunch").wait_for()
+            gateway.push(first, "psst", kind="message", source="external:cli")
+            await expect(tab.locator(".session.unread .title")).to_have_text("Invoices May")
+            await tab.get_by_role("button", name="Delete").click()
+            await tab.get_by_role("button", name="Keep it").click()
+            assert (gateway.root / second).exists()
+            await tab.get_by_role("button", name="Delete").click()
+            await tab.locator("dialog").get_by_role("button", name="Delete").click()
+            await expect(titles).to_have_text(["Invoices May"])
+            assert not (gateway.root / second).exists()
+            await tab.open(f"#/s/{second}")
+            await tab.see("nknown session", ".empty")
+
+
+async def trying_again_and_editing_are_forks():
+    with Gateway(*NDJSON) as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway, permissions=["clipboard-read", "clipboard-write"])
+            first = await tab.new("one")
+            await tab.answer("You said: one").wait_for()
+            await tab.say("two")
+            await tab.answer("You said: two").wait_for()
+            said = tab.locator(".said .words")
+            await tab.locator(".exchange").last.hover()
+            await tab.locator(".exchange").last.get_by_role("button", name="Copy", exact=True).click()
+            assert await tab.evaluate("navigator.clipboard.readText()") == "two"
+            await tab.locator(".exchange").last.get_by_role("button", name="Edit").click()
+            await expect(tab.locator("#message")).to_have_value("two")
+            second = tab.session()
+            assert second != first
+            await expect(said).to_have_text(["one"])
+            await tab.say("another two")
+            await tab.answer("You said: another two").wait_for()
+            await tab.locator(".exchange").first.hover()
+            await tab.locator(".exchange").first.get_by_role("button", name="Try again").click()
+            await expect(said).to_have_text(["one"])
+            await tab.answer("You said: one").wait_for()
+            assert tab.session() not in (first, second)
+            await tab.open(f"#/s/{first}")
+            await expect(said).to_have_text(["one", "two"])
+
+
+async def a_message_that_is_sent_again_is_stored_once():
+    with Gateway(*NDJSON) as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            session = await tab.new("hello")
+            await tab.answer("You said: hello").wait_for()
+            # The gateway stores it, but its answer gets lost with the connection.
+            await tab.evaluate("""() => {
+                const { state } = globalThis.thread;
+                const socket = state.connection.socket;
+                const receive = socket.onmessage;
+                socket.onmessage = (message) => {
+                    if (!JSON.parse(message.data).payload?.runId) return receive(message);
+                    socket.onmessage = null;
+                    socket.close();
+                };
+            }""")
+            await tab.say("only once")
+            await tab.answer("You said: only once").wait_for()
+            await expect(tab.locator(".sending")).to_have_count(0)
+            await expect(tab.locator(".said .words")).to_have_text(["hello", "only once"])
+            assert [e["content"] for e in gateway.events(session) if e["source"] != "self"] == ["hello", "only once"]
+            # What is refused can be changed.
+            await tab.evaluate("""() => {
+                const { state } = globalThis.thread;
+                state.dispatch(state.conversation, state.entry([{ type: "text", text: "look" },
+                    { type: "binary", mimeType: "image/png", url: "https://evil.example/x.png" }], "next"));
+            }""")
+            await expect(tab.locator(".sending [role=alert]")).to_contain_text("Not sent.")
+            await tab.locator(".sending").get_by_role("button", name="Edit").click()
+            await expect(tab.locator(".sending")).to_have_count(0)
+            await expect(tab.locator("#message")).to_have_value("look")
+            await tab.get_by_label("Remove x.png").click()
+            await tab.fill("#message", "")
+            # Sent while the gateway is away, and the page reloaded meanwhile: that cannot be reloaded, but closed.
+            gateway.kill()
+            await tab.see("No connection", ".offline")
+            await tab.say("while it was away")
+            await expect(tab.locator(".sending")).to_contain_text("will be sent")
+            await tab.page.close()
+            gateway.restart()
+            tab.page = await tab.context.new_page()
+            await tab.open(f"#/s/{session}")
+            await tab.answer("You said: while it was away").wait_for()
+            await expect(tab.locator(".said .words")).to_have_text(["hello", "only once", "while it was away"])
+
+
+async def a_reload_during_an_answer_loses_nothing():
+    with Gateway(*NDJSON) as gateway:
+        plays(gateway, slow=[["think", "hm"], ["call", "c1", "read", {}], ["result", "c1", "read", 1],
+                             ["say", "One "], ["wait", "go"], ["say", "two "], ["wait", "on"], ["say", "three."]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("slow")
+            await tab.answer("One").wait_for()
+            await tab.fill("#message", "half a sent")
+            await tab.reload()
+            await expect(tab.locator("#message")).to_have_value("half a sent")
+            await expect(tab.locator(".answer")).to_have_text("One")
+            go(gateway)
+            await expect(tab.locator(".answer")).to_have_text("One two")
+            await tab.reload()
+            await expect(tab.locator(".tool")).to_have_count(1)
+            go(gateway, "on")
+            await expect(tab.locator(".answer")).to_have_text("One two three.")
+            await expect(tab.locator(".thinking")).to_have_count(1)
+
+
+async def a_gateway_that_is_killed_during_an_answer_is_a_pause():
+    with Gateway(*NDJSON) as gateway:
+        words = [["say", f"w{n} "] for n in range(40)]
+        plays(gateway, slow=[*words[:10], ["wait", "go"], *words[10:20], ["wait", "on"], *words[20:]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("slow")
+            await tab.answer("w9").wait_for()
+            gateway.kill()
+            await tab.see("next try in", ".offline")
+            go(gateway)
+            gateway.restart()
+            await tab.answer("w19").wait_for()
+            await expect(tab.locator(".offline")).to_have_count(0)
+            gateway.kill()
+            go(gateway, "on")
+            gateway.restart()
+            await expect(tab.locator(".answer")).to_have_text(" ".join(f"w{n}" for n in range(40)))
+            await expect(tab.locator(".said")).to_have_count(1)
+
+
+async def everything_can_be_done_with_the_keyboard():
+    with Gateway(*ACP) as gateway:
+        plays(gateway, ask=[["call", "c1", "rm", {}], ["ask", "c1", "rm", {}, "all"]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            press = tab.keyboard.press
+            focus = lambda: tab.evaluate("document.activeElement.id || document.activeElement.textContent.trim()")
+            await tab.mouse.click(700, 20)
+            await press("n")
+            await expect(tab.locator("#message")).to_be_focused()
+            await tab.keyboard.type("first")
+            await press("Shift+Enter")
+            await tab.keyboard.type("line")
+            await press("Enter")
+            await tab.answer("You said: first line").wait_for()
+            first = tab.session()
+            await expect(tab.locator("#message")).to_be_focused()
+            await press("Escape")
+            await press("n")
+            await tab.wait_for_selector("h1:has-text('New session')")
+            await expect(tab.locator("#message")).to_be_focused()
+            await tab.keyboard.type("ask")
+            await press("Enter")
+            await tab.locator(".permission.open").wait_for()
+            # Backwards by Tab from the message to the line that leads to the question, and to its answer.
+            await expect(tab.locator("#message")).to_be_focused()
+            await press("Shift+Tab")
+            assert "asks for permission" in await focus()
+            await press("Enter")
+            await press("Tab")
+            assert await focus() == "Allow once"
+            await press("Tab")
+            await press("Tab")
+            assert await focus() == "Reject"
+            await press("Enter")
+            await tab.answer("The answer was no.").wait_for()
+            await tab.mouse.click(700, 20)
+            await press("?")
+            await expect(tab.locator("dialog")).to_contain_text("search the sessions")
+            await press("Escape")
+            await expect(tab.locator("dialog")).to_have_count(0)
+            await expect(tab.locator(".session")).to_have_count(2)
+            await press("j")
+            await press("j")
+            await press("Enter")
+            await tab.wait_for_url(f"**/#/s/{first}")
+            await press("Escape")
+            await press("/")
+            assert await focus() == "search"
+            await tab.keyboard.type("first")
+            await expect(tab.locator(".session")).to_have_count(1)
+            await press("Enter")
+            await press("Enter")
+            # What has the focus can be seen.
+            await tab.page.locator(".session").first.focus()
+            await press("Tab")
+            outline = await tab.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+            assert outline == "solid", outline
+
+
+async def the_token_is_taken_from_the_link_or_asked_for():
+    with Gateway(*NDJSON) as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            assert gateway.token not in tab.page.url
+            await tab.reload()
+            await expect(tab.locator(".sessions")).to_be_visible()
+            kept = await tab.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])")
+            assert gateway.token not in kept, kept
+            stranger = await browser.tab(gateway, enter=False)
+            await stranger.open()
+            await stranger.get_by_label("Token").fill("wrong")
+            await stranger.get_by_role("button", name="Enter").click()
+            await stranger.see("This is not the token.")
+            await stranger.get_by_label("Token").fill(gateway.token)
+            await stranger.get_by_role("button", name="Enter").click()
+            await expect(stranger.locator(".sessions")).to_be_visible()
+            # The browser says that it was refused; so it should.
+            stranger.errors = [error for error in stranger.errors if "401" not in error]
+    with Gateway("--no-auth") as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway, enter=False)
+            await tab.open()
+            await expect(tab.locator(".sessions")).to_be_visible()
+
+
+async def commands_are_answered_here_alone_and_what_is_large_is_a_link():
+    with Gateway() as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            session = await tab.new("nobody answers")
+            await tab.say("/help")
+            await tab.see("/sessions", ".note")
+            # There is no agent, so nothing waits.
+            await expect(tab.locator(".session")).to_have_count(1)
+            await expect(tab.locator(".queue")).to_have_count(0)
+            await tab.reload()
+            await tab.see("nobody answers", ".words")
+            await expect(tab.locator(".note")).to_have_count(0)
+            await tab.say("/new Another")
+            await expect(tab.locator("h1")).to_have_text("Another")
+            assert tab.session() != session
+            await tab.open(f"#/s/{session}")
+            client = await gateway.client()
+            await client.request("sessions.switch", sessionId=session)
+            about = await gateway.begun(client, session)
+            gateway.push(session, "x" * 2_000_000, kind="message", source="external:cli")
+            gateway.push(session, {"call_id": "c", "name": "cat", "result": "y" * 2_000_000}, "toolresult", **about)
+            links = tab.locator(".large a")
+            await expect(links).to_have_count(2)
+            async with tab.context.expect_page() as opened:
+                await links.first.click()
+            assert len(await (await opened.value).inner_text("body")) >= 2_000_000
+
+
+async def a_reader_who_has_scrolled_up_stays_where_he_is():
+    with Gateway(*NDJSON) as gateway:
+        lines = lambda name: [["say", "".join(f"{name} {n}\n\n" for n in range(60))]]
+        plays(gateway, long=[*lines("before"), ["wait", "go"], *lines("after"), ["wait", "on"], ["say", "The end."]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("long")
+            await tab.answer("before 59").wait_for()
+            box = tab.locator(".scroll")
+            at_end = "e => e.scrollHeight - e.scrollTop - e.clientHeight < 50"
+            await tab.until(f"({at_end})(document.querySelector('.scroll'))")
+            await box.hover()
+            await tab.mouse.wheel(0, -600)
+            seen = tab.get_by_text("before 40", exact=True)
+            await tab.until(f"!({at_end})(document.querySelector('.scroll'))")
+            await asyncio.sleep(0.3)
+            before = (await seen.bounding_box())["y"]
+            go(gateway)
+            await tab.answer("after 59").wait_for()
+            await tab.get_by_role("button", name="New below").wait_for()
+            assert abs((await seen.bounding_box())["y"] - before) < 2
+            await tab.get_by_role("button", name="New below").click()
+            await tab.until(f"({at_end})(document.querySelector('.scroll'))")
+            await expect(tab.get_by_role("button", name="New below")).to_have_count(0)
+            go(gateway, "on")
+            await tab.answer("The end.").wait_for()
+            assert await box.evaluate(at_end), "the view has not followed"
+
+
+async def older_messages_come_page_by_page():
+    with Gateway() as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            client = await gateway.client()
+            session = (await client.request("sessions.new", title="Long"))["sessionId"]
+            gateway.fake_agent(session)
+            for n in range(45):
+                said = gateway.push(session, f"question {n}", kind="message", source="external:cli", run_id=f"r{n}")
+                gateway.push(session, {"call_id": f"c{n}", "name": f"tool{n}", "arguments": {}}, "toolcall", run_id=f"r{n}")
+                gateway.push(session, {"call_id": f"c{n}", "name": f"tool{n}", "result": n}, "toolresult", run_id=f"r{n}")
+                gateway.ending(session, said, f"answer {n}", run_id=f"r{n}")
+            await tab.open(f"#/s/{session}")
+            await tab.answer("answer 44").wait_for()
+            await expect(tab.locator(".exchange")).to_have_count(10)
+            first = tab.locator(".exchange").first
+            await tab.locator(".scroll").evaluate("e => e.scrollTop = 300")
+            await expect(tab.locator(".exchange")).not_to_have_count(10)
+            for _ in range(10):
+                if await tab.get_by_role("button", name="Older messages").count() == 0:
+                    break
+                before = await tab.locator(".exchange").count()
+                await tab.locator(".scroll").evaluate("e => e.scrollTop = 0")
+                await expect(tab.locator(".exchange")).not_to_have_count(before)
+            await expect(tab.locator(".words")).to_have_text([f"question {n}" for n in range(45)])
+            await expect(tab.locator(".answer")).to_have_text([f"answer {n}" for n in range(45)])
+            await expect(tab.locator(".tool .name")).to_have_text([f"tool{n}" for n in range(45)])
+            # A link leads to one of them.
+            other = await browser.tab(gateway)
+            await other.open(f"#/s/{session}/{gateway.events(session)[5]['id']}")
+            await expect(other.get_by_text("question 1", exact=True)).to_be_in_viewport()
+
+
+async def steps_that_were_too_many_are_read_when_they_are_asked_for():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new", title="Busy"))["sessionId"]
+        about = await gateway.begun(client, session)
+        push = lambda events: gateway.thread("push", "--batch", session=session, stdin="".join(json.dumps(e) + "\n" for e in events))
+        record = {"source": "self", "type": "record", "metadata": about}
+        call = lambda n: {"call_id": f"c{n}", "name": f"tool{n}"}
+        push([{**record, "subtype": subtype, "content": json.dumps({**call(n), **given})} for n in range(3000)
+              for subtype, given in [("toolcall", {"arguments": n}), ("toolresult", {"result": n})]])
+        said = next(event["id"] for event in gateway.events(session) if event["type"] == "message")
+        gateway.ending(session, said, "The answer.", **about)
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.open(f"#/s/{session}")
+            await tab.answer("The answer.").wait_for()
+            await expect(tab.locator(".tool .name").last).to_have_text("tool2999")
+            assert await tab.locator(".tool").count() == 60
+            await tab.get_by_role("button", name="Show what the agent did").click()
+            await expect(tab.get_by_role("button", name="Show what the agent did")).to_have_count(0)
+            await tab.get_by_role("button", name="2940 earlier steps").click()
+            await expect(tab.locator(".tool .name").first).to_have_text("tool2440")
+
+
+async def on_a_telephone_the_list_is_a_page_of_its_own():
+    with Gateway(*ACP) as gateway:
+        wide = "| a | b |\n|-|-|\n| " + "wide " * 40 + " | " + "x" * 200 + " |\n\n```\n" + "y" * 300 + "\n```\n" + "z" * 300
+        plays(gateway, wide=[["call", "c1", "a_tool_with_a_long_name_" * 5, {"path": "/" * 100}], ["say", wide]],
+              ask=[["call", "c1", "chown", {"path": "/srv/data"}],
+                   ["ask", "c1", "chown -R backup /srv/data", {"path": "/srv/data", "owner": "backup"}, "14 files change their owner"]])
+        async with Browser() as browser:
+            phone = {"viewport": {"width": 360, "height": 700}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
+            zoomed = {"viewport": {"width": 600, "height": 400}, "device_scale_factor": 2}
+            for options in phone, zoomed:
+                tab = await browser.tab(gateway, **options)
+                fits = lambda: tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+                assert await fits()
+                await tab.new("wide")
+                await tab.answer("zzz").wait_for()
+                assert await fits()
+                await expect(tab.locator("#message")).to_be_in_viewport()
+                if options is phone:
+                    await expect(tab.locator(".sessions")).to_be_hidden()
+                    await tab.click(".back")
+                    await expect(tab.locator(".sessions")).to_be_visible()
+                    await expect(tab.locator(".open-session")).to_be_hidden()
+                    await picture(tab, "phone-list")
+                    await tab.new("ask")
+                    await tab.locator(".permission.open").wait_for()
+                    assert await fits()
+                    await picture(tab, "phone")
+                    await tab.get_by_role("button", name="Reject").tap()
+                    await tab.answer("The answer was no.").wait_for()
+                    await tab.click(".back")
+
+
+async def light_and_dark_are_as_the_system_says_or_as_was_chosen():
+    with Gateway(*NDJSON) as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway, color_scheme="dark", reduced_motion="reduce")
+            paper = lambda: tab.evaluate("getComputedStyle(document.body).backgroundColor")
+            dark = await paper()
+            await tab.new("hello")
+            await tab.answer("You said").wait_for()
+            await picture(tab, "dark")
+            await tab.get_by_label("Colours").select_option("light")
+            assert await paper() == "rgb(255, 255, 255)" != dark
+            await tab.reload()
+            await tab.answer("You said").wait_for()
+            assert await paper() == "rgb(255, 255, 255)"
+            await tab.get_by_label("Colours").select_option("auto")
+            assert await paper() == dark
+
+
+# Each would do something if it were more than text.
+HOSTILE = [
+    "<script>hacked = 1</script>", "<img src=x onerror='hacked=1'>", "<svg onload=hacked=1>", "<iframe src='javascript:hacked=1'></iframe>",
+    "[click](javascript:hacked=1)", "[click](JaVa&#x73;cript:hacked=1)", "[click](data:text/html,<script>hacked=1</script>)",
+    "[click](vbscript:x)", "![pixel](https://evil.example/pixel.png)", "![x](x \"onerror=hacked=1\")", "<https://evil.example/a>",
+    "<javascript:hacked=1>", "<style>*{display:none}</style>", "<base href='https://evil.example/'>", "<meta http-equiv=refresh content='0;url=https://evil.example'>",
+    "<link rel=stylesheet href=https://evil.example/x.css>", "<form action=https://evil.example><button>go</button></form>",
+    "`<b>`", "```html\n<script>hacked=1</script>\n```", "${hacked=1}", "{{hacked=1}}", "javascript:hacked=1", "'\"><script>hacked=1</script>",
+    "</textarea><script>hacked=1</script>", "<a href=x style='position:fixed;inset:0'>x</a>", "\u202egnp.exe", "\x1b]0;title\x07",
+    "__proto__", "constructor", "[" * 500, "> " * 500, "*a" * 500, "https://user:pass@evil.example/?q=<script>", "[a]: javascript:hacked=1\n\n[a]",
+]
+
+
+async def no_text_of_an_event_does_anything():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        gateway.fake_agent(session)
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            dialogs = []
+            tab.page.on("dialog", lambda dialog: (dialogs.append(dialog.message), asyncio.ensure_future(dialog.dismiss())))
+            await tab.open(f"#/s/{session}")
+            await expect(tab.locator("h1")).to_have_text("Untitled")
+            all_of_it = "\n\n".join(HOSTILE)
+            batches = [HOSTILE[n:n + 6] for n in range(0, len(HOSTILE), 6)] + [[all_of_it]]
+            for n, texts in enumerate(batches):
+                text = "\n\n".join(texts)
+                said = gateway.push(session, text, kind="message", source="external:cli:<b>", run_id=f"r{n}")
+                about = {"run_id": f"r{n}"}
+                gateway.push(session, {"status": "started", "attempt": 1}, "run", reply_to=said, **about)
+                gateway.push(session, text, "thinking", **about)
+                gateway.push(session, text, "title")
+                gateway.push(session, {"call_id": text, "name": text, "arguments": {text: text, "url": text}}, "toolcall", **about)
+                gateway.push(session, {"event": "tool_call", "payload": {"callId": text, "toolName": text, "arguments": text}},
+                             "sub_agent", parent_call_id=text, sub_agent=text, sub_event_id=1, **about)
+                gateway.push(session, {"call_id": text, "name": text, "result": text}, "toolresult", **about)
+                gateway.push(session, {"call_id": "x", "name": text, "error": text}, "toolresult", **about)
+                gateway.push(session, {"entries": [{"content": text, "priority": "high", "status": "pending"}]}, "plan", **about)
+                gateway.push(session, {"error": text, "retryable": True}, "error", reply_to=said, **about)
+                gateway.push(session, {"status": "started", "attempt": 2}, "run", reply_to=said, **about)
+                gateway.push(session, text, "token", message_id="m", **about)
+                gateway.push(session, text, kind="message", **about)
+                gateway.push(session, {"request_id": text, "title": text, "call_id": text, "arguments": text, "details": text,
+                             "choices": [{"id": text, "name": text, "kind": text}]}, "permission", **about)
+                if n % 3 == 0:
+                    gateway.ending(session, said, {"error": text, "retryable": False}, "error", **about)
+                elif n % 3 == 1:
+                    gateway.ending(session, said, text, "cancelled", **about)
+                else:
+                    gateway.ending(session, said, text, **about)
+            parts = [{"type": "text", "text": all_of_it}] + [{"type": "image", "source": {"type": kind, "value": text, "mimeType": mime}}
+                     for text in [*HOSTILE, "https://evil.example/a.png", "//evil.example/b.png"]
+                     for kind, mime in [("url", "image/png"), ("data", "image/png"), ("data", text)]]
+            last = gateway.push(session, parts, kind="message", source=f"external:gateway:<b>:dm:{session}:x")
+            for _ in range(2):
+                await tab.until(f"globalThis.thread.state.conversation?.lastSeq >= {last}")
+                await tab.locator(f"#e{last}, #n{last}").first.wait_for()
+                # Everything is opened and looked at.
+                await tab.evaluate("""async () => {
+                    for (let n = 0; n < 4; n++) {
+                        document.querySelectorAll("details:not([open]) > summary").forEach((summary) => summary.click());
+                        await new Promise((done) => setTimeout(done, 100));
+                    }
+                }""")
+                for n in range(5):
+                    await tab.locator(".scroll").evaluate(f"e => e.scrollTop = e.scrollHeight * {n} / 4")
+                assert await tab.evaluate("globalThis.hacked") is None and not dialogs
+                strange = await tab.evaluate("""() => [...document.body.querySelectorAll("*")].filter((element) =>
+                    ["SCRIPT", "IFRAME", "STYLE", "OBJECT", "EMBED", "BASE", "META", "LINK", "SVG"].includes(element.tagName.toUpperCase())
+                    || [...element.attributes].some(({ name }) => name.startsWith("on") || name === "srcset" || name === "style" && element.id !== "message")
+                    || element.tagName === "FORM" && element.className !== "composer"
+                    || element.tagName === "IMG" && !element.src.startsWith("data:image/png;") && new URL(element.src).origin !== location.origin
+                    || element.tagName === "A" && !["http:", "https:", "mailto:"].includes(element.protocol)
+                    || element.tagName === "A" && element.target === "_blank" && element.rel !== "noopener noreferrer"
+                ).map((element) => element.outerHTML.slice(0, 200))""")
+                assert not strange, strange
+                await expect(tab.locator(".markdown .leads-to", has_text="evil.example").first).to_be_attached()
+                await tab.fill("#search", "<script>")
+                await expect(tab.locator(".session mark")).to_have_text("<script>")
+                await tab.reload()
+            # Broken pictures are the only thing that may be complained of.
+            tab.errors = [error for error in tab.errors if "404" not in error and "ERR_INVALID_URL" not in error]
+
+
+def longest_tasks(trace):
+    """The tasks of the page's main thread, by the processor's time that they took, in milliseconds."""
+    events = json.loads(trace)["traceEvents"]
+    main = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name" and e["args"]["name"] == "CrRendererMain"}
+    tasks = [e["tdur"] / 1000 for e in events if e["name"].endswith("RunTask") and (e["pid"], e["tid"]) in main and "tdur" in e]
+    assert tasks, "the trace has no tasks"
+    return sorted(tasks, reverse=True)[:3]
+
+
+@contextlib.asynccontextmanager
+async def traced(browser, tab, what):
+    """No task is longer than 50 ms meanwhile. Time that other programs take does not count."""
+    categories = ["toplevel", "disabled-by-default-devtools.timeline", "__metadata"]
+    await browser.chromium.start_tracing(page=tab.page, categories=categories)
+    yield
+    trace = await browser.chromium.stop_tracing()
+    if PICTURES:
+        (pathlib.Path(PICTURES) / f"{what}.json").write_bytes(trace)
+    tasks = longest_tasks(trace)
+    print(f"{what}: longest tasks {', '.join(f'{task:.0f}' for task in tasks)} ms")
+    assert tasks[0] < 50, (what, tasks)
+
+
+COUNT = 50_000 if os.environ.get("THREAD_FAULTS") == "long" else 10_000
+
+
+async def thousands_of_events_and_a_thousand_a_second_leave_the_page_usable():
+    with Gateway(*NDJSON) as gateway:
+        plays(gateway, many=[["many", 4000]])
+        client = await gateway.client()
+        session = (await client.request("sessions.new", title="Long"))["sessionId"]
+        gateway.thread("unsubscribe", "--consumer", "agent", session=session)
+        about = await gateway.begun(client, session)
+        words = lambda n: "".join(f"{word} " for word in (n, -n)) + ("\n\n" if n % 20 == 0 else "")
+        events = [{"source": "self", "type": "record", "subtype": "token", "content": words(n), "metadata": about} for n in range(COUNT - 2000)]
+        for n in range(1000):
+            call = {"call_id": f"c{n}", "name": "tool"}
+            events.append({"source": "self", "type": "record", "subtype": "toolcall", "content": json.dumps({**call, "arguments": n}), "metadata": about})
+            events.append({"source": "self", "type": "record", "subtype": "toolresult", "content": json.dumps({**call, "result": n}), "metadata": about})
+        gateway.thread("push", "--batch", session=session, stdin="".join(json.dumps(event) + "\n" for event in events))
+        last = gateway.push(session, "The end.", "token", **about)
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await asyncio.sleep(0.5)
+            async with traced(browser, tab, f"{COUNT} events"):
+                await tab.open(f"#/s/{session}")
+                await tab.until(f"globalThis.thread.state.conversation?.lastSeq >= {last}")
+                await tab.answer("The end.").wait_for()
+            assert await tab.locator(".tool").count() < 100
+            await tab.new("many")
+            await tab.answer("word20").wait_for()
+            text = "typed while it streams, every letter of it"
+            async with traced(browser, tab, "1,000 tokens a second"):
+                await tab.keyboard.type(text, delay=20)
+                await expect(tab.locator("#message")).to_have_value(text)
+                assert await tab.answer("word3999").count() == 0, "it was over before anything was typed"
+                await tab.answer("word3999").wait_for()
+
+
+async def the_page_is_small_and_there_at_once():
+    with Gateway(*NDJSON) as gateway:
+        web = pathlib.Path(__file__).parents[2] / "web"
+        files = [path for path in web.rglob("*") if path.suffix in (".js", ".css")]
+        size = 0
+        for path in files:
+            request = urllib.request.Request(f"{gateway.url}/page/{path.relative_to(web)}", headers={"Accept-Encoding": "gzip"})
+            with urllib.request.urlopen(request) as answer:
+                assert answer.headers["Content-Encoding"] == "gzip"
+                size += len(answer.read())
+                request.add_header("If-None-Match", answer.headers["ETag"])
+            try:
+                urllib.request.urlopen(request)
+                raise AssertionError("it is sent again")
+            except urllib.error.HTTPError as e:
+                assert e.code == 304
+        print(f"script and style: {size / 1000:.0f} kB compressed in {len(files)} files")
+        assert size <= 150_000
+        with urllib.request.urlopen(gateway.url) as answer:
+            policy = answer.headers["Content-Security-Policy"]
+            assert "unsafe" not in policy and "default-src 'none'" in policy and "frame-ancestors 'none'" in policy, policy
+            assert answer.headers["X-Content-Type-Options"] == "nosniff" and answer.headers["Referrer-Policy"] == "no-referrer"
+        # What others wrote is what it says it is.
+        sums = dict(reversed(line.split()) for line in (web / "vendor" / "SHA256SUMS").read_text().splitlines())
+        for name, expected in sums.items():
+            assert hashlib.sha256((web / "vendor" / name).read_bytes()).hexdigest() == expected, name
+        assert {path.name for path in (web / "vendor").glob("*.js")} <= set(sums)
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.reload()
+            await expect(tab.locator(".sessions")).to_be_visible()
+            paint = await tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+            print(f"first paint after {paint:.0f} ms")
+            assert paint < 5000
+
+
+AXE = os.environ.get("GATEWAY_AXE")
+
+
+async def axe_finds_nothing_of_weight():
+    if not AXE:
+        return print("SKIPPED: needs axe-core (GATEWAY_AXE names the folder where npm has installed it)")
+    source = (pathlib.Path(AXE) / "node_modules/axe-core/axe.min.js").read_text()
+    with Gateway(*ACP) as gateway:
+        plays(gateway, all=[
+            ["think", "hm"], ["plan", [{"content": "read", "priority": "high", "status": "in_progress"}]],
+            ["call", "c1", "read", {"path": "a"}], ["result", "c1", "read", "text"],
+            ["say", "# A title\n\n**Bold** and [a link](https://example.org/)\n\n- one\n- two\n\n| a | b |\n|-|-|\n| 1 | 2 |\n\n```\ncode\n```\n\n"],
+            ["call", "c2", "rm", {"path": "b"}], ["ask", "c2", "rm b", {"path": "b"}, "all of it"],
+        ])
+        async with Browser() as browser:
+            async def look(tab, where):
+                await tab.evaluate(source)
+                found = await tab.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+                heavy = [(v["id"], v["impact"], [node["html"][:200] for node in v["nodes"]]) for v in found["violations"]
+                         if v["impact"] in ("moderate", "serious", "critical")]
+                assert not heavy, (where, heavy)
+            for scheme, size in ("light", (1200, 800)), ("dark", (360, 700)):
+                stranger = await browser.tab(gateway, enter=False, color_scheme=scheme)
+                await stranger.open()
+                await stranger.get_by_label("Token").wait_for()
+                await look(stranger, "login")
+                tab = await browser.tab(gateway, color_scheme=scheme, viewport=dict(zip(("width", "height"), size)))
+                await look(tab, "list")
+                await tab.click(".sessions .new")
+                await look(tab, "new")
+                await tab.say("all")
+                await tab.locator(".permission.open").wait_for()
+                await tab.say("another")
+                await tab.see("in line", ".queue")
+                await tab.evaluate("document.querySelectorAll('details:not([open]) > summary').forEach((summary) => summary.click())")
+                await tab.locator(".tool pre").first.wait_for()
+                await tab.locator(".exchange").first.hover()
+                await look(tab, "conversation")
+                await tab.get_by_role("button", name="Allow once").click()
+                await tab.answer("You said: another").wait_for()
+                await look(tab, "answered")
+                await tab.get_by_role("button", name="Rename").click()
+                await look(tab, "dialog")
+                await tab.keyboard.press("Escape")
+            gateway.kill()
+            await tab.see("next try in", ".offline")
+            await look(tab, "offline")
+            gateway.restart()
+            await expect(tab.locator(".offline")).to_have_count(0)
+
+
+if __name__ == "__main__":
+    run(globals())

@@ -1,0 +1,120 @@
+"""Makes docs/pictures: the page in the states that are worth seeing, with agents that play a part.
+
+usage: as the scenarios of tests/gateway.rs are run, with PAGE_PICTURES set to the folder: pictures.py make
+"""
+
+import asyncio
+import collections
+import os
+import pathlib
+import struct
+import zlib
+
+from harness import Gateway, run
+from page import ACP, Browser, expect, plays
+
+SCRIPT = "#!/bin/sh\nset -e\ntar czf /backup/data.tgz /srv/data\n"
+ANSWER = [
+    ["say", "The script runs as `backup`, who **may not read** `/srv/data`: its owner is `root`, and its mode is 0700.\n\n"],
+    ["say", "Two ways to mend it:\n\n1. give the directory to `backup`\n2. let `tar` run as root\n\n"],
+    ["say", "The first one is safer. I would run\n\n```sh\nchown -R backup /srv/data\n```\n\nand try the backup ag"],
+]
+LOOK = [
+    ["think", "The job runs at night, as a user of its own. I will read the script, then try it."],
+    ["call", "c1", "read", {"path": "backup.sh"}], ["result", "c1", "read", SCRIPT],
+    ["call", "c2", "run", {"command": "sh backup.sh --dry-run"}],
+    ["result", "c2", "run", {"exit": 1, "stderr": "tar: /srv/data: permission denied"}],
+]
+PLAYS = {
+    "The nightly backup fails, please look.": [
+        *LOOK, ["call", "c3", "reader", {"task": "Who owns /srv/data?"}],
+        ["sub", "c3", "reader", "echo root owns it"], *ANSWER, ["wait", "never"],
+    ],
+    "Which invoices of May are unpaid?": [["say", "I need to look into the ledger."], ["call", "c1", "open ledger.db", {}],
+        ["ask", "c1", "sqlite3 ledger.db", {"command": "sqlite3 -readonly ledger.db"}, "reads the table `invoices`"]],
+    "Mend the rights.": [
+        ["plan", [{"content": "Read the script", "priority": "high", "status": "completed"},
+                  {"content": "Give the directory to its user", "priority": "high", "status": "in_progress"},
+                  {"content": "Try the backup", "priority": "medium", "status": "pending"}]],
+        ["call", "c1", "chown", {"path": "/srv/data"}],
+        ["ask", "c1", "chown -R backup /srv/data", {"command": "chown -R backup /srv/data", "files": 14}, "-root  /srv/data\n+backup  /srv/data"]],
+    "Sort the photos by year.": [["say", "Reading the dates …"], ["wait", "never"]],
+    "What is for lunch on Friday?": [["say", "On Friday there are lentils."]],
+}
+
+
+def smaller(png):
+    """A picture of Chromium's (8 bits, RGB or RGBA) with at most 256 colours."""
+    chunks, at = [], 8
+    while at < len(png):
+        length = int.from_bytes(png[at:at + 4], "big")
+        chunks.append((png[at + 4:at + 8], png[at + 8:at + 8 + length]))
+        at += 12 + length
+    width, height, _, kind = struct.unpack(">IIBB", chunks[0][1][:10])
+    data = zlib.decompress(b"".join(body for name, body in chunks if name == b"IDAT"))
+    size = {2: 3, 6: 4}[kind]
+    pixels, above = [], bytearray(width * size)
+    for y in range(height):
+        start = y * (width * size + 1)
+        filtering, line = data[start], bytearray(data[start + 1:start + 1 + width * size])
+        for x in range(width * size):
+            left, up = line[x - size] if x >= size else 0, above[x]
+            corner = above[x - size] if x >= size else 0
+            near = min((left, up, corner), key=lambda c: abs(left + up - corner - c))
+            line[x] = (line[x] + (0, left, up, (left + up) // 2, near)[filtering]) & 255
+        pixels += [tuple(min(255, (c + 4) // 8 * 8) for c in line[x:x + 3]) for x in range(0, width * size, size)]
+        above = line
+    palette = [colour for colour, _ in collections.Counter(pixels).most_common(256)]
+    nearest = {colour: n for n, colour in enumerate(palette)}
+    for colour in set(pixels) - set(palette):
+        nearest[colour] = min(range(len(palette)), key=lambda n: sum((a - b) ** 2 for a, b in zip(colour, palette[n])))
+    lines = b"".join(b"\0" + bytes(nearest[p] for p in pixels[y * width:(y + 1) * width]) for y in range(height))
+    whole = lambda name, body: struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+    return (png[:8] + whole(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0))
+            + whole(b"PLTE", bytes(c for colour in palette for c in colour))
+            + whole(b"IDAT", zlib.compress(lines, 9)) + whole(b"IEND", b""))
+
+
+async def make():
+    folder = pathlib.Path(os.environ["PAGE_PICTURES"])
+    with Gateway(*ACP) as gateway:
+        plays(gateway, **PLAYS)
+        async with Browser() as browser:
+            tab = await browser.tab(gateway, viewport={"width": 1000, "height": 680}, locale="en-GB")
+            shot = lambda name, tab=tab: tab.page.screenshot(path=folder / f"{name}.png")
+            await tab.new("What is for lunch on Friday?")
+            await tab.answer("lentils").wait_for()
+            await tab.new("Which invoices of May are unpaid?")
+            await tab.locator(".permission.open").wait_for()
+            await tab.new("Sort the photos by year.")
+            await tab.answer("Reading").wait_for()
+            await tab.new("The nightly backup fails, please look.")
+            await tab.answer("backup ag").wait_for()
+            await expect(tab.locator(".session.running")).to_have_count(2)
+            await expect(tab.locator(".session.asks")).to_have_count(1)
+            await asyncio.sleep(1.5)
+            await shot("talk")
+            await tab.locator(".tool", has_text="run").first.locator("summary").click()
+            await tab.locator(".tool", has_text="run").first.scroll_into_view_if_needed()
+            await shot("tool-call")
+            await tab.new("Sort the photos by year.")
+            await tab.answer("Reading").wait_for()
+            await tab.say("And mark those without a date.")
+            await tab.say("Then tell me how many there are.", priority="later")
+            await tab.see("3rd in line", ".queue")
+            await shot("queue")
+            await tab.new("Mend the rights.")
+            await tab.locator(".permission.open").wait_for()
+            await shot("permission")
+            phone = await browser.tab(gateway, viewport={"width": 360, "height": 700}, has_touch=True, is_mobile=True, locale="en-GB")
+            await phone.open(f"#/s/{tab.session()}")
+            await phone.locator(".permission.open").wait_for()
+            await asyncio.sleep(1)
+            await shot("phone", phone)
+    for path in folder.glob("*.png"):
+        path.write_bytes(smaller(path.read_bytes()))
+        print(path.name, path.stat().st_size)
+
+
+if __name__ == "__main__":
+    run(globals())

@@ -1,0 +1,102 @@
+// Where messages are written. What is typed is kept in the browser until it is sent.
+
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
+import { Do } from "./parts.js";
+import { upload } from "./attachments.js";
+import { drafts } from "./kept.js";
+import { state } from "./state.js";
+
+const PRIORITIES = [
+  ["next", "next", "After what is under way"],
+  ["now", "now", "At once: it interrupts what is under way"],
+  ["later", "later", "When nothing else waits"],
+];
+
+/** On a telephone, Enter makes a new line. */
+const hasKeyboard = () => matchMedia("(hover: hover)").matches;
+
+export function Composer({ session, activeRun, dropped }) {
+  const [draft, setDraft] = useState(() => drafts.get(session));
+  const [error, setError] = useState(null);
+  const [uploading, setUploading] = useState(0);
+  const area = useRef(), picker = useRef();
+  const { text, files, priority = "next" } = draft;
+
+  const change = (change) => setDraft((draft) => {
+    const next = { ...draft, ...change(draft) };
+    drafts.set(session, next);
+    return next;
+  });
+  const add = async (list) => {
+    setError(null);
+    for (const file of list) {
+      setUploading((n) => n + 1);
+      try {
+        const stored = await upload(file);
+        change((draft) => ({ files: [...draft.files, stored] }));
+      } catch (error) {
+        setError(error.message);
+      }
+      setUploading((n) => n - 1);
+    }
+  };
+  const send = async () => {
+    if ((!text.trim() && !files.length) || uploading) return;
+    setError(null);
+    const content = files.length
+      ? [...(text.trim() ? [{ type: "text", text }] : []), ...files.map((file) => file.part)]
+      : text;
+    try {
+      await state.send(content, priority);
+      change(() => ({ text: "", files: [], priority: "next" }));
+    } catch (error) {
+      setError(error.message);
+    }
+    area.current?.focus();
+  };
+  const press = (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing || !hasKeyboard()) return;
+    event.preventDefault();
+    send();
+  };
+  const paste = (event) => {
+    const list = [...event.clipboardData.files];
+    if (!list.length) return;
+    event.preventDefault();
+    add(list);
+  };
+
+  useLayoutEffect(() => {
+    // As high as its text, up to what the style allows.
+    area.current.style.height = "auto";
+    area.current.style.height = `${area.current.scrollHeight + 2}px`;
+  }, [text]);
+  useEffect(() => { if (hasKeyboard()) area.current.focus(); }, []);
+  useEffect(() => { if (dropped?.length) add(dropped); }, [dropped]);
+
+  return html`<form class="composer" onSubmit=${(event) => { event.preventDefault(); send(); }}>
+    ${files.length + uploading > 0 && html`<ul class="files" aria-label="Attachments">
+      ${files.map((file, n) => html`<li>${file.name} <button type="button" class="quiet" aria-label=${`Remove ${file.name}`}
+        onClick=${() => change((draft) => ({ files: draft.files.filter((_, other) => other !== n) }))}>✕</button></li>`)}
+      ${uploading > 0 && html`<li class="hint">storing …</li>`}
+    </ul>`}
+    <textarea id="message" ref=${area} rows="1" placeholder="Message" aria-label="Message" value=${text} enterkeyhint="send"
+      onInput=${(event) => { const { value } = event.target; change(() => ({ text: value })); }} onKeyDown=${press} onPaste=${paste}></textarea>
+    ${error && html`<p class="error" role="alert">${error}</p>`}
+    <div class="bar">
+      <input type="file" multiple hidden ref=${picker} aria-label="Files" tabIndex="-1"
+        onChange=${(event) => { add([...event.target.files]); event.target.value = ""; }} />
+      <button type="button" onClick=${() => picker.current.click()}>Attach</button>
+      <label class="when"><span class="unseen">When</span>
+        <select value=${priority} title=${PRIORITIES.find(([value]) => value === priority)?.[2]}
+          onChange=${(event) => { const { value } = event.target; change(() => ({ priority: value })); }}>
+          ${PRIORITIES.map(([value, name, about]) => html`<option value=${value} title=${about}>${name}</option>`)}
+        </select>
+      </label>
+      <span class="hint keys-hint">Enter sends, Shift+Enter makes a new line</span>
+      <span class="space"></span>
+      ${activeRun?.runId && html`<${Do} class="stop" action=${() => state.cancel(activeRun)}>Stop<//>`}
+      <button class="primary" disabled=${(!text.trim() && !files.length) || uploading > 0}>Send</button>
+    </div>
+  </form>`;
+}

@@ -1,0 +1,370 @@
+// A conversation as it is shown, made from the gateway's events, one after the other. Nothing here draws
+// anything: `version` of an item grows when it has changed.
+//
+// An item is an exchange (a message and the run that answers it) or a note (something that was said aside).
+// A run has steps: what the agent did in the attempt under way, in order.
+
+import { Blocks } from "./markdown.js";
+
+export class Conversation {
+  /** `onChange(item)` is called with each item that has changed, and with nothing for the conversation itself. */
+  constructor(id, onChange) {
+    this.id = id;
+    this.onChange = onChange;
+    this.title = "";
+    /** How many clients are here. */
+    this.clients = 1;
+    /** The newest event that is known; the place to go on from. */
+    this.lastSeq = 0;
+    /** Set once the gateway has let us in. */
+    this.entered = false;
+    /** Why it cannot be shown. */
+    this.gone = null;
+    this.items = [];
+    this.bySeq = new Map();
+    this.hasOlder = false;
+    /** What was sent and has not come back as an event. */
+    this.sending = [];
+    this.version = 0;
+  }
+
+  /** The first messages, as `sessions.switch` has them. */
+  enter({ title, recentMessages, lastSeq }, hasOlder) {
+    this.title = title;
+    this.entered = true;
+    this.hasOlder = hasOlder;
+    this.lastSeq = Math.max(this.lastSeq, lastSeq);
+    this.history(recentMessages);
+  }
+
+  /** Messages, as `sessions.history` has them. */
+  history(messages) {
+    for (const message of messages) {
+      const at = Date.parse(message.timestamp);
+      if (message.role === "user") {
+        this.said(message.seq, message, {
+          at, id: message.id, source: message.source, mine: message.metadata?.client === this.clientId,
+          priority: message.metadata?.priority,
+        });
+      } else if (message.replyTo) {
+        const run = this.exchange(message.replyTo).run;
+        run.runId ??= message.runId;
+        const { metadata = {} } = message;
+        const ending = { seq: message.seq, at, id: message.id, content: message.content, large: message.large };
+        if (message.role === "error") Object.assign(ending, { kind: "failed", why: String(metadata.error ?? "") });
+        else if (message.role === "cancelled") Object.assign(ending, { kind: "cancelled", why: String(metadata.why ?? "") });
+        else Object.assign(ending, { kind: "answer", tokens: metadata.total_tokens, stage: metadata.stage, took: metadata.latency_ms });
+        // What the agent said by the way comes before the ending.
+        const earlier = [run.ending, ending].filter(Boolean).sort((a, b) => a.seq - b.seq);
+        run.ending = earlier.pop();
+        for (const aside of earlier) if (aside.seq !== run.ending.seq) this.aside(run, aside);
+        this.touch(run.of);
+      } else {
+        this.note({ seq: message.seq, at, content: message.content, large: message.large, from: "agent" });
+      }
+    }
+  }
+
+  get oldestSeq() {
+    return this.items.find((item) => item.seq)?.seq ?? null;
+  }
+
+  /** The run under way. */
+  get activeRun() {
+    return this.openRuns().find((run) => run.attempt) ?? null;
+  }
+
+  /** Those that are under way or wait; not those of messages that were passed over. */
+  openRuns() {
+    const open = [];
+    let passed = false;
+    for (let n = this.items.length - 1; n >= 0; n--) {
+      const { run, message, priority } = this.items[n];
+      if (!run) continue;
+      const begun = run.attempt || run.ending;
+      if (message && !run.ending && (begun || !passed || priority === "later")) open.unshift(run);
+      if (begun && (!priority || priority === "next")) passed = true;
+    }
+    return open;
+  }
+
+  /** How many runs come before that of an exchange; null if it does not wait. */
+  position(exchange) {
+    const { run } = exchange;
+    if (run.ending || run.attempt) return null;
+    if (run.position != null) return run.position;
+    if (!this.openRuns().includes(run)) return null;
+    const rank = (run) => (run.attempt ? 0 : { now: 1, later: 3 }[run.of.priority] ?? 2);
+    return this.openRuns().filter((other) => other !== run &&
+      (rank(other) < rank(run) || (rank(other) === rank(run) && other.of.seq < run.of.seq))).length;
+  }
+
+  /** An event that comes live, or while we catch up. */
+  event(frame) {
+    if (frame.seq) {
+      if (frame.seq <= this.lastSeq) return;
+      this.lastSeq = frame.seq;
+    }
+    this.apply(frame);
+  }
+
+  /** Events of runs that are in the history: `sessions.steps`. Those before `from` were not read. */
+  fill(frames, from) {
+    for (const frame of frames) this.apply(frame);
+    for (const { run, seq } of this.items) {
+      if (!run?.ending || run.ending.live || run.filled) continue;
+      run.filled = seq >= from;
+      run.stepsBefore = run.filled ? null : Math.min(run.ending.seq + 1, run.stepsBefore ?? from);
+      this.touch(run.of);
+    }
+  }
+
+  apply({ event, payload, seq, time }) {
+    const at = time ? Date.parse(time) : Date.now();
+    const run = this.runOf(payload.runId, seq);
+    switch (event) {
+      case "message": return this.message(payload, seq, Date.parse(payload.timestamp), run);
+      case "clients": this.clients = payload.clients; return this.onChange();
+      case "title": this.title = payload.title; return this.onChange();
+      case "queued":
+        if (run) { run.position = payload.position; this.touch(run.of); }
+        return;
+      case "sub_agent": return this.subAgent(payload, seq, at);
+      case "permission": if ("choice" in payload) return this.permissionAnswer(payload);
+    }
+    if (event === "error" && payload.errorCode === "session_deleted") {
+      this.gone = "This session was deleted.";
+      return this.onChange();
+    }
+    if (!run) {
+      if (event === "large") this.note({ seq, at, from: payload.source, large: payload, content: "" });
+      return;
+    }
+    this.record(run, event, payload, seq, at);
+    this.touch(run.of);
+  }
+
+  record(run, event, payload, seq, at) {
+    const last = run.steps[run.steps.length - 1];
+    switch (event) {
+      case "status":
+        if (payload.status === "started") this.attempt(run, payload.attempt ?? 1, at);
+        else run.status = payload.status;
+        break;
+      case "token": {
+        const step = last?.kind === "text" ? last : this.step(run, { kind: "text", seq, at, source: new Blocks() });
+        step.source.add(payload.content);
+        step.until = at;
+        step.version++;
+        break;
+      }
+      case "thinking": {
+        const step = last?.kind === "thinking" ? last : this.step(run, { kind: "thinking", seq, at, text: "" });
+        step.text += payload.content;
+        step.until = at;
+        step.version++;
+        break;
+      }
+      case "tool_call": {
+        const known = this.tool(run, payload.callId);
+        if (known) {
+          Object.assign(known, { name: payload.toolName, arguments: payload.arguments, corrected: true });
+          known.version++;
+        } else {
+          this.step(run, { kind: "tool", seq, at, callId: payload.callId, name: payload.toolName, arguments: payload.arguments, subs: [] });
+        }
+        break;
+      }
+      case "tool_result": {
+        const call = this.tool(run, payload.callId)
+          ?? this.step(run, { kind: "tool", seq, at, callId: payload.callId, name: payload.toolName, subs: [] });
+        if ("error" in payload) call.error = payload.error;
+        else call.result = payload.result;
+        call.until = at;
+        call.version++;
+        break;
+      }
+      case "permission":
+        this.step(run, { kind: "permission", seq, at, asked: payload, answer: null, over: Boolean(run.ending) });
+        break;
+      case "plan": {
+        const plan = run.steps.find((step) => step.kind === "plan") ?? this.step(run, { kind: "plan", seq, at });
+        plan.entries = payload.entries;
+        plan.version++;
+        break;
+      }
+      case "large":
+        this.step(run, { kind: "large", seq, at, large: payload });
+        break;
+      case "final":
+        this.end(run, {
+          kind: "answer", seq, at, id: payload.messageId, content: payload.content,
+          tokens: payload.totalTokens, took: payload.latencyMs, stage: payload.stage,
+        });
+        break;
+      case "cancelled":
+        this.end(run, { kind: "cancelled", seq, at, why: payload.message });
+        break;
+      case "error":
+        if (payload.retryable) {
+          run.failure = { why: payload.message, at };
+          for (const step of run.steps) if (step.kind === "permission" && !step.answer) { step.over = true; step.version++; }
+        } else if (payload.errorCode === "reported") {
+          this.step(run, { kind: "error", seq, at, why: payload.message });
+        } else {
+          this.end(run, { kind: "failed", seq, at, why: payload.message });
+        }
+        break;
+    }
+  }
+
+  /** A new attempt: what the one before it did is folded away. */
+  attempt(run, number, at) {
+    if (run.attempt) {
+      const { attempt, began, failure, steps } = run;
+      run.earlier.push({ attempt, began, until: failure?.at ?? at, why: failure?.why ?? "", steps });
+      run.steps = [];
+    }
+    Object.assign(run, { attempt: number, began: at, firstBegan: run.firstBegan ?? at, failure: null, status: null, position: null });
+  }
+
+  end(run, ending) {
+    if (run.ending?.seq === ending.seq) return;
+    run.ending = { ...ending, live: true };
+    run.status = null;
+    for (const step of run.steps) {
+      if (step.kind === "permission" && !step.answer) { step.over = true; step.version++; }
+    }
+  }
+
+  message(payload, seq, at, run) {
+    if (payload.role === "user") {
+      this.sending = this.sending.filter((sent) => !sent.runId || sent.runId !== payload.runId);
+      return this.said(seq, payload, {
+        at, id: payload.messageId, mine: payload.fromSelf, priority: payload.priority,
+      });
+    }
+    const aside = { seq, at, content: payload.content, large: payload.large, from: payload.role };
+    if (payload.role === "assistant" && run) { this.aside(run, aside); this.touch(run.of); }
+    else this.note(aside);
+  }
+
+  aside(run, { seq, at, content, large }) {
+    if (!run.steps.some((step) => step.seq === seq)) this.step(run, { kind: "aside", seq, at, content, large });
+  }
+
+  /** Adds a step in its place: history comes after what it is the history of. */
+  step(run, step) {
+    const { steps } = run;
+    Object.assign(step, { version: 0, key: step.seq ?? `s${steps.length}` });
+    let place = steps.length;
+    while (step.seq && place > 0 && steps[place - 1].seq > step.seq) place--;
+    steps.splice(place, 0, step);
+    return step;
+  }
+
+  tool(run, callId) {
+    return run.steps.findLast((step) => step.kind === "tool" && step.callId === callId);
+  }
+
+  subAgent({ runId, parentCallId, subAgent, event, payload }, seq, at) {
+    const call = this.callOf(parentCallId, runId);
+    if (!call) return;
+    let sub = call.step.subs.find((sub) => sub.name === subAgent);
+    if (!sub) call.step.subs.push(sub = { name: subAgent, events: 0, run: newRun(null) });
+    sub.events++;
+    // A sub-agent has one attempt.
+    sub.run.attempt ??= 1;
+    sub.run.began ??= at;
+    sub.run.firstBegan ??= at;
+    if (event === "status" && payload?.status === "started") sub.run.attempt = 1;
+    else this.record(sub.run, event, payload ?? {}, seq, at);
+    call.step.version++;
+    this.touch(call.run.of);
+  }
+
+  /** The tool call with this id, in the newest run that has it. */
+  callOf(callId, runId) {
+    for (const item of [...this.items].reverse()) {
+      if (!item.run || (runId && item.run.runId !== runId)) continue;
+      const step = this.tool(item.run, callId);
+      if (step) return { run: item.run, step };
+    }
+    return null;
+  }
+
+  permissionAnswer({ requestId, choice }) {
+    for (const { run } of this.items) {
+      const step = run?.steps.findLast((step) => step.kind === "permission" && step.asked.requestId === requestId);
+      if (!step) continue;
+      if (!step.asked.choices.some((offered) => offered.id === choice)) return;
+      step.answer ??= choice;
+      step.version++;
+      return this.touch(run.of);
+    }
+  }
+
+  /** All permissions that are asked for. */
+  openPermissions() {
+    return this.openRuns().flatMap((run) => run.steps.filter((step) => step.kind === "permission" && !step.answer && !step.over));
+  }
+
+  /** The run that an event belongs to: of those with this id, the first that was not over then. */
+  runOf(runId, seq) {
+    if (!runId) return null;
+    let last = null;
+    for (const { run } of this.items) {
+      if (run?.runId !== runId) continue;
+      if (!run.ending || (seq && seq < run.ending.seq)) return run;
+      last = run;
+    }
+    return last;
+  }
+
+  said(seq, { content, runId, large }, about) {
+    const exchange = this.exchange(seq);
+    if (exchange.message) return;
+    exchange.message = { content, large, ...about };
+    exchange.priority = about.priority;
+    exchange.run.runId = runId ?? exchange.run.runId;
+    this.touch(exchange);
+  }
+
+  /** The exchange that a message begins. Its message may be further back in the history. */
+  exchange(seq) {
+    let exchange = this.bySeq.get(seq);
+    if (!exchange) {
+      exchange = { kind: "exchange", key: `e${seq}`, seq, message: null, priority: null, version: 0 };
+      exchange.run = newRun(exchange);
+      this.insert(exchange);
+    }
+    return exchange;
+  }
+
+  note(note) {
+    if (note.seq && this.bySeq.has(note.seq)) return;
+    this.insert({ kind: "note", key: note.seq ? `n${note.seq}` : `n-${++this.version}-${note.at}`, version: 0, ...note });
+  }
+
+  insert(item) {
+    let place = this.items.length;
+    if (item.seq) {
+      this.bySeq.set(item.seq, item);
+      while (place > 0 && (this.items[place - 1].seq ?? 0) > item.seq) place--;
+    }
+    this.items.splice(place, 0, item);
+    this.onChange();
+  }
+
+  touch(item) {
+    if (item) item.version++;
+    this.onChange(item);
+  }
+}
+
+function newRun(of) {
+  return {
+    of, runId: null, steps: [], attempt: null, began: null, firstBegan: null, earlier: [], failure: null,
+    status: null, position: null, ending: null,
+  };
+}

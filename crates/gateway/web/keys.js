@@ -1,0 +1,68 @@
+// The keyboard: single keys where nothing is typed.
+
+import { html, useEffect } from "./vendor/preact.js";
+import { Dialog } from "./dialog.js";
+import * as address from "./address.js";
+
+export const KEYS = [
+  ["/", "search the sessions"],
+  ["n", "new session"],
+  ["j, k", "next, previous: session, or message where the focus is on one"],
+  ["Enter", "open the session"],
+  ["w", "write a message"],
+  ["Esc", "leave what is open or typed in"],
+  ["?", "this help"],
+];
+
+function isTyping(target) {
+  return target.closest?.("input, textarea, select, [contenteditable]");
+}
+
+/** Moves the focus by `step` among the elements of a list, from the one that has it or is current. */
+function move(list, step) {
+  const all = [...list];
+  const at = all.findIndex((element) => element === document.activeElement || element.contains(document.activeElement));
+  const current = at >= 0 ? at : all.findIndex((element) => element.getAttribute("aria-current"));
+  const next = all[at < 0 && current >= 0 && step === 0 ? current : Math.min(Math.max(current + step, 0), all.length - 1)];
+  next?.focus();
+  next?.scrollIntoView({ block: "nearest" });
+}
+
+export function useKeys(onHelp) {
+  useEffect(() => {
+    const press = (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+      if (document.querySelector("dialog[open]")) return;
+      const typing = isTyping(event.target);
+      if (event.key === "Escape") {
+        if (typing) event.target.blur();
+        else if (document.activeElement?.closest(".exchange")) document.querySelector("#message")?.focus();
+        else address.go(address.listAddress());
+        return;
+      }
+      if (typing) return;
+      const inMessages = document.activeElement?.closest(".messages");
+      const list = () => document.querySelectorAll(inMessages ? ".messages .exchange, .messages .note" : ".sessions a.session");
+      const actions = {
+        "/": () => document.querySelector("#search")?.focus(),
+        n: () => address.go(address.newAddress()),
+        j: () => move(list(), 1),
+        k: () => move(list(), -1),
+        w: () => document.querySelector("#message")?.focus(),
+        "?": onHelp,
+      };
+      if (!actions[event.key]) return;
+      event.preventDefault();
+      actions[event.key]();
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  }, []);
+}
+
+export function Help({ onClose }) {
+  return html`<${Dialog} title="Keys" onClose=${onClose}>
+    <dl class="keys">${KEYS.map(([keys, what]) => html`<dt>${keys.split(", ").map((key, n) => html`${n > 0 && " "}<kbd>${key}</kbd>`)}</dt><dd>${what}</dd>`)}</dl>
+    <p class="buttons"><button type="button" onClick=${onClose}>Close</button></p>
+  <//>`;
+}

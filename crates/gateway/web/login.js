@@ -1,0 +1,46 @@
+// The token: from the link, or typed. It is exchanged for a cookie that no script can read.
+
+import { html, useState } from "./vendor/preact.js";
+
+/** Takes the token out of the address, so that it is in no history and on no screen. Returns why it was refused. */
+export async function takeToken() {
+  const token = /^#token=([^&/]+)/.exec(location.hash)?.[1];
+  if (!token) return null;
+  history.replaceState(null, "", `${location.pathname}${location.search}#/`);
+  return login(decodeURIComponent(token));
+}
+
+/** Returns why the token was refused, or null. */
+export async function login(token) {
+  try {
+    const answer = await fetch("api/v1/login", { method: "POST", headers: { Authorization: `Bearer ${token}` } });
+    if (answer.ok) return null;
+    if (answer.status === 401) return "This is not the token.";
+    return (await answer.json().catch(() => ({}))).error ?? `The gateway answered ${answer.status}.`;
+  } catch {
+    return "The gateway cannot be reached.";
+  }
+}
+
+export function Login({ error, onDone }) {
+  const [token, setToken] = useState("");
+  const [wrong, setWrong] = useState(error);
+  const submit = async (event) => {
+    event.preventDefault();
+    const why = await login(token.trim());
+    setWrong(why);
+    if (!why) onDone();
+  };
+  return html`<main class="login">
+    <form onSubmit=${submit}>
+      <h1>thread</h1>
+      <p>Open the link that <code>thread serve</code> printed when it was started, or enter the token. It is in the
+      file <code>token</code> in the gateway's directory.</p>
+      <label for="token">Token</label>
+      <input id="token" type="password" autocomplete="current-password" value=${token}
+        aria-describedby="token-error" onInput=${(event) => setToken(event.target.value)} />
+      <p id="token-error" class="error" role="alert">${wrong}</p>
+      <button class="primary" disabled=${!token.trim()}>Enter</button>
+    </form>
+  </main>`;
+}

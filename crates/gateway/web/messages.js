@@ -1,0 +1,206 @@
+// The conversation from top to bottom, and where the reader is in it.
+
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
+import { Content, Copy, Do, Large, Versioned } from "./parts.js";
+import { Dialog } from "./dialog.js";
+import { Run } from "./run.js";
+import { Clock } from "./time.js";
+import { contentOf, visible } from "./text.js";
+import { state } from "./state.js";
+import * as address from "./address.js";
+
+/** How near to the end one counts as being there, and how near to the beginning older messages are fetched. */
+const NEAR = 48, AHEAD = 400;
+
+export function Messages({ conversation }) {
+  const box = useRef(), inside = useRef();
+  /** Whether the view stays at the end when something comes. */
+  const stays = useRef(true);
+  const lastTop = useRef(0);
+  const anchor = useRef(null);
+  const found = useRef(null);
+  const [isBelow, setBelow] = useState(false);
+  const [loading, setLoading] = useState(false);
+  const [error, setError] = useState(null);
+  const newest = conversation.lastSeq;
+
+  const toEnd = () => {
+    stays.current = true;
+    setBelow(false);
+    box.current.scrollTop = box.current.scrollHeight;
+    lastTop.current = box.current.scrollTop;
+  };
+  const keep = () => {
+    if (stays.current) box.current.scrollTop = box.current.scrollHeight;
+    lastTop.current = box.current.scrollTop;
+  };
+  const older = async () => {
+    if (loading || !conversation.hasOlder) return;
+    const first = inside.current.querySelector(".exchange, .note");
+    if (!first) return;
+    setLoading(true);
+    setError(null);
+    try {
+      anchor.current = { element: first, top: () => first.getBoundingClientRect().top };
+      anchor.current.was = anchor.current.top();
+      await state.older();
+    } catch (error) {
+      setError(error.message);
+    }
+    setLoading(false);
+  };
+  const scrolled = () => {
+    const { scrollTop, scrollHeight, clientHeight } = box.current;
+    if (scrollHeight - scrollTop - clientHeight < NEAR) {
+      stays.current = true;
+      setBelow(false);
+    } else if (scrollTop < lastTop.current - 1) {
+      stays.current = false;
+    }
+    lastTop.current = scrollTop;
+    if (scrollTop < AHEAD && !stays.current) older();
+    if (anchor.current) anchor.current.was = anchor.current.top();
+  };
+
+  // What was read stays where it is when something is put before it.
+  useLayoutEffect(() => {
+    const held = anchor.current;
+    if (held?.element.isConnected && !stays.current) {
+      const moved = held.top() - held.was;
+      if (Math.abs(moved) > 1) box.current.scrollTop += moved;
+      held.was = held.top();
+    }
+    if (!loading) anchor.current = null;
+    keep();
+  });
+  useEffect(() => {
+    const watch = new ResizeObserver(keep);
+    watch.observe(inside.current);
+    watch.observe(box.current);
+    return () => watch.disconnect();
+  }, []);
+  useEffect(() => { if (!stays.current) setBelow(true); }, [newest]);
+  useEffect(() => { if (conversation.sending.length) toEnd(); }, [conversation.sending.length]);
+  useEffect(() => {
+    // The message that the address names is brought into view, once.
+    const { seq } = state.route;
+    if (!seq || found.current === seq) return;
+    const element = document.getElementById(`e${seq}`);
+    if (element) {
+      found.current = seq;
+      stays.current = false;
+      anchor.current = null;
+      element.scrollIntoView();
+      element.focus({ preventScroll: true });
+      lastTop.current = box.current.scrollTop;
+    } else if (conversation.hasOlder && seq < (conversation.oldestSeq ?? 0)) {
+      older();
+    }
+  }, [state.route.seq, conversation.items.length, loading]);
+
+  return html`<div class="scroll" ref=${box} onScroll=${scrolled} tabIndex="0" role="region" aria-label="Conversation">
+    <div class="messages" ref=${inside}>
+      ${conversation.hasOlder && html`<p class="older"><button type="button" class="quiet" disabled=${loading} onClick=${older}>
+        ${loading ? "Older messages are coming …" : "Older messages"}</button></p>`}
+      ${error && html`<p class="error" role="alert">${error}</p>`}
+      ${conversation.entered && conversation.items.length === 0 && conversation.sending.length === 0
+        && html`<p class="hint">Nothing was said here yet.</p>`}
+      ${conversation.items.map((item) => html`<${Versioned} key=${item.key} of=${item.kind === "note" ? Note : Exchange} item=${item}
+        version=${item.version} position=${item.run && state.agentIsThere(conversation) ? conversation.position(item) : null} />`)}
+      ${conversation.sending.map((entry) => html`<${Sending} key=${entry.key} entry=${entry} error=${entry.error} />`)}
+    </div>
+    ${isBelow && html`<div class="below"><button type="button" onClick=${toEnd}>New below ↓</button></div>`}
+  </div>`;
+}
+
+function Exchange({ item, position }) {
+  const { message, run } = item;
+  return html`<article class="exchange" id=${item.key} tabIndex="-1" aria-label=${message ? "Message and answer" : "Answer"}>
+    ${message && html`<${Said} item=${item} position=${position} />`}
+    <${Run} run=${run} />
+  </article>`;
+}
+
+function Said({ item, position }) {
+  const { message, run } = item;
+  const [events, setEvents] = useState(false);
+  const text = contentOf(message.content).text;
+  return html`<div class=${message.mine ? "said mine" : "said"}>
+    <div class="head"><span>
+      ${message.mine ? "you" : html`<span title=${visible(message.source ?? "")}>${from(message.source)}</span>`} · <a class="time" href=${address.sessionAddress(state.conversation.id, item.seq)}><${Clock} time=${message.at} /></a>
+      ${item.priority && item.priority !== "next" && html` · <span class="priority">${item.priority}</span>`}
+      </span>
+      <div class="actions">
+        <${Copy} text=${text} />
+        <${Do} action=${() => state.fork(item, false)} title="In a new session, with everything before this message">Try again<//>
+        <${Do} action=${() => state.fork(item, true)} title="In a new session, with everything before this message">Edit<//>
+        <button type="button" onClick=${() => setEvents(true)}>Events</button>
+      </div>
+    </div>
+    <${Content} content=${message.content} plain=${true} />
+    ${message.large && html`<${Large} large=${message.large} what="This message" />`}
+    ${position !== null && html`<p class="queue">
+      <span>${position > 0 ? `${ordinal(position + 1)} in line` : "waits for the agent"}</span>
+      ${run.runId && html` <${Do} class="quiet" action=${() => state.cancel(run)}>Take back<//>`}
+      ${run.runId && position > 0 && message.mine && html` <${Do} class="quiet" action=${() => state.urgent(item)}>Send now<//>`}
+    </p>`}
+    ${events && html`<${Events} run=${run} onClose=${() => setEvents(false)} />`}
+  </div>`;
+}
+
+/** Who sent a message that was not sent here. */
+function from(source) {
+  const client = /^external:gateway:([^:]*):/.exec(source ?? "");
+  if (client) return client[1] === "page" ? "another client" : `another client (${visible(client[1])})`;
+  return source ? visible(source) : "another client";
+}
+
+function ordinal(n) {
+  return n === 2 ? "2nd" : n === 3 ? "3rd" : `${n}th`;
+}
+
+function Note({ item }) {
+  return html`<div class="note" id=${item.key} tabIndex="-1">
+    <div class="head">${item.from === "system" ? "gateway" : visible(item.from ?? "")} · <${Clock} time=${item.at} /></div>
+    <${Content} content=${item.content} plain=${item.from === "system"} />
+    ${item.large && html`<${Large} large=${item.large} what="This event" />`}
+  </div>`;
+}
+
+function Sending({ entry, error }) {
+  const { conversation } = state;
+  const again = () => {
+    state.unsend(conversation, entry);
+    state.dispatch(conversation, { ...entry, error: null });
+  };
+  const edit = () => {
+    state.edit(conversation, entry);
+    state.unsend(conversation, entry);
+  };
+  return html`<article class="exchange sending"><div class="said mine">
+    <div class="head">you · <${Clock} time=${entry.at} /></div>
+    <${Content} content=${entry.content} plain=${true} />
+    ${error
+      ? html`<p class="error" role="alert">Not sent. ${error} ${" "}
+          <button type="button" onClick=${again}>Send again</button> ${" "}
+          <button type="button" onClick=${edit}>Edit</button> ${" "}
+          <button type="button" onClick=${() => state.unsend(conversation, entry)}>Discard</button></p>`
+      : html`<p class="queue">${state.connection.state === "open" ? "is being sent" : "will be sent when the connection is back"}</p>`}
+  </div></article>`;
+}
+
+function Events({ run, onClose }) {
+  const [page, setPage] = useState(null);
+  const [error, setError] = useState(null);
+  useEffect(() => { state.eventsOf(run).then(setPage, (error) => setError(error.message)); }, []);
+  return html`<${Dialog} title="Events of this run" class="wide" onClose=${onClose}>
+    ${error && html`<p class="error" role="alert">${error}</p>`}
+    ${page?.hasMore && html`<p class="hint">The last ${page.events.length}.</p>`}
+    ${page && page.events.length === 0 && html`<p class="hint">There are none yet.</p>`}
+    <ol class="events">${page?.events.map((event) => html`<li key=${event.seq}><details>
+      <summary><span class="figure">${event.seq}</span> ${event.event} <${Clock} time=${Date.parse(event.time)} /></summary>
+      <pre class="plain" tabIndex="0">${visible(JSON.stringify(event.payload, null, 2))}</pre>
+    </details></li>`)}</ol>
+    <p class="buttons"><button type="button" onClick=${onClose}>Close</button></p>
+  <//>`;
+}

@@ -1,0 +1,118 @@
+// What the agent does in answer to a message: its thinking, its tools, its words, and how it ends.
+
+import { html, useState } from "./vendor/preact.js";
+import { Content, Copy, Do, Fold, Large, Plain, Versioned } from "./parts.js";
+import { Markdown } from "./markdown.js";
+import { Permission } from "./permission.js";
+import { Tool } from "./tool.js";
+import { Elapsed, duration } from "./time.js";
+import { beginning, contentOf } from "./text.js";
+import { state } from "./state.js";
+
+/** How many steps are shown at first; the earlier ones when they are asked for. */
+const SHOWN = 60;
+
+const DOING = {
+  waiting: "waits: too many agents are running", thinking: "thinks", executing_tool: "uses a tool", streaming: "answers",
+};
+
+export function Run({ run }) {
+  const { ending, earlier } = run;
+  return html`<div class="run" aria-busy=${Boolean(run.attempt && !ending)}>
+    <${RunHead} run=${run} />
+    ${run.stepsBefore && html`<p><${Do} action=${() => state.stepsOf(run)}>Show what the agent did<//></p>`}
+    ${earlier.map((attempt) => html`<${Earlier} key=${attempt.attempt} attempt=${attempt} />`)}
+    <${Steps} run=${run} />
+    ${run.failure && !ending && html`<p class="failure">Attempt ${run.attempt} failed: ${run.failure.why} · another follows</p>`}
+    ${ending && html`<${Ending} run=${run} />`}
+  </div>`;
+}
+
+function RunHead({ run }) {
+  const { ending, attempt, firstBegan, status } = run;
+  const state = ending ? null : attempt ? DOING[status] ?? "works" : status === "waiting" ? DOING.waiting : null;
+  if (!attempt && !ending && !state) return null;
+  return html`<div class="head">agent
+    ${firstBegan && html` · <${Elapsed} from=${firstBegan} to=${ending?.at} />`}
+    ${!firstBegan && ending?.took > 0 && html` · <span class="figure">${duration(ending.took)}</span>`}
+    ${state && html` · <span class="doing">${state}</span>`}
+    ${attempt > 1 && html` · attempt ${attempt}`}
+  </div>`;
+}
+
+export function Steps({ run }) {
+  const [first, setFirst] = useState(null);
+  const { steps } = run;
+  const isOpen = !run.ending;
+  // The answer has all the text, unless it is what was streamed, piece by piece.
+  const words = streamed(run) ? steps : steps.filter((step) => step.kind !== "text");
+  const from = first ?? Math.max(0, words.length - SHOWN);
+  return html`${from > 0 && html`<button type="button" class="quiet" onClick=${() => setFirst(Math.max(0, from - 500))}>
+      ${from} earlier ${from === 1 ? "step" : "steps"}</button>`}
+    ${words.slice(from).map((step) => html`<${Versioned} key=${step.key} of=${Step} step=${step} version=${step.version}
+      isLast=${isOpen && step === words[words.length - 1]} />`)}`;
+}
+
+function Step({ step, isLast }) {
+  switch (step.kind) {
+    case "text": return html`<div class=${isLast ? "answer growing" : "answer"}><${Markdown} source=${step.source} version=${step.version} /></div>`;
+    case "thinking": return html`<${Fold} class="thinking" summary=${isLast ? "thinking …" : thought(step)}>
+      ${() => html`<${Plain} text=${step.text} label="Thinking" />`}<//>`;
+    case "tool": return html`<${Tool} step=${step} version=${step.version} Steps=${Steps} Ending=${Ending} />`;
+    case "permission": return html`<${Permission} step=${step} version=${step.version} />`;
+    case "plan": return html`<${Plan} entries=${step.entries} />`;
+    case "aside": return html`<div class="answer aside"><${Content} content=${step.content} />${step.large && html`<${Large} large=${step.large} what="This message" />`}</div>`;
+    case "error": return html`<p class="failure">${step.why}</p>`;
+    case "large": return html`<${Large} large=${step.large} what=${`What the agent stored here (${step.large.subtype ?? step.large.type})`} />`;
+    default: return null;
+  }
+}
+
+function thought({ at, until }) {
+  return until - at < 1000 ? "thought for a moment" : `thought for ${duration(until - at)}`;
+}
+
+const DONE = { completed: "☑", in_progress: "◐", pending: "☐" };
+const SAYS = { completed: "done", in_progress: "in progress", pending: "to do" };
+
+function Plan({ entries }) {
+  const done = entries.filter((entry) => entry.status === "completed").length;
+  return html`<${Fold} class="plan" open=${true} summary=${`plan · ${done} of ${entries.length} done`}>
+    <ul>${entries.map((entry) => html`<li class=${entry.status}><span role="img" aria-label=${SAYS[entry.status] ?? entry.status}>${DONE[entry.status] ?? "·"}</span> ${entry.content}</li>`)}</ul>
+  <//>`;
+}
+
+function Earlier({ attempt }) {
+  const { attempt: number, began, until, why, steps } = attempt;
+  const ordinal = number === 1 ? "1st" : number === 2 ? "2nd" : number === 3 ? "3rd" : `${number}th`;
+  const took = duration(until - began);
+  return html`<${Fold} class="earlier" summary=${`${ordinal} attempt failed${took && ` after ${took}`}: ${beginning(why, 120)}`}>
+    ${() => html`<${Steps} run=${{ steps, ending: true, all: true }} />${why && html`<p class="failure">${why}</p>`}`}
+  <//>`;
+}
+
+/** Whether the answer is what was streamed. */
+function streamed(run) {
+  const { ending, steps } = run;
+  if (!ending || run.all || ending.kind !== "answer") return true;
+  if (ending.streamed === undefined) {
+    const said = steps.filter((step) => step.kind === "text").map((step) => step.source.whole()).join("");
+    ending.streamed = said !== "" && typeof ending.content === "string" && said === ending.content;
+  }
+  return ending.streamed;
+}
+
+export function Ending({ run }) {
+  const { ending } = run;
+  const said = contentOf(ending.content ?? "").text;
+  const partial = ending.kind !== "answer" && said && !run.steps.some((step) => step.kind === "text");
+  return html`
+    ${partial && html`<div class="answer partial"><${Markdown} text=${said} /></div>`}
+    ${ending.kind === "answer" && !streamed(run) && html`<div class="answer"><${Content} content=${ending.content} /></div>`}
+    ${ending.large && html`<${Large} large=${ending.large} what="The answer" />`}
+    ${ending.kind === "failed" && html`<p class="failure"><strong>Failed.</strong> ${ending.why}</p>`}
+    ${ending.kind === "cancelled" && html`<p class="cancelled"><strong>Cancelled.</strong> ${ending.why}</p>`}
+    ${ending.stage && ending.stage !== "final" && html`<p class="hint">Ended early: ${ending.stage}</p>`}
+    ${said && run.of && html`<div class="actions"><${Copy} text=${said} label="Copy answer" />${
+      ending.tokens > 0 && html`<span class="hint">${ending.tokens} tokens</span>`}</div>`}`;
+}

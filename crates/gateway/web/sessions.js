@@ -1,0 +1,105 @@
+// The list of sessions: what each is called, when something happened there, and what it needs.
+
+import { html, useRef, useState } from "./vendor/preact.js";
+import { Do } from "./parts.js";
+import { Ago, useClock, duration } from "./time.js";
+import { state } from "./state.js";
+import { visible } from "./text.js";
+import * as address from "./address.js";
+
+const DAYS = [["", "any time"], ["today", "today"], ["yesterday", "yesterday"], ["this_week", "this week"], ["last_week", "last week"]];
+
+/** How long nothing more may be typed before it is searched for. */
+const PAUSE = 250;
+
+export function Sessions({ onHelp }) {
+  const { sessions, search, route } = state;
+  const shown = search?.found ?? sessions.list;
+  return html`<nav class="sessions" aria-label="Sessions">
+    ${route.view === "list" && html`<h1 class="unseen">Sessions</h1>`}
+    <div class="top">
+      <a class="button new" href=${address.newAddress()} aria-current=${route.view === "new" ? "page" : null}>New</a>
+      <${Search} />
+    </div>
+    ${sessions.error && html`<p class="error" role="alert">The list cannot be read. ${sessions.error}</p>`}
+    ${search?.error && html`<p class="error" role="alert">${search.error}</p>`}
+    ${search?.truncated && html`<p class="hint">Not everything could be searched in two seconds.</p>`}
+    <ul>
+      ${shown.map((session) => html`<li key=${session.id}><${Row} session=${session} /></li>`)}
+    </ul>
+    ${search?.found && shown.length === 0 && html`<p class="hint">Nothing found.</p>`}
+    ${sessions.loaded && !search && shown.length === 0 && html`<p class="hint">There are no sessions yet.</p>`}
+    ${!search && sessions.total > sessions.list.length && html`<p class="hint">
+      <${Do} action=${() => state.more()}>Show more<//> ${" "}${sessions.list.length} of ${sessions.total}</p>`}
+    <div class="bottom">
+      <${Theme} />
+      <button type="button" class="quiet" onClick=${onHelp}>Keys</button>
+    </div>
+  </nav>`;
+}
+
+function Search() {
+  const [query, setQuery] = useState("");
+  const [day, setDay] = useState("");
+  const timer = useRef();
+  const find = (query, day, pause) => {
+    setQuery(query);
+    setDay(day);
+    clearTimeout(timer.current);
+    timer.current = setTimeout(() => state.find(query, day), pause);
+  };
+  const leave = (event) => {
+    if (event.key === "Escape" && query) { event.stopPropagation(); find("", "", 0); }
+    if (event.key === "Enter") document.querySelector(".sessions a.session")?.focus();
+  };
+  return html`<div class="search" role="search">
+    <input id="search" type="search" placeholder="Search" aria-label="Search sessions" value=${query}
+      onInput=${(event) => find(event.target.value, day, PAUSE)} onKeyDown=${leave} />
+    <select aria-label="When" value=${day} onChange=${(event) => find(query, event.target.value, 0)}>
+      ${DAYS.map(([value, name]) => html`<option value=${value}>${name}</option>`)}
+    </select>
+  </div>`;
+}
+
+function Row({ session }) {
+  const { id, title, state: what, since, match, lastActivity, lastMessage } = session;
+  const isCurrent = state.conversation?.id === id;
+  const unread = state.isUnread(session);
+  return html`<a class=${`session ${what ?? ""} ${unread ? "unread" : ""}`} href=${address.sessionAddress(id)}
+      aria-current=${isCurrent ? "page" : null}>
+    <span class="title">${visible(title) || "Untitled"}</span>
+    <span class="about">
+      ${what === "asks" && html`<strong class="needs asks">asks you</strong>`}
+      ${what === "running" && html`<span class="needs">running<${Since} since=${since} /></span>`}
+      ${what === "waiting" && html`<span class="needs">waiting<${Since} since=${since} /></span>`}
+      ${what === "failed" && html`<span class="needs">failed</span>`}
+      ${unread && html`<strong class="needs">unread</strong>`}
+      ${!since && html`<${Ago} time=${lastActivity} />`}
+    </span>
+    ${match ? html`<span class="excerpt"><${Match} text=${match} /></span>` : lastMessage && lastMessage !== title && html`<span class="excerpt">${visible(lastMessage)}</span>`}
+  </a>`;
+}
+
+function Since({ since }) {
+  useClock(10_000);
+  return since ? ` · ${duration(Date.now() - Date.parse(since))}` : null;
+}
+
+/** The text that was found, with what was looked for marked. */
+function Match({ text }) {
+  const query = state.search?.query?.trim().toLowerCase();
+  const at = query ? text.toLowerCase().indexOf(query) : -1;
+  if (at < 0) return visible(text);
+  return html`${visible(text.slice(0, at))}<mark>${visible(text.slice(at, at + query.length))}</mark>${visible(text.slice(at + query.length))}`;
+}
+
+function Theme() {
+  const [name, setName] = useState(globalThis.theme.get());
+  const choose = (event) => {
+    globalThis.theme.set(event.target.value);
+    setName(event.target.value);
+  };
+  return html`<label class="theme">Colours ${" "}<select value=${name} onChange=${choose}>
+    <option value="auto">as the system</option><option value="light">light</option><option value="dark">dark</option>
+  </select></label>`;
+}

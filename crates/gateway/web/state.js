@@ -1,0 +1,362 @@
+// What the page knows, and what can be done: the list of sessions, the conversation that is open, the connection.
+
+import { Connection, Lost, Refused } from "./connection.js";
+import { Conversation } from "./conversation.js";
+import { Changes } from "./frame.js";
+import { clientId, drafts, forgetSession, outbox, randomId, seen } from "./kept.js";
+import { announce } from "./announce.js";
+import { beginning, contentOf } from "./text.js";
+import * as address from "./address.js";
+
+/** How many messages are asked for at once, and how many steps between them. */
+const MESSAGES = 20, STEPS = 1000;
+
+/** How often the list is looked at, in milliseconds, while somebody sees it. */
+const LIST_EVERY = 5000;
+
+/** The largest message, in characters: a frame may have a mebibyte. */
+const LONGEST = 300_000;
+
+class State extends Changes {
+  constructor() {
+    super();
+    this.route = address.current();
+    this.sessions = { list: [], total: 0, error: null, loaded: false, wanted: 50 };
+    /** `{query, day, found, truncated, error}`, if something is searched. */
+    this.search = null;
+    this.conversation = null;
+    /** Sessions that were left just now, with all that is there seen. */
+    this.left = new Set();
+    this.connection = new Connection({
+      clientId: clientId(),
+      onOpen: () => this.opened(),
+      onEvent: (frame) => this.event(frame),
+      onChange: () => this.changed(),
+    });
+  }
+
+  start() {
+    addEventListener("hashchange", () => this.follow());
+    setInterval(() => { if (!document.hidden) this.refresh(); }, LIST_EVERY);
+    document.addEventListener("visibilitychange", () => { if (!document.hidden) this.refresh(); });
+    this.follow();
+    this.connection.connect();
+  }
+
+  // The address
+
+  follow() {
+    this.route = address.current();
+    const { session } = this.route;
+    if (this.conversation && this.conversation.id !== session) {
+      this.left.add(this.conversation.id);
+      this.refresh();
+    }
+    if (session && this.conversation?.id !== session) {
+      this.conversation = this.newConversation(session);
+      this.enter();
+    } else if (!session) {
+      this.conversation = null;
+    }
+    this.changed();
+  }
+
+  newConversation(session) {
+    const conversation = new Conversation(session, () => { if (conversation === this.conversation) this.changed(); });
+    conversation.clientId = this.connection.clientId;
+    conversation.title = this.sessions.list.find((known) => known.id === session)?.title ?? "";
+    conversation.sending = outbox.get(session);
+    return conversation;
+  }
+
+  // The connection
+
+  async opened() {
+    this.refresh();
+    await this.enter();
+  }
+
+  /** Enters the session that is open, or goes on in it from the last event that is known. */
+  async enter() {
+    const { conversation, connection } = this;
+    if (!conversation || connection.state !== "open") return;
+    const params = { sessionId: conversation.id };
+    if (conversation.entered) params.after = conversation.lastSeq;
+    try {
+      const switched = await connection.request("sessions.switch", params);
+      if (conversation.entered) {
+        conversation.lastSeq = Math.max(conversation.lastSeq, switched.lastSeq);
+      } else {
+        conversation.enter(switched, switched.recentMessages.length >= MESSAGES);
+        await this.fillSteps(conversation, conversation.oldestSeq ?? 0, switched.lastSeq + 1);
+      }
+      this.flush(conversation);
+    } catch (error) {
+      if (error instanceof Refused) conversation.gone = sentence(error);
+    }
+    this.changed();
+  }
+
+  event(frame) {
+    const { conversation } = this;
+    const here = conversation?.id === frame.payload?.sessionId;
+    if (here && conversation.entered) {
+      conversation.event(frame);
+      announce.event(frame, conversation);
+    }
+    if (["message", "final", "error", "cancelled", "title", "permission"].includes(frame.event)) this.refreshSoon();
+  }
+
+  // The list
+
+  refreshSoon() {
+    this.soon ??= setTimeout(() => { this.soon = null; this.refresh(); }, 300);
+  }
+
+  async refresh() {
+    const { sessions, connection } = this;
+    if (connection.state !== "open") return;
+    if (this.refreshing) { this.again = true; return; }
+    this.refreshing = true;
+    try {
+      const list = [];
+      let total = 0;
+      do {
+        const limit = Math.min(sessions.wanted - list.length, 100);
+        const page = await connection.request("sessions.list", { limit, offset: list.length });
+        total = page.total;
+        list.push(...page.sessions);
+        if (!page.sessions.length) break;
+      } while (list.length < Math.min(sessions.wanted, total));
+      Object.assign(sessions, { list, total, error: null, loaded: true });
+      this.sawConversation();
+    } catch (error) {
+      if (error instanceof Refused) sessions.error = sentence(error);
+    }
+    this.refreshing = false;
+    if (this.again) {
+      this.again = false;
+      this.refreshSoon();
+    }
+    this.changed();
+  }
+
+  more() {
+    this.sessions.wanted += 100;
+    return this.refresh();
+  }
+
+  sawConversation() {
+    for (const { id, messageCount } of this.sessions.list) {
+      const isOpen = id === this.conversation?.id && this.conversation.entered && !document.hidden;
+      if (isOpen || this.left.has(id)) seen.set(id, messageCount);
+    }
+    this.left.clear();
+  }
+
+  /** The title that was given, or the beginning of the first message. */
+  titleOf(conversation) {
+    if (conversation.title) return conversation.title;
+    const first = !conversation.hasOlder && conversation.items.find((item) => item.message);
+    return first ? beginning(contentOf(first.message.content).text, 60) : "";
+  }
+
+  /** Whether there is an agent that something can wait for, as far as is known. */
+  agentIsThere(conversation) {
+    const known = this.sessions.list.find((session) => session.id === conversation.id);
+    return ["asks", "running", "waiting"].includes(known?.state);
+  }
+
+  isUnread(session) {
+    if (session.id === this.conversation?.id && !document.hidden) return false;
+    const count = seen.get(session.id);
+    return count === null ? Date.parse(session.lastActivity) > seen.began : session.messageCount > count;
+  }
+
+  async find(query, day) {
+    if (!query.trim() && !day) {
+      this.search = null;
+      return this.changed();
+    }
+    const search = this.search = { ...this.search, query, day, error: null };
+    const params = { limit: 50 };
+    if (query.trim()) params.query = query.trim();
+    if (day) params.date_filter = day;
+    try {
+      const { sessions, truncated } = await this.connection.request("sessions.search", params);
+      Object.assign(search, { found: sessions, truncated });
+      if (search === this.search) announce(`${sessions.length} found`);
+    } catch (error) {
+      search.error = sentence(error);
+    }
+    this.changed();
+  }
+
+  // The conversation
+
+  /** What the agent did between the events `from` and `before`. Of very many steps only the last are read; the
+   * others are read when they are asked for. */
+  async fillSteps(conversation, from, before, most = 5000) {
+    const steps = [];
+    let page, reached = before;
+    try {
+      do {
+        const params = { sessionId: conversation.id, after: Math.max(from - 1, 0), before: reached, limit: STEPS };
+        page = await this.connection.request("sessions.steps", params);
+        steps.unshift(...page.events);
+        reached = page.events[0]?.seq ?? from;
+      } while (page.hasMore && reached > from && steps.length < most);
+    } finally {
+      conversation.fill(steps, page && !page.hasMore ? from : reached);
+    }
+  }
+
+  /** The steps of one run, if they were too many. */
+  async stepsOf(run) {
+    const conversation = this.conversation;
+    try {
+      await this.fillSteps(conversation, run.of.seq, run.stepsBefore, 20_000);
+    } catch (error) {
+      throw new Error(sentence(error));
+    }
+  }
+
+  async older() {
+    const { conversation } = this;
+    const before = conversation.oldestSeq;
+    const page = await this.connection.request("sessions.history", { sessionId: conversation.id, before, limit: MESSAGES });
+    conversation.hasOlder = page.hasMore && page.messages.length > 0;
+    conversation.history(page.messages);
+    await this.fillSteps(conversation, conversation.oldestSeq ?? 0, before);
+  }
+
+  /** Puts a message on its way. It is kept in the browser until the gateway has it. */
+  async send(content, priority) {
+    if (JSON.stringify(content).length > LONGEST) throw new Error("The message is too long. Attach it as a file.");
+    if (this.route.view === "new") {
+      const { sessionId } = await this.ask("sessions.new");
+      outbox.add(sessionId, this.entry(content, priority));
+      drafts.set("new", { text: "", files: [] });
+      address.replace(address.sessionAddress(sessionId));
+      return;
+    }
+    this.dispatch(this.conversation, this.entry(content, priority));
+  }
+
+  entry(content, priority) {
+    return { key: randomId(), content, priority, at: Date.now() };
+  }
+
+  dispatch(conversation, entry) {
+    outbox.add(conversation.id, entry);
+    conversation.sending = [...conversation.sending, entry];
+    this.changed();
+    if (this.connection.state === "open" && conversation.entered) this.deliver(conversation, entry);
+  }
+
+  /** Sends what the gateway has not confirmed, once more: it stores each only once. */
+  flush(conversation) {
+    for (const entry of conversation.sending) if (!entry.runId && !entry.error) this.deliver(conversation, entry);
+  }
+
+  async deliver(conversation, entry) {
+    const params = { sessionId: conversation.id, message: entry.content, idempotencyKey: entry.key };
+    if (entry.priority && entry.priority !== "next") params.priority = entry.priority;
+    try {
+      const accepted = await this.connection.request("agent", params);
+      outbox.remove(conversation.id, entry.key);
+      entry.runId = accepted.runId;
+      const isThere = !accepted.runId || conversation.items.some((item) => item.message && item.run?.runId === accepted.runId);
+      if (isThere) this.unsend(conversation, entry);
+      if (!accepted.runId && accepted.sessionId && accepted.sessionId !== this.conversation?.id) {
+        // A command has brought us elsewhere.
+        address.go(address.sessionAddress(accepted.sessionId));
+      }
+    } catch (error) {
+      // What was lost is sent again once there is a connection.
+      if (error instanceof Refused) entry.error = sentence(error);
+    }
+    this.changed();
+  }
+
+  /** Puts a message that was refused where it was written, to be changed. */
+  edit(conversation, { content, priority }) {
+    const { text, files } = contentOf(content);
+    drafts.set(conversation.id, { text, files: files.map(({ name, type, part }) => ({ name, type, part })), priority });
+    conversation.drafts = (conversation.drafts ?? 0) + 1;
+  }
+
+  unsend(conversation, entry) {
+    outbox.remove(conversation.id, entry.key);
+    conversation.sending = conversation.sending.filter((sent) => sent !== entry);
+    this.changed();
+  }
+
+  /** A request of which somebody waits for the outcome. Throws an error with a sentence for them. */
+  async ask(method, params) {
+    try {
+      return await this.connection.request(method, params);
+    } catch (error) {
+      throw new Error(error instanceof Lost ? "There is no connection. Try again in a moment." : sentence(error));
+    }
+  }
+
+  cancel(run) {
+    return this.ask("agent.cancel", { sessionId: this.conversation.id, runId: run.runId });
+  }
+
+  /** Takes a message back that waits, and sends it again so that it interrupts. */
+  async urgent(exchange) {
+    const { conversation } = this;
+    await this.cancel(exchange.run);
+    this.dispatch(conversation, this.entry(exchange.message.content, "now"));
+  }
+
+  permit(asked, choice) {
+    return this.ask("permission.answer", { sessionId: this.conversation.id, requestId: asked.requestId, choice });
+  }
+
+  async rename(title) {
+    const { conversation } = this;
+    await this.ask("sessions.rename", { sessionId: conversation.id, title });
+    conversation.title = title;
+    this.refreshSoon();
+  }
+
+  async delete() {
+    const { id } = this.conversation;
+    await this.ask("sessions.delete", { sessionId: id });
+    forgetSession(id);
+    address.replace(address.listAddress());
+    this.refresh();
+  }
+
+  /** A new session with everything before a message. The message is sent again there, or can be edited. */
+  async fork(exchange, edit) {
+    const { message } = exchange;
+    const { sessionId } = await this.ask("sessions.fork", { sessionId: this.conversation.id, before: message.id });
+    if (edit) {
+      this.edit({ id: sessionId }, message);
+    } else {
+      outbox.add(sessionId, this.entry(message.content, message.priority));
+    }
+    this.refreshSoon();
+    address.go(address.sessionAddress(sessionId));
+  }
+
+  /** The events of a run, as they came. */
+  async eventsOf(run) {
+    const before = run.ending ? run.ending.seq + 1 : undefined;
+    const page = await this.ask("sessions.steps", {
+      sessionId: this.conversation.id, after: Math.max(run.of.seq - 1, 0), before, limit: 200,
+    });
+    return page;
+  }
+}
+
+function sentence(error) {
+  const text = error.message || String(error);
+  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?)]$/.test(text) ? "" : ".");
+}
+
+export const state = new State();

@@ -1,0 +1,133 @@
+// Talk: the list of sessions, and the conversation that is open.
+
+import { html, useEffect, useRef, useState } from "./vendor/preact.js";
+import { Composer } from "./composer.js";
+import { Dialog } from "./dialog.js";
+import { Messages } from "./messages.js";
+import { Do } from "./parts.js";
+import { Sessions } from "./sessions.js";
+import { useClock } from "./time.js";
+import { visible } from "./text.js";
+import { state } from "./state.js";
+import * as address from "./address.js";
+
+export function Talk({ onHelp }) {
+  const { route, conversation } = state;
+  return html`<main class="talk" data-view=${route.view === "list" ? "list" : "conversation"}>
+    <${Sessions} onHelp=${onHelp} />
+    <div class="open-session">
+      ${conversation && html`<${Open} key=${conversation.id} conversation=${conversation} />`}
+      ${route.view === "new" && html`<${New} />`}
+      ${route.view === "list" && html`<p class="empty hint">Choose a session, or <a href=${address.newAddress()}>begin a new one</a>.</p>`}
+    </div>
+  </main>`;
+}
+
+function New() {
+  const [dropped, drop] = useDrop();
+  return html`<section class="conversation" ...${drop}>
+    <header><${Back} /><h1>New session</h1></header>
+    <div class="scroll"><div class="messages"><p class="hint">The session begins with your first message.</p></div></div>
+    <${Offline} />
+    <${Composer} session="new" dropped=${dropped} />
+  </section>`;
+}
+
+function Open({ conversation }) {
+  const [dropped, drop] = useDrop();
+  if (conversation.gone) {
+    return html`<section class="conversation"><header><${Back} /><h1>${visible(state.titleOf(conversation)) || "Session"}</h1></header>
+      <p class="empty error" role="alert">${conversation.gone}</p></section>`;
+  }
+  const asked = conversation.openPermissions().length;
+  return html`<section class="conversation" ...${drop}>
+    <${Header} conversation=${conversation} title=${state.titleOf(conversation)} clients=${conversation.clients} />
+    <${Messages} conversation=${conversation} />
+    ${asked > 0 && html`<p class="question"><button type="button" class="quiet" onClick=${toPermission}>
+      The agent asks for permission${asked > 1 ? ` (${asked})` : ""} · show</button></p>`}
+    <${Offline} />
+    <${Composer} key=${conversation.drafts} session=${conversation.id} activeRun=${conversation.activeRun} dropped=${dropped} />
+  </section>`;
+}
+
+function toPermission() {
+  const open = document.querySelector(".permission.open");
+  open?.scrollIntoView({ block: "start" });
+  open?.focus({ preventScroll: true });
+}
+
+function Back() {
+  return html`<a class="back" href=${address.listAddress()} aria-label="All sessions">‹</a>`;
+}
+
+function Header({ conversation, title, clients }) {
+  const [doing, setDoing] = useState(null);
+  const done = () => setDoing(null);
+  return html`<header>
+    <${Back} />
+    <h1>${visible(title) || "Untitled"}</h1>
+    <span class="here" title="Clients in this session, this one included">${clients > 1 ? `${clients} here` : ""}</span>
+    <button type="button" class="quiet" onClick=${() => setDoing("rename")}>Rename</button>
+    <button type="button" class="quiet" onClick=${() => setDoing("delete")}>Delete</button>
+    ${doing === "rename" && html`<${Rename} title=${title} onClose=${done} />`}
+    ${doing === "delete" && html`<${Delete} title=${title} onClose=${done} />`}
+  </header>`;
+}
+
+function Rename({ title, onClose }) {
+  const [name, setName] = useState(title);
+  const [error, setError] = useState(null);
+  const input = useRef();
+  useEffect(() => { input.current.focus(); input.current.select(); }, []);
+  const submit = async (event) => {
+    event.preventDefault();
+    try {
+      await state.rename(name.trim());
+      onClose();
+    } catch (error) {
+      setError(error.message);
+    }
+  };
+  return html`<${Dialog} title="Rename the session" onClose=${onClose}>
+    <form onSubmit=${submit}>
+      <input ref=${input} aria-label="Title" value=${name} onInput=${(event) => setName(event.target.value)} />
+      ${error && html`<p class="error" role="alert">${error}</p>`}
+      <p class="buttons"><button type="button" onClick=${onClose}>Keep it</button>
+        <button class="primary" disabled=${!name.trim()}>Rename</button></p>
+    </form>
+  <//>`;
+}
+
+function Delete({ title, onClose }) {
+  return html`<${Dialog} title="Delete the session?" onClose=${onClose}>
+    <p>“${visible(title) || "Untitled"}”: its messages and files are deleted for everybody, and its agent is stopped.</p>
+    <p class="buttons"><button type="button" onClick=${onClose}>Keep it</button>
+      <${Do} class="danger" action=${() => state.delete()}>Delete<//></p>
+  <//>`;
+}
+
+/** Files that are dropped on the conversation. */
+function useDrop() {
+  const [dropped, setDropped] = useState(null);
+  const [over, setOver] = useState(false);
+  return [dropped, {
+    "data-drop": over ? "over" : null,
+    onDragOver: (event) => { event.preventDefault(); setOver(true); },
+    onDragLeave: () => setOver(false),
+    onDrop: (event) => { event.preventDefault(); setOver(false); setDropped([...event.dataTransfer.files]); },
+  }];
+}
+
+/** A quiet line while there is no connection. */
+function Offline() {
+  const { connection } = state;
+  useClock(connection.state === "waiting" ? 500 : 0);
+  // The first moments of a connection are nothing to be told.
+  if (connection.state === "open" || (connection.state === "connecting" && connection.failures === 0)) return null;
+  const left = Math.max(0, Math.ceil((connection.nextTry - Date.now()) / 1000));
+  return html`<p class="offline" role="status">
+    ${connection.why ? `${connection.why} · ` : "No connection · "}
+    <span aria-hidden="true">${connection.state === "connecting" ? "trying …" : `next try in ${left} s `}</span>
+    ${connection.state === "waiting" && html`<button type="button" class="quiet" onClick=${() => connection.retry()}>Try now</button>`}
+  </p>`;
+}

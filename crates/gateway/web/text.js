@@ -1,0 +1,75 @@
+// Texts that others wrote, as they may be shown.
+
+// What would be invisible, or would show the rest in another order: controls, bidi marks, zero-width characters.
+// (A zero-width joiner stays: emoji are made with it.)
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+
+/** The text with hidden characters made visible: for what somebody decides by. */
+export function visible(text) {
+  return String(text).replace(HIDDEN, (c) => `‹U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}›`);
+}
+
+/** The beginning of a text, in one line. */
+export function beginning(text, length) {
+  const line = String(text).slice(0, length * 4).replace(/\s+/g, " ").trim();
+  return line.length > length ? line.slice(0, length - 1) + "…" : line;
+}
+
+/** Any JSON value as text: strings as they are, the rest indented. */
+export function jsonText(value) {
+  if (typeof value === "string") return value;
+  try { return JSON.stringify(value, null, 2) ?? ""; } catch { return String(value); }
+}
+
+export function bytesText(bytes) {
+  if (bytes < 1024) return `${bytes} bytes`;
+  if (bytes < 1024 * 1024) return `${Math.round(bytes / 1024)} KiB`;
+  return `${(bytes / 1024 / 1024).toFixed(1)} MiB`;
+}
+
+/** Text and attachments of a message's content: a text, or an array of parts. */
+export function contentOf(content) {
+  if (!Array.isArray(content)) return { text: String(content ?? ""), files: [] };
+  const texts = [], files = [];
+  for (const part of content) {
+    if (typeof part?.text === "string") texts.push(part.text);
+    else files.push(fileOf(part));
+  }
+  return { text: texts.join("\n"), files };
+}
+
+function fileOf(part) {
+  const source = part?.source ?? part ?? {};
+  const type = String(source.mimeType ?? part?.mimeType ?? "");
+  if (source.type === "data" && typeof source.value === "string") {
+    return { type, url: `data:${type};base64,${source.value}`, name: type || "file", part };
+  }
+  const url = String(source.url ?? source.value ?? "");
+  let name = String(part?.filename ?? part?.name ?? "");
+  if (!name) {
+    const last = url.split("?")[0].split("/").pop() ?? "";
+    try { name = decodeURIComponent(last); } catch { name = last; }
+  }
+  return { type, url, name: name || type || "file", part };
+}
+
+/** How a browser may show a file: "image", "audio", or not at all, but as a link. Only what the gateway itself
+ * serves, or what stands in the message, is ever loaded. */
+export function showable(file) {
+  const own = ownUrl(file.url);
+  if (/^image\/(png|jpeg|gif|webp|avif)$/.test(file.type) && own) return "image";
+  if (/^audio\/[a-z0-9.+-]+$/.test(file.type) && own) return "audio";
+  return null;
+}
+
+function ownUrl(url) {
+  if (url.startsWith("data:")) return true;
+  try { return new URL(url, document.baseURI).origin === location.origin; } catch { return false; }
+}
+
+/** An address that a link may have, or null. */
+export function linkUrl(url) {
+  let parsed;
+  try { parsed = new URL(url); } catch { return null; }
+  return ["http:", "https:", "mailto:"].includes(parsed.protocol) ? parsed : null;
+}

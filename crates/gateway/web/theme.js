@@ -1,0 +1,12 @@
+// Light or dark: as the system says, or as was chosen. A classic script, so that it is done before the first paint.
+
+globalThis.theme = {
+  get() {
+    try { return localStorage.getItem("theme") || "auto"; } catch { return "auto"; }
+  },
+  set(name) {
+    try { localStorage.setItem("theme", name); } catch { /* Then it lasts until the page is left. */ }
+    document.documentElement.dataset.theme = name;
+  },
+};
+document.documentElement.dataset.theme = globalThis.theme.get();

@@ -1,0 +1,61 @@
+// Times and durations, as people say them.
+
+import { html, useEffect, useState } from "./vendor/preact.js";
+
+const FULL = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "medium" });
+const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+const DAY = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
+const DAY_OF_YEAR = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric" });
+
+/** Milliseconds as "0.2 s", "41 s", "3 min", "2 h". */
+export function duration(ms) {
+  if (!(ms >= 0)) return "";
+  if (ms < 9950) return `${(ms / 1000).toFixed(1)} s`;
+  if (ms < 120_000) return `${Math.round(ms / 1000)} s`;
+  if (ms < 7_200_000) return `${Math.round(ms / 60_000)} min`;
+  return `${Math.round(ms / 3_600_000)} h`;
+}
+
+export function ago(time, now = Date.now()) {
+  const seconds = (now - time) / 1000;
+  if (seconds < 60) return "just now";
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
+  const then = new Date(time), today = new Date(now);
+  if (then.toDateString() === today.toDateString()) return CLOCK.format(then);
+  const yesterday = new Date(now);
+  yesterday.setDate(yesterday.getDate() - 1);
+  if (then.toDateString() === yesterday.toDateString()) return "yesterday";
+  return (then.getFullYear() === today.getFullYear() ? DAY : DAY_OF_YEAR).format(then);
+}
+
+/** Renders again every so many milliseconds. */
+export function useClock(every) {
+  const [, tick] = useState(0);
+  useEffect(() => {
+    if (!every) return;
+    const timer = setInterval(() => { if (!document.hidden) tick((n) => n + 1); }, every);
+    return () => clearInterval(timer);
+  }, [every]);
+}
+
+/** How long ago; the full time on hover. */
+export function Ago({ time }) {
+  useClock(30_000);
+  const at = typeof time === "number" ? time : Date.parse(time);
+  if (!(at >= 0)) return null;
+  return html`<time dateTime=${new Date(at).toISOString()} title=${FULL.format(at)}>${ago(at)}</time>`;
+}
+
+/** The time of day. */
+export function Clock({ time }) {
+  if (!(time >= 0)) return null;
+  const text = Date.now() - time < 86_400_000 ? CLOCK.format(time) : `${DAY.format(time)}, ${CLOCK.format(time)}`;
+  return html`<time dateTime=${new Date(time).toISOString()} title=${FULL.format(time)}>${text}</time>`;
+}
+
+/** How long something takes or took: counts while it has no end. */
+export function Elapsed({ from, to }) {
+  useClock(to ? 0 : 1000);
+  if (!from) return null;
+  return html`<span class="figure">${duration((to || Math.max(Date.now(), from)) - from)}</span>`;
+}
