@@ -73,7 +73,7 @@ fn batch(plan: &Plan, place: &Place) {
     if is_there("sqlite3", work) {
         let rows = place.rows(MANY);
         let theirs = || import(place, &rows);
-        row(work, &Pairs::measure(plan.pick(3, 9), &mut ours, theirs), Some(0.45));
+        row(work, &Pairs::measure(plan.pick(3, 9), &mut ours, theirs), Some(0.47));
     } else {
         ours();
     }
@@ -95,7 +95,7 @@ fn batch(plan: &Plan, place: &Place) {
         let rows = place.rows(MANY);
         let theirs = || import(place, &rows);
         let pairs = Pairs::measure(plan.pick(3, 9), &mut piped, theirs);
-        row("the same through a pipe, sqlite3 .import", &pairs, Some(0.5));
+        row("the same through a pipe, sqlite3 .import", &pairs, Some(0.45));
     } else {
         piped();
     }
@@ -137,7 +137,7 @@ fn read(plan: &Plan, place: &Place) {
         let sqlite = Sqlite::new(place);
         run(&mut sqlite.import(&place.rows(MANY)));
         let theirs = || run(&mut sqlite.read()).wall;
-        row(work, &Pairs::measure(plan.pick(5, 15), &mut ours, theirs), Some(0.30));
+        row(work, &Pairs::measure(plan.pick(5, 15), &mut ours, theirs), Some(0.38));
     } else {
         ours();
     }
@@ -341,7 +341,7 @@ fn followers(plan: &Plan, place: &Place) {
             run(push).wall
         };
         let pairs = Pairs::measure(plan.pick(50, 200), || ours(&mut push), || ours(&mut push_plain));
-        row(&format!("push with 100 followers {name}, without"), &pairs, Some(1.1));
+        row(&format!("push with 100 followers {name}, without"), &pairs, Some(1.2));
     }
     for follower in &mut followers {
         follower.kill().and_then(|()| follower.wait()).expect("peek ends");

@@ -120,7 +120,7 @@ impl Batch {
                 return Ok(());
             }
             let mut events = Vec::with_capacity(ends.len());
-            let mut start = 0;
+            let (mut start, mut odd_form) = (0, None);
             for &end in &ends {
                 let mut line = &text[start..end];
                 start = end;
@@ -138,7 +138,11 @@ impl Batch {
                 };
                 let event = event.map_err(|problem| Error::InvalidLine { line: number, problem })?;
                 let Some(event) = event else { continue };
-                if let Some(form) = source_warning(&event.source) {
+                // Most events have the source of the one before.
+                if events.last().is_none_or(|before: &NewEvent<'_>| before.source != event.source) {
+                    odd_form = source_warning(&event.source);
+                }
+                if let Some(form) = odd_form {
                     self.odd_sources.get_or_insert((0, number, form)).0 += 1;
                 }
                 events.push(event);

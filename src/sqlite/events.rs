@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use rusqlite::types::ToSql;
 use rusqlite::{Connection, MAIN_DB, OptionalExtension, params};
 
 use super::error::{Doing, commit};
@@ -101,21 +102,34 @@ impl Inserter<'_> {
 
     /// Stores the events with one statement.
     fn insert(&self, events: &[NewEvent<'_>]) -> rusqlite::Result<()> {
-        let rows = vec!["(?, ?, ?, ?, ?, ?, ?)"; events.len()].join(", ");
+        // Few events have one of the last two columns, and all have the same time.
+        let plain = events.iter().all(|event| event.metadata.is_none() && event.idempotency_key.is_none());
+        let (columns, row) = if plain {
+            ("", "(?1, ?, ?, ?, ?)")
+        } else {
+            (", metadata, idempotency_key", "(?1, ?, ?, ?, ?, ?, ?)")
+        };
+        let rows = vec![row; events.len()].join(", ");
         // "OR FAIL" saves SQLite the statement journal for undoing this statement alone: any failure here
         // rolls back the whole transaction.
         let mut insert = self.conn.prepare_cached(&format!(
-            "INSERT OR FAIL INTO events (created_at, source, type, subtype, content, metadata, idempotency_key) VALUES {rows}"
+            "INSERT OR FAIL INTO events (created_at, source, type, subtype, content{columns}) VALUES {rows}"
         ))?;
-        for (row, event) in events.iter().enumerate() {
-            let first = 1 + row * 7;
-            insert.raw_bind_parameter(first, &self.appended.created_at)?;
-            insert.raw_bind_parameter(first + 1, &event.source)?;
-            insert.raw_bind_parameter(first + 2, event.kind.as_str())?;
-            insert.raw_bind_parameter(first + 3, &event.subtype)?;
-            insert.raw_bind_parameter(first + 4, &event.content)?;
-            insert.raw_bind_parameter(first + 5, &event.metadata)?;
-            insert.raw_bind_parameter(first + 6, &event.idempotency_key)?;
+        insert.raw_bind_parameter(1, &self.appended.created_at)?;
+        let mut next = 2;
+        let mut bind = |value: &dyn ToSql| {
+            next += 1;
+            insert.raw_bind_parameter(next - 1, value)
+        };
+        for event in events {
+            bind(&event.source)?;
+            bind(&event.kind.as_str())?;
+            bind(&event.subtype)?;
+            bind(&event.content)?;
+            if !plain {
+                bind(&event.metadata)?;
+                bind(&event.idempotency_key)?;
+            }
         }
         insert.raw_execute().map(drop)
     }
@@ -152,30 +166,36 @@ pub fn read(
     take: &mut dyn FnMut(CappedRow<'_>) -> ControlFlow<()>,
 ) -> rusqlite::Result<()> {
     let texts = ["created_at", "source", "type", "subtype", "content", "metadata"];
-    let texts = texts.map(|text| match i64::try_from(cap) {
-        Ok(cap) => format!("CASE WHEN octet_length({text}) <= {cap} THEN {text} END"),
-        Err(_) => text.to_owned(),
-    });
-    let sql = format!(
-        "SELECT id, {}, octet_length(content), octet_length(metadata) FROM events \
-         WHERE id > ? AND id <= ? ORDER BY id",
-        texts.join(", ")
-    );
+    // SQLite knows no larger one.
+    let cap = i64::try_from(cap).ok();
+    let columns = match cap {
+        Some(cap) => {
+            let capped = texts.map(|text| format!("CASE WHEN octet_length({text}) <= {cap} THEN {text} END"));
+            format!("{}, octet_length(content), octet_length(metadata)", capped.join(", "))
+        }
+        // A tenth faster.
+        None => texts.join(", "),
+    };
+    let sql = format!("SELECT id, {columns} FROM events WHERE id > ? AND id <= ? ORDER BY id");
     let mut statement = conn.prepare_cached(&sql)?;
     let mut rows = statement.query([after, upto])?;
     for _ in 0..limit {
         let Some(row) = rows.next()? else { break };
         let bytes = |column: usize| row.get_ref(column).map(bytes_of);
         let length = |column: usize| row.get::<_, Option<i64>>(column).map(|n| n.map(i64::unsigned_abs));
-        let (content_len, metadata_len) = (length(7)?.unwrap_or(0), length(8)?);
+        let (content, metadata) = (bytes(5)?, bytes(6)?);
+        let (content_len, metadata_len) = match cap {
+            None => (content.map_or(0, <[u8]>::len) as u64, metadata.map(|text| text.len() as u64)),
+            Some(_) => (length(7)?.unwrap_or(0), length(8)?),
+        };
         let event = Row {
             id: row.get(0)?,
             created_at: bytes(1)?.unwrap_or_default(),
             source: bytes(2)?.unwrap_or_default(),
             kind: bytes(3)?.unwrap_or_default(),
             subtype: bytes(4)?,
-            content: bytes(5)?.unwrap_or_default(),
-            metadata: bytes(6)?.or(metadata_len.map(|_| &b""[..])),
+            content: content.unwrap_or_default(),
+            metadata: metadata.or(metadata_len.map(|_| &b""[..])),
         };
         let capped = CappedRow { row: event, content_len, metadata_len: metadata_len.unwrap_or(0) };
         if take(capped).is_break() {

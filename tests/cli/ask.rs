@@ -6,7 +6,6 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::harness::{Run, World, wait_until};
-use crate::interrupt;
 
 /// Asks from outside, with the source `internal:dm:default:ada`.
 fn ask(world: &World, question: &str, timeout: &str) -> Run {
@@ -132,7 +131,7 @@ fn a_killed_ask_loses_nothing_but_its_waiting() {
     let world = World::with_thread();
     for (n, signal) in [(0, Signal::KILL), (1, Signal::TERM), (2, Signal::INT)] {
         let key = format!("key {n}");
-        let child = interrupt::start(ask(&world, "Well?", "10m").arg("--idempotency-key").arg(&key));
+        let child = ask(&world, "Well?", "10m").arg("--idempotency-key").arg(&key).spawn();
         let question = 1 + 2 * n;
         wait_until("the question", || world.query("SELECT count(*) FROM events") == question);
         // Once the push is done, signals interrupt the wait.

@@ -188,6 +188,7 @@ fn world_with_consumers() -> World {
     start("idle", "cat >/dev/null", &["--deliver", "stdin"]);
     start("paused", "true", &["--filter", "id > 1"]);
     world.off(["pause", "--consumer", "paused"]).quiet();
+    world.off(["subscribe", "reader", "--no-handler"]).quiet();
     let last = [("busy", "running"), ("waiting", "waiting"), ("stalled", "stalled"), ("idle", "idle")];
     for (consumer, state) in last {
         world.wait_for_state(consumer, state);
@@ -202,7 +203,9 @@ fn all_consumers_of_a_backup_are_paused_and_only_a_resumed_one_is_started() {
     let before = world.lines("started");
     back_up(&world, "copy");
     let info: Value = serde_json::from_str(&within(&world, "copy", &["info", "--json"]).quiet()).unwrap();
-    for consumer in info["subscriptions"].as_array().unwrap() {
+    let consumers = info["subscriptions"].as_array().unwrap();
+    assert_eq!(consumers.len(), 6);
+    for consumer in consumers {
         assert_eq!(consumer["state"], "paused", "{consumer}");
     }
     // The run that was under way does not count as a failure; the earlier ones do.

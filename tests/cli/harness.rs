@@ -6,8 +6,10 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
@@ -16,6 +18,15 @@ use tempfile::TempDir;
 
 /// How long a test waits for anything before it fails. Generous, because machines may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How long a wait for something in a world goes on when no process is left there that could bring it about.
+const HOPELESS: Duration = Duration::from_secs(10);
+
+/// How long a command may run before all processes of its world are killed, so that no test hangs.
+fn longest_run() -> Duration {
+    let long = std::env::var("THREAD_FAULTS").is_ok_and(|form| form == "long");
+    if long { PATIENCE * 20 } else { PATIENCE * 3 }
+}
 
 /// The programs a handler may use. Nothing else is on `PATH`, in particular no notifier.
 const TOOLS: &[&str] = &[
@@ -173,7 +184,8 @@ impl World {
         let mut command = Command::new(program);
         command.env_clear().env("PATH", self.bin()).env("HOME", self.root()).env("TMPDIR", self.root());
         command.env("LC_ALL", "C.UTF-8").current_dir(self.root());
-        Run { command, stdin: Vec::new() }
+        reset_signals(&mut command);
+        Run { command, stdin: Vec::new(), root: self.root().to_string_lossy().into_owned() }
     }
 
     /// Pushes one message from `self` and returns its id.
@@ -272,12 +284,7 @@ impl World {
     /// Processes that belong to this world: their command line, working directory or environment
     /// contains its folder's path.
     pub fn processes(&self) -> Vec<u32> {
-        let needle = self.root().to_string_lossy().into_owned();
-        let own = std::process::id();
-        let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
-        pids.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok())
-            .filter(|&pid| pid != own && lives_in(pid, &needle))
-            .collect()
+        processes_in(&self.root().to_string_lossy())
     }
 
     /// Waits until no process of this world runs or holds a lock.
@@ -315,13 +322,31 @@ impl World {
 
     #[track_caller]
     pub fn wait_for_state(&self, consumer: &str, state: &str) {
-        wait_until(&format!("{consumer} to be {state}"), || self.state(consumer) == state);
+        self.wait_until(&format!("{consumer} to be {state}"), || self.state(consumer) == state);
     }
 
     /// Waits until a file exists; handlers create files to report their progress.
     #[track_caller]
     pub fn wait_for_file(&self, name: &str) {
-        wait_until(&format!("the file {name}"), || self.path(name).exists());
+        self.wait_until(&format!("the file {name}"), || self.path(name).exists());
+    }
+
+    /// Like [`wait_until`], for what processes of this world bring about: without any, it gives up sooner.
+    #[track_caller]
+    pub fn wait_until(&self, what: &str, mut condition: impl FnMut() -> bool) {
+        let began = Instant::now();
+        let (mut looked, mut lived) = (began, began);
+        while !condition() {
+            if looked.elapsed() > Duration::from_secs(1) {
+                looked = Instant::now();
+                if !self.processes().is_empty() {
+                    lived = looked;
+                }
+            }
+            assert!(lived.elapsed() < HOPELESS, "waited for {what}, and no process is left");
+            assert!(began.elapsed() < PATIENCE, "timed out waiting for {what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// A field of a consumer's recorded run state, as a JSON path into `model::run::RunState`, such
@@ -360,14 +385,60 @@ impl Drop for World {
             if left.is_empty() || Instant::now() > end {
                 return;
             }
-            for pid in left {
-                if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
-                    rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
-                }
-            }
+            left.into_iter().for_each(kill);
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// All processes that belong to the world in the folder `root`, except this one.
+fn processes_in(root: &str) -> Vec<u32> {
+    let own = std::process::id();
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    pids.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok())
+        .filter(|&pid| pid != own && lives_in(pid, root))
+        .collect()
+}
+
+fn kill(pid: u32) {
+    if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
+    }
+}
+
+/// Gives the command default signal dispositions: a test run in the background (`cmd &` in a script, nohup)
+/// inherits ignored signals.
+pub fn reset_signals(command: &mut Command) {
+    let reset = || {
+        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP] {
+            // SAFETY: may be called between fork and exec, and takes no pointer.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: the closure makes no other calls.
+    unsafe { command.pre_exec(reset) };
+}
+
+/// Kills all processes of the world in the folder `root` if the process `pid`, which was started there, runs
+/// for [`longest_run`]. A test that waits for it, or reads what it prints, then fails instead of hanging.
+fn limit(pid: u32, root: &str) {
+    static RUNNING: Mutex<Vec<(Instant, u32, String)>> = Mutex::new(Vec::new());
+    static WATCH: Once = Once::new();
+    RUNNING.lock().unwrap().push((Instant::now() + longest_run(), pid, root.to_owned()));
+    WATCH.call_once(|| {
+        std::thread::spawn(|| {
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+                let mut running = RUNNING.lock().unwrap();
+                running.retain(|(_, pid, root)| lives_in(*pid, root));
+                for (_, pid, root) in running.iter().filter(|(end, ..)| *end < Instant::now()) {
+                    drop(writeln!(std::io::stderr(), "process {pid} in {root} ran for too long"));
+                    processes_in(root).into_iter().for_each(kill);
+                }
+            }
+        });
+    });
 }
 
 fn lives_in(pid: u32, needle: &str) -> bool {
@@ -403,6 +474,8 @@ fn one_is_ending() -> bool {
 pub struct Run {
     command: Command,
     stdin: Vec<u8>,
+    /// The world's folder.
+    root: String,
 }
 
 impl Run {
@@ -450,7 +523,9 @@ impl Run {
 
     fn spawn_piped(&mut self) -> Child {
         self.command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        self.command.spawn().unwrap()
+        let child = self.command.spawn().unwrap();
+        limit(child.id(), &self.root);
+        child
     }
 
     /// Starts the command and leaves it running, with stdin, stdout and stderr as pipes.
@@ -540,8 +615,7 @@ pub fn is_running(pid: u32) -> bool {
 
 /// Sends SIGKILL to a process and waits until it has ended.
 pub fn kill_and_wait(pid: u32) {
-    let target = rustix::process::Pid::from_raw(pid as i32).unwrap();
-    rustix::process::kill_process(target, rustix::process::Signal::KILL).ok();
+    kill(pid);
     wait_until("a killed process to be gone", || !is_running(pid));
 }
 

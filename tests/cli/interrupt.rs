@@ -3,13 +3,12 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Output};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{Dice, Run, World, is_running, names, wait_until};
+use crate::harness::{Dice, World, is_running, names, wait_until};
 
 const LINE: &[u8] = b"{\"source\":\"self\",\"type\":\"record\",\"content\":\"some words\"}\n";
 
@@ -31,24 +30,9 @@ fn wait_until_it_listens(child: &Child) {
     });
 }
 
-/// Starts the command with default signal dispositions, because background jobs may inherit ignored
-/// signals.
-pub fn start(mut run: Run) -> Child {
-    let as_usual = || {
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-            // SAFETY: may be called between fork and exec, and takes no pointer.
-            unsafe { libc::signal(signal, libc::SIG_DFL) };
-        }
-        Ok(())
-    };
-    // SAFETY: the closure makes no other calls.
-    unsafe { run.command().pre_exec(as_usual) };
-    run.spawn()
-}
-
 /// Pushes the file `big` in the world's folder.
 fn push_big(world: &World) -> Child {
-    start(world.sh("exec thread push --batch <big"))
+    world.sh("exec thread push --batch <big").spawn()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -80,7 +64,7 @@ fn assert_unharmed(world: &World) {
 fn a_signal_while_a_slow_pipe_is_read_stores_nothing_and_says_so() {
     for (signal, code) in SIGNALS {
         let world = World::with_thread();
-        let mut child = start(world.thread(["push", "--batch"]));
+        let mut child = world.thread(["push", "--batch"]).spawn();
         child.stdin.as_mut().unwrap().write_all(LINE).unwrap();
         wait_until_it_listens(&child);
         send(&child, signal);
@@ -92,7 +76,7 @@ fn a_signal_while_a_slow_pipe_is_read_stores_nothing_and_says_so() {
 #[test]
 fn with_json_the_error_is_json() {
     let world = World::with_thread();
-    let child = start(world.thread(["push", "--batch", "--json"]));
+    let child = world.thread(["push", "--batch", "--json"]).spawn();
     wait_until_it_listens(&child);
     send(&child, Signal::INT);
     // Stdin is closed only now: earlier, the end of input would be an empty batch.
@@ -105,7 +89,7 @@ fn with_json_the_error_is_json() {
 #[test]
 fn a_signal_while_a_large_batch_is_spooled_leaves_nothing_behind() {
     let world = World::with_thread();
-    let mut child = start(world.thread(["push", "--batch"]));
+    let mut child = world.thread(["push", "--batch"]).spawn();
     child.stdin.as_mut().unwrap().write_all(&LINE.repeat(150_000)).unwrap();
     let fds = format!("/proc/{}/fd", child.id());
     wait_until("the file that has no name", || {
@@ -153,7 +137,7 @@ fn a_signal_while_the_batch_waits_for_another_writer_stores_nothing() {
     let world = World::with_thread();
     let writer = world.db();
     writer.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let mut child = start(world.thread(["push", "--batch"]));
+    let mut child = world.thread(["push", "--batch"]).spawn();
     child.stdin.take().unwrap().write_all(LINE).unwrap();
     wait_until_it_listens(&child);
     send(&child, Signal::INT);
@@ -172,7 +156,7 @@ fn after_the_commit_a_signal_changes_nothing() {
         // Holding this lock keeps the push from writing the JSONL log.
         let writer = File::options().read(true).write(true).open(world.inbox().join("run/_jsonl")).unwrap();
         writer.lock().unwrap();
-        let mut child = start(world.thread(["push", "--batch"]));
+        let mut child = world.thread(["push", "--batch"]).spawn();
         child.stdin.take().unwrap().write_all(&LINE.repeat(100)).unwrap();
         wait_until("the commit", || world.query("SELECT count(*) FROM events") == 101);
         send(&child, signal);
@@ -190,7 +174,7 @@ fn after_the_commit_a_signal_changes_nothing() {
 #[test]
 fn a_signal_that_was_ignored_stays_ignored() {
     let world = World::with_thread();
-    let mut child = start(world.sh("trap '' INT; exec thread push --batch"));
+    let mut child = world.sh("trap '' INT; exec thread push --batch").spawn();
     wait_until_it_listens(&child);
     send(&child, Signal::INT);
     let mut stdin = child.stdin.take().unwrap();
@@ -202,7 +186,7 @@ fn a_signal_that_was_ignored_stays_ignored() {
 
 #[test]
 fn at_any_moment_a_signal_stores_all_of_a_batch_or_nothing() {
-    const LINES: i64 = 20_000;
+    const LINES: i64 = 4_000;
     let world = World::with_thread();
     world.write("big", LINE.repeat(LINES as usize));
     let began = Instant::now();
@@ -210,7 +194,7 @@ fn at_any_moment_a_signal_stores_all_of_a_batch_or_nothing() {
     let time = began.elapsed().as_micros() as u64;
     let mut dice = Dice::new();
     let (mut stored, mut dropped) = (LINES, 0);
-    for round in 0..40 {
+    for round in 0..18 {
         let child = push_big(&world);
         wait_until_it_listens(&child);
         let moment = Duration::from_micros(dice.up_to(time));

@@ -133,3 +133,18 @@ fn a_release_of_another_version_or_with_unknown_words_makes_nothing() {
         assert!(!out.exists() || names(&out).is_empty());
     }
 }
+
+#[test]
+fn all_packages_and_the_changelog_have_one_version() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for package in names(&root.join("crates")) {
+        let manifest = fs::read_to_string(root.join("crates").join(&package).join("Cargo.toml")).unwrap();
+        let version = manifest.lines().find_map(|line| line.strip_prefix("version = ")).unwrap();
+        assert_eq!(version, format!("\"{VERSION}\""), "{package}");
+    }
+    let changes = fs::read_to_string(root.join("CHANGELOG.md")).unwrap();
+    let newest = changes.lines().find_map(|line| line.strip_prefix("## ")).unwrap();
+    assert_eq!(newest.split(' ').next(), Some(VERSION), "{newest}");
+    let usage = fs::read_to_string(root.join("USAGE.md")).unwrap();
+    assert!(usage.contains(&format!("\nthread {VERSION}\n")), "USAGE shows another version");
+}

@@ -125,12 +125,12 @@ fn a_batch_on_a_failing_disk_is_honest() {
 
 #[test]
 fn a_large_batch_on_a_failing_disk_is_honest() {
-    fail_at_every_call(&Scene::large_batch(), (2000, 1000));
+    fail_at_every_call(&Scene::large_batch(), (400, 200));
 }
 
 #[test]
 fn a_batch_that_is_kept_in_a_file_on_a_failing_disk_is_honest() {
-    fail_at_every_call(&Scene::large_batch().piped("large batch from a pipe"), (2000, 1000));
+    fail_at_every_call(&Scene::large_batch().piped("large batch from a pipe"), (400, 200));
 }
 
 #[test]

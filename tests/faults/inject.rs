@@ -194,12 +194,13 @@ impl Scene {
         Scene::new("batch", world, Kind::Push(50), &["push", "--batch"])
     }
 
-    /// A batch that exceeds the page cache, so that much of it is in the WAL before the commit.
+    /// A batch that exceeds the page cache, so that much of it is in the WAL before the commit. From 16 events on,
+    /// the cache would be eight times as large.
     pub fn large_batch() -> Scene {
         let world = World::with_thread();
         some_pushes(&world);
-        world.write("stdin", batch(230, 80_000));
-        Scene::new("large batch", world, Kind::Push(230), &["push", "--batch"])
+        world.write("stdin", batch(15, 250_000));
+        Scene::new("large batch", world, Kind::Push(15), &["push", "--batch"])
     }
 
     /// A push that starts a new `events.jsonl`.

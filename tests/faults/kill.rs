@@ -84,12 +84,12 @@ fn a_batch_killed_at_any_call_is_stored_whole_or_not() {
 
 #[test]
 fn a_large_batch_killed_at_any_call_is_stored_whole_or_not() {
-    kill_at_every_call(&Scene::large_batch(), (2000, 400));
+    kill_at_every_call(&Scene::large_batch(), (400, 80));
 }
 
 #[test]
 fn a_large_batch_from_a_pipe_killed_at_any_call_is_stored_whole_or_not() {
-    kill_at_every_call(&Scene::large_batch().piped("large batch from a pipe"), (2000, 400));
+    kill_at_every_call(&Scene::large_batch().piped("large batch from a pipe"), (400, 80));
 }
 
 #[test]

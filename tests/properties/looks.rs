@@ -61,7 +61,7 @@ fn step() -> impl Strategy<Value = Step> {
     let (c, f, at) = (0..CONSUMERS, 0..FILTERS, any::<Index>());
     let most = || prop_oneof![1..4usize, Just(usize::MAX)];
     let limit = || prop::option::of(1..9u64);
-    let large = Just(Parts::record("y".repeat(600_000)));
+    let large = Just(Parts::record("y".repeat(60_000)));
     let push = prop_oneof![8 => parts().boxed(), 2 => odd().boxed(), 1 => large.boxed()];
     prop_oneof![
         6 => prop::collection::vec(push, 1..12).prop_map(Step::Push),
@@ -123,6 +123,9 @@ impl Truth {
             .unwrap();
         self.newest += events.len() as i64;
         self.answers.resize_with(filters.len(), BTreeMap::new);
+        if events.is_empty() {
+            return;
+        }
         for (known, new) in self.answers.iter_mut().zip(ask(filters, events)) {
             known.extend(new);
         }
@@ -307,7 +310,7 @@ fn run(filters: &[Filter], steps: Vec<Step>) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(cases(60))]
+    #![proptest_config(cases(12))]
 
     #[test]
     fn looks_in_any_order_and_grouping_agree_with_evaluating_each_event(

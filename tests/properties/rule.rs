@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use thread::model::run::{
-    Action, BAD_EVENT, Deliver, Ended, Exit, MAX_JUDGED, Options, Outcome, Phase, RunState, STOPPED, Task,
-    apply_outcome, decide,
+    Action, BAD_EVENT, Deliver, Ended, Exit, MAX_JUDGED, Options, Outcome, Phase, ProcessId, RunState,
+    STOPPED, StopRequest, Task, apply_outcome, decide,
 };
 use thread::model::time::{self, Time};
 
@@ -23,6 +23,71 @@ fn ended(task: Task, exit: Exit, cursor: i64, pending: bool) -> Ended {
 
 fn stdin() -> Options {
     Options { deliver: Deliver::Stdin, ..Options::default() }
+}
+
+/// A state in which nothing has its default.
+fn full() -> RunState {
+    let process = ProcessId { pid: 7, start: 8, boot: "b".into(), namespace: 9 };
+    RunState {
+        phase: Phase::Running,
+        paused: true,
+        reason: Some("why".into()),
+        attempts: 1,
+        next_try: Some(now()),
+        supervisor: Some(process.clone()),
+        handler: Some(process),
+        home: Some((1, 2)),
+        since: Some(now()),
+        began: Some(now()),
+        ended: Some(now()),
+        last_exit: Some(Exit::Code(3)),
+        task: Some(Task::Wake),
+        batch: 11,
+        start_cursor: 2,
+        start_rewinds: 3,
+        start_newest: 4,
+        single_upto: 5,
+        dead_streak: 6,
+        judged_streak: 7,
+        stop: Some(StopRequest::default()),
+        succeeded: 8,
+        failed: 9,
+        dead_lettered: 10,
+    }
+}
+
+#[test]
+fn an_idle_state_has_nothing_of_the_run_and_all_that_outlives_it() {
+    let idle = RunState {
+        began: Some(now()),
+        ended: Some(now()),
+        last_exit: Some(Exit::Code(3)),
+        paused: true,
+        attempts: 1,
+        batch: 11,
+        start_cursor: 2,
+        start_rewinds: 3,
+        start_newest: 4,
+        single_upto: 5,
+        dead_streak: 6,
+        judged_streak: 7,
+        succeeded: 8,
+        failed: 9,
+        dead_lettered: 10,
+        ..RunState::default()
+    };
+    assert_eq!(full().idle(), idle);
+}
+
+#[test]
+fn a_replaced_subscription_keeps_its_pause_and_its_counters() {
+    let kept = RunState { paused: true, succeeded: 8, failed: 9, dead_lettered: 10, ..RunState::default() };
+    assert_eq!(full().replaced(), kept);
+}
+
+#[test]
+fn ways_of_delivery_have_the_names_of_the_option() {
+    assert_eq!([Deliver::Wake, Deliver::Stdin].map(Deliver::as_str), ["wake", "stdin"]);
 }
 
 #[test]

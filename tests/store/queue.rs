@@ -79,7 +79,7 @@ fn the_newest_matching_events_are_found_from_the_end() {
 fn the_filter_of_a_stranger_is_cut_off_in_the_middle_of_an_event() {
     // Each value takes about as long as its square says.
     let (_dir, mut queue) = thread_with(&["short", &format!("[{}1]", "1,".repeat(400_000)), "last"]);
-    let slow = vec!["json_extract(content, '$[399999]') = 2"; 12].join(" OR ");
+    let slow = ["json_extract(content, '$[399999]') = 2"; 12].join(" OR ");
     let slow =
         filter(&format!("content = 'short' OR (json_valid(content) AND ({slow})) OR content = 'last'"));
     let mut selection = Selection { filter: slow, ..After(0).into() };

@@ -12,8 +12,9 @@
 use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
+use std::process::{Command, Output, Stdio};
+use std::sync::{OnceLock, mpsc};
+use std::time::Duration;
 
 /// The Python to run the scenarios with; `None` if it lacks what they import.
 fn python() -> Option<&'static str> {
@@ -57,16 +58,16 @@ fn scenario(module: &str, name: &str) {
     };
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let dir = programs();
-    let output = Command::new(python)
+    let mut command = Command::new(python);
+    command
         .arg(here.join("tests/client").join(module).with_extension("py"))
         .arg(name)
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("THREAD_SERVE", env!("CARGO_BIN_EXE_thread-serve"))
         .env("THREAD_PROGRAM", dir.join("thread"))
         .env("THREAD_CHAT", dir.join("thread-chat"))
-        .env("DOCS", here.join("../../docs"))
-        .output()
-        .unwrap();
+        .env("DOCS", here.join("../../docs"));
+    let output = run_to_its_end(&mut command);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
     // A scenario prints figures, or why it was skipped in part or as a whole.
@@ -76,6 +77,23 @@ fn scenario(module: &str, name: &str) {
             None => eprintln!("{line}"),
         }
     }
+}
+
+/// Runs a scenario. One that takes far too long is interrupted, so that it says where it is.
+fn run_to_its_end(command: &mut Command) -> Output {
+    let long = std::env::var("THREAD_FAULTS").is_ok_and(|form| form == "long");
+    let limit = Duration::from_secs(if long { 7200 } else { 900 });
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = child.id().to_string();
+    let (done, ended) = mpsc::channel();
+    std::thread::spawn(move || done.send(child.wait_with_output()));
+    for (signal, limit) in [("-INT", limit), ("-KILL", Duration::from_secs(60))] {
+        if let Ok(output) = ended.recv_timeout(limit) {
+            return output.unwrap();
+        }
+        Command::new("kill").args([signal, &pid]).status().unwrap();
+    }
+    panic!("it does not end");
 }
 
 /// Says that a scenario was skipped, and why.
@@ -202,6 +220,9 @@ scenarios! {
         twelve_clients_of_three_kinds_and_two_gateways_see_the_same
         what_a_reboot_interrupts_goes_on_by_itself
         whoever_is_killed_each_message_ends_once_and_everybody_sees_the_same
+    }
+    reboots {
+        runs_that_run_wait_or_ask_are_where_they_were
     }
     agui {
         a_run_with_reasoning_and_tools_streams_to_both_versions
@@ -330,4 +351,13 @@ scenarios! {
         without_descriptors_the_gateway_waits_and_then_goes_on
         a_lack_of_descriptors_is_called_by_its_name
     }
+}
+
+#[test]
+fn it_says_its_version() {
+    let said = Command::new(env!("CARGO_BIN_EXE_thread-serve")).arg("--version").output().unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&said.stdout),
+        format!("thread serve {}\n", env!("CARGO_PKG_VERSION"))
+    );
 }

@@ -295,20 +295,20 @@ fn now_interrupts_an_agent_by_its_protocol_and_it_keeps_its_memory() {
     assert_eq!(talk.answer(now), "2. now");
 }
 
-/// Sends twenty messages to our agent, whose process ends once and is killed once on the way. Returns the
+/// Sends eight messages to our agent, whose process ends once and is killed once on the way. Returns the
 /// answer to the last.
-fn count_to_twenty(options: &[&str]) -> Option<String> {
+fn count_to_eight(options: &[&str]) -> Option<String> {
     let talk = Talk::new();
     let agent = counting(&talk, options)?;
     install(&talk, &["--idle", "1s"], &agent);
     let mut answer = String::new();
-    for n in 1..=20 {
+    for n in 1..=8 {
         let id = talk.say(&format!("message {n}"));
         answer = talk.answer(id);
-        if n == 6 {
+        if n == 3 {
             talk.until_idle();
         }
-        if n == 12 {
+        if n == 5 {
             for pid in talk.processes() {
                 talk.sh(&format!("kill -9 {pid}")).ok();
             }
@@ -319,21 +319,21 @@ fn count_to_twenty(options: &[&str]) -> Option<String> {
 
 #[test]
 fn an_agent_keeps_counting_by_its_session() {
-    let Some(answer) = count_to_twenty(&[]) else { return };
-    assert_eq!(answer, "20. message 20");
+    let Some(answer) = count_to_eight(&[]) else { return };
+    assert_eq!(answer, "8. message 8");
 }
 
 #[test]
 fn an_agent_that_cannot_load_a_session_keeps_counting_by_the_transcript() {
-    let Some(answer) = count_to_twenty(&["--no-load"]) else { return };
-    assert_eq!(answer, "20. message 20");
+    let Some(answer) = count_to_eight(&["--no-load"]) else { return };
+    assert_eq!(answer, "8. message 8");
 }
 
 #[test]
 fn an_agent_that_forgets_both_does_not_keep_counting() {
     for options in [&["--forgetful"][..], &["--forgetful", "--no-load"]] {
-        let Some(answer) = count_to_twenty(options) else { return };
-        assert_ne!(answer, "20. message 20");
+        let Some(answer) = count_to_eight(options) else { return };
+        assert_ne!(answer, "8. message 8");
     }
 }
 

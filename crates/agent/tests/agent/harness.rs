@@ -2,8 +2,9 @@
 //! is true or false is asserted in the tests.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::rc::Rc;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -123,7 +124,16 @@ impl Talk {
     }
 
     fn run(&self, command: &mut Command) -> Ran {
-        let Output { status, stdout, stderr } = command.output().unwrap();
+        let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = piped.spawn().unwrap();
+        let pid = child.id().to_string();
+        let (done, ended) = mpsc::channel();
+        std::thread::spawn(move || done.send(child.wait_with_output()));
+        let Ok(output) = ended.recv_timeout(PATIENCE * 3) else {
+            Command::new("kill").args(["-KILL", &pid]).status().unwrap();
+            panic!("it does not end: {command:?}");
+        };
+        let Output { status, stdout, stderr } = output.unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Ran { stdout: text(stdout), stderr: text(stderr), code: status.code().unwrap_or(-1) }
     }

@@ -154,3 +154,13 @@ fn errors_say_what_to_do() {
     let run = talk.thread(&["agent", "help", "run"]).ok();
     assert!(run.contains("-t, --parent <PATH>") && !run.contains("-t, --thread"), "{run}");
 }
+
+#[test]
+fn it_says_its_version() {
+    let said =
+        std::process::Command::new(env!("CARGO_BIN_EXE_thread-agent")).arg("--version").output().unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&said.stdout),
+        format!("thread agent {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}

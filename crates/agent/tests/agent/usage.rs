@@ -48,15 +48,14 @@ fn the_examples_of_the_readme_run() {
     let printed: Vec<String> = blocks(&page, "sh").iter().map(|block| run(block).ok()).collect();
     let last = |at: usize| printed[at].lines().last().unwrap_or_default().to_owned();
     assert_eq!(last(0), "a stand-in");
-    assert_eq!(last(1), "stand-in for claude -p: Say hello");
-    assert_eq!(last(2), "stand-in for ollama run llama3.2: Why is the sky blue?");
-    assert_eq!(last(3), "stand-in for claude -p: Say hello");
-    assert!(last(4).ends_with("you said: Hello"), "{}", last(4));
-    assert_eq!(last(5), "Stop that");
-    assert!(last(6).contains("never mind"), "{}", last(6));
-    assert_eq!(last(7), "READ THIS");
-    assert_eq!(printed.len(), 9);
-    for thread in ["talk", "notes", "local", "keyed", "loop", "busy", "lead"] {
+    assert_eq!(last(1), "stand-in for ollama run llama3.2: Why is the sky blue?");
+    assert_eq!(last(2), "stand-in for claude -p: Say hello");
+    assert!(last(3).ends_with("you said: Hello"), "{}", last(3));
+    assert_eq!(last(4), "Stop that");
+    assert!(last(5).contains("never mind"), "{}", last(5));
+    assert_eq!(last(6), "READ THIS");
+    assert_eq!(printed.len(), 8);
+    for thread in ["talk", "local", "keyed", "loop", "busy", "lead"] {
         talk.sh(&format!("thread agent stop -t work/{thread}")).ok();
     }
 }

@@ -382,3 +382,9 @@ fn an_agent_cannot_steer_the_terminal() {
     terminal.types("", &["C-d"]);
     terminal.shows("exit=0");
 }
+
+#[test]
+fn it_says_its_version() {
+    let said = Command::new(env!("CARGO_BIN_EXE_thread-chat")).arg("--version").output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&said.stdout), format!("thread chat {}\n", env!("CARGO_PKG_VERSION")));
+}

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
+use object_store::ObjectStoreExt;
 use object_store::path::Path as ObjectPath;
 use rustix::fs::{AtFlags, Mode, OFlags};
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
-use object_store::{GetResult, ObjectStore, PutPayload};
+use object_store::{GetResult, ObjectStore, ObjectStoreExt, PutPayload};
 use rustix::fs::{Mode, OFlags, mkdirat, openat};
 use thread_agent::attachments::STORAGE;
 
@@ -175,6 +175,8 @@ pub fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, StartError> {
             "give --storage a URL like s3://bucket/prefix",
         ));
     };
+    // The HTTP client comes without one. That another was installed before is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let built =
         object_store::aws::AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retry).build();
     let store = built.map_err(|e| {

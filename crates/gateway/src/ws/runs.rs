@@ -19,7 +19,7 @@ pub async fn cancel(caller: &Caller, params: CancelParams) -> Result<Reply<Cance
 ///
 /// # Errors
 ///
-/// [`RequestError::UnknownRun`]; errors of the thread.
+/// [`UnknownRun`](crate::error::RequestError::UnknownRun); errors of the thread.
 pub async fn request_cancel(
     caller: &Caller,
     session: SessionId,

@@ -3,8 +3,10 @@
 import asyncio
 import base64
 import json
+import os
 import pathlib
 import shlex
+import subprocess
 import sys
 import tempfile
 import time
@@ -119,7 +121,7 @@ async def until(condition):
 
 async def a_permission_is_an_interrupt_and_a_resume_shows_the_rest():
     with tempfile.TemporaryDirectory() as scratch:
-        prompts = [ASKING] * 4
+        prompts = [*[ASKING] * 4, [says("All right."), {"stop": "end_turn"}]]
         with Gateway(*play(pathlib.Path(scratch), *prompts)) as gateway:
             for turn, (answer, said) in enumerate([
                 ({"status": "resolved", "payload": {"choice": "yes"}}, "yes Thanks."),
@@ -150,6 +152,15 @@ async def a_permission_is_an_interrupt_and_a_resume_shows_the_rest():
                     assert text_of(rest) == said and rest[-1]["outcome"] == {"type": "success"}, rest
                     assert rest[0]["runId"] == f"s{turn}" and kinds(rest).count("TOOL_CALL_RESULT") == 1, rest
                     assert kinds(rest)[:3] == ["RUN_STARTED", "TOOL_CALL_START", "TOOL_CALL_END"], rest
+            # Who answers and says something new sees what comes of the latter.
+            first = await stream(gateway, input_of("r", user("m", "go")))
+            resume = [{"interruptId": first[-1]["outcome"]["interrupts"][0]["id"], "status": "cancelled"}]
+            events = await stream(gateway, input_of("s", user("m", "go"), user("n", "then this"), resume=resume))
+            assert text_of(events) == "All right." and events[-1]["outcome"] == {"type": "success"}, events
+            session = session_of(gateway)
+            answers = [event["content"] for event in gateway.events(session) if event["source"] == "self"
+                       and event["type"] == "message"]
+            assert answers[-2:] == ["May I? no Thanks.", "All right."], answers
 
 
 async def somebody_else_may_answer_meanwhile():
@@ -251,20 +262,25 @@ async def a_client_that_says_something_else_gives_its_call_an_error():
 
 
 async def a_call_without_a_result_gets_an_error_after_ten_minutes():
-    if not (env := fast_clock(200)):
+    if not (fast := fast_clock(200)):
         return
     steps = [[call("c1", "color"), {"hear": True}, {"event": "final"}]]
-    with Gateway("--agent", PLAYER, "--protocol", "ndjson", env=env) as gateway:
+    with Gateway("--agent", PLAYER, "--protocol", "ndjson") as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        # Whoever pushes starts the agent, in its own environment: only its clock runs faster.
+        about = {"run_id": "r", "message_id": "m", "run_input": {"tools": TOOLS}}
+        env = {**{k: v for k, v in os.environ.items() if not k.startswith("THREAD_")}, **fast}
+        push = [THREAD, "push", "--thread", str(gateway.root / session), "--source", "external:test:main:dm:x:ada",
+                "--type", "message", "--metadata", json.dumps(about), "--content", json.dumps(steps)]
+        subprocess.run(push, env=env, check=True, stdout=subprocess.DEVNULL)
         began = time.monotonic()
-        first = await stream(gateway, input_of("r", user("m", steps), tools=TOOLS))
-        assert first[-1]["outcome"]["pendingToolCallIds"] == ["c1"], first
-        session = session_of(gateway)
-        events = await until(lambda: [e for e in gateway.events(session) if e["type"] == "message"][1:])
-        assert json.loads(events[0]["content"])["error"] == "the client gave no result in time", events
+        final = await client.wait("final")
+        assert json.loads(final["payload"]["content"])["error"] == "the client gave no result in time", final
         assert time.monotonic() - began > 600 / 200 / 2
-        # Too late, it is told how the run went on.
+        # Too late, the client is told how the run went on.
         answer = {"id": "x", "role": "tool", "toolCallId": "c1", "content": "blue"}
-        rest = await stream(gateway, input_of("s", user("m", steps), answer, tools=TOOLS))
+        rest = await stream(gateway, input_of("s", user("m", steps), answer, thread=session, tools=TOOLS))
         assert kinds(rest)[-1] == "RUN_FINISHED" and json.loads(text_of(rest))["error"], rest
 
 

@@ -1,13 +1,14 @@
 """A fixture: an ndjson agent that does what a message tells it: a JSON array of steps for each attempt.
 
 A step with an `event` is a line to print. {"wait": NAME} waits for a file in the thread's directory, {"exit": N} ends
-the program, {"seen": TEXT} waits for an event in the thread with that text, {"hear": true} reads a line and says it, {"given": true} says what the client handed over, and
+the program, {"seen": PATTERN} waits for an event in the thread, {"hear": true} reads a line and says it, {"given": true} says what the client handed over, and
 {"helper": COMMAND, "call": ID, "background": BOOL} gives a task to a sub-agent, and waits for it.
 """
 
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -34,8 +35,8 @@ def play(event, step):
     elif "exit" in step:
         sys.exit(step["exit"])
     elif "seen" in step:
-        while step["seen"] not in subprocess.run(
-                [sys.argv[1], "peek", "-n", "50"], capture_output=True, text=True).stdout:
+        peek = lambda: subprocess.run([sys.argv[1], "peek", "-n", "50"], capture_output=True, text=True).stdout
+        while not re.search(step["seen"], peek()):
             time.sleep(0.05)
     elif "hear" in step:
         say(run_id, event="token", content=sys.stdin.readline())

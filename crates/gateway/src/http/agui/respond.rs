@@ -34,55 +34,9 @@ pub fn respond(
     input: &Input,
 ) -> Result<Option<Start>> {
     let (_, runs, _) = open_runs(queue)?;
-    let mut shown = 0;
-    let requests = if input.resume.is_empty() { Vec::new() } else { requests(queue)? };
-    let mut decisions = Vec::new();
-    for answer in &input.resume {
-        let asked = requests.iter().find(|(_, asked)| asked.request_id == answer.interrupt_id);
-        let unknown = || RequestError::UnknownPermission(answer.interrupt_id.clone());
-        let (event_id, asked) = asked.ok_or_else(unknown)?;
-        shown = shown.max(*event_id);
-        decisions.extend(decide(&runs, asked, answer)?);
-    }
-    // All of them are valid, or none is stored.
-    for decision in decisions {
-        match decision {
-            Decision::Choice { request_id, choice } => {
-                match speak::permission(queue, launcher, source, request_id, choice) {
-                    // Somebody else has just answered.
-                    Ok(()) | Err(RequestError::UnknownPermission(_)) => {}
-                    Err(e) => return Err(e),
-                }
-            }
-            Decision::Cancel { message } => speak::cancel_run_of(queue, launcher, source, message)?,
-        }
-    }
-    // Most inputs have results that were told long ago.
-    let waits = input.last_results > 0 || runs.iter().any(|run| !run.open_calls.is_empty());
-    let calls = if waits && !input.results.is_empty() { calls(queue)? } else { Vec::new() };
-    let mut open = Vec::new();
-    for (at, message) in input.results.iter().enumerate() {
-        let call = calls.iter().find(|call| call.shown == message.tool_call_id);
-        let Some(call) = call else { continue };
-        if at + input.last_results >= input.results.len() {
-            shown = shown.max(call.event_id);
-        }
-        let run = runs.iter().find(|run| {
-            call.event_id > run.last_begun
-                && run.in_attempt
-                && call.run_id.as_deref() == Some(&*run.run.run_id)
-                && run.open_calls.contains_key(&call.call.call_id)
-        });
-        open.extend(run.filter(|_| call.for_client).map(|run| (run, call, message)));
-    }
-    let hands_over = !open.is_empty();
-    let last = open.len().saturating_sub(1);
-    for (at, (run, call, message)) in open.into_iter().enumerate() {
-        let mut handed = if at == last { input.handed.clone() } else { ClientInput::default() };
-        // They are those of the message.
-        handed.0.shift_remove(ClientInput::TOOLS);
-        answer_call(queue, launcher, &speaker.client, (run, &call.call), message, handed)?;
-    }
+    let asked = answer_requests(queue, launcher, source, &runs, &input.resume)?;
+    let (called, hands_over) = answer_calls(queue, launcher, &speaker.client, &runs, input)?;
+    let shown = asked.max(called);
     if !input.goes_on() {
         return Ok(None);
     }
@@ -111,6 +65,76 @@ pub fn respond(
         }
         _ => Err(RequestError::KeyConflict(input.run_id.clone())),
     }
+}
+
+/// Answers requests for permission: all of them, or none if an answer is not valid. Returns the last of their
+/// events; 0 if there are none.
+fn answer_requests(
+    queue: &mut Queue,
+    launcher: &Launcher,
+    source: &str,
+    runs: &Runs,
+    answers: &[Resume],
+) -> Result<i64> {
+    let requests = if answers.is_empty() { Vec::new() } else { requests(queue)? };
+    let (mut shown, mut decisions) = (0, Vec::new());
+    for answer in answers {
+        let asked = requests.iter().find(|(_, asked)| asked.request_id == answer.interrupt_id);
+        let unknown = || RequestError::UnknownPermission(answer.interrupt_id.clone());
+        let (event_id, asked) = asked.ok_or_else(unknown)?;
+        shown = shown.max(*event_id);
+        decisions.extend(decide(runs, asked, answer)?);
+    }
+    for decision in decisions {
+        match decision {
+            Decision::Choice { request_id, choice } => {
+                match speak::permission(queue, launcher, source, request_id, choice) {
+                    // Somebody else has just answered.
+                    Ok(()) | Err(RequestError::UnknownPermission(_)) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            Decision::Cancel { message } => speak::cancel_run_of(queue, launcher, source, message)?,
+        }
+    }
+    Ok(shown)
+}
+
+/// Stores the results of open calls of the client's tools. Returns the last call that the input ends with the
+/// result of, 0 if there is none, and whether any result was stored.
+fn answer_calls(
+    queue: &mut Queue,
+    launcher: &Launcher,
+    client: &str,
+    runs: &Runs,
+    input: &Input,
+) -> Result<(i64, bool)> {
+    // Most inputs have results that were told long ago.
+    let waits = input.last_results > 0 || runs.iter().any(|run| !run.open_calls.is_empty());
+    let calls = if waits && !input.results.is_empty() { calls(queue)? } else { Vec::new() };
+    let (mut shown, mut open) = (0, Vec::new());
+    for (at, message) in input.results.iter().enumerate() {
+        let call = calls.iter().find(|call| call.shown == message.tool_call_id);
+        let Some(call) = call else { continue };
+        if at + input.last_results >= input.results.len() {
+            shown = shown.max(call.event_id);
+        }
+        let run = runs.iter().find(|run| {
+            call.event_id > run.last_begun
+                && run.in_attempt
+                && call.run_id.as_deref() == Some(&*run.run.run_id)
+                && run.open_calls.contains_key(&call.call.call_id)
+        });
+        open.extend(run.filter(|_| call.for_client).map(|run| (run, call, message)));
+    }
+    let count = open.len();
+    for (at, (run, call, message)) in open.into_iter().enumerate() {
+        // Handed over once, and without the tools, which are those of the message.
+        let mut handed = if at + 1 == count { input.handed.clone() } else { ClientInput::default() };
+        handed.0.shift_remove(ClientInput::TOOLS);
+        answer_call(queue, launcher, client, (run, &call.call), message, handed)?;
+    }
+    Ok((shown, count > 0))
 }
 
 /// What the run of a message waits for now.

@@ -100,6 +100,8 @@ struct Call {
     name: String,
     has_result: bool,
     for_client: bool,
+    /// How its sub-agent ended, if it has one, unless that goes on in the background.
+    ended: Option<Result<(), String>>,
 }
 
 /// A sub-agent of this run.
@@ -291,7 +293,7 @@ impl Translator {
         }
         match self.event(stored, output) {
             Some(outcome) => {
-                self.finish(outcome, output);
+                self.finish(outcome, None, output);
                 Run::Ended
             }
             None => Run::GoesOn,
@@ -516,7 +518,7 @@ impl Translator {
             return false;
         }
         let name = call.name.clone();
-        self.calls.insert(id.to_owned(), Call { name, has_result: false, for_client });
+        self.calls.insert(id.to_owned(), Call { name, has_result: false, for_client, ended: None });
         self.call_ids.push(id.to_owned());
         let start = json!({ "type": "TOOL_CALL_START", "toolCallId": id, "toolCallName": call.name });
         output.push(of_sub_agent(start, sub));
@@ -537,9 +539,16 @@ impl Translator {
     ) {
         let Some(call) = self.calls.get_mut(id).filter(|call| !call.has_result) else { return };
         call.has_result = true;
+        let goes_on =
+            result.outcome.as_ref().is_ok_and(|it| it["sub_agent"].is_string() && it["status"] == "started");
+        if !goes_on {
+            call.ended = Some(result.outcome.as_ref().map(drop).map_err(Clone::clone));
+        }
         if sub.is_none() {
             self.close(output);
-            self.close_sub_agents_of(id, result, output);
+            if !goes_on {
+                self.close_sub_agents_of(id, result, output);
+            }
         }
         let content = match &result.outcome {
             Ok(Value::String(text)) | Err(text) => text.clone(),
@@ -586,7 +595,15 @@ impl Translator {
             Some((Sub::Open, _)) => {}
             None => {
                 output.push(sub_agent_started(id, &parent));
-                self.subs.insert(id.to_owned(), (Sub::Open, parent));
+                let ended = self.calls.get(&parent).and_then(|call| call.ended.clone());
+                let sub = if ended.is_some() { Sub::Closed } else { Sub::Open };
+                self.subs.insert(id.to_owned(), (sub, parent));
+                // All that it did is told after the result of its call.
+                match ended {
+                    Some(Ok(())) => return output.push(sub_agent_finished(id, None)),
+                    Some(Err(why)) => return output.push(sub_agent_failed(id, &why, "run_failed")),
+                    None => {}
+                }
             }
         }
         let text = |key: &str| payload[key].as_str().unwrap_or_default().to_owned();
@@ -616,7 +633,7 @@ impl Translator {
             "error" if payload["retryable"] == true => {
                 return output.push(custom("attempt_failed", json!({ "message": text("error") })));
             }
-            "final" => sub_agent_finished(id, &payload["content"]),
+            "final" => sub_agent_finished(id, Some(&payload["content"])),
             "error" => sub_agent_failed(id, &text("error"), "run_failed"),
             "cancelled" => sub_agent_failed(id, &text("message"), "cancelled"),
             _ => return,
@@ -627,18 +644,15 @@ impl Translator {
         }
     }
 
-    /// Closes the sub-agent whose call has its result: what it did last may be told later. One that works in the
-    /// background goes on.
+    /// Closes the sub-agent whose call has its result: what it did last may be told later.
     fn close_sub_agents_of(&mut self, call_id: &str, result: &ToolResult, output: &mut Output) {
         for (id, (sub, parent)) in &mut self.subs {
-            let goes_on =
-                result.outcome.as_ref().is_ok_and(|it| it["sub_agent"] == **id && it["status"] == "started");
-            if *sub == Sub::Closed || parent != call_id || goes_on {
+            if *sub == Sub::Closed || parent != call_id {
                 continue;
             }
             *sub = Sub::Closed;
             output.push(match &result.outcome {
-                Ok(result) => sub_agent_finished(id, result),
+                Ok(result) => sub_agent_finished(id, Some(result)),
                 Err(why) => sub_agent_failed(id, why, "run_failed"),
             });
         }
@@ -712,15 +726,11 @@ impl Translator {
         if let Some(bytes) = stored.large {
             output.custom("large", json!({ "bytes": bytes, "url": (self.content_url)(stored.id()) }));
         }
-        self.finish_with(outcome, tokens, output);
-    }
-
-    fn finish(&mut self, outcome: Outcome, output: &mut Output) {
-        self.finish_with(outcome, None, output);
+        self.finish(outcome, tokens, output);
     }
 
     /// Ends the stream, with the tokens that the run has used, if they are known.
-    fn finish_with(&mut self, outcome: Outcome, tokens: Option<u64>, output: &mut Output) {
+    fn finish(&mut self, outcome: Outcome, tokens: Option<u64>, output: &mut Output) {
         self.close(output);
         if let Outcome::Cancelled(why) = &outcome {
             self.fail_sub_agents(why, "cancelled", output);
@@ -833,9 +843,13 @@ fn sub_agent_started(id: &str, call_id: &str) -> Value {
     json!({ "type": "SUBAGENT_STARTED", "subagentRunId": id, "name": name, "parentToolCallId": call_id })
 }
 
-fn sub_agent_finished(id: &str, result: &Value) -> Value {
+fn sub_agent_finished(id: &str, result: Option<&Value>) -> Value {
     let outcome = json!({ "type": "success" });
-    json!({ "type": "SUBAGENT_FINISHED", "subagentRunId": id, "result": result, "outcome": outcome })
+    let mut finished = json!({ "type": "SUBAGENT_FINISHED", "subagentRunId": id, "outcome": outcome });
+    if let Some(result) = result.filter(|result| !result.is_null()) {
+        finished["result"] = result.clone();
+    }
+    finished
 }
 
 fn sub_agent_failed(id: &str, why: &str, code: &str) -> Value {
