@@ -8,8 +8,8 @@ import { Component, h, html, useEffect, useRef, useState } from "./vendor/preact
 import MarkdownIt from "./vendor/markdown-it.js";
 import { linkUrl, visible } from "./text.js";
 
-/** The most characters of a block. */
-const MOST = 4000;
+/** The most characters of a block, and of one that is code, which is parsed in no time. */
+const MOST = 2000, MOST_CODE = 20_000;
 
 // No HTML, and no nesting that would take long.
 const parser = new MarkdownIt({ html: false, linkify: true, maxNesting: 20 });
@@ -20,7 +20,7 @@ parser.normalizeLink = (url) => url;
 parser.normalizeLinkText = (text) => text;
 
 /** How many blocks are made for one picture. */
-const STEP = 3;
+const STEP = 2;
 
 /** A text that is cut into blocks while it grows. `blocks` are done, `tail` may still change. */
 export class Blocks {
@@ -43,7 +43,7 @@ export class Blocks {
       if (end < 0) break;
       this.line(this.tail.slice(this.scanned, end), end + 1);
     }
-    while (this.tail.length > 2 * MOST) {
+    while (this.tail.length > (this.fence ? 2 * MOST_CODE : 2 * MOST)) {
       const space = this.tail.lastIndexOf(" ", MOST);
       this.close(space > MOST / 2 ? space + 1 : MOST);
     }
@@ -59,7 +59,7 @@ export class Blocks {
     if (this.fence) {
       const closes = mark && mark[1][0] === this.fence[0] && mark[1].length >= this.fence.length && !mark[2].trim();
       if (closes) this.fence = null;
-      if (closes || end > MOST) return this.close(end);
+      if (closes || end > MOST_CODE) return this.close(end);
     } else if (!line.trim()) {
       this.blank = true;
     } else {

@@ -178,7 +178,7 @@ function Sending({ entry, error }) {
     state.unsend(conversation, entry);
   };
   return html`<article class="exchange sending"><div class="said mine">
-    <div class="head">you · <${Clock} time=${entry.at} /></div>
+    <div class="head"><span>you · <${Clock} time=${entry.at} /></span></div>
     <${Content} content=${entry.content} plain=${true} />
     ${error
       ? html`<p class="error" role="alert">Not sent. ${error} ${" "}

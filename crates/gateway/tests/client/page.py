@@ -923,7 +923,8 @@ async def thousands_of_events_and_a_thousand_a_second_leave_the_page_usable():
         session = (await client.request("sessions.new", title="Long"))["sessionId"]
         gateway.thread("unsubscribe", "--consumer", "agent", session=session)
         about = await gateway.begun(client, session)
-        words = lambda n: "".join(f"{word} " for word in (n, -n)) + ("\n\n" if n % 20 == 0 else "")
+        # One paragraph without an end, then short ones.
+        words = lambda n: f"word {n} *and* `more` " + ("\n\n" if n % 20 == 0 and n > COUNT // 2 else "")
         events = [{"source": "self", "type": "record", "subtype": "token", "content": words(n), "metadata": about} for n in range(COUNT - 2000)]
         for n in range(1000):
             call = {"call_id": f"c{n}", "name": "tool"}
