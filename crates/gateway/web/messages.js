@@ -31,7 +31,10 @@ export function Messages({ conversation }) {
     lastTop.current = box.current.scrollTop;
   };
   const keep = () => {
-    if (stays.current) box.current.scrollTop = box.current.scrollHeight;
+    const { scrollTop, scrollHeight, clientHeight } = box.current;
+    // Scrolled up just now, and the event that says so is still to come.
+    if (scrollTop < lastTop.current - 1 && scrollHeight - scrollTop - clientHeight >= NEAR) stays.current = false;
+    if (stays.current) box.current.scrollTop = scrollHeight;
     lastTop.current = box.current.scrollTop;
   };
   const older = async () => {

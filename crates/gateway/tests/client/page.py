@@ -676,7 +676,9 @@ async def a_reader_who_has_scrolled_up_stays_where_he_is():
         async with Browser() as browser:
             tab = await browser.tab(gateway)
             await tab.new("long")
+            # A long text is shown from its end on, bit by bit.
             await tab.answer("before 59").wait_for()
+            await tab.get_by_text("before 0", exact=True).wait_for(state="attached")
             box = tab.locator(".scroll")
             at_end = "e => e.scrollHeight - e.scrollTop - e.clientHeight < 50"
             await tab.until(f"({at_end})(document.querySelector('.scroll'))")
