@@ -128,7 +128,7 @@ fn no_survivable_fault_fails_a_push_through_a_notifier_after_its_commit() {
     world.script("bin/notifier", "exit 0");
     let args = [PUSH, &["--json"]].concat();
     let scene = Scene::new("push through a notifier", world, Kind::Push(1), &args).through("./bin/notifier");
-    trouble_at_every_call(&scene, if long() { 4 } else { 128 });
+    trouble_at_every_call(&scene, if long() { 4 } else { 64 });
 }
 
 /// Allocations fail one after the other: each one alone, or it and all later ones.

@@ -270,9 +270,10 @@ fn a_round_of_random_kills(dice: &mut Dice, wanted: usize) -> usize {
     world.idle_consumer("bot", "");
     let began = Instant::now();
     quiet_push(&world, "how long does a push take?");
-    let usual = began.elapsed();
+    let mut usual = began.elapsed();
     let (mut kills, mut number, mut cursor) = (0, 0, 0);
-    while kills < wanted {
+    while kills < wanted && number < 400 {
+        let mut killed = 0;
         let mut victims = Vec::new();
         // At most one pop, so that the cursor has only two possible values.
         for what in [Kind::Push(1), Kind::Push(20), Kind::Push(1), Kind::Pop(0)] {
@@ -287,13 +288,20 @@ fn a_round_of_random_kills(dice: &mut Dice, wanted: usize) -> usize {
             let was_killed = output.status.signal() == Some(9);
             let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(was_killed || output.status.success(), "{stderr}");
-            kills += usize::from(was_killed);
+            killed += usize::from(was_killed);
             acknowledged.push((
                 victim.what,
                 victim.tag,
                 String::from_utf8_lossy(&output.stdout).into_owned(),
             ));
         }
+        kills += killed;
+        // The first push may have been slow, because other tests began beside it, or quick.
+        usual = match killed {
+            0 => usual * 3 / 4,
+            4 => usual * 5 / 4,
+            _ => usual,
+        };
         quiet_push(&world, "next");
         let conn = world.db();
         assert_sound(&conn, "killed at random");
