@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, WaitOptions, WaitStatus};
 use thread::files::log::Level;
 use thread::files::stamp::Stamp;
-use thread::model::filter::Filter;
+use thread::model::filter::{Filter, Scope};
 use thread::model::run::ProcessId;
 use thread::model::subscription::{ConsumerId, Subscription};
 use thread::queue::{Remaining, Selection};
@@ -445,7 +445,11 @@ impl Adapter {
 
     /// Kills what a killed adapter left running, persistent programs and processes of an open attempt: they
     /// must not work beside those of a new attempt.
-    fn end_leftovers(&self) {
+    fn end_leftovers(&mut self) {
+        // It takes a look at every process of the machine, which many new conversations at once would each take.
+        if matches!(is_new(&mut self.queue), Ok(true)) {
+            return;
+        }
         for protocol in ["ndjson", "acp"] {
             self.kill(self.mark().with(PROTOCOL_VARIABLE, protocol));
         }
@@ -505,9 +509,15 @@ fn watch(queue: &Queue, send: SyncSender<LoopEvent>) {
     });
 }
 
+/// Whether no attempt was ever begun in a thread. Where the oldest event was pruned, that is not known.
+fn is_new(queue: &mut Queue) -> Result<bool> {
+    let begun = Filter::new("subtype = 'run'", Scope::Reading)?;
+    let newest = queue.newest()?.0;
+    Ok(queue.event(1)?.is_some() && queue.newest_matching(begun.as_ref(), newest, 1)?.is_empty())
+}
+
 /// Returns the session recorded last, wherever the cursor is; `None` if it is of another protocol.
 fn last_session(queue: &mut Queue, protocol: &str) -> Result<Option<String>> {
-    use thread::model::filter::Scope;
     let filter = Filter::new("source = 'self' AND subtype = 'session'", Scope::Reading)?;
     let after = queue.start_of_tail(filter.as_ref(), 0, 1)?;
     let found = queue.read(After(after), filter.as_ref())?;
