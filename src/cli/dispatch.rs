@@ -12,7 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::{Globals, environment, limit, output, signals};
 use crate::error::Error;
 use crate::failure::{Result, usage};
-use crate::files::DB;
+use crate::files::{COMMIT, DB};
 use crate::model::duration;
 use crate::run::dispatch::{Dispatched, dispatch};
 use crate::run::worker::{News, WorkerScope, follow};
@@ -58,6 +58,11 @@ impl Dispatch {
         let mut queue = globals.open()?;
         signals::defer();
         let all = dispatch(&mut queue, &environment::launcher())?;
+        if all.iter().any(|(_, done)| matches!(done, Dispatched::LockHeld)) {
+            // A handler that stays, such as an agent's, takes what comes while it runs. What another program has
+            // stored gave it no notice.
+            drop(queue.files().touch(COMMIT));
+        }
         for (consumer, done) in &all {
             if let Dispatched::Broken(e) | Dispatched::Failed(e) = done {
                 output::warn(format_args!("the consumer '{consumer}' was not started: {e}"));

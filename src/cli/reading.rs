@@ -139,7 +139,7 @@ pub fn wait(queue: &Queue, watcher: &Watcher, deadline: Option<Instant>) -> Resu
     }
     // Even without requested events, poll reports that the reader of a pipe is gone.
     let stdout = io::stdout();
-    watcher.wait(left, Some(PollFd::new(&stdout, PollFlags::empty())));
+    watcher.wait(left.min(LOOK_EVERY), Some(PollFd::new(&stdout, PollFlags::empty())));
     Ok(if output::reader_is_gone() { Woken::ReaderGone } else { Woken::Look })
 }
 

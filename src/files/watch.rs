@@ -107,14 +107,16 @@ impl Watcher {
         }
     }
 
-    /// Waits until a notice, `timeout`, the time for a look without a notice, or an event on one of `others`,
-    /// whichever comes first. Returns whether there was a notice, as [`Watcher::clear`] does.
+    /// Waits until a notice, `timeout`, or an event on one of `others`, whichever comes first. Who waits for
+    /// commits by any program passes at most [`LOOK_EVERY`]. Returns whether there was a notice, as
+    /// [`Watcher::clear`] does.
     pub fn wait<'fd>(&self, timeout: Duration, others: impl IntoIterator<Item = PollFd<'fd>>) -> bool {
         let mut polled: Vec<PollFd<'_>> = others.into_iter().collect();
         polled.extend(self.notices.iter().map(|notices| PollFd::new(notices, PollFlags::IN)));
-        let end = Instant::now() + timeout.min(LOOK_EVERY);
+        // `None` where the end is too far away to be a time.
+        let end = Instant::now().checked_add(timeout);
         let noticed = loop {
-            let left = end.saturating_duration_since(Instant::now());
+            let left = end.map_or(timeout, |end| end.saturating_duration_since(Instant::now()));
             let pause = match (&self.notices, &self.polled) {
                 (Some(_), _) => left,
                 (None, Some(polled)) => polled.pause.get().min(left),

@@ -38,6 +38,9 @@ const OUTPUT_KEPT: u64 = 2048;
 /// Polling interval for a run that is being ended.
 const ENDING_STEP: Duration = Duration::from_millis(10);
 
+/// How often orphans of the run that have ended are reaped.
+const REAP_EVERY: Duration = Duration::from_secs(30);
+
 /// Polling interval for a run on systems without pidfds.
 const WITHOUT_NOTICE: Duration = Duration::from_millis(20);
 
@@ -202,7 +205,7 @@ impl Running {
     pub fn wait_for(&self) -> (Option<PollFd<'_>>, Duration) {
         match (&self.kill_at, &self.exit_notice) {
             (Some(_), _) => (None, ENDING_STEP),
-            (None, Some(notice)) => (Some(PollFd::new(notice, PollFlags::IN)), Duration::MAX),
+            (None, Some(notice)) => (Some(PollFd::new(notice, PollFlags::IN)), REAP_EVERY),
             (None, None) => (None, WITHOUT_NOTICE),
         }
     }

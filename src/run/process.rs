@@ -162,11 +162,11 @@ pub fn was_given(pid: u32, variables: &[Vec<u8>]) -> bool {
 /// The descendants of this process that run one of these subcommands of `thread`. Empty on systems without
 /// `/proc`.
 pub fn background_below(commands: &[&str]) -> Vec<ProcessId> {
-    let (own, all) = (std::process::id(), all().collect::<Vec<_>>());
-    let below = all.iter().map(|process| process.pid).filter(|&pid| ancestors(&all, pid).contains(&own));
+    let own = std::process::id();
     // Identified before its command line is read: if the pid is reused in between, the identity is that of
     // the old process, which is not signalled any more.
-    below.filter_map(|pid| ProcessId::of(pid).filter(|_| runs_as(pid, commands))).collect()
+    let all = pids().filter_map(ProcessId::of);
+    all.filter(|found| runs_as(found.pid, commands) && ancestors(found.pid).contains(&own)).collect()
 }
 
 /// Whether a process runs one of these subcommands of `thread`.
@@ -236,10 +236,10 @@ pub fn all() -> impl Iterator<Item = Process> {
 }
 
 /// The ancestors of a process, its parent first.
-pub fn ancestors(all: &[Process], of: u32) -> Vec<u32> {
-    let parent = |pid: &u32| all.iter().find(|process| process.pid == *pid).map(|process| process.parent);
-    // At most as many steps as there are processes: entries read at different moments may form a cycle.
-    std::iter::successors(Some(of), parent).skip(1).take(all.len()).collect()
+pub fn ancestors(of: u32) -> Vec<u32> {
+    // No deeper than processes are ever nested: entries read at different moments may form a cycle.
+    const DEEPEST: usize = 10_000;
+    std::iter::successors(Some(of), |pid| Some(Process::of(*pid)?.parent)).skip(1).take(DEEPEST).collect()
 }
 
 fn pids() -> impl Iterator<Item = u32> {

@@ -19,7 +19,7 @@ use super::shutdown::Shutdown;
 use crate::error::{Error, Result};
 use crate::files::lock::Lock;
 use crate::files::log::{Quoted, log};
-use crate::files::watch::Watcher;
+use crate::files::watch::{LOOK_EVERY, Watcher};
 use crate::files::{COMMIT, CONTROL, Files};
 use crate::model::place::Place;
 use crate::model::run::{Exit, Phase, ProcessId, RunState, StopRequest, Task};
@@ -200,7 +200,8 @@ impl Supervisor<'_> {
             if left.is_zero() || wait.until <= Utc::now() {
                 return Ok(Next::Waited);
             }
-            let requested = self.watcher.wait(left, [self.shutdown.poll_fd()]);
+            // The clock may be set forward, past the end of the wait.
+            let requested = self.watcher.wait(left.min(LOOK_EVERY), [self.shutdown.poll_fd()]);
             handler::reap();
             if !self.files.still_there() || self.shutdown.requests() > 0 {
                 return Ok(Next::Unlock);

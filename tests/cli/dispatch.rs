@@ -102,6 +102,26 @@ fn the_log_tells_how_a_handler_ended() {
 }
 
 #[test]
+fn a_handler_that_runs_hears_of_a_dispatch() {
+    let world = World::with_thread();
+    world.subscribe("worker", "until [ -e go ]; do sleep 0.01; done", &["--deliver", "stdin"]);
+    world.push("first");
+    world.wait_for_state("worker", "running");
+    let touched = || std::fs::metadata(world.path("inbox/run/_commit")).unwrap().modified().unwrap();
+    let before = touched();
+    // As another program does, which touches nothing.
+    world
+        .db()
+        .execute("INSERT INTO events (source, type, content) VALUES ('x', 'message', 'y')", [])
+        .unwrap();
+    assert_eq!(touched(), before);
+    world.thread(["dispatch"]).quiet();
+    assert!(touched() > before);
+    world.write("go", "");
+    world.wait_until_quiet();
+}
+
+#[test]
 fn dispatch_prints_nothing_and_returns_while_the_handler_runs() {
     let world = with_slow_handler();
     subscribe(&world, "worker", "slow", &[]);
