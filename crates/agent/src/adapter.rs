@@ -488,18 +488,24 @@ enum Step {
     End,
 }
 
-/// Starts a thread that nudges the loop after each commit. One by another program is found by the state of the
-/// files, looked at every [`LOOK_EVERY`].
+/// The longest pause between looks for commits by other programs, while there are none.
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+
+/// Starts a thread that nudges the loop after each commit. One by another program, which gives no notice, is found by
+/// the state of the files. Pauses between looks at it double from [`LOOK_EVERY`]: hundreds of idle adapters together
+/// would be busy with them.
 fn watch(queue: &Queue, send: SyncSender<LoopEvent>) {
     let (watcher, files) = (queue.watcher(), queue.files().clone());
     std::thread::spawn(move || {
-        let mut seen = None;
+        let (mut seen, mut pause) = (None, LOOK_EVERY);
         loop {
-            let noticed = watcher.wait(LOOK_EVERY, None);
+            let noticed = watcher.wait(pause, None);
             let stamp = Stamp::of(files.place(), files.path());
             if !noticed && stamp.is_some() && stamp == seen {
+                pause = (pause * 2).min(LONGEST_PAUSE);
                 continue;
             }
+            pause = LOOK_EVERY;
             seen = stamp.filter(|stamp| !stamp.is_fresh());
             // If the channel is full, the loop is awake anyway; if it is closed, the adapter has ended.
             if let Err(std::sync::mpsc::TrySendError::Disconnected(_)) = send.try_send(LoopEvent::Nudge) {

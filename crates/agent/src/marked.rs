@@ -98,9 +98,8 @@ impl Mark {
 
 /// Returns the nearest ancestor that is a supervisor; without one, this process itself.
 pub fn own_supervisor() -> ProcessId {
-    let all: Vec<Process> = process::all().collect();
     let supervises = |pid: &u32| runs_as(*pid, &[SUPERVISE]);
-    let found = ancestors(&all, std::process::id()).into_iter().find(supervises);
+    let found = ancestors(std::process::id()).into_iter().find(supervises);
     found.and_then(ProcessId::of).unwrap_or_else(ProcessId::own)
 }
 
@@ -129,7 +128,7 @@ pub fn supervisors_of(dir: &Path, consumer: &str) -> Vec<ProcessId> {
 pub fn descendants(supervisor: &ProcessId) -> BTreeSet<u32> {
     let all: Vec<Process> = process::all().collect();
     let own = std::process::id();
-    let line = ancestors(&all, own);
+    let line = ancestors(own);
     let children =
         |of: u32| all.iter().filter(move |process| process.parent == of).map(|process| process.pid);
     let mut left: Vec<u32> = children(own).collect();

@@ -30,6 +30,21 @@ fn a_program_is_kept_also_after_a_run_that_took_longer_than_idle() {
     assert_eq!(talk.answer(next), program);
 }
 
+#[test]
+fn what_another_program_stores_is_answered_too() {
+    let talk = Talk::with(&["--protocol", "ndjson"], &[&fixture()]);
+    let first = talk.say("hello");
+    assert_eq!(talk.answer(first), "1. you said: hello");
+    let insert = "import sqlite3\n\
+        with sqlite3.connect('events.db') as db:\n    \
+        db.execute(\"INSERT INTO events (source, type, content) VALUES ('other', 'message', 'again')\")\n    \
+        print(db.execute('SELECT max(id) FROM events').fetchone()[0])";
+    talk.write("insert.py", insert);
+    let inserted = talk.sh("cd \"$THREAD_DIR\" && python3 \"$OLDPWD\"/insert.py").ok();
+    assert_eq!(talk.answer(inserted.trim().parse().unwrap()), "2. you said: again");
+    assert_eq!(talk.is_settled(), Ok(()));
+}
+
 /// Sends twenty messages to a program whose process ends once and is killed once on the way. Returns the
 /// answer to the last.
 fn count_to_twenty(option: &str) -> String {
