@@ -165,9 +165,14 @@ fn consumers(plan: &Plan, place: &Place) {
             let filter = format!("type = 'message' AND content LIKE '%nobody says {number}%'");
             subscribe(place, &thread, &format!("c{number}"), &filter);
         }
-        // Stores the scan watermarks, so that the measured commands need not scan the events.
-        run(&mut place.in_thread(&thread, ["info"]));
-        thread
+        // Stores the scan watermarks, so that the measured commands need not scan the events. One look counts for a
+        // second or so, which is not enough for all of them.
+        loop {
+            let output = place.in_thread(&thread, ["info", "--json"]).stdout(Stdio::piped()).output();
+            if !String::from_utf8_lossy(&output.expect("info runs").stdout).contains("\"pending_at_least\"") {
+                return thread;
+            }
+        }
     };
     let (large_size, large_name) = plan.pick((200_000, "200,000"), (1_000_000, "1,000,000"));
     let (small, large) = (thread_of(2_000), thread_of(large_size));

@@ -6,7 +6,7 @@
 //! All take a Python with `websockets` and `jsonschema` (`GATEWAY_PYTHON` names it), `redis-server`, and all programs of
 //! the workspace built in the same profile: `cargo build --release --workspace`. `cargo bench -p thread-gateway -- one
 //! list` measures these alone, of `one`, `hundred`, `sessions`, `list`, `idle`,
-//! `conversations`, `unwatched` and `disk`.
+//! `conversations`, `unwatched`, `silent` and `disk`.
 
 use std::error::Error;
 use std::io::Write;
