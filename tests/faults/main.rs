@@ -26,6 +26,7 @@ mod preload;
 mod rights;
 mod shared;
 mod supervise;
+mod weight;
 
 /// Whether the long form is selected.
 fn long() -> bool {
