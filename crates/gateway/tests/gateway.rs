@@ -224,6 +224,10 @@ scenarios! {
     reboots {
         runs_that_run_wait_or_ask_are_where_they_were
     }
+    endurance {
+        forty_sessions_share_three_agents
+        for_as_long_as_they_talk_nothing_piles_up_and_each_message_ends_once
+    }
     agui {
         a_run_with_reasoning_and_tools_streams_to_both_versions
         a_stream_that_was_cut_is_picked_up_at_its_last_event
