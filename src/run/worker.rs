@@ -34,8 +34,11 @@ const BUSY_TIMEOUT: Duration = Duration::from_millis(20);
 /// The shortest time between two looks at a thread that is pushed to all the time.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
-/// A worker beside other work tries locks with every so many checks, of which there is one a second.
-const LOCKS_EVERY: u32 = 4;
+/// How often a worker beside other work checks its threads, of which there may be thousands.
+const CHECK_BESIDE: Duration = Duration::from_secs(2);
+
+/// It tries locks with every so many of these checks.
+const LOCKS_EVERY: u32 = 2;
 
 /// The longest pause before a failed look is retried; the first is [`LOOK_EVERY`].
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -57,7 +60,7 @@ pub struct WorkerScope {
     /// do not count.
     pub max_runs: Option<usize>,
     /// The worker is a part of a program that also does other things: it only starts what is due. It looks at a
-    /// thread at most once a second, and not at all while nothing changes there; it neither reaps nor ends
+    /// thread at most every two seconds, and not at all while nothing changes there; it neither reaps nor ends
     /// processes.
     pub beside: bool,
 }
@@ -166,7 +169,8 @@ impl Followed {
 impl Worker<'_> {
     fn work(&mut self, shutdown: &Shutdown) {
         let mut ready = false;
-        let mut next_check = Instant::now() + LOOK_EVERY;
+        let check_every = if self.scope.beside { CHECK_BESIDE } else { LOOK_EVERY };
+        let mut next_check = Instant::now() + check_every;
         while shutdown.requests() == 0 {
             if !self.scope.beside {
                 handler::reap();
@@ -176,7 +180,7 @@ impl Worker<'_> {
             }
             if Instant::now() >= next_check {
                 self.check_all();
-                next_check = Instant::now() + LOOK_EVERY;
+                next_check = Instant::now() + check_every;
             }
             if !self.scope.beside {
                 self.look_at_unwatched();
