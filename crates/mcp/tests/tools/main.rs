@@ -1,0 +1,8 @@
+//! Drives the program `thread-mcp` over its stdin and stdout, line by line, on real threads with real agents.
+
+mod harness;
+mod hostile;
+mod processes;
+mod queue;
+mod sessions;
+mod usage;
