@@ -44,7 +44,6 @@ pub struct ListArgs {
 pub struct Processes {
     processes: Vec<Process>,
     /// Not all sessions were looked at: name one.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     truncated: bool,
 }
 

@@ -65,7 +65,6 @@ pub struct Sessions {
     /// How many there are in all.
     total: u64,
     /// The search took too long, and has not seen all sessions: narrow it down.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     truncated: bool,
 }
 

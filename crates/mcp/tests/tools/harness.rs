@@ -80,12 +80,6 @@ impl Session {
     pub fn agent(&self, script: &str) {
         self.thread(&["agent", "install", "--", "sh", "-c", script]);
     }
-
-    pub fn say(&self, text: &str) -> i64 {
-        let source = "external:web:main:dm:default:ada";
-        let pushed = self.thread(&["push", "--source", source, "--type", "message", "--content", text]);
-        pushed.trim().parse().unwrap()
-    }
 }
 
 impl Drop for Session {
