@@ -15,7 +15,7 @@ const STATE_EVENTS: &str = "type = 'message' OR subtype IN ('run', 'toolcall', '
                             'permission_answer', 'cancel', 'error', 'cancelled')";
 
 /// The cursor of an agent that is not there: messages begin no runs.
-const NO_AGENT: i64 = i64::MAX;
+pub const NO_AGENT: i64 = i64::MAX;
 
 /// What is known of the session's agent.
 #[derive(Debug, Clone, Default)]

@@ -62,7 +62,7 @@ pub struct Process {
     /// The beginning of its message or task.
     about: String,
     /// Tools that it waits for.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     tools: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     runs_ahead: Option<usize>,
@@ -178,7 +178,7 @@ pub struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     attempts: Option<u64>,
     /// Tools that it waits for.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     tools: Vec<String>,
     /// The answer, or why there is none.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -248,7 +248,8 @@ fn with_permission_a_command_can_be_subscribed() {
     let session = root.session(1);
     let path = session.path.to_str().unwrap();
     let mut client = Client::start(&["--thread", path, "--allow-subscribe"]);
-    let arguments = json!({ "consumer": "copy", "handler": "thread pop --resume >copied", "filter": "type = 'message'" });
+    let arguments =
+        json!({ "consumer": "copy", "handler": "thread pop --resume >copied", "filter": "type = 'message'" });
     assert_eq!(client.call("subscribe", arguments.clone())["consumer"], "copy");
     assert!(client.refusal("subscribe", arguments).contains("choose another name"));
     assert!(client.refusal("subscribe", json!({ "consumer": "../x", "handler": "true" })).contains("name"));
