@@ -14,7 +14,7 @@ use crate::attachments::Attachment;
 use crate::conversation::{ClientInput, Permission, Run, Status, ToolCall, ToolResult};
 use crate::transcript::Spoken;
 
-pub use acp::Acp;
+pub use acp::{Acp, ToolServer};
 pub use exec::Exec;
 pub use ndjson::Ndjson;
 

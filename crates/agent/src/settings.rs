@@ -29,6 +29,10 @@ pub struct Settings {
     /// How to answer when the program asks for permission (acp)
     #[arg(long, value_enum, value_name = "HOW", default_value_t = PermitArg::Ask, requires = "program")]
     pub permit: PermitArg,
+    /// Give the program the tools of `thread mcp`: this conversation's thread, all sessions beside it,
+    /// what runs, sub-agents (acp)
+    #[arg(long, requires = "program")]
+    pub mcp: bool,
     /// A file of NAME=value lines for the program's environment (API keys), read at each start
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "program")]
     pub env_file: Option<PathBuf>,
@@ -94,7 +98,23 @@ impl Settings {
             ("--max-output", self.max_output.to_string()),
             ("--permit", name(&|| self.permit.to_possible_value())),
         ];
-        pairs.into_iter().flat_map(|(option, value)| [option.to_owned(), value]).collect()
+        let words = pairs.into_iter().flat_map(|(option, value)| [option.to_owned(), value]);
+        words.chain(self.mcp.then(|| "--mcp".to_owned())).collect()
+    }
+
+    /// Checks that the options fit together.
+    ///
+    /// # Errors
+    ///
+    /// They do not: a usage error.
+    pub fn check(&self) -> failure::Result<()> {
+        match self.mcp && self.protocol != ProtocolArg::Acp {
+            true => failure::usage(
+                "only an agent of the Agent Client Protocol can be given tools",
+                "give --protocol acp as well, or leave out --mcp",
+            ),
+            false => Ok(()),
+        }
     }
 }
 

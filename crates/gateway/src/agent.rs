@@ -33,6 +33,7 @@ impl Agent {
         cwd: PathBuf,
         launcher: &Launcher,
     ) -> Result<Agent, StartError> {
+        settings.check().map_err(|e| StartError::usage(e.what, e.hint))?;
         let env_file = settings.env_file.as_ref().map(|file| cwd.join(file));
         if let Some(file) = &env_file {
             read_env_file(file).map_err(|e| StartError::usage(e.what, e.hint))?;

@@ -31,7 +31,7 @@ pub struct Gateway {
     pub agent_for_all: bool,
     pub launcher: Launcher,
     pub hub: Hub,
-    pub catalogue: Catalogue,
+    pub catalogue: Arc<Catalogue>,
     pub tallies: Tallies,
     pub storage: Arc<Storage>,
     pub counters: Arc<Counters>,

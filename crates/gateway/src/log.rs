@@ -25,6 +25,7 @@ pub fn start(level: LevelFilter) {
         .with_writer(|| OneLine(io::stderr()));
     // Libraries would say what is in requests.
     let own = Targets::new().with_target(env!("CARGO_CRATE_NAME"), level);
+    let own = own.with_target("thread_sessions", level);
     tracing_subscriber::registry().with(lines).with(own).init();
 }
 

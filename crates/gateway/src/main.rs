@@ -20,7 +20,6 @@ mod http;
 mod log;
 mod options;
 mod session;
-mod session_id;
 mod storage;
 mod ws;
 
@@ -34,6 +33,7 @@ use clap::error::ErrorKind;
 use object_store::ObjectStore;
 use thread::run::shutdown::Shutdown;
 use thread::run::worker::{News, WorkerScope, follow};
+use thread_sessions::session_id;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
     log::start(options.log);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        .max_blocking_threads(THREADS)
+        .max_blocking_threads(THREADS + thread_mcp::scope::AT_ONCE)
         .thread_stack_size(1024 * 1024)
         .enable_all()
         .build();

@@ -4,7 +4,7 @@
 //! against the schemas of `docs/schema`. They need Python's `websockets` and `jsonschema`:
 //! `GATEWAY_PYTHON` names a Python that has them, by default `python3`. `GATEWAY_AGUI_1` and `GATEWAY_AGUI_0`
 //! name folders in which npm has installed `@ag-ui/client` 1.0 and 0.x, `GATEWAY_COPILOTKIT` one with
-//! `@copilotkit/runtime` and `@copilotkit/core`, `GATEWAY_WS` one with `ws`, `GATEWAY_AXE` one with `axe-core`; for
+//! `@copilotkit/runtime` and `@copilotkit/core`, `THREAD_TEST_MCP` one with clients of MCP, `GATEWAY_WS` one with `ws`, `GATEWAY_AXE` one with `axe-core`; for
 //! `conformance`, that Python also has `ag-ui-validate`. Browsers are Chromium, driven by Python's `playwright`;
 //! proxies are nginx and Caddy, with openssl. What lacks something is skipped, with a line on stderr even where the
 //! test runner captures it; if `CI` is set, that is a failure. `THREAD_FAULTS=long` makes some of them run longer.
@@ -250,6 +250,14 @@ scenarios! {
         what_a_client_hands_over_reaches_the_agent_or_is_said
         a_context_is_a_block_for_agents_of_the_client_protocol
         a_place_in_the_queue_is_told
+    }
+    mcp_http {
+        clients_use_every_tool_in_both_generations
+        token_origin_and_host_are_asked_for_as_everywhere
+        an_id_of_a_session_is_of_no_use_to_another
+        a_request_that_is_cancelled_ends_its_work
+        fifty_wait_at_once_and_some_go_away
+        the_conformance_suite_passes
     }
     conformance {
         whatever_an_agent_does_is_a_valid_stream

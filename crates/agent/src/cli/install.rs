@@ -42,6 +42,7 @@ impl Command {
                 "use 1 to 128 of A-Z a-z 0-9 . _ - : @, beginning with a letter or digit",
             )
         })?;
+        self.settings.check()?;
         let mut queue = globals.open()?;
         let cwd = current_directory()?;
         let env_file = self.settings.env_file.as_ref().map(|file| readable(&cwd.join(file))).transpose()?;

@@ -2,9 +2,11 @@
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use thread::Queue;
 use thread::model::subscription::ConsumerId;
 use thread_agent::adapter::{Adapter, Options};
-use thread_agent::protocol::{Acp, Exec, Ndjson, Protocol};
+use thread_agent::launcher;
+use thread_agent::protocol::{Acp, Exec, Ndjson, Protocol, ToolServer};
 use thread_agent::settings::{ProtocolArg, Settings, Stay, read_env_file};
 
 use super::{Failure, Globals, Result, current_directory, variable};
@@ -22,6 +24,7 @@ pub fn run(settings: Settings, stay: Stay, program: Vec<String>, globals: &Globa
             "subscribe the agent with `thread agent install`",
         )
     })?;
+    settings.check()?;
     let queue = globals.open()?;
     let launcher = super::find_launcher()?;
     let mut environment = Vec::new();
@@ -34,7 +37,10 @@ pub fn run(settings: Settings, stay: Stay, program: Vec<String>, globals: &Globa
     let protocol: Box<dyn Protocol> = match settings.protocol {
         ProtocolArg::Exec => Box::<Exec>::default(),
         ProtocolArg::Ndjson => Box::<Ndjson>::default(),
-        ProtocolArg::Acp => Box::new(Acp::new(current_directory()?)),
+        ProtocolArg::Acp => {
+            let servers = if settings.mcp { vec![tools(&queue, &consumer)?] } else { Vec::new() };
+            Box::new(Acp::new(current_directory()?, servers))
+        }
     };
     let options = Options {
         consumer: ConsumerId::stored(consumer),
@@ -55,4 +61,22 @@ pub fn run(settings: Settings, stay: Stay, program: Vec<String>, globals: &Globa
     std::thread::spawn(move || signals.forever().for_each(|_| stop.stop()));
     adapter.run()?;
     Ok(())
+}
+
+/// The server of tools for the agent of this thread.
+fn tools(queue: &Queue, consumer: &str) -> Result<ToolServer> {
+    let hint = "install it beside thread-agent, or put it on PATH, or leave out --mcp";
+    let program = launcher::program("thread-mcp").map_err(|what| Failure::failed(what, hint))?;
+    let thread = queue.path().to_string_lossy().into_owned();
+    let arguments = ["--thread", &thread, "--sessions", "--consumer", consumer, "--name", "agent"];
+    Ok(ToolServer {
+        name: "thread".to_owned(),
+        program,
+        arguments: arguments.map(str::to_owned).to_vec(),
+        // Agents may start it with little else: how it wakes others is as here.
+        environment: ["PATH", "THREAD_NOTIFIER"]
+            .into_iter()
+            .filter_map(|name| Some((name.to_owned(), variable(name)?.into_string().ok()?)))
+            .collect(),
+    })
 }

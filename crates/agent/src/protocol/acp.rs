@@ -11,11 +11,12 @@ use std::path::PathBuf;
 
 use agent_client_protocol_schema::ProtocolVersion;
 use agent_client_protocol_schema::v1::{
-    AGENT_METHOD_NAMES, CLIENT_METHOD_NAMES, CancelNotification, ContentBlock, Implementation,
-    InitializeRequest, InitializeResponse, LoadSessionRequest, NewSessionRequest, NewSessionResponse,
-    PermissionOptionKind, PromptCapabilities, PromptRequest, PromptResponse, RequestPermissionOutcome,
-    RequestPermissionRequest, RequestPermissionResponse, SelectedPermissionOutcome, SessionNotification,
-    SessionUpdate, StopReason, TextContent, ToolCallContent, ToolCallStatus, ToolCallUpdate,
+    AGENT_METHOD_NAMES, CLIENT_METHOD_NAMES, CancelNotification, ContentBlock, EnvVariable, Implementation,
+    InitializeRequest, InitializeResponse, LoadSessionRequest, McpServer, McpServerStdio, NewSessionRequest,
+    NewSessionResponse, PermissionOptionKind, PromptCapabilities, PromptRequest, PromptResponse,
+    RequestPermissionOutcome, RequestPermissionRequest, RequestPermissionResponse, SelectedPermissionOutcome,
+    SessionNotification, SessionUpdate, StopReason, TextContent, ToolCallContent, ToolCallStatus,
+    ToolCallUpdate,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -71,10 +72,29 @@ impl Call {
     }
 }
 
+/// A program that gives the agent tools, by the Model Context Protocol on its stdin and stdout.
+#[derive(Debug, Clone)]
+pub struct ToolServer {
+    pub name: String,
+    /// Absolute.
+    pub program: PathBuf,
+    pub arguments: Vec<String>,
+    pub environment: Vec<(String, String)>,
+}
+
+impl ToolServer {
+    fn described(&self) -> McpServer {
+        let variables = self.environment.iter().map(|(name, value)| EnvVariable::new(name, value));
+        let server = McpServerStdio::new(&self.name, &self.program);
+        McpServer::Stdio(server.args(self.arguments.clone()).env(variables.collect()))
+    }
+}
+
 #[derive(Debug)]
 pub struct Acp {
     /// Where the agent works; absolute.
     cwd: PathBuf,
+    servers: Vec<ToolServer>,
     /// The beginning of an incomplete line.
     line: Vec<u8>,
     /// How many bytes it has printed that are not messages.
@@ -96,10 +116,11 @@ pub struct Acp {
 }
 
 impl Acp {
-    /// Creates the protocol for an agent that works in this directory.
-    pub fn new(cwd: PathBuf) -> Acp {
+    /// Creates the protocol for an agent that works in this directory, and has these servers' tools.
+    pub fn new(cwd: PathBuf, servers: Vec<ToolServer>) -> Acp {
         Acp {
             cwd,
+            servers,
             line: Vec::new(),
             noise: 0,
             last_id: 0,
@@ -141,8 +162,12 @@ impl Acp {
         );
     }
 
+    fn servers(&self) -> Vec<McpServer> {
+        self.servers.iter().map(ToolServer::described).collect()
+    }
+
     fn new_session(&mut self, out: &mut Vec<u8>) {
-        let params = NewSessionRequest::new(self.cwd.clone());
+        let params = NewSessionRequest::new(self.cwd.clone()).mcp_servers(self.servers());
         self.request(Request::NewSession, AGENT_METHOD_NAMES.session_new, params, out);
     }
 
@@ -193,6 +218,7 @@ impl Acp {
                 match old.filter(|_| self.can_load) {
                     Some(session) => {
                         let params = LoadSessionRequest::new(session, self.cwd.clone());
+                        let params = params.mcp_servers(self.servers());
                         self.request(Request::LoadSession, AGENT_METHOD_NAMES.session_load, params, out);
                     }
                     None => self.new_session(out),
@@ -367,7 +393,7 @@ impl Protocol for Acp {
     }
 
     fn started(&mut self) {
-        *self = Acp::new(std::mem::take(&mut self.cwd));
+        *self = Acp::new(std::mem::take(&mut self.cwd), std::mem::take(&mut self.servers));
     }
 
     fn prompt(&mut self, prompt: Prompt, out: &mut Vec<u8>) {

@@ -5,6 +5,7 @@ mod attachments;
 mod content;
 mod error;
 mod login;
+mod mcp;
 mod metrics;
 mod page;
 pub mod server;

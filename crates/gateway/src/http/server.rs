@@ -22,7 +22,7 @@ use tower::ServiceExt;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use super::error::{self, HttpError};
-use super::{agui, attachments, content, login, metrics, page};
+use super::{agui, attachments, content, login, mcp, metrics, page};
 use crate::access::origin::Asker;
 use crate::access::places::{Places, Seat};
 use crate::access::proxy::Client;
@@ -116,6 +116,7 @@ fn routes(gateway: &Arc<Gateway>) -> Router {
         .route("/api/v1/agent/cancel", post(agui::cancel))
         .route("/api/v1/agent/permission", post(agui::permission))
         .route("/api/v1/agent/history", get(agui::message_history))
+        .merge(mcp::routes(gateway))
         .route(
             "/api/v1/agent/attachments",
             post(attachments::upload).layer(DefaultBodyLimit::max(attachments::MAX + 64 * 1024)),

@@ -7,19 +7,17 @@
 use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 
-use thread::model::event::CappedRow;
-use thread::model::filter::Scope;
 use thread::queue::{Remaining, Selection};
 use thread::{After, Event, Filter, Queue};
 use thread_agent::conversation::runs::Noted;
 use thread_agent::conversation::{self, Entry};
+use thread_sessions::events::{matches_capped, matches_whole};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use super::budget::Share;
 use crate::error::Result;
 
-/// An event whose content is longer is not read, unless it ends a run: it is shown with its size. In bytes.
-pub const LARGE: u64 = 1024 * 1024;
+pub use thread_sessions::events::LARGE;
 
 /// The longest content of an ending that is read, in bytes: an answer may have 16 MiB.
 pub const LONGEST: u64 = 17 * 1024 * 1024;
@@ -146,24 +144,7 @@ struct Read {
     is_pending: Option<bool>,
 }
 
-/// Whether an event matches a filter (`None` matches all); `None` if it has to be asked with the whole event.
-fn matches_capped(filter: Option<&Filter>, capped: &CappedRow<'_>) -> Option<bool> {
-    let Some(filter) = filter else { return Some(true) };
-    capped.is_whole().then(|| filter.matches(&capped.row).unwrap_or(false))
-}
-
-/// Whether a stored event matches a filter (`None` matches all), as the adapter finds it.
-///
-/// # Errors
-///
-/// Errors of the thread.
-fn matches_whole(queue: &mut Queue, filter: Option<&Filter>, id: i64) -> Result<bool> {
-    let Some(filter) = filter else { return Ok(true) };
-    Ok(queue.matches(id, filter)?)
-}
-
-/// Reads all events after an id that match a condition, the long ones without their content, and for each
-/// whether it matches a filter (`None` matches all). Returns the id up to which it has read.
+/// Reads all events after an id that match a condition: see [`thread_sessions::events::for_each`].
 ///
 /// # Errors
 ///
@@ -172,28 +153,12 @@ pub fn for_each(
     queue: &mut Queue,
     after: i64,
     condition: &str,
-    filter: Option<&Filter>,
-    note: &mut dyn FnMut(&SessionEvent, bool),
+    note: &mut dyn FnMut(&SessionEvent),
 ) -> Result<i64> {
-    let condition = Filter::new(condition, Scope::Reading)?;
-    let mut selection = Selection { after, limit: None, filter: condition };
-    loop {
-        let mut page = Vec::new();
-        let remaining = queue.read_page_capped(&mut selection, LARGE, &mut |capped| {
-            page.push((capped.row.to_event(), matches_capped(filter, &capped)));
-            ControlFlow::Continue(())
-        })?;
-        for (event, is_pending) in page {
-            let is_pending = match is_pending {
-                Some(is_pending) => is_pending,
-                None => matches_whole(queue, filter, event.id)?,
-            };
-            note(&SessionEvent::new(queue, event, None)?, is_pending);
-        }
-        if remaining == Remaining::None {
-            return Ok(selection.after);
-        }
-    }
+    thread_sessions::events::for_each(queue, after, condition, None, &mut |queue, event, _| {
+        note(&SessionEvent::new(queue, event, None)?);
+        Ok(())
+    })
 }
 
 /// Reads the next page after an id, and which of its events match a filter (`None` matches all). An ending of

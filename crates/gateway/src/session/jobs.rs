@@ -14,13 +14,12 @@ use tokio::sync::Semaphore;
 use crate::error::{RequestError, Result};
 use crate::session_id::SessionId;
 
+pub use thread_sessions::root::BUSY;
+
 /// The size of the pool of blocking threads.
 pub const THREADS: usize = 32;
 
 const RESERVED: usize = 8;
-
-/// How long a job waits inside SQLite for another writer.
-pub const BUSY: Duration = Duration::from_millis(100);
 
 /// How long a job is tried again in all, while the database is locked.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -73,7 +73,7 @@ impl Journal {
             }
         };
         let mut found = Vec::new();
-        read.upto = for_each(&mut queue, read.upto, EVENTS, None, &mut |event, _| {
+        read.upto = for_each(&mut queue, read.upto, EVENTS, &mut |event| {
             let at = event.event.created_at.clone();
             found.extend(match (&event.entry, event.ends) {
                 (Entry::RunStarted { attempt, reply_to }, _) => {
@@ -124,7 +124,7 @@ fn is_active_since(path: &Path, since: SystemTime) -> bool {
 fn began_before(queue: &mut Queue, seq: i64) -> Result<Option<String>> {
     let mut began = None;
     let condition = format!("subtype = 'run' AND metadata ->> 'reply_to' = {seq}");
-    for_each(queue, seq, &condition, None, &mut |event, _| {
+    for_each(queue, seq, &condition, &mut |event| {
         began.get_or_insert_with(|| event.event.created_at.clone());
     })?;
     Ok(began)

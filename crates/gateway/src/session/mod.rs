@@ -5,10 +5,8 @@
 
 mod backoff;
 pub mod budget;
-pub mod catalogue;
 pub mod cursor;
 pub mod event;
-pub mod excerpt;
 #[cfg(test)]
 mod fixture;
 pub mod frames;
@@ -20,9 +18,9 @@ pub mod live;
 pub mod place;
 pub mod root;
 pub mod runs;
-pub mod search;
 pub mod speak;
 pub mod stream;
 mod sub_agents;
 pub mod tallies;
-pub mod watch;
+
+pub use thread_sessions::{catalogue, excerpt, search, watch};

@@ -8,9 +8,11 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::ops::ControlFlow;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::ops::Deref;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 use thread::model::filter::Scope;
@@ -41,19 +43,15 @@ const PAGE_BYTES: usize = 1024 * 1024;
 const STOP: StopRequest =
     StopRequest { signal: rustix::process::Signal::TERM.as_raw(), kill_after_ms: 5_000, skip: false };
 
-pub struct Root {
-    dir: PathBuf,
-    /// Device and inode, by which it is recognized.
-    identity: (u64, u64),
-}
+/// The sessions, and how they are made and deleted.
+pub struct Root(Arc<thread_sessions::Root>);
 
-/// A session and the state of its log.
-#[derive(Debug, Clone, Copy)]
-pub struct Listed {
-    pub id: SessionId,
-    /// When its JSONL log was last written.
-    pub active: SystemTime,
-    pub size: u64,
+impl Deref for Root {
+    type Target = thread_sessions::Root;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
 }
 
 impl Root {
@@ -64,53 +62,20 @@ impl Root {
     /// The directory cannot be created or read, or others may write to it.
     pub fn open(dir: &Path) -> io::Result<(Root, bool)> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        let dir = dir.canonicalize()?;
-        let about = fs::metadata(&dir)?;
-        let (mode, identity) = (about.mode(), (about.dev(), about.ino()));
-        let root = Root { dir, identity };
-        if mode & 0o022 != 0 {
-            // Who may put a session there may have any command run.
-            let error = format!("others may write to it (its mode is {:o})", mode & 0o7777);
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, error));
-        }
-        for entry in fs::read_dir(&root.dir)?.flatten() {
+        let (root, readable) = thread_sessions::Root::open(dir)?;
+        for entry in fs::read_dir(root.dir())?.flatten() {
             let temporary = entry.file_name().to_string_lossy().starts_with(TEMPORARY);
             let age = entry.metadata().and_then(|about| about.modified()).map(|at| at.elapsed());
             if temporary && matches!(age, Ok(Ok(age)) if age > STALE) {
                 drop(fs::remove_dir_all(entry.path()));
             }
         }
-        Ok((root, mode & 0o055 != 0))
+        Ok((Root(Arc::new(root)), readable))
     }
 
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
-
-    /// An error of the directory.
-    pub fn failed(&self, error: io::Error) -> RequestError {
-        RequestError::Disk(self.dir.clone(), error)
-    }
-
-    /// Whether the directory is still where it was.
-    pub fn is_there(&self) -> bool {
-        fs::metadata(&self.dir).is_ok_and(|about| (about.dev(), about.ino()) == self.identity)
-    }
-
-    pub fn path_of(&self, id: SessionId) -> PathBuf {
-        self.dir.join(id.to_string())
-    }
-
-    /// Opens a session's thread.
-    ///
-    /// # Errors
-    ///
-    /// [`RequestError::UnknownSession`]; errors of the thread.
-    pub fn queue(&self, id: SessionId) -> Result<Queue> {
-        Queue::open_waiting(self.path_of(id), BUSY).map_err(|e| match e {
-            Error::NotAThread(_) => RequestError::UnknownSession(id.to_string()),
-            e => e.into(),
-        })
+    /// The sessions, for others that look at them.
+    pub fn shared(&self) -> Arc<thread_sessions::Root> {
+        self.0.clone()
     }
 
     /// Creates a session under an id that may exist already; then it does nothing.
@@ -171,7 +136,7 @@ impl Root {
         agent: Option<&Agent>,
         fill: impl FnOnce(&mut Queue) -> Result<i64>,
     ) -> Result<()> {
-        let temporary = self.dir.join(format!("{TEMPORARY}{}", SessionId::random()));
+        let temporary = self.dir().join(format!("{TEMPORARY}{}", SessionId::random()));
         // Not with its parents: a root that has vanished must not be created again.
         fs::DirBuilder::new().mode(0o700).create(&temporary).map_err(|e| self.failed(e))?;
         let make = || {
@@ -184,7 +149,7 @@ impl Root {
             drop(queue);
             match fs::rename(&temporary, self.path_of(id)) {
                 Ok(()) => {
-                    fs::File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(|e| self.failed(e))
+                    fs::File::open(self.dir()).and_then(|dir| dir.sync_all()).map_err(|e| self.failed(e))
                 }
                 // Another gateway created it first.
                 Err(_) if self.queue(id).is_ok() => {
@@ -214,40 +179,10 @@ impl Root {
         for thread in std::iter::once(dir.clone()).chain(thread_agent::sub_agent::threads_in(&dir)) {
             stop_all(&thread)?;
         }
-        let temporary = self.dir.join(format!("{TEMPORARY}{}", SessionId::random()));
+        let temporary = self.dir().join(format!("{TEMPORARY}{}", SessionId::random()));
         fs::rename(self.path_of(id), &temporary)
             .and_then(|()| fs::remove_dir_all(&temporary))
             .map_err(|e| self.failed(e))
-    }
-
-    /// The entry of one session.
-    ///
-    /// # Errors
-    ///
-    /// [`RequestError::UnknownSession`]; the root cannot be read.
-    pub fn entry(&self, id: SessionId) -> Result<Listed> {
-        let dir = fs::File::open(&self.dir).map_err(|e| self.failed(e))?;
-        stat(&dir, id).ok_or_else(|| RequestError::UnknownSession(id.to_string()))
-    }
-
-    /// All sessions, most recently active first.
-    pub fn entries(&self) -> io::Result<Vec<Listed>> {
-        let dir = fs::File::open(&self.dir)?;
-        let ids: Vec<SessionId> = fs::read_dir(&self.dir)?
-            .flatten()
-            .filter_map(|entry| SessionId::parse(entry.file_name().to_str()?))
-            .collect();
-        // Most of the time goes into `stat`: with many sessions, two threads share the work.
-        let stat_all = |ids: &[SessionId]| ids.iter().filter_map(|id| stat(&dir, *id)).collect::<Vec<_>>();
-        let (first, second) = ids.split_at(if ids.len() < 1000 { 0 } else { ids.len() / 2 });
-        let (mut entries, more) = std::thread::scope(|scope| {
-            let first = (!first.is_empty()).then(|| scope.spawn(|| stat_all(first)));
-            let second = stat_all(second);
-            (first.and_then(|first| first.join().ok()).unwrap_or_default(), second)
-        });
-        entries.extend(more);
-        entries.sort_unstable_by(|a, b| b.active.cmp(&a.active).then(a.id.cmp(&b.id)));
-        Ok(entries)
     }
 }
 
@@ -319,21 +254,4 @@ fn stop_all(thread: &Path) -> Result<()> {
         thread::run::stop::stop(&mut queue, consumer, STOP)?;
     }
     Ok(())
-}
-
-/// The state of a session's log. One system call as a rule, since there may be ten thousand sessions.
-fn stat(root: &fs::File, id: SessionId) -> Option<Listed> {
-    let about = rustix::fs::statat(
-        root,
-        format!("{id}/{}", thread::files::JSONL),
-        rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
-    );
-    // While the log is being sealed there is none for a moment.
-    let about = about.or_else(|_| {
-        rustix::fs::statat(root, format!("{id}/{}", thread::files::DB), rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
-    });
-    let about = about.ok()?;
-    let seconds = Duration::from_secs(u64::try_from(about.st_mtime).unwrap_or_default());
-    let active = SystemTime::UNIX_EPOCH + seconds + Duration::from_nanos(about.st_mtime_nsec);
-    Some(Listed { id, active, size: u64::try_from(about.st_size).unwrap_or_default() })
 }

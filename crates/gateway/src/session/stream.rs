@@ -141,7 +141,7 @@ fn end_of_old_runs(queue: &mut Queue, old: i64) -> Result<(i64, bool)> {
     let begun = runs.iter().filter(|run| run.attempts > 0).map(|run| run.id() - 1);
     let mut limit = begun.min().unwrap_or(old).min(old);
     let condition = "type = 'message' OR subtype IN ('error', 'cancelled')";
-    for_each(queue, old, condition, None, &mut |event, _| {
+    for_each(queue, old, condition, &mut |event| {
         if let Some(message) = event.ends {
             limit = limit.min(message - 1);
         }

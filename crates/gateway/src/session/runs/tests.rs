@@ -1,6 +1,10 @@
+use thread::Filter;
+use thread::model::filter::Scope;
 use thread_agent::conversation::{Message, Priority};
+use thread_sessions::runs::NO_AGENT;
 
 use super::*;
+use crate::agent;
 use crate::session::event::LARGE;
 use crate::session::fixture::{Fixture, THEM};
 

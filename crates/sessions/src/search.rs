@@ -10,11 +10,11 @@ use thread::{Filter, Queue};
 use thread_protocol::Content;
 use thread_protocol::method::{DateFilter, SessionList};
 
-use super::catalogue::{self, Catalogue};
-use super::event::LARGE;
-use super::excerpt::around;
-use super::root::Root;
+use crate::catalogue::{self, Catalogue};
 use crate::error::Result;
+use crate::events::LARGE;
+use crate::excerpt::around;
+use crate::root::Root;
 
 /// How long a search may take.
 const TIME_LIMIT: Duration = Duration::from_secs(2);

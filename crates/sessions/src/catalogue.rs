@@ -16,11 +16,11 @@ use thread_agent::conversation::{Entry, is_ending};
 use thread_protocol::Content;
 use thread_protocol::method::{SessionList, SessionState, SessionSummary};
 
-use super::event::LARGE;
-use super::excerpt::{self, beginning};
-use super::root::{Listed, Root};
-use super::runs::open_runs;
 use crate::error::Result;
+use crate::events::LARGE;
+use crate::excerpt::{self, beginning};
+use crate::root::{Listed, Root};
+use crate::runs::open_runs;
 use crate::session_id::SessionId;
 
 /// Longest title made from a message, and longest excerpt of a last message, in characters.

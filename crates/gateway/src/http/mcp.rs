@@ -1,0 +1,95 @@
+//! `/mcp`: the tools of `thread mcp` for all sessions, by the Model Context Protocol over HTTP.
+//!
+//! Older clients of the protocol have a session there, whose id they show in `Mcp-Session-Id`. Whose the id is shows
+//! in it, so that it is of no use at another address, even with the token.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Router};
+use thread_mcp::http::service;
+use thread_mcp::scope::Scope;
+
+use super::error::HttpError;
+use crate::access::places::Seat;
+use crate::gateway::Gateway;
+
+const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+
+pub fn routes(gateway: &Arc<Gateway>) -> Router<Arc<Gateway>> {
+    let mut scope = Scope::new(gateway.hub.context.watcher.clone(), gateway.launcher.clone());
+    scope.root = Some(gateway.root.shared());
+    scope.has_processes = true;
+    scope.catalogue = gateway.catalogue.clone();
+    let (service, shutdown) = service(Arc::new(scope));
+    let own = gateway.clone();
+    tokio::spawn(async move {
+        own.shutting_down().await;
+        shutdown.cancel();
+    });
+    let owners = Arc::new(Owners(RandomState::new()));
+    Router::new().route_service("/mcp", service).layer(middleware::from_fn_with_state(owners, only_its_owner))
+}
+
+/// Signs the ids of sessions with the address of the client that has it, by a secret of this process: sessions end
+/// with it, too.
+struct Owners(RandomState);
+
+impl Owners {
+    fn mark(&self, id: &str, owner: IpAddr) -> String {
+        format!("{id}.{:016x}", self.0.hash_one((id, owner)))
+    }
+
+    /// The id in what [`Owners::mark`] has made for this owner.
+    fn id<'m>(&self, marked: &'m str, owner: IpAddr) -> Option<&'m str> {
+        let (id, _) = marked.rsplit_once('.')?;
+        (self.mark(id, owner) == marked).then_some(id)
+    }
+}
+
+async fn only_its_owner(
+    State(owners): State<Arc<Owners>>,
+    Extension(seat): Extension<Arc<Seat>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let owner = seat.client().address;
+    if let Some(shown) = request.headers().get(&SESSION) {
+        let id = shown.to_str().ok().and_then(|marked| owners.id(marked, owner));
+        let Some(id) = id.and_then(|id| HeaderValue::from_str(id).ok()) else {
+            let why = "there is no such session; send initialize to begin one";
+            return HttpError(StatusCode::NOT_FOUND, why.into()).into_response();
+        };
+        request.headers_mut().insert(SESSION, id);
+    }
+    let mut response = next.run(request).await;
+    if let Some(id) = response.headers().get(&SESSION).and_then(|id| id.to_str().ok())
+        && let Ok(marked) = HeaderValue::from_str(&owners.mark(id, owner))
+    {
+        response.headers_mut().insert(SESSION, marked);
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_its_owners_alone() {
+        let owners = Owners(RandomState::new());
+        let [ada, bob]: [IpAddr; 2] = ["203.0.113.1", "203.0.113.2"].map(|text| text.parse().unwrap());
+        let marked = owners.mark("a-b", ada);
+        assert_eq!(owners.id(&marked, ada), Some("a-b"));
+        assert_eq!(owners.id(&marked, bob), None);
+        assert_eq!(Owners(RandomState::new()).id(&marked, ada), None);
+        for other in ["", ".", "a-b", "a-b.0000000000000000", &marked[1..], &format!("{marked}0")] {
+            assert_eq!(owners.id(other, ada), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+"""The tools of /mcp, with clients that others wrote: the Python package `mcp`, and the protocol's conformance suite.
+
+THREAD_TEST_MCP names the folder in which `.ci/run` has installed them."""
+
+import asyncio
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+FOLDER = os.environ.get("THREAD_TEST_MCP")
+if not FOLDER:
+    print("SKIPPED: THREAD_TEST_MCP names no folder with the Python package mcp and @modelcontextprotocol/conformance")
+    sys.exit()
+PYTHON = pathlib.Path(FOLDER) / "venv/bin/python"
+if pathlib.Path(sys.executable).parent != PYTHON.parent:
+    os.execv(PYTHON, [PYTHON, *sys.argv])
+sys.path.append(str(pathlib.Path(os.environ["DOCS"]).parent / "crates/mcp/tests/clients"))
+
+import calls
+import httpx2
+
+from harness import PATIENCE, Gateway, run
+
+ACCEPT = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+
+
+async def session(gateway, title="talk"):
+    client = await gateway.client()
+    made = await client.request("sessions.new", title=title)
+    await client.close()
+    return made["sessionId"]
+
+
+def message(method, id=None, **params):
+    return {"jsonrpc": "2.0", "method": method, "params": params, **({} if id is None else {"id": id})}
+
+
+INITIALIZE = message("initialize", 1, protocolVersion="2025-06-18", capabilities={},
+                     clientInfo={"name": "test", "version": "1"})
+
+
+async def begin(http, url, **headers):
+    """A session of the older generation. Returns its id."""
+    answer = await http.post(url, json=INITIALIZE, headers={**ACCEPT, **headers})
+    assert answer.status_code == 200, answer.text
+    return answer.headers["mcp-session-id"]
+
+
+async def clients_use_every_tool_in_both_generations():
+    for mode in calls.MODES:
+        with Gateway("--agent", calls.AGENT) as gateway:
+            talk = await session(gateway)
+            gateway.thread("subscribe", "--consumer", "reader", "--no-handler", session=talk)
+            async with calls.http(gateway.url + "/mcp", gateway.token, mode) as client:
+                used = await calls.use_every_tool(client, talk)
+                assert used == set(await calls.names(client)) and len(used) == 13, used
+                [resource] = (await client.list_resources()).resources
+                assert resource.uri == f"thread://{talk}/events"
+                [contents] = (await client.read_resource(resource.uri)).contents
+                assert "about the backups" in contents.text
+                said = await calls.refused(client, "push", {"session": talk, "content": "x" * (10 << 20)})
+                assert "store it in a file" in said, said
+                # Files of the server are nobody's business.
+                said = await calls.refused(client, "peek", {"session": "../.."})
+                assert str(gateway.root) not in said and "sessions_list" in said, said
+            print(f"{mode}: {len(used)} tools")
+
+
+async def token_origin_and_host_are_asked_for_as_everywhere():
+    with Gateway("--public-url", "https://chat.example.org", "--origin", "https://app.example.org") as gateway:
+        url, auth = gateway.url + "/mcp", {"Authorization": "Bearer " + gateway.token}
+        async with httpx2.AsyncClient() as http:
+            for status, headers in [
+                (401, {}),
+                (401, {"Authorization": "Bearer wrong"}),
+                (403, {**auth, "Origin": "https://evil.example"}),
+                (403, {**auth, "Host": "evil.example"}),
+                (200, auth),
+                (200, {**auth, "Host": "chat.example.org", "Origin": "https://chat.example.org"}),
+                (200, {**auth, "Origin": "https://app.example.org"}),
+            ]:
+                answer = await http.post(url, json=INITIALIZE, headers={**ACCEPT, **headers})
+                assert answer.status_code == status, (headers, answer.status_code, answer.text)
+                assert ("mcp-session-id" in answer.headers) == (status == 200)
+                if "app" in headers.get("Origin", ""):
+                    assert answer.headers["access-control-allow-origin"] == "https://app.example.org"
+                    assert "mcp-session-id" in answer.headers["access-control-expose-headers"].lower()
+
+
+async def an_id_of_a_session_is_of_no_use_to_another():
+    with Gateway("--trusted-proxy", "127.0.0.1", "--agent", "cat") as gateway:
+        url, auth = gateway.url + "/mcp", {"Authorization": "Bearer " + gateway.token}
+        ada, bob = ({**auth, "X-Forwarded-For": f"203.0.113.{n}"} for n in (1, 2))
+        async with httpx2.AsyncClient() as http:
+            id = await begin(http, url, **ada)
+            own = {"Mcp-Session-Id": id, "Mcp-Protocol-Version": "2025-06-18"}
+            ask = lambda who: http.post(url, json=message("tools/list", 2), headers={**ACCEPT, **own, **who})
+            assert (await ask({})).status_code == 401
+            assert (await ask(bob)).status_code == 404
+            for method in "GET", "DELETE":
+                answer = await http.request(method, url, headers={**ACCEPT, **own, **bob})
+                assert answer.status_code == 404, (method, answer.status_code)
+            theirs = await begin(http, url, **bob)
+            for guess in id.rsplit(".", 1)[0], id[:-1], theirs.rsplit(".", 1)[0] + "." + id.rsplit(".", 1)[1], "x", ".":
+                own["Mcp-Session-Id"] = guess
+                assert (await ask(bob)).status_code == 404, guess
+            own["Mcp-Session-Id"] = id
+            answer = await ask(ada)
+            assert answer.status_code == 200 and "sessions_search" in answer.text
+            assert (await http.delete(url, headers={**ACCEPT, **own, **ada})).is_success
+            assert (await ask(ada)).status_code == 404
+
+
+async def a_request_that_is_cancelled_ends_its_work():
+    """Older clients say so; newer ones close the response."""
+    for mode in calls.MODES:
+        with Gateway("--agent", calls.AGENT) as gateway:
+            talk = await session(gateway)
+            async with calls.http(gateway.url + "/mcp", gateway.token, mode) as client:
+                arguments = {"session": talk, "task": "for ever"}
+                asked = asyncio.create_task(client.call_tool("subagent_run", arguments))
+                listed = await calls.until(client, "process_list", {}, lambda listed: listed["processes"])
+                [process] = listed["processes"]
+                assert process["kind"] == "sub_agent" and process["state"] == "running", process
+                asked.cancel()
+                status = {"session": talk, "process": process["process"]}
+                ended = await calls.until(client, "process_status", status, lambda status: status["state"] != "running")
+                assert ended["state"] == "cancelled", ended
+
+
+def watched(gateway):
+    """How many databases the gateway has open."""
+    links = pathlib.Path(f"/proc/{gateway.process.pid}/fd").iterdir()
+    return sum(os.readlink(link).endswith("/events.db") for link in links if os.path.lexists(link))
+
+
+async def fifty_wait_at_once_and_some_go_away():
+    with Gateway() as gateway:
+        talk = await session(gateway)
+        url, auth = gateway.url + "/mcp", {"Authorization": "Bearer " + gateway.token}
+        async with httpx2.AsyncClient(timeout=PATIENCE, limits=httpx2.Limits(max_connections=None)) as http:
+            own = {**ACCEPT, **auth, "Mcp-Session-Id": await begin(http, url, **auth)}
+            await http.post(url, json=message("notifications/initialized"), headers=own)
+            wait = lambda id, **more: http.post(url, headers=own, json=message(
+                "tools/call", id, name="wait", arguments={"session": talk, "after": 0, **more}))
+            # Whose connection breaks, without a word.
+            gone = [asyncio.create_task(wait(1000 + n)) for n in range(10)]
+            waiting = [asyncio.create_task(wait(n)) for n in range(2, 52)]
+            while watched(gateway) < 60:
+                await asyncio.sleep(0.01)
+            for one in gone:
+                one.cancel()
+            used = lambda: sum(map(int, pathlib.Path(f"/proc/{gateway.process.pid}/stat").read_text().split()[13:15]))
+            before = used()
+            await asyncio.sleep(3)
+            ticks = used() - before
+            # Others are served meanwhile.
+            client = await gateway.client()
+            assert (await client.request("sessions.list"))["total"] == 1
+            began = time.monotonic()
+            gateway.push(talk, "now", kind="message", source="external:test:main:dm:default:ada")
+            pushed = time.monotonic()
+            for answer in await asyncio.gather(*waiting):
+                assert '"timed_out":false' in answer.text.replace("\\", "") and "now" in answer.text, answer.text
+            took = time.monotonic() - pushed
+            print(f"60 that wait took {10 * ticks} ms of processor in 3 s; all were answered {took:.3f} s after the push, "
+                  f"which took {pushed - began:.3f} s")
+            assert ticks <= 30, ticks
+            # Nor does a wait keep the gateway from ending.
+            last = asyncio.create_task(wait(99, after=1))
+            await asyncio.sleep(0.3)
+            code, took = gateway.stop()
+            assert code == 0 and took < 3, (code, took)
+            await asyncio.gather(last, return_exceptions=True)
+
+
+# What the suite asks of a server made for it, and this one is not: its tools, prompts, resources and so on.
+DEMONSTRATIONS = {
+    "logging-set-level", "completion-complete", "json-schema-2020-12", "resources-subscribe", "resources-unsubscribe",
+    "resources-read-text", "resources-read-binary", "resources-templates-read", "elicitation-sep1034-defaults",
+    "elicitation-sep1330-enums", "http-custom-header-server-validation",
+}
+DEMONSTRATION_KINDS = "tools-call-", "prompts-", "input-required-", "tasks-", "sep-2640-"
+# The same, of scenarios that apply in part.
+UNTESTABLE = {
+    "sep-2575-server-rejects-undeclared-capability", "sep-2575-missing-capability-http-400",
+    "sep-2575-http-server-no-independent-requests-on-stream", "sep-2575-server-no-log-without-loglevel",
+    "sep-2549-prompts-list-caching-hints",
+}
+
+
+async def the_conformance_suite_passes():
+    folder = pathlib.Path(FOLDER)
+    env = {**os.environ, "PATH": f"{folder / 'node_modules/.bin'}:{os.environ['PATH']}"}
+    if not shutil.which("node", path=env["PATH"]):
+        return print("SKIPPED: there is no node")
+    program = "node_modules/@modelcontextprotocol/conformance/dist/index.js"
+    with Gateway("--no-auth", "--agent", "cat") as gateway:
+        await session(gateway)
+        for where, options in [
+            (folder, ["--suite", "all"]),
+            (folder / "next", ["--suite", "all", "--spec-version", "2025-11-25"]),
+            (folder / "next", ["--requirements", "2026-07-28"]),
+        ]:
+            with tempfile.TemporaryDirectory() as out:
+                asked = ["node", where / program, "server", "--url", gateway.url + "/mcp", *options, "-o", out]
+                done = await asyncio.to_thread(
+                    subprocess.run, asked, env=env, capture_output=True, text=True, timeout=10 * PATIENCE)
+                passed, left_out, failed = [], [], []
+                for checks in sorted(pathlib.Path(out).rglob("checks.json")):
+                    [scenario] = re.findall(r"server-(.*)-\d{4}-\d\d-\d\dT", checks.parent.name)
+                    bad = [check for check in json.loads(checks.read_text()) if check["status"] == "FAILURE"]
+                    if scenario in DEMONSTRATIONS or scenario.startswith(DEMONSTRATION_KINDS):
+                        left_out.append(scenario)
+                    elif bad := [check for check in bad if check["id"] not in UNTESTABLE]:
+                        failed.append((scenario, bad))
+                    else:
+                        passed.append(scenario)
+                assert not failed, failed
+                assert len(passed) >= 6 and "tools-list" in passed, (passed, done.stdout, done.stderr)
+                print(f"{' '.join(options)}: passed {', '.join(passed)}; need demonstrations: {len(left_out)}")
+
+
+if __name__ == "__main__":
+    run(globals())

@@ -1,0 +1,30 @@
+//! The server over HTTP, for the gateway, which asks for the token and looks at `Host` and `Origin` itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use tokio_util::sync::CancellationToken;
+
+use crate::scope::Scope;
+use crate::server::Server;
+
+/// The longest request, in bytes: enough to be told that a content is too long.
+const MAX_REQUEST: usize = 16 * 1024 * 1024;
+
+/// How often something is written to a client that waits: proxies end what is silent for long.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// The service, and what ends it.
+pub fn service(scope: Arc<Scope>) -> (StreamableHttpService<Server, LocalSessionManager>, CancellationToken) {
+    let end = CancellationToken::new();
+    let config = StreamableHttpServerConfig::default()
+        .disable_allowed_hosts()
+        .disable_allowed_origins()
+        .with_sse_keep_alive(Some(KEEP_ALIVE))
+        .with_max_request_body_bytes(MAX_REQUEST)
+        .with_cancellation_token(end.clone());
+    let make = move || Ok(Server::new(Arc::clone(&scope)));
+    (StreamableHttpService::new(make, Arc::new(LocalSessionManager::default()), config), end)
+}

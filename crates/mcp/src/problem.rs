@@ -1,0 +1,82 @@
+//! What went wrong, and what to do about it, as an LLM is told.
+
+use std::fmt::Display;
+
+use thread::failure::hint;
+use thread_sessions::RequestError;
+
+/// Why a tool did nothing.
+#[derive(Debug)]
+pub enum Problem {
+    Told { what: String, fix: String },
+    Request(RequestError),
+}
+
+pub type Result<T> = std::result::Result<T, Problem>;
+
+impl Problem {
+    pub fn new(what: impl Display, fix: impl Display) -> Problem {
+        Problem::Told { what: what.to_string(), fix: fix.to_string() }
+    }
+
+    /// What to say. Only who asks on this machine, `is_local`, is told of files and the like.
+    pub fn text(&self, is_local: bool) -> String {
+        match self {
+            Problem::Told { what, fix } => format!("{what} - {fix}"),
+            Problem::Request(error) => {
+                let (what, fix) = of_request(error, is_local);
+                format!("{what} - {fix}")
+            }
+        }
+    }
+
+    /// Tells the operator of the gateway, if it is for that one.
+    pub fn log(&self) {
+        if let Problem::Request(error) = self {
+            error.log("a tool");
+        }
+    }
+}
+
+fn of_request(error: &RequestError, is_local: bool) -> (String, String) {
+    let fix = match error {
+        RequestError::Thread(e) => return of_thread(error, e, is_local),
+        RequestError::BadParams(_) => "see the tool's inputSchema",
+        RequestError::UnknownSession(_) | RequestError::NoSession => {
+            "`sessions_list` shows those that there are"
+        }
+        RequestError::UnknownRun(_) => "`process_list` shows those that there are",
+        RequestError::KeyConflict(_) => "use a new key for a new message",
+        RequestError::Locked => "try again in a moment",
+        _ => "try again later, or tell whoever runs this server",
+    };
+    (error.to_string(), fix.to_owned())
+}
+
+fn of_thread(error: &RequestError, e: &thread::Error, is_local: bool) -> (String, String) {
+    use thread::Error;
+    let fix = match e {
+        Error::UnknownConsumer(_) => "`info` shows those that there are",
+        Error::AlreadySubscribed(_) => "choose another name",
+        Error::KeyConflict { .. } => "use a new key for a new message; nothing was stored",
+        Error::InvalidEvent(_) | Error::InvalidFilter(_) | Error::SlowFilter { .. } => {
+            return (e.to_string(), hint(e));
+        }
+        e if e.is_locked() => return (error.to_string(), "try again in a moment".to_owned()),
+        _ if is_local => return (e.to_string(), hint(e)),
+        _ => return (error.to_string(), "tell whoever runs this server".to_owned()),
+    };
+    (e.to_string(), fix.to_owned())
+}
+
+impl From<RequestError> for Problem {
+    fn from(error: RequestError) -> Problem {
+        Problem::Request(error)
+    }
+}
+
+impl From<thread::Error> for Problem {
+    fn from(error: thread::Error) -> Problem {
+        Problem::Request(error.into())
+    }
+}

@@ -1,0 +1,167 @@
+//! What a server may touch: one thread, all sessions of a root, or both.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use thread::Queue;
+use thread::model::subscription::ConsumerId;
+use thread::run::Launcher;
+use thread_agent::install::CONSUMER;
+use thread_agent::sub_agent::is_sub_agent;
+use thread_sessions::catalogue::Catalogue;
+use thread_sessions::watch::ChangeWatcher;
+use thread_sessions::{Root, SessionId};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::problem::{Problem, Result};
+
+/// How long a tool waits for another writer.
+const BUSY: Duration = Duration::from_secs(2);
+
+/// How many tools read or write at the same time. Those that wait for an event do neither.
+pub const AT_ONCE: usize = 8;
+
+/// What a server may touch, and what it needs for that.
+pub struct Scope {
+    /// The thread that tools are for if they name no session; absolute.
+    pub thread: Option<PathBuf>,
+    pub root: Option<Arc<Root>>,
+    /// Whether there are the tools for what runs.
+    pub has_processes: bool,
+    pub catalogue: Arc<Catalogue>,
+    pub watcher: Arc<ChangeWatcher>,
+    pub launcher: Launcher,
+    /// The source of what is pushed, `internal:dm:…`.
+    pub source: String,
+    /// The consumer that is the thread's agent.
+    pub consumer: ConsumerId,
+    pub allow_subscribe: bool,
+    /// Whether who asks is on this machine, as the threads' owner.
+    pub is_local: bool,
+    turns: Semaphore,
+}
+
+impl Scope {
+    pub fn new(watcher: Arc<ChangeWatcher>, launcher: Launcher) -> Scope {
+        Scope {
+            thread: None,
+            root: None,
+            has_processes: false,
+            catalogue: Arc::default(),
+            watcher,
+            launcher,
+            source: source("mcp"),
+            consumer: ConsumerId::stored(CONSUMER),
+            allow_subscribe: false,
+            is_local: false,
+            turns: Semaphore::new(AT_ONCE),
+        }
+    }
+
+    /// Whether sub-agents may be started: not by one.
+    pub fn may_have_sub_agents(&self) -> bool {
+        self.has_processes && !self.thread.as_deref().is_some_and(is_sub_agent)
+    }
+
+    /// The thread of a session, or the server's own.
+    pub fn path_of(&self, session: Option<&str>) -> Result<PathBuf> {
+        match (session, &self.root, &self.thread) {
+            (Some(id), Some(root), _) => Ok(root.path_of(parse(id)?)),
+            (Some(_), None, _) => {
+                Err(Problem::new("this server is for one thread, not for sessions", "leave out `session`"))
+            }
+            (None, _, Some(thread)) => Ok(thread.clone()),
+            (None, _, None) => Err(Problem::new(
+                "no session is named",
+                "give `session` the id of one; `sessions_list` shows them",
+            )),
+        }
+    }
+
+    /// The id of the session whose thread this is.
+    pub fn session_of(&self, path: &Path) -> Option<SessionId> {
+        let root = self.root.as_ref()?;
+        let id = SessionId::parse_name(path.strip_prefix(root.dir()).ok()?.as_os_str())?;
+        (root.path_of(id) == path).then_some(id)
+    }
+
+    /// The folder of all sessions, for tools that are there only with one.
+    pub fn root(&self) -> Result<&Arc<Root>> {
+        self.root.as_ref().ok_or_else(|| {
+            Problem::new("this server is for one thread, not for sessions", "use the tools of the thread")
+        })
+    }
+
+    /// Does work that may block on the disk.
+    pub async fn blocking<T: Send + 'static>(
+        self: &Arc<Scope>,
+        work: impl FnOnce(&Scope) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        // Never closed.
+        let _turn = self.turns.acquire().await;
+        let scope = Arc::clone(self);
+        tokio::task::spawn_blocking(move || work(&scope)).await.unwrap_or_else(|_| {
+            // It panicked, which has been reported on stderr, or the server is about to end.
+            Err(Problem::new("this server could not do it", "try again"))
+        })
+    }
+
+    /// Looks at a thread until there is something to see, at first at once and then whenever something was
+    /// stored. `None` at `end`, and if nobody waits for it any more.
+    pub async fn until<T: Send + 'static>(
+        self: &Arc<Scope>,
+        path: PathBuf,
+        end: Instant,
+        cancelled: &CancellationToken,
+        mut look: impl FnMut(&mut Queue) -> Result<Option<T>> + Send + 'static,
+    ) -> Result<Option<T>> {
+        let (mut queue, watch) = self
+            .blocking(move |scope| {
+                let queue = open(&path)?;
+                let watch = scope.watcher.watch(&queue);
+                Ok((queue, watch))
+            })
+            .await?;
+        loop {
+            let found;
+            (queue, look, found) = self
+                .blocking(move |_| {
+                    if !queue.files().still_there() {
+                        return Err(thread::Error::Moved(queue.place().clone()).into());
+                    }
+                    let found = look(&mut queue)?;
+                    Ok((queue, look, found))
+                })
+                .await?;
+            if found.is_some() {
+                return Ok(found);
+            }
+            tokio::select! {
+                () = watch.changed.notified() => {}
+                () = tokio::time::sleep_until(end) => return Ok(None),
+                () = cancelled.cancelled() => return Ok(None),
+            }
+        }
+    }
+}
+
+/// Opens a thread.
+pub fn open(path: &Path) -> Result<Queue> {
+    Ok(Queue::open_waiting(path, BUSY)?)
+}
+
+/// The id of a session.
+pub fn parse(session: &str) -> Result<SessionId> {
+    SessionId::parse(session).ok_or_else(|| {
+        let shown: String = session.chars().take(80).collect();
+        thread_sessions::RequestError::UnknownSession(shown).into()
+    })
+}
+
+/// The source of what a server of this name pushes.
+pub fn source(name: &str) -> String {
+    format!("internal:dm:default:{name}")
+}

@@ -1,0 +1,443 @@
+//! Tools for what runs: the runs of agents, and their sub-agents.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use thread::model::filter::Scope as FilterScope;
+use thread::model::time;
+use thread::{Filter, Queue};
+use thread_agent::conversation::runs::{OpenRun, Runs};
+use thread_agent::conversation::{Entry, Priority, end_key, run_id_of, text_of};
+use thread_agent::sub_agent::{Sub, threads_in};
+use thread_protocol::method::SessionState;
+use thread_sessions::cancel::cancel as cancel_run;
+use thread_sessions::excerpt::beginning;
+use thread_sessions::runs::open_runs;
+use thread_sessions::{RequestError, catalogue};
+
+use crate::problem::{Problem, Result};
+use crate::scope::{Scope, open};
+use crate::text::PIECE;
+
+/// How long a list may take.
+const LIST_FOR: Duration = Duration::from_secs(2);
+
+/// How many processes are listed at most.
+const MOST: usize = 50;
+
+/// How much of a message says what a run is about, in characters.
+const ABOUT: usize = 80;
+
+/// How many of the last durations a wait is estimated by.
+const DURATIONS: usize = 20;
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListArgs {
+    session: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub struct Processes {
+    processes: Vec<Process>,
+    /// Not all sessions were looked at: name one.
+    truncated: bool,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub struct Process {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<String>,
+    /// Its id, for the other tools.
+    process: String,
+    /// `run` or `sub_agent`.
+    kind: &'static str,
+    /// `running`, `asks` for permission, or `waiting`.
+    state: &'static str,
+    /// For how long it has been in that state.
+    elapsed_ms: u64,
+    /// The beginning of its message or task.
+    about: String,
+    /// Tools that it waits for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    tools: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runs_ahead: Option<usize>,
+}
+
+pub async fn list(scope: &Arc<Scope>, args: ListArgs) -> Result<Processes> {
+    let one = match &scope.root {
+        Some(_) => args.session.as_deref().map(|session| scope.path_of(Some(session))).transpose()?,
+        None => Some(scope.path_of(args.session.as_deref())?),
+    };
+    scope
+        .blocking(move |scope| {
+            let until = Instant::now() + LIST_FOR;
+            let (mut processes, mut truncated) = (Vec::new(), false);
+            if let Some(path) = one {
+                in_session(scope, &path, &mut processes)?;
+                return Ok(Processes { processes, truncated });
+            }
+            let root = scope.root()?;
+            for listed in catalogue::entries(root)? {
+                if Instant::now() >= until || processes.len() >= MOST {
+                    truncated = true;
+                    break;
+                }
+                let path = root.path_of(listed.id);
+                let summary = scope.catalogue.summary(root, &listed);
+                let is_at_work = summary
+                    .is_ok_and(|summary| summary.state.is_some_and(|state| state != SessionState::Failed));
+                // One that cannot be read has nothing to list. What works in the background has no run.
+                if is_at_work || path.join("agents").exists() {
+                    drop(in_session(scope, &path, &mut processes));
+                }
+            }
+            Ok(Processes { processes, truncated })
+        })
+        .await
+}
+
+fn in_session(scope: &Scope, path: &Path, processes: &mut Vec<Process>) -> Result<()> {
+    let session = scope.session_of(path).map(|id| id.to_string());
+    let mut queue = open(path)?;
+    let (_, runs, _) = open_runs(&mut queue)?;
+    for id in runs.in_order() {
+        let Some(run) = runs.get(id) else { continue };
+        let task = queue.event(id)?.map(|event| text_of(&event.content)).unwrap_or_default();
+        processes.push(Process {
+            session: session.clone(),
+            process: run.run.run_id.clone(),
+            kind: "run",
+            state: state_of(&runs, run),
+            elapsed_ms: elapsed(run.since.as_deref().unwrap_or(&run.created_at)),
+            about: beginning(&task, ABOUT),
+            tools: run.open_calls.values().cloned().collect(),
+            runs_ahead: runs.position(id).filter(|ahead| *ahead > 0),
+        });
+    }
+    for dir in threads_in(path) {
+        let mut queue = open(&dir)?;
+        // Without a task nothing works there yet.
+        let Ok(sub) = Sub::of(&mut queue) else { continue };
+        if sub.ending(&mut queue)?.is_some() {
+            continue;
+        }
+        let task = queue.event(1)?;
+        processes.push(Process {
+            session: session.clone(),
+            process: sub.id,
+            kind: "sub_agent",
+            state: "running",
+            elapsed_ms: task.as_ref().map_or(0, |task| elapsed(&task.created_at)),
+            about: task.map(|task| beginning(&task.content, ABOUT)).unwrap_or_default(),
+            tools: Vec::new(),
+            runs_ahead: None,
+        });
+    }
+    Ok(())
+}
+
+fn state_of(runs: &Runs, run: &OpenRun) -> &'static str {
+    match runs.active().is_some_and(|active| active.id() == run.id()) {
+        true if !run.open_permissions.is_empty() => "asks",
+        true => "running",
+        false => "waiting",
+    }
+}
+
+/// How long ago that was.
+fn elapsed(since: &str) -> u64 {
+    let Some((since, now)) = time::parse(since).zip(time::parse(&time::now())) else { return 0 };
+    u64::try_from((now - since).num_milliseconds()).unwrap_or(0)
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StatusArgs {
+    session: Option<String>,
+    /// Id of a run or sub-agent
+    process: String,
+    /// Of `text`: from this byte on
+    offset: Option<usize>,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub struct Status {
+    process: String,
+    /// `running`, `asks`, `waiting`, `answered`, `failed` or `cancelled`.
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    elapsed_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runs_ahead: Option<usize>,
+    /// How often it was begun.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempts: Option<u64>,
+    /// Tools that it waits for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    tools: Vec<String>,
+    /// The answer, or why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    /// The text was cut: this tool gives what follows, with this `offset`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_offset: Option<usize>,
+}
+
+impl Status {
+    fn ended(process: String, state: &'static str, text: &str, offset: usize) -> Status {
+        let begin = text.ceil_char_boundary(offset.min(text.len()));
+        let end = text.floor_char_boundary((begin + PIECE).min(text.len()));
+        Status {
+            process,
+            state,
+            elapsed_ms: None,
+            runs_ahead: None,
+            attempts: None,
+            tools: Vec::new(),
+            text: Some(text[begin..end].to_owned()),
+            next_offset: (end < text.len()).then_some(end),
+        }
+    }
+}
+
+pub async fn status(scope: &Arc<Scope>, args: StatusArgs) -> Result<Status> {
+    let path = scope.path_of(args.session.as_deref())?;
+    scope
+        .blocking(move |_| {
+            let mut queue = open(&path)?;
+            let (process, offset) = (args.process, args.offset.unwrap_or(0));
+            let (_, runs, _) = open_runs(&mut queue)?;
+            let open = runs.with_run_id(&process).next();
+            if let Some(run) = open {
+                return Ok(Status {
+                    state: state_of(&runs, run),
+                    elapsed_ms: Some(elapsed(run.since.as_deref().unwrap_or(&run.created_at))),
+                    runs_ahead: runs.position(run.id()),
+                    attempts: Some(run.run.attempt),
+                    tools: run.open_calls.values().cloned().collect(),
+                    text: None,
+                    next_offset: None,
+                    process: process.clone(),
+                });
+            }
+            if let Some((sub, mut queue)) = sub_agent(&path, &process)? {
+                return of_sub_agent(&sub, &mut queue, offset);
+            }
+            ended(&mut queue, process, offset)
+        })
+        .await
+}
+
+/// The state of a sub-agent.
+pub fn of_sub_agent(sub: &Sub, queue: &mut Queue, offset: usize) -> Result<Status> {
+    let id = sub.id.clone();
+    Ok(match sub.ending(queue)? {
+        Some(Ok(answer)) => Status::ended(id, "answered", &answer, offset),
+        Some(Err(why)) if why.starts_with("cancelled") => Status::ended(id, "cancelled", &why, offset),
+        Some(Err(why)) => Status::ended(id, "failed", &why, offset),
+        None => {
+            let since = queue.stored_at(1)?;
+            Status {
+                elapsed_ms: since.as_deref().map(elapsed),
+                text: None,
+                ..Status::ended(id, "running", "", 0)
+            }
+        }
+    })
+}
+
+/// The state of a run that is over.
+fn ended(queue: &mut Queue, process: String, offset: usize) -> Result<Status> {
+    let unknown = || Problem::from(RequestError::UnknownRun(process.chars().take(80).collect()));
+    let message = message_of(queue, &process)?.ok_or_else(unknown)?;
+    let ending = queue.id_of_key(&end_key(message))?.ok_or_else(unknown)?;
+    let event = queue.event(ending)?.ok_or_else(unknown)?;
+    let (state, text) = match Entry::of(&event).1 {
+        Entry::Answer { answer, .. } => ("answered", text_of(&answer.content)),
+        Entry::Error { error, .. } => ("failed", error),
+        Entry::Cancelled { why, .. } => ("cancelled", why),
+        _ => return Err(unknown()),
+    };
+    Ok(Status::ended(process, state, &text, offset))
+}
+
+/// The message whose run has that id, the newest if there are several.
+fn message_of(queue: &mut Queue, run_id: &str) -> Result<Option<i64>> {
+    if let Some(id) = run_id.strip_prefix("run_").and_then(|id| id.parse().ok())
+        && run_id_of(id) == run_id
+        && queue.stored_at(id)?.is_some()
+    {
+        return Ok(Some(id));
+    }
+    let quoted = run_id.replace('\'', "''");
+    let condition = format!("type = 'message' AND source <> 'self' AND metadata ->> 'run_id' = '{quoted}'");
+    // A text with control characters or the like makes no filter, and is no run's id.
+    let Ok(filter) = Filter::new(&condition, FilterScope::Reading) else { return Ok(None) };
+    Ok(queue.newest_matching(filter.as_ref(), i64::MAX, 1)?.first().copied())
+}
+
+/// The sub-agent of that id, and its thread. Only a name that is in the folder is one: it is part of no path.
+fn sub_agent(path: &Path, id: &str) -> Result<Option<(Sub, Queue)>> {
+    let found: Option<PathBuf> =
+        threads_in(path).into_iter().find(|dir| dir.file_name().is_some_and(|name| name == id));
+    let Some(dir) = found else { return Ok(None) };
+    let mut queue = open(&dir)?;
+    let sub = Sub::of(&mut queue)?;
+    Ok(Some((sub, queue)))
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CancelArgs {
+    session: Option<String>,
+    /// Id of a run or sub-agent
+    process: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub struct Cancelled {
+    process: String,
+    /// `process_status` tells when it has ended.
+    requested: bool,
+}
+
+pub async fn cancel(scope: &Arc<Scope>, args: CancelArgs) -> Result<Cancelled> {
+    let path = scope.path_of(args.session.as_deref())?;
+    scope
+        .blocking(move |scope| {
+            if let Some((sub, mut queue)) = sub_agent(&path, &args.process)? {
+                let requested = sub.ending(&mut queue)?.is_none();
+                if requested {
+                    sub.cancel(&mut queue, &scope.launcher, "requested by a tool")?;
+                }
+                return Ok(Cancelled { process: sub.id, requested });
+            }
+            let mut queue = open(&path)?;
+            let run = cancel_run(&mut queue, &scope.launcher, &scope.source, Some(&args.process))?;
+            Ok(Cancelled { process: run.unwrap_or(args.process), requested: true })
+        })
+        .await
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WaitTimeArgs {
+    session: Option<String>,
+    /// Id of a run that waits; without it, a message pushed now
+    process: Option<String>,
+}
+
+/// How long a run will wait for its turn, and what that is made of.
+#[derive(Debug, PartialEq, Serialize, JsonSchema)]
+pub struct WaitTime {
+    /// Absent if nothing is known: no run has ended here yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wait_ms: Option<u64>,
+    /// How many runs are before it, the one under way among them.
+    runs_ahead: usize,
+    /// How long the one under way has run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    running_ms: Option<u64>,
+    /// What it will still take, by the last durations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remaining_ms: Option<u64>,
+    /// The median of the last durations, which each of the others counts as.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    typical_ms: Option<u64>,
+    /// How long the last runs took, the newest first.
+    last_durations_ms: Vec<u64>,
+}
+
+pub async fn wait_time(scope: &Arc<Scope>, args: WaitTimeArgs) -> Result<WaitTime> {
+    let path = scope.path_of(args.session.as_deref())?;
+    scope
+        .blocking(move |_| {
+            let mut queue = open(&path)?;
+            let (_, runs, _) = open_runs(&mut queue)?;
+            let ahead = match &args.process {
+                Some(id) => {
+                    let run = runs.with_run_id(id).next();
+                    let shown = || id.chars().take(80).collect();
+                    let run = run.ok_or_else(|| RequestError::UnknownRun(shown()))?;
+                    runs.position(run.id()).unwrap_or(0)
+                }
+                // A message pushed now comes after all others but those that are for later.
+                None => {
+                    runs.iter().filter(|run| run.since.is_some() || run.priority != Priority::Later).count()
+                }
+            };
+            let running = runs.active().and_then(|run| run.since.as_deref()).map(elapsed);
+            Ok(WaitTime::of(ahead, running, last_durations(&mut queue)?))
+        })
+        .await
+}
+
+/// How long the last runs that were answered took, the newest first.
+fn last_durations(queue: &mut Queue) -> Result<Vec<u64>> {
+    let answers = "type = 'message' AND source = 'self' AND metadata ->> 'latency_ms' IS NOT NULL";
+    let filter = Filter::new(answers, FilterScope::Reading).map_err(thread::Error::from)?;
+    let mut durations = Vec::new();
+    for id in queue.newest_matching(filter.as_ref(), i64::MAX, DURATIONS)? {
+        let Some(event) = crate::text::without_long_content(queue, id)? else { continue };
+        if let Entry::Answer { answer, .. } = Entry::of(&event).1 {
+            durations.extend(answer.latency_ms);
+        }
+    }
+    Ok(durations)
+}
+
+impl WaitTime {
+    /// By what is known: how many runs are before it, for how long the first of them has run (`None` if it has
+    /// not begun), and how long the last ones took.
+    fn of(runs_ahead: usize, running_ms: Option<u64>, last_durations_ms: Vec<u64>) -> WaitTime {
+        let mut sorted = last_durations_ms.clone();
+        sorted.sort_unstable();
+        let typical_ms = median(&sorted);
+        let running_ms = running_ms.filter(|_| runs_ahead > 0);
+        // Of those that took longer than it has by now, half take longer than this. If none did, what is known
+        // says nothing about it, and it counts as one that begins.
+        let remaining_ms = running_ms.and_then(|running| {
+            let longer = &sorted[sorted.partition_point(|took| *took <= running)..];
+            median(longer).map(|took| took - running).or(typical_ms)
+        });
+        let others = (runs_ahead - usize::from(running_ms.is_some())) as u64;
+        let wait_ms = match runs_ahead {
+            0 => Some(0),
+            _ => typical_ms.map(|typical| remaining_ms.unwrap_or(0) + others * typical),
+        };
+        WaitTime { wait_ms, runs_ahead, running_ms, remaining_ms, typical_ms, last_durations_ms }
+    }
+}
+
+fn median(sorted: &[u64]) -> Option<u64> {
+    sorted.get(sorted.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait(ahead: usize, running: Option<u64>, durations: &[u64]) -> (Option<u64>, Option<u64>) {
+        let time = WaitTime::of(ahead, running, durations.to_vec());
+        (time.wait_ms, time.remaining_ms)
+    }
+
+    #[test]
+    fn a_wait_is_what_is_left_of_the_run_under_way_and_the_others_before() {
+        assert_eq!(wait(0, None, &[]), (Some(0), None));
+        assert_eq!(wait(0, Some(5), &[9]), (Some(0), None));
+        assert_eq!(wait(2, None, &[]), (None, None));
+        assert_eq!(wait(1, Some(400), &[1000, 900, 1100]), (Some(600), Some(600)));
+        assert_eq!(wait(3, Some(400), &[1000, 900, 1100]), (Some(2600), Some(600)));
+        assert_eq!(wait(2, None, &[1000, 900, 1100]), (Some(2000), None));
+        // Most are short, but it is one of the long ones.
+        assert_eq!(wait(1, Some(500), &[10, 10, 10, 2000]), (Some(1500), Some(1500)));
+        // It takes longer than any before.
+        assert_eq!(wait(1, Some(5000), &[1000, 900, 1100]), (Some(1000), Some(1000)));
+    }
+}

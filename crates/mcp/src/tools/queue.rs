@@ -1,0 +1,370 @@
+//! Tools for the queue of one thread.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Map;
+use thread::model::filter::Scope as FilterScope;
+use thread::model::run::Options;
+use thread::model::subscription::{ConsumerId, NewSubscription};
+use thread::queue::Selection;
+use thread::{After, Filter, Queue};
+use thread_agent::conversation::{Message, Priority};
+use thread_sessions::runs::open_runs;
+use tokio_util::sync::CancellationToken;
+
+use crate::problem::{Problem, Result};
+use crate::scope::{Scope, open};
+use crate::text::{self, PIECE, Shown};
+
+/// The longest message, in bytes: what every reader gets whole.
+pub const MAX_CONTENT: usize = 1024 * 1024;
+
+/// Longest idempotency key, in bytes.
+const MAX_KEY: usize = 512;
+
+/// How long a call of `wait` takes at most: hosts give up on tools after a minute.
+pub const MAX_WAIT: Duration = Duration::from_secs(50);
+
+/// How long the filter of a stranger is evaluated.
+const FILTER_FOR: Duration = Duration::from_secs(2);
+
+/// How many events are shown, by default and at most.
+const EVENTS: u64 = 20;
+const MAX_EVENTS: u64 = 100;
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PushArgs {
+    session: Option<String>,
+    content: String,
+    priority: Option<Urgency>,
+    /// Id of the event it answers
+    reply_to: Option<i64>,
+    /// A second push with it does nothing
+    idempotency_key: Option<String>,
+}
+
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Urgency {
+    Now,
+    Next,
+    Later,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub struct Pushed {
+    id: i64,
+    /// It was pushed before, under the same key.
+    repeated: bool,
+    /// The agent's run that will answer it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_id: Option<String>,
+    /// How many runs are before that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runs_ahead: Option<usize>,
+}
+
+pub async fn push(scope: &Arc<Scope>, args: PushArgs) -> Result<Pushed> {
+    let path = scope.path_of(args.session.as_deref())?;
+    if args.content.len() > MAX_CONTENT {
+        let what = format!("the content has {} bytes, more than {MAX_CONTENT}", args.content.len());
+        return Err(Problem::new(what, "store it in a file, and push its path"));
+    }
+    let fits = |key: &String| !key.is_empty() && key.len() <= MAX_KEY;
+    if args.idempotency_key.as_ref().is_some_and(|key| !fits(key)) {
+        return Err(Problem::new("the idempotency_key is empty or too long", "use 1 to 512 bytes"));
+    }
+    scope.blocking(move |scope| store(scope, &mut open(&path)?, args)).await
+}
+
+fn store(scope: &Scope, queue: &mut Queue, args: PushArgs) -> Result<Pushed> {
+    if let Some(id) = args.reply_to
+        && queue.stored_at(id)?.is_none()
+    {
+        return Err(Problem::new(format!("there is no event {id} to reply to"), "`peek` shows events"));
+    }
+    let message = Message {
+        content: args.content,
+        priority: match args.priority {
+            Some(Urgency::Now) => Priority::Now,
+            Some(Urgency::Later) => Priority::Later,
+            Some(Urgency::Next) | None => Priority::Next,
+        },
+        other: args
+            .reply_to
+            .map(|id| Map::from_iter([("reply_to".to_owned(), id.into())]))
+            .unwrap_or_default(),
+        ..Message::default()
+    };
+    let mut event = message.event(&scope.source).map_err(thread::Error::from)?;
+    if let Some(key) = args.idempotency_key {
+        // Not a key of an ending, nor of anything else that others make.
+        event = event.with_key(format!("mcp:{key}")).map_err(thread::Error::from)?;
+    }
+    let pushed = thread::run::push(queue, &scope.launcher, &event)?;
+    let (_, runs, _) = open_runs(queue)?;
+    let run = runs.get(pushed.id);
+    Ok(Pushed {
+        id: pushed.id,
+        repeated: pushed.repeated,
+        run_id: run.map(|run| run.run.run_id.clone()),
+        runs_ahead: run.and_then(|run| runs.position(run.id())),
+    })
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PeekArgs {
+    session: Option<String>,
+    /// Only events with larger ids
+    after: Option<i64>,
+    /// SQL condition, such as type = 'message'; searches from `after` or the first event on
+    filter: Option<String>,
+    limit: Option<u64>,
+    /// Only this event, whole
+    id: Option<i64>,
+    /// With `id`: from this byte on
+    offset: Option<u64>,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub struct Peeked {
+    events: Vec<Shown>,
+    /// All events up to this id were looked at.
+    cursor: i64,
+    /// Whether there may be more after it.
+    more: bool,
+}
+
+pub async fn peek(scope: &Arc<Scope>, args: PeekArgs) -> Result<Peeked> {
+    let path = scope.path_of(args.session.as_deref())?;
+    let filter = filter_of(args.filter.as_deref())?;
+    let limit = args.limit.unwrap_or(EVENTS).clamp(1, MAX_EVENTS);
+    scope
+        .blocking(move |_| {
+            let mut queue = open(&path)?;
+            if let Some(id) = args.id {
+                return peek_one(&mut queue, id, args.offset.unwrap_or(0));
+            }
+            let after = match args.after {
+                Some(after) => after.max(0),
+                None if filter.is_some() => 0,
+                None => queue.start_of_tail(None, 0, limit)?,
+            };
+            let mut selection = Selection { after, limit: Some(limit), filter };
+            let (events, _) = text::read(&mut queue, &mut selection, Instant::now() + FILTER_FOR)?;
+            let more = queue.newest()?.0 > selection.after;
+            Ok(Peeked { events, cursor: selection.after, more })
+        })
+        .await
+}
+
+fn peek_one(queue: &mut Queue, id: i64, offset: u64) -> Result<Peeked> {
+    let mut selection = Selection { limit: Some(1), ..After(id.saturating_sub(1)).into() };
+    let (mut events, _) = text::read(queue, &mut selection, Instant::now() + FILTER_FOR)?;
+    events.retain(|event| event.id == id);
+    let Some(event) = events.first_mut() else {
+        return Err(Problem::new(
+            format!("there is no event {id}"),
+            "`peek` without `id` shows the last ones",
+        ));
+    };
+    (event.content, event.next_offset) = text::piece(queue, id, offset, PIECE)?;
+    Ok(Peeked { events, cursor: id, more: queue.newest()?.0 > id })
+}
+
+fn filter_of(text: Option<&str>) -> Result<Option<Filter>> {
+    match text {
+        Some(text) => Filter::new(text, FilterScope::Reading).map_err(|e| thread::Error::from(e).into()),
+        None => Ok(None),
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WaitArgs {
+    session: Option<String>,
+    /// A `cursor`; without it, only what comes from now on
+    after: Option<i64>,
+    /// SQL condition
+    filter: Option<String>,
+    /// At most 50
+    timeout_seconds: Option<u64>,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub struct Waited {
+    timed_out: bool,
+    events: Vec<Shown>,
+    /// For `after` of the next call.
+    cursor: i64,
+}
+
+pub async fn wait(scope: &Arc<Scope>, args: WaitArgs, cancelled: &CancellationToken) -> Result<Waited> {
+    let path = scope.path_of(args.session.as_deref())?;
+    let filter = filter_of(args.filter.as_deref())?;
+    let patience = args.timeout_seconds.map_or(MAX_WAIT, Duration::from_secs).min(MAX_WAIT);
+    let end = tokio::time::Instant::now() + patience;
+    let start = newest(scope, path.clone()).await?;
+    let after = args.after.map_or(start, |after| after.clamp(0, start));
+    let mut selection = Selection { after, limit: Some(EVENTS), filter };
+    let reached = Arc::new(std::sync::atomic::AtomicI64::new(after));
+    let seen = Arc::clone(&reached);
+    let look = move |queue: &mut Queue| {
+        loop {
+            let (events, more) = text::read(queue, &mut selection, Instant::now() + FILTER_FOR)?;
+            seen.store(selection.after, std::sync::atomic::Ordering::Relaxed);
+            if !events.is_empty() {
+                return Ok(Some(events));
+            }
+            if !more || tokio::time::Instant::now() >= end {
+                return Ok(None);
+            }
+        }
+    };
+    let events = scope.until(path, end, cancelled, look).await?;
+    let cursor = reached.load(std::sync::atomic::Ordering::Relaxed);
+    Ok(Waited { timed_out: events.is_none(), events: events.unwrap_or_default(), cursor })
+}
+
+async fn newest(scope: &Arc<Scope>, path: PathBuf) -> Result<i64> {
+    scope.blocking(move |_| Ok(open(&path)?.newest()?.0)).await
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AckArgs {
+    session: Option<String>,
+    consumer: String,
+    id: i64,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub struct Acked {
+    /// Where the consumer stands now.
+    cursor: i64,
+}
+
+pub async fn ack(scope: &Arc<Scope>, args: AckArgs) -> Result<Acked> {
+    let path = scope.path_of(args.session.as_deref())?;
+    scope
+        .blocking(move |_| {
+            let mut queue = open(&path)?;
+            let consumer = ConsumerId::stored(args.consumer);
+            if queue.subscription(&consumer)?.has_handler() {
+                let what = format!("the consumer '{consumer}' has a handler, which acknowledges for itself");
+                return Err(Problem::new(what, "acknowledge only for one without; `info` shows them"));
+            }
+            Ok(Acked { cursor: queue.acknowledge(&consumer, args.id)?.position() })
+        })
+        .await
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InfoArgs {
+    session: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub struct Info {
+    /// The thread's directory, or the session's id.
+    thread: String,
+    /// The newest id.
+    newest: i64,
+    consumers: Vec<Consumer>,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub struct Consumer {
+    consumer: String,
+    /// All events up to this id are acknowledged.
+    cursor: i64,
+    /// Whether it has something to do.
+    pending: bool,
+    paused: bool,
+    /// Whether a push starts a program for it.
+    has_handler: bool,
+    dead_letters: i64,
+}
+
+pub async fn info(scope: &Arc<Scope>, args: InfoArgs) -> Result<Info> {
+    let path = scope.path_of(args.session.as_deref())?;
+    scope
+        .blocking(move |scope| {
+            let mut queue = open(&path)?;
+            let newest = queue.newest()?.0;
+            let until = Instant::now() + FILTER_FOR;
+            let mut consumers = Vec::new();
+            for subscription in queue.subscriptions()? {
+                // A filter that is broken or slow lets something through, as far as is known.
+                let look = queue.look(&subscription, Some(until));
+                consumers.push(Consumer {
+                    cursor: subscription.last_acked_id,
+                    pending: look.map_or(true, |look| look.first.is_some() || look.cut_short),
+                    paused: subscription.state.paused,
+                    has_handler: subscription.has_handler(),
+                    dead_letters: subscription.dead,
+                    consumer: subscription.consumer.to_string(),
+                });
+            }
+            let thread = match scope.session_of(&path) {
+                Some(session) => session.to_string(),
+                None => path.display().to_string(),
+            };
+            Ok(Info { thread, newest, consumers })
+        })
+        .await
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SubscribeArgs {
+    session: Option<String>,
+    consumer: String,
+    /// Shell command, run when there is something new
+    handler: String,
+    /// SQL condition
+    filter: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub struct Subscribed {
+    consumer: String,
+    cursor: i64,
+}
+
+pub async fn subscribe(scope: &Arc<Scope>, args: SubscribeArgs) -> Result<Subscribed> {
+    let path = scope.path_of(args.session.as_deref())?;
+    let consumer = ConsumerId::new(&args.consumer)
+        .map_err(|why| Problem::new(format!("the consumer name {why}"), "choose another name"))?;
+    if args.handler.trim().is_empty() {
+        return Err(Problem::new("the handler is empty", "give a shell command"));
+    }
+    if let Some(filter) = &args.filter {
+        Filter::new(filter, FilterScope::Subscription).map_err(thread::Error::from)?;
+    }
+    scope
+        .blocking(move |scope| {
+            let mut queue = open(&path)?;
+            let new = NewSubscription {
+                consumer: consumer.clone(),
+                handler_cmd: args.handler,
+                filter: args.filter,
+                cwd: Some(path),
+                options: Options::default(),
+                from: Some(queue.newest()?.0),
+                replace: false,
+            };
+            queue.subscribe(&new)?;
+            thread::run::wake::wake_consumer(&mut queue, &scope.launcher, &consumer)?;
+            let cursor = queue.subscription(&consumer)?.last_acked_id;
+            Ok(Subscribed { consumer: consumer.to_string(), cursor })
+        })
+        .await
+}

@@ -1,0 +1,219 @@
+//! Tools for finding and reading sessions.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use thread::model::filter::Scope as FilterScope;
+use thread::{Filter, Queue};
+use thread_agent::conversation::{Entry, is_ending, text_of};
+use thread_protocol::method::{DateFilter, SessionList, SessionSummary};
+use thread_sessions::search::search as search_in;
+
+use crate::problem::{Problem, Result};
+use crate::scope::{Scope, open};
+use crate::text::{self, CUT};
+
+/// How many sessions and messages are shown, by default and at most.
+const SHOWN: usize = 10;
+const MOST: usize = 50;
+
+/// Messages, and what may be the end of a run without an answer.
+const MESSAGES: &str = "type = 'message' OR subtype = 'cancelled' \
+                        OR subtype = 'error' AND content LIKE '%\"retryable\":false%'";
+
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Day {
+    Today,
+    Yesterday,
+    ThisWeek,
+    LastWeek,
+}
+
+impl From<Day> for DateFilter {
+    fn from(day: Day) -> DateFilter {
+        match day {
+            Day::Today => DateFilter::Today,
+            Day::Yesterday => DateFilter::Yesterday,
+            Day::ThisWeek => DateFilter::ThisWeek,
+            Day::LastWeek => DateFilter::LastWeek,
+        }
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SearchArgs {
+    /// Text in a title or message, in any case
+    query: Option<String>,
+    /// When it was last active
+    day: Option<Day>,
+    limit: Option<usize>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListArgs {
+    limit: Option<usize>,
+    offset: Option<usize>,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub struct Sessions {
+    sessions: Vec<Session>,
+    /// How many there are in all.
+    total: u64,
+    /// The search took too long, and has not seen all sessions: narrow it down.
+    truncated: bool,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub struct Session {
+    session: String,
+    title: String,
+    last_active: String,
+    messages: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_message: Option<String>,
+    /// What its newest run does: `running`, `asks` for permission, `waiting`, or it has `failed`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<String>,
+    /// The text that was found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    matched: Option<String>,
+}
+
+impl From<SessionSummary> for Session {
+    fn from(summary: SessionSummary) -> Session {
+        Session {
+            session: summary.id,
+            title: summary.title,
+            last_active: summary.last_activity,
+            messages: summary.message_count,
+            last_message: summary.last_message,
+            state: summary.state.map(|state| state.as_str().to_owned()),
+            matched: summary.matched,
+        }
+    }
+}
+
+impl From<SessionList> for Sessions {
+    fn from(list: SessionList) -> Sessions {
+        Sessions {
+            sessions: list.sessions.into_iter().map(Session::from).collect(),
+            total: list.total,
+            truncated: list.truncated,
+        }
+    }
+}
+
+pub async fn search(scope: &Arc<Scope>, args: SearchArgs) -> Result<Sessions> {
+    let limit = args.limit.unwrap_or(SHOWN).clamp(1, MOST);
+    scope
+        .blocking(move |scope| {
+            let day = args.day.map(DateFilter::from);
+            let found = search_in(scope.root()?, &scope.catalogue, args.query.as_deref(), day, limit)?;
+            Ok(found.into())
+        })
+        .await
+}
+
+pub async fn list(scope: &Arc<Scope>, args: ListArgs) -> Result<Sessions> {
+    let limit = args.limit.unwrap_or(SHOWN).clamp(1, MOST);
+    let offset = args.offset.unwrap_or(0);
+    scope.blocking(move |scope| Ok(scope.catalogue.page(scope.root()?, offset, limit)?.into())).await
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GetArgs {
+    session: Option<String>,
+    /// Only messages with smaller ids
+    before: Option<i64>,
+    limit: Option<usize>,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub struct Conversation {
+    session: String,
+    title: String,
+    /// Oldest first.
+    messages: Vec<Said>,
+    /// Whether there are older ones: `before` the first id.
+    more: bool,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub struct Said {
+    id: i64,
+    /// `user`, `assistant`, or how a run ended without an answer: `error`, `cancelled`.
+    role: &'static str,
+    content: String,
+    created_at: String,
+    /// The content was cut: `peek` with `id` and this `offset` gives what follows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_offset: Option<u64>,
+}
+
+pub async fn get(scope: &Arc<Scope>, args: GetArgs) -> Result<Conversation> {
+    let path = scope.path_of(args.session.as_deref())?;
+    let limit = args.limit.unwrap_or(SHOWN).clamp(1, MOST);
+    scope
+        .blocking(move |scope| {
+            let root = scope.root()?;
+            let session = scope.session_of(&path).ok_or_else(|| {
+                Problem::new("this thread is no session", "name one; `sessions_list` shows them")
+            })?;
+            let summary = scope.catalogue.summary(root, &root.entry(session)?)?;
+            let mut queue = open(&path)?;
+            let before = args.before.unwrap_or(i64::MAX);
+            let (messages, more) = messages(&mut queue, before, limit)?;
+            Ok(Conversation { session: session.to_string(), title: summary.title(), messages, more })
+        })
+        .await
+}
+
+/// The last messages before an event, oldest first, and whether there are older ones.
+fn messages(queue: &mut Queue, before: i64, limit: usize) -> Result<(Vec<Said>, bool)> {
+    let filter = Filter::new(MESSAGES, FilterScope::Reading).map_err(thread::Error::from)?;
+    let (mut said, mut upto) = (Vec::new(), before.saturating_sub(1));
+    loop {
+        let wanted = limit + 1 - said.len();
+        let ids = queue.newest_matching(filter.as_ref(), upto, wanted)?;
+        let is_all = ids.len() < wanted;
+        for id in ids {
+            upto = id - 1;
+            if let Some(message) = message(queue, id)? {
+                said.push(message);
+            }
+        }
+        if is_all || said.len() > limit {
+            let more = said.len() > limit;
+            said.truncate(limit);
+            said.reverse();
+            return Ok((said, more));
+        }
+    }
+}
+
+/// A message as it is shown; `None` for what only looks like an ending.
+fn message(queue: &mut Queue, id: i64) -> Result<Option<Said>> {
+    // Long contents are read only as far as they are shown, so what they hold is not parsed.
+    let (beginning, rest) = text::piece(queue, id, 0, CUT)?;
+    let Some(event) = text::without_long_content(queue, id)? else { return Ok(None) };
+    let entry = Entry::of(&event).1;
+    let role = match entry {
+        Entry::Message(_) => "user",
+        Entry::Answer { .. } => "assistant",
+        Entry::Error { .. } if is_ending(queue, id, &entry)? => "error",
+        Entry::Cancelled { .. } if is_ending(queue, id, &entry)? => "cancelled",
+        _ => return Ok(None),
+    };
+    let (content, next_offset) = match &entry {
+        _ if rest.is_some() => (beginning, rest),
+        Entry::Error { error, .. } => text::cut(error),
+        _ => text::cut(&text_of(&event.content)),
+    };
+    Ok(Some(Said { id, role, content, created_at: event.created_at, next_offset }))
+}

@@ -1,0 +1,169 @@
+//! Clients that others wrote, on stdio: the Python package `mcp`, in both generations of the protocol, the inspector's
+//! command line, and an agent of the Agent Client Protocol that is given the tools by `thread agent --mcp`.
+//!
+//! `THREAD_TEST_MCP` names the folder in which `.ci/run` has installed them. Without it they are skipped.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use thread::model::run::Options;
+use thread::model::subscription::{ConsumerId, NO_HANDLER, NewSubscription};
+
+use crate::harness::{PATIENCE, Root, Session, command, programs};
+
+fn here(name: &str) -> String {
+    format!("{}/tests/clients/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The folder of the clients.
+fn clients() -> Option<PathBuf> {
+    let found = std::env::var_os("THREAD_TEST_MCP").map(PathBuf::from);
+    if found.is_none() {
+        assert!(std::env::var_os("CI").is_none_or(|ci| ci.is_empty()), "THREAD_TEST_MCP is not set");
+        eprintln!("skipped: THREAD_TEST_MCP is not set to the folder of the clients (see .ci/run)");
+    }
+    found
+}
+
+fn reader(session: &Session) {
+    let reader = NewSubscription {
+        consumer: ConsumerId::new("reader").unwrap(),
+        handler_cmd: NO_HANDLER.to_owned(),
+        filter: None,
+        cwd: None,
+        options: Options { no_handler: true, ..Options::default() },
+        from: None,
+        replace: false,
+    };
+    session.queue().subscribe(&reader).unwrap();
+}
+
+/// The shell command of the agent that `calls.py` expects.
+fn shouting() -> String {
+    let text = std::fs::read_to_string(here("calls.py")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("AGENT = ")).unwrap();
+    serde_json::from_str(line).unwrap()
+}
+
+#[test]
+fn the_python_package_and_the_inspector_use_every_tool() {
+    let Some(clients) = clients() else { return };
+    let folder = clients.to_str().unwrap();
+    for (script, of) in [("stdio.py", "legacy"), ("stdio.py", "2026-07-28"), ("inspector.py", folder)] {
+        let root = Root::new();
+        let session = root.session(1);
+        session.agent(&shouting());
+        reader(&session);
+        let path = format!("{}:{}", programs().display(), std::env::var("PATH").unwrap());
+        let done = Command::new(clients.join("venv/bin/python"))
+            .arg(here(script))
+            .arg(of)
+            .args([&programs().join("thread-mcp"), &root.dir()])
+            .arg(&session.id)
+            .env("PATH", path)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .output()
+            .unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(done.status.success(), "{}\n{}", text(&done.stdout), text(&done.stderr));
+        eprint!("{}", text(&done.stdout));
+    }
+}
+
+/// Installs the agent that does what it is told, with the tools.
+fn scripted(clients: &std::path::Path, root: &Root, session: &Session) -> PathBuf {
+    let state = root.0.path().join("state");
+    std::fs::create_dir_all(&state).unwrap();
+    let python = clients.join("venv/bin/python").display().to_string();
+    let words = ["agent", "install", "--protocol", "acp", "--mcp", "--", &python, &here("agent.py")];
+    session.thread(&[&words[..], &[state.to_str().unwrap()]].concat());
+    state
+}
+
+/// Tells the agent what to do, and returns what came out.
+fn tell(session: &Session, steps: &Value) -> Value {
+    let id = session.message("external:web:main:dm:default:ada", &steps.to_string());
+    session.thread(&["dispatch"]);
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(ending) = session.queue().id_of_key(&format!("end:{id}")).unwrap() {
+            let event = session.queue().event(ending).unwrap().unwrap();
+            return serde_json::from_str(&event.content).unwrap_or_else(|e| panic!("{e}: {}", event.content));
+        }
+        assert!(Instant::now() < end, "{:#?}", session.queue().read(thread::After(0), None).unwrap());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn an_agent_is_given_the_tools_and_uses_them() {
+    let Some(clients) = clients() else { return };
+    let root = Root::new();
+    let (own, other) = (root.session(1), root.session(2));
+    let state = scripted(&clients, &root, &own);
+    other.agent("cat >/dev/null; sleep 1000");
+    other.message("external:web:main:dm:default:bob", "where are the backups?");
+    other.thread(&["dispatch"]);
+    let process = json!({ "session": "$1.processes.0.session", "process": "$1.processes.0.process" });
+    let told = tell(
+        &own,
+        &json!([
+            "tools",
+            ["process_list", { "session": other.id }],
+            ["process_cancel", process.clone()],
+            ["sessions_search", { "query": "BACKUPS", "day": "today" }],
+            ["sessions_search", { "day": "yesterday" }],
+            ["sessions_get", { "session": other.id }],
+            ["subagent_run", { "task": "[\"tools\", [\"process_list\", {}]]", "name": "helper" }],
+            ["process_list", {}],
+            ["info", {}],
+        ]),
+    );
+    let all: Vec<&str> = told[0].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    assert_eq!(all.len(), 13, "{all:?}");
+    assert!(all.contains(&"subagent_run") && !all.contains(&"subscribe"));
+    assert_eq!(told[1]["processes"][0]["about"], "where are the backups?");
+    assert_eq!(told[2]["requested"], true);
+    // Its own prompt has the word, too.
+    let found = told[3]["sessions"].as_array().unwrap();
+    assert!(found.iter().any(|one| one["session"] == other.id), "{found:?}");
+    assert_eq!(told[4]["sessions"], json!([]));
+    assert_eq!(told[5]["messages"][0]["content"], "where are the backups?");
+    assert_eq!(told[6]["state"], "answered", "{}", told[6]);
+    let inner: Value = serde_json::from_str(told[6]["text"].as_str().unwrap()).unwrap();
+    let depth = inner[0].as_array().unwrap();
+    assert!(depth.len() == 12 && !depth.contains(&json!("subagent_run")), "{depth:?}");
+    assert!(told[7]["processes"].as_array().unwrap().iter().any(|one| one["session"] == own.id));
+    assert_eq!(told[8]["thread"], own.id);
+    let server = std::fs::read_to_string(state.join("server")).unwrap();
+    assert!(server.starts_with("thread /") && server.contains("thread-mcp"), "{server}");
+    // The sub-agent's calls came to the parent.
+    let events = own.queue().read(thread::After(0), None).unwrap();
+    assert!(events.iter().any(|event| event.subtype.as_deref() == Some("sub_agent")));
+}
+
+#[test]
+fn an_agent_that_was_killed_is_given_the_tools_again() {
+    let Some(clients) = clients() else { return };
+    let root = Root::new();
+    let own = root.session(1);
+    let state = scripted(&clients, &root, &own);
+    assert_eq!(tell(&own, &json!([["info", {}]]))[0]["thread"], own.id);
+    assert!(!state.join("loaded").exists());
+    // Ends the program; the next message starts another, which loads the session.
+    own.thread(&["stop", "--consumer", "agent"]);
+    assert_eq!(tell(&own, &json!([["info", {}]]))[0]["thread"], own.id);
+    assert!(state.join("loaded").exists());
+}
+
+#[test]
+fn only_agents_of_the_protocol_are_given_tools() {
+    let root = Root::new();
+    let session = root.session(1);
+    let words = ["agent", "install", "--mcp", "--", "cat"];
+    let done = command("thread").env("THREAD_DIR", &session.path).args(words).output().unwrap();
+    assert_eq!(done.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&done.stderr).contains("--protocol acp"), "{done:?}");
+}

@@ -1,0 +1,255 @@
+//! Set-up for all tests: a root with sessions, a server, and a client that speaks the protocol line by line. What is
+//! true or false is asserted in the tests.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use thread::{NewEvent, Queue};
+
+/// How long anything may take before a test gives up on it. Generous: machines are busy.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The folder of the programs, which are built into the same one.
+pub fn programs() -> PathBuf {
+    let dir = Path::new(env!("CARGO_BIN_EXE_thread-mcp")).parent().unwrap().to_owned();
+    for name in ["thread", "thread-agent"] {
+        assert!(dir.join(name).exists(), "build the whole workspace first: cargo build --workspace");
+    }
+    dir
+}
+
+/// A folder of sessions, which is deleted with it.
+pub struct Root(pub TempDir);
+
+impl Root {
+    pub fn new() -> Root {
+        let root = tempfile::Builder::new().prefix("mcp").tempdir().unwrap();
+        std::fs::DirBuilder::new().mode(0o700).create(root.path().join("root")).unwrap();
+        Root(root)
+    }
+
+    pub fn dir(&self) -> PathBuf {
+        self.0.path().join("root").canonicalize().unwrap()
+    }
+
+    /// A new session; its id is made of the number.
+    pub fn session(&self, number: u32) -> Session {
+        let id = format!("00000000-0000-4000-8000-{number:012}");
+        let path = Queue::init(self.dir().join(&id)).unwrap();
+        Session { id, path }
+    }
+
+    /// A server for all sessions.
+    pub fn serve(&self, options: &[&str]) -> Client {
+        let dir = self.dir().display().to_string();
+        Client::start(&[&["--root", &dir], options].concat())
+    }
+}
+
+/// A session, or any other thread.
+pub struct Session {
+    pub id: String,
+    pub path: PathBuf,
+}
+
+impl Session {
+    pub fn queue(&self) -> Queue {
+        Queue::open(&self.path).unwrap()
+    }
+
+    pub fn message(&self, source: &str, text: &str) -> i64 {
+        self.queue().push(&NewEvent::message(source.to_owned(), text.to_owned()).unwrap()).unwrap().id
+    }
+
+    /// Runs `thread` for this thread.
+    pub fn thread(&self, words: &[&str]) -> String {
+        let mut command = command("thread");
+        let done = command.env("THREAD_DIR", &self.path).args(words).output().unwrap();
+        assert!(done.status.success(), "{words:?}: {done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    }
+
+    /// Installs an agent that is run for each message.
+    pub fn agent(&self, script: &str) {
+        self.thread(&["agent", "install", "--", "sh", "-c", script]);
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Whatever a test has started.
+        drop(command("thread").env("THREAD_DIR", &self.path).args(["agent", "stop"]).output());
+    }
+}
+
+pub fn command(program: &str) -> Command {
+    let mut command = Command::new(programs().join(program));
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"THREAD_") {
+            command.env_remove(name);
+        }
+    }
+    let path = std::env::var("PATH").unwrap();
+    command.env("PATH", format!("{}:{path}", programs().display())).env("THREAD_NOTIFIER", "embedded");
+    command
+}
+
+/// A client of one server.
+pub struct Client {
+    pub child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<Value>,
+    answers: HashMap<u64, Value>,
+    last: u64,
+}
+
+impl Client {
+    pub fn start(options: &[&str]) -> Client {
+        let mut child = command("thread-mcp")
+            .args(options)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        let stdin = child.stdin.take();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                let line = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut client = Client { child, stdin, lines, answers: HashMap::new(), last: 0 };
+        let about = json!({
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": { "name": "test", "version": "1" },
+        });
+        client.request("initialize", about);
+        client.notify("notifications/initialized", json!({}));
+        client
+    }
+
+    pub fn send(&mut self, method: &str, params: Value) -> u64 {
+        self.last += 1;
+        self.line(&json!({ "jsonrpc": "2.0", "id": self.last, "method": method, "params": params }));
+        self.last
+    }
+
+    pub fn notify(&mut self, method: &str, params: Value) {
+        self.line(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
+    }
+
+    fn line(&mut self, message: &Value) {
+        let stdin = self.stdin.as_mut().unwrap();
+        writeln!(stdin, "{message}").unwrap();
+        stdin.flush().unwrap();
+    }
+
+    /// The response to a request.
+    pub fn response(&mut self, id: u64) -> Value {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(answer) = self.answers.remove(&id) {
+                return answer;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left).expect("no response");
+            if let Some(id) = line["id"].as_u64() {
+                self.answers.insert(id, line);
+            }
+        }
+    }
+
+    /// Whether a response is there after a while.
+    pub fn has_response(&mut self, id: u64, within: Duration) -> bool {
+        while let Ok(line) = self.lines.recv_timeout(within) {
+            if let Some(id) = line["id"].as_u64() {
+                self.answers.insert(id, line);
+            }
+        }
+        self.answers.contains_key(&id)
+    }
+
+    pub fn request(&mut self, method: &str, params: Value) -> Value {
+        let id = self.send(method, params);
+        let response = self.response(id);
+        assert!(response["error"].is_null(), "{response}");
+        response["result"].clone()
+    }
+
+    pub fn tools(&mut self) -> Vec<Value> {
+        self.request("tools/list", json!({}))["tools"].as_array().unwrap().clone()
+    }
+
+    pub fn names(&mut self) -> Vec<String> {
+        self.tools().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    pub fn begin(&mut self, tool: &str, arguments: Value) -> u64 {
+        self.send("tools/call", json!({ "name": tool, "arguments": arguments }))
+    }
+
+    /// The result of a tool that does what it should.
+    pub fn call(&mut self, tool: &str, arguments: Value) -> Value {
+        let id = self.begin(tool, arguments);
+        let response = self.response(id);
+        let result = &response["result"];
+        assert!(result["isError"] != true && result.is_object(), "{tool}: {response}");
+        result["structuredContent"].clone()
+    }
+
+    /// What a tool says that refuses to.
+    pub fn refusal(&mut self, tool: &str, arguments: Value) -> String {
+        let id = self.begin(tool, arguments);
+        let response = self.response(id);
+        assert_eq!(response["result"]["isError"], true, "{tool}: {response}");
+        let text = response["result"]["content"][0]["text"].as_str().unwrap().to_owned();
+        assert!(text.contains(" - "), "it does not say what to do: {text}");
+        text
+    }
+
+    /// Calls a tool until its result is as it should be.
+    pub fn until(&mut self, tool: &str, arguments: &Value, is: impl Fn(&Value) -> bool) -> Value {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let result = self.call(tool, arguments.clone());
+            if is(&result) {
+                return result;
+            }
+            assert!(Instant::now() < end, "{tool}: {result}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Closes stdin, and waits for the end.
+    pub fn close(&mut self) -> bool {
+        self.stdin = None;
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.success();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}

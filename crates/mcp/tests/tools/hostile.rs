@@ -1,0 +1,176 @@
+//! Arguments that are meant to do harm, and sessions that are locked or damaged.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Root};
+
+#[test]
+fn no_name_leads_out_of_the_root() {
+    let root = Root::new();
+    let session = root.session(1);
+    // A thread beside the root, and another root.
+    let outside = root.0.path().join("outside");
+    thread::Queue::init(&outside).unwrap();
+    let other = Root::new();
+    let theirs = other.session(2);
+    theirs.message("external:a", "secret");
+    let mut client = root.serve(&[]);
+    let long = "x".repeat(100_000);
+    let names = [
+        "../outside",
+        "..",
+        ".",
+        "",
+        "/etc",
+        outside.to_str().unwrap(),
+        theirs.path.to_str().unwrap(),
+        &theirs.id,
+        "00000000000040008000000000000001",
+        "{00000000-0000-4000-8000-000000000001}",
+        "00000000-0000-4000-8000-000000000001/agents",
+        "00000000-0000-4000-8000-000000000001\0",
+        &long,
+    ];
+    for name in names {
+        for tool in ["push", "peek", "wait", "info", "sessions_get", "process_list", "process_wait_time"] {
+            let mut arguments = json!({ "session": name });
+            if tool == "push" {
+                arguments["content"] = json!("x");
+            }
+            let said = client.refusal(tool, arguments);
+            assert!(said.contains("sessions_list") && said.len() < 300, "{tool} {name}: {said}");
+            assert!(!said.contains("secret"), "{said}");
+        }
+        // Nor does a sub-agent's.
+        for tool in ["process_status", "process_cancel"] {
+            client.refusal(tool, json!({ "session": session.id, "process": name }));
+        }
+    }
+    assert_eq!(theirs.queue().newest().unwrap().0, 1);
+    let mut one = Client::start(&["--thread", session.path.to_str().unwrap()]);
+    assert!(one.refusal("info", json!({ "session": theirs.id })).contains("leave out"));
+}
+
+#[test]
+fn what_is_no_number_no_text_or_far_too_long_is_refused() {
+    let root = Root::new();
+    let session = root.session(1);
+    let mut client = Client::start(&["--thread", session.path.to_str().unwrap()]);
+    for (tool, arguments) in [
+        ("peek", json!({ "after": "first" })),
+        ("peek", json!({ "after": 1.5 })),
+        ("peek", json!({ "id": null, "limit": -1 })),
+        ("peek", json!({ "id": u64::MAX })),
+        ("peek", json!({ "id": i64::MAX })),
+        ("peek", json!({ "id": -1 })),
+        ("peek", json!({ "id": i64::MIN })),
+        ("wait", json!({ "timeout_seconds": -5 })),
+        ("ack", json!({ "consumer": "x", "id": "1" })),
+        ("ack", json!({ "consumer": "\u{0}", "id": 1 })),
+        ("push", json!({})),
+        ("push", json!({ "content": { "a": 1 } })),
+        ("push", json!({ "content": "x", "idempotency_key": "" })),
+        ("push", json!({ "content": "x", "idempotency_key": "k".repeat(10_000) })),
+        ("push", json!({ "content": "x".repeat(10 * 1024 * 1024) })),
+    ] {
+        let said = client.refusal(tool, arguments);
+        assert!(said.len() < 500, "{said}");
+    }
+    for id in [i64::MIN, -1, i64::MAX] {
+        client.call("peek", json!({ "after": id }));
+        client.call("wait", json!({ "after": id, "timeout_seconds": 0 }));
+    }
+    assert_eq!(session.queue().newest().unwrap().0, 0);
+    client.call("push", json!({ "content": "x".repeat(1024 * 1024) }));
+    client.call("push", json!({ "content": "" }));
+    let id = client.begin("no_such_tool", json!({}));
+    assert_eq!(client.response(id)["error"]["code"], -32602);
+}
+
+#[test]
+fn filters_read_nothing_else_and_are_limited_in_time() {
+    let root = Root::new();
+    let session = root.session(1);
+    for _ in 0..200 {
+        session.message("external:a", &"a".repeat(5000));
+    }
+    let mut client = Client::start(&["--thread", session.path.to_str().unwrap()]);
+    for filter in [
+        "1; DROP TABLE events",
+        "id IN (SELECT id FROM subscriptions)",
+        "(SELECT count(*) FROM sqlite_master)",
+        "load_extension('x')",
+        "readfile('/etc/passwd')",
+        "randomblob(1000000000)",
+        "'",
+        "",
+        "\0",
+        "id = ?",
+    ] {
+        let id = client.begin("peek", json!({ "filter": filter }));
+        let response = client.response(id);
+        let result = &response["result"];
+        assert!(result["isError"] == true || filter.is_empty(), "{filter:?}: {response}");
+    }
+    let slow = "content LIKE '%a%a%a%a%a%a%a%a%b%' OR content LIKE '%a%a%a%a%a%a%a%a%c%'";
+    for tool in ["peek", "wait"] {
+        let began = Instant::now();
+        let id = client.begin(tool, json!({ "filter": slow, "after": 0, "timeout_seconds": 1 }));
+        let arguments = json!({ "filter": slow, "after": 0 });
+        let id = if tool == "peek" { client.begin(tool, arguments) } else { id };
+        client.response(id);
+        assert!(began.elapsed() < Duration::from_secs(20), "{tool}: {:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn a_locked_session_is_said_to_be_and_others_go_on() {
+    let root = Root::new();
+    let (session, other) = (root.session(1), root.session(2));
+    session.message("external:a", "hello");
+    let held = rusqlite::Connection::open(session.path.join("events.db")).unwrap();
+    held.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let mut client = root.serve(&[]);
+    let began = Instant::now();
+    let said = client.refusal("push", json!({ "session": session.id, "content": "x" }));
+    assert!(said.contains("try again") && began.elapsed() < Duration::from_secs(30), "{said}");
+    // Reading waits for nobody.
+    let read = client.call("peek", json!({ "session": session.id }));
+    assert_eq!(read["events"][0]["content"], "hello");
+    client.call("push", json!({ "session": other.id, "content": "x" }));
+    held.execute_batch("ROLLBACK").unwrap();
+    client.call("push", json!({ "session": session.id, "content": "x" }));
+}
+
+#[test]
+fn a_damaged_session_is_said_to_be_and_left_out_of_lists() {
+    let root = Root::new();
+    let (session, other) = (root.session(1), root.session(2));
+    other.message("external:a", "hello");
+    std::fs::write(session.path.join("events.db"), vec![b'x'; 100_000]).unwrap();
+    drop(std::fs::remove_file(session.path.join("events.db-wal")));
+    let mut client = root.serve(&[]);
+    for tool in ["peek", "info", "sessions_get", "process_list", "process_wait_time", "wait"] {
+        let said = client.refusal(tool, json!({ "session": session.id }));
+        assert!(said.len() < 500, "{said}");
+    }
+    client.refusal("push", json!({ "session": session.id, "content": "x" }));
+    let found = client.call("sessions_search", json!({ "query": "hello" }));
+    assert_eq!(found["sessions"].as_array().unwrap().len(), 1);
+    assert_eq!(client.call("sessions_list", json!({}))["total"], 2);
+    assert_eq!(client.call("process_list", json!({}))["processes"], json!([]));
+}
+
+#[test]
+fn a_session_that_goes_away_ends_a_wait() {
+    let root = Root::new();
+    let session = root.session(1);
+    let mut client = root.serve(&[]);
+    let id = client.begin("wait", json!({ "session": session.id }));
+    client.call("info", json!({ "session": session.id }));
+    std::fs::rename(&session.path, root.0.path().join("gone")).unwrap();
+    let response: Value = client.response(id);
+    assert_eq!(response["result"]["isError"], true, "{response}");
+}

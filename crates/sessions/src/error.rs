@@ -1,0 +1,98 @@
+//! Why something cannot be done in a session, as those who asked are told.
+
+use std::path::PathBuf;
+
+use thread::error::DatabaseErrorKind;
+use thread::model::place::Place;
+
+/// Why a request was refused. The connection stays.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    #[error("bad params: {0}")]
+    BadParams(String),
+    #[error("unknown session '{0}'")]
+    UnknownSession(String),
+    #[error("no session is open: name one, or send a message first")]
+    NoSession,
+    #[error("no run '{0}' is under way or queued in this session")]
+    UnknownRun(String),
+    #[error("there is no permission request '{0}' in this session")]
+    UnknownPermission(String),
+    /// The key was used before, with a different message.
+    #[error("the idempotencyKey '{0}' belongs to a different message of this session")]
+    KeyConflict(String),
+    #[error("the client is connected already")]
+    Connected,
+    /// The database was locked by another program for a minute.
+    #[error("the session is locked by another program; nothing was stored")]
+    Locked,
+    #[error("{}", for_clients(.0))]
+    Thread(thread::Error),
+    #[error("{}", disk_for_clients(.1))]
+    Disk(PathBuf, std::io::Error),
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl RequestError {
+    /// Writes the whole reason to the log, if it is one for the operator.
+    pub fn log(&self, doing: &str) {
+        match self {
+            RequestError::Thread(e) => tracing::error!("{doing}: {e}"),
+            RequestError::Disk(path, e) => tracing::error!("{doing}: {}: {e}", path.display()),
+            RequestError::Locked | RequestError::Failed(_) => tracing::error!("{doing}: {self}"),
+            _ => {}
+        }
+    }
+}
+
+/// An error of a thread without what is the operator's alone, such as paths; that is in the log. Says whether
+/// anything was stored.
+fn for_clients(error: &thread::Error) -> String {
+    match error {
+        thread::Error::Database(e) => match e.kind {
+            DatabaseErrorKind::Permission | DatabaseErrorKind::Other => {
+                "the session's database cannot be opened or used now; nothing was stored".to_owned()
+            }
+            _ => e.to_string(),
+        },
+        thread::Error::Io { source, .. } | thread::Error::Spawn { source, .. } => disk_for_clients(source),
+        thread::Error::InvalidFilter(_) | thread::Error::SlowFilter { .. } => error.to_string(),
+        _ => "the session cannot be used now; its operator finds the reason in the gateway's log".to_owned(),
+    }
+}
+
+/// An error of the disk without the path.
+fn disk_for_clients(error: &std::io::Error) -> String {
+    use std::io::ErrorKind;
+    match error.kind() {
+        _ if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+            "the gateway has too many files open; try again later".to_owned()
+        }
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            "the disk is full; nothing was stored".to_owned()
+        }
+        ErrorKind::NotFound => "the sessions are gone: their directory was removed".to_owned(),
+        kind => format!("the sessions cannot be read or written: {kind}"),
+    }
+}
+
+impl From<thread::Error> for RequestError {
+    fn from(error: thread::Error) -> RequestError {
+        match error {
+            // The session was deleted while a client was in it.
+            thread::Error::NotAThread(path) => RequestError::UnknownSession(Place::from(path).name()),
+            thread::Error::Moved(place) => RequestError::UnknownSession(place.name()),
+            thread::Error::InvalidEvent(e) => RequestError::BadParams(format!("the message {e}")),
+            error => RequestError::Thread(error),
+        }
+    }
+}
+
+impl From<thread::model::filter::FilterError> for RequestError {
+    fn from(error: thread::model::filter::FilterError) -> RequestError {
+        thread::Error::from(error).into()
+    }
+}
+
+pub type Result<T, E = RequestError> = std::result::Result<T, E>;

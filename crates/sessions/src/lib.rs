@@ -1,0 +1,29 @@
+//! Sessions on disk: a folder, the *root*, with a thread for each conversation with an agent.
+//!
+//! Here is what all programs that look at them share: the gateway `thread serve`, and `thread mcp`. Whoever reads
+//! may block on the disk.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`root`] | the folder: which sessions there are, and opening them |
+//! | [`catalogue`] | titles, last messages and states, for lists |
+//! | [`search`](mod@search) | finding sessions by text or day |
+//! | [`events`] | reading a session's events, large ones without their content |
+//! | [`runs`] | which runs are open |
+//! | [`cancel`](mod@cancel) | ending them |
+//! | [`watch`] | notices of what is new |
+
+pub mod cancel;
+pub mod catalogue;
+pub mod error;
+pub mod events;
+pub mod excerpt;
+pub mod root;
+pub mod runs;
+pub mod search;
+pub mod session_id;
+pub mod watch;
+
+pub use error::{RequestError, Result};
+pub use root::Root;
+pub use session_id::SessionId;
