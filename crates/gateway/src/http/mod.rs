@@ -7,5 +7,8 @@ mod error;
 mod login;
 mod mcp;
 mod metrics;
+mod openapi;
 mod page;
+mod read_only;
 pub mod server;
+mod threads;
