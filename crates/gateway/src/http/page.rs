@@ -59,8 +59,31 @@ files! {
     "kept.js"
     "keys.js"
     "login.js"
+    "look/look.css"
+    "look/actions.js"
+    "look/api.js"
+    "look/command.js"
+    "look/consumer.js"
+    "look/dead.js"
+    "look/event.js"
+    "look/events.js"
+    "look/letter.js"
+    "look/look.js"
+    "look/pages.js"
+    "look/plot.js"
+    "look/push.js"
+    "look/rows.js"
+    "look/run.js"
+    "look/stream.js"
+    "look/tail.js"
+    "look/thread.js"
+    "look/threads.js"
+    "look/timeline.js"
+    "look/words.js"
     "markdown.js"
     "messages.js"
+    "nav.js"
+    "offline.js"
     "parts.js"
     "permission.js"
     "run.js"
@@ -148,7 +171,7 @@ mod tests {
             });
             served.map(|path| path.strip_prefix(&web).unwrap().to_str().unwrap().to_owned()).collect()
         };
-        let mut there = [names(""), names("vendor")].concat();
+        let mut there = [names(""), names("look"), names("vendor")].concat();
         let mut served: Vec<&str> = FILES.iter().map(|file| file.name).collect();
         there.sort();
         served.sort_unstable();
