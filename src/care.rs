@@ -1,5 +1,7 @@
-//! Maintenance of a thread: checking and repairing it, backing it up, and deleting old events.
+//! Maintenance of a thread: checking and repairing it, backing it up, deleting old events, and reporting where its
+//! consumers stand.
 
 pub mod backup;
 pub mod doctor;
 pub mod prune;
+pub mod report;

@@ -40,7 +40,6 @@ mod signals;
 mod stop;
 mod subscribe;
 mod unsubscribe;
-mod when;
 
 use std::ffi::OsString;
 use std::panic;

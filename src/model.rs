@@ -8,6 +8,7 @@ pub mod event;
 pub mod filter;
 mod json;
 pub mod place;
+pub mod position;
 pub mod run;
 pub mod subscription;
 pub mod time;

@@ -3,9 +3,12 @@
 //! Nothing here prints, reads the environment, handles signals or starts a process. Waking consumers is
 //! separate: see [`run::wake`](fn@crate::run::wake).
 
+pub mod backwards;
+pub mod dead;
 pub mod delivery;
 mod init;
 pub mod places;
+mod seek;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

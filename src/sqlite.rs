@@ -278,7 +278,34 @@ impl Store for Sqlite {
     }
 
     fn dead_letters(&mut self, consumer: Option<&ConsumerId>) -> Result<Vec<DeadLetter>> {
-        dead_letters::list(&self.conn, consumer).doing("reading the dead letters")
+        let mut all = Vec::new();
+        self.read_dead_letters(consumer, &mut |letter| {
+            all.push(letter);
+            ControlFlow::Continue(())
+        })?;
+        Ok(all)
+    }
+
+    fn read_dead_letters(
+        &mut self,
+        consumer: Option<&ConsumerId>,
+        take: &mut dyn FnMut(DeadLetter) -> ControlFlow<()>,
+    ) -> Result<()> {
+        dead_letters::read(&self.conn, consumer, take).doing("reading the dead letters")
+    }
+
+    fn retry_dead_letters_of(&mut self, consumer: &ConsumerId, events: &[i64]) -> Result<usize> {
+        self.transact("changing the dead letters", |conn| {
+            let retry = |event: &i64| dead_letters::retry(conn, consumer, Some(*event));
+            Ok(events.iter().map(retry).sum::<rusqlite::Result<usize>>()?)
+        })
+    }
+
+    fn discard_dead_letters_of(&mut self, consumer: &ConsumerId, events: &[i64]) -> Result<usize> {
+        self.transact("changing the dead letters", |conn| {
+            let discard = |event: &i64| dead_letters::discard(conn, consumer, Some(*event));
+            Ok(events.iter().map(discard).sum::<rusqlite::Result<usize>>()?)
+        })
     }
 
     fn retry_dead_letters(&mut self, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {

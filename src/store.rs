@@ -308,6 +308,29 @@ pub trait Store: Send {
     /// Removes one dead letter of a consumer, or all of them; the events stay. Returns how many.
     fn discard_dead_letters(&mut self, consumer: &ConsumerId, event: Option<i64>) -> Result<usize>;
 
+    /// Passes the dead letters of one consumer, or of all consumers, to `take`, until it breaks; in the order of
+    /// [`Store::dead_letters`].
+    fn read_dead_letters(
+        &mut self,
+        consumer: Option<&ConsumerId>,
+        take: &mut dyn FnMut(DeadLetter) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let all = self.dead_letters(consumer)?;
+        // Where it breaks makes no difference.
+        let _ = all.into_iter().try_for_each(take);
+        Ok(())
+    }
+
+    /// Marks the dead letters of some events for a retry, all or none. Returns how many there are.
+    fn retry_dead_letters_of(&mut self, consumer: &ConsumerId, events: &[i64]) -> Result<usize> {
+        events.iter().map(|event| self.retry_dead_letters(consumer, Some(*event))).sum()
+    }
+
+    /// Removes the dead letters of some events, all or none; the events stay. Returns how many there were.
+    fn discard_dead_letters_of(&mut self, consumer: &ConsumerId, events: &[i64]) -> Result<usize> {
+        events.iter().map(|event| self.discard_dead_letters(consumer, Some(*event))).sum()
+    }
+
     /// Deletes the oldest events of a range, as many as fit into one short transaction.
     fn prune(&mut self, range: &PruneRange<'_>) -> Result<PruneStep>;
 

@@ -7,10 +7,9 @@ use super::output::{self, Reader};
 use super::{ConsumerArg, Globals, event_id, wake_consumer};
 use crate::error::Error;
 use crate::failure::{Result, failed, usage};
-use crate::files::log::log;
 use crate::model::run::Deliver;
 use crate::model::subscription::{ConsumerId, DeadLetter, Subscription};
-use crate::queue::Queue;
+use crate::queue::{Queue, dead};
 
 /// List, retry or discard events that a handler kept failing on
 ///
@@ -134,8 +133,8 @@ impl Which {
 
     fn discard(self, globals: &Globals) -> Result<()> {
         let (mut queue, consumer, event) = self.open(globals)?;
-        let count = queue.store.discard_dead_letters(&consumer, event)?;
-        record(&queue, &consumer, "discard", event, count)?;
+        let count = queue.discard_dead_letters(&consumer, which(&event))?;
+        check_found(&consumer, event, count)?;
         print_count(Some(&consumer), count, globals)
     }
 
@@ -177,19 +176,23 @@ fn dead_letters(
 
 /// Marks dead letters for another delivery, and wakes the consumer. Returns their number.
 fn retry(queue: &mut Queue, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
-    let count = queue.store.retry_dead_letters(consumer, event)?;
-    record(queue, consumer, "retry", event, count)?;
+    let count = queue.retry_dead_letters(consumer, which(&event))?;
+    check_found(consumer, event, count)?;
     wake_consumer(queue, consumer);
     Ok(count)
 }
 
-/// Logs how many dead letters were changed. Fails if `event` is not a dead letter.
-fn record(queue: &Queue, consumer: &ConsumerId, what: &str, event: Option<i64>, count: usize) -> Result<()> {
-    if let (Some(id), 0) = (event, count) {
-        return no_such_letter(Some(consumer), id);
+/// The dead letter of an event, or all of them.
+fn which(event: &Option<i64>) -> dead::Which<'_> {
+    event.as_ref().map_or(dead::Which::All, |event| dead::Which::Of(std::slice::from_ref(event)))
+}
+
+/// Fails if `event` is not a dead letter: then none was changed.
+fn check_found(consumer: &ConsumerId, event: Option<i64>, count: usize) -> Result<()> {
+    match (event, count) {
+        (Some(id), 0) => no_such_letter(Some(consumer), id),
+        _ => Ok(()),
     }
-    log!(queue, Info, "dead: consumer={consumer} {what} count={count}");
-    Ok(())
 }
 
 /// Fails unless the consumer is subscribed or has dead letters, which outlive their subscription.

@@ -1,6 +1,7 @@
 //! `thread info`: what the thread holds and the state of its consumers, in several formats.
 
 use std::io::{self, IsTerminal};
+use std::ops::Deref;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -14,17 +15,16 @@ use super::Globals;
 use super::output::{self, plain};
 use super::progress::Progress;
 use super::settings;
+use crate::care::report::{Extent, Limits, Standing};
 use crate::error::Error;
 use crate::failure::{Result, usage};
 use crate::files::{DB, Files, WAL};
 use crate::jsonl;
-use crate::model::run::{Exit, Phase};
-use crate::model::subscription::{ConsumerId, NOTHING_ACKNOWLEDGED, Subscription};
+use crate::model::run::Exit;
+use crate::model::subscription::ConsumerId;
 use crate::model::time::{self, Time};
-use crate::pending::{self, CountLimits, Counted};
+use crate::pending::CountLimits;
 use crate::queue::Queue;
-use crate::run::dispatch;
-use crate::run::process::{AtWork, at_work};
 
 mod check;
 mod prometheus;
@@ -113,17 +113,10 @@ struct Report {
 }
 
 struct Consumer {
-    subscription: Subscription,
-    /// The state, in one word.
-    state: &'static str,
-    /// Details of the state, in the order they are shown.
-    facts: Vec<(&'static str, Value)>,
-    pending: Counted,
+    standing: Standing,
     /// Whether to show its settings too.
     alone: bool,
     settings: Map<String, Value>,
-    /// Id of the oldest pending event, and when it was stored.
-    oldest: Option<(i64, Option<String>)>,
 }
 
 impl Info {
@@ -189,17 +182,22 @@ impl Info {
 impl Report {
     /// `only`: leave out all other consumers.
     fn of(queue: &mut Queue, only: Option<&ConsumerId>, effort: &Effort) -> crate::Result<Report> {
-        let store = &mut *queue.store;
-        let (count, newest, oldest) = (store.count(0, i64::MAX)?, store.newest()?, store.first_after(0)?);
-        let gapless = oldest.is_some_and(|oldest| newest.abs_diff(oldest) + 1 == count);
+        let extent = Extent::of(queue, u64::MAX)?;
+        let (count, newest, gapless) = (extent.count, extent.newest, extent.is_gapless());
         let mut consumers = Vec::new();
         let subscriptions = match only {
             Some(consumer) => vec![queue.subscription(consumer)?],
-            None => store.subscriptions()?,
+            None => queue.store.subscriptions()?,
         };
         for subscription in subscriptions {
-            let consumer = Consumer::of(queue, subscription, gapless, effort)?;
-            consumers.push(Consumer { alone: only.is_some(), ..consumer });
+            let limits = Limits { look_until: effort.look_until, count: effort.count, gapless };
+            let standing = Standing::of(queue, subscription, limits, &|total| {
+                let mut shown = Progress::of("counting what is pending", Some(total)).only_if(effort.shown);
+                Box::new(move |ids| shown.advance(ids))
+            })?;
+            let (cwd, options) = (standing.subscription.cwd.as_deref(), &standing.subscription.options);
+            let settings = settings::as_json(queue.files(), cwd, options);
+            consumers.push(Consumer { standing, alone: only.is_some(), settings });
         }
         let files = queue.files();
         let (database_bytes, wal_bytes, log_bytes) = (files.size(DB), files.size(WAL), jsonl::size(files));
@@ -226,122 +224,19 @@ impl Report {
     }
 }
 
-impl Consumer {
-    /// Determines the state of a consumer. `gapless` as in [`pending::count`].
-    fn of(
-        queue: &mut Queue,
-        mut subscription: Subscription,
-        gapless: bool,
-        effort: &Effort,
-    ) -> crate::Result<Consumer> {
-        let at_work = loop {
-            // Holding the lock between runs does not count as running.
-            let at_work = match subscription.state.phase {
-                Phase::Running | Phase::Waiting => at_work(queue.files(), &subscription),
-                Phase::Idle | Phase::Stalled => AtWork::Nobody,
-            };
-            if at_work != AtWork::Nobody {
-                break at_work;
-            }
-            // The run may have ended after the row was read, so read the row again if it has changed.
-            match queue.store.subscription(&subscription.consumer)? {
-                Some(now) if (&now.token, now.revision) != (&subscription.token, subscription.revision) => {
-                    subscription = now;
-                }
-                _ => break at_work,
-            }
-        };
-        let (mut pending, mut oldest) = (Counted::default(), None);
-        let broken = match pending::checked_filter(&subscription) {
-            Err(e) => Some(e),
-            Ok(_) => {
-                // The look stores the scan watermark and finds the first match, where the count starts.
-                let look = queue.look(&subscription, effort.look_until)?;
-                pending.at_least = look.cut_short;
-                subscription.filter_errors += look.failures.len() as i64;
-                if let Some(last) = look.failures.last() {
-                    subscription.filter_error_id = last.id;
-                }
-                if let Some(first) = look.first {
-                    let mut progress =
-                        Progress::of("counting what is pending", Some(look.newest.abs_diff(first)))
-                            .only_if(effort.shown);
-                    let mut advance = |ids| progress.advance(ids);
-                    pending = pending::count(
-                        &mut *queue.store,
-                        &subscription,
-                        first,
-                        gapless,
-                        effort.count,
-                        &mut advance,
-                    )?;
-                    oldest = Some((first, queue.store.stored_at(first)?));
-                }
-                dispatch::check(queue.files(), &subscription).err()
-            }
-        };
-        let state = &subscription.state;
-        let time = |time: Option<Time>| json!(time.map(time::format));
-        let attempt = ("attempt", json!(state.attempts));
-        let interrupted = ("reason", json!("interrupted"));
-        let elsewhere = ("namespace", json!("other"));
-        let (word, mut facts) = match state.phase {
-            Phase::Running if at_work != AtWork::Nobody => {
-                let who = match at_work {
-                    AtWork::Process(pid) => ("pid", json!(pid)),
-                    _ => elsewhere,
-                };
-                ("running", vec![who, ("since", time(state.since)), attempt])
-            }
-            _ if state.paused => ("paused", Vec::new()),
-            _ if broken.is_some() => ("stalled", vec![("reason", json!(broken.map(|e| e.to_string())))]),
-            Phase::Stalled => ("stalled", vec![("reason", json!(state.reason)), attempt]),
-            Phase::Waiting => {
-                let mut facts = vec![attempt, ("next_try", time(state.next_try))];
-                match at_work {
-                    AtWork::Elsewhere => facts.push(elsewhere),
-                    // Without a recorded supervisor, the consumer is between a run and its wait.
-                    AtWork::Nobody if state.supervisor.is_some() => facts.push(interrupted.clone()),
-                    _ => {}
-                }
-                ("waiting", facts)
-            }
-            // The supervisor was killed; the next dispatch continues.
-            Phase::Running if pending != Counted::default() => {
-                let due = state.since.map(|since| since + subscription.options.wait_after(state.attempts));
-                ("waiting", vec![attempt, ("next_try", time(due)), interrupted.clone()])
-            }
-            Phase::Running | Phase::Idle => ("idle", Vec::new()),
-        };
-        // Where nobody is at work, a time that has passed says nothing: it is due at the next dispatch.
-        let is_past = |value: &Value| value.as_str().and_then(time::parse).is_some_and(|at| at <= Utc::now());
-        if facts.contains(&interrupted) {
-            facts.retain(|(name, value)| *name != "next_try" || !is_past(value));
-        }
-        facts.retain(|(_, value)| !value.is_null());
-        let settings = settings::as_json(queue.files(), subscription.cwd.as_deref(), &subscription.options);
-        Ok(Consumer { subscription, state: word, facts, pending, alone: false, settings, oldest })
-    }
+impl Deref for Consumer {
+    type Target = Standing;
 
+    fn deref(&self) -> &Standing {
+        &self.standing
+    }
+}
+
+impl Consumer {
     /// The number of pending events, for people.
     fn pending_text(&self) -> String {
         let at_least = if self.pending.at_least { "at least " } else { "" };
         format!("{at_least}{}", self.pending.events)
-    }
-
-    /// What to say about the consumer's last runs, for people.
-    fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        if self.state == "stalled" && self.subscription.state.phase == Phase::Stalled {
-            notes.push(format!("`thread resume {}` starts it again", self.subscription.consumer));
-        }
-        if self.fact("reason") == Some("interrupted") {
-            notes.push("the next push or `thread dispatch` starts it again".to_owned());
-        }
-        if self.subscription.acknowledged_nothing() {
-            notes.push(NOTHING_ACKNOWLEDGED.to_owned());
-        }
-        notes
     }
 
     /// Age of the oldest pending event; 0 if the clock was set back. `None` if there is none.
@@ -349,11 +244,6 @@ impl Consumer {
         let (_, stored_at) = self.oldest.as_ref()?;
         let stored_at = time::parse(stored_at.as_deref()?)?;
         Some((now - stored_at).to_std().unwrap_or_default())
-    }
-
-    /// A detail of the state; `None` if it is missing or not text.
-    fn fact(&self, name: &str) -> Option<&str> {
-        self.facts.iter().find(|(known, _)| *known == name)?.1.as_str()
     }
 
     fn as_json(&self) -> Value {

@@ -3,10 +3,10 @@
 use clap::Args;
 
 use super::reading::{ReadingArgs, Write};
-use super::when::when;
 use super::{Globals, event_id, limit, output, pretty};
 use crate::failure::Result;
 use crate::model::filter::{Filter, Scope};
+use crate::model::position::when;
 use crate::model::time::{self, Time};
 use crate::queue::{Queue, Selection};
 

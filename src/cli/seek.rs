@@ -3,12 +3,9 @@
 use clap::Args;
 
 use super::consumer::missing;
-use super::when::when;
-use super::{ConsumerArg, Globals, event_id, print_cursor, wake_consumer, warn_if_clamped};
+use super::{ConsumerArg, Globals, print_cursor, wake_consumer, warn_if_clamped};
 use crate::failure::Result;
-use crate::files::log::log;
-use crate::model::time::Time;
-use crate::store::Move;
+use crate::model::position::Position;
 
 /// Move a consumer's cursor
 ///
@@ -28,44 +25,19 @@ pub struct Seek {
     #[arg(value_name = "TO")]
     place: Option<String>,
     /// The same, as an option
-    #[arg(long, value_name = "TO", value_parser = position, allow_negative_numbers = true, hide = true)]
+    #[arg(long, value_name = "TO", value_parser = Position::parse, allow_negative_numbers = true, hide = true)]
     to: Option<Position>,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Position {
-    Latest,
-    Event(i64),
-    Time(Time),
-}
-
-fn position(text: &str) -> std::result::Result<Position, String> {
-    match text {
-        "earliest" => Ok(Position::Event(0)),
-        "latest" => Ok(Position::Latest),
-        _ => event_id(text).map(Position::Event).or_else(|_| when(text).map(Position::Time)).map_err(|_| {
-            "it must be earliest, latest, an event id, a time like 2026-03-18T10:30:00Z or 2026-03-18, or a \
-             duration like 90s, 1h or 2d"
-                .to_owned()
-        }),
-    }
 }
 
 impl Seek {
     pub fn run(mut self, globals: &Globals) -> Result<()> {
-        let to = self.consumer.value("position", self.place, position, "--to", self.to)?;
+        let to = self.consumer.value("position", self.place, Position::parse, "--to", self.to)?;
         let to = to.map_or_else(|| missing("position", "--to"), Ok)?;
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
-        let id = match to {
-            Position::Latest => queue.store.newest()?,
-            Position::Event(id) => id,
-            Position::Time(time) => queue.last_before(time)?,
-        };
-        let moved = queue.store.move_cursor(&consumer, id, Move::Seek)?;
-        warn_if_clamped(moved, id);
+        let (moved, asked) = queue.seek(&consumer, to)?;
+        warn_if_clamped(moved, asked);
         let at = moved.position();
-        log!(queue, Info, "seek: consumer={consumer} last_acked_id={at}");
         wake_consumer(&mut queue, &consumer);
         print_cursor(&consumer, at, globals)
     }

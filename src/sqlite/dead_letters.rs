@@ -1,5 +1,7 @@
 //! Dead letters: events on which a handler failed, kept apart so that they do not hold up the others.
 
+use std::ops::ControlFlow;
+
 use rusqlite::{Connection, params};
 
 use super::text_of;
@@ -11,7 +13,12 @@ use crate::store::DeadLetterUpdate;
 /// cast as removal, or such a dead letter would be found again for ever.
 const EVENT: &str = "CAST(event_id AS INTEGER)";
 
-pub fn list(conn: &Connection, consumer: Option<&ConsumerId>) -> rusqlite::Result<Vec<DeadLetter>> {
+/// Passes dead letters to `take`, until it breaks; ordered by consumer and event.
+pub fn read(
+    conn: &Connection,
+    consumer: Option<&ConsumerId>,
+    take: &mut dyn FnMut(DeadLetter) -> ControlFlow<()>,
+) -> rusqlite::Result<()> {
     let mut statement = conn.prepare_cached(&format!(
         "SELECT {EVENT}, attempts, last_exit, last_error, parked_at, retry, consumer_id \
          FROM dead_letters WHERE ?1 IS NULL OR consumer_id = ?1 ORDER BY consumer_id, event_id",
@@ -29,7 +36,12 @@ pub fn list(conn: &Connection, consumer: Option<&ConsumerId>) -> rusqlite::Resul
             retry: number(5)?.unwrap_or(0) != 0,
         })
     })?;
-    rows.collect()
+    for letter in rows {
+        if take(letter?).is_break() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 pub fn retry(conn: &Connection, consumer: &ConsumerId, event: Option<i64>) -> rusqlite::Result<usize> {

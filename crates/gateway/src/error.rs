@@ -47,6 +47,14 @@ pub enum RequestError {
     /// The key was used before, with a different message.
     #[error("the idempotencyKey '{0}' belongs to a different message of this session")]
     KeyConflict(String),
+    /// There is nothing of that name.
+    #[error("{0}")]
+    Unknown(String),
+    /// It cannot be done as things are.
+    #[error("{0}")]
+    NotNow(String),
+    #[error("{READ_ONLY}")]
+    ReadOnly,
     #[error("the client is connected already")]
     Connected,
     /// The database was locked by another program for a minute.
@@ -59,6 +67,10 @@ pub enum RequestError {
     #[error("{0}")]
     Failed(String),
 }
+
+/// Why a gateway that only shows refuses a request, and what to do.
+pub const READ_ONLY: &str = "this gateway was started with --read-only and changes nothing; use `thread` on its machine, \
+     or start it without --read-only";
 
 impl RequestError {
     /// Writes the whole reason to the log, if it is one for the operator.

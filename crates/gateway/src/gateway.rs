@@ -11,6 +11,7 @@ use crate::access::proxy::Proxies;
 use crate::access::token::Token;
 use crate::agent::Agent;
 use crate::counters::Counters;
+use crate::look::Look;
 use crate::session::catalogue::Catalogue;
 use crate::session::hub::Hub;
 use crate::session::jobs::Jobs;
@@ -31,7 +32,10 @@ pub struct Gateway {
     pub agent_for_all: bool,
     pub launcher: Launcher,
     pub hub: Hub,
-    pub catalogue: Catalogue,
+    pub catalogue: Arc<Catalogue>,
+    pub look: Arc<Look>,
+    /// Whether clients may only look.
+    pub read_only: bool,
     pub tallies: Tallies,
     pub storage: Arc<Storage>,
     pub counters: Arc<Counters>,

@@ -7,8 +7,9 @@
 //! |---|---|
 //! | `access` | tokens, origins, host names, proxies, places for connections |
 //! | `session` | sessions on disk: creating, writing, listing, searching; who reads them, and from where |
+//! | `look` | looking at threads and their consumers, those of `--thread` too; what people do about them
 //! | `ws` | the WebSocket: connections, methods, commands, stored events as frames |
-//! | `http` | accepting connections, routes, AG-UI, attachments, health and metrics |
+//! | `http` | accepting connections, routes, looking at threads, AG-UI, attachments, health and metrics |
 //! | `storage` | attachments and their signed URLs |
 
 mod access;
@@ -18,6 +19,7 @@ mod error;
 mod gateway;
 mod http;
 mod log;
+mod look;
 mod options;
 mod session;
 mod session_id;
@@ -45,7 +47,10 @@ use crate::agent::Agent;
 use crate::error::StartError;
 use crate::gateway::Gateway;
 use crate::http::server;
+use crate::look::Look;
+use crate::look::threads::Threads;
 use crate::options::Options;
+use crate::session::catalogue::Catalogue;
 use crate::session::hub::Hub;
 use crate::session::jobs::{Jobs, THREADS};
 use crate::session::journal::Journal;
@@ -155,6 +160,8 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
     if readable {
         eprintln!("Warning: others may list the sessions in {} - run chmod 700 on it", dir.display());
     }
+    let root = Arc::new(root);
+    let threads = Threads::new(root.clone(), &options.thread)?;
     let token = if options.no_auth { None } else { Some(Token::of(root.dir())?) };
     let other_origins = origin::parse("--storage-origin", &options.storage_origin)?;
     let (connections, strangers) = connection_limits(options.max_connections);
@@ -191,7 +198,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
             "check that directory, its permissions and its disk",
         )
     })?;
-    let (root, storage) = (Arc::new(root), Arc::new(storage));
+    let storage = Arc::new(storage);
     let context = Context {
         root: root.clone(),
         storage: storage.clone(),
@@ -199,6 +206,9 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
         jobs: Jobs::default(),
         budget: Default::default(),
     };
+    let (hub, catalogue) = (Hub::new(context), Arc::<Catalogue>::default());
+    let look =
+        Look::new(hub.context.clone(), catalogue.clone(), launcher.clone(), threads, options.read_only);
     let gateway = Arc::new(Gateway {
         root,
         token,
@@ -208,8 +218,10 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
         agent,
         agent_for_all: options.agent_for_all,
         launcher,
-        hub: Hub::new(context),
-        catalogue: Default::default(),
+        hub,
+        catalogue,
+        look: Arc::new(look),
+        read_only: options.read_only,
         tallies: Default::default(),
         counters: Default::default(),
         storage,
@@ -222,7 +234,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
         Some(token) => println!("{url}/#token={}", token.text()),
         None => println!("{url}/"),
     }
-    if gateway.agent.is_none() {
+    if gateway.agent.is_none() && !gateway.read_only && options.thread.is_empty() {
         eprintln!("Warning: new sessions have no agent, so messages get no answer - set one with --agent");
     }
     start_worker(&gateway).map_err(system_error)?;

@@ -50,6 +50,14 @@ pub struct Options {
     #[arg(long, value_name = "D", default_value = "1d", value_parser = keep_stream)]
     pub keep_stream: KeepStream,
 
+    /// Also show this thread, under its name or another: a queue without agents, for example; nothing is started there
+    #[arg(long, value_name = "[NAME=]DIR")]
+    pub thread: Vec<PathBuf>,
+
+    /// Refuse whatever would change something: sessions and threads can only be looked at
+    #[arg(long)]
+    pub read_only: bool,
+
     /// Require no token; allowed on a loopback address only
     #[arg(long)]
     pub no_auth: bool,

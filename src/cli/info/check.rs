@@ -10,10 +10,10 @@ use crate::cli::number::{count, limit};
 use crate::cli::output::{self, plain};
 use crate::failure::{Result, failed};
 use crate::model::duration;
-use crate::model::time::{self, Time};
+use crate::model::time::Time;
 use crate::pending::{self, Counted};
 use crate::queue::Queue;
-use crate::store::{ScanRange, Store};
+use crate::store::ScanRange;
 
 /// Without --max-age: how long an event may be pending with nothing running or waiting.
 const UNATTENDED: Duration = Duration::from_secs(60);
@@ -156,26 +156,12 @@ fn events(count: u64) -> String {
 /// Whether a consumer was sent events at more than this rate, up to now.
 fn has_more(queue: &mut Queue, consumer: &Consumer, rate: Rate, now: Time) -> Result<bool> {
     let Ok(filter) = pending::checked_filter(&consumer.subscription) else { return Ok(false) };
+    let after = queue.about_last_before(now - rate.during)?;
     let store = &mut *queue.store;
-    let after = last_before(store, &time::format(now - rate.during))?;
     let Some(filter) = filter else { return Ok(store.count(after, i64::MAX)? > rate.events) };
     let most = usize::try_from(rate.events).unwrap_or(usize::MAX).saturating_add(1);
     let range = ScanRange { after, upto: store.newest()?, most, until: None };
     Ok(store.scan(&filter, range)?.ids.len() == most)
-}
-
-/// The id up to which events were stored before `time`. A binary search: times rise with ids, unless the
-/// clock was set back.
-fn last_before(store: &mut dyn Store, time: &str) -> Result<i64> {
-    let (mut before, mut end) = (0, store.newest()?);
-    while before < end {
-        let middle = before + (end - before + 1) / 2;
-        match store.last_upto(middle)?.filter(|&id| id > before) {
-            Some(id) if store.stored_at(id)?.is_some_and(|at| at.as_str() >= time) => end = id - 1,
-            _ => before = middle,
-        }
-    }
-    Ok(before)
 }
 
 #[cfg(test)]

@@ -23,19 +23,35 @@ pub async fn content(
 ) -> Result<Response, HttpError> {
     let missing = || HttpError(StatusCode::NOT_FOUND, "there is no such event".into());
     let session = SessionId::parse(&session).ok_or_else(missing)?;
-    let first = read(&gateway, session, id, 0).await?.ok_or_else(missing)?;
+    let read = move |offset| {
+        let gateway = gateway.clone();
+        async move { read(&gateway, session, id, offset).await }
+    };
+    streamed(read).await?.ok_or_else(missing)
+}
+
+/// A response with what `read` returns from each offset on, until that is empty; `None` if there is nothing at all.
+///
+/// # Errors
+///
+/// Errors of the first reading.
+pub async fn streamed<F>(read: impl Fn(u64) -> F + Send + 'static) -> Result<Option<Response>, RequestError>
+where
+    F: Future<Output = Result<Option<Vec<u8>>, RequestError>> + Send,
+{
+    let Some(first) = read(0).await? else { return Ok(None) };
     // A piece is read once the client has taken the one before it.
-    let pieces = stream::unfold((gateway, Some(first), 0), move |(gateway, piece, offset)| async move {
+    let pieces = stream::unfold((read, Some(first), 0), move |(read, piece, offset)| async move {
         let piece = match piece {
             Some(piece) => piece,
-            None => match read(&gateway, session, id, offset).await {
+            None => match read(offset).await {
                 Ok(piece) => piece.unwrap_or_default(),
                 // Ends the response without its end, so that it is not taken for the whole content.
-                Err(e) => return Some((Err(std::io::Error::other(e.to_string())), (gateway, None, offset))),
+                Err(e) => return Some((Err(std::io::Error::other(e.to_string())), (read, None, offset))),
             },
         };
         let offset = offset + piece.len() as u64;
-        (!piece.is_empty()).then(|| (Ok(Bytes::from(piece)), (gateway, None, offset)))
+        (!piece.is_empty()).then(|| (Ok(Bytes::from(piece)), (read, None, offset)))
     });
     let headers = [
         (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
@@ -43,7 +59,7 @@ pub async fn content(
         (header::CONTENT_SECURITY_POLICY, "default-src 'none'; sandbox"),
         (header::CACHE_CONTROL, "private, no-store"),
     ];
-    Ok((headers, Body::from_stream(pieces)).into_response())
+    Ok(Some((headers, Body::from_stream(pieces)).into_response()))
 }
 
 async fn read(

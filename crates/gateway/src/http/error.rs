@@ -50,9 +50,11 @@ impl From<RequestError> for HttpError {
         let status = match &error {
             RequestError::BadParams(_) => StatusCode::BAD_REQUEST,
             RequestError::UnknownSession(_)
+            | RequestError::Unknown(_)
             | RequestError::UnknownRun(_)
             | RequestError::UnknownPermission(_) => StatusCode::NOT_FOUND,
-            RequestError::KeyConflict(_) => StatusCode::CONFLICT,
+            RequestError::KeyConflict(_) | RequestError::NotNow(_) => StatusCode::CONFLICT,
+            RequestError::ReadOnly => StatusCode::FORBIDDEN,
             RequestError::Locked => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };

@@ -65,6 +65,12 @@ fn written(gateway: &Gateway, sum: &Sum) -> String {
         &[("", counters.refused as f64)],
     );
     add("wrong_tokens_total", "counter", "Wrong or missing tokens.", &[("", counters.wrong_tokens as f64)]);
+    add(
+        "looks_total",
+        "counter",
+        "Threads that were opened to look at them for whoever watches.",
+        &[("", gateway.look.opened() as f64)],
+    );
     add("sessions", "gauge", "Sessions below the root.", &[("", number(sum.sessions))]);
     add("sessions_active", "gauge", "Sessions with clients or streams in them.", &[("", number(live.len()))]);
     add("session_readers", "gauge", "Clients in sessions.", &[("", number(clients))]);

@@ -6,5 +6,8 @@ mod content;
 mod error;
 mod login;
 mod metrics;
+mod openapi;
 mod page;
+mod read_only;
 pub mod server;
+mod threads;

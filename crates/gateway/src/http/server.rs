@@ -22,7 +22,7 @@ use tower::ServiceExt;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use super::error::{self, HttpError};
-use super::{agui, attachments, content, login, metrics, page};
+use super::{agui, attachments, content, login, metrics, openapi, page, read_only, threads};
 use crate::access::origin::Asker;
 use crate::access::places::{Places, Seat};
 use crate::access::proxy::Client;
@@ -120,7 +120,10 @@ fn routes(gateway: &Arc<Gateway>) -> Router {
             "/api/v1/agent/attachments",
             post(attachments::upload).layer(DefaultBodyLimit::max(attachments::MAX + 64 * 1024)),
         )
+        .merge(threads::routes().split_for_parts().0)
+        .route("/api/v1/openapi.json", get(openapi::openapi))
         .fallback(|| async { HttpError(StatusCode::NOT_FOUND, "there is nothing here".into()) })
+        .layer(middleware::from_fn_with_state(gateway.clone(), read_only::only_looking))
         .layer(middleware::from_fn_with_state(gateway.clone(), require_token));
     // The page gets the token from its link, a WebSocket may show it in its first frame, and a signed URL
     // needs none.

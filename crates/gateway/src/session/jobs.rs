@@ -58,6 +58,21 @@ impl Jobs {
         &self,
         session: SessionId,
         kind: Kind,
+        work: impl FnMut() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.run_within(PATIENCE, session, kind, work).await
+    }
+
+    /// Like [`Jobs::run`]; while the database is locked, the work is tried again for at most `patience`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Jobs::run`].
+    pub async fn run_within<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        session: SessionId,
+        kind: Kind,
         mut work: impl FnMut() -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let turn = self.turns(session, kind);
@@ -77,7 +92,7 @@ impl Jobs {
             };
             match done {
                 Err(RequestError::Thread(e)) if e.is_locked() => {
-                    if began.elapsed() >= PATIENCE {
+                    if began.elapsed() >= patience {
                         return Err(RequestError::Locked);
                     }
                 }

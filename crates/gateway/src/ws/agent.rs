@@ -5,7 +5,7 @@ use thread_protocol::Content;
 use thread_protocol::method::{Acceptance, Accepted, AgentParams};
 
 use super::caller::{Caller, Reply, parse_session};
-use super::commands::{self, Parsed};
+use super::commands::{self, Command, Parsed};
 use super::sessions;
 use crate::error::{RequestError, Result};
 use crate::session::jobs::Kind;
@@ -56,6 +56,15 @@ pub async fn agent(caller: &Caller, params: AgentParams) -> Result<Reply<Accepte
         false => Reply::at(payload, live, accepted.event - 1),
     };
     Ok(Reply { queued: Some(accepted), ..reply })
+}
+
+/// Whether a message is a command that changes nothing.
+pub fn is_looking(params: &AgentParams) -> bool {
+    let Content::Text(text) = &params.message else { return false };
+    match commands::parse(text) {
+        Parsed::Command(Command::New(_) | Command::Cancel) | Parsed::Text(_) => false,
+        Parsed::Command(_) => true,
+    }
 }
 
 fn key_of(key: Option<String>, session: Option<SessionId>) -> Result<Option<String>> {

@@ -19,12 +19,24 @@ pub fn changes_something(call: &Call) -> bool {
     )
 }
 
+/// Whether a request would change something on the disk. Of the commands, only two do.
+fn writes(call: &Call) -> bool {
+    match call {
+        Call::Agent(params) => !agent::is_looking(params),
+        Call::SessionsSwitch(_) | Call::Connect(_) => false,
+        call => changes_something(call),
+    }
+}
+
 /// Carries out a request.
 pub async fn call(caller: Caller, id: String, call: Result<Call, CallError>) -> Done {
     let call = match call {
         Ok(call) => call,
         Err(e) => return refused(id, &e.to_string()),
     };
+    if caller.gateway.read_only && writes(&call) {
+        return refused(id, &RequestError::ReadOnly.to_string());
+    }
     match call {
         Call::Connect(_) => refused(id, &RequestError::Connected.to_string()),
         Call::Agent(params) => done::<method::Agent>(id, agent::agent(&caller, params).await),

@@ -1,0 +1,119 @@
+//! Errors of looking at threads, with what to do about them.
+
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use thread::error::DatabaseErrorKind;
+use thread::{Error, failure};
+use utoipa::ToSchema;
+
+use crate::error::RequestError;
+use crate::http::error::HttpError;
+
+/// What every error is answered with.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Error)]
+pub struct ErrorBody {
+    /// What is wrong, and what to do about it.
+    #[allow(dead_code)]
+    pub error: String,
+}
+
+/// An error response.
+pub struct Refusal(HttpError);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        self.0.into_response()
+    }
+}
+
+impl Refusal {
+    pub fn bad(what: impl Into<String>) -> Refusal {
+        Refusal(HttpError(StatusCode::BAD_REQUEST, what.into()))
+    }
+
+    pub fn into_http(self) -> HttpError {
+        self.0
+    }
+}
+
+impl From<RequestError> for Refusal {
+    fn from(error: RequestError) -> Refusal {
+        let RequestError::Thread(e) = error else {
+            return Refusal(match error {
+                RequestError::UnknownSession(_) => {
+                    HttpError(StatusCode::NOT_FOUND, "the thread is gone; see /api/v1/threads".to_owned())
+                }
+                RequestError::Locked => {
+                    let what = "the thread is locked by another program; try again later";
+                    HttpError(StatusCode::SERVICE_UNAVAILABLE, what.to_owned())
+                }
+                error => error.into(),
+            });
+        };
+        let status = match &e {
+            Error::UnknownConsumer(_) => StatusCode::NOT_FOUND,
+            Error::InvalidFilter(_) | Error::SlowFilter { .. } | Error::InvalidEvent(_) => {
+                StatusCode::BAD_REQUEST
+            }
+            Error::KeyConflict { .. } | Error::NotHeard(_) => StatusCode::CONFLICT,
+            Error::NotOwner(_) => StatusCode::FORBIDDEN,
+            Error::Database(e) if matches!(e.kind, DatabaseErrorKind::Locked | DatabaseErrorKind::Full) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        if status.is_server_error() {
+            tracing::error!("a request about a thread: {e}");
+        }
+        Refusal(HttpError(status, format!("{e} - {}", failure::hint(&e))))
+    }
+}
+
+/// The body of a request, as JSON.
+pub struct Body<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, state: &S) -> Result<Body<T>, Refusal> {
+        match axum::Json::<T>::from_request(request, state).await {
+            Ok(axum::Json(body)) => Ok(Body(body)),
+            Err(JsonRejection::JsonDataError(e)) => Err(Refusal::bad(e.body_text())),
+            Err(e) => Err(Refusal(HttpError(e.status(), e.body_text()))),
+        }
+    }
+}
+
+/// The query of a request.
+pub struct Query<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Query<T>, Refusal> {
+        let found = axum::extract::Query::<T>::from_request_parts(parts, state).await;
+        found
+            .map(|axum::extract::Query(query)| Query(query))
+            .map_err(|e: QueryRejection| Refusal::bad(e.body_text()))
+    }
+}
+
+/// The names in the path of a request.
+pub struct Path<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Path<T>, Refusal> {
+        let found = axum::extract::Path::<T>::from_request_parts(parts, state).await;
+        found
+            .map(|axum::extract::Path(names)| Path(names))
+            .map_err(|e: PathRejection| Refusal(HttpError(StatusCode::NOT_FOUND, e.body_text())))
+    }
+}

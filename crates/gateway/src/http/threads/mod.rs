@@ -1,0 +1,36 @@
+//! `/api/v1/threads`: looking at threads, for the page and for other programs.
+
+mod error;
+mod read;
+mod sse;
+mod write;
+
+use std::sync::Arc;
+
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::gateway::Gateway;
+
+/// The routes, and their description.
+pub fn routes() -> OpenApiRouter<Arc<Gateway>> {
+    OpenApiRouter::new()
+        .routes(routes!(read::list))
+        .routes(routes!(read::thread))
+        .routes(routes!(read::events))
+        .routes(routes!(read::event))
+        .routes(routes!(read::content))
+        .routes(routes!(read::runs))
+        .routes(routes!(read::run))
+        .routes(routes!(read::dead))
+        .routes(routes!(sse::watch_list))
+        .routes(routes!(sse::watch))
+        .routes(routes!(sse::stream))
+        .routes(routes!(write::push))
+        .routes(routes!(write::retry))
+        .routes(routes!(write::discard))
+        .routes(routes!(write::pause))
+        .routes(routes!(write::resume))
+        .routes(routes!(write::stop))
+        .routes(routes!(write::seek))
+}

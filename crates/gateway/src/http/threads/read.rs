@@ -1,0 +1,244 @@
+//! Requests that look.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::Response;
+use serde::Deserialize;
+use thread::model::subscription::ConsumerId;
+use utoipa::IntoParams;
+
+use super::error::{ErrorBody, Path, Query, Refusal};
+use crate::error::RequestError;
+use crate::gateway::Gateway;
+use crate::http::content::streamed;
+use crate::look::dead::{self, Mark};
+use crate::look::form::{DeadPage, EventDetail, EventPage, RunDetail, RunPage, Thread, ThreadList};
+use crate::look::{events, runs};
+use crate::session::jobs::Kind;
+
+type Answer<T> = Result<Json<T>, Refusal>;
+
+/// How much of a content is sent at a time, in bytes.
+const PIECE: usize = 256 * 1024;
+
+/// Which threads of the list.
+#[derive(Debug, Clone, Copy, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct ListQuery {
+    /// At most so many, 200 if it is left out; never more than 1000.
+    pub limit: Option<u32>,
+    pub offset: Option<u32>,
+}
+
+impl ListQuery {
+    /// Offset and limit.
+    pub fn page(self) -> (usize, usize) {
+        (self.offset.unwrap_or(0) as usize, self.limit.unwrap_or(200).clamp(1, 1000) as usize)
+    }
+}
+
+/// At most so many as are asked for.
+fn limit(asked: Option<u32>) -> usize {
+    asked.unwrap_or(50).clamp(1, 200) as usize
+}
+
+/// All threads
+///
+/// Sessions, their sub-agents' threads, and those that --thread names.
+#[utoipa::path(get, path = "/api/v1/threads", tag = "threads", params(ListQuery), responses(
+    (status = 200, body = ThreadList),
+    (status = "4XX", body = ErrorBody),
+    (status = "5XX", body = ErrorBody),
+))]
+pub async fn list(State(gateway): State<Arc<Gateway>>, Query(query): Query<ListQuery>) -> Answer<ThreadList> {
+    let listing = gateway.look.listing().await?;
+    let (offset, limit) = query.page();
+    Ok(Json(gateway.look.page_of(&listing, offset, limit)))
+}
+
+/// A thread and its consumers
+#[utoipa::path(get, path = "/api/v1/threads/{thread}", tag = "threads",
+    params(("thread" = String, Path, description = "Its id in the list")),
+    responses(
+        (status = 200, body = Thread),
+        (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody),
+    ))]
+pub async fn thread(State(gateway): State<Arc<Gateway>>, Path(thread): Path<String>) -> Answer<Thread> {
+    let found =
+        gateway.look.at(&thread, Kind::Read, |look, target, queue| look.thread(target, queue)).await?;
+    Ok(Json(found))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct EventsQuery {
+    /// Only events before this one.
+    before: Option<i64>,
+    /// Only events after this one.
+    after: Option<i64>,
+    /// At most so many, 50 if it is left out; never more than 200.
+    limit: Option<u32>,
+    /// An SQL condition over id, created_at, source, type, subtype, content and metadata; limited to two seconds.
+    filter: Option<String>,
+}
+
+/// Events, newest first
+#[utoipa::path(get, path = "/api/v1/threads/{thread}/events", tag = "threads",
+    params(("thread" = String, Path, description = "Its id in the list"), EventsQuery),
+    responses(
+        (status = 200, body = EventPage),
+        (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody),
+    ))]
+pub async fn events(
+    State(gateway): State<Arc<Gateway>>,
+    Path(thread): Path<String>,
+    Query(query): Query<EventsQuery>,
+) -> Answer<EventPage> {
+    let EventsQuery { before, after, filter, .. } = query;
+    let (filter, limit) = (events::filter(filter.as_deref())?, limit(query.limit));
+    let page = move |queue: &mut _| events::page(queue, before, after, limit, filter.as_ref());
+    Ok(Json(gateway.look.at(&thread, Kind::Read, move |_, _, queue| page(queue)).await?))
+}
+
+/// An event, and what became of it
+#[utoipa::path(get, path = "/api/v1/threads/{thread}/events/{event}", tag = "threads",
+    params(("thread" = String, Path, description = "Its id in the list"), ("event" = i64, Path)),
+    responses(
+        (status = 200, body = EventDetail),
+        (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody),
+    ))]
+pub async fn event(
+    State(gateway): State<Arc<Gateway>>,
+    Path((thread, event)): Path<(String, i64)>,
+) -> Answer<EventDetail> {
+    let found = gateway
+        .look
+        .at(&thread, Kind::Read, move |_, target, queue| events::detail(queue, target, event, &content_url));
+    Ok(Json(found.await?))
+}
+
+/// Ids are no text that would have to be escaped, except a sub-agent's name that another program has made.
+fn content_url(thread: &str, event: i64) -> String {
+    let mut encoded = String::new();
+    for byte in thread.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte as char),
+            _ => encoded += &format!("%{byte:02X}"),
+        }
+    }
+    format!("/api/v1/threads/{encoded}/events/{event}/content")
+}
+
+/// The whole content of an event
+#[utoipa::path(get, path = "/api/v1/threads/{thread}/events/{event}/content", tag = "threads",
+    params(("thread" = String, Path, description = "Its id in the list"), ("event" = i64, Path)),
+    responses(
+        (status = 200, content_type = "text/plain", body = String),
+        (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody),
+    ))]
+pub async fn content(
+    State(gateway): State<Arc<Gateway>>,
+    Path((thread, event)): Path<(String, i64)>,
+) -> Result<Response, Refusal> {
+    let read = move |offset| {
+        let (gateway, thread) = (gateway.clone(), thread.clone());
+        async move {
+            let piece = move |queue: &mut thread::Queue| Ok(queue.read_content(event, offset, PIECE)?);
+            gateway.look.at(&thread, Kind::Read, move |_, _, queue| piece(queue)).await
+        }
+    };
+    let missing =
+        || RequestError::Unknown(format!("there is no event {event} in this thread, or none any more"));
+    Ok(streamed(read).await?.ok_or_else(missing)?)
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct RunsQuery {
+    /// Only runs before this one.
+    before: Option<String>,
+    /// At most so many, 50 if it is left out; never more than 200.
+    limit: Option<u32>,
+}
+
+/// The runs of a consumer, newest first
+#[utoipa::path(get, path = "/api/v1/threads/{thread}/consumers/{consumer}/runs", tag = "threads",
+    params(
+        ("thread" = String, Path, description = "Its id in the list"), ("consumer" = String, Path), RunsQuery,
+    ),
+    responses(
+        (status = 200, body = RunPage),
+        (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody),
+    ))]
+pub async fn runs(
+    State(gateway): State<Arc<Gateway>>,
+    Path((thread, consumer)): Path<(String, String)>,
+    Query(query): Query<RunsQuery>,
+) -> Answer<RunPage> {
+    let before =
+        query.before.map(|before| before.parse().map_err(|_| Refusal::bad("'before' is no id of a run")));
+    let (before, limit, consumer) = (before.transpose()?, limit(query.limit), ConsumerId::stored(consumer));
+    let page = move |queue: &mut _| runs::page(queue, &consumer, before, limit);
+    Ok(Json(gateway.look.at(&thread, Kind::Read, move |_, _, queue| page(queue)).await?))
+}
+
+/// A run with its output, its timeline and its events
+#[utoipa::path(get, path = "/api/v1/threads/{thread}/consumers/{consumer}/runs/{run}", tag = "threads",
+    params(
+        ("thread" = String, Path, description = "Its id in the list"), ("consumer" = String, Path),
+        ("run" = String, Path),
+    ),
+    responses(
+        (status = 200, body = RunDetail),
+        (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody),
+    ))]
+pub async fn run(
+    State(gateway): State<Arc<Gateway>>,
+    Path((thread, consumer, run)): Path<(String, String, String)>,
+) -> Answer<RunDetail> {
+    let consumer = ConsumerId::stored(consumer);
+    let found = move |queue: &mut _| runs::one(queue, &consumer, &run);
+    Ok(Json(gateway.look.at(&thread, Kind::Read, move |_, _, queue| found(queue)).await?))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct DeadQuery {
+    /// Only those of this consumer.
+    consumer: Option<String>,
+    /// Only those with exactly this reason.
+    reason: Option<String>,
+    /// Where the page before this one has ended.
+    before: Option<String>,
+    /// At most so many, 50 if it is left out; never more than 200.
+    limit: Option<u32>,
+}
+
+/// Dead letters, the newest events first
+#[utoipa::path(get, path = "/api/v1/threads/{thread}/dead", tag = "threads",
+    params(("thread" = String, Path, description = "Its id in the list"), DeadQuery),
+    responses(
+        (status = 200, body = DeadPage),
+        (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody),
+    ))]
+pub async fn dead(
+    State(gateway): State<Arc<Gateway>>,
+    Path(thread): Path<String>,
+    Query(query): Query<DeadQuery>,
+) -> Answer<DeadPage> {
+    let DeadQuery { consumer, reason, before, .. } = query;
+    let before = before.as_deref().map(Mark::parse).transpose()?;
+    let (limit, consumer) = (limit(query.limit), consumer.map(ConsumerId::stored));
+    let page =
+        move |queue: &mut _| dead::page(queue, consumer.as_ref(), reason.as_deref(), before.as_ref(), limit);
+    Ok(Json(gateway.look.at(&thread, Kind::Read, move |_, _, queue| page(queue)).await?))
+}

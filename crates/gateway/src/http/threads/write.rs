@@ -1,0 +1,257 @@
+//! Requests that change something.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::Value;
+use thread::Error;
+use thread::model::event::NewEvent;
+use thread::model::position::Position;
+use thread::model::run::StopRequest;
+use thread::model::subscription::ConsumerId;
+use utoipa::ToSchema;
+
+use super::error::{Body, ErrorBody, Path, Refusal};
+use crate::gateway::Gateway;
+use crate::look::dead::Meant;
+use crate::look::form::{Consumer, Discarded, Pushed, Retried};
+use crate::look::verbs::Verb;
+use crate::session::jobs::Kind;
+
+/// The most events that a request names, and the longest time that a stop gives processes.
+const MOST_IDS: usize = 10_000;
+const LONGEST_GRACE: u64 = 60_000;
+
+/// An event to store.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewEventBody {
+    source: String,
+    /// `message` or `record`.
+    #[serde(rename = "type")]
+    kind: String,
+    subtype: Option<String>,
+    content: String,
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<serde_json::Map<String, Value>>,
+    /// Storing an event again under the same key stores nothing.
+    idempotency_key: Option<String>,
+}
+
+/// Store an event, and wake the consumers
+#[utoipa::path(post, path = "/api/v1/threads/{thread}/events", tag = "threads",
+    params(("thread" = String, Path, description = "Its id in the list")),
+    request_body = NewEventBody,
+    responses(
+        (status = 201, body = Pushed),
+        (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody),
+    ))]
+pub async fn push(
+    State(gateway): State<Arc<Gateway>>,
+    Path(thread): Path<String>,
+    Body(body): Body<NewEventBody>,
+) -> Result<(StatusCode, Json<Pushed>), Refusal> {
+    let invalid = |e: thread::model::event::InvalidEvent| {
+        Refusal::from(crate::error::RequestError::Thread(Error::InvalidEvent(e)))
+    };
+    let mut event = NewEvent::new(body.source, &body.kind, body.subtype.map(Into::into), body.content)
+        .map_err(invalid)?;
+    if let Some(metadata) = body.metadata {
+        event = event.with_metadata(&Value::Object(metadata).to_string()).map_err(invalid)?;
+    }
+    if let Some(key) = body.idempotency_key {
+        event = event.with_key(key).map_err(invalid)?;
+    }
+    let pushed =
+        gateway.look.at(&thread, Kind::Write, move |look, _, queue| look.push(queue, &event)).await?;
+    Ok((StatusCode::CREATED, Json(pushed)))
+}
+
+/// Dead letters of a consumer: of some events, with one reason, or all.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeadBody {
+    consumer: String,
+    /// Of these events; all of them have to be dead letters.
+    ids: Option<Vec<i64>>,
+    /// With exactly this reason.
+    reason: Option<String>,
+    all: Option<bool>,
+}
+
+impl DeadBody {
+    fn meant(self) -> Result<(ConsumerId, Meant), Refusal> {
+        let meant = match (self.ids, self.reason, self.all.unwrap_or(false)) {
+            (Some(ids), None, false) if ids.len() > MOST_IDS => {
+                return Err(Refusal::bad(format!("a request names at most {MOST_IDS} events")));
+            }
+            (Some(ids), None, false) => Meant::Events(ids.into_iter().collect()),
+            (None, Some(reason), false) => Meant::Reason(reason),
+            (None, None, true) => Meant::All,
+            _ => return Err(Refusal::bad("give one of 'ids', 'reason' and 'all': true")),
+        };
+        Ok((ConsumerId::stored(self.consumer), meant))
+    }
+}
+
+/// Deliver dead letters again
+#[utoipa::path(post, path = "/api/v1/threads/{thread}/dead/retry", tag = "threads",
+    params(("thread" = String, Path, description = "Its id in the list")),
+    request_body = DeadBody,
+    responses(
+        (status = 200, body = Retried),
+        (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody),
+    ))]
+pub async fn retry(
+    State(gateway): State<Arc<Gateway>>,
+    Path(thread): Path<String>,
+    Body(body): Body<DeadBody>,
+) -> Result<Json<Retried>, Refusal> {
+    let (consumer, meant) = body.meant()?;
+    let work =
+        gateway.look.at(&thread, Kind::Write, move |look, _, queue| look.retry(queue, &consumer, &meant));
+    Ok(Json(work.await?))
+}
+
+/// Forget dead letters; the events stay
+#[utoipa::path(post, path = "/api/v1/threads/{thread}/dead/discard", tag = "threads",
+    params(("thread" = String, Path, description = "Its id in the list")),
+    request_body = DeadBody,
+    responses(
+        (status = 200, body = Discarded),
+        (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody),
+    ))]
+pub async fn discard(
+    State(gateway): State<Arc<Gateway>>,
+    Path(thread): Path<String>,
+    Body(body): Body<DeadBody>,
+) -> Result<Json<Discarded>, Refusal> {
+    let (consumer, meant) = body.meant()?;
+    let work =
+        gateway.look.at(&thread, Kind::Write, move |look, _, queue| look.discard(queue, &consumer, &meant));
+    Ok(Json(work.await?))
+}
+
+/// Does something to a consumer.
+async fn act(
+    gateway: &Gateway,
+    (thread, consumer): (String, String),
+    verb: Verb,
+) -> Result<Json<Consumer>, Refusal> {
+    let consumer = ConsumerId::stored(consumer);
+    let work = gateway.look.at(&thread, Kind::Write, move |look, _, queue| look.act(queue, &consumer, verb));
+    Ok(Json(work.await?))
+}
+
+/// Nothing.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Nothing {}
+
+/// Keep a consumer from being started
+#[utoipa::path(post, path = "/api/v1/threads/{thread}/consumers/{consumer}/pause", tag = "threads",
+    params(("thread" = String, Path, description = "Its id in the list"), ("consumer" = String, Path)),
+    request_body = Nothing,
+    responses(
+        (status = 200, body = Consumer),
+        (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody),
+    ))]
+pub async fn pause(
+    State(gateway): State<Arc<Gateway>>,
+    Path(names): Path<(String, String)>,
+    Body(Nothing {}): Body<Nothing>,
+) -> Result<Json<Consumer>, Refusal> {
+    act(&gateway, names, Verb::Pause).await
+}
+
+/// Let a paused, stalled or waiting consumer start afresh
+#[utoipa::path(post, path = "/api/v1/threads/{thread}/consumers/{consumer}/resume", tag = "threads",
+    params(("thread" = String, Path, description = "Its id in the list"), ("consumer" = String, Path)),
+    request_body = Nothing,
+    responses(
+        (status = 200, body = Consumer),
+        (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody),
+    ))]
+pub async fn resume(
+    State(gateway): State<Arc<Gateway>>,
+    Path(names): Path<(String, String)>,
+    Body(Nothing {}): Body<Nothing>,
+) -> Result<Json<Consumer>, Refusal> {
+    act(&gateway, names, Verb::Resume).await
+}
+
+/// How to stop.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StopBody {
+    /// Also acknowledge the events of the run or wait, so that they are not delivered again.
+    skip: Option<bool>,
+    /// How long its processes have before they are killed: ten seconds if it is left out, a minute at most.
+    kill_after_ms: Option<u64>,
+}
+
+/// End a consumer's run or wait, and return when it is over
+#[utoipa::path(post, path = "/api/v1/threads/{thread}/consumers/{consumer}/stop", tag = "threads",
+    params(("thread" = String, Path, description = "Its id in the list"), ("consumer" = String, Path)),
+    request_body = StopBody,
+    responses(
+        (status = 200, body = Consumer),
+        (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody),
+    ))]
+pub async fn stop(
+    State(gateway): State<Arc<Gateway>>,
+    Path(names): Path<(String, String)>,
+    Body(body): Body<StopBody>,
+) -> Result<Json<Consumer>, Refusal> {
+    let default = StopRequest::default();
+    let kill_after_ms = body.kill_after_ms.unwrap_or(default.kill_after_ms).min(LONGEST_GRACE);
+    let request = StopRequest { kill_after_ms, skip: body.skip.unwrap_or(false), ..default };
+    act(&gateway, names, Verb::Stop(request)).await
+}
+
+/// Where a cursor is to be moved.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SeekBody {
+    to: To,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum To {
+    /// Past this event; 0 is the beginning.
+    Event(u64),
+    /// `earliest`, `latest`, an event's id, a time, or how long ago that was: `10m`.
+    Word(String),
+}
+
+/// Move a consumer's cursor
+#[utoipa::path(post, path = "/api/v1/threads/{thread}/consumers/{consumer}/seek", tag = "threads",
+    params(("thread" = String, Path, description = "Its id in the list"), ("consumer" = String, Path)),
+    request_body = SeekBody,
+    responses(
+        (status = 200, body = Consumer),
+        (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody),
+    ))]
+pub async fn seek(
+    State(gateway): State<Arc<Gateway>>,
+    Path(names): Path<(String, String)>,
+    Body(body): Body<SeekBody>,
+) -> Result<Json<Consumer>, Refusal> {
+    let to = match body.to {
+        To::Event(id) => Position::Event(i64::try_from(id).unwrap_or(i64::MAX)),
+        To::Word(word) => Position::parse(&word)
+            .map_err(|why| Refusal::bad(format!("the position '{}': {why}", word.escape_debug())))?,
+    };
+    act(&gateway, names, Verb::Seek(to)).await
+}

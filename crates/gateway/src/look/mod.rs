@@ -1,0 +1,114 @@
+//! Looking at threads: what they hold, where their consumers stand, how runs went; and what people do about it.
+//!
+//! The threads are those of the sessions, those of their sub-agents, and the ones that `--thread` names. The last
+//! are looked at only: nothing is started there, except by the same requests as on the command line.
+//!
+//! Nothing here runs on the threads that serve connections, and nothing waits for long: filters of strangers have
+//! [`FILTER_TIME`], counting has limits, and a thread that is locked, damaged or enormous has its own turns. What
+//! is no event is looked at once a second, however many watch, and not at all while nobody does: see [`watched`].
+//!
+//! | module | owns |
+//! |---|---|
+//! | `form` | what requests are answered with |
+//! | `threads` | which threads there are, and their ids |
+//! | `overview`, `rate` | the list of all threads |
+//! | `state` | one thread and its consumers |
+//! | `watched` | looking once a second |
+//! | `events`, `tail` | reading events, backwards and as they come |
+//! | `runs`, `timeline` | runs of handlers |
+//! | `dead` | dead letters |
+//! | `verbs` | what people do to consumers |
+
+pub mod dead;
+pub mod events;
+pub mod form;
+pub mod overview;
+mod rate;
+pub mod runs;
+pub mod state;
+pub mod tail;
+pub mod threads;
+mod timeline;
+pub mod verbs;
+pub mod watched;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use thread::Queue;
+use thread::run::Launcher;
+use tokio::sync::Semaphore;
+
+use self::overview::Overview;
+use self::threads::{Target, Threads};
+use self::watched::Watched;
+use crate::error::Result;
+use crate::session::catalogue::Catalogue;
+use crate::session::jobs::{BUSY, Kind};
+use crate::session::live::Context;
+use crate::session_id::SessionId;
+
+/// How long the filter of a request may take.
+pub const FILTER_TIME: Duration = Duration::from_secs(2);
+
+/// How long a request is tried again while a thread is locked.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How many requests may be at work at a time. The others wait without a thread.
+const AT_WORK: usize = 8;
+
+pub struct Look {
+    pub threads: Threads,
+    overview: Overview,
+    watched: Watched,
+    context: Arc<Context>,
+    catalogue: Arc<Catalogue>,
+    launcher: Launcher,
+    at_work: Semaphore,
+    read_only: bool,
+}
+
+impl Look {
+    pub fn new(
+        context: Arc<Context>,
+        catalogue: Arc<Catalogue>,
+        launcher: Launcher,
+        threads: Threads,
+        read_only: bool,
+    ) -> Look {
+        Look {
+            threads,
+            overview: Overview::default(),
+            watched: Watched::default(),
+            context,
+            catalogue,
+            launcher,
+            at_work: Semaphore::new(AT_WORK),
+            read_only,
+        }
+    }
+
+    /// Does work on the thread with an id. If the thread is locked, the work is done again from its beginning.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::Unknown`](crate::error::RequestError::Unknown), there is no such thread; as
+    /// [`Jobs::run`](crate::session::jobs::Jobs::run).
+    pub async fn at<T: Send + 'static>(
+        self: &Arc<Look>,
+        id: &str,
+        kind: Kind,
+        mut work: impl FnMut(&Look, &Target, &mut Queue) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (look, id) = (self.clone(), id.to_owned());
+        // Threads that are no sessions have turns like those; and looking at a session is not to delay it.
+        let turn = SessionId::named(&format!("look {id}"));
+        let work = move || {
+            let target = look.threads.find(&id)?;
+            work(&look, &target, &mut target.open(BUSY)?)
+        };
+        // It is never closed.
+        let _at_work = self.at_work.acquire().await;
+        self.context.jobs.run_within(PATIENCE, turn, kind, work).await
+    }
+}

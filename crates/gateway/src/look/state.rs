@@ -1,0 +1,295 @@
+//! One thread: what it holds, and where its consumers stand.
+
+use std::time::{Duration, Instant};
+
+use chrono::Utc;
+use thread::care::report::{Extent, Limits, Standing};
+use thread::files::{self, Files};
+use thread::model::run::{Options, Phase};
+use thread::model::subscription::{ConsumerId, Subscription};
+use thread::model::time;
+use thread::pending::CountLimits;
+use thread::{Queue, jsonl};
+
+use super::form::{
+    Consumer, ConsumerCounts, Figures, LastRun, Outcome, RunUnderWay, Settings, State, Summary, Thread,
+};
+use super::rate::Rate;
+use super::runs;
+use super::threads::Target;
+use crate::error::{RequestError, Result};
+
+/// Events are counted if there are at most so many.
+const COUNTED: u64 = 200_000;
+
+/// For all consumers of a thread together: how long to look for what is pending in the list, and for one thread.
+const LOOK_IN_LIST: Duration = Duration::from_millis(40);
+const LOOK: Duration = Duration::from_millis(300);
+
+/// How many pending events are counted, and for how long in all.
+const MOST_PENDING: u64 = 1_000_000;
+const COUNT_FOR: Duration = Duration::from_millis(300);
+
+/// How many consumers the line about what needs attention names.
+const NAMED: usize = 2;
+
+/// What a look has found in a thread.
+pub struct Looked {
+    pub figures: Figures,
+    pub standings: Vec<Standing>,
+    /// The state may change although nothing is stored: something runs or waits, or was not determined in time.
+    pub is_moving: bool,
+    extent: Extent,
+}
+
+impl Looked {
+    /// For the list: what is pending is not counted.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the thread.
+    pub fn briefly(queue: &mut Queue, rate: &mut Rate) -> Result<Looked> {
+        let now = Instant::now();
+        look(queue, rate, now + LOOK_IN_LIST, CountLimits { most: 0, until: Some(now) })
+    }
+
+    /// # Errors
+    ///
+    /// Errors of the thread.
+    pub fn closely(queue: &mut Queue, rate: &mut Rate) -> Result<Looked> {
+        let now = Instant::now();
+        let count = CountLimits { most: MOST_PENDING, until: Some(now + LOOK + COUNT_FOR) };
+        look(queue, rate, now + LOOK, count)
+    }
+}
+
+fn look(queue: &mut Queue, rate: &mut Rate, until: Instant, count: CountLimits) -> Result<Looked> {
+    let now = Utc::now();
+    let extent = Extent::of(queue, COUNTED)?;
+    rate.update(queue, now)?;
+    let newest = queue.last_upto(i64::MAX)?;
+    let newest_at = newest.map(|id| queue.stored_at(id)).transpose()?.flatten();
+    let limits = Limits { look_until: Some(until), count, gapless: extent.is_gapless() };
+    let mut standings = Vec::new();
+    for subscription in queue.subscriptions()? {
+        standings.push(Standing::of(queue, subscription, limits, &|_| Box::new(|_| {}))?);
+    }
+    let counted = |state: &str| standings.iter().filter(|one| one.state == state).count() as u64;
+    let consumers = ConsumerCounts {
+        total: standings.len() as u64,
+        running: counted("running"),
+        waiting: counted("waiting"),
+        stalled: counted("stalled"),
+        paused: counted("paused"),
+    };
+    let oldest = standings.iter().filter_map(|one| one.oldest.as_ref()?.1.clone()).min();
+    // Those of consumers that were unsubscribed are not worth reading them all each time.
+    let dead = standings.iter().map(|one| one.subscription.dead.unsigned_abs()).sum();
+    let is_cut = standings.iter().any(|one| one.pending.at_least && one.oldest.is_none());
+    let is_moving = consumers.running + consumers.waiting > 0 || is_cut;
+    let figures = Figures {
+        events: extent.count,
+        events_is_exact: extent.is_exact,
+        last_event_id: extent.newest,
+        newest_at,
+        rate: rate.series(now),
+        consumers,
+        dead,
+        oldest_pending_at: oldest,
+        attention: attention(&standings),
+    };
+    Ok(Looked { figures, standings, is_moving, extent })
+}
+
+/// Why somebody should look at a thread.
+fn attention(standings: &[Standing]) -> Option<String> {
+    let mut reasons = Vec::new();
+    for one in standings {
+        let name = &one.subscription.consumer;
+        match (one.state, one.fact("reason")) {
+            ("stalled", Some(reason)) => reasons.push(format!("{name} is stalled: {reason}")),
+            ("stalled", None) => reasons.push(format!("{name} is stalled")),
+            (_, Some("interrupted")) => reasons.push(format!("{name} was interrupted")),
+            _ => {}
+        }
+    }
+    for one in standings.iter().filter(|one| one.subscription.dead > 0) {
+        let (dead, name) = (one.subscription.dead, &one.subscription.consumer);
+        reasons.push(format!("{dead} dead letter{} of {name}", if dead == 1 { "" } else { "s" }));
+    }
+    let more = reasons.len().saturating_sub(NAMED);
+    reasons.truncate(NAMED);
+    let named = reasons.join("; ");
+    match (named.is_empty(), more) {
+        (true, _) => None,
+        (false, 0) => Some(named),
+        (false, more) => Some(format!("{named}; and {more} more")),
+    }
+}
+
+/// The entry of a thread in the list.
+pub fn summary(target: &Target, title: Option<String>, figures: Option<Figures>) -> Summary {
+    Summary {
+        id: target.id.clone(),
+        kind: target.kind,
+        name: target.name.clone(),
+        title,
+        parent: target.parent.map(|parent| parent.to_string()),
+        path: target.place.as_os_str().to_string_lossy().into_owned(),
+        unread: false,
+        error: None,
+        figures,
+    }
+}
+
+/// A thread with its consumers, and whether its state may change although nothing is stored.
+///
+/// # Errors
+///
+/// Errors of the thread.
+pub fn thread(target: &Target, title: Option<String>, queue: &mut Queue) -> Result<(Thread, bool)> {
+    let looked = Looked::closely(queue, &mut Rate::by_minute())?;
+    let now = Utc::now();
+    let mut hours = Rate::by_hour();
+    hours.update(queue, now)?;
+    let first_at = looked.extent.oldest.map(|id| queue.stored_at(id)).transpose()?.flatten();
+    let mut consumers_state = Vec::with_capacity(looked.standings.len());
+    for standing in &looked.standings {
+        consumers_state.push(consumer_form(queue, standing)?);
+    }
+    let thread = Thread {
+        summary: summary(target, title, Some(looked.figures)),
+        size_bytes: size(queue.files()),
+        first_at,
+        rate_by_hour: hours.series(now),
+        consumers_state,
+    };
+    Ok((thread, looked.is_moving))
+}
+
+/// A consumer as it is now.
+///
+/// # Errors
+///
+/// There is none of that name; errors of the thread.
+pub fn consumer(queue: &mut Queue, id: &ConsumerId) -> Result<Consumer> {
+    let subscription = queue.subscription(id)?;
+    let gapless = Extent::of(queue, COUNTED)?.is_gapless();
+    let now = Instant::now();
+    let count = CountLimits { most: MOST_PENDING, until: Some(now + LOOK + COUNT_FOR) };
+    let limits = Limits { look_until: Some(now + LOOK), count, gapless };
+    let standing = Standing::of(queue, subscription, limits, &|_| Box::new(|_| {}))?;
+    consumer_form(queue, &standing)
+}
+
+/// Whether a consumer is, or was, subscribed.
+///
+/// # Errors
+///
+/// There is none of that name; errors of the thread.
+pub fn check_known(queue: &mut Queue, id: &ConsumerId) -> Result<Option<Subscription>> {
+    let subscription = queue.find_subscription(id)?;
+    if subscription.is_none() && queue.runs(id, 1)?.is_empty() {
+        return Err(RequestError::Thread(thread::Error::UnknownConsumer(id.clone())));
+    }
+    Ok(subscription)
+}
+
+fn consumer_form(queue: &mut Queue, standing: &Standing) -> Result<Consumer> {
+    let s = &standing.subscription;
+    let state = match standing.state {
+        "running" => State::Running,
+        "waiting" => State::Waiting,
+        "stalled" => State::Stalled,
+        "paused" => State::Paused,
+        _ => State::Idle,
+    };
+    let last_run = queue.runs(&s.consumer, 1)?.pop().map(|run| {
+        let form = runs::ended(&run);
+        let said = run.output.filter(|_| form.outcome != Outcome::Succeeded);
+        LastRun {
+            said: said.and_then(|span| runs::last_line(queue.files(), &s.consumer, span)),
+            id: form.id,
+            started_at: form.started_at,
+            ended_at: form.ended_at.unwrap_or_default(),
+            outcome: form.outcome,
+            exit: form.exit,
+        }
+    });
+    let fact = |name| standing.fact(name).map(str::to_owned);
+    let number = |name: &str| {
+        let value = standing.facts.iter().find(|(known, _)| *known == name)?.1.as_u64()?;
+        u32::try_from(value).ok()
+    };
+    let since = match state {
+        State::Stalled => s.state.ended.map(time::format),
+        State::Waiting => s.state.since.map(time::format),
+        _ => fact("since"),
+    };
+    let run = s.state.since.filter(|_| state == State::Running).map(|began| RunUnderWay {
+        id: runs::id_of(began),
+        started_at: time::format(began),
+        attempt: s.state.attempts,
+        pid: number("pid"),
+    });
+    let (oldest_pending_id, oldest_pending_at) = standing.oldest.clone().unzip();
+    Ok(Consumer {
+        name: s.consumer.as_str().to_owned(),
+        state,
+        paused: s.state.paused,
+        reason: fact("reason"),
+        since,
+        attempt: number("attempt").filter(|attempt| *attempt > 0),
+        next_try: fact("next_try"),
+        elsewhere: fact("namespace").is_some(),
+        command: s.has_handler().then(|| s.handler_cmd.clone()),
+        filter: s.filter_text().map(str::to_owned),
+        cursor: s.last_acked_id,
+        cursor_moved_at: s.updated_at.clone(),
+        pending: standing.pending.events,
+        pending_is_exact: !standing.pending.at_least,
+        oldest_pending_id,
+        oldest_pending_at: oldest_pending_at.flatten(),
+        run,
+        last_run,
+        dead: s.dead.unsigned_abs(),
+        dead_to_retry: s.dead_to_retry.unsigned_abs(),
+        filter_errors: s.filter_errors.unsigned_abs(),
+        last_filter_error_id: (s.filter_errors > 0).then_some(s.filter_error_id),
+        runs_succeeded: s.state.succeeded,
+        runs_failed: s.state.failed,
+        notes: standing.notes(),
+        settings: settings(queue.files(), s, &s.options),
+    })
+}
+
+fn settings(files: &Files, subscription: &Subscription, options: &Options) -> Settings {
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let cwd = subscription.cwd.as_deref().map(|cwd| files.resolve(cwd));
+    Settings {
+        deliver: options.deliver.as_str().to_owned(),
+        batch_size: options.batch_size,
+        max_attempts: options.max_attempts,
+        stall_after: options.stall_after,
+        backoff_ms: options.backoff.iter().copied().map(ms).collect(),
+        timeout_ms: options.timeout.map(ms),
+        cwd: cwd.map(|cwd| cwd.to_string_lossy().into_owned()),
+        // Their values may be secrets.
+        env: options.env.keys().cloned().collect(),
+        clear_env: options.clear_env,
+    }
+}
+
+/// Whether the consumer has a run under way, as its row says.
+pub fn is_running(subscription: &Subscription) -> bool {
+    subscription.state.phase == Phase::Running
+}
+
+/// What a thread takes on the disk.
+fn size(files: &Files) -> u64 {
+    let logs = ["logs", "logs/handlers"].iter().flat_map(|dir| {
+        let names = files.list(dir).unwrap_or_default();
+        names.into_iter().map(move |name| files.size(std::path::Path::new(dir).join(name)))
+    });
+    files.size(files::DB) + files.size(files::WAL) + jsonl::size(files) + logs.sum::<u64>()
+}

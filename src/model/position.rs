@@ -1,0 +1,56 @@
+//! Places in a thread as users name them: an event, a time, the beginning or the end.
+
+use chrono::Utc;
+
+use super::duration;
+use super::time::{self, Time};
+
+/// Where a cursor is to be moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Position {
+    Latest,
+    /// Past this event; 0 is the beginning.
+    Event(i64),
+    /// Before the first event that was stored then or later.
+    Time(Time),
+}
+
+impl Position {
+    /// Parses `earliest`, `latest`, an event id, a time, or a duration as the time so long ago.
+    ///
+    /// # Errors
+    ///
+    /// It is none of these; completes "the position …".
+    pub fn parse(text: &str) -> Result<Position, String> {
+        let is_id = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        match text {
+            "earliest" => return Ok(Position::Event(0)),
+            "latest" => return Ok(Position::Latest),
+            _ => {}
+        }
+        let id = text.parse().ok().filter(|_| is_id).map(Position::Event);
+        id.or_else(|| when(text).map(Position::Time).ok()).ok_or_else(|| {
+            "it must be earliest, latest, an event id, a time like 2026-03-18T10:30:00Z or 2026-03-18, or a \
+             duration like 90s, 1h or 2d"
+                .to_owned()
+        })
+    }
+}
+
+/// Parses a time, or a duration as the time so long ago.
+///
+/// # Errors
+///
+/// It is neither.
+pub fn when(text: &str) -> Result<Time, String> {
+    let wrong = || {
+        format!(
+            "'{text}' is neither a time like 2026-03-18T10:30:00Z or 2026-03-18 nor a duration like 90s, 1h or 2d"
+        )
+    };
+    if let Some(time) = time::parse(text).or_else(|| time::parse(&format!("{text}T00:00:00Z"))) {
+        return Ok(time);
+    }
+    let ago = duration::parse(text).map_err(|_| wrong())?;
+    Utc::now().checked_sub_signed(chrono::TimeDelta::from_std(ago).map_err(|_| wrong())?).ok_or_else(wrong)
+}
