@@ -32,7 +32,7 @@ export function Card({ thread, consumer, alone = false }) {
   const shown = run?.id ?? last?.id;
   const label = run?.id ? "Show the run" : "Show the last run";
   return html`<section class=${`consumer ${state}`} aria-label=${visible(name)}>
-    <h2>${alone ? visible(name) : html`<a class="row" href=${here}>${visible(name)}</a>`}</h2>
+    ${alone ? html`<h1>${visible(name)}</h1>` : html`<h2><a class="row" href=${here}>${visible(name)}</a></h2>`}
     <p class="why"><${Word} state=${state} /><${Why} consumer=${consumer} /></p>
     ${todo && html`<p class="todo">${todo}</p>`}
     ${consumer.notes?.map((note) => html`<p class="todo">${visible(note)}</p>`)}

@@ -1,10 +1,11 @@
 // The event browser: a filter, a list with its live tail, and the event that is open.
 
-import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
+import { html, useEffect, useMemo, useState } from "../vendor/preact.js";
 import { Do, Fold, Versioned } from "../parts.js";
 import { Offline } from "../offline.js";
 import { Stamp } from "../time.js";
 import { visible } from "../text.js";
+import { READ_ONLY } from "./api.js";
 import { AsCommand, command } from "./command.js";
 import { Event } from "./event.js";
 import { Rows } from "./rows.js";
@@ -24,7 +25,11 @@ const EXAMPLES = [
 export function Events({ thread, route }) {
   const filter = route.params.filter ?? "";
   return html`<div class=${route.event ? "events-page with-event" : "events-page"}>
-    <${List} key=${filter} thread=${thread} filter=${filter} open=${route.event} />
+    <section class="event-list" aria-label="Events">
+      <h1 class="unseen">Events of ${visible(thread.name)}</h1>
+      <${Filter} thread=${thread} filter=${filter} />
+      <${List} key=${filter} thread=${thread} filter=${filter} open=${route.event} />
+    </section>
     ${route.event && html`<${Event} key=${route.event} thread=${thread} id=${route.event} filter=${filter} />`}
   </div>`;
 }
@@ -39,13 +44,10 @@ function List({ thread, filter, open }) {
   }, []);
   const { items, error, incomplete, failures, loading, next, isLive, stream } = tail;
   const row = (event) => html`<${Versioned} of=${Row} key=${event.id} event=${event} thread=${thread.id} filter=${filter} isOpen=${event.id === open} />`;
-  return html`<section class="event-list" aria-label="Events">
-    <h1 class="unseen">Events of ${visible(thread.name)}</h1>
-    <${Filter} thread=${thread} filter=${filter} />
-    <div class="bar">
+  return html`<div class="bar">
       <button type="button" aria-pressed=${isLive} onClick=${() => tail.live(!isLive)}>${isLive ? "Live · pause" : "Paused · go on"}</button>
       <span class="hint" role="status">${error || !items.length ? "" : next === null ? `${count(items.length, "event")}${filter ? " match" : ""}` : `the newest ${NUMBER.format(items.length)}`}</span>
-      ${!thread.read_only && html`<a class="button" href=${address.look(thread.id, "push")}>Push an event</a>`}
+      ${!READ_ONLY && html`<a class="button" href=${address.look(thread.id, "push")}>Push an event</a>`}
     </div>
     ${isLive && html`<${Offline} connection=${stream} />`}
     ${error && html`<p class="error" role="alert">${error} ${" "}<button type="button" onClick=${() => tail.again()}>Try again</button></p>`}
@@ -55,8 +57,7 @@ function List({ thread, filter, open }) {
     <${Rows} items=${items} row=${row} added=${tail.added} label="Events, the newest first" onEnd=${() => tail.more()} onTop=${(is) => { tail.isTop = is; }} />
     ${loading && html`<p class="hint">${items.length ? "Older events are coming …" : "Looking …"}</p>`}
     ${incomplete && html`<p class="hint">Searched back to event ${NUMBER.format(incomplete.searched_to)}: ${visible(incomplete.reason)} ${" "}
-      <${Do} action=${() => tail.older(true)}>Search on<//></p>`}
-  </section>`;
+      <${Do} action=${() => tail.older(true)}>Search on<//></p>`}`;
 }
 
 function Row({ event, thread, filter, isOpen }) {
@@ -67,12 +68,12 @@ function Row({ event, thread, filter, isOpen }) {
 
 function Filter({ thread, filter }) {
   const [text, setText] = useState(filter);
-  const input = useRef();
+  useEffect(() => setText(filter), [filter]);
   const show = (text) => address.go(address.eventsAddress(thread.id, { filter: text.trim() }));
   const submit = (event) => { event.preventDefault(); show(text); };
   return html`<form class="filter" role="search" onSubmit=${submit}>
     <label for="search">Filter</label>
-    <input id="search" ref=${input} value=${text} placeholder="type = 'message' AND content LIKE '%invoice%'" spellcheck=${false} autocomplete="off"
+    <input id="search" value=${text} placeholder="type = 'message' AND content LIKE '%invoice%'" spellcheck=${false} autocomplete="off"
       onInput=${(event) => setText(event.target.value)} />
     <button class="primary" disabled=${text.trim() === filter}>Show</button>
     ${filter && html`<a class="button" href=${address.eventsAddress(thread.id)}>All</a>`}

@@ -11,12 +11,16 @@ const NAMES = { waiting: "waits", thinking: "thinks", text: "writes", tool: "too
   error: "error", cancelled: "cancelled", sub_agent: "sub-agent", event: "event" };
 
 /** What time is spent on, as it is summed up. */
-const SPENT = { waiting: "waiting", thinking: "thinking", text: "writing", tool: "tools", permission: "waiting for permission", sub_agent: "sub-agents" };
+const SPENT = { permission: "waiting for permission", sub_agent: "sub-agents", tool: "tools", thinking: "thinking", text: "writing", waiting: "waiting" };
+
+/** What says no more than the steps beside it. */
+const isNoise = ({ kind, label }) => kind === "status" && !/^attempt/.test(label);
 
 /** How many spans are shown at first. */
 const SHOWN = 300;
 
-export function Timeline({ thread, run, spans }) {
+export function Timeline({ thread, run, spans: all }) {
+  const spans = all.filter((span) => !isNoise(span));
   const [shown, setShown] = useState(SHOWN);
   const began = Date.parse(run.started_at);
   const end = Math.max(run.duration_ms ?? 0, 1, ...spans.map(({ at_ms: at, duration_ms: took = 0 }) => at + took));
@@ -50,8 +54,8 @@ export function Timeline({ thread, run, spans }) {
     return Math.min(994, Math.round(((at - start) / (end - start)) * 1000));
   }
 
-  function label({ label, event }) {
-    const text = visible(beginning(label ?? "", 200));
+  function label({ kind, label, event }) {
+    const text = label === kind ? "" : visible(beginning(label ?? "", 200));
     return event ? html`<a href=${address.eventsAddress(thread.id, { event })}>${text || `event ${event}`}</a>` : text;
   }
 }
@@ -61,9 +65,28 @@ function after(ms) {
   return minutes ? `${sign}${minutes}:${String(Math.floor(all % 60)).padStart(2, "0")}` : `${sign}${all.toFixed(1)} s`;
 }
 
+/** How long each kind lasted. Of several at a time only one counts, the first in the order of SPENT: a tool that waits for
+ * permission does nothing else. */
+function sumsOf(spans) {
+  const kinds = Object.keys(SPENT), edges = [], sums = kinds.map(() => 0), open = kinds.map(() => 0);
+  for (const { kind, at_ms: at, duration_ms: took } of spans) {
+    const n = kinds.indexOf(kind);
+    if (n >= 0 && took > 0) edges.push([at, n, 1], [at + took, n, -1]);
+  }
+  edges.sort(([a], [b]) => a - b);
+  let before = 0;
+  for (const [at, n, step] of edges) {
+    const doing = open.findIndex((many) => many > 0);
+    if (doing >= 0) sums[doing] += at - before;
+    before = at;
+    open[n] += step;
+  }
+  return kinds.map((kind, n) => [kind, sums[n]]).filter(([, sum]) => sum > 0);
+}
+
 /** The sums: a bar in pieces, and the same in words. */
 function Spent({ spans, total }) {
-  const sums = Object.keys(SPENT).map((kind) => [kind, spans.filter((span) => span.kind === kind).reduce((sum, span) => sum + (span.duration_ms ?? 0), 0)]).filter(([, sum]) => sum > 0);
+  const sums = sumsOf(spans);
   if (!sums.length) return null;
   const all = Math.max(total, sums.reduce((sum, [, ms]) => sum + ms, 0));
   let at = 0;

@@ -55,7 +55,7 @@ export function Why({ consumer }) {
     case "waiting": return html`${failed ? html` after attempt ${attempt}: <span class="failure">${failed}</span>` : ""}
       ${next && html` · next try <${Until} time=${next} />`}${reason && ` · ${visible(reason)}`}`;
     case "running": return html` · run began <${For} time=${run?.started_at ?? since} every=${1000} /> ago${run?.attempt > 1 ? `, attempt ${run.attempt}` : ""}${consumer.paused ? ", and none follows: it is paused" : ""}`;
-    case "paused": return html`${since && html` since <${Stamp} time=${since} />`}: it is not started until it is resumed`;
+    case "paused": return ": it is not started until it is resumed";
     default: if (!consumer.command) return html`: it reads by itself, with <code>thread pop</code>`;
       return last && html` · last run <${Ago} time=${last.ended_at ?? last.started_at} />, ${failed ? html`<span class="failure">${failed}</span>` : outcomeText(last.outcome)}`;
   }
