@@ -320,7 +320,7 @@ scenarios! {
         the_page_is_small_and_there_at_once
         axe_finds_nothing_of_weight
     }
-    look {
+    page_look {
         what_is_wrong_is_said_first_and_can_be_mended
         a_consumer_is_paused_resumed_stopped_and_moved
         dead_letters_are_retried_and_discarded_one_some_or_all
@@ -331,7 +331,7 @@ scenarios! {
         a_gateway_that_is_killed_while_one_looks_is_a_pause
         nothing_is_asked_while_nothing_happens
     }
-    look_ways {
+    page_look_ways {
         whoever_may_only_look_finds_nothing_to_press
         everything_is_reached_by_the_keyboard
         on_a_telephone_and_twice_as_large_everything_fits

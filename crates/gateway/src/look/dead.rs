@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use thread::Queue;
 use thread::model::subscription::{ConsumerId, DeadLetter as Stored};
 
-use super::events;
+use super::event;
 use super::form::{DeadLetter, DeadPage, Event, ReasonCount};
 use crate::error::{RequestError, Result};
 
@@ -105,7 +105,7 @@ pub fn page(
         found.last().filter(|_| more).map(|letter| format!("{}:{}", letter.event_id, letter.consumer));
     let mut dead = Vec::with_capacity(found.len());
     for letter in found {
-        let event = events::shown(queue, letter.event_id)?;
+        let event = event::shown(queue, letter.event_id)?;
         dead.push(form_of(letter, event));
     }
     let mut reasons: Vec<ReasonCount> = reasons

@@ -1,10 +1,8 @@
-//! Reading events: pages backwards, and one with what became of it.
+//! Pages of events, and one event with what became of it.
 
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use serde_json::Value;
-use thread::model::event::CappedRow;
 use thread::model::filter::Scope;
 use thread::model::run::{RUNS_KEPT, Run, RunResult};
 use thread::pending::checked_filter;
@@ -12,14 +10,14 @@ use thread::queue::Selection;
 use thread::{After, Filter, Queue};
 
 use super::dead;
-use super::form::{DeadLetter, Event, EventDetail, EventPage, FilterFailures, Handled, Handling, Incomplete};
+use super::event;
+use super::form::{DeadLetter, EventDetail, EventPage, FilterFailures, Handled, Handling, Incomplete};
 use super::runs;
 use super::threads::Target;
 use super::{FILTER_TIME, form};
 use crate::error::{RequestError, Result};
 
-/// How much of a text is shown in a list, and of the content of one event, in bytes.
-pub const CUT: u64 = 4096;
+/// How much of the content of one event is shown, in bytes.
 const WHOLE: u64 = 1024 * 1024;
 
 /// A filter in a request.
@@ -48,7 +46,7 @@ pub fn page(
     let found = queue.newest_matching_until(filter, (after, upto), limit, Instant::now() + FILTER_TIME)?;
     let mut events = Vec::with_capacity(found.ids.len());
     for id in &found.ids {
-        events.extend(shown(queue, *id)?);
+        events.extend(event::shown(queue, *id)?);
     }
     let more = found.is_cut_off || found.ids.len() == limit && queue.last_upto(found.from - 1)? > Some(after);
     let incomplete = found
@@ -57,69 +55,6 @@ pub fn page(
     let filter_failures =
         found.failure.map(|failure| FilterFailures { events: found.failures, message: failure.message });
     Ok(EventPage { events, next_before: more.then_some(found.from), incomplete, filter_failures })
-}
-
-/// An event as lists show it; `None` if it is not stored any more.
-///
-/// # Errors
-///
-/// Errors of the thread.
-pub fn shown(queue: &mut Queue, id: i64) -> Result<Option<Event>> {
-    read(queue, id, CUT)
-}
-
-/// An event with so many bytes of its content at most.
-fn read(queue: &mut Queue, id: i64, most: u64) -> Result<Option<Event>> {
-    let mut found = None;
-    let mut selection = Selection { limit: Some(1), ..After(id.saturating_sub(1)).into() };
-    queue.read_page_capped(&mut selection, most, &mut |capped| {
-        found = (capped.row.id == id).then(|| form_of(&capped));
-        ControlFlow::Break(())
-    })?;
-    let Some(mut event) = found else { return Ok(None) };
-    complete(queue, &mut event, most)?;
-    Ok(Some(event))
-}
-
-/// An event without a content that is too long.
-pub fn form_of(capped: &CappedRow<'_>) -> Event {
-    let row = capped.row.to_event();
-    let shown = capped.row.metadata.map_or(0, <[u8]>::len) as u64;
-    let is_cut = shown < capped.metadata_len;
-    let metadata = row.metadata.filter(|_| !is_cut);
-    Event {
-        id: row.id,
-        created_at: row.created_at,
-        source: row.source,
-        kind: row.kind,
-        subtype: row.subtype,
-        content: row.content,
-        content_bytes: capped.content_len,
-        // Another program may have stored what is no JSON.
-        metadata: metadata.map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text))),
-        metadata_bytes: is_cut.then_some(capped.metadata_len),
-    }
-}
-
-/// Adds the beginning of a content that was left out.
-///
-/// # Errors
-///
-/// Errors of the thread.
-pub fn complete(queue: &mut Queue, event: &mut Event, most: u64) -> Result<()> {
-    if event.content.is_empty() && event.content_bytes > 0 {
-        let bytes = queue.read_content(event.id, 0, usize::try_from(most).unwrap_or(0))?.unwrap_or_default();
-        event.content = String::from_utf8_lossy(up_to_a_character(&bytes)).into_owned();
-    }
-    Ok(())
-}
-
-/// Without a character at the end that is cut.
-fn up_to_a_character(bytes: &[u8]) -> &[u8] {
-    match std::str::from_utf8(bytes) {
-        Err(e) if e.error_len().is_none() => &bytes[..e.valid_up_to()],
-        _ => bytes,
-    }
 }
 
 /// One event, and what became of it.
@@ -135,7 +70,7 @@ pub fn detail(
 ) -> Result<EventDetail> {
     let missing =
         || RequestError::Unknown(format!("there is no event {id} in this thread, or none any more"));
-    let event = read(queue, id, WHOLE)?.ok_or_else(missing)?;
+    let event = event::read(queue, id, WHOLE)?.ok_or_else(missing)?;
     let mut letters = Vec::new();
     queue.dead_letters(None, &mut |letter| {
         if letter.event_id == id {

@@ -14,12 +14,13 @@
 //! | `overview`, `rate` | the list of all threads |
 //! | `state` | one thread and its consumers |
 //! | `watched` | looking once a second |
-//! | `events`, `tail` | reading events, backwards and as they come |
+//! | `event`, `events`, `tail` | reading events: one, backwards, and as they come |
 //! | `runs`, `timeline` | runs of handlers |
 //! | `dead` | dead letters |
 //! | `verbs` | what people do to consumers |
 
 pub mod dead;
+mod event;
 pub mod events;
 pub mod form;
 pub mod overview;

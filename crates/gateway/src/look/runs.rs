@@ -8,14 +8,14 @@ use std::os::unix::fs::FileExt;
 use chrono::Utc;
 use thread::Queue;
 use thread::files::{Access, Files};
-use thread::model::run::{RUNS_KEPT, Run as StoredRun, RunResult, Span as Place, Task};
+use thread::model::run::{Phase, RUNS_KEPT, Run as StoredRun, RunResult, Span as Place, Task};
 use thread::model::subscription::{ConsumerId, Subscription};
 use thread::model::time::{self, Time};
 use thread::pending::checked_filter;
 use thread::run::process::{AtWork, at_work};
 
 use super::form::{Outcome, Run, RunDetail, RunPage};
-use super::{events, state, timeline};
+use super::{event, timeline};
 use crate::error::{RequestError, Result};
 
 /// How much of a run's output is shown, in bytes.
@@ -65,7 +65,7 @@ pub fn ended(run: &StoredRun) -> Run {
 
 /// The run of a consumer that is under way.
 fn under_way(queue: &Queue, subscription: &Subscription) -> Option<(Run, Time)> {
-    if !state::is_running(subscription) {
+    if subscription.state.phase != Phase::Running {
         return None;
     }
     let pid = match at_work(queue.files(), subscription) {
@@ -97,13 +97,26 @@ fn under_way(queue: &Queue, subscription: &Subscription) -> Option<(Run, Time)> 
     Some((run, began))
 }
 
+/// Whether a consumer is, or was, subscribed.
+///
+/// # Errors
+///
+/// There is none of that name; errors of the thread.
+fn check_known(queue: &mut Queue, id: &ConsumerId) -> Result<Option<Subscription>> {
+    let subscription = queue.find_subscription(id)?;
+    if subscription.is_none() && queue.runs(id, 1)?.is_empty() {
+        return Err(RequestError::Thread(thread::Error::UnknownConsumer(id.clone())));
+    }
+    Ok(subscription)
+}
+
 /// A page of a consumer's runs, newest first.
 ///
 /// # Errors
 ///
 /// There is no such consumer; errors of the thread.
 pub fn page(queue: &mut Queue, consumer: &ConsumerId, before: Option<i64>, limit: usize) -> Result<RunPage> {
-    let subscription = state::check_known(queue, consumer)?;
+    let subscription = check_known(queue, consumer)?;
     let now = subscription.and_then(|subscription| under_way(queue, &subscription)).map(|(run, _)| run);
     let past = queue.runs(consumer, RUNS_KEPT)?;
     let all = now.into_iter().chain(past.iter().rev().map(ended));
@@ -121,7 +134,7 @@ pub fn page(queue: &mut Queue, consumer: &ConsumerId, before: Option<i64>, limit
 ///
 /// There is no such run, or none any more; errors of the thread.
 pub fn one(queue: &mut Queue, consumer: &ConsumerId, id: &str) -> Result<RunDetail> {
-    let subscription = state::check_known(queue, consumer)?;
+    let subscription = check_known(queue, consumer)?;
     let missing = || {
         let what = format!("there is no run '{}' of '{consumer}'", id.escape_debug());
         RequestError::Unknown(format!("{what}; the last {RUNS_KEPT} are kept"))
@@ -168,7 +181,7 @@ fn handled(
 ) -> Result<Vec<super::form::Event>> {
     let (Some(subscription), Some(last)) = (subscription, run.last_event) else { return Ok(Vec::new()) };
     if run.events == Some(1) {
-        return Ok(events::shown(queue, last)?.into_iter().collect());
+        return Ok(event::shown(queue, last)?.into_iter().collect());
     }
     // A filter that is broken matches nothing.
     let Ok(filter) = checked_filter(subscription) else { return Ok(Vec::new()) };
@@ -184,7 +197,7 @@ fn handled(
     };
     let mut all = Vec::with_capacity(ids.len());
     for id in ids {
-        all.extend(events::shown(queue, id)?);
+        all.extend(event::shown(queue, id)?);
     }
     Ok(all)
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use chrono::Utc;
 use thread::care::report::{Extent, Limits, Standing};
 use thread::files::{self, Files};
-use thread::model::run::{Options, Phase};
+use thread::model::run::Options;
 use thread::model::subscription::{ConsumerId, Subscription};
 use thread::model::time;
 use thread::pending::CountLimits;
@@ -17,7 +17,7 @@ use super::form::{
 use super::rate::Rate;
 use super::runs;
 use super::threads::Target;
-use crate::error::{RequestError, Result};
+use crate::error::Result;
 
 /// Events are counted if there are at most so many.
 const COUNTED: u64 = 200_000;
@@ -182,19 +182,6 @@ pub fn consumer(queue: &mut Queue, id: &ConsumerId) -> Result<Consumer> {
     consumer_form(queue, &standing)
 }
 
-/// Whether a consumer is, or was, subscribed.
-///
-/// # Errors
-///
-/// There is none of that name; errors of the thread.
-pub fn check_known(queue: &mut Queue, id: &ConsumerId) -> Result<Option<Subscription>> {
-    let subscription = queue.find_subscription(id)?;
-    if subscription.is_none() && queue.runs(id, 1)?.is_empty() {
-        return Err(RequestError::Thread(thread::Error::UnknownConsumer(id.clone())));
-    }
-    Ok(subscription)
-}
-
 fn consumer_form(queue: &mut Queue, standing: &Standing) -> Result<Consumer> {
     let s = &standing.subscription;
     let state = match standing.state {
@@ -278,11 +265,6 @@ fn settings(files: &Files, subscription: &Subscription, options: &Options) -> Se
         env: options.env.keys().cloned().collect(),
         clear_env: options.clear_env,
     }
-}
-
-/// Whether the consumer has a run under way, as its row says.
-pub fn is_running(subscription: &Subscription) -> bool {
-    subscription.state.phase == Phase::Running
 }
 
 /// What a thread takes on the disk.

@@ -10,7 +10,7 @@ use thread::queue::{Remaining, Selection};
 use thread::{Error, Filter, Queue};
 use tokio::time::{sleep, timeout};
 
-use super::events::{self, CUT};
+use super::event::{self, CUT};
 use super::form::Event;
 use super::{FILTER_TIME, Look, PATIENCE};
 use crate::error::{RequestError, Result};
@@ -129,11 +129,11 @@ impl Tail {
             let mut selection = Selection { after, limit: Some(PAGE), filter: filter.clone() };
             let (mut found, until) = (VecDeque::new(), Instant::now() + FILTER_TIME);
             let remaining = queue.read_page_until(&mut selection, CUT, until, &mut |capped| {
-                found.push_back(events::form_of(&capped));
+                found.push_back(event::form_of(&capped));
                 ControlFlow::Continue(())
             })?;
             for event in &mut found {
-                events::complete(&mut queue, event, CUT)?;
+                event::complete(&mut queue, event, CUT)?;
             }
             let more = remaining == Remaining::Some || found.len() as u64 == PAGE;
             Ok((queue, found, selection.after, more))

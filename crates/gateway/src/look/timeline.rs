@@ -8,7 +8,7 @@ use thread::queue::{Remaining, Selection};
 use thread::{After, Event, Queue};
 use thread_agent::conversation::Entry;
 
-use super::events;
+use super::event;
 use super::form::{Event as Shown, Span, SpanKind};
 use crate::error::Result;
 
@@ -64,7 +64,7 @@ pub fn of(queue: &mut Queue, began: Time, end: Option<Time>, oldest: Option<&str
     for event in &read {
         spans.take(event);
         if shown.len() < SHOWN {
-            shown.extend(events::shown(queue, event.id)?);
+            shown.extend(event::shown(queue, event.id)?);
         }
     }
     let is_truncated = is_truncated || spans.spans.len() > SPANS;

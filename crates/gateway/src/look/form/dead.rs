@@ -1,0 +1,60 @@
+//! Dead letters.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::Event;
+
+/// A dead letter.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct DeadLetter {
+    /// Of the event.
+    pub id: i64,
+    pub consumer: String,
+    /// The exit code, and the last line that the handler printed.
+    pub reason: String,
+    /// The end of what it printed.
+    pub error: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit: Option<i64>,
+    pub attempts: i64,
+    pub at: String,
+    /// It will be delivered again.
+    pub retrying: bool,
+    /// None if it was pruned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event: Option<Event>,
+}
+
+/// Dead letters, the newest events first.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct DeadPage {
+    pub dead: Vec<DeadLetter>,
+    /// How many there are.
+    pub total: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_before: Option<String>,
+    /// The most frequent reasons.
+    pub reasons: Vec<ReasonCount>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct ReasonCount {
+    pub consumer: String,
+    pub reason: String,
+    pub count: u64,
+}
+
+/// How many dead letters will be delivered again.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Retried {
+    pub consumer: String,
+    pub retried: usize,
+}
+
+/// How many dead letters are forgotten.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Discarded {
+    pub consumer: String,
+    pub discarded: usize,
+}

@@ -1,0 +1,216 @@
+//! Threads and their consumers.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::Outcome;
+
+/// What a thread is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ThreadKind {
+    /// One that `--thread` names.
+    Thread,
+    Session,
+    SubAgent,
+}
+
+/// A page of the list of threads.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct ThreadList {
+    /// Whether the gateway refuses everything but looking.
+    pub read_only: bool,
+    /// The gateway's clock.
+    pub now: String,
+    /// How many threads there are.
+    pub total: usize,
+    /// How many of them were not read yet.
+    pub unread: usize,
+    /// Those of `--thread`, then what needs attention, then the most recently active.
+    pub threads: Vec<Summary>,
+}
+
+/// A thread in the list.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct Summary {
+    pub id: String,
+    pub kind: ThreadKind,
+    pub name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The session of a sub-agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+    /// As the option `--thread` of all commands takes it.
+    pub path: String,
+    /// It was not read yet: there are no figures.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unread: bool,
+    /// It cannot be read: there are no figures.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<Trouble>,
+    #[serde(flatten)]
+    pub figures: Option<Figures>,
+}
+
+/// Why a thread cannot be read.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct Trouble {
+    pub message: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct Figures {
+    /// How many events are stored.
+    pub events: u64,
+    /// Otherwise there may be fewer: they were not counted.
+    pub events_is_exact: bool,
+    /// The newest id ever assigned.
+    pub last_event_id: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub newest_at: Option<String>,
+    /// How many were stored in each of the last 30 minutes; the last is the one under way.
+    pub rate: Vec<u64>,
+    pub consumers: ConsumerCounts,
+    /// How many dead letters there are.
+    pub dead: u64,
+    /// When the oldest event was stored that is pending for a consumer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest_pending_at: Option<String>,
+    /// Why somebody should look, in one line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attention: Option<String>,
+}
+
+/// How many consumers are in which state.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct ConsumerCounts {
+    pub total: u64,
+    pub running: u64,
+    pub waiting: u64,
+    pub stalled: u64,
+    pub paused: u64,
+}
+
+/// A thread and its consumers.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct Thread {
+    #[serde(flatten)]
+    pub summary: Summary,
+    /// What it takes on the disk, logs included.
+    pub size_bytes: u64,
+    /// When its oldest event was stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_at: Option<String>,
+    /// How many were stored in each of the last 24 hours; the last is the one under way.
+    pub rate_by_hour: Vec<u64>,
+    pub consumers_state: Vec<Consumer>,
+}
+
+/// What a consumer does, in the words of `thread info`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    Idle,
+    Running,
+    /// For its next attempt.
+    Waiting,
+    Stalled,
+    Paused,
+}
+
+/// A consumer.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct Consumer {
+    pub name: String,
+    pub state: State,
+    /// Whether it is paused, though its run may go on.
+    pub paused: bool,
+    /// Why it is stalled or waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// When its run or wait began, or its last run ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_try: Option<String>,
+    /// It runs in another container, perhaps.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub elsewhere: bool,
+    /// Its handler; none if it reads by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filter: Option<String>,
+    /// The newest event that it has acknowledged.
+    pub cursor: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor_moved_at: Option<String>,
+    pub pending: u64,
+    /// Otherwise there may be more.
+    pub pending_is_exact: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest_pending_id: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest_pending_at: Option<String>,
+    /// The run under way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunUnderWay>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_run: Option<LastRun>,
+    pub dead: u64,
+    /// How many dead letters will be delivered again.
+    pub dead_to_retry: u64,
+    /// On how many events its filter failed.
+    pub filter_errors: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_filter_error_id: Option<i64>,
+    pub runs_succeeded: u64,
+    pub runs_failed: u64,
+    /// What to know about its last runs.
+    pub notes: Vec<String>,
+    pub settings: Settings,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct RunUnderWay {
+    pub id: String,
+    pub started_at: String,
+    pub attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct LastRun {
+    pub id: String,
+    pub started_at: String,
+    pub ended_at: String,
+    pub outcome: Outcome,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit: Option<i32>,
+    /// The last line that it printed, if it did not succeed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub said: Option<String>,
+}
+
+/// The settings of a subscription, by the names of the options of `thread subscribe`.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct Settings {
+    pub deliver: String,
+    pub batch_size: u64,
+    pub max_attempts: u32,
+    /// Never, if it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall_after: Option<u32>,
+    pub backoff_ms: Vec<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// The names of its variables.
+    pub env: Vec<String>,
+    pub clear_env: bool,
+}

@@ -1,0 +1,602 @@
+"""Looking at threads and their consumers over HTTP, and doing something about them."""
+
+import asyncio
+import contextlib
+import json
+import pathlib
+import shutil
+import sqlite3
+import subprocess
+import threading
+import time
+import uuid
+
+from harness import PATIENCE, SERVE, THREAD, Gateway, run
+from look import Look, Queues, with_httpx
+
+
+@with_httpx
+async def every_thread_is_in_the_list_and_those_that_are_named_are_not_served():
+    with Queues("inbox") as queues:
+        look, gateway = queues.look, queues.gateway
+        client = await gateway.client()
+        session = (await client.request("sessions.new", title="Invoices May"))["sessionId"]
+        gateway.thread("init", gateway.root / session / "agents" / "helper-1")
+        listed = look.until(lambda answer: answer["total"] == 3 and not answer["unread"])
+        assert [thread["kind"] for thread in listed["threads"]][0] == "thread" and not listed["read_only"]
+        named, own, sub = (look.entry(id) for id in ("inbox", session, f"{session}~helper-1"))
+        assert named["path"] == str(queues.dir / "inbox") and "parent" not in named and named["events"] == 0
+        assert own["kind"] == "session" and own["title"] == "Invoices May" and own["path"].endswith(session)
+        assert sub["kind"] == "sub_agent" and sub["parent"] == session and sub["name"] == "helper-1"
+        assert look.get(f"/{session}~helper-1")["path"].endswith(f"{session}/agents/helper-1")
+        assert len(look.get(limit=1)["threads"]) == 1 and not look.get(offset=3)["threads"]
+
+        # What others leave undone is started in sessions, and nowhere else.
+        off = {"THREAD_NOTIFIER": "off", "PATH": "/usr/bin:/bin"}
+        for place in queues.dir / "inbox", gateway.root / session:
+            queues.run("subscribe", "-t", place, "done", "--deliver", "stdin", "--filter", "type = 'message'", "true")
+            queues.run("push", "-t", place, "hello", env=off)
+        look.until_consumer(session, "done", lambda one: one["pending"] == 0 and one["runs_succeeded"] == 1)
+        time.sleep(2)
+        assert look.consumer("inbox", "done")["pending"] == 1
+        assert not look.get("/inbox/consumers/done/runs")["runs"]
+        # A push by the gateway wakes its consumers, as one on the command line does.
+        look.post("/inbox/events", {"source": "me", "type": "message", "content": "again"}, 201)
+        one = look.until_consumer("inbox", "done", lambda one: one["pending"] == 0)
+        assert one["cursor"] == 2 and look.entry("inbox")["rate"][-2:] in ([0, 2], [1, 1], [2, 0])
+
+
+@with_httpx
+async def a_stalled_consumer_is_found_and_resumed():
+    with Queues("inbox") as queues:
+        look = queues.look
+        handler = f"echo no price for anvil; test -e {queues.dir}/priced"
+        queues.thread("inbox", "subscribe", "mailer", handler, "--deliver", "stdin", "--max-attempts", "1", "--stall-after", "1")
+        first = queues.push("inbox")
+        look.until_consumer("inbox", "mailer", lambda one: one["dead"] == 1)
+        second = queues.push("inbox")
+        one = look.until_consumer("inbox", "mailer", lambda one: one["state"] == "stalled")
+        assert one["reason"].startswith("out of attempts") and one["since"] == one["last_run"]["ended_at"]
+        assert one["last_run"]["said"] == "no price for anvil" and one["last_run"]["exit"] == 1
+        assert (one["pending"], one["oldest_pending_id"], one["cursor"]) == (1, second, first)
+        assert any("thread resume mailer" in note for note in one["notes"])
+        entry = look.until(lambda answer: answer["threads"][0]["consumers"]["stalled"])["threads"][0]
+        assert "mailer is stalled: out of attempts" in entry["attention"] and "1 dead letter" in entry["attention"]
+        assert entry["oldest_pending_at"] == one["oldest_pending_at"]
+
+        (queues.dir / "priced").touch()
+        assert look.post("/inbox/consumers/mailer/resume", {})["state"] in ("idle", "running")
+        look.until_consumer("inbox", "mailer", lambda one: one["state"] == "idle" and one["pending"] == 0)
+        assert look.post("/inbox/dead/retry", {"consumer": "mailer", "ids": [first]}) == {"consumer": "mailer", "retried": 1}
+        look.until_consumer("inbox", "mailer", lambda one: one["dead"] == 0)
+        look.until(lambda answer: "attention" not in answer["threads"][0])
+
+        # A pause is one, and says so while a run goes on.
+        paused = look.post("/inbox/consumers/mailer/pause", {})
+        assert paused["state"] == "paused" and paused["paused"]
+        queues.push("inbox")
+        assert look.consumer("inbox", "mailer")["pending"] == 1
+        look.post("/inbox/consumers/mailer/resume", {})
+        look.until_consumer("inbox", "mailer", lambda one: one["pending"] == 0)
+        for verb in "pause", "resume", "stop":
+            assert "'nobody'" in look.refused(404, f"/inbox/consumers/nobody/{verb}", {})
+
+
+@with_httpx
+async def dead_letters_are_retried_by_reason_and_some_are_discarded():
+    with Queues("inbox") as queues:
+        look = queues.look
+        handler = f"""read -r line; case $line in
+            *apple*) test -e {queues.dir}/apples || {{ echo no apples; exit 1; }};;
+            *pear*) echo no pears; exit 65;; esac"""
+        queues.thread("inbox", "subscribe", "cook", handler, "--deliver", "stdin", "--max-attempts", "1", "--batch-size", "1")
+        for content in "apple", "pear", "soup", "apple", "pear", "apple":
+            queues.push("inbox", content)
+        page = look.until(lambda answer: answer["total"] == 5, "/inbox/dead")
+        assert [letter["id"] for letter in page["dead"]] == [6, 5, 4, 2, 1]
+        reason = "exit 1: no apples"
+        assert page["reasons"] == [
+            {"consumer": "cook", "reason": reason, "count": 3},
+            {"consumer": "cook", "reason": "exit 65: no pears", "count": 2},
+        ]
+        assert page["dead"][0]["event"]["content"] == "apple" and page["dead"][0]["attempts"] == 1
+        # Page by page it is the same.
+        seen, before = [], {}
+        while True:
+            part = look.get("/inbox/dead", limit=2, **before)
+            seen += [letter["id"] for letter in part["dead"]]
+            if "next_before" not in part:
+                break
+            before = {"before": part["next_before"]}
+        assert seen == [6, 5, 4, 2, 1]
+        assert look.get("/inbox/dead", reason=reason, limit=1)["total"] == 3
+        assert look.get("/inbox/dead", consumer="other")["total"] == 0
+
+        for body in {}, {"ids": [1], "all": True}, {"ids": [1], "reason": reason}, {"all": False}, {"al": True}, {"ids": ["1"]}:
+            look.refused(400, "/inbox/dead/retry", {"consumer": "cook", **body})
+        # One that is none: nothing is changed.
+        assert "event 3 " in look.refused(404, "/inbox/dead/discard", {"consumer": "cook", "ids": [2, 3]})
+        assert look.get("/inbox/dead")["total"] == 5
+
+        (queues.dir / "apples").touch()
+        assert look.post("/inbox/dead/retry", {"consumer": "cook", "reason": reason})["retried"] == 3
+        page = look.until(lambda answer: answer["total"] == 2, "/inbox/dead")
+        assert look.get("/inbox/events/2")["dead"][0]["reason"] == "exit 65: no pears"
+        assert look.post("/inbox/dead/discard", {"consumer": "cook", "ids": [2]})["discarded"] == 1
+        assert [letter["id"] for letter in look.get("/inbox/dead")["dead"]] == [5]
+        handled = look.get("/inbox/events/5")["handled"]
+        assert [(one["consumer"], one["outcome"]) for one in handled] == [("cook", "dead")]
+        assert look.post("/inbox/dead/discard", {"consumer": "cook", "all": True})["discarded"] == 1
+        assert look.post("/inbox/dead/discard", {"consumer": "cook", "all": True})["discarded"] == 0
+        assert look.refused(404, "/inbox/dead/discard", {"consumer": "nobody", "all": True})
+        queues.thread("inbox", "subscribe", "popper", "true", "--filter", "0")
+        assert "pops for itself" in look.refused(409, "/inbox/dead/retry", {"consumer": "popper", "all": True})
+
+
+@with_httpx
+async def a_cursor_is_moved_and_what_follows_is_handled_again():
+    with Queues("inbox") as queues:
+        look = queues.look
+        queues.thread("inbox", "subscribe", "all", f"cat >>{queues.dir}/seen", "--deliver", "stdin")
+        for _ in range(3):
+            queues.push("inbox")
+        done = lambda one: one["pending"] == 0 and one["state"] == "idle"
+        look.until_consumer("inbox", "all", done)
+        look.post("/inbox/consumers/all/pause", {})
+        seek = lambda to: look.post("/inbox/consumers/all/seek", {"to": to})
+        assert (seek("earliest")["cursor"], seek("latest")["cursor"], seek(1)["cursor"], seek("2")["cursor"]) == (0, 3, 1, 2)
+        assert (seek("1h")["cursor"], seek("2000-01-01")["cursor"], seek(99)["cursor"]) == (0, 0, 3)
+        for to in -1, 1.5, None, "", "yesterday", "-1", "9" * 30, [], {}, "1" * 5000 + "h":
+            look.refused(400, "/inbox/consumers/all/seek", {"to": to})
+        look.refused(400, "/inbox/consumers/all/seek", {})
+        assert look.consumer("inbox", "all")["cursor"] == 3
+        before = len((queues.dir / "seen").read_text().splitlines())
+        seek(1)
+        look.post("/inbox/consumers/all/resume", {})
+        look.until_consumer("inbox", "all", done)
+        assert len((queues.dir / "seen").read_text().splitlines()) == before + 2
+
+
+@with_httpx
+async def a_running_handler_is_stopped():
+    with Queues("inbox") as queues:
+        look = queues.look
+        queues.thread("inbox", "subscribe", "slow", "echo begun; trap '' TERM; sleep 3600", "--deliver", "stdin")
+        queues.push("inbox")
+        one = look.until_consumer("inbox", "slow", lambda one: one["state"] == "running" and "pid" in one.get("run", {}))
+        assert pathlib.Path(f"/proc/{one['run']['pid']}").exists() and one["run"]["attempt"] == 1
+        run = f"/inbox/consumers/slow/runs/{one['run']['id']}"
+        under_way = look.until(lambda answer: answer.get("output") == "begun\n", run)
+        assert under_way["outcome"] == "running" and "ended_at" not in under_way and under_way["first_event"] == 1
+        stopped = look.post("/inbox/consumers/slow/stop", {"kill_after_ms": 200})
+        assert stopped["state"] == "stalled" and stopped["reason"] == "stopped"
+        assert not pathlib.Path(f"/proc/{one['run']['pid']}").exists()
+        # It is the same run, under the same address.
+        assert look.get(run)["outcome"] == "stopped" and look.get(run)["output"].startswith("begun\n")
+        assert "not running" in look.refused(409, "/inbox/consumers/slow/stop", {})
+        look.post("/inbox/consumers/slow/resume", {})
+        look.until_consumer("inbox", "slow", lambda one: one["state"] == "running")
+        skipped = look.post("/inbox/consumers/slow/stop", {"skip": True, "kill_after_ms": 200})
+        assert skipped["cursor"] == 1 and skipped["pending"] == 0
+
+
+@with_httpx
+async def a_run_has_its_output_and_its_timeline():
+    with Queues("inbox") as queues:
+        look = queues.look
+        say = lambda subtype, content: f"thread push --type record --subtype {subtype} '{json.dumps(content)}' >/dev/null"
+        handler = "; ".join([
+            "cat >/dev/null",
+            say("toolcall", {"call_id": "c", "name": "read", "arguments": {}}),
+            say("toolresult", {"call_id": "c", "name": "read", "result": 1}),
+            say("mine", "x"),
+            "head -c 300000 /dev/zero | tr '\\0' y; echo; printf 'the end\\377'; exit 3",
+        ])
+        path = f"{pathlib.Path(THREAD).parent}:/usr/bin:/bin"
+        queues.thread("inbox", "subscribe", "worker", handler, "--deliver", "stdin", "--max-attempts", "1",
+                      "--filter", "type = 'message'", "--env", f"PATH={path}", "--env", "SECRET=hunter2")
+        queues.push("inbox", "hello")
+        look.until_consumer("inbox", "worker", lambda one: one["dead"] == 1)
+        assert "hunter2" not in json.dumps(look.get("/inbox"))
+        assert look.consumer("inbox", "worker")["settings"]["env"] == ["PATH", "SECRET"]
+        [run] = look.get("/inbox/consumers/worker/runs")["runs"]
+        assert (run["outcome"], run["exit"], run["events"], run["first_event"]) == ("dead", 3, 1, 1)
+        whole = look.get(f"/inbox/consumers/worker/runs/{run['id']}")
+        assert whole["output"].startswith("yyy") and whole["output"].endswith("y\nthe end\ufffd")
+        assert whole["output_truncated"] and 300_000 < whole["output_bytes"] < 300_020
+        assert [event["content"] for event in whole["handled"]] == ["hello"]
+        assert [event["id"] for event in whole["meanwhile"]] == [2, 3, 4]
+        kinds = [(span["kind"], span["label"]) for span in whole["timeline"]]
+        assert kinds == [("waiting", "waiting"), ("tool", "read"), ("event", "mine")], kinds
+        waiting, tool, mine = whole["timeline"]
+        assert waiting["at_ms"] <= 0 <= tool["at_ms"] <= tool["at_ms"] + tool["duration_ms"] <= mine["at_ms"]
+        for missing in "0", "x", "-1", "1" * 40, "%20":
+            look.refused(404, f"/inbox/consumers/worker/runs/{missing}")
+        assert look.refused(404, "/inbox/consumers/nobody/runs")
+        # Pages of many runs.
+        for _ in range(6):
+            queues.push("inbox", "more")
+        look.until(lambda answer: len(answer["runs"]) == 7, "/inbox/consumers/worker/runs")
+        seen, before = [], {}
+        while before is not None:
+            part = look.get("/inbox/consumers/worker/runs", limit=3, **before)
+            seen += [run["last_event"] for run in part["runs"]]
+            before = {"before": part["next_before"]} if "next_before" in part else None
+        assert len(seen) == 7 and seen == sorted(seen, reverse=True)
+
+
+@with_httpx
+async def events_are_browsed_from_the_newest_on():
+    with Queues("inbox") as queues:
+        look = queues.look
+        lines = "".join(json.dumps({"source": "me", "type": "message", "content": {"n": n}}) + "\n" for n in range(1, 121))
+        queues.thread("inbox", "push", "--batch", stdin=lines)
+        seen, before = [], {}
+        while before is not None:
+            page = look.get("/inbox/events", limit=50, **before)
+            seen += [event["id"] for event in page["events"]]
+            before = {"before": page["next_before"]} if "next_before" in page else None
+        assert seen == list(range(120, 0, -1))
+        ids = lambda **params: [event["id"] for event in look.get("/inbox/events", **params)["events"]]
+        assert ids(after=117) == [120, 119, 118] and ids(before=3) == [2, 1] and ids(before=50, after=47) == [49, 48]
+        assert ids(filter="content ->> '$.n' % 40 = 0") == [120, 80, 40]
+        assert ids(filter="content ->> '$.n' % 40 = 0", before=80) == [40] and ids(filter="0") == []
+        for filter in "nonsense(", "1; DROP TABLE events", "(SELECT 1)", "load_extension('x')":
+            assert "filter" in look.refused(400, "/inbox/events", filter=filter)
+            assert "filter" in look.refused(400, "/inbox/events/stream", filter=filter)
+        for params in {"before": "x"}, {"limit": "-1"}, {"limit": "many"}, {"after": "1.5"}:
+            look.refused(400, "/inbox/events", **params)
+        # A filter that fails on an event says so.
+        text = queues.push("inbox", "no JSON")
+        page = look.get("/inbox/events", filter="content ->> '$.n' = 120")
+        assert [event["id"] for event in page["events"]] == [120]
+        assert page["filter_failures"] == {"events": 1, "message": "malformed JSON"}
+
+        # Whatever the size of an event.
+        content = "ä" * 1_500_000
+        large = queues.push("inbox", content, "--meta", f"long={'x' * 5000}")
+        shown = look.get("/inbox/events", limit=1)["events"][0]
+        assert shown["content"] == "ä" * 2048 and shown["content_bytes"] == 3_000_000
+        assert "metadata" not in shown and shown["metadata_bytes"] > 5000
+        event = look.get(f"/inbox/events/{large}")
+        assert event["event"]["content"] == "ä" * (512 * 1024) and event["event"]["metadata"]["long"].startswith("xx")
+        assert event["previous"] == text and "next" not in event
+        assert look.http.get(event["content_url"]).text == content
+        assert look.get(f"/inbox/events/{text}")["next"] == large
+        for missing in 0, -1, 999, 2**63 - 1:
+            look.refused(404, f"/inbox/events/{missing}")
+            look.refused(404, f"/inbox/events/{missing}/content")
+
+
+@with_httpx
+async def an_event_is_stored_once_and_only_if_it_is_one():
+    with Queues("inbox") as queues:
+        look = queues.look
+        event = {"source": "me", "type": "record", "subtype": "note", "content": "ä\n\u0000", "metadata": {"a": [1]}}
+        stored = look.post("/inbox/events", {**event, "idempotency_key": "k"}, 201)
+        again = look.post("/inbox/events", {**event, "idempotency_key": "k"}, 201)
+        assert (stored["deduplicated"], again["deduplicated"], again["id"]) == (False, True, stored["id"])
+        kept = look.get(f"/inbox/events/{stored['id']}")["event"]
+        assert {key: kept[key] for key in event} == event
+        assert "key" in look.refused(409, "/inbox/events", {**event, "content": "other", "idempotency_key": "k"})
+        bad = [
+            {**event, "type": "other"}, {**event, "source": ""}, {**event, "source": "a\nb"}, {**event, "meta": 1},
+            {**event, "metadata": []}, {"source": "me", "type": "message"}, {**event, "idempotency_key": ""},
+            {**event, "content": {}}, [], "x", None,
+        ]
+        for body in bad:
+            look.refused(400, "/inbox/events", body if body is not None else [])
+        assert look.http.post("/api/v1/threads/inbox/events", content=b"{}").status_code == 415
+        assert look.http.post("/api/v1/threads/inbox/events", json={**event, "content": "x" * 3_000_000}).status_code == 413
+        assert look.get("/inbox")["events"] == 1
+
+
+@with_httpx
+async def a_live_tail_goes_on_after_it_was_cut():
+    with Queues("inbox") as queues:
+        look = queues.look
+        queues.push("inbox", "before")
+        received = []
+
+        def read(most, **options):
+            """Reads so many events."""
+            with look.stream("/inbox/events/stream", **options) as source:
+                for event in source.iter_sse():
+                    if event.event == "event":
+                        assert json.loads(event.data)["id"] == int(event.id)
+                        received.append(json.loads(event.data)["content"])
+                        most -= 1
+                    if most == 0:
+                        return event.id
+
+        # From now on, without what was before.
+        first = asyncio.create_task(asyncio.to_thread(read, 3))
+        while look.figure("uptime_seconds") < 0 or not first.done() and not received:
+            queues.push("inbox", "ping")
+            await asyncio.sleep(0.2)
+        while not first.done():
+            queues.push("inbox", "ping")
+            await asyncio.sleep(0.05)
+        last = await first
+        assert received == ["ping"] * 3
+        newest = queues.push("inbox", "missed")
+        received.clear()
+        await asyncio.to_thread(read, newest - int(last), headers={"Last-Event-ID": last})
+        assert received[-1] == "missed" and len(received) == newest - int(last)
+        # Whoever writes how much: no gap and no double, in pages of any length.
+        received.clear()
+        reading = asyncio.create_task(asyncio.to_thread(read, 1000, after=newest))
+        for part in range(10):
+            lines = "".join(json.dumps({"source": "me", "type": "message", "content": f"{part * 100 + n}"}) + "\n" for n in range(100))
+            await asyncio.to_thread(queues.thread, "inbox", "push", "--batch", stdin=lines)
+        await asyncio.wait_for(reading, PATIENCE)
+        assert received == [str(n) for n in range(1000)]
+
+        # A filter lets through what matches; the id says how far it has got.
+        with look.stream("/inbox/events/stream", after=0, filter="content = '999'") as source:
+            found = next(source.iter_sse())
+            assert json.loads(found.data)["content"] == "999"
+        with look.http.stream("GET", "/api/v1/threads/inbox/events/stream", params={"after": 0, "filter": "0"}) as answer:
+            assert answer.headers["content-type"] == "text/event-stream" and answer.headers["x-accel-buffering"] == "no"
+            lines = answer.iter_lines()
+            assert next(lines) == f"id: {newest + 1000}" and next(lines) == ""
+        # A thread that is removed is said to be gone.
+        with look.stream("/inbox/events/stream") as source:
+            (queues.dir / "inbox").rename(queues.dir / "elsewhere")
+            last = list(source.iter_sse())[-1]
+            assert last.event == "failed" and json.loads(last.data)["error"], last
+        look.refused(404, "/inbox/events/stream")
+
+
+@with_httpx
+async def a_slow_filter_is_cut_off_and_holds_up_nobody():
+    with Queues("inbox", "other") as queues:
+        look = queues.look
+        content = "a" * 1_000_000
+        for _ in range(12):
+            queues.push("inbox", content)
+        slow = " OR ".join(f"content LIKE '%{'a' * 300}b{n}'" for n in range(3))
+        asked, quick = [], []
+
+        def ask():
+            began = time.monotonic()
+            answer = look.http.get("/api/v1/threads/inbox/events", params={"filter": slow})
+            asked.append((answer.status_code, answer.json(), time.monotonic() - began))
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        [thread.start() for thread in threads]
+        while any(thread.is_alive() for thread in threads):
+            began = time.monotonic()
+            look.get("/other")
+            quick.append(time.monotonic() - began)
+        assert max(quick) < 3, quick
+        for status, answer, took in asked:
+            assert took < 30, took
+            if status == 200:
+                assert answer["events"] == [] and answer["incomplete"]["searched_to"] > 1, answer
+                assert answer["next_before"] == answer["incomplete"]["searched_to"]
+            else:
+                assert status == 400 and "takes too long" in answer["error"] and " - " in answer["error"], answer
+        with look.stream("/inbox/events/stream", after=0, filter=slow) as source:
+            for event in source.iter_sse():
+                if event.event == "failed":
+                    assert "takes too long" in json.loads(event.data)["error"]
+
+
+@with_httpx
+async def read_only_leaves_the_looking():
+    with Queues("inbox", options=["--read-only"]) as queues:
+        look, gateway = queues.look, queues.gateway
+        queues.thread("inbox", "subscribe", "bot", "true", "--filter", "type = 'message'")
+        queues.push("inbox")
+        assert look.get()["read_only"] and look.get("/inbox")["events"] == 1
+        writes = [path for path, methods in look.description["paths"].items() if "post" in methods]
+        assert len(writes) > 6
+        for path in [path.format(thread="inbox", consumer="bot") for path in writes] + ["/api/v1/agent/run", "/api/v1/agent/attachments"]:
+            answer = look.http.post(path, json={})
+            assert answer.status_code == 403 and "--read-only" in answer.json()["error"], (path, answer.text)
+        # Its thread is as it was, and conversations can be looked at, too.
+        assert look.get("/inbox")["events"] == 1 and not look.consumer("inbox", "bot")["paused"]
+        session = str(uuid.uuid4())
+        gateway.thread("init", gateway.root / session)
+        client = await gateway.client()
+        assert [one["id"] for one in (await client.request("sessions.list"))["sessions"]] == [session]
+        await client.request("sessions.switch", sessionId=session)
+        await client.request("agent", message="/status")
+        for method, params in [
+            ("agent", {"message": "hello"}), ("agent", {"message": "/new"}), ("sessions.new", {}),
+            ("sessions.rename", {"sessionId": session, "title": "x"}), ("sessions.delete", {"sessionId": session}),
+            ("sessions.fork", {"sessionId": session}), ("agent.cancel", {"runId": "x"}),
+            ("permission.answer", {"sessionId": session, "requestId": "p", "choice": "c"}),
+        ]:
+            assert "--read-only" in await client.refused(method, **params), method
+        assert gateway.events(session) == []
+        assert look.http.post("/api/v1/login").status_code == 204
+
+
+@with_httpx
+async def strangers_and_hostile_ids_get_nowhere():
+    with Queues("inbox", "secret", options=[]) as queues:
+        look, gateway = queues.look, queues.gateway
+        session = str(uuid.uuid4())
+        gateway.thread("init", gateway.root / session)
+        (gateway.root / session / "agents").mkdir()
+        (gateway.root / session / "agents" / "link").symlink_to(queues.dir / "secret")
+        ids = [
+            "..", "%2e%2e", "..%2F..%2Finbox", "%2Fetc%2Fpasswd", "inbox%2F", "inbox%00", "%FF", "nothing", "INBOX", "~",
+            f"{session}~", f"{session}~..", f"{session}~link", f"{session}~..%2F..%2F{session}", f"{session}%2F",
+            str(uuid.uuid4()), f"{uuid.uuid4()}~x", "token", "x" * 5000, urllib_quote(str(queues.dir / "secret")),
+        ]
+        # Not what a client makes of them: as they are.
+        for id in ids:
+            for method, tail in ("GET", ""), ("GET", "/events"), ("GET", "/watch"), ("GET", "/events/stream"), ("POST", "/events"):
+                status, body = raw(gateway, method, f"/api/v1/threads/{id}{tail}")
+                assert status in (400, 404), (id, tail, status, body)
+                assert set(json.loads(body)) == {"error"}, body
+        for consumer in "..%2F..%2Fx", "%00", "%2e%2e", "a%0Ab":
+            for tail in "runs", "runs/1":
+                assert raw(gateway, "GET", f"/api/v1/threads/inbox/consumers/{consumer}/{tail}")[0] == 404
+        # Without the token, with another, from another page, under another name.
+        for path in look.description["paths"]:
+            path = path.format(thread="inbox", event="1", consumer="c", run="1")
+            for headers in {}, {"Authorization": "Bearer x"}, {"Cookie": f"thread_{gateway.port}=x"}:
+                assert raw(gateway, "GET", path, token=False, **headers)[0] == 401, path
+            for headers in {"Origin": "https://evil.example"}, {"Host": "evil.example"}:
+                assert raw(gateway, "GET", path, **headers)[0] == 403, path
+        assert raw(gateway, "GET", "/api/v1/openapi.json", token=False)[0] == 401
+
+
+def urllib_quote(text):
+    return text.replace("/", "%2F")
+
+
+def raw(gateway, method, path, token=True, **headers):
+    """Sends a request whose path is not touched. Returns the status and the body."""
+    import http.client
+
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=PATIENCE)
+    connection.putrequest(method, path, skip_host="Host" in headers)
+    body = b"{}" if method == "POST" else b""
+    own = {"Authorization": f"Bearer {gateway.token}"} if token else {}
+    for name, value in {**own, "Content-Type": "application/json", "Content-Length": len(body), **headers}.items():
+        connection.putheader(name, str(value))
+    connection.endheaders(body)
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+@with_httpx
+async def a_locked_and_a_damaged_thread_make_no_other_wait():
+    with Queues("locked", "damaged", "good") as queues:
+        look = queues.look
+        queues.push("good")
+        look.until(lambda answer: not answer["unread"])
+        database = queues.dir / "damaged" / "events.db"
+        database.write_bytes(b"no database" * 1000)
+        holder = sqlite3.connect(queues.dir / "locked" / "events.db", isolation_level=None, timeout=PATIENCE)
+        holder.execute("PRAGMA locking_mode = EXCLUSIVE")
+        holder.execute("BEGIN IMMEDIATE")
+        holder.execute("INSERT INTO events (source, type, content) VALUES ('me', 'message', 'x')")
+        with contextlib.closing(holder):
+            broken = lambda answer: all("error" in thread for thread in answer["threads"][:2])
+            listed = look.until(broken)
+            locked, damaged, good = listed["threads"]
+            assert "locked" in locked["error"]["message"] and " - " in damaged["error"]["message"], listed
+            assert "events" not in damaged and good["events"] == 1
+            for _ in range(10):
+                began = time.monotonic()
+                look.get()
+                queues.push("good")
+                look.get("/good")
+                assert time.monotonic() - began < 5
+            assert "locked" in look.refused(503, "/locked")
+            assert look.refused(500, "/damaged")
+            with look.stream("/locked/watch") as source:
+                assert "locked" in json.loads(next(source.iter_sse()).data)["error"]["message"]
+            holder.execute("ROLLBACK")
+        assert look.until(lambda answer: "error" not in answer["threads"][0])["threads"][0]["events"] == 0
+        assert look.get("/locked")["events"] == 0
+
+
+@with_httpx
+async def fifty_who_watch_cost_one_look_a_second():
+    with Queues("inbox") as queues:
+        look = queues.look
+        queues.thread("inbox", "subscribe", "none", "true", "--filter", "0")
+        queues.push("inbox")
+        look.get()
+        with contextlib.ExitStack() as stack:
+            sources = [stack.enter_context(look.stream(path)).iter_sse() for path in ["/watch"] * 25 + ["/inbox/watch"] * 25]
+            # The client has enough connections for all.
+            first = await asyncio.gather(*(asyncio.to_thread(next, source) for source in sources))
+            assert {event.event for event in first} == {"threads", "thread"}
+            # Quiet threads are not opened at all, or after ten seconds.
+            began, before = time.monotonic(), look.figure("looks_total")
+            time.sleep(5)
+            assert look.figure("looks_total") - before <= 2
+            before, pushed = look.figure("looks_total"), time.monotonic()
+            while time.monotonic() - pushed < 5:
+                queues.push("inbox")
+            took = time.monotonic() - pushed
+            looks = look.figure("looks_total") - before
+            # One of the list and one of the thread, each second.
+            assert 4 <= looks <= 2 * (took + 2), (looks, took)
+            newest = queues.push("inbox")
+
+            def until_newest(source):
+                for event in source:
+                    data = json.loads(event.data)
+                    if (data["threads"][0] if "threads" in data else data)["last_event_id"] == newest:
+                        return True
+
+            assert all(await asyncio.gather(*(asyncio.to_thread(until_newest, source) for source in sources)))
+        # Once nobody watches, nobody looks.
+        time.sleep(2.5)
+        before = look.figure("looks_total")
+        for _ in range(5):
+            queues.push("inbox")
+            time.sleep(0.5)
+        assert look.figure("looks_total") == before
+
+
+@with_httpx
+async def two_thousand_sessions_are_listed_without_being_opened():
+    with Queues() as queues:
+        look, gateway = queues.look, queues.gateway
+        template = queues.dir / "template"
+        queues.run("init", template)
+        queues.run("push", "-t", template, "hello")
+        for _ in range(2000):
+            shutil.copytree(template, gateway.root / str(uuid.uuid4()))
+        began = time.monotonic()
+        first = look.get()
+        assert time.monotonic() - began < 10 and len(first["threads"]) == 200
+        look.until(lambda answer: answer["total"] == 2000 and answer["unread"] == 0)
+        print(f"2,000 sessions were all read after {time.monotonic() - began:.1f} s")
+        # The worker has looked at them all, too; then nothing changes.
+        time.sleep(3)
+        look.get()
+        before, times = look.figure("looks_total"), []
+        for _ in range(5):
+            time.sleep(1)
+            began = time.monotonic()
+            page = look.get(limit=1000, offset=1000)
+            times.append(time.monotonic() - began)
+            assert len(page["threads"]) == 1000 and page["unread"] == 0
+        looks = look.figure("looks_total") - before
+        assert looks <= 5 and max(times) < 5, (looks, times)
+        print(f"a list of 2,000 sessions took {min(times):.3f} to {max(times):.3f} s")
+        # Only what has changed is opened.
+        one = page["threads"][0]["id"]
+        gateway.push(one, "news")
+        assert look.until(lambda answer: answer["threads"][0]["id"] == one)["threads"][0]["events"] == 2
+        assert look.figure("looks_total") - before <= 10
+
+
+@with_httpx
+async def a_thread_that_cannot_be_shown_is_said_at_the_start():
+    with Queues("inbox") as queues:
+        (queues.dir / "other").mkdir()
+        queues.run("init", queues.dir / "other" / "inbox")
+        start = lambda *threads: subprocess.run(
+            [SERVE, "--root", queues.dir / "root", "--listen", "127.0.0.1:0", *(f"--thread={one}" for one in threads)],
+            cwd=queues.dir, capture_output=True, text=True, timeout=PATIENCE,
+        )
+        for threads, code, why in [
+            (["nowhere"], 1, "thread init"),
+            (["other"], 1, "thread init"),
+            (["inbox", "other/inbox"], 2, "--thread NAME=other/inbox"),
+            (["a b=inbox"], 2, "another name"),
+            (["watch=inbox"], 2, "another name"),
+            (["postgres://db/x"], 1, "thread-postgres"),
+        ]:
+            done = start(*threads)
+            assert done.returncode == code and done.stderr.startswith("Error: ") and " - " in done.stderr, done
+            assert why in done.stderr and done.stderr.count("\n") == 1, done.stderr
+        with Gateway("--thread", "inbox", "--thread", "more=other/inbox", cwd=queues.dir) as gateway:
+            assert [thread["id"] for thread in Look(gateway).get()["threads"]] == ["inbox", "more"]
+            assert "no agent" not in gateway.output()
+
+
+if __name__ == "__main__":
+    run(globals())
