@@ -332,6 +332,25 @@ scenarios! {
         the_page_is_small_and_there_at_once
         axe_finds_nothing_of_weight
     }
+    page_look {
+        what_is_wrong_is_said_first_and_can_be_mended
+        a_consumer_is_paused_resumed_stopped_and_moved
+        dead_letters_are_retried_and_discarded_one_some_or_all
+        an_event_is_pushed_and_the_command_beside_it_does_the_same
+        events_are_filtered_read_page_by_page_and_followed
+        an_event_shows_its_content_and_who_handled_it
+        a_run_is_a_timeline_of_its_events
+        a_gateway_that_is_killed_while_one_looks_is_a_pause
+        nothing_is_asked_while_nothing_happens
+    }
+    page_look_ways {
+        whoever_may_only_look_finds_nothing_to_press
+        everything_is_reached_by_the_keyboard
+        on_a_telephone_and_twice_as_large_everything_fits
+        axe_finds_nothing_of_weight_where_one_looks
+        no_text_of_a_thread_does_anything
+        tens_of_thousands_of_events_scroll
+    }
     browsers {
         a_page_of_an_admitted_origin_can_do_everything_and_another_nothing
     }

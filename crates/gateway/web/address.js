@@ -1,17 +1,66 @@
-// One address for each thing: #/ the list, #/new, #/s/<session>, and #/s/<session>/<seq> for a message in it.
+// One address for each thing. Talk: #/ the list, #/new, #/s/<session>, and #/s/<session>/<seq> for a message in it.
+// Look: #/look the threads, #/look/<thread>, and in a thread: /events?filter=…, /events/<id>, /dead?consumer=…, /push,
+// /c/<consumer>, and /c/<consumer>/<run>.
+
+const PAGES = { events: "events", dead: "dead", push: "push" };
 
 export function parse(hash) {
-  const [view, id, seq] = hash.replace(/^#\/?/, "").split("/");
+  const [path, query = ""] = split(hash.replace(/^#\/?/, ""), "?");
+  const [view, ...parts] = path.split("/");
+  if (view === "look") return { view: "look", ...place(parts.map(decoded)), params: Object.fromEntries(new URLSearchParams(query)) };
+  const [id, seq] = parts;
   if (view === "s" && /^[0-9a-f-]{36}$/i.test(id ?? "")) {
     return { view: "session", session: id.toLowerCase(), seq: /^\d+$/.test(seq ?? "") ? Number(seq) : null };
   }
   return { view: view === "new" ? "new" : "list" };
 }
 
+function place([thread, page, what, run]) {
+  if (!thread) return { page: "threads" };
+  if (page === "c" && what) return run ? { page: "run", thread, consumer: what, run } : { page: "consumer", thread, consumer: what };
+  if (page === "events" && /^\d+$/.test(what ?? "")) return { page: "events", thread, event: Number(what) };
+  return { page: PAGES[page] ?? "thread", thread };
+}
+
+function split(text, at) {
+  const n = text.indexOf(at);
+  return n < 0 ? [text] : [text.slice(0, n), text.slice(n + 1)];
+}
+
+function decoded(part) {
+  try { return decodeURIComponent(part); } catch { return part; }
+}
+
 export const current = () => parse(location.hash);
 export const listAddress = () => "#/";
 export const newAddress = () => "#/new";
 export const sessionAddress = (session, seq) => `#/s/${session}${seq ? `/${seq}` : ""}`;
+
+/** An address in Look: of the threads, or of what the parts name in a thread. */
+export function look(...parts) {
+  return ["#/look", ...parts.map(encodeURIComponent)].join("/");
+}
+
+/** The events of a thread, those that match a filter; `event` is open. */
+export function eventsAddress(thread, { filter, event } = {}) {
+  return look(thread, "events", ...(event ? [event] : [])) + search({ filter });
+}
+
+export const deadAddress = (thread, params = {}) => look(thread, "dead") + search(params);
+
+function search(params) {
+  const given = Object.entries(params).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  return given.length ? `?${new URLSearchParams(given)}` : "";
+}
+
+/** Where Escape leads. */
+export function above(route) {
+  if (route.view !== "look") return listAddress();
+  const { page, thread, consumer, event, params } = route;
+  if (page === "run") return look(thread, "c", consumer);
+  if (page === "events" && event) return eventsAddress(thread, params);
+  return page === "thread" || page === "threads" ? look() : look(thread);
+}
 
 export function go(address) {
   location.hash = address;

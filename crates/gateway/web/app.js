@@ -4,12 +4,14 @@ import { html, render, useEffect, useErrorBoundary, useState } from "./vendor/pr
 import { Announcer } from "./announce.js";
 import { Help, useKeys } from "./keys.js";
 import { Login, takeToken } from "./login.js";
+import { Look, lookTitle } from "./look/look.js";
 import { state } from "./state.js";
 import { Talk } from "./talk.js";
 import { visible } from "./text.js";
+import * as address from "./address.js";
 
 /** What each kind of address shows. */
-const VIEWS = { list: Talk, new: Talk, session: Talk };
+const VIEWS = { list: Talk, new: Talk, session: Talk, look: Look };
 
 function App({ refused }) {
   const [, redraw] = useState(0);
@@ -18,7 +20,7 @@ function App({ refused }) {
   useEffect(() => state.listen(() => redraw((n) => n + 1)), []);
   useKeys(() => setHelp(true));
   useEffect(() => {
-    const title = state.conversation && state.titleOf(state.conversation);
+    const title = state.route.view === "look" ? lookTitle(state.route) : state.conversation && state.titleOf(state.conversation);
     document.title = title ? `${visible(title)} – thread` : "thread";
   });
   if (broken) return html`<main class="login"><p class="error" role="alert">The page has failed: ${broken.message}. Reload it.</p></main>`;
@@ -33,5 +35,10 @@ function App({ refused }) {
 globalThis.thread = { state };
 
 const refused = await takeToken();
+// Where there is nobody to talk to, the gateway says so.
+if (document.documentElement.dataset.opens === "look" && address.current().view === "list") {
+  state.opensOnly = true;
+  history.replaceState(null, "", address.look());
+}
 state.start();
 render(html`<${App} refused=${refused} />`, document.body);

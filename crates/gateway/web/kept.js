@@ -42,6 +42,12 @@ export const drafts = {
   set: (session, draft) => write(`draft:${session}`, draft.text || draft.files.length ? draft : null),
 };
 
+/** What is being typed in the form that pushes an event, by thread. */
+export const forms = {
+  get: (thread) => read(`push:${thread}`, null),
+  set: (thread, form) => write(`push:${thread}`, form),
+};
+
 /** Messages that the gateway has not confirmed, by session. */
 export const outbox = {
   get: (session) => read(`outbox:${session}`, []),

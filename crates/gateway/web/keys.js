@@ -5,12 +5,13 @@ import { Dialog } from "./dialog.js";
 import * as address from "./address.js";
 
 export const KEYS = [
-  ["/", "search the sessions"],
-  ["n", "new session"],
-  ["j, k", "next, previous: session, or message where the focus is on one"],
-  ["Enter", "open the session"],
-  ["w", "write a message"],
+  ["g t, g l", "talk, look"],
+  ["/", "search or filter"],
+  ["j, k", "next, previous in a list"],
+  ["Enter", "open it"],
   ["Esc", "leave what is open or typed in"],
+  ["n", "new session"],
+  ["w", "write a message"],
   ["?", "this help"],
 ];
 
@@ -28,8 +29,16 @@ function move(list, step) {
   next?.scrollIntoView({ block: "nearest" });
 }
 
+/** What j and k go through. */
+function list() {
+  const here = document.activeElement?.closest(".messages, .rows") ?? document.querySelector(".look .rows");
+  if (!here) return document.querySelectorAll(".sessions a.session");
+  return here.querySelectorAll(here.matches(".rows") ? "a.row" : ".exchange, .note");
+}
+
 export function useKeys(onHelp) {
   useEffect(() => {
+    let before = null;
     const press = (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
       if (document.querySelector("dialog[open]")) return;
@@ -37,13 +46,15 @@ export function useKeys(onHelp) {
       if (event.key === "Escape") {
         if (typing) event.target.blur();
         else if (document.activeElement?.closest(".exchange")) document.querySelector("#message")?.focus();
-        else address.go(address.listAddress());
+        else address.go(address.above(address.current()));
         return;
       }
       if (typing) return;
-      const inMessages = document.activeElement?.closest(".messages");
-      const list = () => document.querySelectorAll(inMessages ? ".messages .exchange, .messages .note" : ".sessions a.session");
+      const key = before ? `${before} ${event.key}` : event.key;
+      before = event.key === "g" ? "g" : null;
       const actions = {
+        "g t": () => address.go(address.listAddress()),
+        "g l": () => address.go(address.look()),
         "/": () => document.querySelector("#search")?.focus(),
         n: () => address.go(address.newAddress()),
         j: () => move(list(), 1),
@@ -51,9 +62,9 @@ export function useKeys(onHelp) {
         w: () => document.querySelector("#message")?.focus(),
         "?": onHelp,
       };
-      if (!actions[event.key]) return;
+      if (!actions[key]) return;
       event.preventDefault();
-      actions[event.key]();
+      actions[key]();
     };
     addEventListener("keydown", press);
     return () => removeEventListener("keydown", press);

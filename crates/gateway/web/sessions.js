@@ -1,6 +1,7 @@
 // The list of sessions: what each is called, when something happened there, and what it needs.
 
 import { html, useRef, useState } from "./vendor/preact.js";
+import { Halves, Theme } from "./nav.js";
 import { Do } from "./parts.js";
 import { Ago, useClock, duration } from "./time.js";
 import { state } from "./state.js";
@@ -18,6 +19,7 @@ export function Sessions({ onHelp }) {
   return html`<nav class="sessions" aria-label="Sessions">
     ${route.view === "list" && html`<h1 class="unseen">Sessions</h1>`}
     <div class="top">
+      <${Halves} />
       <a class="button new" href=${address.newAddress()} aria-current=${route.view === "new" ? "page" : null}>New</a>
       <${Search} />
     </div>
@@ -91,15 +93,4 @@ function Match({ text }) {
   const at = query ? text.toLowerCase().indexOf(query) : -1;
   if (at < 0) return visible(text);
   return html`${visible(text.slice(0, at))}<mark>${visible(text.slice(at, at + query.length))}</mark>${visible(text.slice(at + query.length))}`;
-}
-
-function Theme() {
-  const [name, setName] = useState(globalThis.theme.get());
-  const choose = (event) => {
-    globalThis.theme.set(event.target.value);
-    setName(event.target.value);
-  };
-  return html`<label class="theme">Colours ${" "}<select value=${name} onChange=${choose}>
-    <option value="auto">as the system</option><option value="light">light</option><option value="dark">dark</option>
-  </select></label>`;
 }

@@ -5,7 +5,7 @@ import { Conversation } from "./conversation.js";
 import { Changes } from "./frame.js";
 import { clientId, drafts, forgetSession, outbox, randomId, seen } from "./kept.js";
 import { announce } from "./announce.js";
-import { beginning, contentOf } from "./text.js";
+import { beginning, contentOf, sentence } from "./text.js";
 import * as address from "./address.js";
 
 /** How many messages are asked for at once, and how many steps between them. */
@@ -37,8 +37,8 @@ class State extends Changes {
 
   start() {
     addEventListener("hashchange", () => this.follow());
-    setInterval(() => { if (!document.hidden) this.refresh(); }, LIST_EVERY);
-    document.addEventListener("visibilitychange", () => { if (!document.hidden) this.refresh(); });
+    setInterval(() => this.refreshSeen(), LIST_EVERY);
+    document.addEventListener("visibilitychange", () => this.refreshSeen());
     this.follow();
     this.connection.connect();
   }
@@ -46,7 +46,9 @@ class State extends Changes {
   // The address
 
   follow() {
+    const before = this.route.view;
     this.route = address.current();
+    if (before === "look") this.refreshSeen();
     const { session } = this.route;
     if (this.conversation && this.conversation.id !== session) {
       this.left.add(this.conversation.id);
@@ -108,6 +110,10 @@ class State extends Changes {
   }
 
   // The list
+
+  refreshSeen() {
+    if (!document.hidden && this.route.view !== "look") this.refresh();
+  }
 
   refreshSoon() {
     this.soon ??= setTimeout(() => { this.soon = null; this.refresh(); }, 300);
@@ -352,11 +358,6 @@ class State extends Changes {
     });
     return page;
   }
-}
-
-function sentence(error) {
-  const text = error.message || String(error);
-  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?)]$/.test(text) ? "" : ".");
 }
 
 export const state = new State();

@@ -4,9 +4,9 @@ import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { Composer } from "./composer.js";
 import { Dialog } from "./dialog.js";
 import { Messages } from "./messages.js";
+import { Offline } from "./offline.js";
 import { Do } from "./parts.js";
 import { Sessions } from "./sessions.js";
-import { useClock } from "./time.js";
 import { visible } from "./text.js";
 import { state } from "./state.js";
 import * as address from "./address.js";
@@ -28,7 +28,7 @@ function New() {
   return html`<section class="conversation" ...${drop}>
     <header><${Back} /><h1>New session</h1></header>
     <div class="scroll"><div class="messages"><p class="hint">The session begins with your first message.</p></div></div>
-    <${Offline} />
+    <${Offline} connection=${state.connection} />
     <${Composer} session="new" dropped=${dropped} />
   </section>`;
 }
@@ -45,7 +45,7 @@ function Open({ conversation }) {
     <${Messages} conversation=${conversation} />
     ${asked > 0 && html`<p class="question"><button type="button" class="quiet" onClick=${toPermission}>
       The agent asks for permission${asked > 1 ? ` (${asked})` : ""} · show</button></p>`}
-    <${Offline} />
+    <${Offline} connection=${state.connection} />
     <${Composer} key=${conversation.drafts} session=${conversation.id} activeRun=${conversation.activeRun} dropped=${dropped} />
   </section>`;
 }
@@ -67,6 +67,7 @@ function Header({ conversation, title, clients }) {
     <${Back} />
     <h1>${visible(title) || "Untitled"}</h1>
     <span class="here" title="Clients in this session, this one included">${clients > 1 ? `${clients} here` : ""}</span>
+    <a class="look-link" href=${address.look(conversation.id)} title="Its events, its agent's runs and what waits">Look</a>
     <button type="button" class="quiet" onClick=${() => setDoing("rename")}>Rename</button>
     <button type="button" class="quiet" onClick=${() => setDoing("delete")}>Delete</button>
     ${doing === "rename" && html`<${Rename} title=${title} onClose=${done} />`}
@@ -116,18 +117,4 @@ function useDrop() {
     onDragLeave: () => setOver(false),
     onDrop: (event) => { event.preventDefault(); setOver(false); setDropped([...event.dataTransfer.files]); },
   }];
-}
-
-/** A quiet line while there is no connection. */
-function Offline() {
-  const { connection } = state;
-  useClock(connection.state === "waiting" ? 500 : 0);
-  // The first moments of a connection are nothing to be told.
-  if (connection.state === "open" || (connection.state === "connecting" && connection.failures === 0)) return null;
-  const left = Math.max(0, Math.ceil((connection.nextTry - Date.now()) / 1000));
-  return html`<p class="offline" role="status">
-    ${connection.why ? `${connection.why} · ` : "No connection · "}
-    <span aria-hidden="true">${connection.state === "connecting" ? "trying …" : `next try in ${left} s `}</span>
-    ${connection.state === "waiting" && html`<button type="button" class="quiet" onClick=${() => connection.retry()}>Try now</button>`}
-  </p>`;
 }

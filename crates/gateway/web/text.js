@@ -15,6 +15,12 @@ export function beginning(text, length) {
   return line.length > length ? line.slice(0, length - 1) + "…" : line;
 }
 
+/** An error as a sentence. */
+export function sentence(error) {
+  const text = error.message || String(error);
+  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?)]$/.test(text) ? "" : ".");
+}
+
 /** Any JSON value as text: strings as they are, the rest indented. */
 export function jsonText(value) {
   if (typeof value === "string") return value;

@@ -4,6 +4,7 @@ import { html, useEffect, useState } from "./vendor/preact.js";
 
 const FULL = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "medium" });
 const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+const SECOND = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const DAY = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
 const DAY_OF_YEAR = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric" });
 
@@ -51,6 +52,14 @@ export function Clock({ time }) {
   if (!(time >= 0)) return null;
   const text = Date.now() - time < 86_400_000 ? CLOCK.format(time) : `${DAY.format(time)}, ${CLOCK.format(time)}`;
   return html`<time dateTime=${new Date(time).toISOString()} title=${FULL.format(time)}>${text}</time>`;
+}
+
+/** The time of day with its seconds; before today with the day. */
+export function Stamp({ time }) {
+  const at = typeof time === "number" ? time : Date.parse(time);
+  if (!(at >= 0)) return null;
+  const isToday = new Date(at).toDateString() === new Date().toDateString();
+  return html`<time dateTime=${new Date(at).toISOString()} title=${FULL.format(at)}>${isToday ? "" : `${DAY.format(at)}, `}${SECOND.format(at)}</time>`;
 }
 
 /** How long something takes or took: counts while it has no end. */

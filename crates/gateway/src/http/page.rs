@@ -3,17 +3,19 @@
 //! They hold nothing of the sessions, so they need no token. The page gets it from the link, and exchanges it for
 //! the cookie.
 
+use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
-use axum::extract::Path;
+use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::error::HttpError;
+use crate::gateway::Gateway;
 
 /// Nothing may come from another host, and no text may become script, style or markup.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
@@ -22,7 +24,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 
 struct File {
     name: &'static str,
-    text: &'static str,
+    text: Cow<'static, str>,
     packed: OnceLock<Packed>,
 }
 
@@ -37,7 +39,7 @@ macro_rules! files {
     ($($name:literal)*) => {
         static FILES: [File; [$($name),*].len()] = [$(File {
             name: $name,
-            text: include_str!(concat!("../../web/", $name)),
+            text: Cow::Borrowed(include_str!(concat!("../../web/", $name))),
             packed: OnceLock::new(),
         }),*];
     };
@@ -59,8 +61,31 @@ files! {
     "kept.js"
     "keys.js"
     "login.js"
+    "look/look.css"
+    "look/actions.js"
+    "look/api.js"
+    "look/command.js"
+    "look/consumer.js"
+    "look/dead.js"
+    "look/event.js"
+    "look/events.js"
+    "look/letter.js"
+    "look/look.js"
+    "look/pages.js"
+    "look/plot.js"
+    "look/push.js"
+    "look/rows.js"
+    "look/run.js"
+    "look/stream.js"
+    "look/tail.js"
+    "look/thread.js"
+    "look/threads.js"
+    "look/timeline.js"
+    "look/words.js"
     "markdown.js"
     "messages.js"
+    "nav.js"
+    "offline.js"
     "parts.js"
     "permission.js"
     "run.js"
@@ -118,7 +143,7 @@ impl File {
         if asks(header::ACCEPT_ENCODING).contains("gzip") {
             return (headers, [(header::CONTENT_ENCODING, "gzip")], packed.bytes.as_slice()).into_response();
         }
-        (headers, self.text).into_response()
+        (headers, &*self.text).into_response()
     }
 }
 
@@ -130,8 +155,23 @@ pub async fn file(Path(name): Path<String>, headers: HeaderMap) -> Result<Respon
 }
 
 /// `GET /`: for anybody. The token is in the fragment of the link, which browsers do not send.
-pub async fn page(headers: HeaderMap) -> Response {
-    FILES[0].response(&headers)
+pub async fn page(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
+    // A program is one gateway.
+    static PAGE: OnceLock<File> = OnceLock::new();
+    let page = PAGE.get_or_init(|| File {
+        text: Cow::Owned(html(&gateway)),
+        name: FILES[0].name,
+        packed: OnceLock::new(),
+    });
+    page.response(&headers)
+}
+
+/// The page says to its script where to open, and whether something can be done.
+fn html(gateway: &Gateway) -> String {
+    let nobody_to_talk_to = gateway.agent.is_none() && gateway.look.threads.named().next().is_some();
+    let opens = if nobody_to_talk_to { " data-opens=\"look\"" } else { "" };
+    let read_only = if gateway.read_only { " data-read-only=\"true\"" } else { "" };
+    FILES[0].text.replacen("<html", &format!("<html{opens}{read_only}"), 1)
 }
 
 #[cfg(test)]
@@ -148,7 +188,7 @@ mod tests {
             });
             served.map(|path| path.strip_prefix(&web).unwrap().to_str().unwrap().to_owned()).collect()
         };
-        let mut there = [names(""), names("vendor")].concat();
+        let mut there = [names(""), names("look"), names("vendor")].concat();
         let mut served: Vec<&str> = FILES.iter().map(|file| file.name).collect();
         there.sort();
         served.sort_unstable();

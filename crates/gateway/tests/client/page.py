@@ -593,7 +593,7 @@ async def everything_can_be_done_with_the_keyboard():
             await tab.answer("The answer was no.").wait_for()
             await tab.mouse.click(700, 20)
             await press("?")
-            await expect(tab.locator("dialog")).to_contain_text("search the sessions")
+            await expect(tab.locator("dialog")).to_contain_text("search or filter")
             await press("Escape")
             await expect(tab.locator("dialog")).to_have_count(0)
             await expect(tab.locator(".session")).to_have_count(2)

@@ -11,7 +11,8 @@ import struct
 import zlib
 
 from harness import Gateway, run
-from page import ACP, Browser, expect, plays
+from looking import Thread, card
+from page import ACP, Browser, expect, go, plays
 
 SCRIPT = "#!/bin/sh\nset -e\ntar czf /backup/data.tgz /srv/data\n"
 ANSWER = [
@@ -39,6 +40,14 @@ PLAYS = {
         ["call", "c1", "chown", {"path": "/srv/data"}],
         ["ask", "c1", "chown -R backup /srv/data", {"command": "chown -R backup /srv/data", "files": 14}, "-root  /srv/data\n+backup  /srv/data"]],
     "Sort the photos by year.": [["say", "Reading the dates …"], ["wait", "never"]],
+    "Mend the backup.": [
+        ["think", "First I read the script, then I try it."], ["wait", "1"],
+        ["call", "c1", "read", {"path": "backup.sh"}], ["wait", "2"], ["result", "c1", "read", SCRIPT],
+        ["call", "c2", "run", {"command": "sh backup.sh --dry-run"}], ["wait", "3"],
+        ["fail", "c2", "run", "exit 1: tar: /srv/data: permission denied"],
+        ["call", "c3", "chown", {"path": "/srv/data"}], ["ask", "c3", "chown -R backup /srv/data", {"command": "chown -R backup /srv/data"}, "14 files"],
+        ["result", "c3", "chown", "ok"], ["say", "Now `backup` owns `/srv/data`, "], ["wait", "4"], ["say", "and the backup works."],
+    ],
     "What is for lunch on Friday?": [["say", "On Friday there are lentils."]],
 }
 
@@ -75,8 +84,61 @@ def smaller(png):
             + whole(b"IDAT", zlib.compress(lines, 9)) + whole(b"IEND", b""))
 
 
+async def shop(inbox):
+    """A thread in which something is wrong, something runs, and something waits for somebody."""
+    inbox.seller("seller", "--stall-after", "never", "--filter", "subtype = 'order'")
+    inbox.subscribe("mailer", "sleep 0.3; echo 'no address for alice'; exit 1", "--max-attempts", "1", "--filter", "subtype = 'mail'")
+    inbox.subscribe("indexer", "sleep 600", "--deliver", "stdin", "--filter", "subtype = 'page'")
+    inbox.subscribe("archive", "cat >>archive", "--deliver", "stdin")
+    push = lambda subtype, text: inbox.push("--source", "external:shop:main:dm:alice:alice", "--subtype", subtype, text)
+    for n in range(12):
+        push("page", f"page {n} has changed")
+    for item in ["anvil"] * 4 + ["rope", "rope", "tea", "saw"]:
+        push("order", item)
+    for name in "Alice", "Bob", "Carol":
+        push("mail", f"Dear {name}, your order is on its way.")
+    await inbox.has_dead(7)
+    await inbox.until("mailer", lambda found: found["state"] == "stalled")
+    await inbox.until("archive", lambda found: found["last_acked_id"] == 23)
+    inbox.do("pause", "archive")
+
+
+async def looks(folder, browser, inbox):
+    with Gateway(*ACP, "--thread", inbox.path) as gateway:
+        plays(gateway, **PLAYS)
+        tab = await browser.tab(gateway, viewport={"width": 1000, "height": 680}, locale="en-GB")
+        shot = lambda name: tab.page.screenshot(path=folder / f"{name}.png")
+        session = await tab.new("Mend the backup.")
+        for name, seconds in ("1", 3), ("2", 1), ("3", 6):
+            await asyncio.sleep(seconds)
+            go(gateway, name)
+        await tab.locator(".permission.open").wait_for()
+        await asyncio.sleep(9)
+        await tab.get_by_role("button", name="Allow once").click()
+        await tab.answer("Now backup owns").wait_for()
+        await asyncio.sleep(2)
+        go(gateway, "4")
+        await tab.answer("and the backup works.").wait_for()
+        await tab.open("#/look/inbox")
+        await expect(card(tab, "mailer").locator(".state")).to_contain_text("stalled")
+        await asyncio.sleep(1)
+        await shot("look")
+        await tab.open("#/look/inbox/dead")
+        await tab.locator(".letters li").first.wait_for()
+        await shot("dead-letters")
+        await tab.open(f"#/look/{session}/c/agent")
+        await tab.locator(".runs a").last.click()
+        await tab.locator(".timeline").wait_for()
+        await asyncio.sleep(1)
+        await shot("run")
+
+
 async def make():
     folder = pathlib.Path(os.environ["PAGE_PICTURES"])
+    with Thread() as inbox:
+        await shop(inbox)
+        async with Browser() as browser:
+            await looks(folder, browser, inbox)
     with Gateway(*ACP) as gateway:
         plays(gateway, **PLAYS)
         async with Browser() as browser:

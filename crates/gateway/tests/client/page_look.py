@@ -1,0 +1,375 @@
+"""The half of the page that looks, in a real browser: at real threads, with real handlers that fail, wait and run."""
+
+import asyncio
+import json
+import pathlib
+import subprocess
+
+from harness import THREAD, Gateway, run
+from looking import button, card, enter, events, looking
+from page import ACP, Browser, expect, picture, plays
+
+
+async def what_is_wrong_is_said_first_and_can_be_mended():
+    async with looking() as (inbox, gateway, browser, tab):
+        # There is nobody to talk to, and one thread: it is what is shown.
+        await expect(tab.locator("h1")).to_have_text("inbox")
+        await tab.see("No consumer is subscribed")
+        inbox.subscribe("archive", "cat >/dev/null", "--deliver", "stdin")
+        command = 'test -e "$THREAD_DIR/../mended" || { echo "no price for anvil"; exit 1; }; thread ack 1'
+        inbox.subscribe("mailer", command, "--max-attempts", "1")
+        inbox.push("anvil")
+        await inbox.until("mailer", lambda found: found["state"] == "stalled")
+        await expect(tab.locator(".verdict")).to_have_text("1 consumer has stalled.")
+        # What is wrong stands before the rest, with why.
+        await expect(tab.locator(".consumer h2")).to_have_text(["mailer", "archive"])
+        mailer = card(tab, "mailer")
+        await expect(mailer.locator(".why")).to_contain_text("out of attempts, exit 1: no price for anvil")
+        await expect(mailer.locator(".facts")).to_contain_text("1 event waits")
+        await picture(tab, "look-stalled")
+        # A number leads to what it counts.
+        await mailer.get_by_role("link", name="1 event").click()
+        await expect(tab.locator(".list-box .text")).to_have_text(["anvil"])
+        await tab.keyboard.press("Escape")
+        await mailer.get_by_role("link", name="Show the last run").click()
+        await expect(tab.locator(".verdict")).to_contain_text("It failed (exit 1)")
+        await expect(tab.get_by_label("Output")).to_contain_text("no price for anvil")
+        await tab.get_by_role("navigation", name="Where you are").get_by_role("link", name="inbox").click()
+        # Resumed while nothing is mended, it fails again.
+        await button(tab, "Resume", mailer).click()
+        await inbox.until("mailer", lambda found: found["runs_failed"] == 2 and found["state"] == "stalled")
+        (inbox.dir / "mended").touch()
+        await button(tab, "Resume", mailer).click()
+        await expect(tab.locator(".verdict")).to_have_text("Nothing is wrong.")
+        await expect(mailer.locator(".facts")).to_contain_text("nothing waits")
+        await mailer.get_by_role("link", name="All runs").click()
+        await expect(tab.locator(".runs li")).to_have_count(3)
+        await expect(tab.locator(".runs li").first).to_contain_text("succeeded")
+        await expect(tab.locator(".runs li").last).to_contain_text("failed, exit 1")
+        await expect(tab.locator(".settings")).to_contain_text(command)
+        await tab.reload()
+        await expect(tab.locator(".runs li")).to_have_count(3)
+
+
+async def a_consumer_is_paused_resumed_stopped_and_moved():
+    async with looking() as (inbox, gateway, browser, tab):
+        inbox.subscribe("worker", "sleep 600", "--deliver", "stdin")
+        worker = card(tab, "worker")
+        state = worker.locator(".state")
+        for text in "one", "two", "three":
+            inbox.push(text)
+        await expect(state).to_contain_text("running")
+        await button(tab, "Pause", worker).click()
+        await expect(worker.locator(".why")).to_contain_text("none follows: it is paused")
+        # What ends work asks first.
+        await button(tab, "Stop …", worker).click()
+        await button(tab, "Leave it").click()
+        assert inbox.info("worker")["state"] == "running"
+        await button(tab, "Stop …", worker).click()
+        await expect(tab.locator("dialog")).to_contain_text("processes get TERM")
+        await button(tab, "Stop").click()
+        await expect(tab.locator("dialog")).to_have_count(0)
+        await expect(state).to_contain_text("paused")
+        await expect(worker.locator(".facts")).to_contain_text("3 events wait")
+        await button(tab, "Resume", worker).click()
+        await expect(state).to_contain_text("running")
+        await button(tab, "Stop …", worker).click()
+        await tab.get_by_label("Skip its events").check()
+        await tab.locator("dialog").get_by_text("As a command").click()
+        await expect(tab.locator("dialog pre")).to_contain_text("thread stop -t")
+        await expect(tab.locator("dialog pre")).to_contain_text("worker --skip")
+        await button(tab, "Stop").click()
+        await expect(state).to_contain_text("stalled")
+        await expect(worker.locator(".facts")).to_contain_text("nothing waits")
+        # Each place to which a cursor can go.
+        await button(tab, "Pause", worker).click()
+        await expect(state).to_contain_text("paused")
+        async def seek(place, value=None):
+            await button(tab, "Seek …", worker).click()
+            await tab.locator("dialog label", has_text=place).locator("input").check()
+            if value is not None:
+                await tab.locator("dialog input:not([type=radio])").fill(value)
+            await button(tab, "Move it").click()
+        await seek("the beginning")
+        await expect(worker.locator(".facts")).to_contain_text("3 events wait")
+        await seek("after an event", "2")
+        await expect(worker.locator(".facts")).to_contain_text("1 event waits")
+        await seek("a time", "1h")
+        await expect(worker.locator(".facts")).to_contain_text("3 events wait")
+        await seek("the end")
+        await expect(worker.locator(".facts")).to_contain_text("nothing waits")
+        assert inbox.info("worker")["last_acked_id"] == 3
+        # The gateway's words stand where it happened.
+        await seek("a time", "soon")
+        await expect(tab.locator("dialog [role=alert]")).to_contain_text("soon")
+        tab.errors = [error for error in tab.errors if "400" not in error]
+        await button(tab, "Leave it").click()
+
+
+async def dead_letters_are_retried_and_discarded_one_some_or_all():
+    async with looking() as (inbox, gateway, browser, tab):
+        inbox.seller("seller", "--stall-after", "never")
+        for item in ["anvil", "anvil", "anvil", "rope", "rope", "saw", "nail"]:
+            inbox.push(item)
+        await inbox.has_dead(7)
+        await tab.locator(".consumer").get_by_role("link", name="7 dead letters").click()
+        reasons = tab.locator(".reasons li")
+        await expect(reasons).to_have_count(4)
+        await expect(reasons.first).to_contain_text("3 × exit 1: no price for anvil")
+        await picture(tab, "dead-letters")
+        # All with one reason, after it was mended.
+        with (inbox.dir / "prices").open("a") as prices:
+            prices.write("anvil costs 90\n")
+        await button(tab, "Retry these 3", reasons.first).click()
+        await expect(reasons).to_have_count(3)
+        await inbox.has_dead(4)
+        # One that fails again stays.
+        letter = lambda item: tab.locator(".letters li", has_text=item)
+        await button(tab, "Retry", letter("saw")).click()
+        await inbox.until("seller", lambda found: found["runs_failed"] + found["runs_succeeded"] >= 11 and found["state"] == "idle")
+        await expect(letter("saw")).to_contain_text("2 attempts")
+        # Some: asked first, then forgotten; the events stay.
+        await tab.get_by_label("Choose event 4 of seller").check()
+        await tab.get_by_label("Choose event 6 of seller").check()
+        await button(tab, "Discard 2 of seller …").click()
+        await expect(tab.locator("dialog")).to_contain_text("Discard 2 dead letters?")
+        await button(tab, "Leave it").click()
+        assert inbox.info("seller")["dead"] == 4
+        await button(tab, "Discard 2 of seller …").click()
+        await button(tab, "Discard").click()
+        await expect(tab.locator(".letters > li")).to_have_count(2)
+        assert inbox.info("seller")["dead"] == 2 and json.loads(inbox.do("info", "--json"))["event_count"] == 7
+        # The command beside it does the same.
+        await button(tab, "Discard this one …", reasons.first).click()
+        await tab.locator("dialog").get_by_text("As a command").click()
+        command = await tab.locator("dialog pre").inner_text()
+        await button(tab, "Leave it").click()
+        path = f"{pathlib.Path(THREAD).parent}:/usr/bin:/bin"
+        subprocess.run(["sh", "-c", command], check=True, env={"PATH": path}, stdout=subprocess.DEVNULL)
+        await expect(tab.locator(".letters > li")).to_have_count(1)
+        inbox.push("hammer")
+        await inbox.has_dead(2)
+        await button(tab, "Discard all 2 …").click()
+        await button(tab, "Discard").click()
+        await tab.see("There are none.")
+        assert inbox.info("seller")["dead"] == 0
+
+
+async def an_event_is_pushed_and_the_command_beside_it_does_the_same():
+    async with looking() as (inbox, gateway, browser, tab):
+        inbox.seller()
+        await tab.get_by_role("link", name="Push", exact=True).click()
+        text = "it's\n\"two\" lines of $HOME `x` \\ ü"
+        await tab.get_by_label("Content").fill(text)
+        await tab.get_by_label("Subtype").fill("order")
+        await tab.locator(".push select").select_option("record")
+        await tab.get_by_label("Metadata").fill('{"run_id": 17')
+        await button(tab, "Push").click()
+        await tab.see("The metadata is not JSON", "[role=alert]")
+        await tab.get_by_label("Metadata").fill('{"run_id": 17}')
+        # What is typed is kept.
+        await tab.reload()
+        await expect(tab.get_by_label("Content")).to_have_value(text)
+        await button(tab, "Push").click()
+        await tab.get_by_role("link", name="event 1").click()
+        await expect(tab.locator(".event h2")).to_have_text("Event 1")
+        await expect(tab.locator(".event").get_by_label("Content")).to_have_text(text)
+        await tab.see("dead letter", ".event")
+        await tab.keyboard.press("Escape")
+        await tab.get_by_role("link", name="Push an event").click()
+        command = await tab.get_by_label("Command").inner_text()
+        path = f"{pathlib.Path(THREAD).parent}:/usr/bin:/bin"
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env={"PATH": path, "HOME": "/nowhere"})
+        assert done.stdout == "2\n", (command, done)
+        one, two = [json.loads(line) for line in inbox.do("peek", "-n", "2").splitlines()]
+        same = ("content", "source", "type", "subtype", "metadata")
+        assert [one[key] for key in same] == [two[key] for key in same]
+        # Under one key it is stored once.
+        await tab.get_by_label("Idempotency key").fill("k1")
+        await button(tab, "Push").click()
+        await tab.see("Stored as")
+        await button(tab, "Push").click()
+        await tab.see("It was stored already")
+        assert json.loads(inbox.do("info", "--json"))["event_count"] == 3
+        await tab.get_by_label("Source").fill("external:\x01")
+        await button(tab, "Push").click()
+        await expect(tab.locator("[role=alert]")).to_contain_text("ource")
+        tab.errors = [error for error in tab.errors if "400" not in error]
+        # One like it.
+        await tab.get_by_role("link", name="Events").first.click()
+        await tab.get_by_role("link", name="1", exact=False).first.wait_for()
+        await tab.locator(".list-box a.row").last.click()
+        await tab.get_by_role("link", name="Push another like it").click()
+        await expect(tab.get_by_label("Content")).to_have_value(text)
+        await expect(tab.get_by_label("Subtype")).to_have_value("order")
+
+
+async def events_are_filtered_read_page_by_page_and_followed():
+    async with looking(thread=lambda inbox: inbox.batch(events(1000))) as (inbox, gateway, browser, tab):
+        await tab.get_by_role("navigation", name="In this thread").get_by_role("link", name="Events").click()
+        texts = tab.locator(".list-box .text")
+        await expect(texts.first).to_have_text("number 1000")
+        # Page by page to the beginning; what is far away is no element.
+        box = tab.locator(".list-box")
+        for _ in range(100):
+            if await texts.last.inner_text() == "number 1":
+                break
+            await box.evaluate("e => e.scrollTop = e.scrollHeight")
+            await asyncio.sleep(0.1)
+        await expect(texts.last).to_have_text("number 1")
+        assert await texts.count() < 200
+        # New ones come while the place stays.
+        first = await box.evaluate("e => { e.scrollTop = 9000; return e.scrollTop; }")
+        await asyncio.sleep(0.3)
+        seen = await tab.evaluate("document.elementFromPoint(600, 500).closest('a').hash")
+        inbox.batch(events(5))
+        await expect(tab.locator(".event-list [role=status]")).to_contain_text("1,005")
+        assert await tab.evaluate("document.elementFromPoint(600, 500).closest('a').hash") == seen
+        assert await box.evaluate("e => e.scrollTop") > first
+        await box.evaluate("e => e.scrollTop = 0")
+        await expect(texts.first).to_have_text("number 5")
+        # The tail stops and goes on.
+        await button(tab, "Live · pause").click()
+        inbox.push("while it was paused")
+        await asyncio.sleep(1.5)
+        await expect(texts.first).to_have_text("number 5")
+        await button(tab, "Paused · go on").click()
+        await expect(texts.first).to_have_text("while it was paused")
+        # A filter of the same SQL as everywhere, in the address.
+        await tab.get_by_text("Examples").click()
+        await tab.get_by_role("button", name="type = 'message'").click()
+        await expect(tab.locator(".event-list [role=status]")).to_have_text("101 events match")
+        await expect(texts.nth(1)).to_have_text("number 1000")
+        inbox.push("--type", "record", "no match")
+        inbox.push("a match")
+        await expect(texts.first).to_have_text("a match")
+        await tab.reload()
+        await expect(tab.locator(".event-list [role=status]")).to_have_text("102 events match")
+        await expect(tab.locator("#search")).to_have_value("type = 'message'")
+        # A wrong one says why.
+        await tab.locator("#search").fill("color = 'red'")
+        await tab.keyboard.press("Enter")
+        await expect(tab.locator("[role=alert]").first).to_contain_text("color")
+        tab.errors = [error for error in tab.errors if "400" not in error]
+        await tab.get_by_role("link", name="All", exact=True).click()
+        await expect(texts.first).to_have_text("a match")
+        # An event opens in its place, and its address can be sent.
+        await tab.locator(".list-box a.row").nth(1).click()
+        await expect(tab.locator(".event h2")).to_have_text("Event 1007")
+        other = await enter(browser, gateway, tab.page.url.split("/", 3)[3])
+        await expect(other.locator(".event h2")).to_have_text("Event 1007")
+        await tab.locator(".event").get_by_role("link", name="Older").click()
+        await expect(tab.locator(".event h2")).to_have_text("Event 1006")
+
+
+async def an_event_shows_its_content_and_who_handled_it():
+    async with looking() as (inbox, gateway, browser, tab):
+        inbox.subscribe("reader", "cat", "--deliver", "stdin")
+        inbox.seller("picky", "--filter", "content = 'rope'")
+        one = inbox.push("--metadata", '{"a":[1,2]}', json.dumps({"price": {"tea": 3}}))
+        two = inbox.push("# A title\n\n**bold** \u202egnp.exe")
+        three = inbox.push("rope")
+        await inbox.has_dead(1, "picky")
+        await inbox.until("reader", lambda found: found["last_acked_id"] == three)
+        await tab.open(f"#/look/inbox/events/{one}")
+        event = tab.locator(".event")
+        await expect(event.get_by_label("Content")).to_have_text('{\n  "price": {\n    "tea": 3\n  }\n}')
+        await expect(event.get_by_label("Metadata")).to_contain_text('"a"')
+        await expect(event).to_contain_text("reader: done")
+        await button(tab, "Text", event).click()
+        await expect(event.get_by_label("Content")).to_have_text('{"price": {"tea": 3}}')
+        await event.get_by_role("link", name="the run").click()
+        await expect(tab.locator(".verdict")).to_contain_text("It succeeded")
+        await tab.open(f"#/look/inbox/events/{two}")
+        await expect(event.get_by_label("Content")).to_contain_text("‹U+202E›gnp.exe")
+        await button(tab, "Markdown", event).click()
+        await expect(event.locator("strong")).to_contain_text("bold")
+        await tab.open(f"#/look/inbox/events/{three}")
+        await expect(event.locator(".letter")).to_contain_text("no price for rope")
+        await expect(event).to_contain_text("picky: dead letter")
+        await tab.open("#/look/inbox/events/99")
+        await expect(event.locator("[role=alert]")).to_be_visible()
+        tab.errors = [error for error in tab.errors if "404" not in error]
+
+
+async def a_run_is_a_timeline_of_its_events():
+    with Gateway(*ACP) as gateway:
+        plays(gateway, backup=[["think", "I will read the script first."], ["call", "c1", "read", {"path": "backup.sh"}], ["result", "c1", "read", "tar"],
+                               ["call", "c2", "chown", {"path": "/srv"}], ["ask", "c2", "chown /srv", {}, "all"], ["say", "Done."]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("backup")
+            await tab.locator(".permission.open").wait_for()
+            await tab.keyboard.press("Escape")
+            await tab.locator(".halves").get_by_role("link", name="Look").click()
+            await tab.locator(".threads a.row").click()
+            # It is watched while it runs.
+            await card(tab, "agent").get_by_role("link", name="Show the run").click()
+            rows = tab.locator(".timeline tbody tr")
+            await expect(tab.locator(".verdict")).to_contain_text("It is running")
+            await expect(rows.filter(has_text="read").first).to_be_visible()
+            await expect(rows.filter(has_text="the run ends")).to_have_count(0)
+            await tab.page.go_back()
+            await tab.locator(".halves").get_by_role("link", name="Talk").click()
+            await tab.locator("a.session").click()
+            await tab.get_by_role("button", name="Allow once").click()
+            await tab.answer("Done.").wait_for()
+            await tab.locator(".halves").get_by_role("link", name="Look").click()
+            await tab.locator(".threads a.row").click()
+            await card(tab, "agent").locator("h2 a").click()
+            await tab.locator(".runs a").last.click()
+            for what in "thinks", "read", "asks", "chown":
+                await expect(rows.filter(has_text=what).first).to_be_visible()
+            await expect(tab.locator(".spent-words")).to_contain_text("permission")
+            await picture(tab, "run")
+            # A step leads to its event.
+            await rows.filter(has_text="read").first.locator("a").click()
+            await expect(tab.locator(".event")).to_contain_text("backup.sh")
+
+
+async def a_gateway_that_is_killed_while_one_looks_is_a_pause():
+    async with looking() as (inbox, gateway, browser, tab):
+        inbox.batch(events(3))
+        await tab.open("#/look/inbox/events")
+        texts = tab.locator(".list-box .text")
+        await expect(texts).to_have_text(["number 3", "number 2", "number 1"])
+        gateway.kill()
+        await expect(tab.locator(".offline").first).to_contain_text("next try in")
+        inbox.push("while it was away")
+        await tab.open("#/look/inbox")
+        inbox.subscribe("late", "cat", "--deliver", "stdin")
+        gateway.restart()
+        await expect(card(tab, "late")).to_be_visible()
+        await expect(tab.locator(".offline")).to_have_count(0)
+        await tab.open("#/look/inbox/events")
+        await expect(texts).to_have_text(["while it was away", "number 3", "number 2", "number 1"])
+        gateway.kill()
+        inbox.push("the second time")
+        gateway.restart()
+        inbox.push("back")
+        await expect(texts).to_have_text(["back", "the second time", "while it was away", "number 3", "number 2", "number 1"])
+        await expect(tab.locator(".offline")).to_have_count(0)
+        # What is asked while it is away is refused where it was asked.
+        gateway.kill()
+        await tab.open("#/look/inbox")
+        await button(tab, "Pause", card(tab, "late")).click()
+        await expect(card(tab, "late").locator("[role=alert]")).to_contain_text("cannot be reached")
+        gateway.restart()
+        tab.errors = [error for error in tab.errors if "ERR_" not in error]
+
+
+async def nothing_is_asked_while_nothing_happens():
+    async with looking(thread=lambda inbox: inbox.batch(events(10))) as (inbox, gateway, browser, tab):
+        asked = []
+        tab.page.on("request", lambda request: asked.append(request.url))
+        for path in "", "/inbox", "/inbox/events", "/inbox/events/3", "/inbox/dead", "/inbox/push":
+            await tab.open(f"#/look{path}")
+            await tab.locator(".page, .events-page").wait_for()
+            await asyncio.sleep(1)
+            asked.clear()
+            await asyncio.sleep(3)
+            assert not asked, (path, asked)
+
+
+if __name__ == "__main__":
+    run(globals())

@@ -1,0 +1,44 @@
+// Requests of Look, and their answers.
+
+import { sentence } from "../text.js";
+
+/** The gateway's own words, as a sentence, with the status of its answer. */
+export class Refusal extends Error {
+  constructor(status, words) {
+    super(sentence({ message: words }));
+    this.status = status;
+  }
+}
+
+/** Whether nothing can be done here but looking. */
+export const READ_ONLY = document.documentElement.dataset.readOnly === "true";
+
+/** The address of what the parts name below `api/v1/threads`. */
+export function api(parts, query = {}) {
+  const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const path = ["api/v1/threads", ...parts.map(encodeURIComponent)].join("/");
+  return given.length ? `${path}?${new URLSearchParams(given)}` : path;
+}
+
+export async function refusal(answer) {
+  const words = await answer.json().then(({ error }) => error, () => null);
+  return new Refusal(answer.status, words || `the gateway answered ${answer.status}`);
+}
+
+async function ask(url, options) {
+  let answer;
+  try {
+    answer = await fetch(url, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("The gateway cannot be reached. Try again in a moment.");
+  }
+  if (!answer.ok) throw await refusal(answer);
+  return answer.json();
+}
+
+export const get = (url, signal) => ask(url, { signal });
+
+export function post(url, body = {}) {
+  return ask(url, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+}

@@ -1,0 +1,71 @@
+// Dead letters: by reason, then one by one; one, some or all are tried again or discarded.
+
+import { html, useState } from "../vendor/preact.js";
+import { visible } from "../text.js";
+import { READ_ONLY, api } from "./api.js";
+import { Again, Letter, canRetry } from "./letter.js";
+import { usePages } from "./pages.js";
+import { NUMBER, count } from "./words.js";
+import * as address from "../address.js";
+
+const keyOf = ({ consumer, id }) => `${consumer} ${id}`;
+
+export function Dead({ thread, route }) {
+  const { consumer, reason } = route.params;
+  return html`<${Letters} key=${`${consumer} ${reason}`} thread=${thread} consumer=${consumer} reason=${reason} />`;
+}
+
+function Letters({ thread, consumer, reason }) {
+  const [chosen, setChosen] = useState(new Set());
+  const [done, setDone] = useState(0);
+  const url = (before) => api([thread.id, "dead"], { consumer, reason, before });
+  const about = [done, thread.dead, ...thread.consumers_state.map(({ name, dead, dead_to_retry: retried, last_run: last }) => `${name} ${dead} ${retried} ${last?.id}`)].join();
+  const { items, answer, next, error, older, loading } = usePages(url, "dead", about, keyOf);
+  if (!items) return html`<div class="page"><h1>Dead letters</h1>${error ? html`<p class="error" role="alert">${error}</p>` : html`<p class="hint">Looking …</p>`}</div>`;
+  const total = answer?.total ?? items.length;
+  const shown = items.slice(0, Math.max(total, 0));
+  const ticked = shown.filter((letter) => chosen.has(keyOf(letter)));
+  const names = [...new Set(ticked.map((letter) => letter.consumer))];
+  const tick = (letter) => setChosen((chosen) => {
+    const now = new Set(chosen);
+    if (!now.delete(keyOf(letter))) now.add(keyOf(letter));
+    return now;
+  });
+  const onDone = () => { setChosen(new Set()); setDone((n) => n + 1); };
+  const whole = { thread, onDone };
+  return html`<div class="page">
+    <h1>Dead letters</h1>
+    <p class=${total ? "verdict wrong" : "verdict"}>${total ? `${count(total, "event")} on which a handler failed until no attempts were left.` : "There are none."}
+      ${(consumer || reason) && html` ${consumer && html`Of <strong>${visible(consumer)}</strong>. `}${reason && html`Because of <strong>${visible(reason)}</strong>. `}<a href=${address.deadAddress(thread.id)}>Show all</a>`}</p>
+    ${error && html`<p class="error" role="alert">${error}</p>`}
+    ${total > 0 && !reason && html`<${Reasons} ...${whole} reasons=${answer?.reasons ?? []} />`}
+    ${total > 0 && html`<h2>One by one</h2>
+      ${!READ_ONLY && html`<div class="chosen bar">
+        <button type="button" onClick=${() => setChosen(new Set(ticked.length === shown.length ? [] : shown.map(keyOf)))}>${ticked.length === shown.length ? "Choose none" : `Choose these ${NUMBER.format(shown.length)}`}</button>
+        ${names.map((name) => {
+          const ids = ticked.filter((letter) => letter.consumer === name).map(({ id }) => id);
+          return html`<span key=${name} class="buttons"><${Again} ...${whole} consumer=${name} which=${{ ids }} n=${ids.length} what=${`${NUMBER.format(ids.length)} of ${visible(name)}`} /></span>`;
+        })}
+      </div>`}`}
+    <ul class="letters rows">${shown.map((letter) => html`<li key=${keyOf(letter)}><${Letter} ...${whole} letter=${letter}>
+      ${!READ_ONLY && html`<input type="checkbox" aria-label=${`Choose event ${letter.id} of ${letter.consumer}`} checked=${chosen.has(keyOf(letter))} onChange=${() => tick(letter)} />`}<//></li>`)}</ul>
+    ${next !== null && html`<p><button type="button" disabled=${loading} onClick=${older}>Show more</button></p>`}
+  </div>`;
+}
+
+function Reasons({ thread, reasons, onDone }) {
+  const names = [...new Set(reasons.map(({ consumer }) => consumer))];
+  return names.map((name) => {
+    const of = reasons.filter(({ consumer }) => consumer === name);
+    const all = thread.consumers_state.find((consumer) => consumer.name === name)?.dead ?? of.reduce((sum, { count }) => sum + count, 0);
+    return html`<section key=${name} class="reasons" aria-label=${`Reasons of ${visible(name)}`}>
+      <h2><a href=${address.look(thread.id, "c", name)}>${visible(name)}</a>: why</h2>
+      <ul>${of.map(({ reason, count: n }) => html`<li key=${reason}>
+        <a href=${address.deadAddress(thread.id, { consumer: name, reason })}><span class="figure">${NUMBER.format(n)} ×</span> ${visible(reason)}</a>
+        <span class="buttons"><${Again} thread=${thread} onDone=${onDone} consumer=${name} which=${{ reason }} n=${n} what=${n === 1 ? "this one" : `these ${NUMBER.format(n)}`} /></span></li>`)}</ul>
+      ${of.length > 1 && html`<p class="buttons"><${Again} thread=${thread} onDone=${onDone} consumer=${name} which=${{ all: true }} n=${all} what=${`all ${NUMBER.format(all)}`} /></p>`}
+      ${!READ_ONLY && !canRetry(thread, name) && html`<p class="hint">${visible(name)} ${thread.consumers_state.some((consumer) => consumer.name === name)
+        ? "pops for itself, so nothing can be delivered to it again." : "is not subscribed any more. Subscribe it again with --deliver stdin to retry."}</p>`}
+    </section>`;
+  });
+}

@@ -1,0 +1,85 @@
+// The event browser: a filter, a list with its live tail, and the event that is open.
+
+import { html, useEffect, useMemo, useState } from "../vendor/preact.js";
+import { Do, Fold, Versioned } from "../parts.js";
+import { Offline } from "../offline.js";
+import { Stamp } from "../time.js";
+import { visible } from "../text.js";
+import { READ_ONLY } from "./api.js";
+import { AsCommand, command } from "./command.js";
+import { Event } from "./event.js";
+import { Rows } from "./rows.js";
+import { Tail } from "./tail.js";
+import { NUMBER, count } from "./words.js";
+import * as address from "../address.js";
+
+const EXAMPLES = [
+  ["type = 'message'", "what was said"],
+  ["subtype = 'error'", "of one kind"],
+  ["source LIKE 'external:%'", "from outside"],
+  ["content LIKE '%timeout%'", "with a word in it"],
+  ["created_at >= '2026-01-31T12:00'", "since a time (UTC)"],
+  ["metadata ->> 'run_id' = '17'", "by a key of the metadata"],
+];
+
+export function Events({ thread, route }) {
+  const filter = route.params.filter ?? "";
+  return html`<div class=${route.event ? "events-page with-event" : "events-page"}>
+    <section class="event-list" aria-label="Events">
+      <h1 class="unseen">Events of ${visible(thread.name)}</h1>
+      <${Filter} thread=${thread} filter=${filter} />
+      <${List} key=${filter} thread=${thread} filter=${filter} open=${route.event} />
+    </section>
+    ${route.event && html`<${Event} key=${route.event} thread=${thread} id=${route.event} filter=${filter} />`}
+  </div>`;
+}
+
+function List({ thread, filter, open }) {
+  const [, redraw] = useState(0);
+  const tail = useMemo(() => new Tail(thread.id, filter, thread.last_event_id ?? 0), []);
+  useEffect(() => {
+    const leave = tail.listen(() => { tail.take(); redraw((n) => n + 1); });
+    tail.open();
+    return () => { leave(); tail.close(); };
+  }, []);
+  const { items, error, incomplete, failures, loading, next, isLive, stream } = tail;
+  const row = (event) => html`<${Versioned} of=${Row} key=${event.id} event=${event} thread=${thread.id} filter=${filter} isOpen=${event.id === open} />`;
+  return html`<div class="bar">
+      <button type="button" aria-pressed=${isLive} onClick=${() => tail.live(!isLive)}>${isLive ? "Live · pause" : "Paused · go on"}</button>
+      <span class="hint" role="status">${error || !items.length ? "" : next === null ? `${count(items.length, "event")}${filter ? " match" : ""}` : `the newest ${NUMBER.format(items.length)}`}</span>
+      ${!READ_ONLY && html`<a class="button" href=${address.look(thread.id, "push")}>Push an event</a>`}
+    </div>
+    ${isLive && html`<${Offline} connection=${stream} />`}
+    ${error && html`<p class="error" role="alert">${error} ${" "}<button type="button" onClick=${() => tail.again()}>Try again</button></p>`}
+    ${isLive && stream.state === "refused" && html`<p class="error" role="alert">New events are not shown as they come. ${stream.why}</p>`}
+    ${failures && html`<p class="hint">On ${count(failures.events, "event")} the filter itself failed, so they do not match: ${visible(failures.message)}</p>`}
+    ${!loading && !error && items.length === 0 && !incomplete && html`<p class="hint">${filter ? "No event matches." : "There are no events yet."}</p>`}
+    <${Rows} items=${items} row=${row} added=${tail.added} label="Events, the newest first" onEnd=${() => tail.more()} onTop=${(is) => { tail.isTop = is; }} />
+    ${loading && html`<p class="hint">${items.length ? "Older events are coming …" : "Looking …"}</p>`}
+    ${incomplete && html`<p class="hint">Searched back to event ${NUMBER.format(incomplete.searched_to)}: ${visible(incomplete.reason)} ${" "}
+      <${Do} action=${() => tail.older(true)}>Search on<//></p>`}`;
+}
+
+function Row({ event, thread, filter, isOpen }) {
+  return html`<li><a class="row" href=${address.eventsAddress(thread, { event: event.id, filter })} aria-current=${isOpen ? "true" : null}>
+    <span class="figure">${event.id}</span><${Stamp} time=${event.at} /><span class="kind">${event.kind}</span><span class="source">${event.source}</span><span class="text">${event.text}</span>
+  </a></li>`;
+}
+
+function Filter({ thread, filter }) {
+  const [text, setText] = useState(filter);
+  useEffect(() => setText(filter), [filter]);
+  const show = (text) => address.go(address.eventsAddress(thread.id, { filter: text.trim() }));
+  const submit = (event) => { event.preventDefault(); show(text); };
+  return html`<form class="filter" role="search" onSubmit=${submit}>
+    <label for="search">Filter</label>
+    <input id="search" value=${text} placeholder="type = 'message' AND content LIKE '%invoice%'" spellcheck=${false} autocomplete="off"
+      onInput=${(event) => setText(event.target.value)} />
+    <button class="primary" disabled=${text.trim() === filter}>Show</button>
+    ${filter && html`<a class="button" href=${address.eventsAddress(thread.id)}>All</a>`}
+    <${Fold} class="examples" summary="Examples">${() => html`
+      <p class="hint">SQL over id, created_at, source, type, subtype, content and metadata, as <code>thread peek --filter</code> and <code>thread subscribe --filter</code> take it.</p>
+      <ul>${EXAMPLES.map(([example, about]) => html`<li><button type="button" onClick=${() => { setText(example); show(example); }}><code>${example}</code></button> <span class="hint">${about}</span></li>`)}</ul>
+      <${AsCommand} lines=${command(thread, "peek", "-n", "100", ...(filter ? ["--filter", filter] : []), "--follow")} />`}<//>
+  </form>`;
+}

@@ -1,0 +1,57 @@
+// A dead letter: an event on which a handler failed until no attempts were left.
+
+import { html, useState } from "../vendor/preact.js";
+import { Do, Fold, Plain } from "../parts.js";
+import { announce } from "../announce.js";
+import { Ago } from "../time.js";
+import { beginning, visible } from "../text.js";
+import { Question } from "./actions.js";
+import { READ_ONLY, api, post } from "./api.js";
+import { command, quoted } from "./command.js";
+import { count } from "./words.js";
+import * as address from "../address.js";
+
+/** Whether a consumer can be given something again. */
+export function canRetry(thread, name) {
+  return thread.consumers_state.some((consumer) => consumer.name === name && consumer.settings.deliver === "stdin");
+}
+
+/** The command for those with one reason: "exit 1: what was printed last". */
+function withReason(thread, consumer, reason, verb) {
+  const said = JSON.stringify(reason.replace(/^[^:]*: /, ""));
+  return [`${command(thread, "dead list", consumer)} --json |`,
+    `  jq ${quoted(`select(.last_error | rtrimstr("\n") | endswith(${said})) | .event_id`)} |`,
+    `  xargs -n 1 ${command(thread, `dead ${verb}`, consumer)}`].join("\n");
+}
+
+/** Buttons for dead letters of one consumer. `which`: `{ids}`, `{reason}` or `{all: true}`, which are `n`. */
+export function Again({ thread, consumer, which, n, what, onDone }) {
+  const [asked, setAsked] = useState(false);
+  if (READ_ONLY) return null;
+  const act = async (verb) => {
+    const answer = await post(api([thread.id, "dead", verb]), { consumer, ...which });
+    announce(`${count(answer.retried ?? answer.discarded, "dead letter")}: ${verb}`);
+    onDone?.();
+  };
+  const lines = (verb) => which.ids ? which.ids.map((id) => command(thread, `dead ${verb}`, consumer, id))
+    : which.all ? command(thread, `dead ${verb}`, consumer, "--all") : withReason(thread, consumer, which.reason, verb);
+  return html`
+    ${canRetry(thread, consumer) && html`<${Do} action=${() => act("retry")} title=${[lines("retry")].flat().join("\n")}>Retry ${what}<//>`}
+    <button type="button" class="danger" onClick=${() => setAsked(true)}>Discard ${what} …</button>
+    ${asked && html`<${Question} title=${`Discard ${count(n, "dead letter")}?`} verb="Discard" action=${() => act("discard")} lines=${lines("discard")} onClose=${() => setAsked(false)}>
+      <p>${visible(consumer)} is not given ${n === 1 ? "it" : "them"} again. ${n === 1 ? "The event itself stays" : "The events themselves stay"} stored.</p>
+    <//>`}`;
+}
+
+/** `children` stand before it: a box to tick. `inEvent`: its event is shown already. */
+export function Letter({ thread, letter, children, inEvent = false, onDone }) {
+  const { id, consumer, reason, error, attempts, at, retrying, event } = letter;
+  return html`<div class="letter">
+    <p>${children} <a class="row" href=${address.eventsAddress(thread.id, { event: id })}>event ${id}</a>
+      ${" "}<span class="failure">${visible(reason)}</span></p>
+    <p class="hint"><a href=${address.look(thread.id, "c", consumer)}>${visible(consumer)}</a> · ${count(attempts, "attempt")} · <${Ago} time=${at} />${retrying && html` · <strong>is tried again</strong>`}</p>
+    ${!inEvent && (event ? html`<p class="gist">${visible(beginning(event.content, 200))}</p>` : html`<p class="hint">The event is not stored any more.</p>`)}
+    ${error && error.includes("\n") && html`<${Fold} summary="What it printed">${() => html`<${Plain} text=${visible(error)} label="Output" />`}<//>`}
+    <p class="buttons"><${Again} thread=${thread} consumer=${consumer} which=${{ ids: [id] }} n=${1} what="" onDone=${onDone} /></p>
+  </div>`;
+}

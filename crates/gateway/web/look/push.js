@@ -1,0 +1,84 @@
+// A form that pushes an event, with the command that does the same.
+
+import { html, useEffect, useState } from "../vendor/preact.js";
+import { forms, randomId } from "../kept.js";
+import { announce } from "../announce.js";
+import { jsonText } from "../text.js";
+import { READ_ONLY, api, get, post } from "./api.js";
+import { Line, command, quoted } from "./command.js";
+import * as address from "../address.js";
+
+const EMPTY = { content: "", type: "message", subtype: "", source: "internal:dm:default:page", metadata: "", key: "" };
+
+export function Push({ thread, route }) {
+  const [form, setForm] = useState(() => ({ ...EMPTY, ...forms.get(thread.id) }));
+  const [error, setError] = useState(null);
+  const [stored, setStored] = useState(null);
+  const [busy, setBusy] = useState(false);
+  const set = (changed) => {
+    setStored(null);
+    setForm((form) => {
+      const now = { ...form, ...changed, own: undefined };
+      forms.set(thread.id, now);
+      return now;
+    });
+  };
+  const { like } = route.params;
+  useEffect(() => {
+    if (!like) return;
+    get(api([thread.id, "events", like])).then(({ event }) => set({ content: event.content, type: event.type, subtype: event.subtype ?? "", source: event.source,
+      metadata: event.metadata === undefined ? "" : jsonText(event.metadata), key: "" }), (error) => setError(error.message));
+    address.replace(address.look(thread.id, "push"));
+  }, [like]);
+  if (READ_ONLY) return html`<div class="page"><h1>Push an event</h1><p class="verdict">Nothing can be pushed from here.</p></div>`;
+  const field = (name, label, hint, more = {}) => html`<label><span>${label}: <span class="hint">${hint}</span></span>
+    <input value=${form[name]} spellcheck=${false} autocomplete="off" ...${more} onInput=${(event) => set({ [name]: event.target.value })} /></label>`;
+  const submit = async (event) => {
+    event.preventDefault();
+    setError(null);
+    setStored(null);
+    let metadata;
+    try {
+      metadata = form.metadata.trim() ? JSON.parse(form.metadata) : undefined;
+    } catch (error) {
+      return setError(`The metadata is not JSON: ${error.message}. Give an object, such as {"run_id": "17"}.`);
+    }
+    setBusy(true);
+    try {
+      // The same event is stored once, if the answer is lost and it is sent again.
+      const answer = await post(api([thread.id, "events"]), { source: form.source, type: form.type, subtype: form.subtype || undefined, content: form.content,
+        metadata, idempotency_key: form.key || (form.own ??= randomId()) });
+      form.own = undefined;
+      setStored(answer);
+      announce(`Stored as event ${answer.id}`);
+    } catch (error) {
+      setError(error.message);
+    }
+    setBusy(false);
+  };
+  return html`<div class="page">
+    <h1>Push an event</h1>
+    <form class="push" onSubmit=${submit}>
+      <label class="whole"><span>Content</span> <textarea rows="5" value=${form.content} onInput=${(event) => set({ content: event.target.value })}></textarea></label>
+      <label><span>Type</span> <select value=${form.type} onChange=${(event) => set({ type: event.target.value })}>
+        <option value="message">message: something said</option><option value="record">record: a trace of an actor</option></select></label>
+      ${field("subtype", "Subtype", "a finer kind")}
+      ${field("source", "Source", "who sends it", { required: true })}
+      ${field("metadata", "Metadata", "a JSON object")}
+      ${field("key", "Idempotency key", "under one it is stored once")}
+      ${error && html`<p class="error whole" role="alert">${error}</p>`}
+      <p class="buttons whole"><button class="primary" disabled=${busy}>Push</button></p>
+      ${stored && html`<p class="stored whole" role="status">${stored.deduplicated ? "It was stored already, as" : "Stored as"} ${" "}<a href=${address.eventsAddress(thread.id, { event: stored.id })}>event ${stored.id}</a>.</p>`}
+    </form>
+    <h2>As a command</h2>
+    <${Line} lines=${asCommand(thread, form)} />
+  </div>`;
+}
+
+function asCommand(thread, { content, type, subtype, source, metadata, key }) {
+  const options = ["--source", source, ...(type === "message" ? [] : ["--type", type]), ...(subtype ? ["--subtype", subtype] : []),
+    ...(metadata.trim() ? ["--metadata", metadata.trim()] : []), ...(key ? ["--idempotency-key", key] : [])];
+  // An empty text is a word, too.
+  const text = content === "" ? " ''" : content.startsWith("-") ? ["", "--", quoted(content)].join(" ") : ` ${quoted(content)}`;
+  return command(thread, "push", ...options) + text;
+}

@@ -1,0 +1,41 @@
+// A list of which only the rows near the view are elements, however long it is. All rows have the same height.
+
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
+
+/** How many rows are made beyond each end of the view, and how near to the end the next page is asked for, in rows. */
+const BEYOND = 20, NEAR = 60;
+
+/** `added`: how many rows were ever put before the first; what is read stays in its place. `onTop(is)`: whether the view
+ * is at the beginning. */
+export function Rows({ items, row, added, label, onEnd, onTop }) {
+  const box = useRef(), list = useRef(), height = useRef(36), before = useRef(added);
+  const [[first, last], setSpan] = useState([0, 2 * BEYOND]);
+  const look = () => {
+    const { scrollTop, clientHeight } = box.current;
+    const top = Math.floor(scrollTop / height.current), bottom = Math.ceil((scrollTop + clientHeight) / height.current);
+    onTop(scrollTop < height.current / 2);
+    if (bottom + NEAR > items.length) onEnd();
+    // In steps, so that most of scrolling makes no rows at all.
+    const step = BEYOND / 2, from = Math.max(0, Math.floor(top / step) * step - BEYOND), to = Math.ceil(bottom / step) * step + BEYOND;
+    if (from !== first || to !== last) setSpan([from, to]);
+  };
+  useLayoutEffect(() => {
+    const one = list.current.firstElementChild;
+    if (one) height.current = one.offsetHeight;
+    const more = added - before.current;
+    before.current = added;
+    if (more > 0 && box.current.scrollTop >= height.current / 2) box.current.scrollTop += more * height.current;
+    look();
+  });
+  useEffect(() => {
+    const watch = new ResizeObserver(() => setSpan((span) => [...span]));
+    watch.observe(box.current);
+    return () => watch.disconnect();
+  }, []);
+  const end = Math.min(last, items.length), start = Math.min(first, end);
+  return html`<div class="list-box" ref=${box} onScroll=${look} role="region" aria-label=${label} tabIndex="0">
+    <div class="gap" style=${{ height: `${start * height.current}px` }}></div>
+    <ol class="rows" ref=${list} start=${start + 1}>${items.slice(start, end).map(row)}</ol>
+    <div class="gap" style=${{ height: `${(items.length - end) * height.current}px` }}></div>
+  </div>`;
+}

@@ -1,0 +1,77 @@
+// A thread: is anything wrong, what waits, what runs, what was it.
+
+import { html, useEffect, useState } from "../vendor/preact.js";
+import { Offline } from "../offline.js";
+import { Ago } from "../time.js";
+import { bytesText, visible } from "../text.js";
+import { state } from "../state.js";
+import { READ_ONLY, api } from "./api.js";
+import { AsCommand, command } from "./command.js";
+import { Card, ConsumerPage, byNeed } from "./consumer.js";
+import { Dead } from "./dead.js";
+import { Events } from "./events.js";
+import { Plot } from "./plot.js";
+import { Push } from "./push.js";
+import { RunPage } from "./run.js";
+import { useWatch } from "./stream.js";
+import { NUMBER, count } from "./words.js";
+import * as address from "../address.js";
+
+const PAGES = { thread: Overview, consumer: ConsumerPage, run: RunPage, events: Events, dead: Dead, push: Push };
+
+export function Thread({ route }) {
+  const { data: thread, stream } = useWatch(api([route.thread, "watch"]));
+  const name = thread ? visible(thread.title || thread.name) : null;
+  useEffect(() => {
+    state.threadName = name;
+    state.changed();
+  }, [name]);
+  const Page = PAGES[route.page];
+  return html`
+    <${Offline} connection=${stream} />
+    ${stream.state === "refused" && html`<div class="page"><p class="error" role="alert">${stream.why}</p><p><a href=${address.look()}>All threads</a></p></div>`}
+    ${thread && html`<${Tabs} thread=${thread} page=${route.page} />
+      ${READ_ONLY && html`<p class="hint read-only">Only looking: the gateway was started with --read-only.</p>`}
+      ${thread.error ? html`<p class="page error" role="alert">${visible(thread.error.message ?? thread.error)}</p>`
+        : html`<${Page} key=${route.page + (route.consumer ?? "") + (route.run ?? "")} thread=${thread} route=${route} />`}`}`;
+}
+
+function Tabs({ thread, page }) {
+  const { id, events, dead, consumers_state: consumers = [] } = thread;
+  const tab = (pages, to, name, n, wrong) => html`<a href=${to} aria-current=${pages.includes(page) ? "page" : null}>${name}${
+    n !== undefined && html` <span class=${wrong ? "figure failure" : "figure"}>${NUMBER.format(n)}</span>`}</a>`;
+  return html`<nav class="tabs" aria-label="In this thread">
+    ${tab(["thread", "consumer", "run"], address.look(id), "Consumers", consumers.length)}
+    ${tab(["events"], address.eventsAddress(id), "Events", events)}
+    ${tab(["dead"], address.deadAddress(id), "Dead letters", dead ?? 0, dead > 0)}
+    ${!READ_ONLY && tab(["push"], address.look(id, "push"), "Push")}
+    ${thread.kind === "session" && html`<a href=${address.sessionAddress(id)}>Talk</a>`}
+  </nav>`;
+}
+
+function Overview({ thread }) {
+  const { consumers_state: consumers = [], id, path, dead } = thread;
+  const stalled = consumers.filter((consumer) => consumer.state === "stalled").length;
+  const wrong = [stalled > 0 && `${count(stalled, "consumer")} ${stalled === 1 ? "has" : "have"} stalled`].filter(Boolean);
+  return html`<div class="page">
+    <h1>${visible(thread.title || thread.name)}</h1>
+    <p class=${wrong.length || dead ? "verdict wrong" : "verdict"}>
+      ${wrong}${wrong.length > 0 && dead > 0 && ", "}${dead > 0 && html`<a href=${address.deadAddress(id)}>${count(dead, "dead letter")}</a>`}${
+        wrong.length || dead ? "." : "Nothing is wrong."}</p>
+    <div class="rows">${[...consumers].sort(byNeed).map((consumer) => html`<${Card} key=${consumer.name} thread=${thread} consumer=${consumer} />`)}</div>
+    ${consumers.length === 0 && html`<p class="hint">No consumer is subscribed: events are stored, and start nothing.</p>
+      <${AsCommand} lines=${`${command(thread, "subscribe", "NAME", "COMMAND")} --deliver stdin`} />`}
+    <h2>What was it?</h2>
+    <${Rates} thread=${thread} />
+    <p class="hint">${count(thread.events, "event")} in all${thread.first_at && html`, the first <${Ago} time=${thread.first_at} />`}${
+      thread.newest_at && html`, the last <${Ago} time=${thread.newest_at} />`}${thread.size_bytes >= 0 && ` · ${bytesText(thread.size_bytes)} on disk`} · <code>${visible(path)}</code></p>
+    <${AsCommand} lines=${[command(thread, "info"), `${command(thread, "peek")} -n 20 --follow`]} />
+  </div>`;
+}
+
+function Rates({ thread }) {
+  const [hours, setHours] = useState(() => !thread.rate?.some((n) => n > 0) && thread.rate_by_hour?.some((n) => n > 0));
+  const choice = (value, name) => html`<button type="button" aria-pressed=${hours === value} onClick=${() => setHours(value)}>${name}</button>`;
+  return html`<div class="rates"><div class="choice" role="group" aria-label="How far back">${choice(false, "30 minutes")}${choice(true, "24 hours")}</div>
+    <${Plot} thread=${thread} counts=${hours ? thread.rate_by_hour : thread.rate} step=${hours ? 3_600_000 : 60_000} label=${hours ? "the last 24 hours" : "the last 30 minutes"} /></div>`;
+}

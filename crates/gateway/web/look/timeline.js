@@ -1,0 +1,96 @@
+// A run as a timeline: where its time went, and what happened when, minute by minute.
+
+import { html, useState } from "../vendor/preact.js";
+import { duration } from "../time.js";
+import { beginning, visible } from "../text.js";
+import { count } from "./words.js";
+import * as address from "../address.js";
+
+const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const NAMES = { waiting: "waits", thinking: "thinks", text: "writes", tool: "tool", permission: "asks", answer: "answers", message: "message", status: "status",
+  error: "error", cancelled: "cancelled", sub_agent: "sub-agent", event: "event" };
+
+/** What time is spent on, as it is summed up. */
+const SPENT = { permission: "waiting for permission", sub_agent: "sub-agents", tool: "tools", thinking: "thinking", text: "writing", waiting: "waiting" };
+
+/** What says no more than the steps beside it. */
+const isNoise = ({ kind, label }) => kind === "status" && !/^attempt/.test(label);
+
+/** How many spans are shown at first. */
+const SHOWN = 300;
+
+export function Timeline({ thread, run, spans: all }) {
+  const spans = all.filter((span) => !isNoise(span));
+  const [shown, setShown] = useState(SHOWN);
+  const began = Date.parse(run.started_at);
+  const end = Math.max(run.duration_ms ?? 0, 1, ...spans.map(({ at_ms: at, duration_ms: took = 0 }) => at + took));
+  const start = Math.min(0, ...spans.map(({ at_ms: at }) => at));
+  const isOver = run.outcome !== "running";
+  const rows = [...spans.filter(({ at_ms: at }) => at < 0), { kind: "begin", at_ms: 0, label: "the run begins" }, ...spans.filter(({ at_ms: at }) => at >= 0),
+    ...(isOver ? [{ kind: "end", at_ms: run.duration_ms ?? end, label: "the run ends" }] : [])];
+  // The end stays in view however much lies before it.
+  const some = rows.length > shown ? [...rows.slice(0, shown), ...rows.slice(-1)] : rows;
+  let minute = null;
+  return html`<div class="timeline">
+    <${Spent} spans=${spans} total=${end - start} />
+    <table><thead><tr><th scope="col">Time</th><th scope="col" class="after">After</th><th scope="col">Took</th><th scope="col" class="bars"><span class="unseen">Where in the run</span></th><th scope="col">What</th></tr></thead>
+    <tbody>${some.map((span, n) => {
+      const now = Math.floor(span.at_ms / 60_000), isNew = end > 120_000 && now !== minute;
+      minute = now;
+      return html`${isNew && html`<tr class="minute"><th colspan="5" scope="rowgroup">${now < 0 ? "before" : `minute ${now + 1}`}</th></tr>`}
+        <tr key=${n} class=${`is-${span.kind}`}>
+          <td class="figure">${CLOCK.format(began + span.at_ms)}</td>
+          <td class="figure after">${after(span.at_ms)}</td>
+          <td class="figure">${span.duration_ms > 0 && duration(span.duration_ms)}</td>
+          <td class="bars"><svg viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true"><rect class="floor" x="0" y="4.5" width="1000" height="1" />
+            <rect x=${scale(span.at_ms)} y="0" height="10" width=${Math.max(6, scale(span.at_ms + (span.duration_ms ?? 0)) - scale(span.at_ms))} /></svg></td>
+          <td><span class="what">${NAMES[span.kind] ?? (span.kind === "begin" || span.kind === "end" ? "" : visible(span.kind))}</span> ${" "}${label(span)}</td>
+        </tr>`;
+    })}</tbody></table>
+    ${rows.length > shown && html`<p><button type="button" onClick=${() => setShown(shown + 1000)}>Show more of ${count(rows.length, "step")}</button></p>`}
+  </div>`;
+
+  function scale(at) {
+    return Math.min(994, Math.round(((at - start) / (end - start)) * 1000));
+  }
+
+  function label({ kind, label, event }) {
+    const text = label === kind ? "" : visible(beginning(label ?? "", 200));
+    return event ? html`<a href=${address.eventsAddress(thread.id, { event })}>${text || `event ${event}`}</a>` : text;
+  }
+}
+
+function after(ms) {
+  const sign = ms < 0 ? "−" : "+", all = Math.abs(ms) / 1000, minutes = Math.floor(all / 60);
+  return minutes ? `${sign}${minutes}:${String(Math.floor(all % 60)).padStart(2, "0")}` : `${sign}${all.toFixed(1)} s`;
+}
+
+/** How long each kind lasted. Of several at a time only one counts, the first in the order of SPENT: a tool that waits for
+ * permission does nothing else. */
+function sumsOf(spans) {
+  const kinds = Object.keys(SPENT), edges = [], sums = kinds.map(() => 0), open = kinds.map(() => 0);
+  for (const { kind, at_ms: at, duration_ms: took } of spans) {
+    const n = kinds.indexOf(kind);
+    if (n >= 0 && took > 0) edges.push([at, n, 1], [at + took, n, -1]);
+  }
+  edges.sort(([a], [b]) => a - b);
+  let before = 0;
+  for (const [at, n, step] of edges) {
+    const doing = open.findIndex((many) => many > 0);
+    if (doing >= 0) sums[doing] += at - before;
+    before = at;
+    open[n] += step;
+  }
+  return kinds.map((kind, n) => [kind, sums[n]]).filter(([, sum]) => sum > 0);
+}
+
+/** The sums: a bar in pieces, and the same in words. */
+function Spent({ spans, total }) {
+  const sums = sumsOf(spans);
+  if (!sums.length) return null;
+  const all = Math.max(total, sums.reduce((sum, [, ms]) => sum + ms, 0));
+  let at = 0;
+  return html`<svg class="spent" viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true"><rect class="rest" x="0" y="0" width="1000" height="10" />
+      ${sums.map(([kind, ms]) => { const x = at; at += (ms / all) * 1000; return html`<rect key=${kind} class=${`is-${kind}`} x=${x} y="0" width=${Math.max(2, at - x - 2)} height="10" />`; })}</svg>
+    <p class="spent-words">${sums.map(([kind, ms], n) => html`${n > 0 && " · "}<span class=${`key is-${kind}`} aria-hidden="true"></span> ${SPENT[kind]} ${duration(ms)}`)}</p>`;
+}

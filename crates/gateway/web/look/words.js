@@ -1,0 +1,74 @@
+// States as people say them: what, since when, why, and what to do.
+
+import { html } from "../vendor/preact.js";
+import { Ago, Stamp, duration, useClock } from "../time.js";
+import { visible } from "../text.js";
+
+export const NUMBER = new Intl.NumberFormat();
+
+export function count(n, one, many = `${one}s`) {
+  return `${NUMBER.format(n)} ${n === 1 ? one : many}`;
+}
+
+/** A shape for each state, beside its word. */
+const MARKS = { stalled: "■", waiting: "◔", running: "▶", paused: "‖", idle: "○", pending: "◔" };
+
+export function Word({ state }) {
+  return html`<strong class=${`state ${state}`}><span aria-hidden="true">${MARKS[state] ?? "·"}</span> ${visible(state)}</strong>`;
+}
+
+/** How a run failed, in a few words: "exit 1: no price for anvil". */
+export function failure({ exit, outcome, said }) {
+  return [exitText(exit) || outcomeText(outcome), visible(said ?? "")].filter(Boolean).join(": ");
+}
+
+export const outcomeText = (outcome) => (outcome === "dead" ? "dead letter" : visible(outcome.replaceAll("_", " ")));
+
+export function exitText(exit) {
+  if (exit === undefined || exit === null) return "";
+  return /^\d+$/.test(exit) ? `exit ${exit}` : visible(exit);
+}
+
+/** How long since, counting. */
+export function For({ time, every = 10_000 }) {
+  useClock(every);
+  const at = Date.parse(time);
+  return at >= 0 ? html`<span class="figure" title=${new Date(at).toLocaleString()}>${duration(Math.max(0, Date.now() - at))}</span>` : null;
+}
+
+/** In how long. */
+function Until({ time }) {
+  useClock(1000);
+  const left = Date.parse(time) - Date.now();
+  return left > 0 ? html`in <span class="figure">${duration(left)}</span>` : "now";
+}
+
+const isStopped = ({ reason }) => /^stopped/.test(reason ?? "");
+
+/** Why a consumer is in its state. */
+export function Why({ consumer }) {
+  const { state, since, reason, attempt, next_try: next, last_run: last, run } = consumer;
+  const failed = last?.outcome && last.outcome !== "succeeded" ? failure(last) : "";
+  switch (state) {
+    case "stalled": return html`${since && html` since <${Stamp} time=${since} /> (<${For} time=${since} />)`}:
+      ${" "}${visible(reason ?? "given up")}${failed && !isStopped(consumer) && html`, <span class="failure">${failed}</span>`}`;
+    case "waiting": return html`${failed ? html` after attempt ${attempt}: <span class="failure">${failed}</span>` : ""}
+      ${next && html` · next try <${Until} time=${next} />`}${reason && ` · ${visible(reason)}`}`;
+    case "running": return html` · run began <${For} time=${run?.started_at ?? since} every=${1000} /> ago${run?.attempt > 1 ? `, attempt ${run.attempt}` : ""}${consumer.paused ? ", and none follows: it is paused" : ""}`;
+    case "paused": return ": it is not started until it is resumed";
+    default: if (!consumer.command) return html`: it reads by itself, with <code>thread pop</code>`;
+      return last && html` · last run <${Ago} time=${last.ended_at ?? last.started_at} />, ${failed ? html`<span class="failure">${failed}</span>` : outcomeText(last.outcome)}`;
+  }
+}
+
+/** What somebody can do about it. */
+export function whatToDo(consumer) {
+  const { state, reason, pending } = consumer;
+  if (state === "stalled" && isStopped(consumer)) return "Somebody stopped it. Resume starts it again, and so does the next event that it wants.";
+  if (state === "stalled" && /cannot be run/.test(reason ?? "")) return "Its command does not start: see its run, install what is missing, then resume.";
+  if (state === "stalled") return "It has given up. See what its last run said, mend that, then resume: it begins again with what waits.";
+  if (state === "waiting" && reason === "interrupted") return "The process that looked after it is gone. Resume, or the next event, starts it again.";
+  if (state === "waiting") return "It tries again by itself. Resume tries now.";
+  if (state === "idle" && pending > 0 && consumer.command) return "Nothing starts it by itself: resume does, and so does the next event.";
+  return "";
+}

@@ -1,0 +1,24 @@
+// What both halves of the page have: the way from one to the other, and the choice of colours.
+
+import { html, useState } from "./vendor/preact.js";
+import { state } from "./state.js";
+import * as address from "./address.js";
+
+export function Halves() {
+  const isLook = state.route.view === "look";
+  return html`<nav class="halves" aria-label="Parts of this page">
+    <a href=${address.listAddress()} aria-current=${isLook ? null : "true"} title="g t">Talk</a>
+    <a href=${address.look()} aria-current=${isLook ? "true" : null} title="g l">Look</a>
+  </nav>`;
+}
+
+export function Theme() {
+  const [name, setName] = useState(globalThis.theme.get());
+  const choose = (event) => {
+    globalThis.theme.set(event.target.value);
+    setName(event.target.value);
+  };
+  return html`<label class="theme"><span class="theme-name">Colours</span> ${" "}<select value=${name} onChange=${choose}>
+    <option value="auto">as the system</option><option value="light">light</option><option value="dark">dark</option>
+  </select></label>`;
+}

@@ -1,0 +1,18 @@
+// A quiet line while there is no connection.
+
+import { html } from "./vendor/preact.js";
+import { useClock } from "./time.js";
+
+/** `connection`: with its `state`, `failures`, `nextTry`, `why` and `retry()`. */
+export function Offline({ connection }) {
+  useClock(connection.state === "waiting" ? 500 : 0);
+  // The first moments of a connection are nothing to be told.
+  const isTold = connection.state === "waiting" || (connection.state === "connecting" && connection.failures > 0);
+  if (!isTold) return null;
+  const left = Math.max(0, Math.ceil((connection.nextTry - Date.now()) / 1000));
+  return html`<p class="offline" role="status">
+    ${connection.why ? `${connection.why} · ` : "No connection · "}
+    <span aria-hidden="true">${connection.state === "connecting" ? "trying …" : `next try in ${left} s `}</span>
+    ${connection.state === "waiting" && html`<button type="button" class="quiet" onClick=${() => connection.retry()}>Try now</button>`}
+  </p>`;
+}
