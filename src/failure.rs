@@ -124,6 +124,8 @@ pub fn hint(error: &Error) -> String {
         }
         Error::BrokenSubscription(_) => "fix that, or `thread unsubscribe` it and subscribe it again",
         Error::KeyConflict { .. } => "use a new key for a new event; nothing was stored",
+        Error::Advised { advice, .. } => return advice.clone(),
+        Error::Database(e) if e.advice.is_some() => e.advice.unwrap_or_default(),
         Error::Database(e) => match e.kind {
             Kind::Locked => "find the program that keeps a transaction open on events.db, then try again",
             Kind::Full | Kind::NoRoom => "free some space, then try again",
@@ -139,6 +141,7 @@ pub fn hint(error: &Error) -> String {
             Kind::OutcomeUnknown => {
                 "check the disk, then look with `thread peek --tail` or `thread info` before trying again"
             }
+            Kind::Unreachable => "try again",
             Kind::Other => "check the disk and the thread's permissions",
         },
         Error::Io { .. } => "check the path, its permissions and the space on the disk",

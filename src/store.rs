@@ -50,6 +50,15 @@ pub enum Stored {
 /// [`KeyConflict`](crate::Error::KeyConflict): a different event under the same key.
 pub type Put<'p> = dyn FnMut(&[NewEvent<'_>]) -> Result<Vec<Stored>> + 'p;
 
+/// What other machines may wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice {
+    /// Events were stored.
+    Stored,
+    /// Something is asked of a consumer's supervisor.
+    Asked,
+}
+
 /// Which way a cursor may be moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {
@@ -313,6 +322,9 @@ pub trait Store: Send {
 
     /// A number that changes whenever another connection commits.
     fn changes(&mut self) -> Result<i64>;
+
+    /// Tells those who wait on other machines. A hint that may be lost: they look once a second all the same.
+    fn announce(&mut self, _what: Notice) {}
 
     /// Called between the steps of a long operation.
     fn tidy(&mut self) -> Result<()> {

@@ -8,13 +8,14 @@ use crate::files::{CONTROL, Files};
 use crate::model::run::{Phase, RunState};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::queue::Queue;
-use crate::store::RunUpdate;
+use crate::store::{Notice, RunUpdate};
 
 /// Notifies all supervisors of a thread that a consumer's row has changed. They watch a file rather
 /// than handle signals, so that supervisors in another container are notified too.
-pub fn notify_supervisors(files: &Files) {
+pub fn notify_supervisors(queue: &mut Queue) {
     // If this fails, a supervisor still reads the row when its run or wait is over.
-    drop(files.touch(CONTROL));
+    drop(queue.files.touch(CONTROL));
+    queue.store.announce(Notice::Asked);
 }
 
 /// Pauses a consumer. A run in progress continues.
@@ -61,7 +62,7 @@ fn change(
     let changed = update(queue, &seen, |current| {
         Some(RunUpdate { durable: true, ..RunUpdate::state(change(&files, &current.state)) })
     })?;
-    notify_supervisors(&queue.files);
+    notify_supervisors(queue);
     changed.ok_or_else(|| Error::UnknownConsumer(consumer.clone()))
 }
 

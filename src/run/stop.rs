@@ -84,7 +84,7 @@ pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> R
             end_orphans(queue, &current, request);
             record_stopped(queue, &current)?;
         } else {
-            notify_supervisors(&queue.files);
+            notify_supervisors(queue);
             let patience = Duration::from_millis(request.kill_after_ms).saturating_add(REMOTE_MARGIN);
             if supervisor_of(&queue.files, state) == Liveness::Unknown && began.elapsed() > patience {
                 withdraw_stop(queue, &current, request)?;

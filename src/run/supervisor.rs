@@ -26,7 +26,7 @@ use crate::model::run::{Exit, Phase, ProcessId, RunState, StopRequest, Task};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time;
 use crate::queue::Queue;
-use crate::queue::places::files_of;
+use crate::queue::places::{files_of, listen};
 use crate::store::RunUpdate;
 
 /// How long processes have between TERM and KILL when a run exceeds its time limit.
@@ -67,6 +67,7 @@ pub unsafe fn supervise(
     // Processes that its handlers leave behind become its own children, to be reaped.
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).ok();
+    listen(place);
     let watcher = Watcher::new(&files, CONTROL);
     let supervisor = Supervisor { files: &files, consumer, watcher, worker, shutdown };
     loop {
