@@ -52,10 +52,13 @@ pub enum Error {
     OnlyInDirectory(&'static str),
     #[error("no consumer '{0}' is subscribed")]
     UnknownConsumer(ConsumerId),
-    /// The processes of a consumer are in another PID namespace, and no supervisor there responded to a
-    /// request.
-    #[error("'{0}' runs in another PID namespace (a container), which did not respond")]
+    /// The processes of a consumer are on another machine or in another PID namespace, and no supervisor there
+    /// responded to a request.
+    #[error("'{0}' runs elsewhere (on another machine or in a container), which did not respond")]
     NotHeard(ConsumerId),
+    /// The lease of a consumer's runs is another machine's by now.
+    #[error("another machine has taken over the runs of '{0}'; nothing was changed")]
+    Fenced(ConsumerId),
     #[error("the consumer '{0}' is subscribed already; nothing was changed")]
     AlreadySubscribed(ConsumerId),
     #[error("the event {0}")]

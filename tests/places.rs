@@ -22,6 +22,7 @@ use thread::model::place::Place;
 use thread::model::run::{Deliver, Options, Phase, Run, StopRequest};
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
 use thread::queue::places::{self, Scheme};
+use thread::run::launcher::LEASE;
 use thread::run::shutdown::Shutdown;
 use thread::run::stop::{Stopped, stop};
 use thread::run::worker::{News, WorkerScope, follow};
@@ -168,7 +169,7 @@ fn supervise(place: &Place, consumer: &ConsumerId) {
     drop(lock);
     let shutdown = Shutdown::new().unwrap();
     // SAFETY: the descriptor was made for this call.
-    unsafe { supervisor::supervise(place, consumer, fd, None, &shutdown) }.unwrap();
+    unsafe { supervisor::supervise(place, consumer, fd, None, LEASE, &shutdown) }.unwrap();
 }
 
 #[test]

@@ -8,7 +8,8 @@ use std::time::Duration;
 use postgres::config::{SslMode as Tls, TargetSessionAttrs};
 use postgres::error::Severity;
 use postgres::{Client, Config};
-use thread::Result;
+use thread::error::DatabaseErrorKind as Kind;
+use thread::{Error, Result};
 
 use crate::error::{self, failed};
 use crate::settings::{Settings, SslMode};
@@ -59,16 +60,17 @@ impl Connection {
     pub fn open(settings: &Settings) -> Result<Connection> {
         let sockets_only =
             settings.host.iter().all(|host| host.starts_with('/')) && settings.hostaddr.is_empty();
-        match settings.sslmode {
-            _ if sockets_only => connect(settings, Tls::Disable),
-            SslMode::Disable => connect(settings, Tls::Disable),
-            SslMode::Allow => match connect(settings, Tls::Disable) {
-                Err(refused) => connect(settings, Tls::Require).map_err(|_| refused),
-                connected => connected,
-            },
-            SslMode::Prefer => connect(settings, Tls::Prefer),
-            SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => connect(settings, Tls::Require),
-        }
+        let (first, then) = match settings.sslmode {
+            _ if sockets_only => (Tls::Disable, None),
+            SslMode::Disable => (Tls::Disable, None),
+            SslMode::Allow => (Tls::Disable, Some(Tls::Require)),
+            SslMode::Prefer => (Tls::Prefer, Some(Tls::Disable)),
+            SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => (Tls::Require, None),
+        };
+        connect(settings, first).or_else(|refused| match then.filter(|_| refused.is_about_tls) {
+            Some(then) => connect(settings, then).map_err(|_| refused.error),
+            None => Err(refused.error),
+        })
     }
 
     /// Whether the server has warned since the last call.
@@ -79,7 +81,20 @@ impl Connection {
 
 static IDLE_ONES: Mutex<Vec<(Settings, Connection)>> = Mutex::new(Vec::new());
 
-fn connect(settings: &Settings, tls: Tls) -> Result<Connection> {
+/// Why there is no connection.
+struct Refused {
+    error: Error,
+    /// With more or less encryption there might be one.
+    is_about_tls: bool,
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Refused {
+        Refused { error, is_about_tls: false }
+    }
+}
+
+fn connect(settings: &Settings, tls: Tls) -> Result<Connection, Refused> {
     let mut config = Config::new();
     config.user(&settings.user).dbname(&settings.dbname).application_name(&settings.application_name);
     for (host, port) in settings.host.iter().zip(&settings.port) {
@@ -110,15 +125,27 @@ fn connect(settings: &Settings, tls: Tls) -> Result<Connection> {
         Tls::Disable => config.connect(postgres::NoTls),
         _ => config.connect(tls::connector(settings)?),
     };
-    let client = connected.map_err(|e| match e.as_db_error() {
-        // Not a word of the server, but of the driver.
-        None if e.to_string().contains("password missing") => error::database(
-            thread::error::DatabaseErrorKind::Permission,
-            DOING,
-            "the server asks for a password, and none is given".to_owned(),
-            "put it into ~/.pgpass or PGPASSWORD",
-        ),
-        _ => failed(&e, DOING),
+    let client = connected.map_err(|e| {
+        // What the driver says by itself, it says in words only.
+        let words = format!("{e}: {}", error::message(&e));
+        let says = |part: &str| e.as_db_error().is_none() && words.contains(part);
+        let error = if says("password missing") {
+            let message = "the server asks for a password, and none is given".to_owned();
+            error::database(Kind::Permission, DOING, message, "put it into ~/.pgpass or PGPASSWORD")
+        } else if says("TLS") {
+            let message = format!("TLS: {}", error::message(&e));
+            error::database(
+                Kind::Unreachable,
+                DOING,
+                message,
+                "check sslmode, sslrootcert and the host's name",
+            )
+        } else {
+            failed(&e, DOING)
+        };
+        // An authorization that the server refuses before it asks for a password.
+        let is_refused = e.code().is_some_and(|code| code.code() == "28000");
+        Refused { error, is_about_tls: says("TLS") || is_refused }
     })?;
     Ok(Connection { client, warned })
 }

@@ -11,21 +11,40 @@ use thread::model::time;
 use thread::store::{FilterFailure, Move, Moved, RunUpdate};
 use thread::{Error, Result};
 
-use crate::dead_letters;
+use crate::clock::now;
 use crate::json::{from_json, to_json};
 use crate::link::{Session, bytes, int, text};
+use crate::machine::Machine;
+use crate::{dead_letters, lease};
 
 /// One subscription, or all.
 pub fn list(session: &mut Session<'_>, consumer: Option<&ConsumerId>) -> Result<Vec<Subscription>> {
     let sql = "SELECT c.consumer_id, c.handler_cmd, c.filter, c.cwd, c.token, c.revision, c.scanned_filter, \
                       c.scanned_from, c.scanned_upto, c.filter_errors, c.filter_error_id, c.options, c.run, \
-                      p.last_acked_id, c.rewinds, p.updated_at, d.dead, d.retry \
+                      p.last_acked_id, c.rewinds, p.updated_at, d.dead, d.retry, \
+                      l.holder, l.epoch, l.renewal, l.length_ms, l.host \
                FROM @consumers c LEFT JOIN @cursors p USING (thread, consumer_id) \
+                    LEFT JOIN @leases l USING (thread, consumer_id) \
                     CROSS JOIN LATERAL (SELECT count(*) AS dead, count(*) FILTER (WHERE retry) AS retry \
                       FROM @dead_letters d WHERE d.thread = c.thread AND d.consumer_id = c.consumer_id) AS d \
                WHERE c.thread = $1 AND ($2::text IS NULL OR c.consumer_id = $2) ORDER BY c.consumer_id";
+    let asked = now();
     let rows = session.rows(sql, &[text(&consumer.map(ConsumerId::as_str))])?;
-    Ok(rows.iter().map(map).collect())
+    rows.iter().map(|row| Ok(Subscription { held_by: held_by(session, row, asked)?, ..map(row) })).collect()
+}
+
+/// The machine that has the lease, if that is another one and may be alive.
+fn held_by(session: &Session<'_>, row: &Row, asked: i64) -> Result<Option<String>> {
+    let Some(holder) = row.get(18) else { return Ok(None) };
+    let stored = lease::Stored {
+        holder: Some(holder),
+        epoch: row.get(19),
+        renewal: row.get(20),
+        length_ms: row.get(21),
+    };
+    let consumer = ConsumerId::stored(row.get::<_, String>(0));
+    let machine = Machine::of(session.target)?;
+    Ok(stored.is_held_elsewhere(&machine, &consumer, asked).then(|| row.get(22)))
 }
 
 pub fn one(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<Option<Subscription>> {
@@ -55,6 +74,7 @@ fn map(row: &Row) -> Subscription {
         updated_at: row.get(15),
         dead: row.get(16),
         dead_to_retry: row.get(17),
+        held_by: None,
     }
 }
 
@@ -103,6 +123,7 @@ fn remove(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<()> {
 }
 
 pub fn move_cursor(session: &mut Session<'_>, consumer: &ConsumerId, id: i64, how: Move) -> Result<Moved> {
+    lease::fence(session, consumer)?;
     let (moved, target) = plan_move(session, consumer, id, how)?;
     if let Some(target) = target {
         let sql = "WITH rewound AS (UPDATE @consumers SET rewinds = rewinds + 1 WHERE thread = $1 AND consumer_id = $2 \
@@ -148,6 +169,7 @@ pub fn update_run(
     if !current.is_some_and(|current| current.is_same(seen) && facts(&current) == facts(seen)) {
         return Ok(None);
     }
+    lease::fence(session, consumer)?;
     let sql =
         "UPDATE @consumers SET run = $3, revision = revision + 1 WHERE thread = $1 AND consumer_id = $2";
     session.rows(sql, &[text(&consumer.as_str()), text(&to_json(&update.state))])?;

@@ -49,7 +49,7 @@ pub fn is_unreachable(error: &postgres::Error) -> bool {
 }
 
 /// The server's message, or that of the system.
-fn message(error: &postgres::Error) -> String {
+pub fn message(error: &postgres::Error) -> String {
     match error.as_db_error() {
         Some(db) => db.message().to_owned(),
         None => match error.source() {

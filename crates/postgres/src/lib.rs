@@ -18,6 +18,7 @@
 //! | `read` | reading events, and evaluating filters on pages of them |
 //! | `consumers` | subscriptions, cursors, runs |
 //! | `dead_letters`, `prune` | as they are called |
+//! | `lease`, `machine`, `clock` | which machine has a consumer's runs for itself |
 //! | `listen` | announcements between machines |
 //!
 //! # Guarantees, and where they are implemented
@@ -25,17 +26,21 @@
 //! * Ids are in the order of commits, without gaps: `append`, by one counter row for each thread that is locked
 //!   until the commit.
 //! * Whoever changes a consumer has read what is there: `link`, by locks of the transaction on its name.
+//! * At most one machine runs a consumer's handlers, and one that was away cannot write about them: `lease`.
 //! * Filters mean what they mean in a directory: `read`, by SQLite.
 
 mod append;
+mod clock;
 mod connection;
 mod consumers;
 mod dead_letters;
 mod environment;
 mod error;
 mod json;
+mod lease;
 mod link;
 mod listen;
+mod machine;
 mod migrate;
 mod passfile;
 pub mod place;

@@ -77,6 +77,11 @@ impl Link {
         Link { target, prefix, thread, connection: Some(connection), busy_limit, is_spoilt: false }
     }
 
+    /// The same thread, by another connection.
+    pub fn again(&self, connection: Connection, busy_limit: Duration) -> Link {
+        Link::new(self.target.clone(), connection, self.prefix.clone(), self.thread, busy_limit)
+    }
+
     /// The connection; a new one if it was lost.
     pub fn connection(&mut self) -> Result<&mut Connection> {
         if self.is_spoilt || self.connection.as_ref().is_none_or(|now| now.client.is_closed()) {
@@ -90,9 +95,7 @@ impl Link {
     /// Statements outside of a transaction, each of which sees what is committed when it begins.
     fn session(&mut self, doing: &'static str) -> Result<Session<'_>> {
         self.connection()?;
-        let Link { connection, prefix, thread, .. } = self;
-        let connection = connection.as_mut().expect("it was just opened");
-        Ok(Session { client: &mut connection.client, prefix, thread: *thread, doing })
+        Ok(self.in_transaction(doing))
     }
 
     /// Runs what only reads, once more if the connection turns out to be lost.
@@ -198,9 +201,9 @@ impl Link {
     }
 
     pub fn in_transaction(&mut self, doing: &'static str) -> Session<'_> {
-        let Link { connection, prefix, thread, .. } = self;
-        let connection = connection.as_mut().expect("a transaction is open");
-        Session { client: &mut connection.client, prefix, thread: *thread, doing }
+        let Link { connection, target, prefix, thread, .. } = self;
+        let connection = connection.as_mut().expect("it was opened before");
+        Session { client: &mut connection.client, target, prefix, thread: *thread, doing }
     }
 }
 
@@ -215,6 +218,7 @@ impl Drop for Link {
 /// Where statements of one operation are executed.
 pub struct Session<'s> {
     pub client: &'s mut Client,
+    pub target: &'s Target,
     prefix: &'s str,
     pub thread: i64,
     doing: &'static str,

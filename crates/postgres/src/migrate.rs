@@ -9,7 +9,7 @@ use crate::error::{Doing, failed, problem};
 use crate::link::lock_key;
 
 /// Each brings a schema from the version that is its place in this list to the next one.
-const STEPS: &[&str] = &[include_str!("schema.sql")];
+const STEPS: &[&str] = &[include_str!("schema.sql"), include_str!("leases.sql")];
 
 /// The version this program knows.
 const VERSION: i64 = STEPS.len() as i64;

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Once;
 
 /// What stands for the host of a socket in the default directory.
 const LOCAL: &str = "localhost";
@@ -12,9 +13,10 @@ const LOCAL: &str = "localhost";
 pub fn find(file: &Path, hosts: &[String], ports: &[String], database: &str, user: &str) -> Option<String> {
     let about = file.metadata().ok().filter(|about| about.is_file())?;
     if about.permissions().mode() & 0o077 != 0 {
-        let shown = file.display();
-        let note = format!("Warning: {shown} is ignored: others may read it; give it the mode 600\n");
-        std::io::stderr().write_all(note.as_bytes()).ok();
+        static ONCE: Once = Once::new();
+        let note =
+            format!("Warning: {} is ignored: others may read it; give it the mode 600\n", file.display());
+        ONCE.call_once(|| drop(std::io::stderr().write_all(note.as_bytes())));
         return None;
     }
     let text = std::fs::read_to_string(file).ok()?;

@@ -168,6 +168,7 @@ impl Settings {
         let sslrootcert = value("sslrootcert").or_else(|| {
             Some(environment.file_at_home(".postgresql/root.crt")?.to_string_lossy().into_owned())
         });
+        let is_there = |file: &String| file == "system" || Path::new(file).exists();
         let sslmode = value("sslmode");
         let sslmode = match sslmode.as_deref() {
             None if sslrootcert.as_deref() == Some("system") => SslMode::VerifyFull,
@@ -176,7 +177,7 @@ impl Settings {
             Some("allow") => SslMode::Allow,
             Some("prefer") => SslMode::Prefer,
             // As libpq does, which had it so before there was verify-ca.
-            Some("require") if sslrootcert.is_some() => SslMode::VerifyCa,
+            Some("require") if sslrootcert.as_ref().is_some_and(is_there) => SslMode::VerifyCa,
             Some("require") => SslMode::Require,
             Some("verify-ca") => SslMode::VerifyCa,
             Some("verify-full") => SslMode::VerifyFull,
@@ -193,6 +194,8 @@ impl Settings {
         };
         let connect_timeout = value("connect_timeout").unwrap_or_else(|| "10".to_owned());
         let attributes = value("target_session_attrs");
+        let is_checked = matches!(sslmode, SslMode::VerifyCa | SslMode::VerifyFull);
+        let sslrootcert = sslrootcert.filter(|file| is_checked || is_there(file));
         Ok(Settings {
             hostaddr,
             dbname,
@@ -255,7 +258,8 @@ mod tests {
             Settings::resolve(&given, &environment(&[])).map(|found| found.sslmode)
         };
         assert_eq!(mode("require", None).unwrap(), SslMode::Require);
-        assert_eq!(mode("require", Some("/x")).unwrap(), SslMode::VerifyCa);
+        assert_eq!(mode("require", Some("/dev/null")).unwrap(), SslMode::VerifyCa);
+        assert_eq!(mode("require", Some("/missing")).unwrap(), SslMode::Require);
         assert_eq!(mode("verify-full", Some("system")).unwrap(), SslMode::VerifyFull);
         assert!(mode("require", Some("system")).is_err() && mode("no", None).is_err());
     }

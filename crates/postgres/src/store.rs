@@ -10,15 +10,15 @@ use thread::model::place::Place;
 use thread::model::run::Run;
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
 use thread::store::{
-    Appended, FilterFailure, Move, Moved, Notice, PruneRange, PruneStep, Put, RunUpdate, Scan, ScanRange,
-    Store,
+    Appended, FilterFailure, Leased, Move, Moved, Notice, PruneRange, PruneStep, Put, RunUpdate, Scan,
+    ScanRange, Store,
 };
 use thread::{Error, Result};
 
 use crate::connection::Connection;
 use crate::link::{Link, Locks, int, text};
 use crate::place::Target;
-use crate::{append, consumers, dead_letters, listen, migrate, prune, read};
+use crate::{append, consumers, dead_letters, lease, listen, migrate, prune, read};
 
 /// An open thread.
 pub struct Postgres(Link);
@@ -193,6 +193,10 @@ impl Store for Postgres {
             true => self.0.reading(doing, |session| prune::count(session, range)),
             false => self.0.transact(doing, Locks::Consumers, true, |session| prune::step(session, range)),
         }
+    }
+
+    fn take_lease(&mut self, consumer: &ConsumerId, length: Duration) -> Result<Leased> {
+        lease::take(&mut self.0, consumer, length)
     }
 
     fn announce(&mut self, what: Notice) {

@@ -25,15 +25,14 @@ pub fn connector(settings: &Settings) -> Result<MakeRustlsConnect> {
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|e| problem(&format!("TLS cannot be used: {e}"), "give sslmode=disable"))?;
+    // As libpq does: if an authority is known, even `prefer` accepts only what it signed.
     let known = match settings.sslmode {
-        SslMode::VerifyCa | SslMode::VerifyFull => {
-            let verifier = WebPkiServerVerifier::builder_with_provider(
-                Arc::new(roots(settings)?),
-                Arc::clone(&provider),
-            );
-            Some(verifier.build().map_err(|e| problem(&format!("TLS cannot be used: {e}"), ROOTS))?)
+        SslMode::Allow | SslMode::Prefer | SslMode::Require if settings.sslrootcert.is_none() => None,
+        _ => {
+            let roots = Arc::new(roots(settings)?);
+            let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider)).build();
+            Some(verifier.map_err(|e| problem(&format!("TLS cannot be used: {e}"), ROOTS))?)
         }
-        _ => None,
     };
     let verifier = Verifier { known, host: settings.sslmode == SslMode::VerifyFull, provider };
     let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier));

@@ -9,6 +9,9 @@ mod memory;
 #[path = "../../../../tests/store/model.rs"]
 mod model;
 
+mod connect;
+mod machine;
+mod machines;
 mod server;
 mod store;
 
