@@ -21,7 +21,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    #[error("{} is not a thread (it has no events.db)", .0.display())]
+    /// The directory, or the place.
+    #[error("{} is not a thread{}", .0.display(), lacks(.0))]
     NotAThread(PathBuf),
     #[error("{} is a thread already", .0.display())]
     AlreadyAThread(PathBuf),
@@ -51,10 +52,13 @@ pub enum Error {
     OnlyInDirectory(&'static str),
     #[error("no consumer '{0}' is subscribed")]
     UnknownConsumer(ConsumerId),
-    /// The processes of a consumer are in another PID namespace, and no supervisor there responded to a
-    /// request.
-    #[error("'{0}' runs in another PID namespace (a container), which did not respond")]
+    /// The processes of a consumer are on another machine or in another PID namespace, and no supervisor there
+    /// responded to a request.
+    #[error("'{0}' runs elsewhere (on another machine or in a container), which did not respond")]
     NotHeard(ConsumerId),
+    /// The lease of a consumer's runs is another machine's by now.
+    #[error("another machine has taken over the runs of '{0}'; nothing was changed")]
+    Fenced(ConsumerId),
     #[error("the consumer '{0}' is subscribed already; nothing was changed")]
     AlreadySubscribed(ConsumerId),
     #[error("the event {0}")]
@@ -95,9 +99,17 @@ pub enum Error {
     LockTimeout(PathBuf),
     #[error("cannot start {what}: {source}")]
     Spawn { what: &'static str, source: io::Error },
+    /// A failure of another place than a directory, which knows best how to fix it.
+    #[error("{what}")]
+    Advised { what: String, advice: String },
     /// Any other failure, as a complete sentence.
     #[error("{0}")]
     Other(String),
+}
+
+/// What a directory lacks that is not a thread.
+fn lacks(path: &Path) -> &'static str {
+    if Place::from(path).dir().is_some() { " (it has no events.db)" } else { "" }
 }
 
 impl Error {
@@ -133,6 +145,7 @@ impl From<FilterError> for Error {
                 kind: DatabaseErrorKind::OutOfMemory,
                 doing: "checking a filter",
                 message: String::new(),
+                advice: None,
             }
             .into(),
         }
@@ -158,13 +171,15 @@ pub enum DatabaseErrorKind {
     OutOfMemory,
     /// A sync or a commit failed; whether the change is durable is unknown.
     OutcomeUnknown,
+    /// There is no connection to the server of the database. Nothing was changed.
+    Unreachable,
     Other,
 }
 
 impl DatabaseErrorKind {
     fn may_pass(self) -> bool {
-        use DatabaseErrorKind::{Full, Locked, NoRoom, OutOfMemory, OutcomeUnknown, Write};
-        matches!(self, Full | Locked | NoRoom | OutOfMemory | OutcomeUnknown | Write)
+        use DatabaseErrorKind::{Full, Locked, NoRoom, OutOfMemory, OutcomeUnknown, Unreachable, Write};
+        matches!(self, Full | Locked | NoRoom | OutOfMemory | OutcomeUnknown | Unreachable | Write)
     }
 }
 
@@ -176,6 +191,8 @@ pub struct DatabaseError {
     pub doing: &'static str,
     /// The database's own message.
     pub message: String,
+    /// How to fix it, if that depends on the database.
+    pub advice: Option<&'static str>,
 }
 
 impl std::error::Error for DatabaseError {}
@@ -183,7 +200,7 @@ impl std::error::Error for DatabaseError {}
 impl fmt::Display for DatabaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use DatabaseErrorKind::*;
-        let DatabaseError { kind, doing, message } = self;
+        let DatabaseError { kind, doing, message, .. } = self;
         match kind {
             Locked => write!(f, "the database stayed locked too long while {doing}; nothing was changed"),
             Full => write!(f, "the disk is full while {doing}; nothing was changed"),
@@ -195,7 +212,10 @@ impl fmt::Display for DatabaseError {
                 write!(f, "the database is damaged or not a database ({message}), seen while {doing}")
             }
             TooLarge => {
-                write!(f, "the event exceeds SQLite's maximum row size while {doing}; nothing was changed")
+                write!(
+                    f,
+                    "the event is larger than the database can store while {doing}; nothing was changed"
+                )
             }
             OutOfMemory => write!(f, "memory ran out while {doing}"),
             OutcomeUnknown => {
@@ -204,6 +224,7 @@ impl fmt::Display for DatabaseError {
                     "the database failed while {doing}, so whether it was stored is unknown ({message})"
                 )
             }
+            Unreachable => write!(f, "the database cannot be reached while {doing}: {message}"),
             Other => write!(f, "the database failed while {doing}: {message}"),
         }
     }

@@ -107,9 +107,8 @@ pub fn hint(error: &Error) -> String {
         }
         Error::OnlyInDirectory(_) => "use the tools of the place where the thread is",
         Error::UnknownConsumer(_) => "see `thread info` for those that are, or `thread subscribe` it",
-        Error::NotHeard(_) => {
-            "stop it there; if that container is gone, the next push or `thread dispatch` takes over"
-        }
+        Error::NotHeard(_) => "stop it there; if that is gone, the next push or `thread dispatch` takes over",
+        Error::Fenced(_) => "end here: that machine goes on, and does again what was not acknowledged",
         Error::AlreadySubscribed(_) => {
             "`thread unsubscribe` it first, or change it with --replace; its cursor stays"
         }
@@ -124,6 +123,8 @@ pub fn hint(error: &Error) -> String {
         }
         Error::BrokenSubscription(_) => "fix that, or `thread unsubscribe` it and subscribe it again",
         Error::KeyConflict { .. } => "use a new key for a new event; nothing was stored",
+        Error::Advised { advice, .. } => return advice.clone(),
+        Error::Database(e) if e.advice.is_some() => e.advice.unwrap_or_default(),
         Error::Database(e) => match e.kind {
             Kind::Locked => "find the program that keeps a transaction open on events.db, then try again",
             Kind::Full | Kind::NoRoom => "free some space, then try again",
@@ -139,6 +140,7 @@ pub fn hint(error: &Error) -> String {
             Kind::OutcomeUnknown => {
                 "check the disk, then look with `thread peek --tail` or `thread info` before trying again"
             }
+            Kind::Unreachable => "try again",
             Kind::Other => "check the disk and the thread's permissions",
         },
         Error::Io { .. } => "check the path, its permissions and the space on the disk",

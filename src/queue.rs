@@ -27,7 +27,7 @@ use crate::model::subscription::{ConsumerId, NewSubscription, Subscription};
 use crate::model::time::{self, Time};
 use crate::pending::{self, Look};
 use crate::sqlite::{BUSY_LIMIT, Sqlite};
-use crate::store::{Appended, Move, Moved, Put, ScanRange, Store, Stored};
+use crate::store::{Appended, Move, Moved, Notice, Put, ScanRange, Store, Stored};
 
 /// Maximum number of events per page when reading.
 const PAGE_EVENTS: usize = 1000;
@@ -235,6 +235,7 @@ impl Queue {
         }
         // If the file cannot be touched, waiters notice by polling within a second.
         drop(self.files.touch(COMMIT));
+        self.store.announce(Notice::Stored);
         logged
     }
 
@@ -443,6 +444,7 @@ impl Queue {
 
     /// Returns a watcher of commits, for event loops: see [`Watcher`].
     pub fn watcher(&self) -> Watcher {
+        places::listen(self.place());
         Watcher::new(&self.files, COMMIT)
     }
 

@@ -12,12 +12,12 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::model::event::{CappedRow, NewEvent, Row};
 use crate::model::filter::Filter;
-use crate::model::run::{Exit, Run, RunState};
+use crate::model::run::{Exit, Run, RunState, StopRequest};
 use crate::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
 use crate::model::time::Time;
 
@@ -49,6 +49,42 @@ pub enum Stored {
 ///
 /// [`KeyConflict`](crate::Error::KeyConflict): a different event under the same key.
 pub type Put<'p> = dyn FnMut(&[NewEvent<'_>]) -> Result<Vec<Stored>> + 'p;
+
+/// The right to run a consumer's handlers, where several machines share a thread. Dropping it gives it back. What its
+/// holder writes about the consumer is refused once another machine has taken it.
+pub trait Lease: Send {
+    /// Rises each time that the lease is taken.
+    fn epoch(&self) -> i64;
+
+    /// For how long it is taken, or renewed.
+    fn length(&self) -> Duration;
+
+    /// How long from now nobody else can have it.
+    fn left(&self) -> Duration;
+
+    /// The request to end the run of the subscription with this token, as far as it is known already. Waits for
+    /// nobody, because a handler may have to be ended meanwhile; [`CONTROL`](crate::files::CONTROL) is touched when
+    /// there is something new.
+    fn stop_request(&self, token: &str) -> Option<StopRequest>;
+}
+
+/// Result of asking for a lease.
+pub enum Leased {
+    /// The locks of this machine are enough.
+    NotNeeded,
+    Taken(Box<dyn Lease>),
+    /// Another machine has it.
+    Elsewhere,
+}
+
+/// What other machines may wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice {
+    /// Events were stored.
+    Stored,
+    /// Something is asked of a consumer's supervisor.
+    Asked,
+}
 
 /// Which way a cursor may be moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -336,6 +372,15 @@ pub trait Store: Send {
 
     /// A number that changes whenever another connection commits.
     fn changes(&mut self) -> Result<i64>;
+
+    /// Takes the lease of a consumer's runs for this machine, whose lock of the consumer the caller holds. It is
+    /// renewed until it is dropped.
+    fn take_lease(&mut self, _consumer: &ConsumerId, _length: Duration) -> Result<Leased> {
+        Ok(Leased::NotNeeded)
+    }
+
+    /// Tells those who wait on other machines. A hint that may be lost: they look once a second all the same.
+    fn announce(&mut self, _what: Notice) {}
 
     /// Called between the steps of a long operation.
     fn tidy(&mut self) -> Result<()> {

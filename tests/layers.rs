@@ -397,6 +397,19 @@ fn only_the_table_of_places_knows_which_there_are() {
     refuse(&["run", "cli"], "queue/places", &["Files::open sqlite Sqlite scheme("]);
 }
 
+/// Not even in a text: what is true of one kind of place is said by its own program.
+#[test]
+fn no_place_but_a_directory_is_known_by_name() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for (file, _) in sources() {
+        let text = fs::read_to_string(root.join(format!("{file}.rs"))).unwrap().to_lowercase();
+        let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+        let named =
+            code.lines().find(|line| !line.trim_start().starts_with("//") && line.contains("postgres"));
+        assert!(named.is_none(), "{file}.rs: {named:?}");
+    }
+}
+
 #[test]
 fn the_files_of_a_thread_are_opened_and_changed_in_one_place() {
     let others: Vec<&str> =

@@ -22,6 +22,7 @@ use thread::model::place::Place;
 use thread::model::run::{Deliver, Options, Phase, Run, StopRequest};
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
 use thread::queue::places::{self, Scheme};
+use thread::run::launcher::LEASE;
 use thread::run::shutdown::Shutdown;
 use thread::run::stop::{Stopped, stop};
 use thread::run::worker::{News, WorkerScope, follow};
@@ -109,7 +110,7 @@ impl World {
         static ALONE: Mutex<()> = Mutex::new(());
         static ONCE: Once = Once::new();
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        ONCE.call_once(|| places::add(Scheme { name: "memory", base, open, init }));
+        ONCE.call_once(|| places::add(Scheme { name: "memory", base, open, init, listen: |_| {} }));
         let dir = tempfile::tempdir().unwrap();
         let place = Place::from(format!("memory://{}#inbox", dir.path().display()));
         assert_eq!(places::create(&place, true).unwrap(), place);
@@ -168,7 +169,7 @@ fn supervise(place: &Place, consumer: &ConsumerId) {
     drop(lock);
     let shutdown = Shutdown::new().unwrap();
     // SAFETY: the descriptor was made for this call.
-    unsafe { supervisor::supervise(place, consumer, fd, None, &shutdown) }.unwrap();
+    unsafe { supervisor::supervise(place, consumer, fd, None, LEASE, &shutdown) }.unwrap();
 }
 
 #[test]

@@ -130,7 +130,10 @@ impl Standing {
         let time = |time: Option<Time>| json!(time.map(time::format));
         let attempt = ("attempt", json!(state.attempts));
         let interrupted = ("reason", json!("interrupted"));
-        let elsewhere = ("namespace", json!("other"));
+        let elsewhere = match &subscription.held_by {
+            Some(host) => ("host", json!(host)),
+            None => ("namespace", json!("other")),
+        };
         let (word, mut facts) = match state.phase {
             Phase::Running if at_work != AtWork::Nobody => {
                 let who = match at_work {

@@ -14,7 +14,7 @@ use crate::files::log::log;
 use crate::model::place::Place;
 use crate::model::subscription::ConsumerId;
 use crate::queue::places::files_of;
-use crate::run::launcher::{SUPERVISE, WAKE};
+use crate::run::launcher::{LEASE, SUPERVISE, WAKE};
 use crate::run::{supervisor, wake};
 
 #[derive(Parser)]
@@ -31,6 +31,9 @@ struct Background {
     /// The pid of the worker that starts further runs.
     #[arg(long)]
     worker: Option<u32>,
+    /// How long the runs are this machine's without a renewal, in milliseconds.
+    #[arg(long)]
+    lease_ms: Option<u64>,
     /// Delay before waking, in milliseconds.
     #[arg(long, default_value_t = 0)]
     delay_ms: u64,
@@ -42,15 +45,16 @@ pub fn is_internal(args: &[OsString]) -> bool {
 }
 
 pub fn run(args: &[OsString]) -> Result<()> {
-    let Background { command, thread, lock_fd, consumer, worker, delay_ms } =
+    let Background { command, thread, lock_fd, consumer, worker, lease_ms, delay_ms } =
         Background::try_parse_from(args).or_else(|e| usage_error(&e, "thread"))?;
     let files = files_of(&thread).ok();
     let done = catch_panic(|| match consumer {
         Some(consumer) => {
             let shutdown = signals::as_shutdown_requests(&[SIGTERM])?;
             let consumer = ConsumerId::stored(consumer);
+            let lease = lease_ms.map_or(LEASE, Duration::from_millis);
             // SAFETY: the parent passed this descriptor on, and nothing else in this process uses it.
-            Ok(unsafe { supervisor::supervise(&thread, &consumer, lock_fd, worker, &shutdown) }?)
+            Ok(unsafe { supervisor::supervise(&thread, &consumer, lock_fd, worker, lease, &shutdown) }?)
         }
         None => {
             let (launcher, delay) = (environment::launcher(), Duration::from_millis(delay_ms));

@@ -15,7 +15,11 @@ use crate::failure::{Result, usage};
 use crate::files::{COMMIT, DB};
 use crate::model::duration;
 use crate::run::dispatch::{Dispatched, dispatch};
+use crate::run::launcher::set_lease;
 use crate::run::worker::{News, WorkerScope, follow};
+
+/// Supervisors check a lease once a second.
+const SHORTEST_LEASE: Duration = Duration::from_secs(4);
 
 /// Start the handlers of all consumers that have something pending
 ///
@@ -45,6 +49,10 @@ pub struct Dispatch {
     /// runs besides
     #[arg(long, value_name = "N", requires = "follow", value_parser = limit, allow_negative_numbers = true)]
     max_runs: Option<u64>,
+    /// How long a machine has a consumer's runs for itself if it is cut off, in a thread that several machines
+    /// share
+    #[arg(long, value_name = "D", requires = "follow", default_value = "2m", value_parser = duration::parse)]
+    lease: Duration,
     /// How long handlers may take to finish after the worker gets a signal to stop
     #[arg(long, value_name = "D", requires = "follow", default_value = "8s", value_parser = duration::parse)]
     grace: Duration,
@@ -92,6 +100,7 @@ impl Dispatch {
                 "name it by --thread, or give --root the directory that it is in",
             );
         }
+        set_lease(self.lease.max(SHORTEST_LEASE));
         let shutdown = signals::as_shutdown_requests(&[SIGTERM, SIGINT, SIGHUP])?;
         follow(&scope, &environment::launcher(), &shutdown, self.grace, &mut |news| match news {
             News::Ready => notify("READY=1"),

@@ -231,6 +231,7 @@ fn finish(queue: &mut Queue, source: &str, progress: &mut dyn FnMut(u64)) -> &'s
         Ok(Waking::Queued) => "queued",
         Ok(Waking::AlreadyQueued) => "already-queued",
         Ok(Waking::Off) => "off",
+        Ok(Waking::LeftToWorkers) => "left-to-workers",
         Ok(Waking::LeftToOwner) => {
             if queue.store.subscriptions().is_ok_and(|all| !all.is_empty()) {
                 output::note("the thread is another user's, whose next push or dispatch starts the handlers");

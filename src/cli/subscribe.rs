@@ -243,7 +243,7 @@ impl Subscribe {
         );
         if self.replace {
             // Ends a wait of the replaced subscription.
-            notify_supervisors(queue.files());
+            notify_supervisors(&mut queue);
         }
         wake_consumer(&mut queue, &consumer);
         if let Some(before) = &before {

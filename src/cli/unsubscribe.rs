@@ -25,7 +25,7 @@ impl Unsubscribe {
         queue.store.unsubscribe(&consumer)?;
         log!(queue, Info, "unsubscribe: consumer={consumer}");
         // Ends a wait between two attempts.
-        notify_supervisors(queue.files());
+        notify_supervisors(&mut queue);
         print_consumer(&consumer, globals)
     }
 }

@@ -149,6 +149,8 @@ pub struct Subscription {
     pub rewinds: i64,
     /// When the cursor last changed, if ever.
     pub updated_at: Option<String>,
+    /// The machine that has the lease of its runs, if that is another one and may be alive.
+    pub held_by: Option<String>,
 }
 
 /// Records that nothing between `from` and `upto` matches `filter`.

@@ -2,9 +2,10 @@
 //! there are.
 //!
 //! A thread in a directory has no scheme, and keeps everything in that directory. Of any other, this machine
-//! has only a folder of its own, the *base*, for locks, logs and what runs here. Whoever opens such threads
-//! touches [`COMMIT`](crate::files::COMMIT) in the base when something was stored elsewhere; without that,
-//! waiters and workers notice within a second.
+//! has only a folder of its own, the *base*, for locks, logs and what runs here. While a process waits, the
+//! place's [`listen`](Scheme::listen) touches [`COMMIT`](crate::files::COMMIT) and
+//! [`CONTROL`](crate::files::CONTROL) in the base on what other machines [announce](Store::announce); without
+//! that, waiters and workers notice within a second.
 
 use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock};
@@ -28,6 +29,8 @@ pub struct Scheme {
     pub open: fn(&Place, Duration) -> Result<Box<dyn Store>>,
     /// Creates a thread.
     pub init: fn(&Place) -> Result<()>,
+    /// Passes announcements on to the base, from now on and as long as this process lives. Called repeatedly.
+    pub listen: fn(&Place),
 }
 
 static SCHEMES: RwLock<Vec<Scheme>> = RwLock::new(Vec::new());
@@ -58,6 +61,15 @@ pub fn files_of(place: &Place) -> Result<Files> {
     match place.dir() {
         Some(dir) => Files::open(dir),
         None => Files::at_base(place, &(scheme_of(place)?.base)(place)?),
+    }
+}
+
+/// Called before a process waits for something to happen to a thread.
+pub fn listen(place: &Place) {
+    if place.dir().is_none()
+        && let Ok(scheme) = scheme_of(place)
+    {
+        (scheme.listen)(place);
     }
 }
 

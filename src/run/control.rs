@@ -8,13 +8,14 @@ use crate::files::{CONTROL, Files};
 use crate::model::run::{Phase, RunState};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::queue::Queue;
-use crate::store::RunUpdate;
+use crate::store::{Notice, RunUpdate};
 
 /// Notifies all supervisors of a thread that a consumer's row has changed. They watch a file rather
 /// than handle signals, so that supervisors in another container are notified too.
-pub fn notify_supervisors(files: &Files) {
+pub fn notify_supervisors(queue: &mut Queue) {
     // If this fails, a supervisor still reads the row when its run or wait is over.
-    drop(files.touch(CONTROL));
+    drop(queue.files.touch(CONTROL));
+    queue.store.announce(Notice::Asked);
 }
 
 /// Pauses a consumer. A run in progress continues.
@@ -23,7 +24,7 @@ pub fn notify_supervisors(files: &Files) {
 ///
 /// [`Error::UnknownConsumer`].
 pub fn pause(queue: &mut Queue, consumer: &ConsumerId) -> Result<Subscription> {
-    change(queue, consumer, |_, state| RunState { paused: true, ..state.clone() })
+    change(queue, consumer, |_, current| RunState { paused: true, ..current.state.clone() })
 }
 
 /// Ends any wait, stall or pause, and resets the attempt count. A run in progress continues.
@@ -32,7 +33,8 @@ pub fn pause(queue: &mut Queue, consumer: &ConsumerId) -> Result<Subscription> {
 ///
 /// [`Error::UnknownConsumer`].
 pub fn resume(queue: &mut Queue, consumer: &ConsumerId) -> Result<Subscription> {
-    change(queue, consumer, |files, state| {
+    change(queue, consumer, |files, current| {
+        let state = &current.state;
         let fresh = RunState {
             paused: false,
             attempts: 0,
@@ -43,7 +45,7 @@ pub fn resume(queue: &mut Queue, consumer: &ConsumerId) -> Result<Subscription> 
             ..state.clone()
         };
         let under_way =
-            supervisor_of(files, state) != Liveness::Dead || handler_of(files, state) != Liveness::Dead;
+            supervisor_of(files, current) != Liveness::Dead || handler_of(files, current) != Liveness::Dead;
         match state.phase {
             Phase::Running if under_way => RunState { attempts: state.attempts.min(1), ..fresh },
             _ => RunState { phase: Phase::Idle, ..fresh },
@@ -54,14 +56,14 @@ pub fn resume(queue: &mut Queue, consumer: &ConsumerId) -> Result<Subscription> 
 fn change(
     queue: &mut Queue,
     consumer: &ConsumerId,
-    change: impl Fn(&Files, &RunState) -> RunState,
+    change: impl Fn(&Files, &Subscription) -> RunState,
 ) -> Result<Subscription> {
     let seen = queue.subscription(consumer)?;
     let files = queue.files.clone();
     let changed = update(queue, &seen, |current| {
-        Some(RunUpdate { durable: true, ..RunUpdate::state(change(&files, &current.state)) })
+        Some(RunUpdate { durable: true, ..RunUpdate::state(change(&files, current)) })
     })?;
-    notify_supervisors(&queue.files);
+    notify_supervisors(queue);
     changed.ok_or_else(|| Error::UnknownConsumer(consumer.clone()))
 }
 

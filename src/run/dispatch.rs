@@ -189,6 +189,9 @@ fn start_if_due(
     if slots.as_mut().is_some_and(|slots| !slots.has_free()) {
         return Ok(Dispatched::Queued);
     }
+    if subscription.held_by.is_some() {
+        return Ok(Dispatched::LockHeld);
+    }
     let consumer = &subscription.consumer;
     let Some(lock) = try_lock(&queue.files, consumer)? else {
         return Ok(Dispatched::LockHeld);

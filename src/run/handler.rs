@@ -114,16 +114,19 @@ fn stdin_file(queue: &Queue, contents: &[u8]) -> Result<File> {
     make().at("write the handler's stdin in", &queue.files.path_of("run"))
 }
 
-/// Starts the handler, which then holds a copy of `lock`.
+/// Starts the handler, which then holds a copy of `lock`, and is told the epoch of the lease, if there is one.
 pub fn start(
     queue: &Queue,
     subscription: &Subscription,
     task: Task,
     stdin: Option<File>,
-    lock: &Lock,
+    (lock, epoch): (&Lock, Option<i64>),
 ) -> Result<Running> {
     let mut output = Output::open(&queue.files, subscription);
     let mut command = command(queue, subscription);
+    if let Some(epoch) = epoch {
+        command.env("THREAD_EPOCH", epoch.to_string());
+    }
     spawn::detached(&mut command, Some(lock));
     if let Some(file) = stdin {
         command.stdin(file);

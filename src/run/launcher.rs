@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::notifier::quoted;
@@ -24,6 +25,18 @@ pub const WAKE: &str = "_wake";
 
 /// The lock that the `_wake` process holds.
 pub(super) const WAKE_LOCK: &str = "run/_wake.lock";
+
+/// How long a machine has a consumer's runs for itself, unless [`set_lease`] says otherwise.
+pub const LEASE: Duration = Duration::from_secs(120);
+
+/// In milliseconds; 0 for [`LEASE`].
+static LEASE_MS: AtomicU64 = AtomicU64::new(0);
+
+/// Sets how long supervisors started from now on have a consumer's runs for this machine without a renewal, where
+/// several machines share a thread.
+pub fn set_lease(length: Duration) {
+    LEASE_MS.store(u64::try_from(length.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+}
 
 /// How background processes are started, and how consumers are woken after a push.
 #[derive(Debug, Clone)]
@@ -105,6 +118,10 @@ impl Launcher {
         let mut args = vec!["--consumer", consumer.as_str()];
         if for_worker {
             args.extend(["--worker", &own]);
+        }
+        let lease = LEASE_MS.load(Ordering::Relaxed).to_string();
+        if lease != "0" {
+            args.extend(["--lease-ms", &lease]);
         }
         self.start("a supervisor", SUPERVISE, &args, files, lock).map(ProcessId::of)
     }

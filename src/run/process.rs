@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 
 use crate::files::{Files, boot_id, identity};
-use crate::model::run::{ProcessId, RunState};
+use crate::model::run::ProcessId;
 use crate::model::subscription::Subscription;
 
 /// Polling interval for processes that are being ended.
@@ -25,7 +25,7 @@ const ENDING_STEP: Duration = Duration::from_millis(10);
 pub enum Liveness {
     Alive,
     Dead,
-    /// It is in another PID namespace.
+    /// It is in another PID namespace, or on another machine.
     Unknown,
 }
 
@@ -80,19 +80,20 @@ impl ProcessId {
 }
 
 /// Whether the supervisor recorded for a consumer is alive. A supervisor recorded before this directory was
-/// copied is ignored: it counts as dead.
-pub fn supervisor_of(files: &Files, state: &RunState) -> Liveness {
-    liveness_of(files, state, &state.supervisor)
+/// copied is ignored: it counts as dead. What another machine does is unknown here as long as that has the lease.
+pub fn supervisor_of(files: &Files, subscription: &Subscription) -> Liveness {
+    liveness_of(files, subscription, &subscription.state.supervisor)
 }
 
 /// Like [`supervisor_of`], for the handler's first process.
-pub fn handler_of(files: &Files, state: &RunState) -> Liveness {
-    liveness_of(files, state, &state.handler)
+pub fn handler_of(files: &Files, subscription: &Subscription) -> Liveness {
+    liveness_of(files, subscription, &subscription.state.handler)
 }
 
-fn liveness_of(files: &Files, state: &RunState, process: &Option<ProcessId>) -> Liveness {
+fn liveness_of(files: &Files, subscription: &Subscription, process: &Option<ProcessId>) -> Liveness {
     match process {
-        Some(process) if state.home == Some(files.home()) => process.liveness(),
+        Some(_) if subscription.held_by.is_some() => Liveness::Unknown,
+        Some(process) if subscription.state.home == Some(files.home()) => process.liveness(),
         _ => Liveness::Dead,
     }
 }
@@ -101,7 +102,7 @@ fn liveness_of(files: &Files, state: &RunState, process: &Option<ProcessId>) -> 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtWork {
     Process(u32),
-    /// Possibly a process in another PID namespace.
+    /// Possibly a process in another PID namespace, or on another machine.
     Elsewhere,
     Nobody,
 }
@@ -109,8 +110,10 @@ pub enum AtWork {
 /// Finds the process working for a consumer, from its row and the running processes.
 pub fn at_work(files: &Files, subscription: &Subscription) -> AtWork {
     let state = &subscription.state;
-    let recorded =
-        [(handler_of(files, state), &state.handler), (supervisor_of(files, state), &state.supervisor)];
+    let recorded = [
+        (handler_of(files, subscription), &state.handler),
+        (supervisor_of(files, subscription), &state.supervisor),
+    ];
     let alive = recorded.iter().find(|(liveness, _)| *liveness == Liveness::Alive);
     if let Some((_, Some(process))) = alive {
         return AtWork::Process(process.pid);

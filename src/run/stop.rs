@@ -25,6 +25,9 @@ use crate::store::RunUpdate;
 /// Polling interval for the row and the processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
+/// The same where each look asks a server.
+const POLL_SERVER: Duration = Duration::from_millis(200);
+
 /// How long a consumer that is between two runs may take to start the next.
 const BETWEEN_RUNS: Duration = Duration::from_millis(500);
 
@@ -80,18 +83,18 @@ pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> R
                 asked = Some(state.since);
             }
             continue;
-        } else if supervisor_of(&queue.files, state) == Liveness::Dead {
+        } else if supervisor_of(&queue.files, &current) == Liveness::Dead {
             end_orphans(queue, &current, request);
             record_stopped(queue, &current)?;
         } else {
-            notify_supervisors(&queue.files);
+            notify_supervisors(queue);
             let patience = Duration::from_millis(request.kill_after_ms).saturating_add(REMOTE_MARGIN);
-            if supervisor_of(&queue.files, state) == Liveness::Unknown && began.elapsed() > patience {
+            if supervisor_of(&queue.files, &current) == Liveness::Unknown && began.elapsed() > patience {
                 withdraw_stop(queue, &current, request)?;
                 return Err(Error::NotHeard(consumer.clone()));
             }
         }
-        std::thread::sleep(POLL_INTERVAL);
+        std::thread::sleep(if queue.place().dir().is_some() { POLL_INTERVAL } else { POLL_SERVER });
     }
 }
 
@@ -138,7 +141,7 @@ fn end_orphans(queue: &Queue, subscription: &Subscription, request: StopRequest)
     ];
     // A process group id is not reused while the group has members, so the group is still the run's.
     let state = &subscription.state;
-    let handler = state.handler.clone().filter(|_| handler_of(&queue.files, state) == Liveness::Alive);
+    let handler = state.handler.clone().filter(|_| handler_of(&queue.files, subscription) == Liveness::Alive);
     let orphans = || -> Vec<ProcessId> {
         let holders =
             process::holders_of(&queue.files, &lock).filter(|p| process::was_given(p.pid, &run_variables));

@@ -26,8 +26,8 @@ use crate::model::run::{Exit, Phase, ProcessId, RunState, StopRequest, Task};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time;
 use crate::queue::Queue;
-use crate::queue::places::files_of;
-use crate::store::RunUpdate;
+use crate::queue::places::{files_of, listen};
+use crate::store::{Lease, Leased, RunUpdate};
 
 /// How long processes have between TERM and KILL when a run exceeds its time limit.
 const TIMEOUT_GRACE: Duration = Duration::from_secs(10);
@@ -40,7 +40,8 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
 /// Runs a supervisor until nothing is due. `lock_fd` is the lock that its starter passed on. With `worker`, the
 /// pid of the worker that started it, it ends after one run, and leaves waits and further runs to the worker
-/// as long as that lives. On the first
+/// as long as that lives. Where several machines share the thread, it has the consumer's runs for this one by a
+/// lease of that length; if it cannot renew that, it ends the run in time. On the first
 /// request of `shutdown` it lets the run in progress finish and starts no other; on the second it ends the
 /// run. Such a run costs no attempt and is due again.
 ///
@@ -56,6 +57,7 @@ pub unsafe fn supervise(
     consumer: &ConsumerId,
     lock_fd: RawFd,
     worker: Option<u32>,
+    lease: Duration,
     shutdown: &Shutdown,
 ) -> Result<()> {
     let files = files_of(place)?;
@@ -67,10 +69,20 @@ pub unsafe fn supervise(
     // Processes that its handlers leave behind become its own children, to be reaped.
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).ok();
+    listen(place);
     let watcher = Watcher::new(&files, CONTROL);
     let supervisor = Supervisor { files: &files, consumer, watcher, worker, shutdown };
     loop {
-        let done = supervisor.act(&lock);
+        let taken = supervisor.take_lease(lease);
+        if matches!(taken, Ok(Leased::Elsewhere)) {
+            // Its holder looks again, or, if that is gone, a worker once the lease is over.
+            lock.release();
+            return Ok(());
+        }
+        let done = taken.and_then(|taken| match &taken {
+            Leased::Taken(lease) => supervisor.act(&lock, Some(&**lease)),
+            _ => supervisor.act(&lock, None),
+        });
         lock.release();
         if supervisor.leaves_the_rest() {
             // The worker looks again, instead of this process.
@@ -114,11 +126,18 @@ impl Supervisor<'_> {
         self.worker.is_some() && self.worker == parent
     }
 
-    /// Does what is due, under the lock: a run, or a wait and then a run.
-    fn act(&self, lock: &Lock) -> Result<()> {
+    fn take_lease(&self, length: Duration) -> Result<Leased> {
+        if self.files.place().dir().is_some() {
+            return Ok(Leased::NotNeeded);
+        }
+        self.retrying(|| self.open()?.store.take_lease(self.consumer, length))
+    }
+
+    /// Does what is due, under the lock and the lease: a run, or a wait and then a run.
+    fn act(&self, lock: &Lock, lease: Option<&dyn Lease>) -> Result<()> {
         // Waits are measured with the monotonic clock, whatever happens to the time of day.
         let mut waited = false;
-        while self.shutdown.requests() == 0 {
+        while self.shutdown.requests() == 0 && !lease.is_some_and(is_ending) {
             let mut queue = self.open()?;
             let Some(mut subscription) = self.retrying(|| queue.store.subscription(self.consumer))? else {
                 return Ok(());
@@ -139,10 +158,10 @@ impl Supervisor<'_> {
                     return self.retrying(|| release(&mut queue, &subscription, true));
                 }
                 NextStep::Start(Start { wait: Some(wait), .. }) if !waited => {
-                    self.wait(queue, &subscription, wait)?
+                    self.wait(queue, &subscription, wait, lease)?
                 }
                 NextStep::Start(Start { first, newest, .. }) => {
-                    self.run_handler(queue, &subscription, first, newest, lock)?
+                    self.run_handler(queue, &subscription, first, newest, (lock, lease))?
                 }
             };
             match next {
@@ -169,7 +188,13 @@ impl Supervisor<'_> {
 
     /// Waits until the time given, a relevant change of the consumer's row, a shutdown request, or the
     /// removal of the thread.
-    fn wait(&self, mut queue: Queue, subscription: &Subscription, wait: Wait) -> Result<Next> {
+    fn wait(
+        &self,
+        mut queue: Queue,
+        subscription: &Subscription,
+        wait: Wait,
+        lease: Option<&dyn Lease>,
+    ) -> Result<Next> {
         // The clock may be set back at any moment, even while this is being recorded.
         let end = Instant::now() + wait.left;
         // Cleared before the wait is recorded, so that no later request is missed.
@@ -203,7 +228,7 @@ impl Supervisor<'_> {
             // The clock may be set forward, past the end of the wait.
             let requested = self.watcher.wait(left.min(LOOK_EVERY), [self.shutdown.poll_fd()]);
             handler::reap();
-            if !self.files.still_there() || self.shutdown.requests() > 0 {
+            if !self.files.still_there() || self.shutdown.requests() > 0 || lease.is_some_and(is_ending) {
                 return Ok(Next::Unlock);
             }
             if !requested {
@@ -233,7 +258,7 @@ impl Supervisor<'_> {
         found: &Subscription,
         first: Option<i64>,
         newest: i64,
-        lock: &Lock,
+        (lock, lease): (&Lock, Option<&dyn Lease>),
     ) -> Result<Next> {
         let consumer = self.consumer;
         let next = self.retrying(|| handler::next_task(&mut queue, found, first))?;
@@ -248,7 +273,8 @@ impl Supervisor<'_> {
         };
         self.watcher.clear();
         let began = Instant::now();
-        let mut running = match handler::start(&queue, &subscription, task, stdin, lock) {
+        let epoch = lease.map(|lease| lease.epoch());
+        let mut running = match handler::start(&queue, &subscription, task, stdin, (lock, epoch)) {
             Ok(running) => running,
             Err(failed) => {
                 // It never ran, so no attempt is counted; the next push or dispatch tries again.
@@ -269,7 +295,7 @@ impl Supervisor<'_> {
         log!(queue, Info, "dispatch: consumer={consumer} spawned handler_cmd={command}");
         drop(queue);
 
-        let (exit, interrupted) = self.wait_for_end(&mut running, &subscription);
+        let (exit, interrupted) = self.wait_for_end(&mut running, &subscription, lease);
         let after = began.elapsed();
         let (output, span) = running.finish(exit, after);
         let after = after.as_secs_f64();
@@ -317,9 +343,14 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Waits for the end of the run, and ends it on a timeout, a `stop` or a second shutdown request. Returns
-    /// how it ended, and whether it was cut short by the shutdown.
-    fn wait_for_end(&self, running: &mut Running, subscription: &Subscription) -> (Exit, bool) {
+    /// Waits for the end of the run, and ends it on a timeout, a `stop`, a second shutdown request, or before the
+    /// lease is over. Returns how it ended, and whether it was cut short by the shutdown or the lease.
+    fn wait_for_end(
+        &self,
+        running: &mut Running,
+        subscription: &Subscription,
+        lease: Option<&dyn Lease>,
+    ) -> (Exit, bool) {
         let mut deadline = subscription.options.timeout.map(|timeout| Instant::now() + timeout);
         let mut timed_out = false;
         let mut followed = None;
@@ -340,6 +371,16 @@ impl Supervisor<'_> {
                 interrupted = true;
                 running.end(libc::SIGTERM, SHUTDOWN_GRACE);
             }
+            if let Some(lease) = lease.filter(|lease| !interrupted && is_ending(*lease)) {
+                interrupted = true;
+                log!(
+                    self.files,
+                    Warn,
+                    "dispatch: consumer={} is ended: its lease was not renewed",
+                    self.consumer
+                );
+                running.end(libc::SIGTERM, lease.left().saturating_sub(lease.length() / 8));
+            }
             if deadline.is_some_and(|at| at <= Instant::now()) {
                 (deadline, timed_out) = (None, true);
                 running.end(libc::SIGTERM, TIMEOUT_GRACE);
@@ -349,7 +390,7 @@ impl Supervisor<'_> {
             let requested =
                 self.watcher.wait(longest.min(left), notice.into_iter().chain([self.shutdown.poll_fd()]));
             if requested
-                && let Some(stop) = self.stop_request(subscription)
+                && let Some(stop) = self.stop_request(subscription, lease)
                 && followed != Some(stop)
             {
                 // Once per request: `stop` repeats its notice until the run is over.
@@ -359,7 +400,10 @@ impl Supervisor<'_> {
         }
     }
 
-    fn stop_request(&self, subscription: &Subscription) -> Option<StopRequest> {
+    fn stop_request(&self, subscription: &Subscription, lease: Option<&dyn Lease>) -> Option<StopRequest> {
+        if let Some(lease) = lease {
+            return lease.stop_request(&subscription.token);
+        }
         // A notice is only a hint. If the row cannot be read now, `stop` repeats the notice.
         let mut queue = self.open().ok()?;
         let current = queue.store.subscription(self.consumer).ok()??;
@@ -396,13 +440,18 @@ impl Supervisor<'_> {
         if self.files.still_there() { Ok(queue) } else { Err(moved()) }
     }
 
+    /// Whether to wait for a disk or a server. A server may be away for good, and another machine goes on.
+    fn may_wait(&self) -> bool {
+        self.files.place().dir().is_some() || self.shutdown.requests() < 2
+    }
+
     /// Retries `work`, with growing pauses, while the disk is full or the database locked: the outcome of a
     /// run must not be lost because of that, nor a run that is due be left to the next push.
     fn retrying<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<T> {
         let mut pause = Duration::from_millis(100);
         loop {
             match work() {
-                Err(e) if e.may_pass() && self.files.still_there() => {
+                Err(e) if e.may_pass() && self.files.still_there() && self.may_wait() => {
                     log!(self.files, Warn, "supervise: consumer={} tries again: {e}", self.consumer);
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(LONGEST_PAUSE);
@@ -411,6 +460,12 @@ impl Supervisor<'_> {
             }
         }
     }
+}
+
+/// Whether a lease has not been renewed for so long that a handler has to be told to end, so that it is gone before
+/// another machine may start one.
+fn is_ending(lease: &dyn Lease) -> bool {
+    lease.left() <= lease.length() / 4
 }
 
 /// Clears this supervisor from the consumer's row.

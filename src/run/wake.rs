@@ -19,6 +19,7 @@ use crate::model::place::Place;
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::queue::Queue;
 use crate::queue::places::files_of;
+use crate::store::Notice;
 
 /// How long a notifier has before the background process dispatches.
 const WATCHDOG_DELAY: Duration = Duration::from_secs(1);
@@ -40,6 +41,8 @@ pub enum Waking {
     Off,
     /// The thread belongs to another user, whose next push or dispatch starts the handlers.
     LeftToOwner,
+    /// The thread is not in a directory: a dispatch starts the handlers, on any machine.
+    LeftToWorkers,
 }
 
 /// Wakes the consumers that have something pending, in the way that `launcher` says. `source` is the author
@@ -49,6 +52,10 @@ pub enum Waking {
 ///
 /// The dispatch failed, or the background process could not be started.
 pub fn wake(queue: &mut Queue, launcher: &Launcher, source: &str) -> Result<Waking> {
+    if queue.place().dir().is_none() {
+        // Its handlers run where a dispatch says so, not wherever somebody pushes.
+        return Ok(Waking::LeftToWorkers);
+    }
     if !queue.files.is_owner() {
         log!(queue, Info, "wake: left to the owner of the thread");
         return Ok(Waking::LeftToOwner);
@@ -106,6 +113,12 @@ fn wake_some(
     launcher: &Launcher,
     subscriptions: Vec<Subscription>,
 ) -> Result<Vec<(ConsumerId, Dispatched)>> {
+    if queue.place().dir().is_none() {
+        // Without a look: who only pushes need not be allowed to read.
+        queue.files.touch(COMMIT).ok();
+        queue.store.announce(Notice::Stored);
+        return Ok(Vec::new());
+    }
     if launcher.waking == WakeBy::Dispatch && queue.files.is_owner() {
         let all = start(queue, launcher, subscriptions, Some(OWN_TIME), None)?;
         log_lock_held(&queue.files, &all);

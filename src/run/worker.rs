@@ -26,7 +26,7 @@ use crate::files::{self, COMMIT};
 use crate::model::place::Place;
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
-use crate::queue::places::files_of;
+use crate::queue::places::{files_of, listen};
 
 /// How long to wait for another writer before moving on to other threads.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(20);
@@ -339,6 +339,7 @@ impl Worker<'_> {
         if !files.is_owner() {
             return Err(Error::NotOwner(place.clone()));
         }
+        listen(place);
         if !self.scope.beside {
             log!(files, Info, "dispatch: a worker follows pid={}", std::process::id());
         }

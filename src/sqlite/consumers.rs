@@ -72,6 +72,7 @@ fn map(row: &rusqlite::Row<'_>) -> rusqlite::Result<Subscription> {
         updated_at: text(15)?,
         dead: count(16)?,
         dead_to_retry: count(17)?,
+        held_by: None,
     })
 }
 

@@ -42,7 +42,7 @@ pub fn failed(error: rusqlite::Error, doing: &'static str) -> Error {
 }
 
 pub fn database(kind: DatabaseErrorKind, doing: &'static str, message: impl std::fmt::Display) -> Error {
-    DatabaseError { kind, doing, message: message.to_string() }.into()
+    DatabaseError { kind, doing, message: message.to_string(), advice: None }.into()
 }
 
 /// Classifies the failure of a commit. A full disk or a failed write occurs before the commit is complete in

@@ -26,7 +26,9 @@ fn packed(world: &World, folder: &str) -> Option<Vec<String>> {
     let (built, out) = (world.path("built"), world.path(folder));
     fs::create_dir_all(&built).unwrap();
     fs::copy(env!("CARGO_BIN_EXE_thread"), built.join("thread")).unwrap();
-    world.script("built/thread-chat", &format!("echo thread chat {VERSION}"));
+    for program in ["chat", "postgres"] {
+        world.script(format!("built/thread-{program}"), &format!("echo thread {program} {VERSION}"));
+    }
     let done = release(&["--binaries", built.to_str().unwrap(), "--out", out.to_str().unwrap()])?;
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     Some(names(&out))
@@ -59,6 +61,7 @@ fn assert_is_installed(world: &World, prefix: &str, page_ending: &str, zsh: &str
     let others = [
         "./bin/thread",
         "./bin/thread-chat",
+        "./bin/thread-postgres",
         "./share/bash-completion/completions/thread",
         "./share/fish/vendor_completions.d/thread.fish",
         "./share/doc/thread/README.md",

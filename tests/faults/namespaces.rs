@@ -145,8 +145,8 @@ fn after_the_end_of_a_container_stop_says_that_it_does_not_know_and_dispatch_tak
     // From here it cannot be known whether the container's processes are alive.
     assert_eq!(b.state("bot")["namespace"], "other");
     let error = b.sh("thread stop --consumer bot --kill-after 0s").fails(1);
-    let told = "Error: 'bot' runs in another PID namespace (a container), which did not respond - stop it there; \
-                if that container is gone, the next push or `thread dispatch` takes over";
+    let told = "Error: 'bot' runs elsewhere (on another machine or in a container), which did not respond - stop it there; \
+                if that is gone, the next push or `thread dispatch` takes over";
     assert_eq!(error, told);
     assert_eq!(b.sh("thread doctor").quiet(), "healthy\n");
     world.write("go", "");

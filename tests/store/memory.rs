@@ -252,6 +252,7 @@ impl Store for MemoryStore {
             last_acked_id: 0,
             rewinds: 0,
             updated_at: None,
+            held_by: None,
         };
         self.subscriptions.insert(consumer.clone(), subscription);
         from.map(|id| self.move_cursor(&consumer, id, Move::Seek)).transpose()

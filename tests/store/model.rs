@@ -9,12 +9,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 use thread::error::{Error, Result};
-use thread::files::DB;
 use thread::model::event::NewEvent;
 use thread::model::run::{Deliver, Exit, Options, Phase, RunState};
 use thread::model::subscription::{NewSubscription, Subscription};
 use thread::pending::{self, CountLimits};
-use thread::sqlite::Sqlite;
 use thread::store::{DeadLetterUpdate, FilterFailure, Move, PruneRange, RunUpdate, ScanRange, Store, Stored};
 
 use crate::Fresh;
@@ -357,8 +355,8 @@ impl World {
                 format!("{:?}", prune(&mut *self.fresh.store, range))
             }
             Op::Reopen => {
-                if let Some(dir) = &self.fresh.dir {
-                    self.fresh.store = Box::new(Sqlite::open(&dir.path().join(DB))?);
+                if let Some(reopen) = &self.fresh.reopen {
+                    self.fresh.store = reopen();
                 }
                 String::new()
             }
@@ -403,7 +401,7 @@ fn append(store: &mut dyn Store, parts: &[Parts], fail: usize) -> Result<String>
 
 proptest! {
     #![proptest_config(Config {
-        cases: std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(100),
+        cases: std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(crate::CASES),
         rng_seed: RngSeed::Fixed(20_260_318),
         failure_persistence: None,
         ..Config::default()
@@ -411,13 +409,14 @@ proptest! {
 
     #[test]
     fn all_stores_behave_the_same(ops in prop::collection::vec(op(), 1..60)) {
-        let mut worlds = [World::new(crate::in_memory()), World::new(crate::on_disk())];
+        let Some(stores) = crate::stores() else { return Ok(()) };
+        let mut worlds = stores.map(World::new);
         for (step, op) in beginning().iter().chain(&ops).enumerate() {
-            let [memory, sqlite] = &mut worlds;
-            let (expected, actual) = (memory.run(op), sqlite.run(op));
+            let [memory, other] = &mut worlds;
+            let (expected, actual) = (memory.run(op), other.run(op));
             prop_assert!(
                 expected == actual,
-                "after step {step}, {op:?}\nin memory: {expected}\nin SQLite: {actual}"
+                "after step {step}, {op:?}\nin memory: {expected}\nin the other: {actual}"
             );
         }
     }

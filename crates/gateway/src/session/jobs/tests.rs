@@ -84,6 +84,7 @@ fn locked() -> RequestError {
         kind,
         doing: "reading",
         message: "x".into(),
+        advice: None,
     }))
 }
 

@@ -1,0 +1,243 @@
+//! Storing events.
+//!
+//! The first event of a transaction takes the thread's counter row, which is then held until the commit. So ids are
+//! in the order of commits and without gaps, and no other transaction stores an event under the same key meanwhile.
+
+use std::collections::HashMap;
+
+use postgres::binary_copy::BinaryCopyInWriter;
+use postgres::types::Type;
+use thread::error::DatabaseErrorKind as Kind;
+use thread::model::event::{InvalidEvent, NewEvent};
+use thread::store::{Appended, Put, Stored};
+use thread::{Error, Event, Result};
+
+use crate::error::{self, Doing};
+use crate::link::{Link, Locks, Session, bytes, int, text};
+use crate::read::{EVENT, event_of};
+
+const DOING: &str = "storing";
+
+/// The time, as events have it. It is asked for once the counter row is locked.
+const NOW: &str = r#"to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"#;
+
+const COLUMNS: &str = "thread, id, created_at, source, type, subtype, content, metadata, idempotency_key";
+
+pub fn append(store: &mut Link, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Appended> {
+    let mut inserter =
+        Inserter { store, begun: false, next: None, is_behind: false, appended: Appended::default() };
+    let fed = feed(&mut |events| inserter.put(events));
+    let fed = fed.and_then(|()| inserter.write_counter());
+    let Inserter { store, begun, appended, .. } = inserter;
+    match begun {
+        true => store.end(DOING, fed.map(|()| appended)),
+        false => fed.map(|()| appended),
+    }
+}
+
+/// Stores events inside a transaction, which begins with the first one.
+struct Inserter<'s> {
+    store: &'s mut Link,
+    begun: bool,
+    /// The id of the next event, once the counter row is locked.
+    next: Option<i64>,
+    /// The counter row does not have that number yet.
+    is_behind: bool,
+    appended: Appended,
+}
+
+impl Inserter<'_> {
+    fn put(&mut self, events: &[NewEvent<'_>]) -> Result<Vec<Stored>> {
+        if events.is_empty() {
+            return Ok(Vec::new());
+        }
+        refuse_nul(events)?;
+        if !self.begun {
+            self.store.begin(DOING, Locks::None, true)?;
+            self.begun = true;
+        }
+        match events {
+            // One round trip, with nothing between the lock and the event.
+            [event] if event.idempotency_key.is_none() && self.next.is_none() => {
+                Ok(vec![self.put_first(event)?])
+            }
+            _ => self.put_many(events),
+        }
+    }
+
+    fn put_first(&mut self, event: &NewEvent<'_>) -> Result<Stored> {
+        let sql = format!(
+            "WITH counter AS (UPDATE @counters SET newest = newest + 1 WHERE thread = $1 \
+                              RETURNING newest, {NOW} AS now), \
+                  stored AS (INSERT INTO @events ({COLUMNS}) \
+                             SELECT $1, newest, now, $2, $3, $4, $5, $6, NULL FROM counter) \
+             SELECT newest, now FROM counter"
+        );
+        let content = event.content.as_bytes();
+        let row = self.session().row(
+            &sql,
+            &[
+                text(&event.source),
+                text(&event.kind.as_str()),
+                text(&event.subtype),
+                bytes(&content),
+                text(&event.metadata),
+            ],
+        )?;
+        let row = row.ok_or_else(gone)?;
+        let id: i64 = row.get(0);
+        self.next = Some(id);
+        self.appended.created_at = row.get(1);
+        Ok(self.count())
+    }
+
+    fn put_many(&mut self, events: &[NewEvent<'_>]) -> Result<Vec<Stored>> {
+        self.lock()?;
+        let known = self.stored_under_keys(events)?;
+        // Of this call, by key.
+        let mut own: HashMap<&str, (i64, &NewEvent<'_>)> = HashMap::new();
+        let (mut new, mut stored) = (Vec::new(), Vec::with_capacity(events.len()));
+        for event in events {
+            let before =
+                event.idempotency_key.as_deref().and_then(|key| match (own.get(key), known.get(key)) {
+                    (Some((id, first)), _) => {
+                        Some((*id, self.appended.created_at.clone(), is_equal(first, event)))
+                    }
+                    (None, Some(found)) => Some((found.id, found.created_at.clone(), event.is_same(found))),
+                    (None, None) => None,
+                });
+            stored.push(match before {
+                Some((id, created_at, true)) => Stored::Repeated { id, created_at },
+                Some((id, _, false)) => {
+                    let key = event.idempotency_key.as_deref().unwrap_or_default().to_owned();
+                    return Err(Error::KeyConflict { key, id });
+                }
+                None => {
+                    let one = self.count();
+                    let id = self.next.unwrap_or_default() - 1;
+                    if let Some(key) = event.idempotency_key.as_deref() {
+                        own.insert(key, (id, event));
+                    }
+                    new.push((id, event));
+                    one
+                }
+            });
+        }
+        if !new.is_empty() {
+            self.is_behind = true;
+            self.copy(&new).doing(DOING)?;
+        }
+        Ok(stored)
+    }
+
+    /// Takes the counter row. An UPDATE, because what it returns is determined after the wait for the lock.
+    fn lock(&mut self) -> Result<()> {
+        if self.next.is_some() {
+            return Ok(());
+        }
+        let sql = format!("UPDATE @counters SET newest = newest WHERE thread = $1 RETURNING newest, {NOW}");
+        let row = self.session().row(&sql, &[])?.ok_or_else(gone)?;
+        self.next = Some(row.get::<_, i64>(0) + 1);
+        self.appended.created_at = row.get(1);
+        Ok(())
+    }
+
+    /// Counts a stored event. Before that, `next` is its id.
+    fn count(&mut self) -> Stored {
+        let id = self.next.unwrap_or_default();
+        self.next = Some(id + 1);
+        self.appended.count += 1;
+        self.appended.first_id.get_or_insert(id);
+        self.appended.last_id = Some(id);
+        Stored::New(id)
+    }
+
+    /// The events stored before under the keys of these.
+    fn stored_under_keys(&mut self, events: &[NewEvent<'_>]) -> Result<HashMap<String, Event>> {
+        let keys: Vec<&str> = events.iter().filter_map(|event| event.idempotency_key.as_deref()).collect();
+        if keys.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let sql = format!(
+            "SELECT {EVENT}, idempotency_key FROM @events \
+             WHERE thread = $1 AND idempotency_key IS NOT NULL AND idempotency_key = ANY($2)"
+        );
+        let rows = self.session().rows(&sql, &[(&keys, Type::TEXT_ARRAY)])?;
+        Ok(rows.iter().map(|row| (row.get("idempotency_key"), event_of(row).row.to_event())).collect())
+    }
+
+    fn copy(&mut self, new: &[(i64, &NewEvent<'_>)]) -> Result<(), postgres::Error> {
+        const TYPES: [Type; 9] = [
+            Type::INT8,
+            Type::INT8,
+            Type::TEXT,
+            Type::TEXT,
+            Type::TEXT,
+            Type::TEXT,
+            Type::BYTEA,
+            Type::TEXT,
+            Type::TEXT,
+        ];
+        let created_at = self.appended.created_at.clone();
+        let session = self.session();
+        let thread = session.thread;
+        let sql = session.sql(&format!("COPY @events ({COLUMNS}) FROM STDIN (FORMAT binary)"));
+        let mut copy = BinaryCopyInWriter::new(session.client.copy_in(&sql)?, &TYPES);
+        for (id, event) in new {
+            copy.write(&[
+                &thread,
+                id,
+                &created_at,
+                &event.source,
+                &event.kind.as_str(),
+                &event.subtype,
+                &event.content.as_bytes(),
+                &event.metadata,
+                &event.idempotency_key,
+            ])?;
+        }
+        copy.finish().map(drop)
+    }
+
+    fn write_counter(&mut self) -> Result<()> {
+        let Some(newest) = self.next.map(|next| next - 1).filter(|_| self.is_behind) else { return Ok(()) };
+        self.session().rows("UPDATE @counters SET newest = $2 WHERE thread = $1", &[int(&newest)]).map(drop)
+    }
+
+    fn session(&mut self) -> Session<'_> {
+        self.store.in_transaction(DOING)
+    }
+}
+
+fn is_equal(one: &NewEvent<'_>, other: &NewEvent<'_>) -> bool {
+    one.source == other.source
+        && one.kind == other.kind
+        && one.subtype == other.subtype
+        && one.content == other.content
+        && one.metadata == other.metadata
+}
+
+/// The server knows no U+0000 in a text; in the content, which is bytes, it does.
+fn refuse_nul(events: &[NewEvent<'_>]) -> Result<()> {
+    for event in events {
+        for (what, text) in [("subtype", &event.subtype), ("idempotency key", &event.idempotency_key)] {
+            if text.as_deref().is_some_and(|text| text.contains('\0')) {
+                return Err(InvalidEvent(format!(
+                    "has a NUL character in its {what}, which PostgreSQL cannot store"
+                ))
+                .into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The thread was removed from the database by somebody else.
+fn gone() -> Error {
+    error::database(
+        Kind::Other,
+        DOING,
+        "the thread is no longer in the database".to_owned(),
+        "make it anew with `thread init`",
+    )
+}

@@ -1,0 +1,9 @@
+//! The clock of leases.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Milliseconds on a clock that runs on while the machine is suspended, and that nobody sets.
+pub fn now() -> i64 {
+    let now = clock_gettime(ClockId::Boottime);
+    now.tv_sec * 1000 + now.tv_nsec / 1_000_000
+}

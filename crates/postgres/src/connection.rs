@@ -1,0 +1,151 @@
+//! Connecting to a server, and one idle connection for each, so that a process that opens a thread again and again
+//! does not connect each time.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use postgres::config::{SslMode as Tls, TargetSessionAttrs};
+use postgres::error::Severity;
+use postgres::{Client, Config};
+use thread::error::DatabaseErrorKind as Kind;
+use thread::{Error, Result};
+
+use crate::error::{self, failed};
+use crate::settings::{Settings, SslMode};
+use crate::tls;
+
+/// How soon a lost network is noticed, which TCP alone would do after hours.
+const IDLE: Duration = Duration::from_secs(10);
+const BETWEEN_PROBES: Duration = Duration::from_secs(5);
+const PROBES: u32 = 3;
+const UNANSWERED: Duration = Duration::from_secs(25);
+
+/// How long an idle connection may take to show that it is still there.
+const CHECK: Duration = Duration::from_secs(5);
+
+const DOING: &str = "connecting to the database";
+
+/// An open connection.
+pub struct Connection {
+    pub client: Client,
+    /// Set by each warning of the server.
+    warned: Arc<AtomicBool>,
+}
+
+impl Connection {
+    /// An idle connection, or a new one.
+    pub fn take(settings: &Settings) -> Result<Connection> {
+        let idle = {
+            let mut idle = IDLE_ONES.lock().unwrap_or_else(PoisonError::into_inner);
+            let at = idle.iter().position(|(of, _)| of == settings);
+            at.map(|at| idle.swap_remove(at).1)
+        };
+        if let Some(mut idle) = idle
+            && idle.client.is_valid(CHECK).is_ok()
+        {
+            return Ok(idle);
+        }
+        Connection::open(settings)
+    }
+
+    /// Keeps a connection for the next [`Connection::take`], unless there is one. No transaction may be open.
+    pub fn keep(self, settings: &Settings) {
+        let mut idle = IDLE_ONES.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.client.is_closed() && !idle.iter().any(|(of, _)| of == settings) {
+            idle.push((settings.clone(), self));
+        }
+    }
+
+    pub fn open(settings: &Settings) -> Result<Connection> {
+        let sockets_only =
+            settings.host.iter().all(|host| host.starts_with('/')) && settings.hostaddr.is_empty();
+        let (first, then) = match settings.sslmode {
+            _ if sockets_only => (Tls::Disable, None),
+            SslMode::Disable => (Tls::Disable, None),
+            SslMode::Allow => (Tls::Disable, Some(Tls::Require)),
+            SslMode::Prefer => (Tls::Prefer, Some(Tls::Disable)),
+            SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => (Tls::Require, None),
+        };
+        connect(settings, first).or_else(|refused| match then.filter(|_| refused.is_about_tls) {
+            Some(then) => connect(settings, then).map_err(|_| refused.error),
+            None => Err(refused.error),
+        })
+    }
+
+    /// Whether the server has warned since the last call.
+    pub fn was_warned(&self) -> bool {
+        self.warned.swap(false, Ordering::Relaxed)
+    }
+}
+
+static IDLE_ONES: Mutex<Vec<(Settings, Connection)>> = Mutex::new(Vec::new());
+
+/// Why there is no connection.
+struct Refused {
+    error: Error,
+    /// With more or less encryption there might be one.
+    is_about_tls: bool,
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Refused {
+        Refused { error, is_about_tls: false }
+    }
+}
+
+fn connect(settings: &Settings, tls: Tls) -> Result<Connection, Refused> {
+    let mut config = Config::new();
+    config.user(&settings.user).dbname(&settings.dbname).application_name(&settings.application_name);
+    for (host, port) in settings.host.iter().zip(&settings.port) {
+        config.host(host).port(port.parse().unwrap_or(5432));
+    }
+    for address in &settings.hostaddr {
+        config.hostaddr(*address);
+    }
+    if let Some(password) = &settings.password {
+        config.password(password);
+    }
+    if settings.connect_timeout > 0 {
+        config.connect_timeout(Duration::from_secs(settings.connect_timeout));
+    }
+    if settings.read_write {
+        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+    }
+    config.keepalives_idle(IDLE).keepalives_interval(BETWEEN_PROBES).keepalives_retries(PROBES);
+    config.tcp_user_timeout(UNANSWERED).ssl_mode(tls);
+    let warned = Arc::new(AtomicBool::new(false));
+    let hears = Arc::clone(&warned);
+    config.notice_callback(move |notice| {
+        if notice.parsed_severity() == Some(Severity::Warning) {
+            hears.store(true, Ordering::Relaxed);
+        }
+    });
+    let connected = match tls {
+        Tls::Disable => config.connect(postgres::NoTls),
+        _ => config.connect(tls::connector(settings)?),
+    };
+    let client = connected.map_err(|e| {
+        // What the driver says by itself, it says in words only.
+        let words = format!("{e}: {}", error::message(&e));
+        let says = |part: &str| e.as_db_error().is_none() && words.contains(part);
+        let error = if says("password missing") {
+            let message = "the server asks for a password, and none is given".to_owned();
+            error::database(Kind::Permission, DOING, message, "put it into ~/.pgpass or PGPASSWORD")
+        } else if says("TLS") {
+            let message = format!("TLS: {}", error::message(&e));
+            error::database(
+                Kind::Unreachable,
+                DOING,
+                message,
+                "check sslmode, sslrootcert and the host's name",
+            )
+        } else {
+            failed(&e, DOING)
+        };
+        // An authorization that the server refuses before it asks for a password.
+        let is_refused = e.code().is_some_and(|code| code.code() == "28000");
+        Refused { error, is_about_tls: says("TLS") || is_refused }
+    })?;
+    Ok(Connection { client, warned })
+}

@@ -1,0 +1,242 @@
+//! Subscriptions, cursors, the recorded state of runs, and the last runs. What changes any of them is called in a
+//! transaction that has the lock of the consumer.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use postgres::Row;
+use thread::model::run::{RUNS_KEPT, Run};
+use thread::model::subscription::{ConsumerId, NewSubscription, ScanWatermark, Subscription};
+use thread::model::time;
+use thread::store::{FilterFailure, Move, Moved, RunUpdate};
+use thread::{Error, Result};
+
+use crate::clock::now;
+use crate::json::{from_json, to_json};
+use crate::link::{Session, bytes, int, text};
+use crate::machine::Machine;
+use crate::{dead_letters, lease};
+
+/// One subscription, or all.
+pub fn list(session: &mut Session<'_>, consumer: Option<&ConsumerId>) -> Result<Vec<Subscription>> {
+    let sql = "SELECT c.consumer_id, c.handler_cmd, c.filter, c.cwd, c.token, c.revision, c.scanned_filter, \
+                      c.scanned_from, c.scanned_upto, c.filter_errors, c.filter_error_id, c.options, c.run, \
+                      p.last_acked_id, c.rewinds, p.updated_at, d.dead, d.retry, \
+                      l.holder, l.epoch, l.renewal, l.length_ms, l.host \
+               FROM @consumers c LEFT JOIN @cursors p USING (thread, consumer_id) \
+                    LEFT JOIN @leases l USING (thread, consumer_id) \
+                    CROSS JOIN LATERAL (SELECT count(*) AS dead, count(*) FILTER (WHERE retry) AS retry \
+                      FROM @dead_letters d WHERE d.thread = c.thread AND d.consumer_id = c.consumer_id) AS d \
+               WHERE c.thread = $1 AND ($2::text IS NULL OR c.consumer_id = $2) ORDER BY c.consumer_id";
+    let asked = now();
+    let rows = session.rows(sql, &[text(&consumer.map(ConsumerId::as_str))])?;
+    rows.iter().map(|row| Ok(Subscription { held_by: held_by(session, row, asked)?, ..map(row) })).collect()
+}
+
+/// The machine that has the lease, if that is another one and may be alive.
+fn held_by(session: &Session<'_>, row: &Row, asked: i64) -> Result<Option<String>> {
+    let Some(holder) = row.get(18) else { return Ok(None) };
+    let stored = lease::Stored {
+        holder: Some(holder),
+        epoch: row.get(19),
+        renewal: row.get(20),
+        length_ms: row.get(21),
+    };
+    let consumer = ConsumerId::stored(row.get::<_, String>(0));
+    let machine = Machine::of(session.target)?;
+    Ok(stored.is_held_elsewhere(&machine, &consumer, asked).then(|| row.get(22)))
+}
+
+pub fn one(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<Option<Subscription>> {
+    Ok(list(session, Some(consumer))?.pop())
+}
+
+fn map(row: &Row) -> Subscription {
+    let watermark = match (row.get(6), row.get(7), row.get(8)) {
+        (Some(filter), Some(from), Some(upto)) => Some(ScanWatermark { filter, from, upto }),
+        _ => None,
+    };
+    let cwd: Option<Vec<u8>> = row.get(3);
+    Subscription {
+        consumer: ConsumerId::stored(row.get::<_, String>(0)),
+        handler_cmd: row.get(1),
+        filter: row.get(2),
+        cwd: cwd.map(|bytes| OsString::from_vec(bytes).into()),
+        token: row.get(4),
+        revision: row.get(5),
+        watermark,
+        filter_errors: row.get(9),
+        filter_error_id: row.get(10),
+        options: from_json(row.get(11)),
+        state: from_json(row.get(12)),
+        last_acked_id: row.get::<_, Option<i64>>(13).unwrap_or(0),
+        rewinds: row.get(14),
+        updated_at: row.get(15),
+        dead: row.get(16),
+        dead_to_retry: row.get(17),
+        held_by: None,
+    }
+}
+
+pub fn subscribe(session: &mut Session<'_>, new: &NewSubscription) -> Result<Option<Moved>> {
+    let consumer = new.consumer.as_str();
+    let run = match one(session, &new.consumer)? {
+        None => None,
+        Some(before) if new.replace && new.is_like(&before) => return seek(session, new),
+        Some(before) if new.replace => {
+            remove(session, &new.consumer)?;
+            Some(to_json(&before.state.replaced()))
+        }
+        Some(_) => return Err(Error::AlreadySubscribed(new.consumer.clone())),
+    };
+    let sql = "INSERT INTO @consumers (thread, consumer_id, handler_cmd, filter, cwd, options, run) \
+               VALUES ($1, $2, $3, $4, $5, $6, $7)";
+    let cwd = new.cwd.as_ref().map(|cwd| cwd.as_os_str().as_bytes());
+    let options = to_json(&new.options);
+    session.rows(
+        sql,
+        &[
+            text(&consumer),
+            text(&new.handler_cmd),
+            text(&new.filter),
+            bytes(&cwd),
+            text(&options),
+            text(&run),
+        ],
+    )?;
+    seek(session, new)
+}
+
+fn seek(session: &mut Session<'_>, new: &NewSubscription) -> Result<Option<Moved>> {
+    new.from.map(|id| move_cursor(session, &new.consumer, id, Move::Seek)).transpose()
+}
+
+pub fn unsubscribe(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<Subscription> {
+    let removed = one(session, consumer)?.ok_or_else(|| Error::UnknownConsumer(consumer.clone()))?;
+    remove(session, consumer)?;
+    Ok(removed)
+}
+
+fn remove(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<()> {
+    let sql = "DELETE FROM @consumers WHERE thread = $1 AND consumer_id = $2";
+    session.rows(sql, &[text(&consumer.as_str())]).map(drop)
+}
+
+pub fn move_cursor(session: &mut Session<'_>, consumer: &ConsumerId, id: i64, how: Move) -> Result<Moved> {
+    lease::fence(session, consumer)?;
+    let (moved, target) = plan_move(session, consumer, id, how)?;
+    if let Some(target) = target {
+        let sql = "WITH rewound AS (UPDATE @consumers SET rewinds = rewinds + 1 WHERE thread = $1 AND consumer_id = $2 \
+                     AND $3 < (SELECT last_acked_id FROM @cursors WHERE thread = $1 AND consumer_id = $2)) \
+                   INSERT INTO @cursors (thread, consumer_id, last_acked_id, updated_at) VALUES ($1, $2, $3, $4) \
+                   ON CONFLICT (thread, consumer_id) DO UPDATE SET last_acked_id = $3, updated_at = $4";
+        session.rows(sql, &[text(&consumer.as_str()), int(&target), text(&time::now())])?;
+    }
+    Ok(moved)
+}
+
+/// The resulting cursor, and the id to write, if any.
+pub fn plan_move(
+    session: &mut Session<'_>,
+    consumer: &ConsumerId,
+    id: i64,
+    how: Move,
+) -> Result<(Moved, Option<i64>)> {
+    let sql = "SELECT (SELECT last_acked_id FROM @cursors WHERE thread = $1 AND consumer_id = $2), \
+                      (SELECT newest FROM @counters WHERE thread = $1) \
+               FROM @consumers WHERE thread = $1 AND consumer_id = $2";
+    let row = session.row(sql, &[text(&consumer.as_str())])?;
+    let row = row.ok_or_else(|| Error::UnknownConsumer(consumer.clone()))?;
+    let number = |column: usize| row.get::<_, Option<i64>>(column).unwrap_or(0);
+    let (at, newest) = (number(0), number(1));
+    let target = id.max(0).min(newest);
+    let moved = if target < id { Moved::Clamped(target) } else { Moved::To(target) };
+    Ok(if target < at && how == Move::Acknowledge {
+        (Moved::Ahead(at), None)
+    } else {
+        (moved, (target != at).then_some(target))
+    })
+}
+
+pub fn update_run(
+    session: &mut Session<'_>,
+    seen: &Subscription,
+    update: &RunUpdate,
+) -> Result<Option<Subscription>> {
+    let consumer = &seen.consumer;
+    let facts = |s: &Subscription| (s.revision, s.last_acked_id, s.rewinds, s.dead_to_retry);
+    let current = one(session, consumer)?;
+    if !current.is_some_and(|current| current.is_same(seen) && facts(&current) == facts(seen)) {
+        return Ok(None);
+    }
+    lease::fence(session, consumer)?;
+    let sql =
+        "UPDATE @consumers SET run = $3, revision = revision + 1 WHERE thread = $1 AND consumer_id = $2";
+    session.rows(sql, &[text(&consumer.as_str()), text(&to_json(&update.state))])?;
+    if let Some(change) = &update.dead_letter {
+        dead_letters::update(session, consumer, change)?;
+    }
+    if let Some(run) = &update.run {
+        insert_run(session, consumer, &to_json(run))?;
+    }
+    if update.cancel_retries {
+        dead_letters::cancel_retries(session, consumer)?;
+    }
+    if let Some(id) = update.acknowledge {
+        move_cursor(session, consumer, id, Move::Acknowledge)?;
+    }
+    one(session, consumer)
+}
+
+fn insert_run(session: &mut Session<'_>, consumer: &ConsumerId, run: &str) -> Result<()> {
+    let sql = "INSERT INTO @runs (thread, consumer_id, number, run) \
+               SELECT $1, $2, coalesce(max(number), 0) + 1, $3 FROM @runs WHERE thread = $1 AND consumer_id = $2 \
+               RETURNING number";
+    let number = session.number(sql, &[text(&consumer.as_str()), text(&run)])?.unwrap_or(0);
+    let last = number.saturating_sub(RUNS_KEPT as i64);
+    let sql = "DELETE FROM @runs WHERE thread = $1 AND consumer_id = $2 AND number <= $3";
+    session.rows(sql, &[text(&consumer.as_str()), int(&last)]).map(drop)
+}
+
+pub fn runs(session: &mut Session<'_>, consumer: &ConsumerId, most: usize) -> Result<Vec<Run>> {
+    let sql = "SELECT run FROM @runs WHERE thread = $1 AND consumer_id = $2 ORDER BY number DESC LIMIT $3";
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    let rows = session.rows(sql, &[text(&consumer.as_str()), int(&most)])?;
+    Ok(rows.iter().rev().filter_map(|row| serde_json::from_str(row.get(0)).ok()).collect())
+}
+
+pub fn remember_scan(
+    session: &mut Session<'_>,
+    seen: &Subscription,
+    upto: i64,
+    failures: &[FilterFailure],
+) -> Result<usize> {
+    let Some(filter) = seen.filter_text() else { return Ok(failures.len()) };
+    let cursor = seen.last_acked_id;
+    let from = match &seen.watermark {
+        Some(mark) if mark.filter == filter && mark.from <= cursor && mark.upto >= cursor => mark.from,
+        _ => cursor,
+    };
+    let consumer = seen.consumer.as_str();
+    // Another process may have evaluated the filter on the same events meanwhile.
+    let sql = "SELECT filter_error_id FROM @consumers WHERE thread = $1 AND consumer_id = $2";
+    let known = session.number(sql, &[text(&consumer)])?.unwrap_or(0);
+    let count = failures.iter().filter(|failure| failure.id > known).count();
+    let newest = failures.last().map_or(0, |failure| failure.id);
+    let sql = "UPDATE @consumers SET scanned_filter = $4, scanned_from = $5, scanned_upto = $6, \
+                      filter_errors = filter_errors + $7, filter_error_id = greatest(filter_error_id, $8) \
+               WHERE thread = $1 AND consumer_id = $2 AND token = $3";
+    session.rows(
+        sql,
+        &[
+            text(&consumer),
+            text(&seen.token),
+            text(&filter),
+            int(&from),
+            int(&upto),
+            int(&(count as i64)),
+            int(&newest),
+        ],
+    )?;
+    Ok(count)
+}

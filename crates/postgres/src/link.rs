@@ -1,0 +1,254 @@
+//! The connection of an open thread, its transactions, and statements in them.
+//!
+//! In the SQL of this crate, `@` stands for the name of the schema and a dot. No statement has a name, settings and
+//! locks are those of a transaction, and nothing else is left at the server, so a pooler may give each transaction
+//! another connection.
+
+use std::time::Duration;
+
+use postgres::types::{ToSql, Type};
+use postgres::{Client, Row};
+use sha1::{Digest, Sha1};
+use thread::error::DatabaseErrorKind as Kind;
+use thread::model::subscription::ConsumerId;
+use thread::{Error, Result};
+
+use crate::connection::Connection;
+use crate::error::{self, Doing, failed};
+use crate::place::Target;
+
+/// How long a transaction may wait for this process, which may be cut off or stopped, before the server ends it.
+const LONGEST_PAUSE: &str = "1min";
+
+/// A parameter of a statement, and its type: with it, a statement needs one round trip and no name.
+pub type Param<'p> = (&'p (dyn ToSql + Sync), Type);
+
+pub fn int(value: &i64) -> Param<'_> {
+    (value, Type::INT8)
+}
+
+pub fn text(value: &(dyn ToSql + Sync)) -> Param<'_> {
+    (value, Type::TEXT)
+}
+
+pub fn bytes(value: &(dyn ToSql + Sync)) -> Param<'_> {
+    (value, Type::BYTEA)
+}
+
+/// The key of an advisory lock.
+pub fn lock_key(of: &[&str]) -> i64 {
+    let digest = Sha1::digest(["thread", &of.join("\0")].join("\0").as_bytes());
+    i64::from_be_bytes(digest[..8].try_into().expect("it is longer"))
+}
+
+/// An open thread.
+pub struct Link {
+    pub target: Target,
+    prefix: String,
+    thread: i64,
+    /// `None` only while this is dropped.
+    connection: Option<Connection>,
+    /// How long operations wait for others.
+    busy_limit: Duration,
+    /// Something failed while a transaction was open, so the connection is not used again.
+    is_spoilt: bool,
+}
+
+/// Whom a transaction excludes.
+#[derive(Debug, Clone, Copy)]
+pub enum Locks<'l> {
+    /// Nobody, or those that its statements exclude by themselves.
+    None,
+    /// Those who change the same consumer.
+    Consumer(&'l ConsumerId),
+    /// Those who change any consumer of the thread.
+    Consumers,
+}
+
+impl Link {
+    /// `thread` is its number, in the schema with this name in front of those of tables.
+    pub fn new(
+        target: Target,
+        connection: Connection,
+        prefix: String,
+        thread: i64,
+        busy_limit: Duration,
+    ) -> Link {
+        Link { target, prefix, thread, connection: Some(connection), busy_limit, is_spoilt: false }
+    }
+
+    /// The same thread, by another connection.
+    pub fn again(&self, connection: Connection, busy_limit: Duration) -> Link {
+        Link::new(self.target.clone(), connection, self.prefix.clone(), self.thread, busy_limit)
+    }
+
+    /// The connection; a new one if it was lost.
+    pub fn connection(&mut self) -> Result<&mut Connection> {
+        if self.is_spoilt || self.connection.as_ref().is_none_or(|now| now.client.is_closed()) {
+            self.connection = None;
+            self.connection = Some(Connection::open(&self.target.settings)?);
+            self.is_spoilt = false;
+        }
+        Ok(self.connection.as_mut().expect("it was just opened"))
+    }
+
+    /// Statements outside of a transaction, each of which sees what is committed when it begins.
+    fn session(&mut self, doing: &'static str) -> Result<Session<'_>> {
+        self.connection()?;
+        Ok(self.in_transaction(doing))
+    }
+
+    /// Runs what only reads, once more if the connection turns out to be lost.
+    pub fn reading<T>(
+        &mut self,
+        doing: &'static str,
+        mut work: impl FnMut(&mut Session<'_>) -> Result<T>,
+    ) -> Result<T> {
+        match work(&mut self.session(doing)?) {
+            Err(Error::Database(e)) if e.kind == Kind::Unreachable => {
+                self.is_spoilt = true;
+                work(&mut self.session(doing)?)
+            }
+            done => done,
+        }
+    }
+
+    /// Runs `work` in a transaction, which is rolled back if it fails. What is not `durable`, a crash of the server
+    /// may undo.
+    pub fn transact<T>(
+        &mut self,
+        doing: &'static str,
+        locks: Locks<'_>,
+        durable: bool,
+        work: impl FnOnce(&mut Session<'_>) -> Result<T>,
+    ) -> Result<T> {
+        self.begin(doing, locks, durable)?;
+        let done = work(&mut self.in_transaction(doing));
+        self.end(doing, done)
+    }
+
+    /// Begins a transaction, once more if the connection turns out to be lost.
+    pub fn begin(&mut self, doing: &'static str, locks: Locks<'_>, durable: bool) -> Result<()> {
+        let of_thread = lock_key(&[&self.target.schema, &self.thread.to_string()]);
+        let locks = match locks {
+            Locks::None => String::new(),
+            Locks::Consumers => format!("; SELECT pg_advisory_xact_lock({of_thread})"),
+            Locks::Consumer(consumer) => {
+                let own = lock_key(&[&self.target.schema, &self.thread.to_string(), consumer.as_str()]);
+                format!(
+                    "; SELECT pg_advisory_xact_lock_shared({of_thread}); SELECT pg_advisory_xact_lock({own})"
+                )
+            }
+        };
+        let durability = match durable {
+            // An administrator may have switched it off for others.
+            true => {
+                "SELECT set_config('synchronous_commit', 'on', true) \
+                 WHERE current_setting('synchronous_commit') = 'off'"
+            }
+            false => "SET LOCAL synchronous_commit = off",
+        };
+        let busy_limit = self.busy_limit.as_millis().clamp(1, i32::MAX as u128);
+        let sql = format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {busy_limit}; \
+             SET LOCAL idle_in_transaction_session_timeout = '{LONGEST_PAUSE}'; {durability}{locks}"
+        );
+        for last in [false, true] {
+            let connection = self.connection()?;
+            connection.was_warned();
+            match connection.client.batch_execute(&sql) {
+                Ok(()) => return Ok(()),
+                Err(e) if !last && error::is_unreachable(&e) => self.is_spoilt = true,
+                Err(e) => {
+                    self.roll_back();
+                    return Err(failed(&e, doing));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a transaction: commits it, or rolls it back if its work failed.
+    pub fn end<T>(&mut self, doing: &'static str, done: Result<T>) -> Result<T> {
+        if done.is_err() {
+            self.roll_back();
+            return done;
+        }
+        let Some(connection) = &mut self.connection else { return done };
+        if let Err(e) = connection.client.batch_execute("COMMIT") {
+            self.is_spoilt = true;
+            return Err(error::commit(&e, doing));
+        }
+        // A wait for the standbys that was cut short: the commit is here, and perhaps nowhere else.
+        if connection.was_warned() {
+            let message = "the server has it, but perhaps no standby".to_owned();
+            return Err(error::database(Kind::OutcomeUnknown, doing, message, error::UNKNOWN));
+        }
+        done
+    }
+
+    /// Executes what may fail.
+    pub fn try_out(&mut self, sql: &str) {
+        if let Ok(connection) = self.connection() {
+            self.is_spoilt |= connection.client.batch_execute(sql).is_err();
+        }
+    }
+
+    fn roll_back(&mut self) {
+        if let Some(connection) = &mut self.connection {
+            self.is_spoilt |= connection.client.batch_execute("ROLLBACK").is_err();
+        }
+    }
+
+    pub fn in_transaction(&mut self, doing: &'static str) -> Session<'_> {
+        let Link { connection, target, prefix, thread, .. } = self;
+        let connection = connection.as_mut().expect("it was opened before");
+        Session { client: &mut connection.client, target, prefix, thread: *thread, doing }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take().filter(|_| !self.is_spoilt) {
+            connection.keep(&self.target.settings);
+        }
+    }
+}
+
+/// Where statements of one operation are executed.
+pub struct Session<'s> {
+    pub client: &'s mut Client,
+    pub target: &'s Target,
+    prefix: &'s str,
+    pub thread: i64,
+    doing: &'static str,
+}
+
+impl Session<'_> {
+    /// Executes a statement and returns its rows. `@` stands for the schema's name, `$1` is the number of the
+    /// thread, and the other parameters come after it.
+    pub fn rows(&mut self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        let mut all = vec![int(&self.thread)];
+        all.extend_from_slice(params);
+        self.client.query_typed(&sql.replace('@', self.prefix), &all).doing(self.doing)
+    }
+
+    /// The only row.
+    pub fn row(&mut self, sql: &str, params: &[Param<'_>]) -> Result<Option<Row>> {
+        Ok(self.rows(sql, params)?.pop())
+    }
+
+    /// The integer in the only row.
+    pub fn number(&mut self, sql: &str, params: &[Param<'_>]) -> Result<Option<i64>> {
+        Ok(self.row(sql, params)?.and_then(|row| row.get(0)))
+    }
+
+    pub fn sql(&self, sql: &str) -> String {
+        sql.replace('@', self.prefix)
+    }
+
+    /// The newest id ever assigned.
+    pub fn newest(&mut self) -> Result<i64> {
+        Ok(self.number("SELECT newest FROM @counters WHERE thread = $1", &[])?.unwrap_or(0))
+    }
+}

@@ -1,0 +1,139 @@
+//! The schema, its versions, and the threads in it.
+
+use postgres::Client;
+use postgres::types::Type;
+use thread::model::place::Place;
+use thread::{Error, Result};
+
+use crate::error::{Doing, failed, problem};
+use crate::link::lock_key;
+
+/// Each brings a schema from the version that is its place in this list to the next one.
+const STEPS: &[&str] = &[include_str!("schema.sql"), include_str!("leases.sql")];
+
+/// The version this program knows.
+const VERSION: i64 = STEPS.len() as i64;
+
+/// The oldest server that is supported, as it writes its version.
+const OLDEST_SERVER: i64 = 150_000;
+
+/// A schema as it is found.
+#[derive(Debug, Clone, Copy, Default)]
+struct Found {
+    /// 0 if there is none.
+    version: i64,
+    thread: Option<i64>,
+}
+
+/// The schema's name in front of that of a table.
+pub fn prefix(schema: &str) -> String {
+    format!("\"{}\".", schema.replace('"', "\"\""))
+}
+
+/// The number of a thread; an older schema is brought up to date.
+///
+/// # Errors
+///
+/// [`Error::NotAThread`], [`Error::NewerSchema`]; the server is too old.
+pub fn open(client: &mut Client, place: &Place, schema: &str, thread: &str) -> Result<i64> {
+    let found = find(client, place, schema, thread)?;
+    if (1..VERSION).contains(&found.version) {
+        bring_up_to_date(client, schema)?;
+    }
+    found.thread.ok_or_else(|| Error::NotAThread(place.as_os_str().into()))
+}
+
+/// Creates a thread, and the schema if it is missing.
+///
+/// # Errors
+///
+/// [`Error::AlreadyAThread`], [`Error::NewerSchema`]; the server is too old.
+pub fn create(client: &mut Client, place: &Place, schema: &str, thread: &str) -> Result<()> {
+    let found = find(client, place, schema, thread)?;
+    let already = || Error::AlreadyAThread(place.as_os_str().into());
+    if found.thread.is_some() {
+        return Err(already());
+    }
+    if found.version < VERSION {
+        bring_up_to_date(client, schema)?;
+    }
+    let sql = "WITH made AS (INSERT INTO @threads (name) VALUES ($1) ON CONFLICT DO NOTHING RETURNING thread) \
+               INSERT INTO @counters (thread) SELECT thread FROM made RETURNING thread";
+    let sql = sql.replace('@', &prefix(schema));
+    let made = client.query_typed(&sql, &[(&thread, Type::TEXT)]).doing("making the thread")?;
+    // Another process may have been quicker.
+    if made.is_empty() { Err(already()) } else { Ok(()) }
+}
+
+fn find(client: &mut Client, place: &Place, schema: &str, thread: &str) -> Result<Found> {
+    let doing = "opening the thread";
+    let sql = "SELECT current_setting('server_version_num')::bigint, (SELECT max(version) FROM @versions), \
+                      (SELECT thread FROM @threads WHERE name = $1)";
+    let sql = sql.replace('@', &prefix(schema));
+    let (server, found): (i64, Found) = match client.query_typed(&sql, &[(&thread, Type::TEXT)]) {
+        Ok(rows) => {
+            let row = &rows[0];
+            (row.get(0), Found { version: row.get::<_, Option<i64>>(1).unwrap_or(0), thread: row.get(2) })
+        }
+        // The schema or one of its tables is missing.
+        Err(e) if e.code().is_some_and(|code| ["3F000", "42P01"].contains(&code.code())) => {
+            let sql = "SELECT current_setting('server_version_num')::bigint";
+            (client.query_typed(sql, &[]).doing(doing)?[0].get(0), Found::default())
+        }
+        Err(e) => return Err(failed(&e, doing)),
+    };
+    if server < OLDEST_SERVER {
+        let (major, minor) = (server / 10_000, server % 10_000);
+        return Err(problem(
+            &format!("the server is PostgreSQL {major}.{minor}, which is too old"),
+            "use PostgreSQL 15 or later",
+        ));
+    }
+    if found.version > VERSION {
+        let path = place.as_os_str().into();
+        return Err(Error::NewerSchema { path, found: found.version, known: VERSION });
+    }
+    Ok(found)
+}
+
+/// Creates what is missing in the schema, in one transaction. Only one process does so at a time; the others then
+/// find nothing to do.
+fn bring_up_to_date(client: &mut Client, schema: &str) -> Result<()> {
+    let doing = "bringing the schema up to date";
+    let encoding: String = client.query_typed("SHOW server_encoding", &[]).doing(doing)?[0].get(0);
+    if encoding != "UTF8" {
+        return Err(problem(
+            &format!("the database has the encoding {encoding}"),
+            "create one with `createdb --encoding UTF8 --template template0`",
+        ));
+    }
+    let done = bring_up_to_date_within(client, schema).doing(doing);
+    if done.is_err() {
+        drop(client.batch_execute("ROLLBACK"));
+    }
+    done
+}
+
+fn bring_up_to_date_within(client: &mut Client, schema: &str) -> Result<(), postgres::Error> {
+    let prefix = prefix(schema);
+    let name = prefix.trim_end_matches('.');
+    let lock = lock_key(&[schema, "schema"]);
+    client.batch_execute(&format!(
+        "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock({lock})"
+    ))?;
+    // Those who may not create a schema may use one that is there.
+    let exists = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1";
+    if client.query_typed(exists, &[(&schema, Type::TEXT)])?.is_empty() {
+        client.batch_execute(&format!("CREATE SCHEMA {name}"))?;
+    }
+    client.batch_execute(&format!(
+        "CREATE TABLE IF NOT EXISTS {prefix}versions (version bigint PRIMARY KEY)"
+    ))?;
+    let version = format!("SELECT coalesce(max(version), 0) FROM {prefix}versions");
+    let version: i64 = client.query_typed(&version, &[])?[0].get(0);
+    for (at, step) in (0..).zip(STEPS).skip_while(|(at, _)| *at < version) {
+        client.batch_execute(&step.replace('@', &prefix))?;
+        client.batch_execute(&format!("INSERT INTO {prefix}versions VALUES ({})", at + 1))?;
+    }
+    client.batch_execute("COMMIT")
+}

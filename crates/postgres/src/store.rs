@@ -1,0 +1,212 @@
+//! The store of a thread in PostgreSQL.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use thread::error::DatabaseErrorKind as Kind;
+use thread::model::event::CappedRow;
+use thread::model::filter::Filter;
+use thread::model::place::Place;
+use thread::model::run::Run;
+use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
+use thread::store::{
+    Appended, FilterFailure, Leased, Move, Moved, Notice, PruneRange, PruneStep, Put, RunUpdate, Scan,
+    ScanRange, Store,
+};
+use thread::{Error, Result};
+
+use crate::connection::Connection;
+use crate::link::{Link, Locks, int, text};
+use crate::place::Target;
+use crate::{append, consumers, dead_letters, lease, listen, migrate, prune, read};
+
+/// An open thread.
+pub struct Postgres(Link);
+
+impl Postgres {
+    pub fn open(place: &Place, busy_limit: Duration) -> Result<Postgres> {
+        let target = Target::of(place)?;
+        let mut connection = Connection::take(&target.settings)?;
+        let thread = migrate::open(&mut connection.client, place, &target.schema, &target.thread)?;
+        let prefix = migrate::prefix(&target.schema);
+        Ok(Postgres(Link::new(target, connection, prefix, thread, busy_limit)))
+    }
+
+    pub fn create(place: &Place) -> Result<()> {
+        let target = Target::of(place)?;
+        let mut connection = Connection::take(&target.settings)?;
+        migrate::create(&mut connection.client, place, &target.schema, &target.thread)?;
+        connection.keep(&target.settings);
+        Ok(())
+    }
+}
+
+impl Store for Postgres {
+    fn append(&mut self, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Appended> {
+        append::append(&mut self.0, feed)
+    }
+
+    fn read_capped(
+        &mut self,
+        after: i64,
+        upto: i64,
+        limit: usize,
+        cap: u64,
+        take: &mut dyn FnMut(CappedRow<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut page = read::Page::new(after, upto, limit);
+        while let Some(rows) = self.0.reading("reading events", |session| page.next(session, cap))? {
+            for row in &rows {
+                if take(read::event_of(row)).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_content(&mut self, id: i64, offset: u64, most: usize) -> Result<Option<Vec<u8>>> {
+        self.0.reading("reading an event's content", |session| read::content(session, id, offset, most))
+    }
+
+    fn scan(&mut self, filter: &Filter, range: ScanRange) -> Result<Scan> {
+        let mut scanner = read::Scanner::new(filter, range);
+        while !scanner.is_done() {
+            let rows = self.0.reading("evaluating a filter", |session| scanner.page(session))?;
+            scanner.take(&rows);
+        }
+        Ok(scanner.scan)
+    }
+
+    fn newest(&mut self) -> Result<i64> {
+        self.0.reading("looking for the newest event", |session| session.newest())
+    }
+
+    fn first_after(&mut self, id: i64) -> Result<Option<i64>> {
+        let sql = "SELECT id FROM @events WHERE thread = $1 AND id > $2 ORDER BY id LIMIT 1";
+        self.0.reading("looking for the next event", |s| s.number(sql, &[int(&id)]))
+    }
+
+    fn last_upto(&mut self, id: i64) -> Result<Option<i64>> {
+        let sql = "SELECT id FROM @events WHERE thread = $1 AND id <= $2 ORDER BY id DESC LIMIT 1";
+        self.0.reading("looking for the last events", |s| s.number(sql, &[int(&id)]))
+    }
+
+    fn first_since(&mut self, time: &str) -> Result<Option<i64>> {
+        let sql = "SELECT id FROM @events WHERE thread = $1 AND created_at >= $2 ORDER BY id LIMIT 1";
+        self.0.reading("looking for a time", |s| s.number(sql, &[text(&time)]))
+    }
+
+    fn stored_at(&mut self, id: i64) -> Result<Option<String>> {
+        let sql = "SELECT created_at FROM @events WHERE thread = $1 AND id = $2";
+        let row = self.0.reading("reading an event's time", |s| s.row(sql, &[int(&id)]))?;
+        Ok(row.map(|row| row.get(0)))
+    }
+
+    fn id_of_key(&mut self, key: &str) -> Result<Option<i64>> {
+        if key.contains('\0') {
+            return Ok(None);
+        }
+        let sql = "SELECT id FROM @events WHERE thread = $1 AND idempotency_key = $2";
+        self.0.reading("looking for an idempotency key", |s| s.number(sql, &[text(&key)]))
+    }
+
+    fn count(&mut self, after: i64, upto: i64) -> Result<u64> {
+        let sql = "SELECT count(*) FROM @events WHERE thread = $1 AND id > $2 AND id <= $3";
+        let count = self.0.reading("counting the events", |s| s.number(sql, &[int(&after), int(&upto)]))?;
+        Ok(count.unwrap_or(0).unsigned_abs())
+    }
+
+    fn subscriptions(&mut self) -> Result<Vec<Subscription>> {
+        self.0.reading("reading the subscriptions", |session| consumers::list(session, None))
+    }
+
+    fn subscription(&mut self, consumer: &ConsumerId) -> Result<Option<Subscription>> {
+        self.0.reading("reading the subscriptions", |session| consumers::one(session, consumer))
+    }
+
+    fn subscribe(&mut self, new: &NewSubscription) -> Result<Option<Moved>> {
+        let locks = Locks::Consumer(&new.consumer);
+        self.0.transact("subscribing", locks, true, |session| consumers::subscribe(session, new))
+    }
+
+    fn unsubscribe(&mut self, consumer: &ConsumerId) -> Result<Subscription> {
+        let locks = Locks::Consumer(consumer);
+        self.0.transact("unsubscribing", locks, true, |session| consumers::unsubscribe(session, consumer))
+    }
+
+    fn move_cursor(&mut self, consumer: &ConsumerId, id: i64, how: Move) -> Result<Moved> {
+        let doing = "recording the cursor";
+        // Check first, so that a poll that moves nothing waits for nobody.
+        match self.0.reading(doing, |session| consumers::plan_move(session, consumer, id, how))? {
+            (moved, None) => Ok(moved),
+            _ => self.0.transact(doing, Locks::Consumer(consumer), true, |session| {
+                consumers::move_cursor(session, consumer, id, how)
+            }),
+        }
+    }
+
+    fn update_run(&mut self, seen: &Subscription, update: &RunUpdate) -> Result<Option<Subscription>> {
+        let locks = Locks::Consumer(&seen.consumer);
+        self.0.transact("recording the state of a consumer", locks, update.durable, |session| {
+            consumers::update_run(session, seen, update)
+        })
+    }
+
+    fn runs(&mut self, consumer: &ConsumerId, most: usize) -> Result<Vec<Run>> {
+        self.0.reading("reading the runs", |session| consumers::runs(session, consumer, most))
+    }
+
+    fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize> {
+        let doing = "remembering how far a filter was evaluated";
+        let remembered = self.0.transact(doing, Locks::Consumer(&seen.consumer), false, |session| {
+            consumers::remember_scan(session, seen, upto, failures)
+        });
+        match remembered {
+            // Who may only read evaluates the filter again next time.
+            Err(Error::Database(e)) if matches!(e.kind, Kind::ReadOnly | Kind::Permission) => {
+                Ok(failures.len())
+            }
+            remembered => remembered,
+        }
+    }
+
+    fn dead_letters(&mut self, consumer: Option<&ConsumerId>) -> Result<Vec<DeadLetter>> {
+        self.0.reading("reading the dead letters", |session| dead_letters::list(session, consumer))
+    }
+
+    fn retry_dead_letters(&mut self, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
+        self.0.transact("changing the dead letters", Locks::Consumer(consumer), true, |session| {
+            dead_letters::retry(session, consumer, event)
+        })
+    }
+
+    fn discard_dead_letters(&mut self, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
+        self.0.transact("changing the dead letters", Locks::Consumer(consumer), true, |session| {
+            dead_letters::discard(session, consumer, event)
+        })
+    }
+
+    fn prune(&mut self, range: &PruneRange<'_>) -> Result<PruneStep> {
+        let doing = "pruning";
+        match range.dry_run {
+            true => self.0.reading(doing, |session| prune::count(session, range)),
+            false => self.0.transact(doing, Locks::Consumers, true, |session| prune::step(session, range)),
+        }
+    }
+
+    fn take_lease(&mut self, consumer: &ConsumerId, length: Duration) -> Result<Leased> {
+        lease::take(&mut self.0, consumer, length)
+    }
+
+    fn announce(&mut self, what: Notice) {
+        let sql = listen::announcement(&self.0.target, what);
+        self.0.try_out(&sql);
+    }
+
+    fn changes(&mut self) -> Result<i64> {
+        // It changes with every commit of anybody on the server.
+        let sql = "SELECT hashtextextended(pg_current_snapshot()::text, 0)";
+        Ok(self.0.reading("asking for changes", |s| s.number(sql, &[]))?.unwrap_or(0))
+    }
+}

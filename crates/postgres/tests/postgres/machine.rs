@@ -1,0 +1,189 @@
+//! Machines that share a thread: each has its own folders, and so its own locks and logs, and runs the program.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// How long a test waits for anything. Generous, because machines may be busy.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+#[track_caller]
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < end, "timed out waiting for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub struct Machine {
+    dir: TempDir,
+    pub place: String,
+    /// What its users have set.
+    pub variables: Vec<(&'static str, String)>,
+    workers: Vec<Child>,
+}
+
+impl Machine {
+    pub fn new(place: &str) -> Machine {
+        let dir = tempfile::Builder::new().prefix("machine").tempdir().unwrap();
+        fs::create_dir(dir.path().join("bin")).unwrap();
+        // Given a place of this kind, `thread` executes it.
+        symlink(env!("CARGO_BIN_EXE_thread-postgres"), dir.path().join("bin/thread")).unwrap();
+        Machine { dir, place: place.to_owned(), variables: Vec::new(), workers: Vec::new() }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The folder of its only thread.
+    pub fn base(&self) -> PathBuf {
+        let entries = fs::read_dir(self.path("state/thread")).unwrap().map(|entry| entry.unwrap().path());
+        entries.into_iter().find(|path| path.is_dir()).unwrap()
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(self.path("bin/thread"));
+        command.args(args).env_clear().current_dir(self.dir.path());
+        command.env("PATH", format!("{}:/usr/bin:/bin", self.path("bin").display()));
+        command.env("HOME", self.dir.path()).env("XDG_STATE_HOME", self.path("state"));
+        command.env("THREAD_DIR", &self.place).envs(self.variables.iter().cloned());
+        command.stdin(Stdio::null());
+        command
+    }
+
+    pub fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Expects exit 0, and returns what is printed.
+    #[track_caller]
+    pub fn ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {said}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Expects this exit code and one line of the form `Error: <what> - <how to fix it>`, and returns it.
+    #[track_caller]
+    pub fn fails(&self, code: i32, args: &[&str]) -> String {
+        let output = self.run(args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+        let form =
+            said.starts_with("Error: ") && said.contains(" - ") && said.trim_end().lines().count() == 1;
+        assert!(form && output.stdout.is_empty(), "{args:?}: {said}");
+        said
+    }
+
+    pub fn start_worker(&mut self, options: &[&str]) {
+        let args = [&["dispatch", "--follow", "--grace", "1s"], options].concat();
+        self.workers.push(self.command(&args).spawn().unwrap());
+    }
+
+    /// A number of the consumer `bot`.
+    pub fn bot(&self, key: &str) -> serde_json::Value {
+        let info: serde_json::Value = serde_json::from_str(&self.ok(&["info", "--json", "bot"])).unwrap();
+        info["subscriptions"][0][key].clone()
+    }
+
+    /// Its processes: they have its folder in their environment.
+    fn processes(&self) -> Vec<i32> {
+        let needle = self.dir.path().as_os_str().as_encoded_bytes().to_vec();
+        let pids = fs::read_dir("/proc").unwrap().flatten();
+        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        pids.filter(|pid| {
+            let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            *pid != std::process::id().cast_signed()
+                && environ.windows(needle.len()).any(|part| part == needle)
+        })
+        .collect()
+    }
+
+    /// Ends all that runs on it, as a power cut would.
+    pub fn kill(&mut self) {
+        wait_until("the processes of a machine to end", || {
+            let left = self.processes();
+            for pid in &left {
+                let pid = rustix::process::Pid::from_raw(*pid).unwrap();
+                rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
+            }
+            for worker in &mut self.workers {
+                worker.try_wait().ok();
+            }
+            left.is_empty()
+        });
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A proxy of TCP connections to a port of this machine, which can be cut and healed.
+pub struct Proxy {
+    pub port: u16,
+    is_cut: Arc<AtomicBool>,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Proxy {
+    pub fn to(port: u16) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let own = listener.local_addr().unwrap().port();
+        let proxy = Proxy { port: own, is_cut: Arc::default(), open: Arc::default() };
+        let (is_cut, open) = (Arc::clone(&proxy.is_cut), Arc::clone(&proxy.open));
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                let mut open = open.lock().unwrap();
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    open.push(from.try_clone().unwrap());
+                    let is_cut = Arc::clone(&is_cut);
+                    std::thread::spawn(move || pass(from, to, &is_cut));
+                }
+            }
+        });
+        proxy
+    }
+
+    /// From now on, nothing gets through, and nobody is told: as if a cable had been pulled.
+    pub fn cut(&self) {
+        self.is_cut.store(true, Ordering::SeqCst);
+    }
+
+    /// What was sent meanwhile is lost, with the connections that it was sent on.
+    pub fn heal(&self) {
+        for stream in self.open.lock().unwrap().drain(..) {
+            stream.shutdown(std::net::Shutdown::Both).ok();
+        }
+        self.is_cut.store(false, Ordering::SeqCst);
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, is_cut: &AtomicBool) {
+    let mut bytes = [0; 16 * 1024];
+    while let Ok(read) = from.read(&mut bytes) {
+        if is_cut.load(Ordering::SeqCst) {
+            // Until it is healed, which ends this connection.
+            continue;
+        }
+        if read == 0 || to.write_all(&bytes[..read]).is_err() {
+            break;
+        }
+    }
+    to.shutdown(std::net::Shutdown::Both).ok();
+}

@@ -1,0 +1,54 @@
+//! Threads in PostgreSQL, with a real server. Without one installed, these tests are skipped.
+
+#[allow(dead_code, reason = "a part of it is for other stores")]
+#[macro_use]
+#[path = "../../../../tests/store/conformance.rs"]
+mod conformance;
+#[path = "../../../../tests/store/memory.rs"]
+mod memory;
+#[path = "../../../../tests/store/model.rs"]
+mod model;
+
+mod connect;
+mod machine;
+mod machines;
+mod server;
+mod store;
+
+use std::time::Duration;
+
+use memory::MemoryStore;
+use server::server;
+use thread::model::place::Place;
+use thread::store::Store;
+use thread_postgres::SCHEME;
+
+/// How many cases of [`model`] there are by default: each takes a second.
+pub const CASES: u32 = 12;
+
+/// An empty store.
+pub struct Fresh {
+    pub store: Box<dyn Store>,
+    /// Opens it once more, if it outlives a connection.
+    pub reopen: Option<Box<dyn Fn() -> Box<dyn Store>>>,
+}
+
+/// A new thread on the server; `None` if none is installed.
+pub fn fresh() -> Option<Fresh> {
+    let place = Place::from(server()?.place());
+    (SCHEME.init)(&place).unwrap();
+    let open = move || (SCHEME.open)(&place, Duration::from_secs(60)).unwrap();
+    Some(Fresh { store: open(), reopen: Some(Box::new(open)) })
+}
+
+/// The stores that are compared.
+pub fn stores() -> Option<[Fresh; 2]> {
+    Some([Fresh { store: Box::new(MemoryStore::default()), reopen: None }, fresh()?])
+}
+
+mod postgres_conforms {
+    conformance!({
+        let Some(fresh) = crate::fresh() else { return };
+        fresh
+    });
+}

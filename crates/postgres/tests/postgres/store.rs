@@ -1,0 +1,344 @@
+//! Guarantees of this store beyond the common contract: several connections, order, and keys.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use thread::model::place::Place;
+use thread::model::run::RunState;
+use thread::store::{Move, RunUpdate, Store, Stored};
+use thread::{Error, NewEvent};
+use thread_postgres::SCHEME;
+
+use crate::conformance::{append, everything, fill, message, name, new_subscription, put, with_key};
+use crate::server::{Server, server};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A new thread, or `None` without a server.
+fn thread() -> Option<Place> {
+    let place = Place::from(server()?.place());
+    (SCHEME.init)(&place).unwrap();
+    Some(place)
+}
+
+fn open(place: &Place) -> Box<dyn Store> {
+    (SCHEME.open)(place, LIMIT).unwrap()
+}
+
+fn ids(store: &mut dyn Store, after: i64) -> Vec<i64> {
+    let mut ids = Vec::new();
+    store
+        .read(after, i64::MAX, usize::MAX, &mut |row| {
+            ids.push(row.id);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    ids
+}
+
+#[test]
+fn connections_see_each_others_commits_at_once_and_in_order() {
+    let Some(place) = thread() else { return };
+    let (mut one, mut other) = (open(&place), open(&place));
+    for id in 1..=20 {
+        let (writer, reader) = if id % 3 == 0 { (&mut one, &mut other) } else { (&mut other, &mut one) };
+        assert_eq!(put(&mut **writer, &message("x")).unwrap(), Stored::New(id));
+        assert_eq!(everything(&mut **reader), everything(&mut **writer));
+    }
+}
+
+/// The claim is about what a reader sees that only asks for newer ids, as followers do.
+#[test]
+fn sixteen_writers_leave_no_gap_and_no_follower_misses_or_doubles_an_event() {
+    const WRITERS: usize = 16;
+    const EACH: usize = 40;
+    let Some(place) = thread() else { return };
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let place = &place;
+                scope.spawn(move || {
+                    let mut store = open(place);
+                    for n in 0..EACH {
+                        match n % 4 {
+                            0 => drop(
+                                append(&mut *store, &[message("a"), message("b"), message("c")]).unwrap(),
+                            ),
+                            1 => {
+                                let key = format!("{writer}-{n}");
+                                put(&mut *store, &with_key(&message("k"), &key)).unwrap();
+                            }
+                            _ => fill(&mut *store, 1),
+                        }
+                    }
+                })
+            })
+            .collect();
+        let followers: Vec<_> = (0..3)
+            .map(|_| {
+                let (place, done) = (&place, &done);
+                scope.spawn(move || {
+                    let (mut store, mut seen) = (open(place), Vec::new());
+                    loop {
+                        let last = done.load(Ordering::SeqCst);
+                        seen.extend(ids(&mut *store, seen.last().copied().unwrap_or(0)));
+                        if last {
+                            return seen;
+                        }
+                    }
+                })
+            })
+            .collect();
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        done.store(true, Ordering::SeqCst);
+        let all: Vec<i64> = (1..=(WRITERS * EACH / 4 * 6) as i64).collect();
+        for follower in followers {
+            assert_eq!(follower.join().unwrap(), all);
+        }
+    });
+    let mut store = open(&place);
+    let mut times = Vec::new();
+    store
+        .read(0, i64::MAX, usize::MAX, &mut |row| {
+            times.push(row.to_event().created_at);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert!(times.is_sorted());
+}
+
+#[test]
+fn of_writers_with_the_same_key_one_stores_its_event() {
+    let Some(place) = thread() else { return };
+    let stored: Vec<Stored> = std::thread::scope(|scope| {
+        let tries: Vec<_> = (0..8)
+            .map(|n| {
+                let place = &place;
+                scope.spawn(move || {
+                    let mut store = open(place);
+                    let event = with_key(&message("x"), "key");
+                    let beside = message("beside");
+                    let mut stored = Vec::new();
+                    let events = if n % 2 == 0 { vec![event] } else { vec![beside, event] };
+                    store
+                        .append(&mut |put| {
+                            stored = put(&events)?;
+                            Ok(())
+                        })
+                        .unwrap();
+                    stored.pop().unwrap()
+                })
+            })
+            .collect();
+        tries.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let new = stored.iter().filter(|stored| matches!(stored, Stored::New(_))).count();
+    assert_eq!(new, 1, "{stored:?}");
+    assert_eq!(ids(&mut *open(&place), 0), [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn threads_of_one_schema_and_schemas_of_one_database_are_apart() {
+    let Some(server) = server() else { return };
+    let places = [("apart", "a"), ("apart", "b"), ("a \"part", "a")]
+        .map(|(schema, thread)| server.place_of(schema, thread));
+    let mut stores: Vec<_> = places
+        .iter()
+        .map(|place| {
+            let place = Place::from(place.replace('"', "%22").replace(' ', "%20"));
+            (SCHEME.init)(&place).unwrap();
+            assert!(matches!((SCHEME.init)(&place), Err(Error::AlreadyAThread(_))));
+            open(&place)
+        })
+        .collect();
+    for (at, store) in stores.iter_mut().enumerate() {
+        fill(&mut **store, at + 1);
+        put(&mut **store, &with_key(&message("x"), "k")).unwrap();
+        store.subscribe(&new_subscription("c")).unwrap();
+        store.move_cursor(&name("c"), 1, Move::Acknowledge).unwrap();
+    }
+    for (at, store) in stores.iter_mut().enumerate() {
+        assert_eq!(store.newest().unwrap(), at as i64 + 2);
+        assert_eq!(store.subscriptions().unwrap().len(), 1);
+    }
+    stores[0].unsubscribe(&name("c")).unwrap();
+    assert_eq!(stores[1].subscriptions().unwrap().len(), 1);
+}
+
+#[test]
+fn of_run_updates_from_the_same_state_only_one_applies() {
+    let Some(place) = thread() else { return };
+    open(&place).subscribe(&new_subscription("c")).unwrap();
+    let update =
+        RunUpdate { durable: true, ..RunUpdate::state(RunState { attempts: 1, ..RunState::default() }) };
+    for round in 1..=5 {
+        let seen = open(&place).subscription(&name("c")).unwrap().unwrap();
+        let applied: usize = std::thread::scope(|scope| {
+            let tries: Vec<_> = (0..4)
+                .map(|_| scope.spawn(|| open(&place).update_run(&seen, &update).unwrap().is_some()))
+                .collect();
+            tries.into_iter().map(|one| usize::from(one.join().unwrap())).sum()
+        });
+        assert_eq!(applied, 1);
+        assert_eq!(open(&place).subscription(&name("c")).unwrap().unwrap().revision, round);
+    }
+}
+
+#[test]
+fn of_processes_that_make_the_same_thread_one_does() {
+    let Some(server) = server() else { return };
+    let place = Place::from(server.place());
+    let made: usize = std::thread::scope(|scope| {
+        let tries: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| match (SCHEME.init)(&place) {
+                    Ok(()) => 1,
+                    Err(Error::AlreadyAThread(_)) => 0,
+                    Err(e) => panic!("{e}"),
+                })
+            })
+            .collect();
+        tries.into_iter().map(|one| one.join().unwrap()).sum()
+    });
+    assert_eq!(made, 1);
+    fill(&mut *open(&place), 1);
+}
+
+#[test]
+fn a_newer_schema_is_refused_and_what_is_no_thread_is_said_to_be_none() {
+    let Some(server) = server() else { return };
+    let place = Place::from(server.place_of("newer", "inbox"));
+    let missing = (SCHEME.open)(&place, LIMIT).err();
+    assert!(matches!(missing, Some(Error::NotAThread(_))), "{missing:?}");
+    (SCHEME.init)(&place).unwrap();
+    let other = Place::from(server.place_of("newer", "other"));
+    assert!(matches!((SCHEME.open)(&other, LIMIT), Err(Error::NotAThread(_))));
+    server.psql("INSERT INTO newer.versions VALUES (99)");
+    for refused in [(SCHEME.open)(&place, LIMIT).err(), (SCHEME.init)(&other).err()] {
+        assert!(matches!(refused, Some(Error::NewerSchema { found: 99, .. })), "{refused:?}");
+    }
+}
+
+#[test]
+fn an_event_with_a_nul_is_stored_but_in_a_key_or_subtype_it_is_refused() {
+    let Some(place) = thread() else { return };
+    let mut store = open(&place);
+    let event = NewEvent::new("self", "record", Some("a\0b".into()), "x").unwrap();
+    assert!(matches!(put(&mut *store, &event), Err(Error::InvalidEvent(_))));
+    assert!(matches!(put(&mut *store, &with_key(&message("x"), "a\0b")), Err(Error::InvalidEvent(_))));
+    assert_eq!(put(&mut *store, &message("a\0b")).unwrap(), Stored::New(1));
+    assert_eq!(store.id_of_key("a\0b").unwrap(), None);
+}
+
+#[test]
+fn a_transaction_that_stays_open_is_not_waited_for_longer_than_the_limit() {
+    let Some(server) = server() else { return };
+    let place = Place::from(server.place_of("held", "inbox"));
+    (SCHEME.init)(&place).unwrap();
+    let mut holder = open(&place);
+    let mut other = (SCHEME.open)(&place, Duration::from_millis(100)).unwrap();
+    holder
+        .append(&mut |put| {
+            put(&[message("a")])?;
+            let refused = append(&mut *other, &[message("b")]).unwrap_err();
+            assert!(refused.is_locked(), "{refused}");
+            // A reader waits for nobody.
+            assert_eq!(ids(&mut *other, 0), [0; 0]);
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(put(&mut *other, &message("b")).unwrap(), Stored::New(2));
+}
+
+#[test]
+fn a_store_goes_on_after_its_connection_was_cut() {
+    let Some(server) = server() else { return };
+    let place = server.place_of("cut", "inbox").replace('#', "&application_name=cut#");
+    let place = Place::from(place);
+    (SCHEME.init)(&place).unwrap();
+    let mut store = open(&place);
+    fill(&mut *store, 1);
+    let cut = || {
+        let sql = "SELECT bool_and(pg_terminate_backend(pid, 60000)) FROM pg_stat_activity \
+                   WHERE application_name = 'cut'";
+        assert_eq!(server.psql(sql), "t");
+    };
+    cut();
+    assert_eq!(ids(&mut *store, 0), [1]);
+    cut();
+    assert_eq!(put(&mut *store, &message("x")).unwrap(), Stored::New(2));
+    // In the middle of a transaction nothing is stored.
+    let failed = store.append(&mut |put| {
+        put(&[message("lost")])?;
+        cut();
+        Ok(())
+    });
+    assert!(failed.unwrap_err().may_pass());
+    assert_eq!(ids(&mut *store, 0), [1, 2]);
+    assert_eq!(put(&mut *store, &message("x")).unwrap(), Stored::New(3));
+}
+
+/// Pushers go on while the server is killed and started again, again and again.
+#[test]
+fn what_was_acknowledged_survives_kills_of_the_server() {
+    const ROUNDS: usize = 4;
+    let Some(server) = Server::start() else { return };
+    let place = Place::from(server.place());
+    (SCHEME.init)(&place).unwrap();
+    let done = AtomicBool::new(false);
+    let acknowledged: Vec<(i64, String)> = std::thread::scope(|scope| {
+        let pushers: Vec<_> = (0..4)
+            .map(|pusher| {
+                let (place, done) = (&place, &done);
+                scope.spawn(move || {
+                    let (mut acknowledged, mut store, mut n) = (Vec::new(), None, 0);
+                    while !done.load(Ordering::SeqCst) {
+                        n += 1;
+                        let content = format!("{pusher}-{n}");
+                        let pushed = match store.take().map_or_else(|| (SCHEME.open)(place, LIMIT), Ok) {
+                            Ok(mut opened) => {
+                                let pushed = put(&mut *opened, &message(&content));
+                                store = Some(opened);
+                                pushed
+                            }
+                            Err(e) => Err(e),
+                        };
+                        match pushed {
+                            Ok(Stored::New(id)) => acknowledged.push((id, content)),
+                            Ok(other) => panic!("{other:?}"),
+                            Err(e) => {
+                                assert!(e.may_pass(), "{e}");
+                                std::thread::sleep(Duration::from_millis(20));
+                            }
+                        }
+                    }
+                    acknowledged
+                })
+            })
+            .collect();
+        for _ in 0..ROUNDS {
+            let newest = || (SCHEME.open)(&place, LIMIT).and_then(|mut store| store.newest());
+            let before = newest().unwrap();
+            while newest().unwrap() < before + 50 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            server.order("kill");
+            server.order("start");
+        }
+        done.store(true, Ordering::SeqCst);
+        pushers.into_iter().flat_map(|pusher| pusher.join().unwrap()).collect()
+    });
+    let mut stored = Vec::new();
+    open(&place)
+        .read(0, i64::MAX, usize::MAX, &mut |row| {
+            stored.push((row.id, row.to_event().content));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert!(acknowledged.len() > ROUNDS * 50);
+    let lost = acknowledged.iter().filter(|one| !stored.contains(one)).count();
+    assert_eq!(lost, 0);
+    assert!(stored.iter().map(|(id, _)| *id).eq(1..=stored.len() as i64), "no gap");
+}
