@@ -220,7 +220,9 @@ class Client:
                 if frame["type"] == "res":
                     RESPONSE.validate(frame)
                     self.answered_at = len(self.events)
-                    self.answers.pop(frame["id"]).set_result(frame)
+                    # Nobody waits any more for one that took too long.
+                    if not (answer := self.answers.pop(frame["id"])).done():
+                        answer.set_result(frame)
                 else:
                     EVENT.validate(frame)
                     async with self.news:
