@@ -1143,6 +1143,19 @@ pub fn dead_letters_are_retried_and_discarded_by_event_or_all_together(store: &m
     assert_eq!(store.discard_dead_letters(&name("a"), None).unwrap(), 0);
     assert_eq!((get(store, "b").dead, get(store, "b").dead_to_retry), (3, 0));
     assert_eq!(ids(store).len(), 6);
+    // Of some events, in one step.
+    let b = &name("b");
+    assert_eq!(store.retry_dead_letters_of(b, &[1, 3, 5]).unwrap(), 2);
+    assert_eq!((get(store, "b").dead, get(store, "b").dead_to_retry), (3, 2));
+    assert_eq!(store.discard_dead_letters_of(b, &[3, 2, 3, 6]).unwrap(), 2);
+    assert_eq!(store.discard_dead_letters_of(b, &[]).unwrap(), 0);
+    let mut first = None;
+    let take = &mut |letter: DeadLetter| {
+        first = Some((letter.consumer, letter.event_id));
+        ControlFlow::Break(())
+    };
+    store.read_dead_letters(None, take).unwrap();
+    assert_eq!(first, Some((name("b"), 1)));
 }
 
 pub fn a_dead_letter_needs_its_event(store: &mut dyn Store) {

@@ -69,6 +69,26 @@ fn the_newest_matching_events_are_found_from_the_end() {
     assert_eq!(newest(6, 1), [0; 0]);
     assert_eq!(newest(i64::MAX, 0), [0; 0]);
     assert_eq!(queue.newest_matching(None, 9001, 2).unwrap(), [9001, 2999]);
+    // The same within a time, which says how far it has got.
+    let later = Instant::now() + Duration::from_secs(600);
+    let mut until = |range, most| queue.newest_matching_until(sevens.as_ref(), range, most, later).unwrap();
+    let found = until((0, i64::MAX), usize::MAX);
+    assert_eq!((found.ids, found.from, found.is_cut_off, found.failures), (expected.clone(), 1, false, 0));
+    for (range, most, ids, from) in [
+        ((0, i64::MAX), 3, &expected[..3], expected[2]),
+        ((0, 9001), 2, &[2996, 2989][..], 2989),
+        ((9989, 9996), 9, &[9996], 9990),
+        ((0, 6), 1, &[], 1),
+        ((5000, 6000), 1, &[], 5001),
+        ((20_000, i64::MAX), 1, &[], 20_001),
+        ((0, i64::MIN), 1, &[], 1),
+    ] {
+        let found = until(range, most);
+        assert_eq!((&found.ids[..], found.from, found.is_cut_off), (ids, from, false), "{range:?}");
+    }
+    let fails = filter("content = '0' OR json_extract('x' || content, '$') = 1");
+    let found = queue.newest_matching_until(fails.as_ref(), (9990, 10_000), 9, later).unwrap();
+    assert_eq!((found.ids, found.failures, found.failure.unwrap().id), (vec![9996], 9, 10_000));
     for count in [1, 2, 200, expected.len()] {
         let start = queue.start_of_tail(sevens.as_ref(), 0, count as u64).unwrap();
         assert_eq!(start, expected[count - 1] - 1);
@@ -105,6 +125,14 @@ fn the_filter_of_a_stranger_is_cut_off_in_the_middle_of_an_event() {
     assert_eq!(selection.after, 1);
     let cut_off = page(&mut selection, took / 8).unwrap_err();
     assert!(matches!(cut_off, thread::Error::SlowFilter { after: 1 }), "{cut_off}");
+    // The same backwards.
+    let mut backwards = |upto| {
+        queue.newest_matching_until(selection.filter.as_ref(), (0, upto), 9, Instant::now() + took / 8)
+    };
+    let found = backwards(i64::MAX).unwrap();
+    assert_eq!((found.ids, found.from, found.is_cut_off), (vec![3], 3, true));
+    assert!(matches!(backwards(2), Err(thread::Error::SlowFilter { after: 1 })));
+    assert_eq!(backwards(1).unwrap().ids, [1]);
     // The queue goes on as before.
     assert_eq!(queue.read(After(1), None).unwrap().len(), 2);
 }

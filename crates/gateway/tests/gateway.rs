@@ -1,7 +1,8 @@
 //! Drives the gateway over real sockets, with clients that share no code with it.
 //!
 //! Each test is a scenario of a Python program in `tests/client`, which checks every frame it sees
-//! against the schemas of `docs/schema`. They need Python's `websockets` and `jsonschema`:
+//! against the schemas of `docs/schema`, and every answer of the interface for threads against its description; for
+//! these, that Python also has `httpx`, `httpx-sse` and `schemathesis`. They need Python's `websockets` and `jsonschema`:
 //! `GATEWAY_PYTHON` names a Python that has them, by default `python3`. `GATEWAY_AGUI_1` and `GATEWAY_AGUI_0`
 //! name folders in which npm has installed `@ag-ui/client` 1.0 and 0.x, `GATEWAY_COPILOTKIT` one with
 //! `@copilotkit/runtime` and `@copilotkit/core`, `THREAD_TEST_MCP` one with clients of MCP, `GATEWAY_WS` one with `ws`, `GATEWAY_AXE` one with `axe-core`; for
@@ -303,6 +304,27 @@ scenarios! {
         a_run_is_logged_when_it_begins_and_ends_and_nothing_that_is_said
         what_was_due_when_the_gateway_was_started_is_logged
         the_level_says_how_much_is_logged
+    }
+    threads {
+        every_thread_is_in_the_list_and_those_that_are_named_are_not_served
+        a_stalled_consumer_is_found_and_resumed
+        dead_letters_are_retried_by_reason_and_some_are_discarded
+        a_cursor_is_moved_and_what_follows_is_handled_again
+        a_running_handler_is_stopped
+        a_run_has_its_output_and_its_timeline
+        events_are_browsed_from_the_newest_on
+        an_event_is_stored_once_and_only_if_it_is_one
+        a_live_tail_goes_on_after_it_was_cut
+        a_slow_filter_is_cut_off_and_holds_up_nobody
+        read_only_leaves_the_looking
+        strangers_and_hostile_ids_get_nowhere
+        a_locked_and_a_damaged_thread_make_no_other_wait
+        fifty_who_watch_cost_one_look_a_second
+        two_thousand_sessions_are_listed_without_being_opened
+        a_thread_that_cannot_be_shown_is_said_at_the_start
+    }
+    description {
+        made_up_requests_get_answers_that_are_described
     }
     page {
         an_answer_streams_with_its_thinking_and_its_tools

@@ -87,7 +87,7 @@ pub fn detail(
     })?;
     Ok(EventDetail {
         content_url: url_of(&target.id, id),
-        previous: queue.last_upto(id - 1)?,
+        previous: queue.last_upto(id.saturating_sub(1))?,
         next,
         handled: handled(queue, &event, &dead)?,
         dead,

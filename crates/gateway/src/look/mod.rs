@@ -38,14 +38,13 @@ use std::time::Duration;
 
 use thread::Queue;
 use thread::run::Launcher;
-use tokio::sync::Semaphore;
 
 use self::overview::Overview;
 use self::threads::{Target, Threads};
 use self::watched::Watched;
 use crate::error::Result;
 use crate::session::catalogue::Catalogue;
-use crate::session::jobs::{BUSY, Kind};
+use crate::session::jobs::{BUSY, Jobs, Kind};
 use crate::session::live::Context;
 use crate::session_id::SessionId;
 
@@ -55,9 +54,6 @@ pub const FILTER_TIME: Duration = Duration::from_secs(2);
 /// How long a request is tried again while a thread is locked.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How many requests may be at work at a time. The others wait without a thread.
-const AT_WORK: usize = 8;
-
 pub struct Look {
     pub threads: Threads,
     overview: Overview,
@@ -65,7 +61,7 @@ pub struct Look {
     context: Arc<Context>,
     catalogue: Arc<Catalogue>,
     launcher: Launcher,
-    at_work: Semaphore,
+    jobs: Jobs,
     read_only: bool,
 }
 
@@ -84,7 +80,7 @@ impl Look {
             context,
             catalogue,
             launcher,
-            at_work: Semaphore::new(AT_WORK),
+            jobs: Jobs::looking(),
             read_only,
         }
     }
@@ -101,15 +97,23 @@ impl Look {
         kind: Kind,
         mut work: impl FnMut(&Look, &Target, &mut Queue) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (look, id) = (self.clone(), id.to_owned());
-        // Threads that are no sessions have turns like those; and looking at a session is not to delay it.
-        let turn = SessionId::named(&format!("look {id}"));
+        let (look, own) = (self.clone(), id.to_owned());
         let work = move || {
-            let target = look.threads.find(&id)?;
+            let target = look.threads.find(&own)?;
             work(&look, &target, &mut target.open(BUSY)?)
         };
-        // It is never closed.
-        let _at_work = self.at_work.acquire().await;
-        self.context.jobs.run_within(PATIENCE, turn, kind, work).await
+        self.run(id, kind, work).await
+    }
+
+    /// Does work for the thread with an id, in its turn.
+    async fn run<T: Send + 'static>(
+        &self,
+        id: &str,
+        kind: Kind,
+        work: impl FnMut() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        // Any id has turns like a session.
+        let turn = SessionId::named(&format!("look {id}"));
+        self.jobs.run_within(PATIENCE, turn, kind, work).await
     }
 }

@@ -34,6 +34,12 @@ const BUSY: Duration = Duration::from_millis(20);
 const MOVING: Duration = Duration::from_secs(3);
 const FAILED: Duration = Duration::from_secs(5);
 
+/// After how long one of `--thread`, of which there are few, is opened again whatever its files say.
+const ANYWAY: Duration = Duration::from_secs(10);
+
+/// How many different pages are kept as JSON.
+const PAGES: usize = 8;
+
 #[derive(Default)]
 pub struct Overview {
     entries: Mutex<HashMap<String, Entry>>,
@@ -79,6 +85,9 @@ impl Listing {
     /// The page as JSON, made once for all who ask.
     pub fn written(&self, read_only: bool, offset: usize, limit: usize) -> Bytes {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if written.len() >= PAGES {
+            written.clear();
+        }
         let page = || serde_json::to_vec(&self.page(read_only, offset, limit)).unwrap_or_default().into();
         written.entry((offset, limit)).or_insert_with(page).clone()
     }
@@ -134,7 +143,7 @@ impl Look {
             let stamp = target.stamp();
             match known.remove(&target.id) {
                 Some(entry) => {
-                    if entry.is_due(stamp) {
+                    if entry.is_due(target.kind, stamp) {
                         due.push((Some(entry.read), at, stamp));
                     }
                     entries.insert(target.id.clone(), entry);
@@ -210,11 +219,12 @@ impl Look {
 
 impl Entry {
     /// Whether it has to be read again.
-    fn is_due(&self, stamp: Option<Stamp>) -> bool {
+    fn is_due(&self, kind: ThreadKind, stamp: Option<Stamp>) -> bool {
         let age = self.read.elapsed();
         match &self.found {
             Err(_) => age >= FAILED,
-            Ok(_) => self.stamp.is_none() || self.stamp != stamp || self.is_moving && age >= MOVING,
+            Ok(_) if self.stamp.is_none() || self.stamp != stamp => true,
+            Ok(_) => self.is_moving && age >= MOVING || kind == ThreadKind::Thread && age >= ANYWAY,
         }
     }
 

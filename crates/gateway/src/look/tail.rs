@@ -8,24 +8,20 @@ use std::time::{Duration, Instant};
 
 use thread::queue::{Remaining, Selection};
 use thread::{Error, Filter, Queue};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::event::{self, CUT};
 use super::form::Event;
-use super::{FILTER_TIME, Look, PATIENCE};
+use super::{FILTER_TIME, Look};
 use crate::error::{RequestError, Result};
-use crate::session::jobs::{BUSY, Kind, blocking};
+use crate::session::jobs::{BUSY, Kind};
 use crate::session::watch::SessionWatch;
-use crate::session_id::SessionId;
 
 /// The most events that are read at a time.
 const PAGE: u64 = 100;
 
 /// The shortest time between two readings of a thread that is pushed to all the time.
 const BETWEEN: Duration = Duration::from_millis(100);
-
-/// How long the database stays open after the last event.
-const LINGER: Duration = Duration::from_secs(3);
 
 pub struct Tail {
     look: Arc<Look>,
@@ -41,6 +37,7 @@ pub struct Tail {
     /// The last page was full.
     is_behind: bool,
     read: Option<Instant>,
+    /// Open while there is more to read.
     queue: Option<Queue>,
     watch: Arc<SessionWatch>,
 }
@@ -98,10 +95,7 @@ impl Tail {
                 return Ok(Piece::Nothing(self.position));
             }
             if !self.more {
-                if timeout(LINGER, self.watch.changed.notified()).await.is_err() {
-                    self.close().await;
-                    self.watch.changed.notified().await;
-                }
+                self.watch.changed.notified().await;
                 // Kept, should the caller give up waiting before it is read.
                 self.more = true;
             }
@@ -116,7 +110,6 @@ impl Tail {
     async fn read_on(&mut self) -> Result<()> {
         let (look, id, after) = (self.look.clone(), self.id.clone(), self.position);
         let (filter, mut held) = (self.filter.clone(), self.queue.take());
-        let turn = SessionId::named(&format!("look {id}"));
         let work = move || {
             let target = look.threads.find(&id)?;
             let mut queue = match held.take() {
@@ -136,14 +129,14 @@ impl Tail {
                 event::complete(&mut queue, event, CUT)?;
             }
             let more = remaining == Remaining::Some || found.len() as u64 == PAGE;
-            Ok((queue, found, selection.after, more))
+            // Whoever has everything keeps no files open.
+            Ok((Some(queue).filter(|_| more), found, selection.after, more))
         };
-        let _at_work = self.look.at_work.acquire().await;
-        let done = self.look.context.jobs.run_within(PATIENCE, turn, Kind::Read, work).await;
+        let done = self.look.run(&self.id, Kind::Read, work).await;
         self.read = Some(Instant::now());
         match done {
             Ok((queue, found, position, more)) => {
-                (self.queue, self.waiting, self.position) = (Some(queue), found, position);
+                (self.queue, self.waiting, self.position) = (queue, found, position);
                 (self.more, self.is_behind) = (more, more);
                 Ok(())
             }
@@ -151,16 +144,6 @@ impl Tail {
             Err(RequestError::Locked) => Ok(()),
             Err(e) => Err(e),
         }
-    }
-
-    /// Closes the database, which may write to the disk.
-    async fn close(&mut self) {
-        let queue = self.queue.take();
-        let closing = move || {
-            drop(queue);
-            Ok(())
-        };
-        drop(blocking(closing).await);
     }
 }
 

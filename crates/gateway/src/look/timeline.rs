@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
 
 use thread::model::time::{self, Time};
 use thread::queue::{Remaining, Selection};
@@ -17,8 +18,11 @@ const READ: usize = 5000;
 const SPANS: usize = 1000;
 const SHOWN: usize = 200;
 
-/// Longer contents are not read, in bytes.
-const LONG: u64 = 64 * 1024;
+/// Longer contents are not read, in bytes: results of tools have 1 MiB and their names at most.
+const LONG: u64 = 1024 * 1024 + 4096;
+
+/// For how long events are read.
+const READ_FOR: Duration = Duration::from_secs(2);
 
 /// The longest label, in characters.
 const LABEL: usize = 120;
@@ -38,38 +42,39 @@ pub struct Timeline {
 /// Errors of the thread.
 pub fn of(queue: &mut Queue, began: Time, end: Option<Time>, oldest: Option<&str>) -> Result<Timeline> {
     let after = queue.about_last_before(began)?;
-    let end = end.map(time::format);
-    let mut selection = Selection { limit: Some(READ as u64 + 1), ..After(after).into() };
-    let (mut read, mut is_over) = (Vec::new(), false);
-    while !is_over
-        && queue.read_page_capped(&mut selection, LONG, &mut |capped| {
-            let event = capped.row.to_event();
-            is_over = end.as_ref().is_some_and(|end| event.created_at > *end);
-            if is_over {
-                return ControlFlow::Break(());
-            }
-            read.push(event);
-            ControlFlow::Continue(())
-        })? == Remaining::Some
-    {}
+    let (end, until) = (end.map(time::format), Instant::now() + READ_FOR);
     let mut spans = Spans { began, spans: Vec::new(), open: HashMap::new(), text: None };
     if let Some(oldest) = oldest.and_then(time::parse).filter(|oldest| *oldest < began) {
         let waited = u64::try_from((began - oldest).num_milliseconds()).unwrap_or(0);
         spans.add(SpanKind::Waiting, &time::format(oldest), "waiting", None);
         spans.end_last(waited);
     }
-    let is_truncated = read.len() > READ;
-    read.truncate(READ);
-    let mut shown = Vec::new();
-    for event in &read {
-        spans.take(event);
-        if shown.len() < SHOWN {
-            shown.extend(event::shown(queue, event.id)?);
-        }
+    let mut selection = Selection::from(After(after));
+    let (mut read, mut shown, mut is_over, mut is_truncated) = (0, Vec::new(), false, false);
+    while !is_over
+        && queue.read_page_capped(&mut selection, LONG, &mut |capped| {
+            let event = capped.row.to_event();
+            is_truncated = read == READ || Instant::now() >= until;
+            is_over = is_truncated || end.as_ref().is_some_and(|end| event.created_at > *end);
+            if is_over {
+                return ControlFlow::Break(());
+            }
+            read += 1;
+            // One at a time: they may be large.
+            spans.take(&event);
+            if shown.len() < SHOWN {
+                shown.push(event.id);
+            }
+            ControlFlow::Continue(())
+        })? == Remaining::Some
+    {}
+    let mut events = Vec::with_capacity(shown.len());
+    for id in shown {
+        events.extend(event::shown(queue, id)?);
     }
     let is_truncated = is_truncated || spans.spans.len() > SPANS;
     spans.spans.truncate(SPANS);
-    Ok(Timeline { spans: spans.spans, is_truncated, events: shown })
+    Ok(Timeline { spans: spans.spans, is_truncated, events })
 }
 
 struct Spans {

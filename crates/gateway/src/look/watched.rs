@@ -19,7 +19,6 @@ use super::state;
 use super::threads::Target;
 use crate::error::{RequestError, Result};
 use crate::session::jobs::{BUSY, Kind};
-use crate::session_id::SessionId;
 
 /// After how long a thread is looked at although its files have not changed.
 const ANYWAY: Duration = Duration::from_secs(10);
@@ -118,9 +117,7 @@ impl Look {
         let is_due = last.is_moving || last.at.is_none_or(|at| at.elapsed() >= ANYWAY);
         let known = last.stamp.filter(|_| !is_due);
         let (look, own) = (self.clone(), id.to_owned());
-        let turn = SessionId::named(&format!("look {id}"));
-        let work = move || look.look_closely(&own, known);
-        match self.context.jobs.run_within(super::PATIENCE, turn, Kind::Read, work).await {
+        match self.run(id, Kind::Read, move || look.look_closely(&own, known)).await {
             Ok(None) => None,
             Ok(Some((thread, stamp, is_moving))) => {
                 *last = Last { stamp, at: Some(Instant::now()), is_moving };

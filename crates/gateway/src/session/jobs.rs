@@ -3,7 +3,7 @@
 //! A session has one job that reads and one that writes at a time. Whoever waits for its turn occupies no
 //! thread. A job that finds the database locked fails after [`BUSY`] and is tried again later, also without a
 //! thread. Jobs of sessions never take the last [`RESERVED`] threads, which are for everything else: the list
-//! of sessions, the health check.
+//! of sessions, the health check; nor those of [`Jobs::looking`].
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -17,9 +17,12 @@ use crate::session_id::SessionId;
 pub use thread_sessions::root::BUSY;
 
 /// The size of the pool of blocking threads.
-pub const THREADS: usize = 32;
+pub const THREADS: usize = 40;
 
 const RESERVED: usize = 8;
+
+/// For looking at threads, which may take long.
+const LOOKING: usize = 8;
 
 /// How long a job is tried again in all, while the database is locked.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -42,11 +45,16 @@ pub struct Jobs {
 
 impl Default for Jobs {
     fn default() -> Jobs {
-        Jobs { sessions: Mutex::default(), threads: Semaphore::new(THREADS - RESERVED) }
+        Jobs { sessions: Mutex::default(), threads: Semaphore::new(THREADS - RESERVED - LOOKING) }
     }
 }
 
 impl Jobs {
+    /// With threads of their own, for work that is to delay no session.
+    pub fn looking() -> Jobs {
+        Jobs { sessions: Mutex::default(), threads: Semaphore::new(LOOKING) }
+    }
+
     /// Does work on a session. If the database is locked, the work is done again from its beginning, so it
     /// must not have stored anything before the step that fails.
     ///

@@ -306,7 +306,7 @@ async def a_run_is_a_timeline_of_its_events():
             # It is watched while it runs.
             await card(tab, "agent").get_by_role("link", name="Show the run").click()
             rows = tab.locator(".timeline tbody tr")
-            await expect(tab.locator(".verdict")).to_contain_text("It is running")
+            await expect(tab.locator(".verdict")).to_contain_text("It has been running")
             await expect(rows.filter(has_text="read").first).to_be_visible()
             await expect(rows.filter(has_text="the run ends")).to_have_count(0)
             await tab.page.go_back()

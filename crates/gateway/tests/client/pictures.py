@@ -44,7 +44,7 @@ PLAYS = {
         ["think", "First I read the script, then I try it."], ["wait", "1"],
         ["call", "c1", "read", {"path": "backup.sh"}], ["wait", "2"], ["result", "c1", "read", SCRIPT],
         ["call", "c2", "run", {"command": "sh backup.sh --dry-run"}], ["wait", "3"],
-        ["fail", "c2", "run", "exit 1: tar: /srv/data: permission denied"],
+        ["result", "c2", "run", {"exit": 1, "stderr": "tar: /srv/data: permission denied"}],
         ["call", "c3", "chown", {"path": "/srv/data"}], ["ask", "c3", "chown -R backup /srv/data", {"command": "chown -R backup /srv/data"}, "14 files"],
         ["result", "c3", "chown", "ok"], ["say", "Now `backup` owns `/srv/data`, "], ["wait", "4"], ["say", "and the backup works."],
     ],
@@ -87,7 +87,7 @@ def smaller(png):
 async def shop(inbox):
     """A thread in which something is wrong, something runs, and something waits for somebody."""
     inbox.seller("seller", "--stall-after", "never", "--filter", "subtype = 'order'")
-    inbox.subscribe("mailer", "sleep 0.3; echo 'no address for alice'; exit 1", "--max-attempts", "1", "--filter", "subtype = 'mail'")
+    inbox.subscribe("mailer", "sleep 0.3; echo 'no address for alice'; exit 1", "--max-attempts", "1", "--backoff", "10ms", "--filter", "subtype = 'mail'")
     inbox.subscribe("indexer", "sleep 600", "--deliver", "stdin", "--filter", "subtype = 'page'")
     inbox.subscribe("archive", "cat >>archive", "--deliver", "stdin")
     push = lambda subtype, text: inbox.push("--source", "external:shop:main:dm:alice:alice", "--subtype", subtype, text)

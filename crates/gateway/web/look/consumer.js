@@ -11,6 +11,9 @@ import { usePages } from "./pages.js";
 import { For, NUMBER, Why, Word, count, exitText, outcomeText, whatToDo } from "./words.js";
 import * as address from "../address.js";
 
+/** Notes that say what the page says itself. */
+const SAID = /^(`thread resume|the next push)/;
+
 const URGENCY = ["stalled", "waiting", "running", "paused"];
 
 /** What is wrong first, then what waits, then what runs. */
@@ -35,7 +38,7 @@ export function Card({ thread, consumer, alone = false }) {
     ${alone ? html`<h1>${visible(name)}</h1>` : html`<h2><a class="row" href=${here}>${visible(name)}</a></h2>`}
     <p class="why"><${Word} state=${state} /><${Why} consumer=${consumer} /></p>
     ${todo && html`<p class="todo">${todo}</p>`}
-    ${consumer.notes?.map((note) => html`<p class="todo">${visible(note)}</p>`)}
+    ${consumer.notes?.filter((note) => !SAID.test(note)).map((note) => html`<p class="todo">${visible(note)}</p>`)}
     <p class="facts"><${Pending} thread=${thread} consumer=${consumer} /> · cursor ${consumer.cursor > 0
         ? html`<a class="figure" href=${address.eventsAddress(thread.id, { event: consumer.cursor })}>${NUMBER.format(consumer.cursor)}</a>` : html`<span class="figure">0</span>`}${
       dead > 0 && html` · <a class="failure" href=${address.deadAddress(thread.id, { consumer: name })}>${count(dead, "dead letter")}</a>`}${

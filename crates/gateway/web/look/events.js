@@ -25,8 +25,8 @@ const EXAMPLES = [
 export function Events({ thread, route }) {
   const filter = route.params.filter ?? "";
   return html`<div class=${route.event ? "events-page with-event" : "events-page"}>
+    <h1 class="unseen">Events of ${visible(thread.name)}</h1>
     <section class="event-list" aria-label="Events">
-      <h1 class="unseen">Events of ${visible(thread.name)}</h1>
       <${Filter} thread=${thread} filter=${filter} />
       <${List} key=${filter} thread=${thread} filter=${filter} open=${route.event} />
     </section>

@@ -20,8 +20,8 @@ export function Rows({ items, row, added, label, onEnd, onTop }) {
     if (from !== first || to !== last) setSpan([from, to]);
   };
   useLayoutEffect(() => {
-    const one = list.current.firstElementChild;
-    if (one) height.current = one.offsetHeight;
+    // On a telephone the list is not shown while an event is, and has no height.
+    height.current = list.current.firstElementChild?.offsetHeight || height.current;
     const more = added - before.current;
     before.current = added;
     if (more > 0 && box.current.scrollTop >= height.current / 2) box.current.scrollTop += more * height.current;

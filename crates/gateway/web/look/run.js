@@ -30,14 +30,14 @@ export function RunPage({ thread, route }) {
 }
 
 const OUTCOMES = { succeeded: "It succeeded", failed: "It failed", dead: "It failed: what it was given is a dead letter now", timed_out: "It took too long, and was ended",
-  stopped: "It was stopped", interrupted: "It was interrupted by a shutdown", unknown: "Nobody knows how it ended: its supervisor was killed", running: "It is running" };
+  stopped: "It was stopped", interrupted: "It was interrupted by a shutdown", unknown: "Nobody knows how it ended: its supervisor was killed", running: "It has been running" };
 
 function Whole({ thread, consumer, run }) {
   const { outcome, exit, started_at: began, ended_at: ended, duration_ms: took, attempt, output, output_truncated: cut, output_bytes: bytes, timeline = [], handled = [], meanwhile = [] } = run;
   const isWrong = !["succeeded", "running"].includes(outcome);
   return html`
     <p class=${isWrong ? "verdict wrong" : "verdict"}>${OUTCOMES[outcome] ?? visible(outcome)}${isWrong && exitText(exit) && ` (${exitText(exit)})`}${
-      took >= 0 && ` ${outcome === "running" ? "since" : "after"} ${duration(took)}`}.</p>
+      took >= 0 && ` ${outcome === "running" ? "for" : "after"} ${duration(took)}`}.</p>
     <p class="facts">From <${Stamp} time=${began} />${ended && html` to <${Stamp} time=${ended} />`} · <${Ago} time=${began} /> · attempt ${attempt}${
       run.events > 0 && html` · <a href=${given(thread, run)}>${count(run.events, "event")}</a> on stdin`}</p>
     <h2>When it did what</h2>

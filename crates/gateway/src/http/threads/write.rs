@@ -29,15 +29,18 @@ const LONGEST_GRACE: u64 = 60_000;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewEventBody {
+    #[schema(min_length = 1)]
     source: String,
     /// `message` or `record`.
     #[serde(rename = "type")]
+    #[schema(pattern = "^(message|record)$")]
     kind: String,
     subtype: Option<String>,
     content: String,
     #[schema(value_type = Option<Object>)]
     metadata: Option<serde_json::Map<String, Value>>,
     /// Storing an event again under the same key stores nothing.
+    #[schema(min_length = 1)]
     idempotency_key: Option<String>,
 }
 
