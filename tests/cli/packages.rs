@@ -27,6 +27,7 @@ fn packed(world: &World, folder: &str) -> Option<Vec<String>> {
     fs::create_dir_all(&built).unwrap();
     fs::copy(env!("CARGO_BIN_EXE_thread"), built.join("thread")).unwrap();
     world.script("built/thread-chat", &format!("echo thread chat {VERSION}"));
+    world.script("built/thread-mcp", &format!("echo thread mcp {VERSION}"));
     let done = release(&["--binaries", built.to_str().unwrap(), "--out", out.to_str().unwrap()])?;
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     Some(names(&out))
@@ -59,6 +60,7 @@ fn assert_is_installed(world: &World, prefix: &str, page_ending: &str, zsh: &str
     let others = [
         "./bin/thread",
         "./bin/thread-chat",
+        "./bin/thread-mcp",
         "./share/bash-completion/completions/thread",
         "./share/fish/vendor_completions.d/thread.fish",
         "./share/doc/thread/README.md",
