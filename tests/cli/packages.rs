@@ -26,7 +26,7 @@ fn packed(world: &World, folder: &str) -> Option<Vec<String>> {
     let (built, out) = (world.path("built"), world.path(folder));
     fs::create_dir_all(&built).unwrap();
     fs::copy(env!("CARGO_BIN_EXE_thread"), built.join("thread")).unwrap();
-    for program in ["chat", "postgres"] {
+    for program in ["chat", "mcp", "postgres"] {
         world.script(format!("built/thread-{program}"), &format!("echo thread {program} {VERSION}"));
     }
     let done = release(&["--binaries", built.to_str().unwrap(), "--out", out.to_str().unwrap()])?;
@@ -61,6 +61,7 @@ fn assert_is_installed(world: &World, prefix: &str, page_ending: &str, zsh: &str
     let others = [
         "./bin/thread",
         "./bin/thread-chat",
+        "./bin/thread-mcp",
         "./bin/thread-postgres",
         "./share/bash-completion/completions/thread",
         "./share/fish/vendor_completions.d/thread.fish",

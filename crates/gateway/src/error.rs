@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-pub use thread_sessions::error::{READ_ONLY, RequestError, Result};
+pub use thread_sessions::error::{RequestError, Result};
 
 /// Why the gateway cannot start, and how to fix it.
 #[derive(Debug)]

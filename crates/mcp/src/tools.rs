@@ -158,7 +158,8 @@ const TOOLS: &[Tool] = &[
     Tool {
         name: "subagent_run",
         about: "Give a task to a sub-agent, which knows only what the task says, and wait for its answer. After \
-                50 seconds it answers `running`: it works on, and process_status has the answer later.",
+                50 seconds it answers `running`: it works on while this run lasts, and process_status has the \
+                answer later. One in the background outlives the run.",
         needs: Needs::Depth,
         is_read_only: false,
         input: schema::of::<sub_agents::RunArgs>,

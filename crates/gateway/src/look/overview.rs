@@ -13,6 +13,7 @@ use thread::LOOK_EVERY;
 use thread::failure::Failure;
 use thread::files::stamp::Stamp;
 use thread::model::time;
+use thread_sessions::root::Listed;
 
 use super::Look;
 use super::form::{Figures, Summary, ThreadKind, ThreadList, Trouble};
@@ -21,7 +22,6 @@ use super::state::{self, Looked};
 use super::threads::Target;
 use crate::error::{RequestError, Result};
 use crate::session::jobs::blocking;
-use crate::session::root::Listed;
 
 /// How long a look may open threads. Those that are left are opened by the next ones, the longest unread first.
 const BUDGET: Duration = Duration::from_millis(400);

@@ -14,10 +14,11 @@ use thread::failure::Failure;
 use thread::files;
 use thread::files::stamp::{self, Stamp};
 use thread::model::place::Place;
+use thread_sessions::root::Listed;
 
 use super::form::ThreadKind;
 use crate::error::{RequestError, Result, StartError};
-use crate::session::root::{Listed, Root};
+use crate::session::root::Root;
 use crate::session_id::SessionId;
 
 /// Between the two parts of the id of a sub-agent's thread.
