@@ -126,6 +126,7 @@ pub fn start(
     let mut command = command(queue, subscription);
     if let Some(epoch) = epoch {
         command.env("THREAD_EPOCH", epoch.to_string());
+        end_with_parent(&mut command);
     }
     spawn::detached(&mut command, Some(lock));
     if let Some(file) = stdin {
@@ -151,6 +152,18 @@ pub fn start(
     #[cfg(not(target_os = "linux"))]
     let exit_notice = None;
     Ok(Running { pid, exit_notice, exit: None, kill_at: None, output: output.ok() })
+}
+
+/// Lets the shell be killed with its supervisor, which alone ends it before the lease is over.
+fn end_with_parent(command: &mut Command) {
+    #[cfg(target_os = "linux")]
+    // SAFETY: between fork and exec, the closure makes one system call and allocates nothing.
+    unsafe {
+        let end = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?);
+        std::os::unix::process::CommandExt::pre_exec(command, end);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = command;
 }
 
 /// The handler's command line, with its working directory and environment.

@@ -97,8 +97,16 @@ impl Machine {
         info["subscriptions"][0][key].clone()
     }
 
+    /// Starts its worker again if it is gone.
+    pub fn revive_worker(&mut self, options: &[&str]) {
+        self.workers.retain_mut(|worker| worker.try_wait().unwrap().is_none());
+        if self.workers.is_empty() {
+            self.start_worker(options);
+        }
+    }
+
     /// Its processes: they have its folder in their environment.
-    fn processes(&self) -> Vec<i32> {
+    pub fn processes(&self) -> Vec<i32> {
         let needle = self.dir.path().as_os_str().as_encoded_bytes().to_vec();
         let pids = fs::read_dir("/proc").unwrap().flatten();
         let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -114,16 +122,18 @@ impl Machine {
     pub fn kill(&mut self) {
         wait_until("the processes of a machine to end", || {
             let left = self.processes();
-            for pid in &left {
-                let pid = rustix::process::Pid::from_raw(*pid).unwrap();
-                rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
-            }
+            left.iter().copied().for_each(kill);
             for worker in &mut self.workers {
                 worker.try_wait().ok();
             }
             left.is_empty()
         });
     }
+}
+
+pub fn kill(pid: i32) {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
 }
 
 impl Drop for Machine {

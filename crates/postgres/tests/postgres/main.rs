@@ -10,6 +10,7 @@ mod memory;
 mod model;
 
 mod connect;
+mod kills;
 mod machine;
 mod machines;
 mod server;

@@ -11,7 +11,7 @@ use thread::{Error, NewEvent};
 use thread_postgres::SCHEME;
 
 use crate::conformance::{append, everything, fill, message, name, new_subscription, put, with_key};
-use crate::server::{Server, server};
+use crate::server::server;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -278,67 +278,4 @@ fn a_store_goes_on_after_its_connection_was_cut() {
     assert!(failed.unwrap_err().may_pass());
     assert_eq!(ids(&mut *store, 0), [1, 2]);
     assert_eq!(put(&mut *store, &message("x")).unwrap(), Stored::New(3));
-}
-
-/// Pushers go on while the server is killed and started again, again and again.
-#[test]
-fn what_was_acknowledged_survives_kills_of_the_server() {
-    const ROUNDS: usize = 4;
-    let Some(server) = Server::start() else { return };
-    let place = Place::from(server.place());
-    (SCHEME.init)(&place).unwrap();
-    let done = AtomicBool::new(false);
-    let acknowledged: Vec<(i64, String)> = std::thread::scope(|scope| {
-        let pushers: Vec<_> = (0..4)
-            .map(|pusher| {
-                let (place, done) = (&place, &done);
-                scope.spawn(move || {
-                    let (mut acknowledged, mut store, mut n) = (Vec::new(), None, 0);
-                    while !done.load(Ordering::SeqCst) {
-                        n += 1;
-                        let content = format!("{pusher}-{n}");
-                        let pushed = match store.take().map_or_else(|| (SCHEME.open)(place, LIMIT), Ok) {
-                            Ok(mut opened) => {
-                                let pushed = put(&mut *opened, &message(&content));
-                                store = Some(opened);
-                                pushed
-                            }
-                            Err(e) => Err(e),
-                        };
-                        match pushed {
-                            Ok(Stored::New(id)) => acknowledged.push((id, content)),
-                            Ok(other) => panic!("{other:?}"),
-                            Err(e) => {
-                                assert!(e.may_pass(), "{e}");
-                                std::thread::sleep(Duration::from_millis(20));
-                            }
-                        }
-                    }
-                    acknowledged
-                })
-            })
-            .collect();
-        for _ in 0..ROUNDS {
-            let newest = || (SCHEME.open)(&place, LIMIT).and_then(|mut store| store.newest());
-            let before = newest().unwrap();
-            while newest().unwrap() < before + 50 {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            server.order("kill");
-            server.order("start");
-        }
-        done.store(true, Ordering::SeqCst);
-        pushers.into_iter().flat_map(|pusher| pusher.join().unwrap()).collect()
-    });
-    let mut stored = Vec::new();
-    open(&place)
-        .read(0, i64::MAX, usize::MAX, &mut |row| {
-            stored.push((row.id, row.to_event().content));
-            ControlFlow::Continue(())
-        })
-        .unwrap();
-    assert!(acknowledged.len() > ROUNDS * 50);
-    let lost = acknowledged.iter().filter(|one| !stored.contains(one)).count();
-    assert_eq!(lost, 0);
-    assert!(stored.iter().map(|(id, _)| *id).eq(1..=stored.len() as i64), "no gap");
 }

@@ -1,0 +1,348 @@
+//! The rules of the lease and of waking as small state machines, of which every reachable state is looked at. Errors
+//! that are put into the rules on purpose must be found.
+
+use std::collections::HashSet;
+use std::fmt::Debug;
+use std::hash::Hash;
+
+/// All states that can be reached; the first one that is not `sound`, if there is any.
+fn explore<S: Clone + Eq + Hash + Debug>(
+    first: S,
+    next: impl Fn(&S) -> Vec<S>,
+    sound: impl Fn(&S) -> bool,
+) -> Result<usize, S> {
+    let (mut known, mut left) = (HashSet::from([first.clone()]), vec![first]);
+    while let Some(state) = left.pop() {
+        if !sound(&state) {
+            return Err(state);
+        }
+        for after in next(&state) {
+            if known.insert(after.clone()) {
+                left.push(after);
+            }
+        }
+    }
+    Ok(known.len())
+}
+
+/// Errors in the rule of the lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wrong {
+    Nothing,
+    /// The holder counts from the answer to its renewal.
+    CountsFromAnswer,
+    /// Another machine takes the lease a little early.
+    TakesEarly,
+    /// A crash of the server undoes a renewal.
+    RenewalIsNotSynced,
+    /// A handler outlives its supervisor.
+    OrphanGoesOn,
+    /// The lease is taken without a look at whether it was renewed since.
+    TakesUnseen,
+}
+
+/// The length of a lease, in steps of time. Handlers are gone when a quarter of it is left.
+const LENGTH: u8 = 4;
+const MARGIN: u8 = 1;
+
+/// How often anything may be renewed or taken.
+const MOST: u8 = 3;
+
+/// A lease as the server has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Row {
+    epoch: u8,
+    renewal: u8,
+    holder: Option<usize>,
+}
+
+/// A request that was sent and not answered yet. It may be executed at any time, also once its sender is cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Request {
+    /// `None` for a renewal; otherwise the row that was seen for a whole lease.
+    takes: Option<Row>,
+    epoch: u8,
+    /// Time since it was sent.
+    age: u8,
+    /// The epoch that it got, once it was executed.
+    done: Option<Option<u8>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+struct Machine {
+    is_cut: bool,
+    /// The epoch that it has, and the time since the last renewal was sent.
+    lease: Option<(u8, u8)>,
+    is_running: bool,
+    request: Option<Request>,
+    /// What it saw of another machine's lease, and for how long.
+    seen: Option<(Row, u8)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct World {
+    row: Row,
+    /// What the row was before the last renewal, which a crash may bring back if that was not synced.
+    before: Row,
+    machines: [Machine; 2],
+    /// A clock may run fast by this much.
+    drift: u8,
+}
+
+fn steps(world: &World, wrong: Wrong) -> Vec<World> {
+    let mut next = vec![time(world, None)];
+    if world.drift > 0 {
+        next.extend((0..2).map(|fast| World { drift: world.drift - 1, ..time(world, Some(fast)) }));
+    }
+    if wrong == Wrong::RenewalIsNotSynced {
+        next.push(World { row: world.before, ..*world });
+    }
+    for at in 0..2 {
+        let machine = world.machines[at];
+        let mut with = |machine: Machine, row: Option<Row>| {
+            let mut after = *world;
+            after.machines[at] = machine;
+            if let Some(row) = row {
+                after.before = if wrong == Wrong::RenewalIsNotSynced && row.epoch == world.row.epoch {
+                    world.row
+                } else {
+                    row
+                };
+                after.row = row;
+            }
+            next.push(after);
+        };
+        with(Machine { is_cut: !machine.is_cut, ..machine }, None);
+        // Killed; what it saw is in a file.
+        let orphan = machine.is_running && wrong == Wrong::OrphanGoesOn;
+        with(
+            Machine { seen: machine.seen, is_cut: machine.is_cut, is_running: orphan, ..Machine::default() },
+            None,
+        );
+        match machine.request {
+            None => {
+                // Looks at the row.
+                if machine.lease.is_none() && !machine.is_cut {
+                    let row = world.row;
+                    if row.holder.is_some_and(|holder| holder != at)
+                        && machine.seen.map(|(seen, _)| seen) != Some(row)
+                    {
+                        with(Machine { seen: Some((row, 0)), ..machine }, None);
+                    }
+                    let patience = if wrong == Wrong::TakesEarly { LENGTH - 1 } else { LENGTH };
+                    let is_free = row.holder.is_none_or(|holder| holder == at);
+                    let is_over = machine.seen.is_some_and(|(seen, age)| seen == row && age >= patience);
+                    if is_free || is_over {
+                        let request = Request { takes: Some(row), epoch: 0, age: 0, done: None };
+                        with(Machine { request: Some(request), ..machine }, None);
+                    }
+                }
+                if let Some((epoch, _)) = machine.lease {
+                    let request = Request { takes: None, epoch, age: 0, done: None };
+                    with(Machine { request: Some(request), ..machine }, None);
+                    // Gives it back once its handler has ended.
+                    if !machine.is_cut {
+                        let own = world.row.epoch == epoch;
+                        let row = if own { Row { holder: None, ..world.row } } else { world.row };
+                        with(Machine { lease: None, is_running: false, ..machine }, Some(row));
+                    }
+                }
+            }
+            Some(request) => match request.done {
+                None => {
+                    let row = world.row;
+                    let epoch = match request.takes {
+                        Some(seen) if seen == row || wrong == Wrong::TakesUnseen => Some(row.epoch + 1),
+                        None if row.epoch == request.epoch => Some(row.epoch),
+                        _ => None,
+                    };
+                    let done = Machine { request: Some(Request { done: Some(epoch), ..request }), ..machine };
+                    let row = epoch.map(|epoch| Row { epoch, renewal: row.renewal + 1, holder: Some(at) });
+                    if row.is_none_or(|row| row.renewal <= MOST) {
+                        with(done, row);
+                    }
+                }
+                Some(epoch) if !machine.is_cut => {
+                    let age = if wrong == Wrong::CountsFromAnswer { 0 } else { request.age };
+                    let lease = epoch.map(|epoch| (epoch, age));
+                    let is_running = lease.is_some() && age < LENGTH - MARGIN && machine.lease.is_none()
+                        || lease.is_some() && machine.is_running;
+                    with(Machine { request: None, lease, is_running, ..machine }, None);
+                }
+                // Nobody waits for an answer for ever.
+                Some(_) => with(Machine { request: None, ..machine }, None),
+            },
+        }
+    }
+    next
+}
+
+/// Time passes, on one machine a little faster. Handlers whose lease is about to be over are killed.
+fn time(world: &World, fast: Option<usize>) -> World {
+    let mut after = *world;
+    for (at, machine) in after.machines.iter_mut().enumerate() {
+        let step = if fast == Some(at) { 2 } else { 1 };
+        let older = |age: u8| (age + step).min(LENGTH);
+        machine.lease = machine.lease.map(|(epoch, age)| (epoch, older(age)));
+        machine.request = machine.request.map(|request| Request { age: older(request.age), ..request });
+        machine.seen = machine.seen.map(|(row, age)| (row, older(age)));
+        if machine.lease.is_some_and(|(_, age)| age >= LENGTH - MARGIN) {
+            machine.is_running = false;
+        }
+    }
+    after
+}
+
+fn leases(wrong: Wrong) -> Result<usize, World> {
+    let row = Row { epoch: 0, renewal: 0, holder: None };
+    let first = World { row, before: row, machines: Default::default(), drift: 1 };
+    explore(
+        first,
+        |world| steps(world, wrong),
+        |world| !world.machines.iter().all(|machine| machine.is_running),
+    )
+}
+
+#[test]
+fn no_two_machines_run_a_consumer_at_once() {
+    let states = leases(Wrong::Nothing).unwrap();
+    assert!(states > 10_000, "{states}");
+}
+
+#[test]
+fn errors_in_the_rule_of_the_lease_are_found() {
+    for wrong in [
+        Wrong::CountsFromAnswer,
+        Wrong::TakesEarly,
+        Wrong::RenewalIsNotSynced,
+        Wrong::OrphanGoesOn,
+        Wrong::TakesUnseen,
+    ] {
+        assert!(leases(wrong).is_err(), "{wrong:?}");
+    }
+}
+
+/// Errors in the rule of waking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Careless {
+    Nobody,
+    /// The notice goes out before the commit.
+    NoticeFirst,
+    /// A supervisor looks again before it gives back the lease, instead of afterwards.
+    LooksFirst,
+}
+
+/// A process that starts handlers, one at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Supervisor {
+    /// There is none.
+    None,
+    /// It knows whether anything is pending, and takes the lease if it is free.
+    Looked(bool),
+    /// It handles what was there when it began.
+    Runs(u8),
+    /// The run is over.
+    Ends,
+    /// It has given back the lease, and looks next.
+    GaveBack,
+    /// It has looked too early, and gives back the lease next.
+    LookedEarly,
+}
+
+/// Two workers, which look when there is a notice, and their supervisors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Waking {
+    /// What each pusher has done of its two steps.
+    pushers: [u8; 2],
+    stored: u8,
+    handled: u8,
+    is_held: bool,
+    /// Whether there is a notice for the worker, and what its look has found.
+    workers: [(bool, Option<bool>); 2],
+    /// Of any machine. One that has given back its lease may still be there when the next one begins.
+    supervisors: [Supervisor; 3],
+}
+
+/// No worker asks by itself here, as it does once a second: notices and looks alone must be enough.
+fn waking_steps(now: &Waking, careless: Careless) -> Vec<Waking> {
+    let mut next = Vec::new();
+    let pending = now.stored > now.handled;
+    for at in 0..2 {
+        if now.pushers[at] < 2 {
+            let mut after = *now;
+            after.pushers[at] += 1;
+            if (now.pushers[at] == 0) != (careless == Careless::NoticeFirst) {
+                after.stored += 1;
+            } else {
+                after.workers.iter_mut().for_each(|(noticed, _)| *noticed = true);
+            }
+            next.push(after);
+        }
+        let mut after = *now;
+        let free = now.supervisors.iter().position(|supervisor| *supervisor == Supervisor::None);
+        match (now.workers[at], free) {
+            ((true, None), _) => after.workers[at] = (false, Some(pending)),
+            ((noticed, Some(true)), Some(free)) if !now.is_held => {
+                after.workers[at] = (noticed, None);
+                after.supervisors[free] = Supervisor::Looked(true);
+            }
+            // If it is held, its holder looks again.
+            ((noticed, Some(found)), _) if now.is_held || !found => after.workers[at] = (noticed, None),
+            _ => {}
+        }
+        next.extend((after != *now).then_some(after));
+    }
+    for at in 0..now.supervisors.len() {
+        let mut after = *now;
+        after.supervisors[at] = match now.supervisors[at] {
+            Supervisor::None => continue,
+            Supervisor::Looked(true) if !now.is_held => {
+                after.is_held = true;
+                Supervisor::Runs(now.stored)
+            }
+            Supervisor::Looked(_) => Supervisor::None,
+            Supervisor::Runs(upto) => {
+                after.handled = upto;
+                Supervisor::Ends
+            }
+            Supervisor::Ends if careless == Careless::LooksFirst && pending => Supervisor::Runs(now.stored),
+            Supervisor::Ends if careless == Careless::LooksFirst => Supervisor::LookedEarly,
+            Supervisor::LookedEarly => {
+                after.is_held = false;
+                Supervisor::None
+            }
+            Supervisor::Ends => {
+                after.is_held = false;
+                Supervisor::GaveBack
+            }
+            Supervisor::GaveBack => Supervisor::Looked(pending),
+        };
+        next.push(after);
+    }
+    next
+}
+
+fn waking(careless: Careless) -> Result<usize, Waking> {
+    let first = Waking {
+        pushers: [0; 2],
+        stored: 0,
+        handled: 0,
+        is_held: false,
+        workers: [(false, None); 2],
+        supervisors: [Supervisor::None; 3],
+    };
+    let is_left = |now: &Waking| waking_steps(now, careless).is_empty() && now.handled < now.stored;
+    explore(first, |now| waking_steps(now, careless), |now| !is_left(now))
+}
+
+#[test]
+fn nobody_is_left_waiting_for_an_event_that_was_stored() {
+    assert!(waking(Careless::Nobody).unwrap() > 500);
+}
+
+#[test]
+fn errors_in_the_rule_of_waking_are_found() {
+    for careless in [Careless::NoticeFirst, Careless::LooksFirst] {
+        assert!(waking(careless).is_err(), "{careless:?}");
+    }
+}

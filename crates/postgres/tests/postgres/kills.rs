@@ -1,0 +1,113 @@
+//! Kills at random under load: of the server, of workers, supervisors and handlers.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use thread::model::place::Place;
+use thread::store::Stored;
+use thread_postgres::SCHEME;
+
+use crate::conformance::{message, put};
+use crate::machine::{Machine, kill, wait_until};
+use crate::server::Server;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+const LEASE: &[&str] = &["--lease", "4s"];
+
+fn rounds() -> usize {
+    let long = std::env::var("THREAD_FAULTS").is_ok_and(|form| form == "long");
+    if long { 200 } else { 8 }
+}
+
+/// A number below `end`.
+fn dice(state: &mut u64, end: u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state % end
+}
+
+/// Pushes until it is told to stop, and returns what was acknowledged. What was not may be stored or not.
+fn push(place: &Place, name: usize, done: &AtomicBool) -> Vec<(i64, String)> {
+    let (mut acknowledged, mut store, mut n) = (Vec::new(), None, 0);
+    while !done.load(Ordering::SeqCst) {
+        n += 1;
+        let content = format!("{name}-{n}");
+        let pushed = store.take().map_or_else(|| (SCHEME.open)(place, LIMIT), Ok).and_then(|mut opened| {
+            let pushed = put(&mut *opened, &message(&content));
+            store = Some(opened);
+            pushed
+        });
+        match pushed {
+            Ok(Stored::New(id)) => acknowledged.push((id, content)),
+            Ok(other) => panic!("{other:?}"),
+            Err(e) => assert!(e.may_pass(), "{e}"),
+        }
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    acknowledged
+}
+
+#[test]
+fn what_was_acknowledged_survives_and_is_delivered_and_runs_do_not_overlap() {
+    let Some(server) = Server::start() else { return };
+    let text = server.place();
+    let place = Place::from(&text);
+    let mut machines = [Machine::new(&text), Machine::new(&text)];
+    machines[0].ok(&["init", &text]);
+    // The lock goes on to what it starts.
+    let handler = "exec 9>lock; flock -n 9 || echo overlap >>out; cat >>out; sleep 0.02";
+    let options = ["--deliver", "stdin", "--max-attempts", "1000", "--backoff", "10ms"];
+    machines[0].ok(&[&["subscribe", "bot", handler][..], &options].concat());
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64 | 1;
+    let (mut state, done) = (seed, AtomicBool::new(false));
+    let acknowledged: Vec<(i64, String)> = std::thread::scope(|scope| {
+        let (place, done) = (&place, &done);
+        let pushers: Vec<_> = (0..4).map(|name| scope.spawn(move || push(place, name, done))).collect();
+        for _ in 0..rounds() {
+            machines.iter_mut().for_each(|machine| machine.revive_worker(LEASE));
+            std::thread::sleep(Duration::from_millis(200 + dice(&mut state, 800)));
+            if dice(&mut state, 3) == 0 {
+                server.order("kill");
+                server.order("start");
+                continue;
+            }
+            let machine = &machines[dice(&mut state, 2) as usize];
+            let running = machine.processes();
+            if let Some(pid) = running.get(dice(&mut state, running.len().max(1) as u64) as usize) {
+                kill(*pid);
+            }
+        }
+        // At least once.
+        server.order("kill");
+        server.order("start");
+        done.store(true, Ordering::SeqCst);
+        pushers.into_iter().flat_map(|pusher| pusher.join().unwrap()).collect()
+    });
+    let mut stored = Vec::new();
+    let mut store = (SCHEME.open)(&place, LIMIT).unwrap();
+    store
+        .read(0, i64::MAX, usize::MAX, &mut |row| {
+            stored.push((row.id, row.to_event().content));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert!(acknowledged.len() > 50, "{}", acknowledged.len());
+    let lost = acknowledged.iter().filter(|one| !stored.contains(one)).count();
+    assert_eq!(lost, 0, "seed {seed}");
+    assert!(stored.iter().map(|(id, _)| *id).eq(1..=stored.len() as i64), "no gap");
+    wait_until("all to be delivered", || {
+        machines.iter_mut().for_each(|machine| machine.revive_worker(LEASE));
+        machines[0].bot("pending") == 0
+    });
+    let out = fs::read_to_string(machines[0].path("out")).unwrap();
+    assert!(!out.contains("overlap"), "seed {seed}");
+    // A line may be cut off where its handler was killed.
+    let id = |part: &str| part.split_once(",\"created_at\"")?.0.parse::<i64>().ok();
+    let delivered: BTreeSet<i64> = out.split("{\"id\":").filter_map(id).collect();
+    assert!(stored.iter().all(|(id, _)| delivered.contains(id)), "seed {seed}");
+}
