@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use chrono::Utc;
-use thread::LOOK_EVERY;
 use thread::failure::Failure;
 use thread::files::stamp::Stamp;
 use thread::model::time;
+use thread::{LOOK_EVERY, Queue};
 use thread_sessions::root::Listed;
 
 use super::Look;
@@ -194,26 +194,31 @@ impl Look {
             None => Err(RequestError::Unknown("the thread is gone".to_owned())),
             Some(_) => {
                 self.count_opened();
-                target.open(BUSY).and_then(|mut queue| Looked::briefly(&mut queue, &mut rate))
+                target.open(BUSY).and_then(|mut queue| {
+                    let looked = Looked::briefly(&mut queue, &mut rate)?;
+                    let listed = listed.filter(|_| target.kind == ThreadKind::Session);
+                    Ok((looked, listed.and_then(|listed| self.title(&mut queue, listed))))
+                })
             }
         };
+        let (looked, title) = match looked {
+            Ok((looked, newer)) => (Ok(looked), newer.or(title)),
+            Err(e) => (Err(e), title),
+        };
         let is_moving = looked.as_ref().is_ok_and(|looked| looked.is_moving);
-        let title = listed
-            .filter(|_| target.kind == ThreadKind::Session && looked.is_ok())
-            .and_then(|listed| self.title(listed))
-            .or(title);
         let found = looked.map(|looked| looked.figures).map_err(explained);
         Entry { stamp: settled, read: Instant::now(), rate, title, found, is_moving }
     }
 
-    fn title(&self, listed: &Listed) -> Option<String> {
-        let summary = self.catalogue.summary(&self.context.root, listed).ok()?;
+    fn title(&self, queue: &mut Queue, listed: &Listed) -> Option<String> {
+        let summary = self.catalogue.summary_of(queue, listed).ok()?;
         Some(summary.title()).filter(|title| !title.is_empty())
     }
 
     /// The title of a session.
-    pub(super) fn title_of(&self, target: &Target) -> Option<String> {
-        self.title(&self.context.root.entry(target.session?).ok()?)
+    pub(super) fn title_of(&self, queue: &mut Queue, target: &Target) -> Option<String> {
+        let listed = self.context.root.entry(target.session?).ok()?;
+        self.title(queue, &listed)
     }
 }
 

@@ -15,9 +15,10 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use utoipa::IntoParams;
 
-use super::error::{ErrorBody, Path, Query, Refusal};
+use super::error::{Path, Query, Refusal};
 use super::read::ListQuery;
 use crate::gateway::Gateway;
+use crate::http::error::ErrorBody;
 use crate::look::events::filter;
 use crate::look::tail::{Piece, Tail};
 use crate::look::watched::Seen;

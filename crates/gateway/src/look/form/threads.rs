@@ -97,6 +97,8 @@ pub struct ConsumerCounts {
 pub struct Thread {
     #[serde(flatten)]
     pub summary: Summary,
+    /// Whether the gateway refuses everything but looking.
+    pub read_only: bool,
     /// What it takes on the disk, logs included.
     pub size_bytes: u64,
     /// When its oldest event was stored.
