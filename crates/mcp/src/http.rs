@@ -16,6 +16,9 @@ const MAX_REQUEST: usize = 16 * 1024 * 1024;
 /// How often something is written to a client that waits: proxies end what is silent for long.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
+/// After how long without a request a session of the older generation is over.
+const FORGOTTEN: Duration = Duration::from_secs(3600);
+
 /// The service, and what ends it.
 pub fn service(scope: Arc<Scope>) -> (StreamableHttpService<Server, LocalSessionManager>, CancellationToken) {
     let end = CancellationToken::new();
@@ -25,6 +28,10 @@ pub fn service(scope: Arc<Scope>) -> (StreamableHttpService<Server, LocalSession
         .with_sse_keep_alive(Some(KEEP_ALIVE))
         .with_max_request_body_bytes(MAX_REQUEST)
         .with_cancellation_token(end.clone());
+    // A host may be silent for longer than the default of five minutes; one that is told that its session is over
+    // begins another.
+    let mut sessions = LocalSessionManager::default();
+    sessions.session_config.keep_alive = Some(FORGOTTEN);
     let make = move || Ok(Server::new(Arc::clone(&scope)));
-    (StreamableHttpService::new(make, Arc::new(LocalSessionManager::default()), config), end)
+    (StreamableHttpService::new(make, Arc::new(sessions), config), end)
 }

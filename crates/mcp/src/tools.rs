@@ -4,6 +4,7 @@ pub mod processes;
 pub mod queue;
 pub mod sessions;
 pub mod sub_agents;
+pub mod wait_time;
 
 use std::sync::Arc;
 
@@ -152,8 +153,8 @@ const TOOLS: &[Tool] = &[
                 they are made of: the runs before it, and how long the last ones took.",
         needs: Needs::Processes,
         is_read_only: true,
-        input: schema::of::<processes::WaitTimeArgs>,
-        output: schema::of::<processes::WaitTime>,
+        input: schema::of::<wait_time::Args>,
+        output: schema::of::<wait_time::WaitTime>,
     },
     Tool {
         name: "subagent_run",
@@ -231,7 +232,7 @@ async fn called(
         "process_list" => result(processes::list(scope, args(given)?).await),
         "process_status" => result(processes::status(scope, args(given)?).await),
         "process_cancel" => result(processes::cancel(scope, args(given)?).await),
-        "process_wait_time" => result(processes::wait_time(scope, args(given)?).await),
+        "process_wait_time" => result(wait_time::wait_time(scope, args(given)?).await),
         "subagent_run" => result(sub_agents::run(scope, args(given)?, cancelled).await),
         name => Err(Problem::new(format!("the tool '{name}' does nothing"), "use another")),
     }

@@ -86,6 +86,7 @@ impl Command {
         let handler = match self.program.is_empty() {
             true => handler_of_parent(&mut parent)?,
             false => {
+                self.settings.check()?;
                 let file = self.settings.env_file.clone().or_else(|| variable(ENV_FILE).map(PathBuf::from));
                 let env_file = file.map(|file| readable(&cwd.join(file))).transpose()?;
                 let options = [self.settings.words(), sub_agent::STAY.map(str::to_owned).to_vec()].concat();

@@ -81,19 +81,23 @@ fn the_wait_time_is_within_a_factor_of_two() {
         let status = json!({ "session": session.id, "process": run });
         client.until("process_status", &status, |status| status["state"] == "answered");
     }
-    for (ahead, seconds) in [(1, 2.0), (2, 4.0), (3, 6.0)] {
-        let runs: Vec<Value> = (0..=ahead).map(|_| push(&mut client, "2")).collect();
-        let last = runs.last().unwrap();
-        let told = client.call("process_wait_time", json!({ "session": session.id, "process": last }));
-        let happened = until_begun(&mut client, &session, last).as_secs_f64();
-        let expected = told["wait_ms"].as_f64().unwrap() / 1000.0;
-        println!("{ahead} ahead: {expected} s were expected, it took {happened} s ({seconds} s of runs)");
-        assert!(expected < 2.0 * happened && happened < 2.0 * expected, "{told}: {happened}");
-        assert_eq!(told["runs_ahead"], ahead);
-        assert!(told["last_durations_ms"].as_array().unwrap().len() >= 2, "{told}");
-        assert!(told["typical_ms"].as_u64().unwrap() >= 2000, "{told}");
-        client.call("process_cancel", json!({ "session": session.id, "process": last }));
-        client.until("process_list", &asked, |listed| listed["processes"] == json!([]));
+    for ahead in 1..=3 {
+        // On a machine that is busy with other things, a run may take long to begin.
+        let is_right = (0..3).any(|_| {
+            let runs: Vec<Value> = (0..=ahead).map(|_| push(&mut client, "2")).collect();
+            let last = runs.last().unwrap();
+            let told = client.call("process_wait_time", json!({ "session": session.id, "process": last }));
+            let happened = until_begun(&mut client, &session, last).as_secs_f64();
+            let expected = told["wait_ms"].as_f64().unwrap() / 1000.0;
+            println!("{ahead} ahead: {expected} s were expected, it took {happened} s");
+            assert_eq!(told["runs_ahead"], ahead);
+            assert!(told["last_durations_ms"].as_array().unwrap().len() >= 2, "{told}");
+            assert!(told["typical_ms"].as_u64().unwrap() >= 2000, "{told}");
+            client.call("process_cancel", json!({ "session": session.id, "process": last }));
+            client.until("process_list", &asked, |listed| listed["processes"] == json!([]));
+            expected < 2.0 * happened && happened < 2.0 * expected
+        });
+        assert!(is_right, "{ahead} ahead");
     }
     assert!(
         client
