@@ -4,7 +4,9 @@
 //! `--thread` its name. An id is never a path: the directory of a sub-agent is found among those that there are.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -236,10 +238,12 @@ impl Named {
 
 /// The name and the path of `NAME=DIR` or `DIR`. What has a slash before the sign is a path as a whole.
 fn split(given: &Path) -> (Option<&str>, &Path) {
-    let parts = given.to_str().and_then(|text| text.split_once('='));
-    match parts.filter(|(name, dir)| !name.contains('/') && !dir.is_empty()) {
-        Some((name, dir)) => (Some(name), Path::new(dir)),
-        None => (None, given),
+    let bytes = given.as_os_str().as_bytes();
+    let at = bytes.iter().position(|byte| *byte == b'=').filter(|at| at + 1 < bytes.len());
+    let name = at.and_then(|at| std::str::from_utf8(&bytes[..at]).ok()).filter(|name| !name.contains('/'));
+    match (name, at) {
+        (Some(name), Some(at)) => (Some(name), Path::new(OsStr::from_bytes(&bytes[at + 1..]))),
+        _ => (None, given),
     }
 }
 
@@ -274,9 +278,16 @@ mod tests {
             given.push(at(path));
             PathBuf::from(given)
         };
-        let threads = Threads::new(root.clone(), &[at("inbox"), named("more", "other/inbox")]).unwrap();
+        let odd = dir.path().join(OsStr::from_bytes(b"a=b\xff"));
+        Queue::init(&odd).unwrap();
+        let given = [
+            at("inbox"),
+            named("more", "other/inbox"),
+            PathBuf::from([OsStr::new("odd="), odd.as_os_str()].join(OsStr::new(""))),
+        ];
+        let threads = Threads::new(root.clone(), &given).unwrap();
         let ids: Vec<String> = threads.named().map(|target| target.id).collect();
-        assert_eq!(ids, ["inbox", "more"]);
+        assert_eq!(ids, ["inbox", "more", "odd"]);
         assert_eq!(threads.find("more").unwrap().place, Place::from(at("other/inbox")));
         let refusal = |given: &[PathBuf]| Threads::new(root.clone(), given).err().unwrap().to_string();
         for (given, why) in [

@@ -315,8 +315,9 @@ async def a_live_tail_goes_on_after_it_was_cut():
             with look.stream("/inbox/events/stream", **options) as source:
                 for event in source.iter_sse():
                     if event.event == "event":
-                        assert json.loads(event.data)["id"] == int(event.id)
-                        received.append(json.loads(event.data)["content"])
+                        data = look.is_a("Event", event.data)
+                        assert data["id"] == int(event.id)
+                        received.append(data["content"])
                         most -= 1
                     if most == 0:
                         return event.id
@@ -451,7 +452,7 @@ async def strangers_and_hostile_ids_get_nowhere():
                 assert raw(gateway, "GET", f"/api/v1/threads/inbox/consumers/{consumer}/{tail}")[0] == 404
         # Without the token, with another, from another page, under another name.
         for path in look.description["paths"]:
-            path = path.format(thread="inbox", event="1", consumer="c", run="1")
+            path = path.format(thread="inbox", event="1", consumer="c", run="1", session=session, id="1")
             for headers in {}, {"Authorization": "Bearer x"}, {"Cookie": f"thread_{gateway.port}=x"}:
                 assert raw(gateway, "GET", path, token=False, **headers)[0] == 401, path
             for headers in {"Origin": "https://evil.example"}, {"Host": "evil.example"}:
@@ -522,6 +523,8 @@ async def fifty_who_watch_cost_one_look_a_second():
             # The client has enough connections for all.
             first = await asyncio.gather(*(asyncio.to_thread(next, source) for source in sources))
             assert {event.event for event in first} == {"threads", "thread"}
+            forms = {"threads": "ThreadList", "thread": "Thread"}
+            assert all(look.is_a(forms[event.event], event.data) for event in first)
             # Quiet threads are not opened at all, or after ten seconds.
             began, before = time.monotonic(), look.figure("looks_total")
             time.sleep(5)

@@ -26,6 +26,7 @@ pub struct ThreadList {
     pub total: usize,
     /// How many of them were not read yet.
     pub unread: usize,
+    // The last field: see `Listing::written`.
     /// Those of `--thread`, then what needs attention, then the most recently active.
     pub threads: Vec<Summary>,
 }
