@@ -308,7 +308,7 @@ scenarios! {
         strangers_and_hostile_ids_get_nowhere
         a_locked_and_a_damaged_thread_make_no_other_wait
         fifty_who_watch_cost_one_look_a_second
-        two_thousand_sessions_are_listed_without_being_opened
+        thousands_of_sessions_are_listed_without_being_opened
         a_thread_that_cannot_be_shown_is_said_at_the_start
     }
     description {

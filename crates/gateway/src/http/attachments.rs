@@ -13,7 +13,7 @@ use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::error::HttpError;
+use super::error::{ErrorBody, HttpError};
 use crate::access::places::Seat;
 use crate::gateway::Gateway;
 use crate::log::refused;
@@ -27,6 +27,15 @@ pub const MAX: usize = 25 * 1024 * 1024;
 const SHOWN: &[&str] = &["image/", "audio/", "video/", "application/pdf", "text/plain"];
 
 /// `POST /api/v1/agent/attachments`: stores the first field with a file name.
+///
+/// The body is a form with a file of at most 25 MiB.
+#[utoipa::path(post, path = "/api/v1/agent/attachments", tag = "ag-ui",
+    request_body(content = Value, content_type = "multipart/form-data"),
+    responses(
+        (status = 200, body = Value),
+        (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody),
+    ))]
 pub async fn upload(
     State(gateway): State<Arc<Gateway>>,
     mut form: Multipart,

@@ -8,7 +8,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 
-use super::error::HttpError;
+use super::error::{ErrorBody, HttpError};
 use crate::error::RequestError;
 use crate::gateway::Gateway;
 use crate::session::jobs::Kind;
@@ -17,6 +17,14 @@ use crate::session_id::SessionId;
 /// How much is read at a time, in bytes.
 const PIECE: usize = 256 * 1024;
 
+/// The whole content of an event of a session
+#[utoipa::path(get, path = "/api/v1/sessions/{session}/events/{id}/content", tag = "sessions",
+    params(("session" = String, Path), ("id" = i64, Path)),
+    responses(
+        (status = 200, content_type = "text/plain", body = String),
+        (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody),
+    ))]
 pub async fn content(
     State(gateway): State<Arc<Gateway>>,
     Path((session, id)): Path<(String, i64)>,

@@ -4,19 +4,28 @@ use axum::Json;
 use axum::body::to_bytes;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::error::RequestError;
 
 /// The longest text of an error that is passed on, in bytes.
 const LONGEST: usize = 64 * 1024;
 
+/// What every error is answered with.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Error)]
+pub struct ErrorBody {
+    /// What is wrong, and what to do about it.
+    pub error: String,
+}
+
 /// An error response, with its status.
 pub struct HttpError(pub StatusCode, pub String);
 
 impl IntoResponse for HttpError {
     fn into_response(self) -> Response {
-        (self.0, Json(json!({ "error": self.1 }))).into_response()
+        (self.0, Json(ErrorBody { error: self.1 })).into_response()
     }
 }
 

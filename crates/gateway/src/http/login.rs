@@ -7,12 +7,18 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
+use super::error::ErrorBody;
 use crate::access::token::cookie_name;
 use crate::gateway::Gateway;
 
 /// How long the cookie lasts, in seconds: a month.
 const COOKIE_AGE: u32 = 30 * 24 * 3600;
 
+/// Exchange the token for a cookie, for a page
+#[utoipa::path(post, path = "/api/v1/login", tag = "sessions", responses(
+    (status = 204),
+    (status = "4XX", body = ErrorBody),
+))]
 pub async fn login(State(gateway): State<Arc<Gateway>>) -> Response {
     // With `--no-auth`, nobody needs a cookie.
     let Some(token) = &gateway.token else { return StatusCode::NO_CONTENT.into_response() };

@@ -5,15 +5,19 @@ use serde_json::{Value, json};
 use utoipa::OpenApi;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 
-use super::threads;
+use super::{agui, attachments, content, login, threads};
 
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "thread serve",
-        description = "Looking at threads and their consumers. PROTOCOL.md describes the rest: conversations over \
-                       WebSocket and AG-UI.",
+        description = "Looking at threads and their consumers, whole; of conversations only what HTTP is used for, which \
+                       PROTOCOL.md describes with the WebSocket.",
         license(name = "MIT", identifier = "MIT"),
+    ),
+    paths(
+        login::login, content::content, attachments::upload, agui::run, agui::events, agui::cancel, agui::permission,
+        agui::message_history,
     ),
     security(("token" = [])),
     modifiers(&Token)

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use chrono::Utc;
-use thread::LOOK_EVERY;
 use thread::failure::Failure;
 use thread::files::stamp::Stamp;
 use thread::model::time;
+use thread::{LOOK_EVERY, Queue};
 
 use super::Look;
 use super::form::{Figures, Summary, ThreadKind, ThreadList, Trouble};
@@ -63,33 +63,39 @@ struct Entry {
 pub struct Listing {
     /// Another one for another list.
     pub version: u64,
-    now: String,
     unread: usize,
     threads: Vec<Summary>,
-    /// Pages as they are sent to those who watch, by offset and limit.
+    /// The threads of pages as they are sent to those who watch, by offset and limit.
     written: Mutex<HashMap<(usize, usize), Bytes>>,
 }
 
 impl Listing {
-    pub fn page(&self, read_only: bool, offset: usize, limit: usize) -> ThreadList {
+    fn page(&self, read_only: bool, offset: usize, limit: usize) -> ThreadList {
         let threads = self.threads.iter().skip(offset).take(limit).cloned().collect();
-        ThreadList {
-            read_only,
-            now: self.now.clone(),
-            total: self.threads.len(),
-            unread: self.unread,
-            threads,
-        }
+        ThreadList { threads, ..self.head(read_only) }
     }
 
-    /// The page as JSON, made once for all who ask.
-    pub fn written(&self, read_only: bool, offset: usize, limit: usize) -> Bytes {
+    /// A page without threads.
+    fn head(&self, read_only: bool) -> ThreadList {
+        let (total, unread) = (self.threads.len(), self.unread);
+        ThreadList { read_only, now: time::now(), total, unread, threads: Vec::new() }
+    }
+
+    /// The page as JSON, whose threads are written once for all who ask.
+    fn written(&self, read_only: bool, offset: usize, limit: usize) -> Bytes {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        if written.len() >= PAGES {
+        if written.len() >= PAGES && !written.contains_key(&(offset, limit)) {
             written.clear();
         }
-        let page = || serde_json::to_vec(&self.page(read_only, offset, limit)).unwrap_or_default().into();
-        written.entry((offset, limit)).or_insert_with(page).clone()
+        let threads = || {
+            let threads: Vec<&Summary> = self.threads.iter().skip(offset).take(limit).collect();
+            serde_json::to_vec(&threads).unwrap_or_default().into()
+        };
+        let threads: Bytes = written.entry((offset, limit)).or_insert_with(threads).clone();
+        drop(written);
+        let head = serde_json::to_vec(&self.head(read_only)).unwrap_or_default();
+        let head = head.strip_suffix(b"[]}").unwrap_or_default();
+        [head, &threads, b"}"].concat().into()
     }
 }
 
@@ -101,8 +107,7 @@ impl Look {
     /// The root cannot be read.
     pub async fn listing(self: &Arc<Look>) -> Result<Arc<Listing>> {
         let mut last = self.overview.last.lock().await;
-        if let Some((at, listing)) = last.as_ref().filter(|(at, _)| at.elapsed() < LOOK_EVERY) {
-            let _ = at;
+        if let Some((_, listing)) = last.as_ref().filter(|(at, _)| at.elapsed() < LOOK_EVERY) {
             return Ok(listing.clone());
         }
         let (look, before) = (self.clone(), last.as_ref().map(|(_, listing)| listing.clone()));
@@ -175,7 +180,7 @@ impl Look {
         }
         let unread = threads.iter().filter(|thread| thread.unread).count();
         let version = last.map_or(1, |last| last.version + 1);
-        Ok(Arc::new(Listing { version, now: time::format(now), unread, threads, written: Mutex::default() }))
+        Ok(Arc::new(Listing { version, unread, threads, written: Mutex::default() }))
     }
 
     /// Reads a thread.
@@ -194,26 +199,31 @@ impl Look {
             None => Err(RequestError::Unknown("the thread is gone".to_owned())),
             Some(_) => {
                 self.count_opened();
-                target.open(BUSY).and_then(|mut queue| Looked::briefly(&mut queue, &mut rate))
+                target.open(BUSY).and_then(|mut queue| {
+                    let looked = Looked::briefly(&mut queue, &mut rate)?;
+                    let listed = listed.filter(|_| target.kind == ThreadKind::Session);
+                    Ok((looked, listed.and_then(|listed| self.title(&mut queue, listed))))
+                })
             }
         };
+        let (looked, title) = match looked {
+            Ok((looked, newer)) => (Ok(looked), newer.or(title)),
+            Err(e) => (Err(e), title),
+        };
         let is_moving = looked.as_ref().is_ok_and(|looked| looked.is_moving);
-        let title = listed
-            .filter(|_| target.kind == ThreadKind::Session && looked.is_ok())
-            .and_then(|listed| self.title(listed))
-            .or(title);
         let found = looked.map(|looked| looked.figures).map_err(explained);
         Entry { stamp: settled, read: Instant::now(), rate, title, found, is_moving }
     }
 
-    fn title(&self, listed: &Listed) -> Option<String> {
-        let summary = self.catalogue.summary(&self.context.root, listed).ok()?;
+    fn title(&self, queue: &mut Queue, listed: &Listed) -> Option<String> {
+        let summary = self.catalogue.summary_of(queue, listed).ok()?;
         Some(summary.title()).filter(|title| !title.is_empty())
     }
 
     /// The title of a session.
-    pub(super) fn title_of(&self, target: &Target) -> Option<String> {
-        self.title(&self.context.root.entry(target.session?).ok()?)
+    pub(super) fn title_of(&self, queue: &mut Queue, target: &Target) -> Option<String> {
+        let listed = self.context.root.entry(target.session?).ok()?;
+        self.title(queue, &listed)
     }
 }
 

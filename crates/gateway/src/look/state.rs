@@ -147,7 +147,12 @@ pub fn summary(target: &Target, title: Option<String>, figures: Option<Figures>)
 /// # Errors
 ///
 /// Errors of the thread.
-pub fn thread(target: &Target, title: Option<String>, queue: &mut Queue) -> Result<(Thread, bool)> {
+pub fn thread(
+    target: &Target,
+    title: Option<String>,
+    read_only: bool,
+    queue: &mut Queue,
+) -> Result<(Thread, bool)> {
     let looked = Looked::closely(queue, &mut Rate::by_minute())?;
     let now = Utc::now();
     let mut hours = Rate::by_hour();
@@ -159,6 +164,7 @@ pub fn thread(target: &Target, title: Option<String>, queue: &mut Queue) -> Resu
     }
     let thread = Thread {
         summary: summary(target, title, Some(looked.figures)),
+        read_only,
         size_bytes: size(queue.files()),
         first_at,
         rate_by_hour: hours.series(now),

@@ -78,7 +78,8 @@ impl Look {
     ///
     /// Errors of the thread.
     pub fn thread(&self, target: &Target, queue: &mut Queue) -> Result<Thread> {
-        Ok(state::thread(target, self.title_of(target), queue)?.0)
+        let title = self.title_of(queue, target);
+        Ok(state::thread(target, title, self.read_only, queue)?.0)
     }
 
     /// Looks until nobody watches any more.
@@ -132,6 +133,7 @@ impl Look {
                     Summary { error: Some(Trouble { message }), ..state::summary(&target, None, None) };
                 let thread = Thread {
                     summary,
+                    read_only: self.read_only,
                     size_bytes: 0,
                     first_at: None,
                     rate_by_hour: Vec::new(),
@@ -153,8 +155,9 @@ impl Look {
             return Ok(None);
         }
         self.count_opened();
-        let title = self.title_of(&target);
-        let (thread, is_moving) = state::thread(&target, title, &mut target.open(BUSY)?)?;
+        let mut queue = target.open(BUSY)?;
+        let title = self.title_of(&mut queue, &target);
+        let (thread, is_moving) = state::thread(&target, title, self.read_only, &mut queue)?;
         Ok(Some((thread, settled, is_moving)))
     }
 }

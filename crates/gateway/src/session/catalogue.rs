@@ -110,6 +110,23 @@ impl Catalogue {
     ///
     /// Errors of the thread.
     pub fn summary(&self, root: &Root, listed: &Listed) -> Result<Summary> {
+        self.summary_by(listed, |summary| summary.update(&mut root.queue(listed.id)?))
+    }
+
+    /// Like [`Catalogue::summary`], of a session that is open already.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the thread.
+    pub fn summary_of(&self, queue: &mut Queue, listed: &Listed) -> Result<Summary> {
+        self.summary_by(listed, |summary| summary.update(queue))
+    }
+
+    fn summary_by(
+        &self,
+        listed: &Listed,
+        update: impl FnOnce(&mut Summary) -> Result<()>,
+    ) -> Result<Summary> {
         let stamp = (listed.active, listed.size);
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&listed.id).cloned();
         let mut summary = match known {
@@ -117,7 +134,7 @@ impl Catalogue {
             Some((_, summary)) => summary,
             None => Summary::default(),
         };
-        summary.update(&mut root.queue(listed.id)?)?;
+        update(&mut summary)?;
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= MAX_CACHED {
             all.clear();

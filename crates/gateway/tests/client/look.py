@@ -51,6 +51,12 @@ class Look:
         if kind == "application/json":
             jsonschema.Draft202012Validator({**schema, "components": self.description["components"]}).validate(answer.json())
 
+    def is_a(self, form, text):
+        """Reads JSON that has to be of a described form."""
+        schema = {"$ref": f"#/components/schemas/{form}", "components": self.description["components"]}
+        jsonschema.Draft202012Validator(schema).validate(json.loads(text))
+        return json.loads(text)
+
     def ask(self, method, path, status=200, **options):
         answer = self.http.request(method, "/api/v1/threads" + path, **options)
         assert answer.status_code == status, (method, path, answer.status_code, answer.text[:2000])

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import pathlib
 import shutil
 import sqlite3
@@ -13,6 +14,9 @@ import uuid
 
 from harness import PATIENCE, SERVE, THREAD, Gateway, run
 from look import Look, Queues, with_httpx
+
+LONG = os.environ.get("THREAD_FAULTS") == "long"
+MANY = 2000 if LONG else 600
 
 
 def until(is_so):
@@ -311,8 +315,9 @@ async def a_live_tail_goes_on_after_it_was_cut():
             with look.stream("/inbox/events/stream", **options) as source:
                 for event in source.iter_sse():
                     if event.event == "event":
-                        assert json.loads(event.data)["id"] == int(event.id)
-                        received.append(json.loads(event.data)["content"])
+                        data = look.is_a("Event", event.data)
+                        assert data["id"] == int(event.id)
+                        received.append(data["content"])
                         most -= 1
                     if most == 0:
                         return event.id
@@ -398,10 +403,10 @@ async def read_only_leaves_the_looking():
         look, gateway = queues.look, queues.gateway
         queues.thread("inbox", "subscribe", "bot", "true", "--filter", "type = 'message'")
         queues.push("inbox")
-        assert look.get()["read_only"] and look.get("/inbox")["events"] == 1
+        assert look.get()["read_only"] and look.get("/inbox")["read_only"] and look.get("/inbox")["events"] == 1
         writes = [path for path, methods in look.description["paths"].items() if "post" in methods]
-        assert len(writes) > 6
-        for path in [path.format(thread="inbox", consumer="bot") for path in writes] + ["/api/v1/agent/run", "/api/v1/agent/attachments"]:
+        assert len(writes) > 10
+        for path in [path.format(thread="inbox", consumer="bot") for path in writes if not path.endswith("/login")]:
             answer = look.http.post(path, json={})
             assert answer.status_code == 403 and "--read-only" in answer.json()["error"], (path, answer.text)
         # Its thread is as it was, and conversations can be looked at, too.
@@ -447,7 +452,7 @@ async def strangers_and_hostile_ids_get_nowhere():
                 assert raw(gateway, "GET", f"/api/v1/threads/inbox/consumers/{consumer}/{tail}")[0] == 404
         # Without the token, with another, from another page, under another name.
         for path in look.description["paths"]:
-            path = path.format(thread="inbox", event="1", consumer="c", run="1")
+            path = path.format(thread="inbox", event="1", consumer="c", run="1", session=session, id="1")
             for headers in {}, {"Authorization": "Bearer x"}, {"Cookie": f"thread_{gateway.port}=x"}:
                 assert raw(gateway, "GET", path, token=False, **headers)[0] == 401, path
             for headers in {"Origin": "https://evil.example"}, {"Host": "evil.example"}:
@@ -518,6 +523,8 @@ async def fifty_who_watch_cost_one_look_a_second():
             # The client has enough connections for all.
             first = await asyncio.gather(*(asyncio.to_thread(next, source) for source in sources))
             assert {event.event for event in first} == {"threads", "thread"}
+            forms = {"threads": "ThreadList", "thread": "Thread"}
+            assert all(look.is_a(forms[event.event], event.data) for event in first)
             # Quiet threads are not opened at all, or after ten seconds.
             began, before = time.monotonic(), look.figure("looks_total")
             time.sleep(5)
@@ -548,40 +555,45 @@ async def fifty_who_watch_cost_one_look_a_second():
 
 
 @with_httpx
-async def two_thousand_sessions_are_listed_without_being_opened():
+async def thousands_of_sessions_are_listed_without_being_opened():
     with Queues() as queues:
         look, gateway = queues.look, queues.gateway
         template = queues.dir / "template"
         queues.run("init", template)
         queues.run("push", "-t", template, "hello")
-        for _ in range(2000):
+        for _ in range(MANY):
             shutil.copytree(template, gateway.root / str(uuid.uuid4()))
         began = time.monotonic()
         first = look.get()
         assert time.monotonic() - began < 10 and len(first["threads"]) == 200
-        look.until(lambda answer: answer["total"] == 2000 and answer["unread"] == 0)
-        print(f"2,000 sessions were all read after {time.monotonic() - began:.1f} s")
-        # The worker has looked at them all, too; then nothing changes.
-        time.sleep(3)
-        look.get()
+        while (page := look.http.get("/api/v1/threads", params={"limit": 1}).json())["unread"]:
+            assert time.monotonic() - began < 10 * PATIENCE, page
+            time.sleep(0.2)
+        assert page["total"] == MANY
+        print(f"{MANY} sessions were all read after {time.monotonic() - began:.1f} s")
+        # The worker looks at them all, too; then nothing changes.
+        before = -1
+        while before != (before := look.figure("looks_total")):
+            time.sleep(2)
+            look.http.get("/api/v1/threads", params={"limit": 1})
         before, times = look.figure("looks_total"), []
         for _ in range(5):
             time.sleep(1)
             began = time.monotonic()
-            answer = look.http.get("/api/v1/threads", params={"limit": 1000, "offset": 1000})
+            answer = look.http.get("/api/v1/threads", params={"limit": 1000, "offset": MANY // 2})
             times.append(time.monotonic() - began)
             page = answer.json()
-            assert len(page["threads"]) == 1000 and page["unread"] == 0
+            assert len(page["threads"]) == MANY // 2 and page["unread"] == 0
         looks = look.figure("looks_total") - before
         assert looks <= 5 and max(times) < 5, (looks, times)
-        print(f"a list of 2,000 sessions took {min(times):.3f} to {max(times):.3f} s")
+        print(f"a list of {MANY} sessions took {min(times):.3f} to {max(times):.3f} s")
         # Only what has changed is opened.
         one = page["threads"][0]["id"]
         gateway.push(one, "news")
         assert look.until(lambda answer: answer["threads"][0]["id"] == one)["threads"][0]["events"] == 2
         assert look.figure("looks_total") - before <= 10
         gateway.stop()
-        for session in gateway.root.glob("*-*"):
+        for session in gateway.root.glob("*-*-*-*-*"):
             shutil.rmtree(session)
 
 

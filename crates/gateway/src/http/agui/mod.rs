@@ -24,7 +24,7 @@ use self::respond::{respond, standing};
 use self::stream::{Point, Stream};
 use self::translate::{Start, Version};
 use super::attachments;
-use super::error::HttpError;
+use super::error::{ErrorBody, HttpError};
 use crate::access::origin;
 use crate::error::{RequestError, Result};
 use crate::gateway::Gateway;
@@ -56,6 +56,12 @@ pub struct RunQuery {
 
 /// `POST /api/v1/agent/run`: stores the message and streams its run, or goes on with one that waits for the
 /// client.
+///
+/// The body is a `RunAgentInput`, and the answer a stream of AG-UI events.
+#[utoipa::path(post, path = "/api/v1/agent/run", tag = "ag-ui",
+    params(("protocol" = Option<String>, Query), ("on_disconnect" = Option<String>, Query)),
+    request_body = Value,
+    responses((status = 200, content_type = "text/event-stream", body = String), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
 pub async fn run(
     State(gateway): State<Arc<Gateway>>,
     Query(query): Query<RunQuery>,
@@ -182,6 +188,11 @@ pub struct EventsQuery {
 }
 
 /// `GET /api/v1/agent/events`: resumes an interrupted stream.
+///
+/// After Last-Event-ID, or the query's `after`.
+#[utoipa::path(get, path = "/api/v1/agent/events", tag = "ag-ui",
+    params(("threadId" = String, Query), ("after" = Option<i64>, Query), ("protocol" = Option<String>, Query)),
+    responses((status = 200, content_type = "text/event-stream", body = String), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
 pub async fn events(
     State(gateway): State<Arc<Gateway>>,
     headers: HeaderMap,
@@ -209,6 +220,11 @@ struct CancelBody {
 }
 
 /// `POST /api/v1/agent/cancel`: ends a run, by default the one under way.
+///
+/// The body is `{"threadId","runId"?}`.
+#[utoipa::path(post, path = "/api/v1/agent/cancel", tag = "ag-ui",
+    request_body = Value,
+    responses((status = 200, body = Value), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
 pub async fn cancel(
     State(gateway): State<Arc<Gateway>>,
     Json(body): Json<Value>,
@@ -235,6 +251,11 @@ struct PermissionBody {
 }
 
 /// `POST /api/v1/agent/permission`: answers a request for permission.
+///
+/// The body is `{"threadId","requestId","choice"}`.
+#[utoipa::path(post, path = "/api/v1/agent/permission", tag = "ag-ui",
+    request_body = Value,
+    responses((status = 200, body = Value), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
 pub async fn permission(
     State(gateway): State<Arc<Gateway>>,
     Json(body): Json<Value>,
@@ -260,6 +281,11 @@ pub struct HistoryQuery {
 }
 
 /// `GET /api/v1/agent/history`: the last messages, oldest first.
+///
+/// See PROTOCOL.md.
+#[utoipa::path(get, path = "/api/v1/agent/history", tag = "ag-ui",
+    params(("threadId" = String, Query), ("limit" = Option<u32>, Query), ("before" = Option<i64>, Query)),
+    responses((status = 200, body = Value), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
 pub async fn message_history(
     State(gateway): State<Arc<Gateway>>,
     Query(query): Query<HistoryQuery>,

@@ -5,23 +5,12 @@ use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thread::error::DatabaseErrorKind;
 use thread::{Error, failure};
-use utoipa::ToSchema;
 
 use crate::error::RequestError;
 use crate::http::error::HttpError;
-
-/// What every error is answered with.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Error)]
-pub struct ErrorBody {
-    /// What is wrong, and what to do about it.
-    #[allow(dead_code)]
-    pub error: String,
-}
 
 /// An error response.
 pub struct Refusal(HttpError);

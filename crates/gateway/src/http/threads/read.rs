@@ -9,10 +9,11 @@ use serde::Deserialize;
 use thread::model::subscription::ConsumerId;
 use utoipa::IntoParams;
 
-use super::error::{ErrorBody, Path, Query, Refusal};
+use super::error::{Path, Query, Refusal};
 use crate::error::RequestError;
 use crate::gateway::Gateway;
 use crate::http::content::streamed;
+use crate::http::error::ErrorBody;
 use crate::look::dead::{self, Mark};
 use crate::look::form::{DeadPage, EventDetail, EventPage, RunDetail, RunPage, Thread, ThreadList};
 use crate::look::{events, runs};

@@ -15,12 +15,14 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use utoipa::IntoParams;
 
-use super::error::{ErrorBody, Path, Query, Refusal};
+use super::error::{Path, Query, Refusal};
 use super::read::ListQuery;
 use crate::gateway::Gateway;
+use crate::http::error::ErrorBody;
 use crate::look::events::filter;
 use crate::look::tail::{Piece, Tail};
 use crate::look::watched::Seen;
+use crate::session::jobs::blocking;
 
 /// How often a comment is written to an idle stream, so that proxies do not close it.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
@@ -132,7 +134,8 @@ pub async fn watch(
     State(gateway): State<Arc<Gateway>>,
     Path(thread): Path<String>,
 ) -> Result<Response, Refusal> {
-    gateway.look.threads.find_existing(&thread)?;
+    let (look, id) = (gateway.look.clone(), thread.clone());
+    blocking(move || look.threads.find_existing(&id)).await?;
     let seen = gateway.look.watch(&thread);
     let watching = Watching { gateway: gateway.clone(), seen, page: (0, 0), is_first: true };
     Ok(response(gateway, watching))

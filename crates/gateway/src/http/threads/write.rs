@@ -14,8 +14,9 @@ use thread::model::run::StopRequest;
 use thread::model::subscription::ConsumerId;
 use utoipa::ToSchema;
 
-use super::error::{Body, ErrorBody, Path, Refusal};
+use super::error::{Body, Path, Refusal};
 use crate::gateway::Gateway;
+use crate::http::error::ErrorBody;
 use crate::look::dead::Meant;
 use crate::look::form::{Consumer, Discarded, Pushed, Retried};
 use crate::look::verbs::Verb;

@@ -26,6 +26,7 @@ pub struct ThreadList {
     pub total: usize,
     /// How many of them were not read yet.
     pub unread: usize,
+    // The last field: see `Listing::written`.
     /// Those of `--thread`, then what needs attention, then the most recently active.
     pub threads: Vec<Summary>,
 }
@@ -97,6 +98,8 @@ pub struct ConsumerCounts {
 pub struct Thread {
     #[serde(flatten)]
     pub summary: Summary,
+    /// Whether the gateway refuses everything but looking.
+    pub read_only: bool,
     /// What it takes on the disk, logs included.
     pub size_bytes: u64,
     /// When its oldest event was stored.
