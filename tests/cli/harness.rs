@@ -2,7 +2,7 @@
 //! wait for a condition. Set-up lives here; expected values live in the tests.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -15,6 +15,12 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 use serde_json::Value;
 use tempfile::TempDir;
+
+#[allow(dead_code, reason = "a part of it is for the tests of thread-postgres")]
+#[path = "../../crates/postgres/tests/postgres/server.rs"]
+mod server;
+
+use self::server::server;
 
 /// How long a test waits for anything before it fails. Generous, because machines may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -41,6 +47,8 @@ const TOOLS: &[&str] = &[
 /// [`World::with_thread`]).
 pub struct World {
     root: TempDir,
+    /// Where the thread is, if it is not in the directory `inbox`.
+    place: Option<String>,
 }
 
 impl World {
@@ -57,7 +65,7 @@ impl World {
     /// An empty world in the folder `place`.
     pub fn named_in(place: &Path, name: &str) -> World {
         let root = tempfile::Builder::new().prefix(name).tempdir_in(place).unwrap();
-        let world = World { root };
+        let world = World { root, place: None };
         fs::create_dir(world.bin()).unwrap();
         symlink(env!("CARGO_BIN_EXE_thread"), world.bin().join("thread")).unwrap();
         for tool in TOOLS {
@@ -69,11 +77,24 @@ impl World {
         world
     }
 
-    /// A world that contains a thread.
+    /// A world that contains a thread. With `THREAD_TEST_STORE=postgres` it is in PostgreSQL, for the tests
+    /// that `tests/cli/on_postgres.txt` lists: those that are not about files and start no handlers.
     pub fn with_thread() -> World {
-        let world = World::new();
-        world.thread(["init", "inbox"]).ok();
+        let mut world = World::new();
+        if std::env::var("THREAD_TEST_STORE").is_ok_and(|store| store == "postgres") {
+            let server = server().expect("PostgreSQL is installed");
+            let program = Path::new(env!("CARGO_BIN_EXE_thread")).with_file_name("thread-postgres");
+            assert!(program.exists(), "build it first: cargo build -p thread-postgres");
+            world.place = Some(server.place());
+        }
+        let place = world.place.clone().unwrap_or_else(|| "inbox".to_owned());
+        world.thread(["init", &place]).ok();
         world
+    }
+
+    /// What `THREAD_DIR` is set to.
+    fn place(&self) -> OsString {
+        self.place.clone().map_or_else(|| self.inbox().into(), OsString::from)
     }
 
     pub fn root(&self) -> &Path {
@@ -156,14 +177,14 @@ impl World {
     /// The binary with these arguments, in the world's folder, with `THREAD_DIR` set to the inbox.
     pub fn thread<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Run {
         let mut run = self.run(env!("CARGO_BIN_EXE_thread"));
-        run.command.args(args).env("THREAD_DIR", self.inbox());
+        run.command.args(args).env("THREAD_DIR", self.place());
         run
     }
 
     /// A shell command in the world's folder, with the world's `PATH`.
     pub fn sh(&self, script: &str) -> Run {
         let mut run = self.run("/bin/sh");
-        run.command.arg("-c").arg(script).env("THREAD_DIR", self.inbox());
+        run.command.arg("-c").arg(script).env("THREAD_DIR", self.place());
         run
     }
 
@@ -206,6 +227,12 @@ impl World {
 
     /// One number from the database.
     pub fn query(&self, sql: &str) -> i64 {
+        if let Some(place) = &self.place {
+            // Its schema has no other thread.
+            let schema = place.split_once("schema=").and_then(|(_, rest)| rest.split_once('#')).unwrap().0;
+            let sql = sql.replace("consumer_progress", "cursors").replace("subscriptions", "consumers");
+            return server().unwrap().psql(&format!("SET search_path = {schema}; {sql}")).parse().unwrap();
+        }
         self.db().query_row(sql, [], |row| row.get(0)).unwrap()
     }
 
@@ -261,6 +288,9 @@ impl World {
 
     /// Fails unless the log matches the table exactly.
     pub fn assert_log_is_exact(&self) {
+        if self.place.is_some() {
+            return;
+        }
         let (copy, table) = (self.jsonl(), self.table_as_jsonl());
         if copy != table {
             let at = copy.iter().zip(&table).position(|(a, b)| a != b).unwrap_or(copy.len().min(table.len()));

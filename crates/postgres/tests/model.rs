@@ -10,11 +10,11 @@ fn explore<S: Clone + Eq + Hash + Debug>(
     first: S,
     next: impl Fn(&S) -> Vec<S>,
     sound: impl Fn(&S) -> bool,
-) -> Result<usize, S> {
+) -> Result<usize, Box<S>> {
     let (mut known, mut left) = (HashSet::from([first.clone()]), vec![first]);
     while let Some(state) = left.pop() {
         if !sound(&state) {
-            return Err(state);
+            return Err(Box::new(state));
         }
         for after in next(&state) {
             if known.insert(after.clone()) {
@@ -193,7 +193,7 @@ fn time(world: &World, fast: Option<usize>) -> World {
     after
 }
 
-fn leases(wrong: Wrong) -> Result<usize, World> {
+fn leases(wrong: Wrong) -> Result<usize, Box<World>> {
     let row = Row { epoch: 0, renewal: 0, holder: None };
     let first = World { row, before: row, machines: Default::default(), drift: 1 };
     explore(
@@ -322,7 +322,7 @@ fn waking_steps(now: &Waking, careless: Careless) -> Vec<Waking> {
     next
 }
 
-fn waking(careless: Careless) -> Result<usize, Waking> {
+fn waking(careless: Careless) -> Result<usize, Box<Waking>> {
     let first = Waking {
         pushers: [0; 2],
         stored: 0,
