@@ -308,6 +308,11 @@ fn replacing_keeps_what_is_not_named_and_says_what_changed() {
     // Also where it was subscribed from: elsewhere is not named.
     world.off(["subscribe", "bot", "--replace"]).dir("/").quiet();
     assert_eq!(world.consumer("bot")["cwd"], consumer["cwd"]);
+    // Nor is a missing handler: with one on stdin it would be refused.
+    world.off(["subscribe", "reader", "--no-handler"]).quiet();
+    world.off(["subscribe", "reader", "--replace", "--deliver", "stdin"]).fails(2);
+    world.off(["subscribe", "reader", "--replace", "--max-attempts", "2"]).ends_with(0);
+    assert_eq!(world.thread(["info"]).quiet().matches("    handler: (none)\n").count(), 1);
     // A consumer that does not exist gets the defaults, and needs a handler.
     world.off(["subscribe", "other", "--replace"]).fails(2);
     world.off(["subscribe", "other", "true", "--replace"]).quiet();

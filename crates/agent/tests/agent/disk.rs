@@ -81,3 +81,22 @@ fn a_slow_disk_cuts_no_answer_short() {
     assert_eq!((answer.len(), answer.trim_matches('x')), (300_000, ""));
     assert_eq!(talk.tokens(&format!("run_{id}")).concat(), answer);
 }
+
+#[test]
+fn what_is_printed_after_the_exit_is_waited_for_however_slow_the_disk() {
+    let talk = Talk::new();
+    if lacks("strace") || talk.sh("strace -o strace.out true").code != 0 {
+        eprintln!("skipped: no disk can be made slow here");
+        return;
+    }
+    // Storing the second line takes longer than the wait for output after the exit; the third is printed then.
+    let stored = |line: &str| format!("until grep -q {line} $THREAD_DIR/events.jsonl; do sleep 0.02; done");
+    let (one, two) = (stored("line-one"), stored("line-two"));
+    talk.write("agent.sh", &format!("echo line-one; ({one}; echo line-two; {two}; echo line-three) &"));
+    let slow =
+        "strace -f -o strace.out -e trace=fdatasync,fsync -e inject=fdatasync,fsync:delay_enter=2200000";
+    let handler = format!("{slow} thread agent -- sh agent.sh");
+    let filter = "type = 'message' AND source <> 'self'";
+    talk.thread(&["subscribe", "--consumer", "agent", "--filter", filter, "--handler", &handler]).ok();
+    assert_eq!(talk.answer(talk.say("hello")), "line-one\nline-two\nline-three\n");
+}

@@ -288,3 +288,21 @@ fn other_consumers_are_woken_by_what_the_agent_says() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
 }
+
+#[test]
+fn an_answer_that_somebody_else_gives_meanwhile_does_not_end_the_run() {
+    let talk = Talk::new();
+    let forge =
+        "thread push --source self --type message --content theirs --meta reply_to=1 --meta run_id=run_1";
+    let agent = talk.write("agent.sh", &format!("read x; {forge} >/dev/null; echo mine"));
+    talk.install(&[], &["sh", &agent]);
+    assert_eq!(talk.say("hello"), 1);
+    assert_eq!(talk.answer(1), "theirs");
+    talk.until_idle();
+    let answers = talk.entries().into_iter().filter_map(|(.., entry)| match entry {
+        Entry::Answer { answer, reply_to: Some(1) } => Some(answer.content),
+        _ => None,
+    });
+    assert_eq!(answers.collect::<Vec<_>>(), ["theirs", "mine\n"]);
+    assert_eq!(talk.cursor(), 1);
+}
