@@ -5,7 +5,7 @@ import { Dialog } from "../dialog.js";
 import { Do } from "../parts.js";
 import { announce } from "../announce.js";
 import { visible } from "../text.js";
-import { READ_ONLY, api, post } from "./api.js";
+import { api, post } from "./api.js";
 import { AsCommand, command } from "./command.js";
 import { count } from "./words.js";
 
@@ -39,7 +39,7 @@ export function Question({ title, verb, action, lines, disabled = false, class: 
 /** The buttons of a consumer, as far as they mean something in its state. */
 export function Actions({ thread, consumer }) {
   const [asked, setAsked] = useState(null);
-  if (READ_ONLY) return null;
+  if (thread.read_only) return null;
   const { name, state } = consumer;
   const act = (verb, body) => post(api([thread.id, "consumers", name, verb]), body).then(() => announce(`${name}: ${verb}`));
   const close = () => setAsked(null);

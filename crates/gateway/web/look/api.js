@@ -10,9 +10,6 @@ export class Refusal extends Error {
   }
 }
 
-/** Whether nothing can be done here but looking. */
-export const READ_ONLY = document.documentElement.dataset.readOnly === "true";
-
 /** The address of what the parts name below `api/v1/threads`. */
 export function api(parts, query = {}) {
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");

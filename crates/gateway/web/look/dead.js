@@ -2,7 +2,7 @@
 
 import { html, useState } from "../vendor/preact.js";
 import { visible } from "../text.js";
-import { READ_ONLY, api } from "./api.js";
+import { api } from "./api.js";
 import { Again, Letter, canRetry } from "./letter.js";
 import { usePages } from "./pages.js";
 import { NUMBER, count } from "./words.js";
@@ -40,7 +40,7 @@ function Letters({ thread, consumer, reason }) {
     ${error && html`<p class="error" role="alert">${error}</p>`}
     ${total > 0 && !reason && html`<${Reasons} ...${whole} reasons=${answer?.reasons ?? []} />`}
     ${total > 0 && html`<h2>One by one</h2>
-      ${!READ_ONLY && html`<div class="chosen bar">
+      ${!thread.read_only && html`<div class="chosen bar">
         <button type="button" onClick=${() => setChosen(new Set(ticked.length === shown.length ? [] : shown.map(keyOf)))}>${ticked.length === shown.length ? "Choose none" : `Choose these ${NUMBER.format(shown.length)}`}</button>
         ${names.map((name) => {
           const ids = ticked.filter((letter) => letter.consumer === name).map(({ id }) => id);
@@ -48,7 +48,7 @@ function Letters({ thread, consumer, reason }) {
         })}
       </div>`}`}
     <ul class="letters rows">${shown.map((letter) => html`<li key=${keyOf(letter)}><${Letter} ...${whole} letter=${letter}>
-      ${!READ_ONLY && html`<input type="checkbox" aria-label=${`Choose event ${letter.id} of ${letter.consumer}`} checked=${chosen.has(keyOf(letter))} onChange=${() => tick(letter)} />`}<//></li>`)}</ul>
+      ${!thread.read_only && html`<input type="checkbox" aria-label=${`Choose event ${letter.id} of ${letter.consumer}`} checked=${chosen.has(keyOf(letter))} onChange=${() => tick(letter)} />`}<//></li>`)}</ul>
     ${next !== null && html`<p><button type="button" disabled=${loading} onClick=${older}>Show more</button></p>`}
   </div>`;
 }
@@ -64,7 +64,7 @@ function Reasons({ thread, reasons, onDone }) {
         <a href=${address.deadAddress(thread.id, { consumer: name, reason })}><span class="figure">${NUMBER.format(n)} ×</span> ${visible(reason)}</a>
         <span class="buttons"><${Again} thread=${thread} onDone=${onDone} consumer=${name} which=${{ reason }} n=${n} what=${n === 1 ? "this one" : `these ${NUMBER.format(n)}`} /></span></li>`)}</ul>
       ${of.length > 1 && html`<p class="buttons"><${Again} thread=${thread} onDone=${onDone} consumer=${name} which=${{ all: true }} n=${all} what=${`all ${NUMBER.format(all)}`} /></p>`}
-      ${!READ_ONLY && !canRetry(thread, name) && html`<p class="hint">${visible(name)} ${thread.consumers_state.some((consumer) => consumer.name === name)
+      ${!thread.read_only && !canRetry(thread, name) && html`<p class="hint">${visible(name)} ${thread.consumers_state.some((consumer) => consumer.name === name)
         ? "pops for itself, so nothing can be delivered to it again." : "is not subscribed any more. Subscribe it again with --deliver stdin to retry."}</p>`}
     </section>`;
   });

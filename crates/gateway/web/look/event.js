@@ -5,7 +5,7 @@ import { Large, Plain } from "../parts.js";
 import { Markdown } from "../markdown.js";
 import { Ago, Stamp } from "../time.js";
 import { bytesText, jsonText, visible } from "../text.js";
-import { READ_ONLY, api, get } from "./api.js";
+import { api, get } from "./api.js";
 import { AsCommand, command } from "./command.js";
 import { Letter } from "./letter.js";
 import * as address from "../address.js";
@@ -50,7 +50,7 @@ function Whole({ thread, answer: { event, content_url: url, handled = [], dead =
         run && html` · <a href=${address.look(thread.id, "c", consumer, run)}>the run</a>`}</li>`)}</ul>`}
     ${dead.length > 0 && html`<h3>Dead letter</h3><ul class="letters">${dead.map((letter) => html`<li key=${letter.consumer}>
       <${Letter} thread=${thread} letter=${letter} inEvent=${true} /></li>`)}</ul>`}
-    <p class="buttons">${!READ_ONLY && html`<a class="button" href=${`${address.look(thread.id, "push")}?like=${event.id}`}>Push another like it</a>`}</p>
+    <p class="buttons">${!thread.read_only && html`<a class="button" href=${`${address.look(thread.id, "push")}?like=${event.id}`}>Push another like it</a>`}</p>
     <${AsCommand} lines=${command(thread, "peek", "--last-event-id", event.id - 1, "--filter", `id = ${event.id}`)} />`;
 }
 

@@ -5,7 +5,6 @@ import { Do, Fold, Versioned } from "../parts.js";
 import { Offline } from "../offline.js";
 import { Stamp } from "../time.js";
 import { visible } from "../text.js";
-import { READ_ONLY } from "./api.js";
 import { AsCommand, command } from "./command.js";
 import { Event } from "./event.js";
 import { Rows } from "./rows.js";
@@ -47,7 +46,7 @@ function List({ thread, filter, open }) {
   return html`<div class="bar">
       <button type="button" aria-pressed=${isLive} onClick=${() => tail.live(!isLive)}>${isLive ? "Live · pause" : "Paused · go on"}</button>
       <span class="hint" role="status">${error || !items.length ? "" : next === null ? `${count(items.length, "event")}${filter ? " match" : ""}` : `the newest ${NUMBER.format(items.length)}`}</span>
-      ${!READ_ONLY && html`<a class="button" href=${address.look(thread.id, "push")}>Push an event</a>`}
+      ${!thread.read_only && html`<a class="button" href=${address.look(thread.id, "push")}>Push an event</a>`}
     </div>
     ${isLive && html`<${Offline} connection=${stream} />`}
     ${error && html`<p class="error" role="alert">${error} ${" "}<button type="button" onClick=${() => tail.again()}>Try again</button></p>`}

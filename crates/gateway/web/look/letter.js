@@ -6,7 +6,7 @@ import { announce } from "../announce.js";
 import { Ago } from "../time.js";
 import { beginning, visible } from "../text.js";
 import { Question } from "./actions.js";
-import { READ_ONLY, api, post } from "./api.js";
+import { api, post } from "./api.js";
 import { command, quoted } from "./command.js";
 import { count } from "./words.js";
 import * as address from "../address.js";
@@ -27,7 +27,7 @@ function withReason(thread, consumer, reason, verb) {
 /** Buttons for dead letters of one consumer. `which`: `{ids}`, `{reason}` or `{all: true}`, which are `n`. */
 export function Again({ thread, consumer, which, n, what, onDone }) {
   const [asked, setAsked] = useState(false);
-  if (READ_ONLY) return null;
+  if (thread.read_only) return null;
   const act = async (verb) => {
     const answer = await post(api([thread.id, "dead", verb]), { consumer, ...which });
     announce(`${count(answer.retried ?? answer.discarded, "dead letter")}: ${verb}`);

@@ -4,7 +4,7 @@ import { html, useEffect, useState } from "../vendor/preact.js";
 import { forms, randomId } from "../kept.js";
 import { announce } from "../announce.js";
 import { jsonText } from "../text.js";
-import { READ_ONLY, api, get, post } from "./api.js";
+import { api, get, post } from "./api.js";
 import { Line, command, quoted } from "./command.js";
 import * as address from "../address.js";
 
@@ -30,7 +30,7 @@ export function Push({ thread, route }) {
       metadata: event.metadata === undefined ? "" : jsonText(event.metadata), key: "" }), (error) => setError(error.message));
     address.replace(address.look(thread.id, "push"));
   }, [like]);
-  if (READ_ONLY) return html`<div class="page"><h1>Push an event</h1><p class="verdict">Nothing can be pushed from here.</p></div>`;
+  if (thread.read_only) return html`<div class="page"><h1>Push an event</h1><p class="verdict">Nothing can be pushed from here.</p></div>`;
   const field = (name, label, hint, more = {}) => html`<label><span>${label}: <span class="hint">${hint}</span></span>
     <input value=${form[name]} spellcheck=${false} autocomplete="off" ...${more} onInput=${(event) => set({ [name]: event.target.value })} /></label>`;
   const submit = async (event) => {

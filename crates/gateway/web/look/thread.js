@@ -5,7 +5,7 @@ import { Offline } from "../offline.js";
 import { Ago } from "../time.js";
 import { bytesText, visible } from "../text.js";
 import { state } from "../state.js";
-import { READ_ONLY, api } from "./api.js";
+import { api } from "./api.js";
 import { AsCommand, command } from "./command.js";
 import { Card, ConsumerPage, byNeed } from "./consumer.js";
 import { Dead } from "./dead.js";
@@ -31,7 +31,7 @@ export function Thread({ route }) {
     <${Offline} connection=${stream} />
     ${stream.state === "refused" && html`<div class="page"><p class="error" role="alert">${stream.why}</p><p><a href=${address.look()}>All threads</a></p></div>`}
     ${thread && html`<${Tabs} thread=${thread} page=${route.page} />
-      ${READ_ONLY && html`<p class="hint read-only">Only looking: the gateway was started with --read-only.</p>`}
+      ${thread.read_only && html`<p class="hint read-only">Only looking: the gateway was started with --read-only.</p>`}
       ${thread.error ? html`<p class="page error" role="alert">${visible(thread.error.message ?? thread.error)}</p>`
         : html`<${Page} key=${route.page + (route.consumer ?? "") + (route.run ?? "")} thread=${thread} route=${route} />`}`}`;
 }
@@ -44,7 +44,7 @@ function Tabs({ thread, page }) {
     ${tab(["thread", "consumer", "run"], address.look(id), "Consumers", consumers.length)}
     ${tab(["events"], address.eventsAddress(id), "Events", events)}
     ${tab(["dead"], address.deadAddress(id), "Dead letters", dead ?? 0, dead > 0)}
-    ${!READ_ONLY && tab(["push"], address.look(id, "push"), "Push")}
+    ${!thread.read_only && tab(["push"], address.look(id, "push"), "Push")}
     ${thread.kind === "session" && html`<a href=${address.sessionAddress(id)}>Talk</a>`}
   </nav>`;
 }
