@@ -13,6 +13,7 @@ pub struct Weight {
     others: u64,
     /// Those of the handlers and of `thread`, which are renamed at 10 MiB.
     logs: u64,
+    /// Of the largest process.
     memory: u64,
     processes: u64,
 }
@@ -30,7 +31,7 @@ impl Weight {
                 _ => {}
             }
         }
-        let memory = processes.iter().map(|pid| resident(*pid)).sum();
+        let memory = processes.iter().map(|pid| resident(*pid)).max().unwrap_or(0);
         Weight { database, others, logs, memory, processes: processes.len() as u64 }
     }
 }
@@ -52,7 +53,11 @@ pub fn print_and_check(all: &[Weight], long: bool) {
     check("bytes of the database", all.iter().map(|weight| weight.database), long.then_some(100_000));
     check("bytes of other files", all.iter().map(|weight| weight.others), long.then_some(1_000_000));
     check("bytes of logs", all.iter().map(|weight| weight.logs), None);
-    check("bytes of memory", all.iter().map(|weight| weight.memory), long.then_some(5_000_000));
+    check(
+        "bytes of memory of the largest process",
+        all.iter().map(|weight| weight.memory),
+        long.then_some(5_000_000),
+    );
     check("processes", all.iter().map(|weight| weight.processes), long.then_some(3));
 }
 
