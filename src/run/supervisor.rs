@@ -387,8 +387,12 @@ impl Supervisor<'_> {
             }
             let (notice, longest) = running.wait_for();
             let left = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
-            let requested =
-                self.watcher.wait(longest.min(left), notice.into_iter().chain([self.shutdown.poll_fd()]));
+            // Once a second, because this clock stands still while the machine sleeps.
+            let renewed = lease.filter(|_| !interrupted).map_or(Duration::MAX, |lease| {
+                lease.left().saturating_sub(lease.length() / 4).min(LOOK_EVERY)
+            });
+            let longest = longest.min(left).min(renewed);
+            let requested = self.watcher.wait(longest, notice.into_iter().chain([self.shutdown.poll_fd()]));
             if requested
                 && let Some(stop) = self.stop_request(subscription, lease)
                 && followed != Some(stop)
