@@ -53,7 +53,15 @@ fn fifty_processes_at_once_are_never_told_that_something_is_locked() {
             "pop" if turn.is_multiple_of(2) => world.thread(["pop", "--consumer", "slow", "--resume"]),
             "pop" => world.thread(["pop", "--consumer", "slow", "--last-event-id", &cursor]),
             "ack" => world.thread(["ack", "--consumer", "slow", "--event-id", &cursor]),
-            "peek" => world.thread(["peek", "--last-event-id", &cursor, "--filter", "type = 'message'"]),
+            "peek" => world.thread([
+                "peek",
+                "--last-event-id",
+                &cursor,
+                "--limit",
+                "100",
+                "--filter",
+                "type = 'message'",
+            ]),
             "dispatch" => world.thread(["dispatch"]),
             _ => world.thread(["info", "--json"]),
         };
