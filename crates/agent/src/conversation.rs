@@ -10,6 +10,7 @@
 //! | a request to end a run | [`cancel`] | [`Entry::Cancel`] |
 //! | an answer to a permission request | [`permission_answer`] | [`Entry::PermissionAnswer`] |
 //! | a title for the conversation | [`title`] | [`Entry::Title`] |
+//! | the conversation that this one is a copy of | [`forked`] | [`Entry::Forked`] |
 //! | the agent's session | [`session`] | [`Entry::Session`] |
 //! | a copy of a sub-agent's event | [`sub_agent`] | [`Entry::SubAgent`] |
 //! | a client goes on with a run | [`continued`] | [`Entry::Continued`] |
@@ -33,7 +34,7 @@ use serde_json::{Map, Value, json};
 use thread::model::event::{InvalidEvent, Type};
 use thread::{NewEvent, Queue};
 
-pub use parse::{Entry, attempt_of, input_of, is_for_client, is_from_client};
+pub use parse::{Entry, attempt_of, input_of, is_for_client, is_from_client, is_unreported};
 
 /// The source of all events written by the agent's side.
 pub const SELF: &str = "self";
@@ -289,6 +290,16 @@ pub struct Permission {
     pub choices: Vec<Choice>,
 }
 
+/// Where a conversation that is a copy comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fork {
+    pub session_id: String,
+    /// The title that it had.
+    pub title: String,
+    /// The first message there that was not copied; `None` if all were.
+    pub before: Option<i64>,
+}
+
 /// One of the choices in a request for permission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
@@ -381,6 +392,13 @@ impl Run {
             Err(error) => json!({ "call_id": call_id, "name": name, "error": cut(error) }),
         };
         self.record("toolresult", content.to_string())
+    }
+
+    /// Closes a call of which the program has reported no result; the outcome says why nobody waits any longer.
+    pub fn unreported_result(&self, result: &ToolResult) -> NewEvent<'static> {
+        let mut metadata = self.metadata();
+        metadata.insert("unreported".into(), true.into());
+        with_metadata(self.tool_result(result), metadata)
     }
 
     pub fn status(&self, status: Status) -> NewEvent<'static> {
@@ -528,6 +546,17 @@ fn error_content(error: &str, retryable: bool) -> String {
 /// `source` is empty or has control characters.
 pub fn cancel(source: &str, run_id: &str, why: &str) -> Result<NewEvent<'static>, InvalidEvent> {
     record_from(source, "cancel", why.to_owned(), [("run_id", run_id.into())])
+}
+
+/// This conversation is a copy of another.
+///
+/// # Errors
+///
+/// `source` is empty or has control characters.
+pub fn forked(source: &str, fork: &Fork) -> Result<NewEvent<'static>, InvalidEvent> {
+    let Fork { session_id, title, before } = fork;
+    let content = json!({ "session_id": session_id, "title": title, "before": before }).to_string();
+    record_from(source, "forked", content, [])
 }
 
 /// An answer to the agent's request for permission: the id of one of its choices.

@@ -332,6 +332,9 @@ scenarios! {
         two_browsers_in_one_session_see_the_same
         sub_agents_stand_with_the_call_they_work_for
         permission_is_read_whole_and_given
+        a_call_without_a_result_is_no_error
+        what_was_said_between_tools_stands_there_after_a_reload
+        the_events_of_a_run_lead_to_look_and_back
         what_waits_says_so_and_can_be_taken_back_or_hurried
         a_run_is_stopped
         a_failure_stands_where_it_happened

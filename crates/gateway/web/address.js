@@ -1,4 +1,5 @@
-// One address for each thing. Talk: #/ the list, #/new, #/s/<session>, and #/s/<session>/<seq> for a message in it.
+// One address for each thing. Talk: #/ the list, #/new, #/s/<session>, #/s/<session>/<seq> for a message in it, and
+// #/s/<session>/<seq>/edit for a changed copy of it.
 // Look: #/look the threads, #/look/<thread>, and in a thread: /events?filter=…, /events/<id>, /dead?consumer=…, /push,
 // /c/<consumer>, and /c/<consumer>/<run>.
 
@@ -8,9 +9,10 @@ export function parse(hash) {
   const [path, query = ""] = split(hash.replace(/^#\/?/, ""), "?");
   const [view, ...parts] = path.split("/");
   if (view === "look") return { view: "look", ...place(parts.map(decoded)), params: Object.fromEntries(new URLSearchParams(query)) };
-  const [id, seq] = parts;
+  const [id, digits, what] = parts;
+  const seq = /^\d+$/.test(digits ?? "") ? Number(digits) : null;
   if (view === "s" && /^[0-9a-f-]{36}$/i.test(id ?? "")) {
-    return { view: "session", session: id.toLowerCase(), seq: /^\d+$/.test(seq ?? "") ? Number(seq) : null };
+    return { view: "session", session: id.toLowerCase(), seq, edits: seq !== null && what === "edit" };
   }
   return { view: view === "new" ? "new" : "list" };
 }
@@ -36,6 +38,8 @@ export const listAddress = () => "#/";
 export const newAddress = () => "#/new";
 export const sessionAddress = (session, seq) => `#/s/${session}${seq ? `/${seq}` : ""}`;
 
+export const editAddress = (session, seq) => `${sessionAddress(session, seq)}/edit`;
+
 /** An address in Look: of the threads, or of what the parts name in a thread. */
 export function look(...parts) {
   return ["#/look", ...parts.map(encodeURIComponent)].join("/");
@@ -55,6 +59,7 @@ function search(params) {
 
 /** Where Escape leads. */
 export function above(route) {
+  if (route.edits) return sessionAddress(route.session);
   if (route.view !== "look") return listAddress();
   const { page, thread, consumer, event, params } = route;
   if (page === "run") return look(thread, "c", consumer);

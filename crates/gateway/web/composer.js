@@ -3,24 +3,32 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
 import { Do } from "./parts.js";
 import { upload } from "./attachments.js";
+import { beginning, contentOf, draftOf } from "./text.js";
 import { drafts } from "./kept.js";
 import { state } from "./state.js";
+import * as address from "./address.js";
 
+/** When a message is answered, as one chooses it while another is. */
 const PRIORITIES = [
-  ["next", "next", "After what is under way"],
-  ["now", "now", "At once: it interrupts what is under way"],
-  ["later", "later", "When nothing else waits"],
+  ["next", "after this answer", "Answered after what is under way, in the order of messages"],
+  ["now", "interrupting it", "Answered at once: what is under way is stopped"],
+  ["later", "when idle", "Answered when no other message waits"],
 ];
 
 /** On a telephone, Enter makes a new line. */
 const hasKeyboard = () => matchMedia("(hover: hover)").matches;
 
-export function Composer({ session, activeRun, dropped }) {
-  const [draft, setDraft] = useState(() => drafts.get(session));
+/** `session`: the name under which what is typed is kept; `edited`: the exchange whose message is changed, for a copy. */
+export function Composer({ session, activeRun, isBusy, edited, dropped }) {
+  const [draft, setDraft] = useState(() => {
+    const kept = drafts.get(session);
+    return edited && !kept.text && !kept.files.length ? draftOf(edited.message) : kept;
+  });
   const [error, setError] = useState(null);
   const [uploading, setUploading] = useState(0);
   const area = useRef(), picker = useRef();
   const { text, files, priority = "next" } = draft;
+  const isEmpty = (!text.trim() && !files.length) || uploading > 0;
 
   const change = (change) => setDraft((draft) => {
     const next = { ...draft, ...change(draft) };
@@ -41,13 +49,14 @@ export function Composer({ session, activeRun, dropped }) {
     }
   };
   const send = async () => {
-    if ((!text.trim() && !files.length) || uploading) return;
+    if (isEmpty) return;
     setError(null);
     const content = files.length
       ? [...(text.trim() ? [{ type: "text", text }] : []), ...files.map((file) => file.part)]
       : text;
     try {
-      await state.send(content, priority);
+      if (edited) await state.sendCopy(edited, content);
+      else await state.send(content, priority);
       change(() => ({ text: "", files: [], priority: "next" }));
     } catch (error) {
       setError(error.message);
@@ -75,6 +84,8 @@ export function Composer({ session, activeRun, dropped }) {
   useEffect(() => { if (dropped?.length) add(dropped); }, [dropped]);
 
   return html`<form class="composer" onSubmit=${(event) => { event.preventDefault(); send(); }}>
+    ${edited && html`<p class="hint copying">Changes “${beginning(contentOf(edited.message.content).text, 40)}” in a copy of this session that ends before it. Nothing changes here. ${" "}
+      <a href=${address.sessionAddress(state.conversation.id)}>Leave it</a></p>`}
     ${files.length + uploading > 0 && html`<ul class="files" aria-label="Attachments">
       ${files.map((file, n) => html`<li>${file.name} <button type="button" class="quiet" aria-label=${`Remove ${file.name}`}
         onClick=${() => change((draft) => ({ files: draft.files.filter((_, other) => other !== n) }))}>✕</button></li>`)}
@@ -87,16 +98,16 @@ export function Composer({ session, activeRun, dropped }) {
       <input type="file" multiple hidden ref=${picker} aria-label="Files" tabIndex="-1"
         onChange=${(event) => { add([...event.target.files]); event.target.value = ""; }} />
       <button type="button" onClick=${() => picker.current.click()}>Attach</button>
-      <label class="when"><span class="unseen">When</span>
+      ${!edited && (isBusy || priority !== "next") && html`<label class="when"><span class="unseen">When it is answered</span>
         <select value=${priority} title=${PRIORITIES.find(([value]) => value === priority)?.[2]}
           onChange=${(event) => { const { value } = event.target; change(() => ({ priority: value })); }}>
           ${PRIORITIES.map(([value, name, about]) => html`<option value=${value} title=${about}>${name}</option>`)}
         </select>
-      </label>
+      </label>`}
       <span class="hint keys-hint">Enter sends, Shift+Enter makes a new line</span>
       <span class="space"></span>
-      ${activeRun?.runId && html`<${Do} class="stop" action=${() => state.cancel(activeRun)}>Stop<//>`}
-      <button class="primary" disabled=${(!text.trim() && !files.length) || uploading > 0}>Send</button>
+      ${activeRun?.runId && !edited && html`<${Do} class="stop" title="Stops this answer. What waits is answered next." action=${() => state.cancel(activeRun)}>Stop<//>`}
+      <button class="primary" disabled=${isEmpty}>${edited ? "Send in a copy" : "Send"}</button>
     </div>
   </form>`;
 }

@@ -18,6 +18,8 @@ export class Conversation {
     this.lastSeq = 0;
     /** Set once the gateway has let us in. */
     this.entered = false;
+    /** If it is a copy, of what: `{sessionId, title, before, seq}`. */
+    this.forkedFrom = null;
     /** Why it cannot be shown. */
     this.gone = null;
     this.items = [];
@@ -29,8 +31,9 @@ export class Conversation {
   }
 
   /** The first messages, as `sessions.switch` has them. */
-  enter({ title, recentMessages, lastSeq }, hasOlder) {
+  enter({ title, recentMessages, lastSeq, forkedFrom }, hasOlder) {
     this.title = title;
+    this.forkedFrom = forkedFrom ?? null;
     this.entered = true;
     this.hasOlder = hasOlder;
     this.lastSeq = Math.max(this.lastSeq, lastSeq);
@@ -130,7 +133,7 @@ export class Conversation {
         if (run) { run.position = payload.position; this.touch(run.of); }
         return;
       case "sub_agent": return this.subAgent(payload, seq, at);
-      case "permission": if ("choice" in payload) return this.permissionAnswer(payload);
+      case "permission": if ("choice" in payload) return this.permissionAnswer(payload, at);
     }
     if (event === "error" && payload.errorCode === "session_deleted") {
       this.gone = "This session was deleted.";
@@ -145,7 +148,8 @@ export class Conversation {
   }
 
   record(run, event, payload, seq, at) {
-    const last = run.steps[run.steps.length - 1];
+    // History comes after what it is the history of.
+    const last = run.steps.findLast((step) => !seq || !step.seq || step.seq < seq);
     switch (event) {
       case "status":
         if (payload.status === "started") this.attempt(run, payload.attempt ?? 1, at);
@@ -171,22 +175,31 @@ export class Conversation {
           Object.assign(known, { name: payload.toolName, arguments: payload.arguments, corrected: true });
           known.version++;
         } else {
-          this.step(run, { kind: "tool", seq, at, callId: payload.callId, name: payload.toolName, arguments: payload.arguments, subs: [] });
+          this.step(run, { kind: "tool", seq, at, callId: payload.callId, name: payload.toolName, arguments: payload.arguments, subs: [], asks: [] });
         }
         break;
       }
       case "tool_result": {
         const call = this.tool(run, payload.callId)
-          ?? this.step(run, { kind: "tool", seq, at, callId: payload.callId, name: payload.toolName, subs: [] });
+          ?? this.step(run, { kind: "tool", seq, at, callId: payload.callId, name: payload.toolName, subs: [], asks: [] });
         if ("error" in payload) call.error = payload.error;
         else call.result = payload.result;
+        call.unreported = payload.unreported === true;
         call.until = at;
         call.version++;
         break;
       }
-      case "permission":
-        this.step(run, { kind: "permission", seq, at, asked: payload, answer: null, over: Boolean(run.ending) });
+      case "permission": {
+        const asks = this.step(run, { kind: "permission", seq, at, asked: payload, answer: null, over: false });
+        const call = this.tool(run, payload.callId);
+        if (call) {
+          asks.call = call;
+          call.asks.push(asks);
+          call.version++;
+        }
+        if (run.ending) this.close(asks, run.ending.at, run.ending);
         break;
+      }
       case "plan": {
         const plan = run.steps.find((step) => step.kind === "plan") ?? this.step(run, { kind: "plan", seq, at });
         plan.entries = payload.entries;
@@ -208,7 +221,7 @@ export class Conversation {
       case "error":
         if (payload.retryable) {
           run.failure = { why: payload.message, at };
-          for (const step of run.steps) if (step.kind === "permission" && !step.answer) { step.over = true; step.version++; }
+          this.closePermissions(run, at, { kind: "failed", why: payload.message });
         } else if (payload.errorCode === "reported") {
           this.step(run, { kind: "error", seq, at, why: payload.message });
         } else {
@@ -232,16 +245,25 @@ export class Conversation {
     if (run.ending?.seq === ending.seq) return;
     run.ending = { ...ending, live: true };
     run.status = null;
-    for (const step of run.steps) {
-      if (step.kind === "permission" && !step.answer) { step.over = true; step.version++; }
-    }
+    this.closePermissions(run, ending.at, ending);
+  }
+
+  /** Nobody is asked any more: a run, or an attempt, has ended. */
+  closePermissions(run, at, ending) {
+    for (const step of run.steps) if (step.kind === "permission" && !step.answer && !step.over) this.close(step, at, ending);
+  }
+
+  close(step, at, ending) {
+    Object.assign(step, { over: true, until: at, ending });
+    step.version++;
+    if (step.call) step.call.version++;
   }
 
   message(payload, seq, at, run) {
     if (payload.role === "user") {
       this.sending = this.sending.filter((sent) => !sent.runId || sent.runId !== payload.runId);
       return this.said(seq, payload, {
-        at, id: payload.messageId, mine: payload.fromSelf, priority: payload.priority,
+        at, id: payload.messageId, source: payload.source, mine: payload.fromSelf, priority: payload.priority,
       });
     }
     const aside = { seq, at, content: payload.content, large: payload.large, from: payload.role };
@@ -293,13 +315,15 @@ export class Conversation {
     return null;
   }
 
-  permissionAnswer({ requestId, choice }) {
+  permissionAnswer({ requestId, choice }, at) {
     for (const { run } of this.items) {
       const step = run?.steps.findLast((step) => step.kind === "permission" && step.asked.requestId === requestId);
       if (!step) continue;
       if (!step.asked.choices.some((offered) => offered.id === choice)) return;
-      step.answer ??= choice;
+      if (step.answer) return;
+      Object.assign(step, { answer: choice, over: true, until: at });
       step.version++;
+      if (step.call) step.call.version++;
       return this.touch(run.of);
     }
   }

@@ -36,7 +36,8 @@ export function clientId() {
   return id;
 }
 
-/** What is being typed in a session: `{text, files, priority}`. "new" is the session that is not made yet. */
+/** What is being typed in a session: `{text, files, priority}`. "new" is the session that is not made yet,
+ * "<session>/<seq>" a changed copy of a message. */
 export const drafts = {
   get: (session) => read(`draft:${session}`, { text: "", files: [] }),
   set: (session, draft) => write(`draft:${session}`, draft.text || draft.files.length ? draft : null),
@@ -47,6 +48,9 @@ export const forms = {
   get: (thread) => read(`push:${thread}`, null),
   set: (thread, form) => write(`push:${thread}`, form),
 };
+
+/** The session that was open last. */
+export const lastSession = { get: () => read("last", null), set: (session) => write("last", session) };
 
 /** Messages that the gateway has not confirmed, by session. */
 export const outbox = {
@@ -67,4 +71,8 @@ export const seen = {
 
 export function forgetSession(session) {
   for (const what of ["draft", "outbox", "seen"]) write(`${what}:${session}`, null);
+  try {
+    for (const key of Object.keys(localStorage)) if (key.startsWith(`draft:${session}/`)) write(key, null);
+  } catch { /* Then the browser keeps nothing. */ }
+  if (lastSession.get() === session) lastSession.set(null);
 }

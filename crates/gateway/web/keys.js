@@ -2,6 +2,7 @@
 
 import { html, useEffect } from "./vendor/preact.js";
 import { Dialog } from "./dialog.js";
+import { state } from "./state.js";
 import * as address from "./address.js";
 
 export const KEYS = [
@@ -53,7 +54,7 @@ export function useKeys(onHelp) {
       const key = before ? `${before} ${event.key}` : event.key;
       before = event.key === "g" ? "g" : null;
       const actions = {
-        "g t": () => address.go(address.listAddress()),
+        "g t": () => address.go(state.talkAddress()),
         "g l": () => address.go(address.look()),
         "/": () => document.querySelector("#search")?.focus(),
         n: () => address.go(address.newAddress()),

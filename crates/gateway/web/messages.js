@@ -4,8 +4,8 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/pre
 import { Content, Copy, Do, Large, Versioned } from "./parts.js";
 import { Dialog } from "./dialog.js";
 import { Run } from "./run.js";
-import { Clock } from "./time.js";
-import { contentOf, visible } from "./text.js";
+import { Clock, Stamp } from "./time.js";
+import { beginning, contentOf, jsonText, visible, whoText } from "./text.js";
 import { state } from "./state.js";
 import * as address from "./address.js";
 
@@ -86,64 +86,89 @@ export function Messages({ conversation }) {
   useEffect(() => { if (conversation.sending.length) toEnd(); }, [conversation.sending.length]);
   useEffect(() => {
     // The message that the address names is brought into view, once.
-    const { seq } = state.route;
+    const { seq, edits } = state.route;
     if (!seq || found.current === seq) return;
     const element = document.getElementById(`e${seq}`);
     if (element) {
       found.current = seq;
       stays.current = false;
       anchor.current = null;
-      element.scrollIntoView();
-      element.focus({ preventScroll: true });
+      element.scrollIntoView({ block: edits ? "nearest" : "start" });
+      if (!edits) element.focus({ preventScroll: true });
       lastTop.current = box.current.scrollTop;
     } else if (conversation.hasOlder && seq < (conversation.oldestSeq ?? 0)) {
       older();
     }
   }, [state.route.seq, conversation.items.length, loading]);
 
-  return html`<div class="scroll" ref=${box} onScroll=${scrolled} tabIndex="0" role="region" aria-label="Conversation">
+  // Whoever opens something wants to read it, even if it does not end in view.
+  const opening = (event) => {
+    if (!event.target.closest("summary")) return;
+    stays.current = false;
+    setTimeout(() => {
+      const { scrollTop, scrollHeight, clientHeight } = box.current ?? {};
+      if (scrollHeight - scrollTop - clientHeight < NEAR) stays.current = true;
+    }, 100);
+  };
+
+  const { forkedFrom: from } = conversation;
+  const ownFrom = from ? conversation.items.findIndex((item) => (item.seq ?? Infinity) > from.seq) : -1;
+  const isBehind = Boolean(conversation.activeRun);
+  return html`<div class="scroll" ref=${box} onScroll=${scrolled} onClick=${opening} tabIndex="0" role="region" aria-label="Conversation">
     <div class="messages" ref=${inside}>
       ${conversation.hasOlder && html`<p class="older"><button type="button" class="quiet" disabled=${loading} onClick=${older}>
         ${loading ? "Older messages are coming …" : "Older messages"}</button></p>`}
       ${error && html`<p class="error" role="alert">${error}</p>`}
       ${conversation.entered && conversation.items.length === 0 && conversation.sending.length === 0
         && html`<p class="hint">Nothing was said here yet.</p>`}
-      ${conversation.items.map((item) => html`<${Versioned} key=${item.key} of=${item.kind === "note" ? Note : Exchange} item=${item}
-        version=${item.version} position=${item.run && state.agentIsThere(conversation) ? conversation.position(item) : null} />`)}
+      ${conversation.items.map((item, n) => html`${n === ownFrom && html`<${CopyOf} from=${from} />`}
+        <${Versioned} key=${item.key} of=${item.kind === "note" ? Note : Exchange} item=${item} version=${item.version}
+          position=${item.run && state.agentIsThere(conversation) ? conversation.position(item) : null} isBehind=${isBehind} />`)}
+      ${from && ownFrom < 0 && html`<${CopyOf} from=${from} />`}
       ${conversation.sending.map((entry) => html`<${Sending} key=${entry.key} entry=${entry} error=${entry.error} />`)}
     </div>
     ${isBelow && html`<div class="below"><button type="button" onClick=${toEnd}>New below ↓</button></div>`}
   </div>`;
 }
 
-function Exchange({ item, position }) {
+/** Where a session that is a copy begins to be one of its own. */
+function CopyOf({ from }) {
+  const title = visible(from.title) || "Untitled";
+  return html`<p class="hint copy-of">${from.seq > 1 ? `Up to here a copy of “${title}”` : `Begun anew from the first message of “${title}”`},
+    which stays as it is. <a href=${address.sessionAddress(from.sessionId, from.before)}>Back to it</a></p>`;
+}
+
+function Exchange({ item, position, isBehind }) {
   const { message, run } = item;
   return html`<article class="exchange" id=${item.key} tabIndex="-1" aria-label=${message ? "Message and answer" : "Answer"}>
-    ${message && html`<${Said} item=${item} position=${position} />`}
+    ${message && html`<${Said} item=${item} position=${position} isBehind=${isBehind} />`}
     <${Run} run=${run} />
   </article>`;
 }
 
-function Said({ item, position }) {
+/** When a message is answered, if not in its turn. */
+const PRIORITY = { now: "interrupts", later: "when idle" };
+
+function Said({ item, position, isBehind }) {
   const { message, run } = item;
   const [events, setEvents] = useState(false);
   const text = contentOf(message.content).text;
   return html`<div class=${message.mine ? "said mine" : "said"}>
     <div class="head"><span>
-      ${message.mine ? "you" : html`<span title=${visible(message.source ?? "")}>${from(message.source)}</span>`} · <a class="time" href=${address.sessionAddress(state.conversation.id, item.seq)}><${Clock} time=${message.at} /></a>
-      ${item.priority && item.priority !== "next" && html` · <span class="priority">${item.priority}</span>`}
+      ${message.mine ? "you" : html`<span title=${visible(message.source ?? "")}>${whoText(message.source)}</span>`} · <a class="time" href=${address.sessionAddress(state.conversation.id, item.seq)}><${Clock} time=${message.at} /></a>
+      ${PRIORITY[item.priority] && html` · <span class="priority">${PRIORITY[item.priority]}</span>`}
       </span>
       <div class="actions">
         <${Copy} text=${text} />
-        <${Do} action=${() => state.fork(item, false)} title="In a new session, with everything before this message">Try again<//>
-        <${Do} action=${() => state.fork(item, true)} title="In a new session, with everything before this message">Edit<//>
+        <${Do} action=${() => state.sendCopy(item, message.content)} title=${IN_A_COPY}>Try again in a copy<//>
+        <a href=${address.editAddress(state.conversation.id, item.seq)} title=${IN_A_COPY}>Edit in a copy</a>
         <button type="button" onClick=${() => setEvents(true)}>Events</button>
       </div>
     </div>
     <${Content} content=${message.content} plain=${true} />
     ${message.large && html`<${Large} large=${message.large} what="This message" />`}
     ${position !== null && html`<p class="queue">
-      <span>${position > 0 ? `${ordinal(position + 1)} in line` : "waits for the agent"}</span>
+      <span>${placeInLine(position, isBehind)}</span>
       ${run.runId && html` <${Do} class="quiet" action=${() => state.cancel(run)}>Take back<//>`}
       ${run.runId && position > 0 && message.mine && html` <${Do} class="quiet" action=${() => state.urgent(item)}>Send now<//>`}
     </p>`}
@@ -151,15 +176,13 @@ function Said({ item, position }) {
   </div>`;
 }
 
-/** Who sent a message that was not sent here. */
-function from(source) {
-  const client = /^external:gateway:([^:]*):/.exec(source ?? "");
-  if (client) return client[1] === "page" ? "another client" : `another client (${visible(client[1])})`;
-  return source ? visible(source) : "another client";
-}
+const IN_A_COPY = "In a new session, with everything before this message. This one stays as it is.";
 
-function ordinal(n) {
-  return n === 2 ? "2nd" : n === 3 ? "3rd" : `${n}th`;
+/** Where a message waits, behind so many; `isBehind` an answer that is under way. */
+function placeInLine(position, isBehind) {
+  if (position === 0) return "waits for the agent";
+  const n = isBehind ? position : position + 1;
+  return n === 1 ? "next" : `${n === 2 ? "2nd" : n === 3 ? "3rd" : `${n}th`} in line`;
 }
 
 function Note({ item }) {
@@ -195,15 +218,31 @@ function Sending({ entry, error }) {
 function Events({ run, onClose }) {
   const [page, setPage] = useState(null);
   const [error, setError] = useState(null);
-  useEffect(() => { state.eventsOf(run).then(setPage, (error) => setError(error.message)); }, []);
-  return html`<${Dialog} title="Events of this run" class="wide" onClose=${onClose}>
+  const [looked, setLooked] = useState(null);
+  const { id } = state.conversation;
+  useEffect(() => {
+    state.eventsOf(run).then(setPage, (error) => setError(error.message));
+    // The events are here all the same.
+    state.lookedAt(run).then(setLooked, () => {});
+  }, []);
+  return html`<${Dialog} title="What the agent did, event by event" class="wide" onClose=${onClose}>
+    <p><a href=${looked ? address.look(id, "c", "agent", looked.id) : address.look(id, "c", "agent")}>${looked ? "This run in Look" : "The agent in Look"}</a>
+      <span class="hint"> shows where the time went.</span></p>
     ${error && html`<p class="error" role="alert">${error}</p>`}
     ${page?.hasMore && html`<p class="hint">The last ${page.events.length}.</p>`}
     ${page && page.events.length === 0 && html`<p class="hint">There are none yet.</p>`}
     <ol class="events">${page?.events.map((event) => html`<li key=${event.seq}><details>
-      <summary><span class="figure">${event.seq}</span> ${event.event} <${Clock} time=${Date.parse(event.time)} /></summary>
+      <summary><span class="figure">${event.seq}</span><${Stamp} time=${event.time} /><span>${event.event}</span><span class="gist">${gistOf(event)}</span></summary>
       <pre class="plain" tabIndex="0">${visible(JSON.stringify(event.payload, null, 2))}</pre>
     </details></li>`)}</ol>
+    ${page?.events.some(({ seq }, n, all) => n > 0 && seq !== all[n - 1].seq + 1) && html`<p class="hint">The numbers between are messages and pieces of the answer.</p>`}
     <p class="buttons"><button type="button" onClick=${onClose}>Close</button></p>
   <//>`;
+}
+
+/** What an event says, in a few words. */
+function gistOf({ payload }) {
+  const { toolName, title, content, status, message, choice, error, result } = payload;
+  const said = [toolName, title, status, choice, content ?? message ?? error ?? result].filter((part) => part !== undefined && part !== null);
+  return visible(beginning(said.map(jsonText).join(" "), 120));
 }

@@ -7,7 +7,7 @@ import * as address from "./address.js";
 export function Halves() {
   const isLook = state.route.view === "look";
   return html`<nav class="halves" aria-label="Parts of this page">
-    <a href=${address.listAddress()} aria-current=${isLook ? null : "true"} title="g t">Talk</a>
+    <a href=${state.talkAddress()} aria-current=${isLook ? null : "true"} title="g t">Talk</a>
     <a href=${address.look()} aria-current=${isLook ? "true" : null} title="g l">Look</a>
   </nav>`;
 }

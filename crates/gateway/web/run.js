@@ -5,8 +5,8 @@ import { Content, Copy, Do, Fold, Large, Plain, Versioned } from "./parts.js";
 import { Markdown } from "./markdown.js";
 import { Permission } from "./permission.js";
 import { Tool } from "./tool.js";
-import { Elapsed, duration } from "./time.js";
-import { beginning, contentOf } from "./text.js";
+import { Clock, Elapsed, duration } from "./time.js";
+import { beginning, contentOf, stoppedText } from "./text.js";
 import { state } from "./state.js";
 
 /** How many steps are shown at first; the earlier ones when they are asked for. */
@@ -30,7 +30,8 @@ export function Run({ run }) {
 
 function RunHead({ run }) {
   const { ending, attempt, firstBegan, status } = run;
-  const state = ending ? null : attempt ? DOING[status] ?? "works" : status === "waiting" ? DOING.waiting : null;
+  const asks = run.steps.some((step) => step.kind === "permission" && !step.over);
+  const state = ending ? null : asks ? "waits for you" : attempt ? DOING[status] ?? "works" : status === "waiting" ? DOING.waiting : null;
   if (!attempt && !ending && !state) return null;
   return html`<div class="head">agent
     ${firstBegan && html` · <${Elapsed} from=${firstBegan} to=${ending?.at} />`}
@@ -44,8 +45,7 @@ export function Steps({ run }) {
   const [first, setFirst] = useState(null);
   const { steps } = run;
   const isOpen = !run.ending;
-  // The answer has all the text, unless it is what was streamed, piece by piece.
-  const words = streamed(run) ? steps : steps.filter((step) => step.kind !== "text");
+  const words = spoken(run) ? steps : steps.filter((step) => step.kind !== "text");
   const from = first ?? Math.max(0, words.length - SHOWN);
   return html`${from > 0 && html`<button type="button" class="quiet" onClick=${() => setFirst(Math.max(0, from - 500))}>
       ${from} earlier ${from === 1 ? "step" : "steps"}</button>`}
@@ -91,28 +91,43 @@ function Earlier({ attempt }) {
   <//>`;
 }
 
-/** Whether the answer is what was streamed. */
-function streamed(run) {
+/** What was said stands between the steps, if the whole text begins with it: then `rest` is what the whole has besides.
+ * Null if it does not, or nothing is known of it: then the whole stands after the steps. */
+function spoken(run) {
   const { ending, steps } = run;
-  if (!ending || run.all || ending.kind !== "answer") return true;
-  if (ending.streamed === undefined) {
-    const said = steps.filter((step) => step.kind === "text").map((step) => step.source.whole()).join("");
-    ending.streamed = said !== "" && typeof ending.content === "string" && said === ending.content;
+  if (!ending || run.all) return { rest: "" };
+  const texts = steps.filter((step) => step.kind === "text");
+  // Steps that were read later may bring more of it.
+  if (run.spoken?.of !== ending || run.spoken.texts !== texts.length) {
+    const said = texts.map((step) => step.source.whole()).join("");
+    const whole = ending.content || (ending.kind === "answer" ? null : said);
+    const begins = said !== "" && typeof whole === "string" && whole.startsWith(said);
+    run.spoken = { of: ending, texts: texts.length, found: begins ? { rest: whole.slice(said.length) } : null };
   }
-  return ending.streamed;
+  return run.spoken.found;
 }
 
 export function Ending({ run }) {
   const { ending } = run;
   const said = contentOf(ending.content ?? "").text;
-  const partial = ending.kind !== "answer" && said && !run.steps.some((step) => step.kind === "text");
+  const between = spoken(run);
+  const isAnswer = ending.kind === "answer";
   return html`
-    ${partial && html`<div class="answer partial"><${Markdown} text=${said} /></div>`}
-    ${ending.kind === "answer" && !streamed(run) && html`<div class="answer"><${Content} content=${ending.content} /></div>`}
+    ${between?.rest.trim() && html`<div class=${isAnswer ? "answer" : "answer partial"}><${Markdown} text=${between.rest} /></div>`}
+    ${!between && isAnswer && html`<div class="answer"><${Content} content=${ending.content} /></div>`}
+    ${!between && !isAnswer && said && html`<div class="answer partial"><${Markdown} text=${said} /></div>`}
     ${ending.large && html`<${Large} large=${ending.large} what="The answer" />`}
     ${ending.kind === "failed" && html`<p class="failure"><strong>Failed.</strong> ${ending.why}</p>`}
-    ${ending.kind === "cancelled" && html`<p class="cancelled"><strong>Cancelled.</strong> ${ending.why}</p>`}
+    ${ending.kind === "cancelled" && html`<p class="cancelled"><${Stopped} run=${run} /></p>`}
     ${ending.stage && ending.stage !== "final" && html`<p class="hint">Ended early: ${ending.stage}</p>`}
     ${said && run.of && html`<div class="actions"><${Copy} text=${said} label="Copy answer" />${
       ending.tokens > 0 && html`<span class="hint">${ending.tokens} tokens</span>`}</div>`}`;
+}
+
+function Stopped({ run }) {
+  const { ending, attempt, of } = run;
+  const text = stoppedText(ending.why, state.conversation?.clientId);
+  // What never began was taken out of the line.
+  const words = of && !attempt && !run.stepsBefore ? text.replace(/^Stopped/, "Taken back") : text;
+  return html`<strong>${words}</strong>${ending.at && html` · <${Clock} time=${ending.at} />`}`;
 }

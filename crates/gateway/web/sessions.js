@@ -26,11 +26,11 @@ export function Sessions({ onHelp }) {
     ${sessions.error && html`<p class="error" role="alert">The list cannot be read. ${sessions.error}</p>`}
     ${search?.error && html`<p class="error" role="alert">${search.error}</p>`}
     ${search?.truncated && html`<p class="hint">Not everything could be searched in two seconds.</p>`}
+    ${search?.found && shown.length === 0 && html`<p class="hint">Nothing found in titles and messages.</p>`}
+    ${sessions.loaded && !search && shown.length === 0 && html`<p class="hint">There are no sessions yet.</p>`}
     <ul>
       ${shown.map((session) => html`<li key=${session.id}><${Row} session=${session} /></li>`)}
     </ul>
-    ${search?.found && shown.length === 0 && html`<p class="hint">Nothing found.</p>`}
-    ${sessions.loaded && !search && shown.length === 0 && html`<p class="hint">There are no sessions yet.</p>`}
     ${!search && sessions.total > sessions.list.length && html`<p class="hint">
       <${Do} action=${() => state.more()}>Show more<//> ${" "}${sessions.list.length} of ${sessions.total}</p>`}
     <div class="bottom">
@@ -64,7 +64,7 @@ function Search() {
 }
 
 function Row({ session }) {
-  const { id, title, state: what, since, match, lastActivity, lastMessage } = session;
+  const { id, title, state: what, since, match, lastActivity, lastMessage, forkedFrom } = session;
   const isCurrent = state.conversation?.id === id;
   const unread = state.isUnread(session);
   return html`<a class=${`session ${what ?? ""} ${unread ? "unread" : ""}`} href=${address.sessionAddress(id)}
@@ -76,9 +76,10 @@ function Row({ session }) {
       ${what === "waiting" && html`<span class="needs">waiting<${Since} since=${since} /></span>`}
       ${what === "failed" && html`<span class="needs">failed</span>`}
       ${unread && html`<strong class="needs">unread</strong>`}
-      ${!since && html`<${Ago} time=${lastActivity} />`}
+      ${forkedFrom && html`<span class="part" title=${`Of “${visible(forkedFrom.title)}”`}>copy</span>`}
+      ${!since && html`<span class="part"><${Ago} time=${lastActivity} /></span>`}
     </span>
-    ${match ? html`<span class="excerpt"><${Match} text=${match} /></span>` : lastMessage && lastMessage !== title && html`<span class="excerpt">${visible(lastMessage)}</span>`}
+    ${match ? html`<span class="excerpt found"><${Match} text=${match} /></span>` : lastMessage && lastMessage !== title && html`<span class="excerpt">${visible(lastMessage)}</span>`}
   </a>`;
 }
 

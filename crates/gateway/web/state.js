@@ -3,9 +3,10 @@
 import { Connection, Lost, Refused } from "./connection.js";
 import { Conversation } from "./conversation.js";
 import { Changes } from "./frame.js";
-import { clientId, drafts, forgetSession, outbox, randomId, seen } from "./kept.js";
+import { clientId, drafts, forgetSession, lastSession, outbox, randomId, seen } from "./kept.js";
 import { announce } from "./announce.js";
-import { beginning, contentOf, sentence } from "./text.js";
+import { beginning, contentOf, draftOf, sentence } from "./text.js";
+import { api, get } from "./look/api.js";
 import * as address from "./address.js";
 
 /** How many messages are asked for at once, and how many steps between them. */
@@ -50,6 +51,7 @@ class State extends Changes {
     this.route = address.current();
     if (before === "look") this.refreshSeen();
     const { session } = this.route;
+    if (session) lastSession.set(session);
     if (this.conversation && this.conversation.id !== session) {
       this.left.add(this.conversation.id);
       this.refresh();
@@ -61,6 +63,12 @@ class State extends Changes {
       this.conversation = null;
     }
     this.changed();
+  }
+
+  /** Where the way to Talk leads: from Look back to where one was. */
+  talkAddress() {
+    const last = this.route.view === "look" && lastSession.get();
+    return last ? address.sessionAddress(last) : address.listAddress();
   }
 
   newConversation(session) {
@@ -94,7 +102,10 @@ class State extends Changes {
       }
       this.flush(conversation);
     } catch (error) {
-      if (error instanceof Refused) conversation.gone = sentence(error);
+      if (error instanceof Refused) {
+        conversation.gone = sentence(error);
+        lastSession.set(null);
+      }
     }
     this.changed();
   }
@@ -286,9 +297,8 @@ class State extends Changes {
   }
 
   /** Puts a message that was refused where it was written, to be changed. */
-  edit(conversation, { content, priority }) {
-    const { text, files } = contentOf(content);
-    drafts.set(conversation.id, { text, files: files.map(({ name, type, part }) => ({ name, type, part })), priority });
+  edit(conversation, message) {
+    drafts.set(conversation.id, draftOf(message));
     conversation.drafts = (conversation.drafts ?? 0) + 1;
   }
 
@@ -337,17 +347,43 @@ class State extends Changes {
     this.refresh();
   }
 
-  /** A new session with everything before a message. The message is sent again there, or can be edited. */
-  async fork(exchange, edit) {
-    const { message } = exchange;
-    const { sessionId } = await this.ask("sessions.fork", { sessionId: this.conversation.id, before: message.id });
-    if (edit) {
-      this.edit({ id: sessionId }, message);
-    } else {
-      outbox.add(sessionId, this.entry(message.content, message.priority));
-    }
+  /** Makes a copy of the session, with everything before a message, and sends this content there in its place. */
+  async sendCopy(exchange, content) {
+    const { conversation } = this;
+    const params = { sessionId: conversation.id, before: exchange.message.id };
+    const title = this.titleOfCopy(conversation, exchange, contentOf(content).text);
+    if (title) params.title = title;
+    const { sessionId } = await this.ask("sessions.fork", params);
+    outbox.add(sessionId, this.entry(content));
     this.refreshSoon();
     address.go(address.sessionAddress(sessionId));
+  }
+
+  /** A name that no other session in the list has. Where nothing is copied, the new message gives it. */
+  titleOfCopy(conversation, exchange, text) {
+    const isAnew = !conversation.hasOlder && conversation.items.find((item) => item.message) === exchange;
+    const own = this.titleOf(conversation);
+    const name = isAnew ? [...text.replace(/\s+/g, " ").trim()].slice(0, 60).join("").trimEnd() : own;
+    const taken = new Set([own, ...this.sessions.list.map((session) => session.title)]);
+    if (!name || !taken.has(name)) return isAnew ? null : name;
+    const stem = name.replace(/ \(\d+\)$/, "");
+    let n = 2;
+    while (taken.has(`${stem} (${n})`)) n++;
+    return `${stem} (${n})`;
+  }
+
+  /** The run of the session's agent, as Look has it, in which a run was worked on; null if it is not kept. */
+  async lookedAt(run) {
+    const at = run.firstBegan ?? run.ending?.at;
+    const list = [this.conversation.id, "consumers", "agent", "runs"];
+    let before;
+    do {
+      const { runs, next_before: next } = await get(api(list, { before, limit: 200 }));
+      const found = runs.find(({ started_at: began }) => Date.parse(began) <= at);
+      if (found) return !found.ended_at || Date.parse(found.ended_at) >= at ? found : null;
+      before = next;
+    } while (before);
+    return null;
   }
 
   /** The events of a run, as they came. */

@@ -40,14 +40,32 @@ function Open({ conversation }) {
       <p class="empty error" role="alert">${conversation.gone}</p></section>`;
   }
   const asked = conversation.openPermissions().length;
+  const { edits, seq } = state.route;
+  const exchange = edits ? conversation.bySeq.get(seq) : null;
+  const edited = exchange?.message ? exchange : null;
   return html`<section class="conversation" ...${drop}>
     <${Header} conversation=${conversation} title=${state.titleOf(conversation)} clients=${conversation.clients} />
     <${Messages} conversation=${conversation} />
-    ${asked > 0 && html`<p class="question"><button type="button" class="quiet" onClick=${toPermission}>
-      The agent asks for permission${asked > 1 ? ` (${asked})` : ""} · show</button></p>`}
+    <${Question} asked=${asked} />
     <${Offline} connection=${state.connection} />
-    <${Composer} key=${conversation.drafts} session=${conversation.id} activeRun=${conversation.activeRun} dropped=${dropped} />
+    <${Composer} key=${`${conversation.drafts} ${edited?.key}`} session=${edited ? `${conversation.id}/${seq}` : conversation.id} edited=${edited}
+      activeRun=${conversation.activeRun} isBusy=${conversation.openRuns().length > 0} dropped=${dropped} />
   </section>`;
+}
+
+/** The way to what is asked, unless it is in view. */
+function Question({ asked }) {
+  const [isSeen, see] = useState(false);
+  useEffect(() => {
+    const card = document.querySelector(".permission.open");
+    if (!card) return undefined;
+    const watch = new IntersectionObserver(([entry]) => see(entry.intersectionRatio > 0.99), { root: card.closest(".scroll"), threshold: [0.99, 1] });
+    watch.observe(card);
+    return () => watch.disconnect();
+  });
+  if (!asked || (isSeen && asked === 1)) return null;
+  return html`<p class="question"><button type="button" class="quiet" onClick=${toPermission}>
+    The agent asks for permission${asked > 1 ? ` (${asked})` : ""} · show</button></p>`;
 }
 
 function toPermission() {

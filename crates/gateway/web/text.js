@@ -21,6 +21,23 @@ export function sentence(error) {
   return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?)]$/.test(text) ? "" : ".");
 }
 
+/** Who has sent something, for whoever reads it as `client`. */
+export function whoText(source, client) {
+  const [, kind, id] = /^external:gateway:([^:]*):dm:[^:]*:([^:]*)$/.exec(source ?? "") ?? [];
+  if (kind && id === client) return "you";
+  if (kind) return kind === "page" ? "another browser" : `another client (${visible(kind)})`;
+  return source ? visible(source) : "another client";
+}
+
+/** Why a run ended without an answer, in the words of the agent's side, for whoever reads it as `client`. */
+export function stoppedText(why, client) {
+  const [, asked, by, reason] = /^(?:(cancelled by)|interrupted by event \d+ from) (\S+?)(?:: ([^]*))?$/.exec(why) ?? [];
+  if (!by) return sentence({ message: visible(why || "cancelled") });
+  const who = whoText(by, client);
+  if (!asked) return who === "you" ? "Interrupted by your next message" : `Interrupted by a message from ${who}`;
+  return `Stopped by ${who}${reason && reason !== "requested by a client" ? `: ${visible(reason)}` : ""}`;
+}
+
 /** Any JSON value as text: strings as they are, the rest indented. */
 export function jsonText(value) {
   if (typeof value === "string") return value;
@@ -42,6 +59,12 @@ export function contentOf(content) {
     else files.push(fileOf(part));
   }
   return { text: texts.join("\n"), files };
+}
+
+/** A message as it is typed again. */
+export function draftOf({ content, priority }) {
+  const { text, files } = contentOf(content);
+  return { text, files: files.map(({ name, type, part }) => ({ name, type, part })), priority };
 }
 
 function fileOf(part) {

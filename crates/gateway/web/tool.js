@@ -3,21 +3,43 @@
 import { html } from "./vendor/preact.js";
 import { Fold, Plain } from "./parts.js";
 import { Elapsed } from "./time.js";
-import { beginning, jsonText, visible } from "./text.js";
+import { beginning, jsonText, stoppedText, visible } from "./text.js";
+import { state } from "./state.js";
+
+/** What the agent's side says of a call of which it has no result when it answers. */
+const NOT_WAITED_FOR = "the answer came without it";
+
+/** How a call goes: it waits for somebody, runs, was rejected, or is over; and how long it took without the waiting. */
+function courseOf({ asks, at, until, error, unreported }) {
+  const asked = asks[asks.length - 1];
+  const waited = asks.reduce((sum, step) => sum + ((step.until ?? step.at) - step.at), 0);
+  const wasRejected = asked?.asked.choices.some(({ id, kind }) => id === asked.answer && kind.startsWith("reject"));
+  const how = asks.some((step) => !step.over) ? "waits for you" : until === undefined ? "running"
+    : wasRejected && error !== undefined ? "rejected" : unreported ? "no result" : error !== undefined ? "error" : "";
+  return { how, took: ["", "running", "error"].includes(how) && html`<${Elapsed} from=${at + waited} to=${until} />` };
+}
 
 export function Tool({ step, Steps, Ending }) {
-  const { name, subs, at, until, error } = step;
-  const isOver = until !== undefined;
+  const { name, subs, error, unreported } = step;
+  const { how, took } = courseOf(step);
+  const isOver = step.until !== undefined;
   const given = step.arguments;
-  return html`<${Fold} class=${`tool ${error !== undefined ? "wrong" : ""}`} open=${error !== undefined} summary=${html`
-      <span class="name">${visible(name)}</span> ${" "}<span class="gist">${gist(given)}</span>
-      <span class="figure">${error !== undefined ? "error · " : isOver ? "" : "running · "}<${Elapsed} from=${at} to=${until} /></span>`}>
+  const brief = gist(given);
+  return html`<${Fold} class=${`tool ${how === "error" ? "wrong" : ""}`} open=${how === "error"} summary=${html`
+      <span class="name">${visible(name)}</span> ${" "}<span class="gist">${brief === visible(name) ? "" : brief}</span>
+      <span class=${how === "waits for you" ? "figure doing" : "figure"}>${how}${how && took ? " · " : ""}${took}</span>`}>
     ${() => html`
       ${given != null && html`<div class="label">${step.corrected ? "given (corrected)" : "given"}</div><${Given} value=${given} />`}
-      ${error !== undefined && html`<div class="label">error</div><${Plain} text=${jsonText(error)} label="Error" />`}
+      ${unreported && html`<div class="label">result</div><p class="hint">${unreportedText(error)}</p>`}
+      ${error !== undefined && !unreported && html`<div class="label">error</div><${Plain} text=${jsonText(error)} label="Error" />`}
       ${error === undefined && isOver && html`<div class="label">result</div><${Plain} text=${jsonText(step.result)} label="Result" />`}`}
   <//>
   ${subs.map((sub) => html`<${SubAgent} key=${sub.name} sub=${sub} events=${sub.events} Steps=${Steps} Ending=${Ending} />`)}`;
+}
+
+function unreportedText(why) {
+  if (why === NOT_WAITED_FOR) return "The agent's program answered without reporting what came of it.";
+  return `The agent's program reported none. ${stoppedText(why, state.conversation?.clientId)}`;
 }
 
 /** The arguments in a few words. */

@@ -173,6 +173,9 @@ pub struct Message {
     pub timestamp: String,
     /// Whether this client has sent it.
     pub from_self: bool,
+    /// Who has sent it, as in the thread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
     /// Unless it is `next`.
     #[cfg_attr(test, schemars(extend("enum" = ["now", "later"])))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -288,6 +291,9 @@ pub struct ToolResult {
     pub result: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The agent's program has reported none; `error` says why nobody waits for it any longer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unreported: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -160,7 +160,7 @@ mod tests {
                 "message",
                 json!({
                     "role": "user", "content": [{ "type": "text", "text": "a" }], "messageId": "m", "timestamp": time,
-                    "fromSelf": true, "priority": "now", "metadata": { "k": [1] },
+                    "fromSelf": true, "source": "external:x", "priority": "now", "metadata": { "k": [1] },
                     "large": { "bytes": 2_000_000, "url": "/u" },
                 }),
             ),
@@ -176,6 +176,7 @@ mod tests {
             ("tool_call", json!({ "callId": "c", "toolName": "n", "arguments": { "a": null } })),
             ("tool_result", json!({ "callId": "c", "toolName": "n", "result": null })),
             ("tool_result", json!({ "callId": "c", "toolName": "n", "error": "e" })),
+            ("tool_result", json!({ "callId": "c", "toolName": "n", "error": "e", "unreported": true })),
             (
                 "final",
                 json!({
@@ -256,10 +257,13 @@ mod tests {
                     "subtype",
                     "result",
                     "error",
+                    "source",
+                    "unreported",
                 ];
                 let may_lack = optional.contains(&key.as_str())
                     && !(key == "messageId" && ["message", "final"].contains(&name))
-                    && !(key == "callId" && name != "permission");
+                    && !(key == "callId" && name != "permission")
+                    && !(key == "source" && name != "message");
                 assert_eq!(Incoming::parse(&text).is_ok(), may_lack, "{name} without {key}: {value}");
             }
         }

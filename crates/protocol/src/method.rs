@@ -263,6 +263,9 @@ pub struct SessionSummary {
     /// When that run began, or was asked for if it waits. Absent if it has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
+    /// If it is a copy, of what.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<ForkedFrom>,
     /// The text that a search has found.
     #[serde(default, rename = "match", skip_serializing_if = "Option::is_none")]
     pub matched: Option<String>,
@@ -321,6 +324,9 @@ pub struct Switched {
     pub last_seq: i64,
     /// The `runId` of the run under way.
     pub active_run: Option<String>,
+    /// If it is a copy, of what.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<ForkedFrom>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -331,6 +337,26 @@ pub struct ForkParams {
     /// The id of the first message that is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
+    /// By default that of the other, unless nothing was copied.
+    #[cfg_attr(test, schemars(length(min = 1)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+}
+
+/// Where a session that is a copy comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ForkedFrom {
+    #[cfg_attr(test, schemars(regex(pattern = crate::schema::UUID)))]
+    pub session_id: String,
+    /// The title that it had then.
+    pub title: String,
+    /// The `seq` there of the first message that was not copied; null if all were.
+    pub before: Option<i64>,
+    /// Events here with a smaller `seq` are copies.
+    #[cfg_attr(test, schemars(range(min = 1)))]
+    pub seq: i64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -582,7 +608,7 @@ mod tests {
             SessionsList: ListParams { limit: Some(3), offset: None },
             SessionsNew: NewParams { title: Some("t".into()) },
             SessionsSwitch: SwitchParams { session_id: id(), after: Some(3) },
-            SessionsFork: ForkParams { session_id: id(), before: Some("m".into()) },
+            SessionsFork: ForkParams { session_id: id(), before: Some("m".into()), title: None },
             SessionsHistory: HistoryParams { before: Some(Place::Seq(3)), ..HistoryParams::default() },
             SessionsSteps: StepsParams { after: Some(3), ..StepsParams::default() },
             SessionsRename: RenameParams { session_id: id(), title: "t".into() },
@@ -611,7 +637,8 @@ mod tests {
         let (id, time) = ("6e0a5f9e-0d2b-4f43-9a53-5c9f6c0f6d0a", "2026-01-02T03:04:05.678Z");
         let session = json!({
             "id": id, "title": "t", "lastMessage": null, "lastActivity": time, "messageCount": 2,
-            "state": "running", "since": time, "match": "m",
+            "state": "running", "since": time, "forkedFrom": { "sessionId": id, "title": "t", "before": null, "seq": 1 },
+            "match": "m",
         });
         let made = json!({ "sessionId": id, "title": "", "createdAt": time });
         let entry = json!({
@@ -634,6 +661,7 @@ mod tests {
             check::<SessionsNew>(made.clone()),
             check::<SessionsSwitch>(json!({
                 "sessionId": id, "title": "t", "recentMessages": [entry, plain], "lastSeq": 4, "activeRun": "r",
+                "forkedFrom": { "sessionId": id, "title": "t", "before": 3, "seq": 3 },
             })),
             check::<SessionsFork>(made),
             check::<SessionsHistory>(json!({ "messages": [plain], "hasMore": true })),

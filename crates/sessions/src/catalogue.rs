@@ -12,9 +12,9 @@ use std::time::SystemTime;
 use thread::model::filter::Scope;
 use thread::queue::{Remaining, Selection};
 use thread::{Filter, Queue};
-use thread_agent::conversation::{Entry, is_ending};
+use thread_agent::conversation::{Entry, Fork, is_ending};
 use thread_protocol::Content;
-use thread_protocol::method::{SessionList, SessionState, SessionSummary};
+use thread_protocol::method::{ForkedFrom, SessionList, SessionState, SessionSummary};
 
 use crate::error::Result;
 use crate::events::LARGE;
@@ -45,6 +45,8 @@ pub struct Summary {
     first: Option<String>,
     pub last: Option<String>,
     pub messages: u64,
+    /// If it is a copy, of what.
+    pub forked_from: Option<ForkedFrom>,
     /// What its newest run needs or does, and since when.
     pub state: Option<SessionState>,
     pub since: Option<String>,
@@ -64,7 +66,8 @@ impl Summary {
     ///
     /// Errors of the thread.
     pub fn update(&mut self, queue: &mut Queue) -> Result<()> {
-        let filter = Filter::new("type = 'message' OR subtype IN ('title', 'error')", Scope::Reading)?;
+        let filter =
+            Filter::new("type = 'message' OR subtype IN ('title', 'forked', 'error')", Scope::Reading)?;
         let mut failure = None;
         let mut selection = Selection { after: self.upto, limit: None, filter };
         while queue.read_page_capped(&mut selection, LARGE, &mut |capped| {
@@ -72,6 +75,9 @@ impl Summary {
             match Entry::of(&event).1 {
                 Entry::Title(title) => {
                     self.given = Some(beginning(&title, excerpt::TITLE)).filter(|title| !title.is_empty())
+                }
+                Entry::Forked(Fork { session_id, title, before }) => {
+                    self.forked_from = Some(ForkedFrom { session_id, title, before, seq: event.id });
                 }
                 Entry::Error { .. } => failure = Some((event.id, Entry::of(&event).1)),
                 Entry::Message(_) | Entry::Answer { .. } => {
@@ -184,6 +190,7 @@ pub fn list_entry(listed: &Listed, summary: &Summary) -> SessionSummary {
         message_count: summary.messages,
         state: summary.state.clone(),
         since: summary.since.clone(),
+        forked_from: summary.forked_from.clone(),
         matched: None,
     }
 }

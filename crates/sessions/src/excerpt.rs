@@ -21,16 +21,25 @@ pub fn beginning(text: &str, most: usize) -> String {
     line.chars().take(most).collect::<String>().trim_end().to_owned()
 }
 
-/// The part of a text around the first match of `query`, which is in lower case, with `context` characters on
-/// either side.
-pub fn around(text: &str, query: &str, context: usize) -> Option<String> {
+/// How much of a text stands before a match in an excerpt: so little that the match is in view in a narrow list.
+const BEFORE: usize = 16;
+
+/// The part of a text around the first match of `query`, which is in lower case, from the beginning of a word on,
+/// with at most `after` characters behind it.
+pub fn around(text: &str, query: &str, after: usize) -> Option<String> {
     let lower = text.to_lowercase();
     let at = lower.find(query)?;
     // Lower case may be longer or shorter, so the position is only approximate.
-    let before = lower[..at].chars().count().saturating_sub(context);
-    let most = 2 * context + query.chars().count();
-    let piece: String = text.chars().skip(before).take(most).collect();
-    Some(beginning(&piece, most))
+    let at = lower[..at].chars().count();
+    let start = at.saturating_sub(BEFORE);
+    let piece: String = text.chars().skip(start).take(at - start + query.chars().count() + after).collect();
+    if start == 0 {
+        return Some(beginning(&piece, piece.len()));
+    }
+    // From the next word on, if one begins before the match.
+    let before = piece.chars().take(at - start).collect::<String>();
+    let word = before.find(char::is_whitespace).unwrap_or(0);
+    Some(format!("…{}", beginning(&piece[word..], piece.len())))
 }
 
 #[cfg(test)]
@@ -45,10 +54,13 @@ mod tests {
 
     #[test]
     fn what_matched_is_shown_with_what_stands_around_it() {
-        let text = format!("{} The Needle {}", "a ".repeat(100), "b ".repeat(100));
-        let piece = around(&text, "needle", 40).unwrap();
-        assert!(piece.contains("The Needle b") && piece.chars().count() <= 86, "{piece}");
+        let text = format!("{} who may not read The Needle {}", "a ".repeat(100), "b ".repeat(100));
+        assert_eq!(around(&text, "needle", 8).as_deref(), Some("…not read The Needle b b b b"));
         assert_eq!(around(&text, "pin", 40), None);
         assert_eq!(around("ÄÖÜ", "öü", 40).as_deref(), Some("ÄÖÜ"));
+        assert_eq!(around("the owner", "owner", 40).as_deref(), Some("the owner"));
+        assert_eq!(around(&"x".repeat(100), "xx", 3).as_deref(), Some("xxxxx"));
+        let long = format!("{}needle", "x".repeat(100));
+        assert_eq!(around(&long, "needle", 3), Some(format!("…{}needle", "x".repeat(16))));
     }
 }

@@ -19,8 +19,8 @@ use crate::root::Root;
 /// How long a search may take.
 const TIME_LIMIT: Duration = Duration::from_secs(2);
 
-/// How much text is shown on either side of a match, in characters.
-const CONTEXT: usize = 40;
+/// How much text is shown behind a match, in characters.
+const CONTEXT: usize = 60;
 
 /// The first of the days that a filter covers, and the day after the last.
 fn days(filter: DateFilter, today: NaiveDate) -> (NaiveDate, NaiveDate) {

@@ -217,9 +217,12 @@ impl Adapter {
     /// and may be used again in a later attempt: then the key belongs to the earlier result, and this one has
     /// none.
     pub(super) fn result(&mut self, run: &Run, result: &ToolResult) {
+        self.result_event(run, &result.call_id, run.tool_result(result));
+    }
+
+    pub(super) fn result_event(&mut self, run: &Run, call_id: &str, event: NewEvent<'static>) {
         let begun = self.runs.get(run.reply_to).map_or(0, |open| open.last_begun);
-        let key = result_key(&result.call_id);
-        let event = run.tool_result(result);
+        let key = result_key(call_id);
         match self.queue.id_of_key(&key) {
             Ok(Some(id)) if id > begun => {}
             Ok(Some(_)) => self.outbox.event(event),

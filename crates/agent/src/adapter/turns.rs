@@ -389,7 +389,8 @@ impl Adapter {
         let Some(open) = self.runs.get(id) else { return };
         let (run, calls) = (open.run.clone(), open.open_calls.clone());
         for (call_id, name) in calls {
-            self.result(&run, &ToolResult { call_id, name, outcome: Err(why.to_owned()) });
+            let result = ToolResult { call_id, name, outcome: Err(why.to_owned()) };
+            self.result_event(&run, &result.call_id, run.unreported_result(&result));
         }
     }
 

@@ -4,8 +4,8 @@ use serde_json::{Map, Value};
 use thread::Event;
 
 use super::{
-    Answer, Choice, ClientInput, MAX_RUN_ID, Message, Permission, Priority, SELF, Status, SubAgent, ToolCall,
-    ToolResult, run_id_of,
+    Answer, Choice, ClientInput, Fork, MAX_RUN_ID, Message, Permission, Priority, SELF, Status, SubAgent,
+    ToolCall, ToolResult, run_id_of,
 };
 
 /// The meaning of an event in a conversation.
@@ -69,6 +69,8 @@ pub enum Entry {
         session_id: String,
     },
     Title(String),
+    /// The conversation is a copy of another.
+    Forked(Fork),
     SubAgent(SubAgent),
     /// The whole state that the agent shares with its client.
     State(Value),
@@ -125,6 +127,11 @@ pub fn is_from_client(event: &Event) -> bool {
     event.source == SELF && Metadata::of(event).text("client").is_some()
 }
 
+/// Whether a result only closes a call: the program has reported none.
+pub fn is_unreported(event: &Event) -> bool {
+    event.source == SELF && Metadata::of(event).is_set("unreported")
+}
+
 /// Returns what a client handed to the agent with this event.
 pub fn input_of(event: &Event) -> ClientInput {
     ClientInput::of(&Metadata::of(event).0)
@@ -179,6 +186,14 @@ fn entry(event: &Event, metadata: &Metadata) -> Option<Entry> {
             return Some(Entry::Continued { reply_to, after });
         }
         // An agent must not answer its own requests.
+        "forked" => {
+            let object = Object::of(event)?;
+            return Some(Entry::Forked(Fork {
+                session_id: object.text("session_id")?,
+                title: object.text("title").unwrap_or_default(),
+                before: object.0.get("before").and_then(Value::as_i64),
+            }));
+        }
         "permission_answer" if event.source == SELF => return None,
         "permission_answer" => {
             let object = Object::of(event)?;

@@ -68,6 +68,7 @@ fn everything_a_run_writes_reads_back() {
         event: "status".into(),
         payload: json!("thinking"),
     };
+    let fork = Fork { session_id: "s".into(), title: "Fish".into(), before: Some(3) };
     let text = |text: &str| (text.to_owned(), Some("m".to_owned()));
     let ((token, m1), (thought, m2)) = (text("to"), text("hm"));
     let error = |retryable, interrupted_by| Entry::Error {
@@ -112,6 +113,7 @@ fn everything_a_run_writes_reads_back() {
             true,
         ),
         (title("x", "Fish").unwrap(), Entry::Title("Fish".into()), false),
+        (forked("x", &fork).unwrap(), Entry::Forked(fork.clone()), false),
         (sub_agent(&told), Entry::SubAgent(told), false),
     ] {
         assert_eq!(read(&event), (in_run.then(|| "r".to_owned()), entry), "{event:?}");
@@ -140,7 +142,9 @@ fn what_a_client_hands_over_and_answers_is_known_as_such() {
         let event = stored(&event, 7);
         assert_eq!(is_for_client(&event) || is_from_client(&event), is_clients, "{event:?}");
         assert_eq!(attempt_of(&event), Some(2));
+        assert!(!is_unreported(&event));
     }
+    assert!(is_unreported(&stored(&run().unreported_result(&result), 7)));
     // Nobody else can say so.
     let pushed = NewEvent::new("external:x", "record", Some("toolresult".into()), "{}").unwrap();
     let pushed = pushed.with_metadata(r#"{"client":"web","for_client":true}"#).unwrap();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use thread_agent::conversation::Entry;
+use thread_agent::conversation::{Entry, is_unreported};
 
 use serde_json::json;
 
@@ -187,7 +187,25 @@ fn a_call_is_stored_when_its_details_are_known_or_it_begins_and_is_corrected() {
             r#"c= Err("the answer came without it")"#,
         ]
     );
+    // Only the last was not the program's.
+    let events = talk.events().into_iter().filter(|event| event.subtype.as_deref() == Some("toolresult"));
+    assert_eq!(events.map(|event| is_unreported(&event)).collect::<Vec<_>>(), [false, false, true]);
     assert_eq!(talk.is_settled(), Ok(()));
+}
+
+#[test]
+fn what_is_said_after_a_tool_begins_a_paragraph() {
+    let text = |text: &str| chunk(json!({ "type": "text", "text": text }));
+    let works = |id: &str| {
+        call("tool_call", json!({ "toolCallId": id, "title": "Read", "status": "completed", "rawOutput": 1 }))
+    };
+    let steps = json!([
+        works("a"), text("It is "), text("closed."), works("b"), text("I open it."), works("c"), works("d"),
+        text("\nDone"), text(".\n"), works("e"), text("Bye."), { "stop": "end_turn" },
+    ]);
+    let Some(talk) = plays(&[], &[steps]) else { return };
+    let id = talk.say("x");
+    assert_eq!(talk.answer(id), "It is closed.\n\nI open it.\nDone.\nBye.");
 }
 
 #[test]

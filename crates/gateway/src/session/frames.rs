@@ -1,7 +1,7 @@
 //! Stored events as frames.
 
 use serde_json::{Map, Value};
-use thread_agent::conversation::{ClientInput, Entry, Message, attempt_of, shown_call_id};
+use thread_agent::conversation::{ClientInput, Entry, Message, attempt_of, is_unreported, shown_call_id};
 use thread_protocol::Content;
 use thread_protocol::event::{self as frame, Event};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
@@ -83,6 +83,7 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
             message_id: message_id(stored),
             timestamp: event.created_at.clone(),
             from_self: false,
+            source: Some(event.source.clone()),
             priority,
             metadata: Some(metadata).filter(|metadata| !metadata.is_empty()),
             large: large_of(storage, session, stored),
@@ -131,6 +132,7 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
             tool_name: result.name.clone(),
             result: result.outcome.as_ref().ok().cloned(),
             error: result.outcome.as_ref().err().cloned(),
+            unreported: is_unreported(event),
         }),
         Entry::Error { error, retryable, .. } => {
             let error_code = match (ends, retryable) {

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use thread::model::filter::Scope;
-use thread::queue::Selection;
-use thread::{After, Filter, Queue};
-use thread_agent::conversation::{ClientInput, Entry, is_ending};
+use thread::queue::{Remaining, Selection};
+use thread::{After, Event, Filter, Queue};
+use thread_agent::conversation::{ClientInput, Entry, Status, is_ending};
 use thread_protocol::event::Role;
 use thread_protocol::method::{HistoryEntry, Place};
 use tokio::time::timeout;
@@ -23,8 +23,12 @@ use crate::error::Result;
 use crate::session_id::SessionId;
 use crate::storage::Storage;
 
-/// How much text a page has, in bytes, unless its only message has more.
+/// How much text a page has, in bytes, unless its only message has more; as much again of what was said between
+/// steps.
 const PAGE: usize = 1024 * 1024;
+
+/// The most tokens that a page of steps is made from.
+const MAX_TOKENS: usize = 20_000;
 
 /// How long to wait for room for a long answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -33,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const ENTRIES: &str = "type = 'message' OR subtype = 'cancelled' \
                        OR subtype = 'error' AND content LIKE '%\"retryable\":false%'";
 
-/// What happened between messages. (The answer has the text of all tokens.)
+/// What happened between messages.
 const STEPS: &str = "type = 'record' AND subtype <> 'token'";
 
 /// Messages of a session, and whether there are older ones.
@@ -138,8 +142,9 @@ pub fn before(queue: &mut Queue, before: i64, limit: usize, room: u64) -> Result
     }
 }
 
-/// What happened between messages, but for tokens: the last `limit` events between two ids; fewer, but at least
-/// one, if they are large.
+/// What happened between messages: the last `limit` events between two ids; fewer, but at least one, if they are
+/// large. What the agent said between two of them stands there as one token, as far as there is room. (What it said
+/// last is the end of the answer.)
 ///
 /// # Errors
 ///
@@ -158,7 +163,68 @@ pub fn steps(queue: &mut Queue, after: i64, before: i64, limit: usize) -> Result
         messages.push(event);
     }
     messages.reverse();
-    Ok(Page { messages, has_more, left_out: None })
+    let mut text = Text { bytes: PAGE, tokens: MAX_TOKENS };
+    let mut from = messages.first().filter(|_| has_more).map_or(after, SessionEvent::id);
+    let mut all = Vec::with_capacity(messages.len());
+    for step in messages {
+        let is_last = step.ends.is_some() || step.entry == Entry::Status(Status::Done);
+        if !is_last {
+            text.between(queue, (from, step.id()), &mut all)?;
+        }
+        from = step.id();
+        all.push(step);
+    }
+    text.between(queue, (from, before), &mut all)?;
+    Ok(Page { messages: all, has_more, left_out: None })
+}
+
+/// How much more text may be read.
+struct Text {
+    bytes: usize,
+    tokens: usize,
+}
+
+impl Text {
+    /// Reads what was said between two events, the pieces of a message joined.
+    fn between(
+        &mut self,
+        queue: &mut Queue,
+        (after, before): (i64, i64),
+        all: &mut Vec<SessionEvent>,
+    ) -> Result<()> {
+        let mut said: Vec<(Option<String>, Entry, Event)> = Vec::new();
+        let mut next = Selection::from(After(after));
+        let mut is_over = before - after <= 1;
+        while !is_over {
+            let remaining = queue.read_page_capped(&mut next, LARGE, &mut |capped| {
+                let row = &capped.row;
+                is_over = row.id >= before || self.tokens == 0 || self.bytes < row.content.len();
+                if is_over {
+                    return ControlFlow::Break(());
+                }
+                let event = row.to_event();
+                let (run_id, entry) = Entry::of(&event);
+                if let Entry::Token { text, message_id } = &entry {
+                    self.tokens -= 1;
+                    self.bytes -= text.len();
+                    match said.last_mut() {
+                        Some((run, Entry::Token { message_id: of, .. }, first))
+                            if *run == run_id && of == message_id =>
+                        {
+                            first.content.push_str(text);
+                        }
+                        _ => said.push((run_id, entry, event)),
+                    }
+                }
+                ControlFlow::Continue(())
+            })?;
+            is_over |= remaining == Remaining::None;
+        }
+        for (.., event) in said {
+            all.push(SessionEvent::new(queue, event, None)?);
+        }
+        Ok(())
+    }
 }
 
 /// One event; without its content if that is large.

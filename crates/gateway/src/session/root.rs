@@ -20,7 +20,7 @@ use thread::model::run::StopRequest;
 use thread::model::subscription::ConsumerId;
 use thread::queue::{Remaining, Selection};
 use thread::{Error, Event, Filter, NewEvent, Queue};
-use thread_agent::conversation::{Entry, end_key, is_ending};
+use thread_agent::conversation::{self, Entry, Fork, end_key, is_ending};
 use thread_protocol::method::Place;
 
 use super::jobs::BUSY;
@@ -42,6 +42,19 @@ const PAGE_BYTES: usize = 1024 * 1024;
 /// How the handlers of a session that is deleted are stopped.
 const STOP: StopRequest =
     StopRequest { signal: rustix::process::Signal::TERM.as_raw(), kill_after_ms: 5_000, skip: false };
+
+/// What of a session is copied to a new one.
+#[derive(Debug, Clone)]
+pub struct Copying<'c> {
+    /// The id of the first message that is left out.
+    pub before: Option<&'c str>,
+    /// The new title, if one is given.
+    pub title: Option<String>,
+    /// The title of the session that is copied.
+    pub title_there: &'c str,
+    /// Who makes the copy.
+    pub source: &'c str,
+}
 
 /// The sessions, and how they are made and deleted.
 pub struct Root(Arc<thread_sessions::Root>);
@@ -98,7 +111,8 @@ impl Root {
     }
 
     /// Creates a session with the messages and answers of another, up to the message `before` (all of them if
-    /// none is given). Its agent gets them as the conversation so far.
+    /// none is given). Its agent gets them as the conversation so far. Its title is by
+    /// default that of the other, or none if nothing was copied: then its first message names it. Returns the title.
     ///
     /// # Errors
     ///
@@ -107,10 +121,10 @@ impl Root {
         &self,
         from: SessionId,
         id: SessionId,
-        before: Option<&str>,
+        Copying { before, title, title_there, source }: Copying<'_>,
         agent: Option<&Agent>,
         storage: &Storage,
-    ) -> Result<()> {
+    ) -> Result<String> {
         let mut queue = self.queue(from)?;
         let end = match before {
             Some(before) => place(&mut queue, &Place::Id(before.to_owned()))?,
@@ -126,7 +140,23 @@ impl Root {
                 }
             })
         };
-        self.create_with(id, agent, |new| copy_messages(&mut queue, end, new, &mut keep))
+        let fork =
+            Fork { session_id: from.to_string(), title: title_there.to_owned(), before: before.map(|_| end) };
+        let mut title = title.unwrap_or_default();
+        self.create_with(id, agent, |new| {
+            let mut said = copy_messages(&mut queue, end, new, &mut keep)?;
+            if title.is_empty() && said > 0 {
+                title = title_there.to_owned();
+            }
+            let mut about = vec![conversation::forked(source, &fork).map_err(Error::from)?];
+            if !title.is_empty() {
+                about.push(conversation::title(source, &title).map_err(Error::from)?);
+            }
+            said += about.len() as i64;
+            new.push_all(&mut |put| put(&about).map(drop))?;
+            Ok(said)
+        })?;
+        Ok(title)
     }
 
     /// Creates a session. `fill` puts its first events there, and returns how many.

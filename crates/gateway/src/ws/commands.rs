@@ -88,6 +88,7 @@ pub async fn execute(caller: &Caller, command: Command<'_>) -> Reply<Accepted> {
         message_id: format!("msg_{}", uuid::Uuid::new_v4()),
         timestamp: thread::model::time::now(),
         from_self: false,
+        source: None,
         priority: None,
         metadata: None,
         large: None,

@@ -15,6 +15,7 @@ use crate::session::event::{Frames, LARGE};
 use crate::session::history;
 use crate::session::jobs::{Kind, blocking};
 use crate::session::live::test_delay;
+use crate::session::root::Copying;
 use crate::session::runs::open_runs;
 use crate::session::{frames, search, speak};
 use crate::session_id::SessionId;
@@ -68,15 +69,13 @@ async fn enter_new(caller: &Caller, session: SessionId, title: String) -> Result
 /// `sessions.fork`.
 pub async fn fork(caller: &Caller, params: ForkParams) -> Result<Reply<NewSession>> {
     let (from, session) = (parse_session(&params.session_id)?, SessionId::random());
+    let title = params.title.map(|title| title_of(&title)).transpose()?;
     let (gateway, source) = (caller.gateway.clone(), caller.speaker.source(session));
     let work = move || {
-        let (before, agent) = (params.before.as_deref(), gateway.agent.as_ref());
-        gateway.root.fork(from, session, before, agent, &gateway.storage)?;
-        let title = gateway.catalogue.summary(&gateway.root, &gateway.root.entry(from)?)?.title();
-        if !title.is_empty() {
-            speak::title(&mut gateway.root.queue(session)?, &gateway.launcher, &source, &title)?;
-        }
-        Ok(title)
+        let title_there = gateway.catalogue.summary(&gateway.root, &gateway.root.entry(from)?)?.title();
+        let (before, title_there) = (params.before.as_deref(), title_there.as_str());
+        let copying = Copying { before, title: title.clone(), title_there, source: &source };
+        gateway.root.fork(from, session, copying, gateway.agent.as_ref(), &gateway.storage)
     };
     let title = caller.run(from, Kind::Write, work).await?;
     enter_new(caller, session, title).await
@@ -120,14 +119,15 @@ pub async fn enter(caller: &Caller, session: SessionId, after: Option<u64>) -> R
             None => None,
         };
         let last_seq = if after.is_some() { newest.max(position) } else { position };
-        let title = gateway.catalogue.summary(&gateway.root, &gateway.root.entry(session)?)?.title();
+        let summary = gateway.catalogue.summary(&gateway.root, &gateway.root.entry(session)?)?;
         let recent = history::before(&mut queue, last_seq.saturating_add(1), RECENT, LARGE)?;
         let switched = Switched {
             session_id: session.to_string(),
-            title,
+            title: summary.title(),
             recent_messages: history::entries(&gateway.storage, session, &recent.messages),
             last_seq,
             active_run: runs.active().map(|run| run.run.run_id.clone()),
+            forked_from: summary.forked_from,
         };
         Ok((switched, position, respond_after))
     };

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import sys
@@ -226,10 +227,10 @@ async def two_browsers_in_one_session_see_the_same():
             for tab in one, two:
                 await tab.answer("One two.").wait_for()
             await two.say("from the other")
-            for tab, who in (one, "another client"), (two, "you"):
+            for tab, who in (one, "another browser"), (two, "you"):
                 await expect(tab.locator(".said .head").last).to_contain_text(who)
                 await tab.answer("You said: from the other").wait_for()
-            await expect(two.locator(".said .head").first).to_contain_text("another client")
+            await expect(two.locator(".said .head").first).to_contain_text("another browser")
             await two.page.close()
             await expect(one.locator(".here")).to_have_text("")
 
@@ -300,6 +301,133 @@ async def permission_is_read_whole_and_given():
             await expect(tab.locator(".answered")).to_have_text(["Answered: Allow once", "Answered: Reject"])
 
 
+async def a_call_without_a_result_is_no_error():
+    with Gateway(*ACP) as gateway:
+        command = "chown -R backup /srv/data"
+        ask = lambda n: [["say", "I would change the owner."], ["call", f"c{n}", command, {"command": command}], ["ask", f"c{n}", command, {"command": command}, ""]]
+        plays(gateway, one=[["think", "hm"], *ask(1)], two=ask(2), three=[*ask(3), ["fail", "c3", command, "refused"]],
+              four=[*ask(4), ["result", "c4", command, "ok"]], five=[*ask(5), ["fail", "c5", command, "no such user"]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            session = await tab.new("one")
+            figure, wrong, choose = tab.locator(".tool summary > .figure"), tab.locator(".tool.wrong"), lambda name: tab.get_by_role("button", name=name).click()
+            for _ in range(2):
+                # It waits for somebody, and says so once.
+                await expect(figure).to_have_text("waits for you")
+                await expect(tab.locator(".run > .head .doing")).to_have_text("waits for you")
+                await expect(tab.locator(".permission .request")).to_have_text(command)
+                await expect(tab.locator(".permission pre")).to_have_count(0)
+                await expect(tab.locator(".tool .gist")).to_have_text("")
+                await tab.see("“Always”: the agent keeps the answer", ".permission")
+                # It is in view, so nothing has to lead there; and stays so when something before it is opened.
+                await expect(tab.locator(".question")).to_have_count(0)
+                await tab.click(".thinking summary")
+                await expect(tab.locator(".thinking pre")).to_be_in_viewport()
+                await tab.reload()
+            await choose("Allow once")
+            await tab.answer("The answer was once.").wait_for()
+            await expect(figure).to_have_text("no result")
+            await tab.say("two")
+            await choose("Reject")
+            await expect(figure.last).to_have_text("rejected")
+            await tab.say("three")
+            await choose("Reject")
+            await expect(figure.last).to_have_text("rejected")
+            await tab.say("four")
+            await tab.locator(".permission.open").wait_for()
+            asked = time.monotonic()
+            total = "parseFloat([...document.querySelectorAll('.run > .head .figure')].pop().textContent)"
+            await tab.until(f"{total} >= 3")
+            waited = time.monotonic() - asked
+            await choose("Allow once")
+            await expect(tab.locator(".answered").last).to_have_text("Answered: Allow once")
+            await expect(figure.last).to_have_text(re.compile(r"^[\d.]+ s$"))
+            await expect(wrong).to_have_count(0)
+            await tab.until("!document.querySelector('.run[aria-busy=true]')")
+            # Its own time, without that of whoever was asked.
+            took = float((await figure.last.inner_text()).split()[0])
+            assert took <= await tab.evaluate(total) - waited + 0.2, (took, waited)
+            await tab.say("five")
+            await choose("Allow once")
+            await expect(figure.last).to_contain_text("error")
+            await expect(wrong).to_have_count(1)
+            await tab.reload()
+            await expect(figure).to_have_text(["no result", "rejected", "rejected", re.compile(r"^[\d.]+ s$"), re.compile("^error")])
+            await expect(wrong).to_have_count(1)
+            await tab.click(".tool summary >> nth=0")
+            await tab.see("answered without reporting what came of it", ".tool")
+            # What was said before and after it is not one word in any reader.
+            finals = [event["content"] for event in gateway.events(session) if event["type"] == "message" and event["source"] == "self"]
+            assert finals[0] == "I would change the owner.\n\nThe answer was once.", finals
+            # Stopped while it asks: nobody was late, and nothing was an error.
+            plays(gateway, six=ask(6))
+            await tab.say("six")
+            await tab.locator(".permission.open").wait_for()
+            await tab.get_by_role("button", name="Stop").click()
+            for _ in range(2):
+                await expect(tab.locator(".answered").last).to_have_text("Not answered. Stopped by you")
+                await expect(figure.last).to_have_text("no result")
+                await tab.reload()
+
+
+async def what_was_said_between_tools_stands_there_after_a_reload():
+    with Gateway(*NDJSON) as gateway:
+        call = lambda n: [["call", f"c{n}", f"tool{n}", {}], ["result", f"c{n}", f"tool{n}", n]]
+        plays(gateway, work=[["say", "First, "], ["say", "I look."], *call(1), ["think", "hm"], ["say", "Then *this*."], *call(2), *call(3), ["say", "The "], ["say", "end."]],
+              stop=[["say", "Before."], *call(4), ["say", "After."], ["wait", "never"]],
+              crash=[["say", "Once."], *call(5), ["exit", 3], ["say", "Twice."], *call(6), ["say", "Done."]])
+        order = "[...document.querySelectorAll('.run > .answer, .run > .tool')].map((e) => e.matches('.tool') ? e.querySelector('.name').textContent : e.textContent.trim())"
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            session = await tab.new("work")
+            await tab.answer("The end.").wait_for()
+            await tab.say("stop")
+            await tab.answer("After.").wait_for()
+            await tab.get_by_role("button", name="Stop").click()
+            await tab.see("Stopped by you", ".cancelled")
+            await tab.say("crash")
+            await tab.answer("Done.").wait_for()
+            await tab.until("!document.querySelector('.run[aria-busy=true]')")
+            for _ in range(2):
+                await expect(tab.locator(".run > .answer")).to_have_count(8)
+                assert await tab.evaluate(order) == ["First, I look.", "tool1", "Then this.", "tool2", "tool3", "The end.",
+                                                     "Before.", "tool4", "After.", "Once.", "tool5", "Twice.", "tool6", "Done."]
+                await tab.click(".earlier summary")
+                await tab.see("Once.", ".earlier")
+                await tab.reload()
+            # Without the pieces the whole stands after the steps.
+            gateway.thread("prune", "--subtype", "token", "--older-than", "0s", session=session)
+            await tab.reload()
+            await expect(tab.locator(".run > .answer")).to_have_text(["First, I look.Then this.The end.", "Before.After.", "Once.Twice.Done."])
+
+
+async def the_events_of_a_run_lead_to_look_and_back():
+    with Gateway(*NDJSON) as gateway:
+        plays(gateway, work=[["call", "c1", "read", {"path": "a"}], ["result", "c1", "read", "text"], ["say", "Done."]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            session = await tab.new("work")
+            await tab.answer("Done.").wait_for()
+            await tab.locator(".exchange").hover()
+            await tab.get_by_role("button", name="Events").click()
+            rows = tab.locator(".events summary")
+            await expect(rows.filter(has_text="tool_call")).to_contain_text("read")
+            times = await rows.locator("time").all_inner_texts()
+            assert times and all(re.search(r"\d:\d\d:\d\d", time) for time in times), times
+            for part in "time", ".gist":
+                edges = {round(edge) for edge in await rows.evaluate_all(f"rows => rows.map((row) => row.querySelector('{part}').getBoundingClientRect().left)")}
+                assert len(edges) == 1, (part, edges)
+            await picture(tab, "events")
+            await tab.get_by_role("link", name="This run in Look").click()
+            await tab.wait_for_url(f"**/#/look/{session}/c/agent/*")
+            await expect(tab.locator("h1")).to_contain_text("Run of agent")
+            # The way back to Talk leads to where one was, also after a reload.
+            await tab.reload()
+            await tab.locator(".halves").get_by_role("link", name="Talk").click()
+            await tab.answer("Done.").wait_for()
+            assert tab.session() == session
+
+
 async def what_waits_says_so_and_can_be_taken_back_or_hurried():
     with Gateway(*NDJSON) as gateway:
         plays(gateway, long=[["say", "Working"], ["wait", "go"], ["say", " on."]], last=[["wait", "go"], ["say", "Last."]])
@@ -311,17 +439,17 @@ async def what_waits_says_so_and_can_be_taken_back_or_hurried():
             await tab.say("second")
             await tab.say("third")
             queue = tab.locator(".queue > span")
-            await expect(queue).to_have_text(["4th in line", "2nd in line", "3rd in line"])
+            await expect(queue).to_have_text(["3rd in line", "next", "2nd in line"])
             await picture(tab, "queue")
             await tab.reload()
-            await expect(queue).to_have_text(["4th in line", "2nd in line", "3rd in line"])
+            await expect(queue).to_have_text(["3rd in line", "next", "2nd in line"])
             exchange = lambda text: tab.locator(".exchange", has=tab.locator(".words", has_text=text)).first
             await exchange("second").get_by_role("button", name="Take back").click()
-            await expect(exchange("second").locator(".cancelled")).to_contain_text("Cancelled.")
-            await expect(queue).to_have_text(["3rd in line", "2nd in line"])
+            await expect(exchange("second").locator(".cancelled")).to_contain_text("Taken back by you")
+            await expect(queue).to_have_text(["2nd in line", "next"])
             await exchange("third").get_by_role("button", name="Send now").click()
             # It interrupts.
-            await expect(exchange("long").locator(".cancelled")).to_contain_text("interrupted")
+            await expect(exchange("long").locator(".cancelled")).to_contain_text("Interrupted by your next message")
             await tab.answer("You said: third").wait_for()
             go(gateway)
             await tab.answer("Last.").wait_for()
@@ -332,16 +460,23 @@ async def a_run_is_stopped():
     with Gateway(*NDJSON) as gateway:
         plays(gateway, long=[["say", "As far as this"], ["wait", "never"]])
         async with Browser() as browser:
-            tab = await browser.tab(gateway)
-            await tab.new("long")
-            await tab.answer("As far as this").wait_for()
+            tab, other = await browser.tab(gateway), await browser.tab(gateway)
+            # While nothing is under way, there is nothing to choose.
+            await expect(tab.locator(".when")).to_have_count(0)
+            session = await tab.new("long")
+            await other.open(f"#/s/{session}")
+            for who in tab, other:
+                await who.answer("As far as this").wait_for()
+            await expect(tab.locator(".when option")).to_have_text(["after this answer", "interrupting it", "when idle"])
             await expect(tab.locator(".session .needs").first).to_contain_text("running")
             await tab.get_by_role("button", name="Stop").click()
-            await tab.see("Cancelled.", ".cancelled")
-            await expect(tab.get_by_role("button", name="Stop")).to_have_count(0)
-            await tab.reload()
-            await tab.see("Cancelled.", ".cancelled")
-            await tab.answer("As far as this").wait_for()
+            for _ in range(2):
+                await expect(tab.locator(".cancelled")).to_have_text(re.compile(r"^Stopped by you · \d+:\d\d"))
+                await expect(other.locator(".cancelled")).to_contain_text("Stopped by another browser")
+                await expect(tab.get_by_role("button", name="Stop")).to_have_count(0)
+                await expect(tab.locator(".when")).to_have_count(0)
+                await expect(tab.locator(".answer")).to_have_text("As far as this")
+                await tab.reload()
 
 
 async def a_failure_stands_where_it_happened():
@@ -412,6 +547,20 @@ async def sessions_are_searched_renamed_switched_and_deleted():
             await tab.fill("#search", "invoices")
             await expect(titles).to_have_text(["Invoices of May"])
             await expect(tab.locator(".session mark")).to_have_text("Invoices")
+            await tab.fill("#search", "nowhere")
+            await tab.see("Nothing found in titles and messages.", ".sessions")
+            note, box = await tab.get_by_text("Nothing found").bounding_box(), await tab.locator("#search").bounding_box()
+            assert 0 <= note["y"] - box["y"] - box["height"] < 40, (note, box)
+            # A hit begins at a word, and is in view however much stands around it.
+            gateway.push(second, f"{'long ago, ' * 20}the directory belongs to its owner{', and so on' * 20}", kind="message", source="external:cli")
+            await tab.fill("#search", "owner")
+            hit, excerpt = tab.locator(".session mark"), tab.locator(".session .excerpt")
+            await expect(hit).to_have_text("owner")
+            await expect(excerpt).to_have_text(re.compile(r"^…belongs to its owner, and so on"))
+            inner, outer = await hit.bounding_box(), await excerpt.bounding_box()
+            assert inner["x"] + inner["width"] <= outer["x"] + outer["width"] and inner["y"] + inner["height"] <= outer["y"] + outer["height"] + 1, (inner, outer)
+            await tab.fill("#search", "invoices")
+            await expect(titles).to_have_text(["Invoices of May"])
             await tab.click(".session")
             await tab.wait_for_url(f"**/#/s/{first}")
             await tab.answer("Invoices of May").wait_for()
@@ -450,20 +599,48 @@ async def trying_again_and_editing_are_forks():
             await tab.locator(".exchange").last.hover()
             await tab.locator(".exchange").last.get_by_role("button", name="Copy", exact=True).click()
             assert await tab.evaluate("navigator.clipboard.readText()") == "two"
-            await tab.locator(".exchange").last.get_by_role("button", name="Edit").click()
+            copies, titles = tab.locator(".copy-of"), tab.locator(".session .title")
+            # Until it is sent, nothing is made, and everything stays in view.
+            await tab.locator(".exchange").last.get_by_role("link", name="Edit in a copy").click()
             await expect(tab.locator("#message")).to_have_value("two")
+            await tab.see("in a copy of this session", ".composer")
+            await expect(said).to_have_text(["one", "two"])
+            await tab.get_by_role("link", name="Leave it").click()
+            await expect(tab.locator("#message")).to_have_value("")
+            await tab.locator(".exchange").last.hover()
+            await tab.locator(".exchange").last.get_by_role("link", name="Edit in a copy").click()
+            await tab.fill("#message", "another two")
+            await tab.reload()
+            await expect(tab.locator("#message")).to_have_value("another two")
+            await expect(titles).to_have_count(1)
+            assert [path.parent.name for path in gateway.root.glob("*/events.db")] == [first]
+            await tab.get_by_role("button", name="Send in a copy").click()
+            await tab.answer("You said: another two").wait_for()
             second = tab.session()
             assert second != first
-            await expect(said).to_have_text(["one"])
-            await tab.say("another two")
-            await tab.answer("You said: another two").wait_for()
+            await expect(said).to_have_text(["one", "another two"])
+            await expect(copies).to_contain_text("Up to here a copy of “one”, which stays as it is.")
+            assert (await copies.bounding_box())["y"] < (await said.last.bounding_box())["y"]
+            await expect(titles).to_have_text(["one (2)", "one"])
+            await expect(tab.locator(".session", has_text="copy")).to_have_count(1)
             await tab.locator(".exchange").first.hover()
-            await tab.locator(".exchange").first.get_by_role("button", name="Try again").click()
-            await expect(said).to_have_text(["one"])
+            await picture(tab, "copy")
+            await tab.locator(".exchange").first.get_by_role("button", name="Try again in a copy").click()
+            await expect(copies).to_contain_text("Begun anew from the first message of “one (2)”")
             await tab.answer("You said: one").wait_for()
-            assert tab.session() not in (first, second)
-            await tab.open(f"#/s/{first}")
+            await expect(said).to_have_text(["one"])
+            await expect(titles).to_have_text(["one (3)", "one (2)", "one"])
+            # Where nothing is copied, the changed message gives the name.
+            await tab.locator(".exchange").first.hover()
+            await tab.locator(".exchange").first.get_by_role("link", name="Edit in a copy").click()
+            await expect(tab.locator("#message")).to_have_value("one")
+            await tab.say("something else")
+            await tab.answer("You said: something else").wait_for()
+            await expect(titles).to_have_text(["something else", "one (3)", "one (2)", "one"])
+            await tab.open(f"#/s/{second}")
+            await copies.get_by_role("link", name="Back to it").click()
             await expect(said).to_have_text(["one", "two"])
+            assert f"/s/{first}/" in tab.page.url
 
 
 async def a_message_that_is_sent_again_is_stored_once():
@@ -557,7 +734,7 @@ async def a_gateway_that_is_killed_during_an_answer_is_a_pause():
 
 async def everything_can_be_done_with_the_keyboard():
     with Gateway(*ACP) as gateway:
-        plays(gateway, ask=[["call", "c1", "rm", {}], ["ask", "c1", "rm", {}, "all"]])
+        plays(gateway, ask=[["call", "c1", "rm", {}], ["ask", "c1", "rm", {}, DETAILS]])
         async with Browser() as browser:
             tab = await browser.tab(gateway)
             press = tab.keyboard.press
@@ -775,6 +952,7 @@ async def on_a_telephone_the_list_is_a_page_of_its_own():
                 await tab.answer("zzz").wait_for()
                 assert await fits()
                 await expect(tab.locator("#message")).to_be_in_viewport()
+                await expect(tab.locator("header .look-link")).to_be_in_viewport(ratio=1)
                 if options is phone:
                     await expect(tab.locator(".sessions")).to_be_hidden()
                     await tab.click(".back")
@@ -1023,7 +1201,7 @@ async def axe_finds_nothing_of_weight():
                 await tab.say("all")
                 await tab.locator(".permission.open").wait_for()
                 await tab.say("another")
-                await tab.see("in line", ".queue")
+                await tab.see("next", ".queue")
                 await tab.evaluate("document.querySelectorAll('details:not([open]) > summary').forEach((summary) => summary.click())")
                 await tab.locator(".tool pre").first.wait_for()
                 await tab.locator(".exchange").first.hover()

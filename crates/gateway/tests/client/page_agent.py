@@ -96,6 +96,10 @@ class Acp(Player):
     def result(self, call, name, value):
         self.update("tool_call_update", toolCallId=call, status="completed", rawOutput=value)
 
+    def fail(self, call, name, error):
+        content = [{"type": "content", "content": {"type": "text", "text": error}}]
+        self.update("tool_call_update", toolCallId=call, status="failed", content=content)
+
     def plan(self, entries):
         self.update("plan", entries=entries)
 

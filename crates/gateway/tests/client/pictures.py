@@ -163,7 +163,7 @@ async def make():
             await tab.answer("Reading").wait_for()
             await tab.say("And mark those without a date.")
             await tab.say("Then tell me how many there are.", priority="later")
-            await tab.see("3rd in line", ".queue")
+            await tab.see("2nd in line", ".queue")
             await shot("queue")
             await tab.new("Mend the rights.")
             await tab.locator(".permission.open").wait_for()

@@ -372,11 +372,19 @@ async def the_steps_of_runs_are_read_page_by_page():
         for n in range(5):
             gateway.push(session, f"{n}", "thinking", **about)
             gateway.push(session, f"{n}", "token", **about)
+            gateway.push(session, "!", "token", **about)
             gateway.push(session, {"call_id": f"c{n}", "name": "n", "arguments": "x" * 300_000}, "toolcall", **about)
+        gateway.push(session, "the rest of the answer", "token", **about)
+        gateway.push(session, "done", "status", **about)
         gateway.push(session, "the agent's own", "session")
         last = gateway.ending(session, 1, "answer", **about)
         await client.seq(last)
-        live = [e for e in client.events if e.get("seq") and e["event"] not in ("message", "token", "final")]
+        # What was said between steps is one piece there; what was said last is the end of the answer.
+        said = {"!", "the rest of the answer"}
+        live = [e for e in client.events if e.get("seq") and e["event"] not in ("message", "final") and e["payload"].get("content") not in said]
+        for event in live:
+            if event["event"] == "token":
+                event["payload"]["content"] += "!"
         assert all(e["time"].endswith("Z") for e in live) and "time" not in client.company[0], client.company
         steps = lambda **params: client.request("sessions.steps", **params)
         # About a mebibyte at once, however many are asked for.

@@ -182,6 +182,8 @@ async def a_fork_has_what_was_said_and_answers_none_of_it_again():
         forked = await client.request("sessions.fork", sessionId=session, before=said[4]["id"])
         fork = forked["sessionId"]
         assert fork != session and forked["title"] == "Ours"
+        origin = {"sessionId": session, "title": "Ours", "before": said[4]["seq"], "seq": 5}
+        assert (await other.request("sessions.list"))["sessions"][0]["forkedFrom"] == origin
         assert (await client.request("status"))["session"]["id"] == fork
         copied = (await client.request("sessions.history"))["messages"]
         alike = lambda messages: [(m["id"], m["role"], m["content"], m["source"]) for m in messages]
@@ -195,6 +197,16 @@ async def a_fork_has_what_was_said_and_answers_none_of_it_again():
         await client.request("sessions.switch", sessionId=fork, after=0)
         finals = [e["payload"]["content"] for e in client.events[at:] if e["event"] == "final" and e["payload"]["sessionId"] == fork]
         assert finals.count("echo:say 0") == finals.count("echo:say 1") == 1 and "echo:say 2" not in finals, finals
+
+        assert (await client.request("sessions.switch", sessionId=fork))["forkedFrom"] == origin
+        assert (await client.request("sessions.fork", sessionId=session, before=said[2]["id"], title="Theirs"))["title"] == "Theirs"
+        # Where nothing is copied, the first message gives the title.
+        empty = await client.request("sessions.fork", sessionId=session, before=said[0]["id"])
+        assert empty["title"] == "", empty
+        at = len(client.events)
+        await client.request("agent", message="say it")
+        assert (await client.wait("final", after=at))["payload"]["content"] == "echo:say it"
+        assert (await client.request("sessions.switch", sessionId=empty["sessionId"]))["title"] == "say it"
 
         # All of it, by somebody else; the original is as it was.
         whole = (await other.request("sessions.fork", sessionId=session))["sessionId"]

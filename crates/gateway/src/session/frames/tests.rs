@@ -71,7 +71,7 @@ fn each_kind_of_event_has_its_frame() {
         event: "status".into(),
         payload: json!("thinking"),
     };
-    let said = |content: &str, id: &str| json!({ "role": "assistant", "content": content, "messageId": id, "timestamp": AT, "fromSelf": false });
+    let said = |content: &str, id: &str| json!({ "role": "assistant", "content": content, "messageId": id, "timestamp": AT, "fromSelf": false, "source": "self" });
     let error =
         |code: &str, retryable: bool| json!({ "message": "oh", "errorCode": code, "retryable": retryable });
     let in_run = |event: NewEvent<'_>, name: &str, payload: Value| {
@@ -154,7 +154,7 @@ fn a_message_is_from_its_sender_alone() {
     let expected = |from_self: bool| {
         let payload = json!({
             "role": "user", "content": "hello", "messageId": "m1", "timestamp": AT, "fromSelf": from_self,
-            "priority": "later", "metadata": { "stage": [1] },
+            "source": THEM, "priority": "later", "metadata": { "stage": [1] },
         });
         frame("message", json!("run_7"), payload)
     };
@@ -163,6 +163,7 @@ fn a_message_is_from_its_sender_alone() {
     let plain = one(&Message::text("hello").event(THEM).unwrap()).unwrap();
     let payload = json!({
         "role": "user", "content": "hello", "messageId": "event_7", "timestamp": AT, "fromSelf": false,
+        "source": THEM,
     });
     assert_eq!(plain, frame("message", json!("run_7"), payload));
 }
@@ -212,7 +213,8 @@ async fn of_a_large_event_its_size_and_address_are_shown() {
     let placeholder = |role: &str, id: i64| {
         json!({
             "role": role, "content": "(1.5 MiB, too large to be shown here)", "messageId": format!("event_{id}"),
-            "fromSelf": false, "large": { "bytes": bytes, "url": url(id) },
+            "fromSelf": false, "source": if role == "user" { THEM } else { "self" },
+            "large": { "bytes": bytes, "url": url(id) },
         })
     };
     assert_eq!(shown(message).await, (json!("message"), placeholder("user", message)));
