@@ -38,7 +38,7 @@ export function Permission({ step }) {
 }
 
 /** Whether the arguments say nothing that the title does not say: a command, most often. */
-function says(given, title) {
+export function says(given, title) {
   const values = typeof given === "object" ? Object.values(given) : [given];
   return values.length === 1 && values[0] === title;
 }

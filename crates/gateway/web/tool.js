@@ -2,6 +2,7 @@
 
 import { html } from "./vendor/preact.js";
 import { Fold, Plain } from "./parts.js";
+import { says } from "./permission.js";
 import { Elapsed } from "./time.js";
 import { beginning, jsonText, stoppedText, visible } from "./text.js";
 import { state } from "./state.js";
@@ -24,9 +25,9 @@ export function Tool({ step, Steps, Ending }) {
   const { how, took } = courseOf(step);
   const isOver = step.until !== undefined;
   const given = step.arguments;
-  const brief = gist(given);
+  const brief = gist(given, name);
   return html`<${Fold} class=${`tool ${how === "error" ? "wrong" : ""}`} open=${how === "error"} summary=${html`
-      <span class="name">${visible(name)}</span> ${" "}<span class="gist">${brief === visible(name) ? "" : brief}</span>
+      <span class="name">${visible(name)}</span> ${" "}<span class="gist">${brief}</span>
       <span class=${how === "waits for you" ? "figure doing" : "figure"}>${how}${how && took ? " · " : ""}${took}</span>`}>
     ${() => html`
       ${given != null && html`<div class="label">${step.corrected ? "given (corrected)" : "given"}</div><${Given} value=${given} />`}
@@ -42,11 +43,11 @@ function unreportedText(why) {
   return `The agent's program reported none. ${stoppedText(why, state.conversation?.clientId)}`;
 }
 
-/** The arguments in a few words. */
-function gist(given) {
-  if (given == null) return "";
+/** The arguments in a few words, without what the name says already. */
+function gist(given, name) {
+  if (given == null || says(given, name)) return "";
   if (typeof given !== "object") return visible(beginning(given, 80));
-  const short = Object.values(given).filter((value) => ["string", "number"].includes(typeof value));
+  const short = Object.values(given).filter((value) => ["string", "number"].includes(typeof value) && value !== name);
   return visible(beginning(short.length ? short.join(" ") : jsonText(given), 80));
 }
 
