@@ -171,19 +171,27 @@ impl Store for Postgres {
         }
     }
 
-    fn dead_letters(&mut self, consumer: Option<&ConsumerId>) -> Result<Vec<DeadLetter>> {
-        self.0.reading("reading the dead letters", |session| dead_letters::list(session, consumer))
+    fn read_dead_letters(
+        &mut self,
+        consumer: Option<&ConsumerId>,
+        take: &mut dyn FnMut(DeadLetter) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let all =
+            self.0.reading("reading the dead letters", |session| dead_letters::list(session, consumer))?;
+        // Where it breaks makes no difference.
+        let _ = all.into_iter().try_for_each(take);
+        Ok(())
     }
 
-    fn retry_dead_letters(&mut self, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
+    fn retry_dead_letters(&mut self, consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize> {
         self.0.transact("changing the dead letters", Locks::Consumer(consumer), true, |session| {
-            dead_letters::retry(session, consumer, event)
+            dead_letters::retry(session, consumer, events)
         })
     }
 
-    fn discard_dead_letters(&mut self, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
+    fn discard_dead_letters(&mut self, consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize> {
         self.0.transact("changing the dead letters", Locks::Consumer(consumer), true, |session| {
-            dead_letters::discard(session, consumer, event)
+            dead_letters::discard(session, consumer, events)
         })
     }
 
