@@ -47,7 +47,7 @@ fn change(
     );
     let mut of = |event: Option<i64>| {
         let event: Param<'_> = (&event, postgres::types::Type::INT8);
-        Ok(session.rows(&sql, &[text(&consumer.as_str()), event])?.len())
+        session.rows(&sql, &[text(&consumer.as_str()), event]).map(|rows| rows.len())
     };
     match events {
         Some(events) => events.iter().map(|event| of(Some(*event))).sum(),
