@@ -65,6 +65,15 @@ use crate::store::Postgres;
 /// What makes threads in PostgreSQL known to a program: see [`places::add`](thread::queue::places::add).
 pub const SCHEME: Scheme = Scheme { name: "postgres", base, open, init, threads, listen: listen::listen };
 
+/// The channel on which commits to the threads of a schema are announced.
+///
+/// # Errors
+///
+/// It is no such place.
+pub fn channel(place: &Place) -> Result<String> {
+    Ok(listen::channel(&Target::of(place)?))
+}
+
 fn base(place: &Place) -> Result<PathBuf> {
     Target::of(place)?.base()
 }

@@ -33,7 +33,7 @@ const WITHOUT: Duration = Duration::from_secs(600);
 /// How often an idle connection is checked.
 const CHECK_EVERY: Duration = Duration::from_secs(20);
 
-fn channel(target: &Target) -> String {
+pub fn channel(target: &Target) -> String {
     format!("thread_{:016x}", lock_key(&[&target.schema, "notices"]))
 }
 
