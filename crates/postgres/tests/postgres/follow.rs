@@ -12,6 +12,13 @@ fn lines(machine: &Machine, name: &str) -> Vec<String> {
     fs::read_to_string(machine.path(name)).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
+/// The log of the machine.
+fn logged(machine: &Machine) -> String {
+    let is_there = machine.path("state/thread").is_dir();
+    let log = is_there.then(|| fs::read_to_string(machine.base().join("logs/thread.log")).ok()).flatten();
+    log.unwrap_or_default()
+}
+
 #[test]
 fn a_worker_serves_several_threads_or_all_of_a_schema_also_new_ones() {
     let Some(server) = server() else { return };
@@ -151,7 +158,6 @@ fn a_machine_without_the_program_of_a_handler_leaves_the_run_to_others() {
     without.ok(&["subscribe", "bot", &handler, "--deliver", "stdin", "--max-attempts", "1"]);
     without.start_worker(&[]);
     without.ok(&["push", "x"]);
-    let logged = |machine: &Machine| fs::read_to_string(machine.base().join("logs/thread.log")).unwrap();
     wait_until("the first try", || logged(&without).contains("cannot be run here: left to other machines"));
     assert_eq!((without.bot("pending"), without.bot("dead")), (1.into(), 0.into()));
     // It may not be executed there yet: 126.
@@ -179,19 +185,17 @@ fn a_machine_without_the_program_of_a_handler_leaves_the_run_to_others() {
 #[test]
 fn a_machine_without_the_folder_of_a_handler_leaves_the_run_to_others() {
     let Some(server) = server() else { return };
-    let place = server.place();
+    let place = server.place_of("folders", "inbox");
     let (mut without, mut with) = (Machine::new(&place), Machine::new(&place));
     with.ok(&["init", &place]);
-    // A relative path is below the folder of the thread, which each machine has for itself.
-    with.ok(&["peek"]);
-    fs::create_dir(with.base().join("work")).unwrap();
+    with.ok(&["subscribe", "bot", "cat >>out", "--deliver", "stdin", "--cwd", "/"]);
+    // The machines of these tests have one file system. A relative path is below the folder that each has for itself.
+    server.psql("UPDATE folders.consumers SET cwd = 'work'");
     let cwd = with.base().join("work");
-    let subscribe = ["subscribe", "bot", "cat >>out", "--deliver", "stdin", "--cwd", cwd.to_str().unwrap()];
-    with.ok(&subscribe);
+    fs::create_dir(&cwd).unwrap();
     without.ok(&["push", "x"]);
     without.start_worker(&[]);
-    let logged = || fs::read_to_string(without.base().join("logs/thread.log")).unwrap_or_default();
-    wait_until("the machine without it", || logged().contains("the working directory of 'bot'"));
+    wait_until("the machine without it", || logged(&without).contains("the working directory of 'bot'"));
     assert_eq!(with.bot("pending"), 1);
     with.start_worker(&[]);
     wait_until("the machine with it", || with.bot("pending") == 0);

@@ -163,6 +163,7 @@ fn a_notice_comes_after_the_commit() {
     let place = Place::from(&text);
     (SCHEME.init)(&place).unwrap();
     let url = format!("host={} port={} user=postgres dbname=postgres", server.dir.display(), server.port);
+    thread::queue::places::add(SCHEME);
     let mut listener = postgres::Client::connect(&url, postgres::NoTls).unwrap();
     listener.batch_execute(&format!("LISTEN {}", thread_postgres::channel(&place).unwrap())).unwrap();
     std::thread::scope(|scope| {
