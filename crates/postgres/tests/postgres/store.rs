@@ -93,8 +93,9 @@ fn sixteen_writers_leave_no_gap_and_no_follower_misses_or_doubles_an_event() {
                 })
             })
             .collect();
-        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        let written: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
         done.store(true, Ordering::SeqCst);
+        written.into_iter().for_each(|writer| writer.unwrap());
         let all: Vec<i64> = (1..=(WRITERS * EACH / 4 * 6) as i64).collect();
         for follower in followers {
             assert_eq!(follower.join().unwrap(), all);
