@@ -264,6 +264,33 @@ fn logs_of_a_run_on_another_machine_say_where_they_are() {
     assert_eq!(said(&other).1, note("elsewhere"));
 }
 
+/// The lease is held up while it is given back, and that is when another machine pushes and is turned away.
+#[test]
+fn whoever_gives_back_a_lease_looks_again_after_that() {
+    let Some(server) = server() else { return };
+    let place = server.place_of("givenback", "inbox");
+    let (one, other) = (Machine::new(&place), Machine::new(&place));
+    one.ok(&["init", &place]);
+    let handler = "until [ -e go ]; do sleep 0.05; done; cat >>out";
+    one.ok(&["subscribe", "bot", handler, "--deliver", "stdin"]);
+    one.ok(&["push", "x"]);
+    one.ok(&["dispatch"]);
+    wait_until("the handler", || one.bot("state") == "running");
+    let url = format!("host={} port={} user=postgres dbname=postgres", server.dir.display(), server.port);
+    let mut holder = postgres::Client::connect(&url, postgres::NoTls).unwrap();
+    holder.batch_execute("BEGIN; SELECT 1 FROM givenback.leases FOR UPDATE").unwrap();
+    fs::write(one.path("go"), "").unwrap();
+    let waiting =
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%givenback%'";
+    wait_until("the lease to be given back", || server.psql(waiting) == "1");
+    other.ok(&["push", "y"]);
+    let turned_away = other.ok(&["dispatch", "--json"]);
+    assert!(turned_away.contains("running"), "{turned_away}");
+    holder.batch_execute("COMMIT").unwrap();
+    wait_until("the second event to be handled", || one.bot("pending") == 0);
+    assert_eq!(lines(&one, "out").len(), 2);
+}
+
 /// One dispatch after each push is enough, on whatever machine: whoever holds the lease looks again after it was given
 /// back. There is no worker here, which would look by itself.
 #[test]
