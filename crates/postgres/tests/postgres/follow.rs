@@ -178,7 +178,8 @@ fn a_machine_without_the_program_of_a_handler_leaves_the_run_to_others() {
     with.start_worker(&[]);
     wait_until("the machine that has it", || without.bot("pending") == 0);
     assert_eq!(lines(&with, "out").len(), 1);
-    assert_eq!(lines(&without, "tries").len(), 3);
+    // On a slow machine, a minute may be over meanwhile.
+    assert!(lines(&without, "tries").len() >= 3);
     assert_eq!((without.bot("dead"), without.bot("state")), (0.into(), "idle".into()));
 }
 
