@@ -112,7 +112,9 @@ impl World {
         static ALONE: Mutex<()> = Mutex::new(());
         static ONCE: Once = Once::new();
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        ONCE.call_once(|| places::add(Scheme { name: "memory", base, open, init, listen: |_| {} }));
+        ONCE.call_once(|| {
+            places::add(Scheme { name: "memory", base, open, init, threads: |_| None, listen: |_| {} })
+        });
         let dir = tempfile::tempdir().unwrap();
         let place = Place::from(format!("memory://{}#inbox", dir.path().display()));
         assert_eq!(places::create(&place, true).unwrap(), place);

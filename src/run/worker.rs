@@ -26,7 +26,7 @@ use crate::files::{self, COMMIT};
 use crate::model::place::Place;
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
-use crate::queue::places::{files_of, listen};
+use crate::queue::places::{self, files_of, listen};
 
 /// How long to wait for another writer before moving on to other threads.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(20);
@@ -40,8 +40,10 @@ const CHECK_BESIDE: Duration = Duration::from_secs(2);
 /// It tries locks with every so many of these checks.
 const LOCKS_EVERY: u32 = 2;
 
-/// The longest pause before a failed look is retried; the first is [`LOOK_EVERY`].
+/// The longest pause before a failed look is retried; the first is [`LOOK_EVERY`]. A server that was away is found
+/// sooner than a directory that cannot be used.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const LONGEST_WITHOUT_SERVER: Duration = Duration::from_secs(10);
 
 /// Polling interval for processes that were told to end.
 const ENDING_STEP: Duration = Duration::from_millis(50);
@@ -52,7 +54,8 @@ const LAST_GRACE: Duration = Duration::from_secs(5);
 /// The threads that a worker follows.
 #[derive(Debug, Clone, Default)]
 pub struct WorkerScope {
-    /// Individual threads. If one is moved away, the worker waits for it to come back.
+    /// Individual threads, or places that name all threads of a server. If one is moved away, the worker waits for
+    /// it to come back.
     pub threads: Vec<Place>,
     /// Directories whose threads are all followed, including ones created later.
     pub roots: Vec<PathBuf>,
@@ -102,12 +105,17 @@ pub fn follow(
         slots: scope.max_runs.map(|most| Slots { most, supervisors: Vec::new() }),
         watcher: Watcher::open(),
         threads: BTreeMap::new(),
+        servers: Vec::new(),
         reported: HashSet::new(),
         checks: 0,
         tell,
     };
     for place in &scope.threads {
-        worker.start_following(&files::absolute_place(place)?)?;
+        match places::threads(place) {
+            Some(Err(error)) if !error.may_pass() => return Err(error),
+            Some(_) => worker.servers.push(Server::new(place)),
+            None => worker.start_following(&files::absolute_place(place)?)?,
+        }
     }
     for root in &scope.roots {
         std::fs::read_dir(root).at("read", root)?;
@@ -129,11 +137,30 @@ struct Worker<'a> {
     watcher: Watcher,
     /// Directories have absolute paths here.
     threads: BTreeMap<Place, Followed>,
+    /// Of whose threads all are followed.
+    servers: Vec<Server>,
     /// Threads whose failure was already reported.
     reported: HashSet<Place>,
     /// How many times all threads were checked.
     checks: u32,
     tell: &'a mut dyn FnMut(News<'_>),
+}
+
+/// A place that names all threads of a server.
+struct Server {
+    place: Place,
+    /// As they were listed last; `None` before that.
+    threads: Option<Vec<Place>>,
+    /// When to list them again.
+    due: Instant,
+    /// The pause before that if it fails.
+    pause: Duration,
+}
+
+impl Server {
+    fn new(place: &Place) -> Server {
+        Server { place: place.clone(), threads: None, due: Instant::now(), pause: LOOK_EVERY }
+    }
 }
 
 /// A thread that the worker follows.
@@ -151,6 +178,8 @@ struct Followed {
     looked: Option<Instant>,
     /// The pause before a retry if the next look fails.
     pause: Duration,
+    /// The thread could not be opened at the last look.
+    is_away: bool,
     /// Consumers that had something pending and whose lock was held.
     busy: Vec<ConsumerId>,
     /// Something is due, but all slots were taken.
@@ -195,7 +224,8 @@ impl Worker<'_> {
                 Some((due, _)) => next_check.min(due),
                 None => next_check,
             };
-            if !ready && self.threads.values().all(|thread| thread.looked.is_some()) {
+            let is_listed = self.servers.iter().all(|server| server.threads.is_some());
+            if !ready && is_listed && self.threads.values().all(|thread| thread.looked.is_some()) {
                 ready = true;
                 (self.tell)(News::Ready);
             }
@@ -260,7 +290,9 @@ impl Worker<'_> {
             _ => None,
         });
         thread.due = waits.chain(failed.then_some(now + thread.pause)).min();
-        thread.pause = if failed { (thread.pause * 2).min(LONGEST_PAUSE) } else { LOOK_EVERY };
+        let longest = if place.dir().is_some() { LONGEST_PAUSE } else { LONGEST_WITHOUT_SERVER };
+        thread.pause = if failed { (thread.pause * 2).min(longest) } else { LOOK_EVERY };
+        thread.is_away = done.is_err();
         thread.queued = done.iter().flatten().any(|(_, done)| matches!(done, Dispatched::Queued));
         let is_busy = |done: &Dispatched| matches!(done, Dispatched::LockHeld | Dispatched::Started);
         let all = done.into_iter().flatten();
@@ -275,6 +307,8 @@ impl Worker<'_> {
         let tries_locks = !self.scope.beside || self.checks.is_multiple_of(LOCKS_EVERY);
         for (place, thread) in &mut self.threads {
             match Stamp::of(place, &thread.path) {
+                // Its stamp says nothing; the next look has its time.
+                Some(_) if thread.is_away && place.dir().is_none() => {}
                 Some(stamp) if stamp.home == thread.home => {
                     if thread.seen != Some(stamp) || tries_locks && some_lock_was_released(place, thread) {
                         thread.notice();
@@ -288,6 +322,7 @@ impl Worker<'_> {
                 self.watcher.remove(watch);
             }
         }
+        self.list_servers();
         let mut new: Vec<Place> =
             self.wanted().into_iter().filter(|place| !self.threads.contains_key(place)).collect();
         // What somebody is waiting for is likely to be in the newest ones.
@@ -311,10 +346,37 @@ impl Worker<'_> {
         }
     }
 
+    /// Lists the threads of servers, of which some may be new.
+    fn list_servers(&mut self) {
+        for at in 0..self.servers.len() {
+            let server = &mut self.servers[at];
+            if server.due > Instant::now() {
+                continue;
+            }
+            let place = server.place.clone();
+            let listed = places::threads(&place).unwrap_or(Ok(Vec::new()));
+            let now = Instant::now();
+            match listed {
+                Ok(threads) => {
+                    server.threads = Some(threads);
+                    (server.due, server.pause) = (now, LOOK_EVERY);
+                    self.reported.remove(&place);
+                }
+                Err(error) => {
+                    server.due = now + server.pause;
+                    server.pause = (server.pause * 2).min(LONGEST_WITHOUT_SERVER);
+                    self.report_trouble(&place, &error);
+                }
+            }
+        }
+    }
+
     /// All threads in scope, as far as they can be listed now.
     fn wanted(&self) -> Vec<Place> {
-        let named = self.scope.threads.iter().filter_map(|place| files::absolute_place(place).ok());
-        let mut wanted: Vec<Place> = named.collect();
+        let is_server = |place: &&Place| self.servers.iter().any(|server| server.place == **place);
+        let named = self.scope.threads.iter().filter(|place| !is_server(place));
+        let mut wanted: Vec<Place> = named.filter_map(|place| files::absolute_place(place).ok()).collect();
+        wanted.extend(self.servers.iter().filter_map(|server| server.threads.clone()).flatten());
         for root in &self.scope.roots {
             let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
             let root = files::absolute(root).unwrap_or_else(|_| root.clone());
@@ -351,6 +413,7 @@ impl Worker<'_> {
             due: Some(Instant::now()),
             looked: None,
             pause: LOOK_EVERY,
+            is_away: false,
             busy: Vec::new(),
             queued: false,
         };

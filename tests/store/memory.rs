@@ -253,6 +253,7 @@ impl Store for MemoryStore {
             rewinds: 0,
             updated_at: None,
             held_by: None,
+            ran_on: None,
         };
         self.subscriptions.insert(consumer.clone(), subscription);
         from.map(|id| self.move_cursor(&consumer, id, Move::Seek)).transpose()

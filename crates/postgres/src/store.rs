@@ -39,6 +39,14 @@ impl Postgres {
         connection.keep(&target.settings);
         Ok(())
     }
+
+    /// All threads of the schema of `target`.
+    pub fn threads(target: &Target) -> Result<Vec<Place>> {
+        let mut connection = Connection::take(&target.settings)?;
+        let names = migrate::threads(&mut connection.client, &target.schema)?;
+        connection.keep(&target.settings);
+        Ok(names.iter().map(|name| target.sibling(name)).collect())
+    }
 }
 
 impl Store for Postgres {
