@@ -9,10 +9,13 @@ mod memory;
 #[path = "../../../../tests/store/model.rs"]
 mod model;
 
+mod agent;
 mod connect;
+mod errors;
 mod kills;
 mod machine;
 mod machines;
+mod rights;
 mod server;
 mod store;
 
