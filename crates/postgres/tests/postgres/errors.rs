@@ -113,7 +113,7 @@ fn a_standby_that_is_read_only() {
         &["subscribe", "other", "true"],
         &["unsubscribe", "bot"],
         &["pause", "bot"],
-        &["prune", "--keep", "1"],
+        &["seek", "bot", "1"],
         &["init", &server.place_of("standby", "another")],
         &["init", &server.place_of("elsewhere", "another")],
     ] {

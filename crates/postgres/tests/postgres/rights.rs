@@ -33,7 +33,7 @@ fn grants(schema: &str, role: &str) -> BTreeMap<&'static str, String> {
 
 /// What belongs to each job.
 const JOBS: [(&str, &[&str]); 4] = [
-    ("push", &["push x", "push --batch lines"]),
+    ("push", &["push x", "push --batch"]),
     ("push with keys", &["push x --idempotency-key k"]),
     ("read", &["peek --last-event-id 0", "info", "dead list", "pop bot --resume"]),
     (
@@ -54,6 +54,9 @@ impl Role<'_> {
         let mut command = self.machine.command(&[]);
         let words: Vec<&str> = line.split(' ').collect();
         command.args(words).env("THREAD_DIR", &self.place);
+        if line.contains("--batch") {
+            command.stdin(fs::File::open(self.machine.path("lines")).unwrap());
+        }
         let output = command.output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         match output.status.code() {
