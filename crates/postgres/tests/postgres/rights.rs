@@ -32,13 +32,14 @@ fn grants(schema: &str, role: &str) -> BTreeMap<&'static str, String> {
 }
 
 /// What belongs to each job.
-const JOBS: [(&str, &[&str]); 4] = [
+const JOBS: [(&str, &[&str]); 5] = [
     ("push", &["push x", "push --batch"]),
     ("push with keys", &["push x --idempotency-key k"]),
-    ("read", &["peek --last-event-id 0", "info", "dead list", "pop bot --resume"]),
+    ("peek", &["peek --last-event-id 0"]),
+    ("read", &["info", "dead list", "pop bot --resume"]),
     (
         "consume",
-        &["ack bot 1", "seek bot 0", "pause bot", "resume bot", "prune --keep 1000", "unsubscribe bot"],
+        &["ack bot 1", "seek bot 2", "pause bot", "resume bot", "prune --keep 1000", "unsubscribe bot"],
     ),
 ];
 
@@ -98,9 +99,9 @@ fn each_role_can_do_its_own_job_and_nobody_elses() {
     fs::write(machine.path("lines"), "{\"content\":\"x\"}\n").unwrap();
     for (name, job, others) in [
         ("jobs_push", "push", &[][..]),
-        ("jobs_keys", "push with keys", &["push"][..]),
-        ("jobs_read", "read", &[][..]),
-        ("jobs_consume", "consume", &["push", "push with keys", "read"][..]),
+        ("jobs_keys", "push with keys", &["push", "peek"][..]),
+        ("jobs_read", "read", &["peek"][..]),
+        ("jobs_consume", "consume", &["push", "push with keys", "peek", "read"][..]),
     ] {
         let role = role(server, &machine, name, &grants("jobs", name)[job]);
         for (what, lines) in JOBS {
