@@ -5,6 +5,7 @@
 //! benchmarks whose names contain one of these words. For Procrastinate, `THREAD_BENCH_PYTHON` names a Python that has
 //! the packages `procrastinate` and `psycopg[binary,pool]`.
 
+#[allow(dead_code, reason = "a part of it is for the benchmarks of threads in directories")]
 #[path = "../../../../benches/ratios/measure.rs"]
 mod measure;
 mod server;
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use measure::{Pairs, quantile, run};
 use server::Server;
+use thread::model::place::Place;
 use thread::{NewEvent, Queue};
 
 /// The time of an event, as a push stores it.
@@ -83,11 +85,11 @@ fn content() -> String {
 }
 
 impl Server {
-    /// A new thread, in the schema `thread` that all of them share; its number is that of its name.
+    /// A new thread, in the schema `thread` that all of them share.
     fn thread(&self, name: &str) -> String {
         let place =
             format!("postgres:///bench?host={}&port={}&user=postgres#{name}", self.dir.display(), self.port);
-        Queue::init(&place).unwrap();
+        (thread_postgres::SCHEME.init)(&Place::from(&place)).unwrap();
         place
     }
 
@@ -269,8 +271,8 @@ BEGIN \; SET LOCAL synchronous_commit = off \; NOTIFY bench_notices, 'emany' \; 
         });
         count.into_inner() as f64 / began.elapsed().as_secs_f64()
     };
-    // A warm-up, which also connects.
-    drop((ours(), theirs()));
+    // Which also connects.
+    let _warm_up = (ours(), theirs());
     let (mut rates, mut others) = (Vec::new(), Vec::new());
     for _ in 0..3 {
         rates.push(ours());

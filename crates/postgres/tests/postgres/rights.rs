@@ -37,10 +37,7 @@ const JOBS: [(&str, &[&str]); 5] = [
     ("push with keys", &["push x --idempotency-key k"]),
     ("peek", &["peek --last-event-id 0"]),
     ("read", &["info", "dead list", "pop bot --resume"]),
-    (
-        "consume",
-        &["ack bot 1", "seek bot 2", "pause bot", "resume bot", "prune --keep 1000", "unsubscribe bot"],
-    ),
+    ("consume", &["ack bot 1", "seek bot 2", "pause bot", "resume bot", "unsubscribe bot"]),
 ];
 
 struct Role<'s> {
