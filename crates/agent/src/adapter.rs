@@ -427,7 +427,7 @@ impl Adapter {
 
     /// Selects the processes of this consumer's agent.
     fn mark(&self) -> Mark {
-        Mark::thread(self.queue.path()).with("THREAD_CONSUMER", self.options.consumer.as_str())
+        Mark::thread(self.queue.place()).with("THREAD_CONSUMER", self.options.consumer.as_str())
     }
 
     /// Selects the processes of a persistent program, also by ancestry: nothing else of this consumer is
@@ -466,7 +466,7 @@ impl Adapter {
         command.envs(self.options.environment.iter().map(|(name, value)| (name, value)));
         // The token is the gateway's secret; the cursor is the adapter's and means nothing to the program.
         command.env_remove("THREAD_TOKEN").env_remove("THREAD_LAST_ACKED_ID");
-        command.env("THREAD_DIR", self.queue.path());
+        command.env("THREAD_DIR", self.queue.place().as_os_str());
         command.env("THREAD_CONSUMER", self.options.consumer.as_str());
         command.env("THREAD_RUN_ID", &attempt.run.run_id);
         command.env("THREAD_EVENT_ID", attempt.run.reply_to.to_string());

@@ -23,6 +23,7 @@
 
 pub mod adapter;
 pub mod attachments;
+pub mod cli;
 pub mod conversation;
 pub mod install;
 pub mod launcher;

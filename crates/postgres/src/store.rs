@@ -27,7 +27,17 @@ impl Postgres {
     pub fn open(place: &Place, busy_limit: Duration) -> Result<Postgres> {
         let target = Target::of(place)?;
         let mut connection = Connection::take(&target.settings)?;
-        let thread = migrate::open(&mut connection.client, place, &target.schema, &target.thread)?;
+        let open = |connection: &mut Connection| {
+            migrate::open(&mut connection.client, place, &target.schema, &target.thread)
+        };
+        let thread = match open(&mut connection) {
+            // It was idle, and has been lost.
+            Err(Error::Database(e)) if e.kind == Kind::Unreachable => {
+                connection = Connection::open(&target.settings)?;
+                open(&mut connection)?
+            }
+            opened => opened?,
+        };
         let prefix = migrate::prefix(&target.schema);
         Ok(Postgres(Link::new(target, connection, prefix, thread, busy_limit)))
     }

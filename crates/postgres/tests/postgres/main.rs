@@ -11,14 +11,17 @@ mod model;
 #[path = "../../../../tests/faults/preload.rs"]
 mod preload;
 
+mod agent;
 mod clocks;
 mod connect;
+mod errors;
 mod failover;
 mod follow;
 mod kills;
 mod machine;
 mod machines;
 mod pooler;
+mod rights;
 mod server;
 mod store;
 mod vacuum;
