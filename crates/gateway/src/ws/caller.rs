@@ -12,14 +12,14 @@ use crate::gateway::Gateway;
 use crate::session::budget::Share;
 use crate::session::jobs::Kind;
 use crate::session::live::Live;
-use crate::session::speak::{Accepted, Speaker};
+use crate::session::write::{Accepted, Author};
 use crate::session_id::SessionId;
 
 /// The connection that a request comes from.
 #[derive(Clone)]
 pub struct Caller {
     pub gateway: Arc<Gateway>,
-    pub speaker: Speaker,
+    pub author: Author,
     /// The gateway's own origins as the client names them.
     pub origins: Vec<String>,
     /// The session that it is in.
