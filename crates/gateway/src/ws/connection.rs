@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
-use super::caller::{Caller, Done, Place};
+use super::caller::{Caller, Done, Place, Reply};
 use super::methods;
 use super::socket::{self, Reader, Received, Writer};
 use crate::access::places::Seat;
@@ -418,7 +418,8 @@ impl Connection {
 
     /// Answers a request that was carried out, and does what it asks of the connection.
     async fn finish(&mut self, done: Done) -> Result<(), End> {
-        let Done { id, response, place, queued, then, list, share } = done;
+        let Done { id, reply } = done;
+        let Reply { payload: response, place, queued, then, list, share } = reply;
         if let Some(list) = list {
             self.caller.last_list = Arc::new(list);
         }
