@@ -109,6 +109,17 @@ async fn the_ring_has_the_newest_events_up_to_its_size() {
 }
 
 #[tokio::test]
+async fn pages_that_nobody_reads_any_more_are_forgotten() {
+    let mut fixture = Fixture::new();
+    fixture.say_times(3);
+    let (live, _reader) = fixture.live().await;
+    for after in [0, 1, 2, 0] {
+        drop(live.page(after).await.unwrap());
+    }
+    assert_eq!(live.pages.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn a_long_answer_waits_for_room_and_comes_whole() {
     let mut fixture = Fixture::new();
     let message = fixture.say("x");
