@@ -93,7 +93,11 @@ async fn the_ring_has_the_newest_events_up_to_its_size() {
         let bytes: usize = state.ring.iter().map(|event| event.size()).sum();
         assert!(state.ring_bytes == bytes && bytes <= RING_BYTES);
     }
-    // One that fills the ring alone is not in it.
+    // One that just has room is in it alone,
+    let exact = fixture.say("x".repeat((RING_BYTES - 512) / 3));
+    reader = advance(&live, reader).await;
+    assert_eq!((in_ring(&live), live.state().ring_bytes), (vec![exact], RING_BYTES));
+    // and one that has not, is not.
     let large = fixture.say("x".repeat(RING_BYTES));
     reader = advance(&live, reader).await;
     let ring = |live: &Live| {
@@ -236,6 +240,9 @@ async fn each_change_rouses_the_readers_and_the_task() {
     fixture.say("x");
     advance(&live, reader).await;
     assert!(has_changed());
+    fixture.push(&run(1).token("m", "x"));
+    advance(&live, Reader::default()).await;
+    assert!(has_changed(), "whoever waits for a token is told");
     live.relay(Vec::new());
     live.clear_ring();
     assert!(!has_changed(), "nobody has to know");
