@@ -238,10 +238,10 @@ async fn each_change_rouses_the_readers_and_the_task() {
     live.count_client(true);
     assert!(has_changed() && !has_changed());
     fixture.say("x");
-    advance(&live, reader).await;
+    let reader = advance(&live, reader).await;
     assert!(has_changed());
     fixture.push(&run(1).token("m", "x"));
-    advance(&live, Reader::default()).await;
+    advance(&live, reader).await;
     assert!(has_changed(), "whoever waits for a token is told");
     live.relay(Vec::new());
     live.clear_ring();
