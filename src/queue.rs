@@ -41,6 +41,12 @@ pub struct Queue {
     busy_limit: Duration,
 }
 
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Queue").field(self.place()).finish()
+    }
+}
+
 /// Result of a push.
 #[derive(Debug)]
 pub struct Pushed {

@@ -73,8 +73,9 @@ pub struct WorkerScope {
 pub enum News<'a> {
     /// Everything that was pending is started, and pushes are noticed.
     Ready,
-    /// What had changed in a thread was looked at, and so many consumers were started.
-    Looked { place: &'a Place, started: usize },
+    /// What had changed in a thread was looked at, and so many consumers were started. It is still open, for
+    /// others who have to look at what is new there.
+    Looked { place: &'a Place, queue: &'a mut Queue, started: usize },
     /// Nothing can be started in this thread for now. Reported once, until it works again.
     Trouble { place: &'a Place, error: &'a Error },
     /// No more runs are started.
@@ -268,34 +269,40 @@ impl Worker<'_> {
             thread.due = None;
             return;
         }
-        let done = start_in(place, self.launcher, self.slots.as_mut());
-        let failed = match &done {
-            Ok(all) => all.iter().any(|(_, done)| matches!(done, Dispatched::Failed(_))),
-            Err(_) => true,
-        };
-        match &done {
-            Err(error) => self.report_trouble(place, error),
+        let looked = Queue::open_waiting(place, BUSY_TIMEOUT).and_then(|mut queue| {
+            let all = match self.slots.as_mut() {
+                Some(slots) => start_within(&mut queue, self.launcher, slots)?,
+                None => start_all(&mut queue, self.launcher, Some(OWN_TIME))?,
+            };
+            let started = all.iter().filter(|(_, done)| matches!(done, Dispatched::Started)).count();
+            (self.tell)(News::Looked { place, queue: &mut queue, started });
+            Ok(all)
+        });
+        let failed = match &looked {
             Ok(all) => {
                 self.reported.remove(place);
-                let started = all.iter().filter(|(_, done)| matches!(done, Dispatched::Started)).count();
-                (self.tell)(News::Looked { place, started });
+                all.iter().any(|(_, done)| matches!(done, Dispatched::Failed(_)))
             }
-        }
+            Err(error) => {
+                self.report_trouble(place, error);
+                true
+            }
+        };
         let Some(thread) = self.threads.get_mut(place) else { return };
         let now = Instant::now();
         thread.seen = settled;
         thread.looked = Some(now);
-        let waits = done.iter().flatten().filter_map(|(_, done)| match done {
+        let waits = looked.iter().flatten().filter_map(|(_, done)| match done {
             Dispatched::Waits(left) => Some(now + *left),
             _ => None,
         });
         thread.due = waits.chain(failed.then_some(now + thread.pause)).min();
         let longest = if place.dir().is_some() { LONGEST_PAUSE } else { LONGEST_WITHOUT_SERVER };
         thread.pause = if failed { (thread.pause * 2).min(longest) } else { LOOK_EVERY };
-        thread.is_away = done.is_err();
-        thread.queued = done.iter().flatten().any(|(_, done)| matches!(done, Dispatched::Queued));
+        thread.is_away = looked.is_err();
+        thread.queued = looked.iter().flatten().any(|(_, done)| matches!(done, Dispatched::Queued));
         let is_busy = |done: &Dispatched| matches!(done, Dispatched::LockHeld | Dispatched::Started);
-        let all = done.into_iter().flatten();
+        let all = looked.into_iter().flatten();
         thread.busy = all.filter(|(_, done)| is_busy(done)).map(|(consumer, _)| consumer).collect();
     }
 
@@ -425,18 +432,6 @@ impl Worker<'_> {
         if self.reported.insert(place.clone()) {
             (self.tell)(News::Trouble { place, error });
         }
-    }
-}
-
-fn start_in(
-    place: &Place,
-    launcher: &Launcher,
-    slots: Option<&mut Slots>,
-) -> Result<Vec<(ConsumerId, Dispatched)>> {
-    let mut queue = Queue::open_waiting(place, BUSY_TIMEOUT)?;
-    match slots {
-        Some(slots) => start_within(&mut queue, launcher, slots),
-        None => start_all(&mut queue, launcher, Some(OWN_TIME)),
     }
 }
 

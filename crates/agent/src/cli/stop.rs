@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::marked::{self, Mark};
+use crate::processes::{self, Mark};
 use crate::sub_agent::{Sub, threads_in};
 use clap::Args;
 use thread::files::lock::Lock;
@@ -72,14 +72,14 @@ fn end(queue: &mut Queue) -> Result<Vec<Lock>> {
         let until = Instant::now() + PATIENCE;
         loop {
             // Collected before anything ends: then descendants can no longer be found by their ancestry.
-            let supervisors = marked::supervisors_of(&place, agent.as_str());
-            let below = supervisors.iter().flat_map(marked::descendants);
+            let supervisors = processes::supervisors_of(&place, agent.as_str());
+            let below = supervisors.iter().flat_map(processes::descendants);
             let started: Vec<ProcessId> = below.filter_map(ProcessId::of).collect();
             match stop(queue, agent, STOP) {
                 Err(Error::UnknownConsumer(_)) => break,
                 stopped => stopped?,
             };
-            marked::kill_all(&started, KILL_TIMEOUT).map_err(gone)?;
+            processes::kill_all(&started, KILL_TIMEOUT).map_err(gone)?;
             let lock = queue.files().consumer_lock(agent);
             match Lock::take(queue.files(), lock, LOCK_TIMEOUT) {
                 Ok(lock) => {
@@ -99,7 +99,7 @@ fn end(queue: &mut Queue) -> Result<Vec<Lock>> {
     }
     Mark::thread(&place).kill(KILL_TIMEOUT).map_err(gone)?;
     let until = Instant::now() + KILL_TIMEOUT;
-    while agents.iter().any(|agent| !marked::supervisors_of(&place, agent.as_str()).is_empty()) {
+    while agents.iter().any(|agent| !processes::supervisors_of(&place, agent.as_str()).is_empty()) {
         if Instant::now() >= until {
             return Err(gone("a supervisor of the agent is still there".into()));
         }
