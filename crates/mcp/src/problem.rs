@@ -30,6 +30,11 @@ impl Problem {
         }
     }
 
+    /// Whether a filter took too long for a single event.
+    pub fn is_slow_filter(&self) -> bool {
+        matches!(self, Problem::Request(RequestError::Thread(thread::Error::SlowFilter { .. })))
+    }
+
     /// Tells the operator of the gateway, if it is for that one.
     pub fn log(&self) {
         if let Problem::Request(error) = self {

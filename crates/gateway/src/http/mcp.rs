@@ -26,11 +26,11 @@ pub fn routes(gateway: &Arc<Gateway>) -> Router<Arc<Gateway>> {
     scope.root = Some(gateway.root.shared());
     scope.has_processes = true;
     scope.catalogue = gateway.catalogue.clone();
-    let (service, shutdown) = service(Arc::new(scope));
-    let own = gateway.clone();
+    let (own, ending) = (gateway.clone(), scope.ending.clone());
+    let service = service(Arc::new(scope));
     tokio::spawn(async move {
         own.shutting_down().await;
-        shutdown.cancel();
+        ending.cancel();
     });
     let owners = Arc::new(Owners(RandomState::new()));
     Router::new().route_service("/mcp", service).layer(middleware::from_fn_with_state(owners, only_its_owner))

@@ -20,7 +20,7 @@ use thread_sessions::{RequestError, catalogue};
 
 use crate::problem::{Problem, Result};
 use crate::scope::{Scope, open};
-use crate::text::PIECE;
+use crate::text::{self, PIECE};
 
 /// How long a list may take.
 const LIST_FOR: Duration = Duration::from_secs(2);
@@ -180,6 +180,9 @@ pub struct Status {
     /// The answer, or why there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
+    /// What it had said before it ended without an answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partial: Option<String>,
     /// The text was cut: this tool gives what follows, with this `offset`.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_offset: Option<usize>,
@@ -197,6 +200,7 @@ impl Status {
             attempts: None,
             tools: Vec::new(),
             text: Some(text[begin..end].to_owned()),
+            partial: None,
             next_offset: (end < text.len()).then_some(end),
         }
     }
@@ -218,6 +222,7 @@ pub async fn status(scope: &Arc<Scope>, args: StatusArgs) -> Result<Status> {
                     attempts: Some(run.run.attempt),
                     tools: run.open_calls.values().cloned().collect(),
                     text: None,
+                    partial: None,
                     next_offset: None,
                     process: process.clone(),
                 });
@@ -254,13 +259,14 @@ fn ended(queue: &mut Queue, process: String, offset: usize) -> Result<Status> {
     let message = message_of(queue, &process)?.ok_or_else(unknown)?;
     let ending = queue.id_of_key(&end_key(message))?.ok_or_else(unknown)?;
     let event = queue.event(ending)?.ok_or_else(unknown)?;
-    let (state, text) = match Entry::of(&event).1 {
-        Entry::Answer { answer, .. } => ("answered", text_of(&answer.content)),
-        Entry::Error { error, .. } => ("failed", error),
-        Entry::Cancelled { why, .. } => ("cancelled", why),
+    let (state, text, partial) = match Entry::of(&event).1 {
+        Entry::Answer { answer, .. } => ("answered", text_of(&answer.content), None),
+        Entry::Error { error, partial, .. } => ("failed", error, partial),
+        Entry::Cancelled { why, partial, .. } => ("cancelled", why, partial),
         _ => return Err(unknown()),
     };
-    Ok(Status::ended(process, state, &text, offset))
+    let partial = partial.map(|partial| text::cut(&partial).0);
+    Ok(Status { partial, ..Status::ended(process, state, &text, offset) })
 }
 
 /// The message whose run has that id, the newest if there are several.
