@@ -14,6 +14,7 @@ use rmcp::transport::stdio;
 use thread::Queue;
 use thread::failure::{Failure, Result, WithHint};
 use thread::files::surrounding;
+use thread::model::place::Place;
 use thread::model::subscription::ConsumerId;
 use thread_agent::install::CONSUMER;
 use thread_agent::launcher;
@@ -160,6 +161,10 @@ fn places(options: &Options) -> Result<(Option<PathBuf>, Option<Root>)> {
             })?)
         }
     };
+    if let Some(scheme) = thread.as_ref().and_then(|path| Place::from(path).scheme().map(str::to_owned)) {
+        let what = format!("there are tools for threads in directories, not for {scheme}:// ones");
+        return Err(Failure::usage(what, "name a thread's directory"));
+    }
     let thread = thread.map(|path| Ok::<_, Failure>(Queue::open(path)?.path().to_owned())).transpose()?;
     let root = match (&options.root, &thread) {
         (Some(root), _) => Some(root.clone()),

@@ -28,6 +28,9 @@ const LIST_FOR: Duration = Duration::from_secs(2);
 /// How many processes are listed at most.
 const MOST: usize = 50;
 
+/// How many of the tools that a run waits for are named.
+const TOOLS: usize = 10;
+
 /// How much of a message says what a run is about, in characters.
 const ABOUT: usize = 80;
 
@@ -112,7 +115,7 @@ fn in_session(scope: &Scope, path: &Path, processes: &mut Vec<Process>) -> Resul
             state: state_of(&runs, run),
             elapsed_ms: elapsed(run.since.as_deref().unwrap_or(&run.created_at)),
             about: beginning(&task, ABOUT),
-            tools: run.open_calls.values().cloned().collect(),
+            tools: tools_of(run),
             runs_ahead: runs.position(id).filter(|ahead| *ahead > 0),
         });
     }
@@ -144,6 +147,10 @@ fn state_of(runs: &Runs, run: &OpenRun) -> &'static str {
         true => "running",
         false => "waiting",
     }
+}
+
+fn tools_of(run: &OpenRun) -> Vec<String> {
+    run.open_calls.values().take(TOOLS).map(|name| beginning(name, ABOUT)).collect()
 }
 
 /// How long ago that was, in milliseconds.
@@ -220,7 +227,7 @@ pub async fn status(scope: &Arc<Scope>, args: StatusArgs) -> Result<Status> {
                     elapsed_ms: Some(elapsed(run.since.as_deref().unwrap_or(&run.created_at))),
                     runs_ahead: runs.position(run.id()),
                     attempts: Some(run.run.attempt),
-                    tools: run.open_calls.values().cloned().collect(),
+                    tools: tools_of(run),
                     text: None,
                     partial: None,
                     next_offset: None,
