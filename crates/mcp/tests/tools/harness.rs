@@ -227,6 +227,14 @@ impl Client {
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
+    /// The processor time that the server has used.
+    pub fn cpu(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+        Duration::from_millis(ticks * 10)
+    }
+
     /// How many databases the server has open.
     pub fn watched(&self) -> usize {
         let links = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().flatten();

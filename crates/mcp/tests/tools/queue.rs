@@ -241,9 +241,9 @@ fn fifty_wait_at_once_and_cost_nothing() {
     // Another request is answered meanwhile.
     client.call("info", json!({}));
     std::thread::sleep(Duration::from_millis(500));
-    let before = cpu(&client);
+    let before = client.cpu();
     std::thread::sleep(Duration::from_secs(3));
-    let used = cpu(&client) - before;
+    let used = client.cpu() - before;
     println!("50 that wait used {used:?} in 3 s");
     assert!(used < Duration::from_millis(90), "{used:?}");
     let began = Instant::now();
@@ -252,14 +252,6 @@ fn fifty_wait_at_once_and_cost_nothing() {
         assert_eq!(client.response(id)["result"]["structuredContent"]["events"][0]["content"], "now");
     }
     println!("50 were answered in {:?}", began.elapsed());
-}
-
-/// The processor time that a server has used.
-fn cpu(client: &Client) -> Duration {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", client.child.id())).unwrap();
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
-    Duration::from_millis(ticks * 10)
 }
 
 #[test]
