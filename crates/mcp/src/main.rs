@@ -58,7 +58,7 @@ const LAST: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
 Examples:
-  claude mcp add thread -- thread mcp --root ~/.local/share/thread/sessions
+  claude mcp add -s user thread -- thread mcp --root ~/.local/share/thread/sessions
   codex mcp add inbox -- thread mcp --thread ~/inbox";
 
 fn name(text: &str) -> std::result::Result<String, String> {
