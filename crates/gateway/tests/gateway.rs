@@ -258,6 +258,9 @@ scenarios! {
         an_id_of_a_session_is_of_no_use_to_another
         a_request_that_is_cancelled_ends_its_work
         fifty_wait_at_once_and_some_go_away
+        a_gateway_that_ends_takes_no_sub_agent_with_it
+        of_sessions_that_are_left_the_oldest_end
+        fifty_clients_call_at_random_and_memory_stays
         the_conformance_suite_passes
     }
     conformance {
