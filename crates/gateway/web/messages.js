@@ -6,7 +6,7 @@ import { Dialog } from "./dialog.js";
 import { Run } from "./run.js";
 import { Clock } from "./time.js";
 import { contentOf, visible } from "./text.js";
-import { state } from "./state.js";
+import { readOnly, state } from "./state.js";
 import * as address from "./address.js";
 
 /** How near to the end one counts as being there, and how near to the beginning older messages are fetched. */
@@ -135,8 +135,8 @@ function Said({ item, position }) {
       </span>
       <div class="actions">
         <${Copy} text=${text} />
-        <${Do} action=${() => state.fork(item, false)} title="In a new session, with everything before this message">Try again<//>
-        <${Do} action=${() => state.fork(item, true)} title="In a new session, with everything before this message">Edit<//>
+        ${!readOnly && html`<${Do} action=${() => state.fork(item, false)} title="In a new session, with everything before this message">Try again<//>
+          <${Do} action=${() => state.fork(item, true)} title="In a new session, with everything before this message">Edit<//>`}
         <button type="button" onClick=${() => setEvents(true)}>Events</button>
       </div>
     </div>
@@ -144,8 +144,8 @@ function Said({ item, position }) {
     ${message.large && html`<${Large} large=${message.large} what="This message" />`}
     ${position !== null && html`<p class="queue">
       <span>${position > 0 ? `${ordinal(position + 1)} in line` : "waits for the agent"}</span>
-      ${run.runId && html` <${Do} class="quiet" action=${() => state.cancel(run)}>Take back<//>`}
-      ${run.runId && position > 0 && message.mine && html` <${Do} class="quiet" action=${() => state.urgent(item)}>Send now<//>`}
+      ${run.runId && !readOnly && html` <${Do} class="quiet" action=${() => state.cancel(run)}>Take back<//>`}
+      ${run.runId && !readOnly && position > 0 && message.mine && html` <${Do} class="quiet" action=${() => state.urgent(item)}>Send now<//>`}
     </p>`}
     ${events && html`<${Events} run=${run} onClose=${() => setEvents(false)} />`}
   </div>`;

@@ -4,7 +4,7 @@ import { html, useRef, useState } from "./vendor/preact.js";
 import { Halves, Theme } from "./nav.js";
 import { Do } from "./parts.js";
 import { Ago, useClock, duration } from "./time.js";
-import { state } from "./state.js";
+import { readOnly, state } from "./state.js";
 import { visible } from "./text.js";
 import * as address from "./address.js";
 
@@ -20,7 +20,7 @@ export function Sessions({ onHelp }) {
     ${route.view === "list" && html`<h1 class="unseen">Sessions</h1>`}
     <div class="top">
       <${Halves} />
-      <a class="button new" href=${address.newAddress()} aria-current=${route.view === "new" ? "page" : null}>New</a>
+      ${!readOnly && html`<a class="button new" href=${address.newAddress()} aria-current=${route.view === "new" ? "page" : null}>New</a>`}
       <${Search} />
     </div>
     ${sessions.error && html`<p class="error" role="alert">The list cannot be read. ${sessions.error}</p>`}

@@ -361,3 +361,6 @@ class State extends Changes {
 }
 
 export const state = new State();
+
+/** Whether the gateway was started with --read-only: then there is nothing to press. */
+export const readOnly = "readOnly" in document.documentElement.dataset;

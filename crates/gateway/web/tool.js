@@ -10,7 +10,7 @@ export function Tool({ step, Steps, Ending }) {
   const isOver = until !== undefined;
   const given = step.arguments;
   return html`<${Fold} class=${`tool ${error !== undefined ? "wrong" : ""}`} open=${error !== undefined} summary=${html`
-      <span class="name">${visible(name)}</span> ${" "}<span class="gist">${gist(given)}</span>
+      <span class="name">${visible(name)}</span> ${" "}<span class="gist">${gist(given, name)}</span>
       <span class="figure">${error !== undefined ? "error · " : isOver ? "" : "running · "}<${Elapsed} from=${at} to=${until} /></span>`}>
     ${() => html`
       ${given != null && html`<div class="label">${step.corrected ? "given (corrected)" : "given"}</div><${Given} value=${given} />`}
@@ -20,11 +20,11 @@ export function Tool({ step, Steps, Ending }) {
   ${subs.map((sub) => html`<${SubAgent} key=${sub.name} sub=${sub} events=${sub.events} Steps=${Steps} Ending=${Ending} />`)}`;
 }
 
-/** The arguments in a few words. */
-function gist(given) {
+/** The arguments in a few words, without what the name says already. */
+function gist(given, name) {
   if (given == null) return "";
   if (typeof given !== "object") return visible(beginning(given, 80));
-  const short = Object.values(given).filter((value) => ["string", "number"].includes(typeof value));
+  const short = Object.values(given).filter((value) => ["string", "number"].includes(typeof value) && value !== name);
   return visible(beginning(short.length ? short.join(" ") : jsonText(given), 80));
 }
 

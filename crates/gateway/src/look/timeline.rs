@@ -125,15 +125,17 @@ impl Spans {
         let at = event.created_at.as_str();
         let (_, entry) = Entry::of(event);
         let streamed = match &entry {
-            Entry::Token { .. } => Some((SpanKind::Text, "text")),
-            Entry::Thinking { .. } => Some((SpanKind::Thinking, "thinking")),
+            Entry::Token { text, .. } => Some((SpanKind::Text, text)),
+            Entry::Thinking { text, .. } => Some((SpanKind::Thinking, text)),
             _ => None,
         };
-        if let Some((kind, label)) = streamed {
+        if let Some((kind, text)) = streamed {
             let span = match self.text.filter(|span| self.spans[*span].kind == kind) {
                 Some(span) => span,
-                None => self.add(kind, at, label, Some(event.id)),
+                None => self.add(kind, at, "", Some(event.id)),
             };
+            let label = &mut self.spans[span].label;
+            label.extend(text.chars().take(LABEL - label.chars().count()));
             self.text = Some(span);
             return self.end(span, at);
         }
@@ -236,10 +238,10 @@ mod tests {
         assert_eq!(
             spans.spans,
             [
-                span(SpanKind::Thinking, 10, Some(20), "thinking", 1),
+                span(SpanKind::Thinking, 10, Some(20), "ab", 1),
                 span(SpanKind::Tool, 40, Some(50), "ls", 3),
                 span(SpanKind::Permission, 50, Some(30), "rm: no", 5),
-                span(SpanKind::Text, 100, Some(0), "text", 8),
+                span(SpanKind::Text, 100, Some(0), "x", 8),
                 span(SpanKind::Event, 101, None, "mine", 9),
                 span(SpanKind::Tool, 102, None, "cat", 10),
             ]

@@ -262,6 +262,26 @@ async def events_are_filtered_read_page_by_page_and_followed():
         await expect(tab.locator(".event h2")).to_have_text("Event 1006")
 
 
+async def a_filter_that_takes_too_long_says_how_far_it_has_come():
+    slow = f"content LIKE '%{'a' * 300}b'"
+    with_it = lambda inbox: inbox.batch([{"content": "a" * 300_000}] * 60)
+    async with looking(thread=with_it) as (inbox, gateway, browser, tab):
+        await tab.open("#/look/inbox/events")
+        await expect(tab.locator(".list-box a.row").first).to_be_visible()
+        await tab.fill("#search", slow)
+        await tab.keyboard.press("Enter")
+        # It stops, and goes on when somebody wants it to. (On a busy machine not even one event may be looked at in time.)
+        says = tab.locator(".event-list .hint", has_text="Searched back to event")
+        await expect(says.or_(tab.locator("[role=alert]", has_text="takes too long")).first).to_be_visible()
+        if await says.count():
+            before = await says.inner_text()
+            await button(tab, "Search on").click()
+            await expect(says).not_to_have_text(before)
+        await tab.get_by_role("link", name="All", exact=True).click()
+        await expect(tab.locator(".list-box a.row").first).to_be_visible()
+        tab.errors = [error for error in tab.errors if "400" not in error]
+
+
 async def an_event_shows_its_content_and_who_handled_it():
     async with looking() as (inbox, gateway, browser, tab):
         inbox.subscribe("reader", "cat", "--deliver", "stdin")

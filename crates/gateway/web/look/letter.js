@@ -49,7 +49,7 @@ export function Letter({ thread, letter, children, inEvent = false, onDone }) {
   return html`<div class="letter">
     <p>${children} <a class="row" href=${address.eventsAddress(thread.id, { event: id })}>event ${id}</a>
       ${" "}<span class="failure">${visible(reason)}</span></p>
-    <p class="hint"><a href=${address.look(thread.id, "c", consumer)}>${visible(consumer)}</a> · ${count(attempts, "attempt")} · <${Ago} time=${at} />${retrying && html` · <strong>is tried again</strong>`}</p>
+    <p class="hint"><a href=${address.look(thread.id, "c", consumer)}>${visible(consumer)}</a> · <a href=${address.look(thread.id, "c", consumer)}>${count(attempts, "attempt")}</a> · <${Ago} time=${at} />${retrying && html` · <strong>is tried again</strong>`}</p>
     ${!inEvent && (event ? html`<p class="gist">${visible(beginning(event.content, 200))}</p>` : html`<p class="hint">The event is not stored any more.</p>`)}
     ${error && error.includes("\n") && html`<${Fold} summary="What it printed">${() => html`<${Plain} text=${visible(error)} label="Output" />`}<//>`}
     <p class="buttons"><${Again} thread=${thread} consumer=${consumer} which=${{ ids: [id] }} n=${1} what="" onDone=${onDone} /></p>

@@ -59,7 +59,7 @@ export function Push({ thread, route }) {
   return html`<div class="page">
     <h1>Push an event</h1>
     <form class="push" onSubmit=${submit}>
-      <label class="whole"><span>Content</span> <textarea rows="5" value=${form.content} onInput=${(event) => set({ content: event.target.value })}></textarea></label>
+      <label class="whole"><span>Content</span> <textarea rows="5" dir="auto" value=${form.content} onInput=${(event) => set({ content: event.target.value })}></textarea></label>
       <label><span>Type</span> <select value=${form.type} onChange=${(event) => set({ type: event.target.value })}>
         <option value="message">message: something said</option><option value="record">record: a trace of an actor</option></select></label>
       ${field("subtype", "Subtype", "a finer kind")}

@@ -40,7 +40,7 @@ function Whole({ thread, consumer, run }) {
       took >= 0 && ` ${outcome === "running" ? "for" : "after"} ${duration(took)}`}.</p>
     <p class="facts">From <${Stamp} time=${began} />${ended && html` to <${Stamp} time=${ended} />`} · <${Ago} time=${began} /> · attempt ${attempt}${
       run.events > 0 && html` · <a href=${given(thread, run)}>${count(run.events, "event")}</a> on stdin`}</p>
-    <h2>When it did what</h2>
+    <h2>Where its time went</h2>
     <${Timeline} thread=${thread} run=${run} spans=${timeline} />
     ${run.timeline_truncated && html`<p class="hint">There is more: the events below have the rest.</p>`}
     <h2>What it printed</h2>

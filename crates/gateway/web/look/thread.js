@@ -63,7 +63,7 @@ function Overview({ thread }) {
       <${AsCommand} lines=${`${command(thread, "subscribe", "NAME", "COMMAND")} --deliver stdin`} />`}
     <h2>What was it?</h2>
     <${Rates} thread=${thread} />
-    <p class="hint">${count(thread.events, "event")} in all${thread.first_at && html`, the first <${Ago} time=${thread.first_at} />`}${
+    <p class="hint"><a href=${address.eventsAddress(id)}>${count(thread.events, "event")}</a> in all${thread.first_at && html`, the first <${Ago} time=${thread.first_at} />`}${
       thread.newest_at && html`, the last <${Ago} time=${thread.newest_at} />`}${thread.size_bytes >= 0 && ` · ${bytesText(thread.size_bytes)} on disk`} · <code>${visible(path)}</code></p>
     <${AsCommand} lines=${[command(thread, "info"), `${command(thread, "peek")} -n 20 --follow`]} />
   </div>`;

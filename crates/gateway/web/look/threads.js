@@ -70,8 +70,8 @@ const KINDS = { session: "session", sub_agent: "sub-agent", thread: "" };
 function Row({ thread }) {
   const { id, kind, path, events, events_is_exact: exact, rate, consumers = {}, dead, oldest_pending_at: oldest, newest_at: newest, error, unread, attention } = thread;
   const { total = 0, stalled = 0, running = 0, waiting = 0, paused = 0 } = consumers;
-  const parts = [running && `${running} running`, waiting && `${waiting} waiting`, paused && `${paused} paused`].filter(Boolean);
   const here = address.look(id);
+  const parts = [running && `${running} running`, waiting && `${waiting} waiting`, paused && `${paused} paused`].filter(Boolean);
   return html`
     <span class="name"><a class="row" href=${here} title=${visible(path)}>${nameOf(thread)}</a> <span class="hint">${KINDS[kind] ?? ""}</span></span>
     ${unread && html`<span class="hint">not read yet</span>`}
@@ -79,7 +79,7 @@ function Row({ thread }) {
     ${!error && !unread && html`
       <a href=${address.eventsAddress(id)} class="figure">${exact === false ? "at least " : ""}${count(events, "event")}</a>
       <${Spark} rate=${rate} />
-      <span>${total > 0 && html`<a href=${here}>${count(total, "consumer")}</a>`}${parts.length > 0 && `, ${parts.join(", ")}`}${
+      <span>${total > 0 && html`<a href=${here}>${count(total, "consumer")}</a>`}${parts.map((part) => html`, <a href=${here}>${part}</a>`)}${
         stalled > 0 && html`${", "}<a class="failure" href=${here}>■ ${stalled} stalled</a>`}${
         dead > 0 && html`${", "}<a class="failure" href=${address.deadAddress(id)}>${count(dead, "dead letter")}</a>`}</span>
       <span class="hint">${oldest ? html`oldest waits for <${For} time=${oldest} />` : newest ? html`last event <${Ago} time=${newest} />` : ""}</span>

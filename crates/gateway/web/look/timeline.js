@@ -88,9 +88,10 @@ function sumsOf(spans) {
 function Spent({ spans, total }) {
   const sums = sumsOf(spans);
   if (!sums.length) return null;
-  const all = Math.max(total, sums.reduce((sum, [, ms]) => sum + ms, 0));
+  const known = sums.reduce((sum, [, ms]) => sum + ms, 0), all = Math.max(total, known), rest = all - known;
   let at = 0;
   return html`<svg class="spent" viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true"><rect class="rest" x="0" y="0" width="1000" height="10" />
       ${sums.map(([kind, ms]) => { const x = at; at += (ms / all) * 1000; return html`<rect key=${kind} class=${`is-${kind}`} x=${x} y="0" width=${Math.max(2, at - x - 2)} height="10" />`; })}</svg>
-    <p class="spent-words">${sums.map(([kind, ms], n) => html`${n > 0 && " · "}<span class=${`key is-${kind}`} aria-hidden="true"></span> ${SPENT[kind]} ${duration(ms)}`)}</p>`;
+    <p class="spent-words">${sums.map(([kind, ms], n) => html`${n > 0 && " · "}<span class=${`key is-${kind}`} aria-hidden="true"></span> ${SPENT[kind]} ${duration(ms)}`)}${
+      rest >= 100 && html` · <span class="key is-rest" aria-hidden="true"></span> the rest ${duration(rest)}`}</p>`;
 }
