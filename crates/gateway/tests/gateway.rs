@@ -367,6 +367,8 @@ scenarios! {
         a_filter_that_takes_too_long_says_how_far_it_has_come
         an_event_shows_its_content_and_who_handled_it
         a_run_is_a_timeline_of_its_events
+        a_run_shows_what_it_was_given_and_not_what_others_did
+        threads_are_found_and_what_is_hidden_is_said
         a_gateway_that_is_killed_while_one_looks_is_a_pause
         nothing_is_asked_while_nothing_happens
     }

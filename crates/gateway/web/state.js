@@ -286,9 +286,9 @@ class State extends Changes {
   }
 
   /** Puts a message that was refused where it was written, to be changed. */
-  edit(conversation, { content, priority }) {
+  edit(conversation, { content, priority }, copyOf) {
     const { text, files } = contentOf(content);
-    drafts.set(conversation.id, { text, files: files.map(({ name, type, part }) => ({ name, type, part })), priority });
+    drafts.set(conversation.id, { text, files: files.map(({ name, type, part }) => ({ name, type, part })), priority, copyOf });
     conversation.drafts = (conversation.drafts ?? 0) + 1;
   }
 
@@ -342,7 +342,7 @@ class State extends Changes {
     const { message } = exchange;
     const { sessionId } = await this.ask("sessions.fork", { sessionId: this.conversation.id, before: message.id });
     if (edit) {
-      this.edit({ id: sessionId }, message);
+      this.edit({ id: sessionId }, message, { id: this.conversation.id, title: this.titleOf(this.conversation) });
     } else {
       outbox.add(sessionId, this.entry(message.content, message.priority));
     }

@@ -345,6 +345,7 @@ async def a_run_is_stopped():
             await expect(tab.locator(".session .needs").first).to_contain_text("running")
             await tab.get_by_role("button", name="Stop").click()
             await tab.see("Cancelled.", ".cancelled")
+            await tab.see("Stopped by somebody on this page.", ".cancelled")
             await expect(tab.get_by_role("button", name="Stop")).to_have_count(0)
             await tab.reload()
             await tab.see("Cancelled.", ".cancelled")
@@ -462,6 +463,7 @@ async def trying_again_and_editing_are_forks():
             second = tab.session()
             assert second != first
             await expect(said).to_have_text(["one"])
+            await tab.see("This is a copy, up to here, of one", ".composer")
             await tab.say("another two")
             await tab.answer("You said: another two").wait_for()
             await tab.locator(".exchange").first.hover()
@@ -471,6 +473,13 @@ async def trying_again_and_editing_are_forks():
             assert tab.session() not in (first, second)
             await tab.open(f"#/s/{first}")
             await expect(said).to_have_text(["one", "two"])
+            # A copy from the first message on is called after what is said in it.
+            await tab.locator(".exchange").first.hover()
+            await tab.locator(".exchange").first.get_by_role("button", name="Edit").click()
+            await expect(tab.locator("#message")).to_have_value("one")
+            await tab.say("something else")
+            await tab.answer("You said: something else").wait_for()
+            await expect(tab.locator("h1")).to_have_text("something else")
 
 
 async def a_message_that_is_sent_again_is_stored_once():
@@ -608,9 +617,10 @@ async def everything_can_be_done_with_the_keyboard():
             await press("j")
             await press("Enter")
             await tab.wait_for_url(f"**/#/s/{first}")
+            await expect(tab.locator("#message")).to_be_focused()
             await press("Escape")
             await press("/")
-            assert await focus() == "search"
+            await expect(tab.locator("#search")).to_be_focused()
             await tab.keyboard.type("first")
             await expect(tab.locator(".session")).to_have_count(1)
             await press("Enter")
@@ -787,6 +797,9 @@ async def on_a_telephone_the_list_is_a_page_of_its_own():
                     await tab.click(".back")
                     await expect(tab.locator(".sessions")).to_be_visible()
                     await expect(tab.locator(".open-session")).to_be_hidden()
+                    await tab.click(".session")
+                    await expect(tab.locator(".look-link")).to_be_in_viewport()
+                    await tab.click(".back")
                     await picture(tab, "phone-list")
                     await tab.new("ask")
                     await tab.locator(".permission.open").wait_for()
