@@ -271,6 +271,7 @@ async def events_are_filtered_read_page_by_page_and_followed():
         await tab.keyboard.press("Enter")
         await tab.get_by_role("link", name="Search the contents for it").click()
         await expect(texts).to_have_text(["a match", "no match"])
+        tab.errors = [error for error in tab.errors if "400" not in error]
         await tab.get_by_role("link", name="All", exact=True).click()
         await expect(texts.first).to_have_text("a match")
         # An event opens in its place, and its address can be sent.
@@ -374,7 +375,7 @@ async def a_run_is_a_timeline_of_its_events():
             await expect(rows.last).to_contain_text("idle")
             await picture(tab, "run")
             # A step leads to its event.
-            await rows.filter(has_text="read").first.locator("a").click()
+            await tab.locator("tr.is-tool a", has_text="read").click()
             await expect(tab.locator(".event")).to_contain_text("backup.sh")
 
 
