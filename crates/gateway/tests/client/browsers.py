@@ -191,7 +191,7 @@ async def a_page_of_an_admitted_origin_can_do_everything_and_another_nothing():
             assert seen.pop("unasked") == "sent" and "Error" in seen.pop("cookie"), seen
             assert seen == {
                 "socket": "hello", "run": "RUN_FINISHED", "resume": 2, "attachment": ["image/png", 1, len(PNG)],
-                "error": [401, "wrong token"], "cookie_on_a_socket": 1008, "verb": 200,
+                "error": [401, "wrong token"], "cookie_on_a_socket": 1008, "verb": 201,
             }, seen
             assert uploads() == ["dot.png"] and len(list(gateway.root.glob("*/events.db"))) == 2, uploads()
 

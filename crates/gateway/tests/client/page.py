@@ -1058,7 +1058,7 @@ async def a_session_of_any_length_is_there_at_once():
         client = await gateway.client()
         session = (await client.request("sessions.new", title="Long"))["sessionId"]
         gateway.fake_agent(session)
-        id, lines = gateway.push(session, "the first", kind="message", source="external:cli"), []
+        id, lines = gateway.push(session, "before all", "mine"), []
         while len(lines) < EVENTS:
             said = id = id + 1
             about = {"run_id": f"r{said}"}
