@@ -5,11 +5,13 @@ import { Do } from "./parts.js";
 import { upload } from "./attachments.js";
 import { drafts } from "./kept.js";
 import { state } from "./state.js";
+import { visible } from "./text.js";
+import * as address from "./address.js";
 
 const PRIORITIES = [
-  ["next", "next", "After what is under way"],
-  ["now", "now", "At once: it interrupts what is under way"],
-  ["later", "later", "When nothing else waits"],
+  ["next", "next in line", "After what is under way"],
+  ["now", "now, interrupting", "At once: it interrupts what is under way"],
+  ["later", "later, when idle", "When nothing else waits"],
 ];
 
 /** On a telephone, Enter makes a new line. */
@@ -48,7 +50,7 @@ export function Composer({ session, activeRun, dropped }) {
       : text;
     try {
       await state.send(content, priority);
-      change(() => ({ text: "", files: [], priority: "next" }));
+      change(() => ({ text: "", files: [], priority: "next", copyOf: null }));
     } catch (error) {
       setError(error.message);
     }
@@ -75,12 +77,13 @@ export function Composer({ session, activeRun, dropped }) {
   useEffect(() => { if (dropped?.length) add(dropped); }, [dropped]);
 
   return html`<form class="composer" onSubmit=${(event) => { event.preventDefault(); send(); }}>
+    ${draft.copyOf && html`<p class="hint">This is a copy, up to here, of <a href=${address.sessionAddress(draft.copyOf.id)}>${visible(draft.copyOf.title) || "Untitled"}</a>, which stays as it is.</p>`}
     ${files.length + uploading > 0 && html`<ul class="files" aria-label="Attachments">
       ${files.map((file, n) => html`<li>${file.name} <button type="button" class="quiet" aria-label=${`Remove ${file.name}`}
         onClick=${() => change((draft) => ({ files: draft.files.filter((_, other) => other !== n) }))}>✕</button></li>`)}
       ${uploading > 0 && html`<li class="hint">storing …</li>`}
     </ul>`}
-    <textarea id="message" ref=${area} rows="1" placeholder="Message" aria-label="Message" value=${text} enterkeyhint="send"
+    <textarea id="message" dir="auto" ref=${area} rows="1" placeholder="Message" aria-label="Message" value=${text} enterkeyhint="send"
       onInput=${(event) => { const { value } = event.target; change(() => ({ text: value })); }} onKeyDown=${press} onPaste=${paste}></textarea>
     ${error && html`<p class="error" role="alert">${error}</p>`}
     <div class="bar">

@@ -4,9 +4,9 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/pre
 import { Content, Copy, Do, Large, Versioned } from "./parts.js";
 import { Dialog } from "./dialog.js";
 import { Run } from "./run.js";
-import { Clock } from "./time.js";
+import { Clock, Stamp } from "./time.js";
 import { contentOf, visible } from "./text.js";
-import { state } from "./state.js";
+import { readOnly, state } from "./state.js";
 import * as address from "./address.js";
 
 /** How near to the end one counts as being there, and how near to the beginning older messages are fetched. */
@@ -135,8 +135,8 @@ function Said({ item, position }) {
       </span>
       <div class="actions">
         <${Copy} text=${text} />
-        <${Do} action=${() => state.fork(item, false)} title="In a new session, with everything before this message">Try again<//>
-        <${Do} action=${() => state.fork(item, true)} title="In a new session, with everything before this message">Edit<//>
+        ${!readOnly && html`<${Do} action=${() => state.fork(item, false)} title="In a new session, with everything before this message">Try again<//>
+          <${Do} action=${() => state.fork(item, true)} title="In a new session, with everything before this message">Edit<//>`}
         <button type="button" onClick=${() => setEvents(true)}>Events</button>
       </div>
     </div>
@@ -144,8 +144,8 @@ function Said({ item, position }) {
     ${message.large && html`<${Large} large=${message.large} what="This message" />`}
     ${position !== null && html`<p class="queue">
       <span>${position > 0 ? `${ordinal(position + 1)} in line` : "waits for the agent"}</span>
-      ${run.runId && html` <${Do} class="quiet" action=${() => state.cancel(run)}>Take back<//>`}
-      ${run.runId && position > 0 && message.mine && html` <${Do} class="quiet" action=${() => state.urgent(item)}>Send now<//>`}
+      ${run.runId && !readOnly && html` <${Do} class="quiet" action=${() => state.cancel(run)}>Take back<//>`}
+      ${run.runId && !readOnly && position > 0 && message.mine && html` <${Do} class="quiet" action=${() => state.urgent(item)}>Send now<//>`}
     </p>`}
     ${events && html`<${Events} run=${run} onClose=${() => setEvents(false)} />`}
   </div>`;
@@ -192,16 +192,20 @@ function Sending({ entry, error }) {
   </div></article>`;
 }
 
+function inLook({ runId, of }) {
+  return address.eventsAddress(state.conversation.id, runId ? { filter: `metadata ->> 'run_id' = '${runId.replaceAll("'", "''")}'` } : { event: of.seq });
+}
+
 function Events({ run, onClose }) {
   const [page, setPage] = useState(null);
   const [error, setError] = useState(null);
   useEffect(() => { state.eventsOf(run).then(setPage, (error) => setError(error.message)); }, []);
   return html`<${Dialog} title="Events of this run" class="wide" onClose=${onClose}>
     ${error && html`<p class="error" role="alert">${error}</p>`}
-    ${page?.hasMore && html`<p class="hint">The last ${page.events.length}.</p>`}
+    <p class="hint">${page?.hasMore && `The last ${page.events.length}. `}<a href=${inLook(run)}>All of them in Look</a></p>
     ${page && page.events.length === 0 && html`<p class="hint">There are none yet.</p>`}
     <ol class="events">${page?.events.map((event) => html`<li key=${event.seq}><details>
-      <summary><span class="figure">${event.seq}</span> ${event.event} <${Clock} time=${Date.parse(event.time)} /></summary>
+      <summary><span class="figure">${event.seq}</span> ${event.event} <${Stamp} time=${event.time} /></summary>
       <pre class="plain" tabIndex="0">${visible(JSON.stringify(event.payload, null, 2))}</pre>
     </details></li>`)}</ol>
     <p class="buttons"><button type="button" onClick=${onClose}>Close</button></p>

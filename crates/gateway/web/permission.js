@@ -2,7 +2,7 @@
 
 import { html, useState } from "./vendor/preact.js";
 import { jsonText, visible } from "./text.js";
-import { state } from "./state.js";
+import { readOnly, state } from "./state.js";
 
 export function Permission({ step }) {
   const { asked, answer, over } = step;
@@ -26,7 +26,7 @@ export function Permission({ step }) {
     <div class="request">${visible(asked.title)}</div>
     ${asked.arguments != null && html`<pre class="plain whole">${visible(jsonText(asked.arguments))}</pre>`}
     ${asked.details && html`<pre class="plain whole">${visible(asked.details)}</pre>`}
-    ${isOpen && html`<div class="buttons">${asked.choices.map((choice) => html`<button type="button" key=${choice.id}
+    ${isOpen && !readOnly && html`<div class="buttons">${asked.choices.map((choice) => html`<button type="button" key=${choice.id}
       class=${choice.kind === "allow_once" ? "primary" : ""} disabled=${sent !== null}
       onClick=${() => choose(choice)}>${visible(choice.name)}</button>`)}</div>`}
     ${answer && html`<p class="answered">Answered: <strong>${visible(chosen?.name ?? answer)}</strong></p>`}

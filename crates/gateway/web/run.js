@@ -6,7 +6,7 @@ import { Markdown } from "./markdown.js";
 import { Permission } from "./permission.js";
 import { Tool } from "./tool.js";
 import { Elapsed, duration } from "./time.js";
-import { beginning, contentOf } from "./text.js";
+import { beginning, contentOf, stoppedBy, visible } from "./text.js";
 import { state } from "./state.js";
 
 /** How many steps are shown at first; the earlier ones when they are asked for. */
@@ -49,16 +49,21 @@ export function Steps({ run }) {
   const from = first ?? Math.max(0, words.length - SHOWN);
   return html`${from > 0 && html`<button type="button" class="quiet" onClick=${() => setFirst(Math.max(0, from - 500))}>
       ${from} earlier ${from === 1 ? "step" : "steps"}</button>`}
-    ${words.slice(from).map((step) => html`<${Versioned} key=${step.key} of=${Step} step=${step} version=${step.version}
+    ${words.slice(from).map((step) => html`<${Versioned} key=${step.key} of=${Step} step=${step} version=${step.version} asked=${step.kind === "tool" && asks(steps, step)}
       isLast=${isOpen && step === words[words.length - 1]} />`)}`;
 }
 
-function Step({ step, isLast }) {
+/** Whether permission is asked for a call. */
+function asks(steps, { callId }) {
+  return steps.some((step) => step.kind === "permission" && step.asked.callId === callId && !step.answer && !step.over);
+}
+
+function Step({ step, isLast, asked }) {
   switch (step.kind) {
     case "text": return html`<div class=${isLast ? "answer growing" : "answer"}><${Markdown} source=${step.source} version=${step.version} /></div>`;
     case "thinking": return html`<${Fold} class="thinking" summary=${isLast ? "thinking …" : thought(step)}>
       ${() => html`<${Plain} text=${step.text} label="Thinking" />`}<//>`;
-    case "tool": return html`<${Tool} step=${step} version=${step.version} Steps=${Steps} Ending=${Ending} />`;
+    case "tool": return html`<${Tool} step=${step} version=${step.version} asked=${asked} Steps=${Steps} Ending=${Ending} />`;
     case "permission": return html`<${Permission} step=${step} version=${step.version} />`;
     case "plan": return html`<${Plan} entries=${step.entries} />`;
     case "aside": return html`<div class="answer aside"><${Content} content=${step.content} />${step.large && html`<${Large} large=${step.large} what="This message" />`}</div>`;
@@ -111,7 +116,7 @@ export function Ending({ run }) {
     ${ending.kind === "answer" && !streamed(run) && html`<div class="answer"><${Content} content=${ending.content} /></div>`}
     ${ending.large && html`<${Large} large=${ending.large} what="The answer" />`}
     ${ending.kind === "failed" && html`<p class="failure"><strong>Failed.</strong> ${ending.why}</p>`}
-    ${ending.kind === "cancelled" && html`<p class="cancelled"><strong>Cancelled.</strong> ${ending.why}</p>`}
+    ${ending.kind === "cancelled" && html`<p class="cancelled"><strong>Cancelled.</strong> ${visible(stoppedBy(ending.why))}</p>`}
     ${ending.stage && ending.stage !== "final" && html`<p class="hint">Ended early: ${ending.stage}</p>`}
     ${said && run.of && html`<div class="actions"><${Copy} text=${said} label="Copy answer" />${
       ending.tokens > 0 && html`<span class="hint">${ending.tokens} tokens</span>`}</div>`}`;

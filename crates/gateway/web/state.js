@@ -6,13 +6,12 @@ import { Changes } from "./frame.js";
 import { clientId, drafts, forgetSession, outbox, randomId, seen } from "./kept.js";
 import { announce } from "./announce.js";
 import { beginning, contentOf, sentence } from "./text.js";
+import { api } from "./look/api.js";
+import { Stream } from "./look/stream.js";
 import * as address from "./address.js";
 
 /** How many messages are asked for at once, and how many steps between them. */
 const MESSAGES = 20, STEPS = 1000;
-
-/** How often the list is looked at, in milliseconds, while somebody sees it. */
-const LIST_EVERY = 5000;
 
 /** The largest message, in characters: a frame may have a mebibyte. */
 const LONGEST = 300_000;
@@ -31,13 +30,13 @@ class State extends Changes {
       clientId: clientId(),
       onOpen: () => this.opened(),
       onEvent: (frame) => this.event(frame),
-      onChange: () => this.changed(),
+      onChange: () => { this.watchAll(); this.changed(); },
     });
+    this.watch = null;
   }
 
   start() {
     addEventListener("hashchange", () => this.follow());
-    setInterval(() => this.refreshSeen(), LIST_EVERY);
     document.addEventListener("visibilitychange", () => this.refreshSeen());
     this.follow();
     this.connection.connect();
@@ -49,6 +48,7 @@ class State extends Changes {
     const before = this.route.view;
     this.route = address.current();
     if (before === "look") this.refreshSeen();
+    this.watchAll();
     const { session } = this.route;
     if (this.conversation && this.conversation.id !== session) {
       this.left.add(this.conversation.id);
@@ -113,6 +113,23 @@ class State extends Changes {
 
   refreshSeen() {
     if (!document.hidden && this.route.view !== "look") this.refresh();
+  }
+
+  /** Hears when something has happened in any session: only then is the list read again. */
+  watchAll() {
+    const isWanted = this.connection.state === "open" && this.route.view !== "look";
+    if (isWanted === Boolean(this.watch)) return;
+    this.watch?.close();
+    this.watch = null;
+    if (!isWanted) return;
+    let known = null;
+    const onEvent = ({ data }) => {
+      const now = data.threads.map(({ id, title, last_event_id: last, attention }) => [id, title, last, attention].join()).sort().join();
+      if (known !== null && now !== known) this.refreshSoon();
+      known = now;
+    };
+    this.watch = new Stream({ url: () => api(["watch"], { limit: 30 }), onEvent, onChange: () => {} });
+    this.watch.start();
   }
 
   refreshSoon() {
@@ -286,9 +303,9 @@ class State extends Changes {
   }
 
   /** Puts a message that was refused where it was written, to be changed. */
-  edit(conversation, { content, priority }) {
+  edit(conversation, { content, priority }, copyOf) {
     const { text, files } = contentOf(content);
-    drafts.set(conversation.id, { text, files: files.map(({ name, type, part }) => ({ name, type, part })), priority });
+    drafts.set(conversation.id, { text, files: files.map(({ name, type, part }) => ({ name, type, part })), priority, copyOf });
     conversation.drafts = (conversation.drafts ?? 0) + 1;
   }
 
@@ -342,7 +359,7 @@ class State extends Changes {
     const { message } = exchange;
     const { sessionId } = await this.ask("sessions.fork", { sessionId: this.conversation.id, before: message.id });
     if (edit) {
-      this.edit({ id: sessionId }, message);
+      this.edit({ id: sessionId }, message, { id: this.conversation.id, title: this.titleOf(this.conversation) });
     } else {
       outbox.add(sessionId, this.entry(message.content, message.priority));
     }
@@ -361,3 +378,6 @@ class State extends Changes {
 }
 
 export const state = new State();
+
+/** Whether the gateway was started with --read-only: then there is nothing to press. */
+export const readOnly = "readOnly" in document.documentElement.dataset;

@@ -58,6 +58,11 @@ impl Summary {
         self.given.clone().or_else(|| self.first.clone()).unwrap_or_default()
     }
 
+    /// The title that was set.
+    pub fn given_title(&self) -> Option<&str> {
+        self.given.as_deref()
+    }
+
     /// Updates the summary with the thread's new events.
     ///
     /// # Errors

@@ -72,11 +72,12 @@ pub async fn fork(caller: &Caller, params: ForkParams) -> Result<Reply<NewSessio
     let work = move || {
         let (before, agent) = (params.before.as_deref(), gateway.agent.as_ref());
         gateway.root.fork(from, session, before, agent, &gateway.storage)?;
-        let title = gateway.catalogue.summary(&gateway.root, &gateway.root.entry(from)?)?.title();
-        if !title.is_empty() {
-            write::title(&mut gateway.root.queue(session)?, &gateway.launcher, &source, &title)?;
+        // A title that nobody gave is the beginning of the first message, which may be another one here.
+        let summary = |session| gateway.catalogue.summary(&gateway.root, &gateway.root.entry(session)?);
+        if let Some(title) = summary(from)?.given_title() {
+            write::title(&mut gateway.root.queue(session)?, &gateway.launcher, &source, title)?;
         }
-        Ok(title)
+        Ok(summary(session)?.title())
     };
     let title = caller.run(from, Kind::Write, work).await?;
     enter_new(caller, session, title).await
