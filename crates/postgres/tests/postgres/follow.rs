@@ -14,9 +14,10 @@ fn lines(machine: &Machine, name: &str) -> Vec<String> {
 
 /// The log of the machine.
 fn logged(machine: &Machine) -> String {
-    let is_there = machine.path("state/thread").is_dir();
-    let log = is_there.then(|| fs::read_to_string(machine.base().join("logs/thread.log")).ok()).flatten();
-    log.unwrap_or_default()
+    // It is not there before the machine's first command.
+    let bases = fs::read_dir(machine.path("state/thread")).into_iter().flatten().flatten();
+    let logs = bases.filter_map(|base| fs::read_to_string(base.path().join("logs/thread.log")).ok());
+    logs.collect()
 }
 
 #[test]
