@@ -999,7 +999,7 @@ async def traced(browser, tab, what):
     assert tasks[0] < (50 if LONG else 250), (what, tasks)
 
 
-COUNT = 50_000 if LONG else 10_000
+COUNT = 50_000 if LONG else 5_000
 
 
 async def thousands_of_events_and_a_thousand_a_second_leave_the_page_usable():
