@@ -93,7 +93,7 @@ fn look_from(
         look.cut_short = look.first.is_none() && scan.upto < end;
         let scanned = look.first.map_or(scan.upto, |id| id - 1);
         let mut fresh = scan.failures;
-        fresh.retain(|failure| failure.id > subscription.filter_error_id && failure.id <= scanned);
+        fresh.retain(|failure| failure.id > subscription.filter_error_id);
         if remember && (scanned - remembered >= WATERMARK_STEP || !fresh.is_empty() || look.cut_short) {
             match store.remember_scan(subscription, scanned, &fresh) {
                 Ok(first_seen) => drop(fresh.drain(..fresh.len() - first_seen)),

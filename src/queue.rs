@@ -20,7 +20,7 @@ use crate::files::watch::{LOOK_EVERY, Watcher};
 use crate::files::{COMMIT, Files};
 use crate::jsonl;
 use crate::model::event::{CappedRow, Event, NewEvent, Row};
-use crate::model::filter::{Filter, Scope};
+use crate::model::filter::Filter;
 use crate::model::place::Place;
 use crate::model::run::{Run, Span};
 use crate::model::subscription::{ConsumerId, NewSubscription, Subscription};
@@ -39,6 +39,12 @@ pub struct Queue {
     pub(crate) store: Box<dyn Store>,
     /// How long operations wait for other writers.
     busy_limit: Duration,
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Queue").field(self.place()).finish()
+    }
 }
 
 /// Result of a push.
@@ -377,61 +383,6 @@ impl Queue {
         };
         let more = (more || flow.is_break()) && *limit != Some(0);
         Ok(if more { Remaining::Some } else { Remaining::None })
-    }
-
-    /// The ids of the newest `most` matching events up to `upto`, newest first. Reads backwards: the cost
-    /// depends on how far back they are.
-    pub fn newest_matching(&mut self, filter: Option<&Filter>, upto: i64, most: usize) -> Result<Vec<i64>> {
-        let mut newest = Vec::new();
-        self.read_backwards(filter, 0, upto, &mut |ids| {
-            newest.extend(ids.iter().rev().take(most - newest.len()));
-            newest.len() < most
-        })?;
-        Ok(newest)
-    }
-
-    /// The id after which the last `count` matching events begin; at least `after`.
-    pub fn start_of_tail(&mut self, filter: Option<&Filter>, after: i64, count: u64) -> Result<i64> {
-        let mut missing = usize::try_from(count).unwrap_or(usize::MAX);
-        if missing == 0 {
-            return Ok(self.store.newest()?.max(after));
-        }
-        let mut start = after;
-        self.read_backwards(filter, after, i64::MAX, &mut |ids| {
-            if ids.len() >= missing {
-                start = ids[ids.len() - missing] - 1;
-                return false;
-            }
-            missing -= ids.len();
-            true
-        })?;
-        Ok(start)
-    }
-
-    /// Passes the ids of the matching events in `(after, upto]` to `take`, in steps from the newest to the
-    /// oldest, until it returns false. Within a step the oldest comes first.
-    fn read_backwards(
-        &mut self,
-        filter: Option<&Filter>,
-        after: i64,
-        upto: i64,
-        take: &mut dyn FnMut(&[i64]) -> bool,
-    ) -> Result<()> {
-        const STEP: i64 = 4096;
-        // A filter that matches everything reads only the ids.
-        let everything = Filter::new("1", Scope::Reading)?;
-        let Some(filter) = filter.or(everything.as_ref()) else { return Ok(()) };
-        let mut upto = upto.min(self.store.newest()?);
-        while upto > after {
-            let start = after.max(upto.saturating_sub(STEP));
-            let range = ScanRange { after: start, upto, most: usize::MAX, until: None };
-            if !take(&self.store.scan(filter, range)?.ids) {
-                break;
-            }
-            // Skip gaps in the ids, which pruned events leave.
-            upto = self.store.last_upto(start)?.unwrap_or(0);
-        }
-        Ok(())
     }
 
     /// The id before the first event stored at `time` or later; the newest id if there is no such event.

@@ -277,15 +277,6 @@ impl Store for Sqlite {
         })
     }
 
-    fn dead_letters(&mut self, consumer: Option<&ConsumerId>) -> Result<Vec<DeadLetter>> {
-        let mut all = Vec::new();
-        self.read_dead_letters(consumer, &mut |letter| {
-            all.push(letter);
-            ControlFlow::Continue(())
-        })?;
-        Ok(all)
-    }
-
     fn read_dead_letters(
         &mut self,
         consumer: Option<&ConsumerId>,
@@ -294,26 +285,12 @@ impl Store for Sqlite {
         dead_letters::read(&self.conn, consumer, take).doing("reading the dead letters")
     }
 
-    fn retry_dead_letters_of(&mut self, consumer: &ConsumerId, events: &[i64]) -> Result<usize> {
-        self.transact("changing the dead letters", |conn| {
-            let retry = |event: &i64| dead_letters::retry(conn, consumer, Some(*event));
-            Ok(events.iter().map(retry).sum::<rusqlite::Result<usize>>()?)
-        })
+    fn retry_dead_letters(&mut self, consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize> {
+        self.transact("changing the dead letters", |conn| Ok(dead_letters::retry(conn, consumer, events)?))
     }
 
-    fn discard_dead_letters_of(&mut self, consumer: &ConsumerId, events: &[i64]) -> Result<usize> {
-        self.transact("changing the dead letters", |conn| {
-            let discard = |event: &i64| dead_letters::discard(conn, consumer, Some(*event));
-            Ok(events.iter().map(discard).sum::<rusqlite::Result<usize>>()?)
-        })
-    }
-
-    fn retry_dead_letters(&mut self, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
-        self.transact("changing the dead letters", |conn| Ok(dead_letters::retry(conn, consumer, event)?))
-    }
-
-    fn discard_dead_letters(&mut self, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
-        self.transact("changing the dead letters", |conn| Ok(dead_letters::discard(conn, consumer, event)?))
+    fn discard_dead_letters(&mut self, consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize> {
+        self.transact("changing the dead letters", |conn| Ok(dead_letters::discard(conn, consumer, events)?))
     }
 
     fn prune(&mut self, range: &PruneRange<'_>) -> Result<PruneStep> {

@@ -335,37 +335,30 @@ pub trait Store: Send {
     /// counted from the end, had not been recorded before.
     fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize>;
 
-    /// The dead letters of one consumer, or of all consumers, ordered by consumer and event.
-    fn dead_letters(&mut self, consumer: Option<&ConsumerId>) -> Result<Vec<DeadLetter>>;
-
-    /// Marks one dead letter of a consumer, or all of them, for a retry. Returns how many.
-    fn retry_dead_letters(&mut self, consumer: &ConsumerId, event: Option<i64>) -> Result<usize>;
-
-    /// Removes one dead letter of a consumer, or all of them; the events stay. Returns how many.
-    fn discard_dead_letters(&mut self, consumer: &ConsumerId, event: Option<i64>) -> Result<usize>;
-
-    /// Passes the dead letters of one consumer, or of all consumers, to `take`, until it breaks; in the order of
-    /// [`Store::dead_letters`].
+    /// Passes the dead letters of one consumer, or of all consumers, to `take`, until it breaks; ordered by
+    /// consumer and event.
     fn read_dead_letters(
         &mut self,
         consumer: Option<&ConsumerId>,
         take: &mut dyn FnMut(DeadLetter) -> ControlFlow<()>,
-    ) -> Result<()> {
-        let all = self.dead_letters(consumer)?;
-        // Where it breaks makes no difference.
-        let _ = all.into_iter().try_for_each(take);
-        Ok(())
+    ) -> Result<()>;
+
+    /// The dead letters of one consumer, or of all consumers, ordered by consumer and event.
+    fn dead_letters(&mut self, consumer: Option<&ConsumerId>) -> Result<Vec<DeadLetter>> {
+        let mut all = Vec::new();
+        self.read_dead_letters(consumer, &mut |letter| {
+            all.push(letter);
+            ControlFlow::Continue(())
+        })?;
+        Ok(all)
     }
 
-    /// Marks the dead letters of some events for a retry, all or none. Returns how many there are.
-    fn retry_dead_letters_of(&mut self, consumer: &ConsumerId, events: &[i64]) -> Result<usize> {
-        events.iter().map(|event| self.retry_dead_letters(consumer, Some(*event))).sum()
-    }
+    /// Marks the dead letters of these events, or all of a consumer, for a retry, in one step. Returns how many.
+    fn retry_dead_letters(&mut self, consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize>;
 
-    /// Removes the dead letters of some events, all or none; the events stay. Returns how many there were.
-    fn discard_dead_letters_of(&mut self, consumer: &ConsumerId, events: &[i64]) -> Result<usize> {
-        events.iter().map(|event| self.discard_dead_letters(consumer, Some(*event))).sum()
-    }
+    /// Removes the dead letters of these events, or all of a consumer, in one step; the events stay. Returns how
+    /// many.
+    fn discard_dead_letters(&mut self, consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize>;
 
     /// Deletes the oldest events of a range, as many as fit into one short transaction.
     fn prune(&mut self, range: &PruneRange<'_>) -> Result<PruneStep>;

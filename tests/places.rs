@@ -70,9 +70,11 @@ delegate! {
     fn update_run(seen: &Subscription, update: &RunUpdate) -> Result<Option<Subscription>>;
     fn runs(consumer: &ConsumerId, most: usize) -> Result<Vec<Run>>;
     fn remember_scan(seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize>;
-    fn dead_letters(consumer: Option<&ConsumerId>) -> Result<Vec<DeadLetter>>;
-    fn retry_dead_letters(consumer: &ConsumerId, event: Option<i64>) -> Result<usize>;
-    fn discard_dead_letters(consumer: &ConsumerId, event: Option<i64>) -> Result<usize>;
+    fn read_dead_letters(
+        consumer: Option<&ConsumerId>, take: &mut dyn FnMut(DeadLetter) -> ControlFlow<()>
+    ) -> Result<()>;
+    fn retry_dead_letters(consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize>;
+    fn discard_dead_letters(consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize>;
     fn prune(range: &PruneRange<'_>) -> Result<PruneStep>;
     fn changes() -> Result<i64>;
 }
@@ -110,7 +112,9 @@ impl World {
         static ALONE: Mutex<()> = Mutex::new(());
         static ONCE: Once = Once::new();
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        ONCE.call_once(|| places::add(Scheme { name: "memory", base, open, init, listen: |_| {} }));
+        ONCE.call_once(|| {
+            places::add(Scheme { name: "memory", base, open, init, threads: |_| None, listen: |_| {} })
+        });
         let dir = tempfile::tempdir().unwrap();
         let place = Place::from(format!("memory://{}#inbox", dir.path().display()));
         assert_eq!(places::create(&place, true).unwrap(), place);

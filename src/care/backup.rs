@@ -53,7 +53,9 @@ pub fn backup(queue: &mut Queue, place: &Path, progress: &mut dyn FnMut(u64)) ->
     refuse_inside(queue.path(), &place)?;
     let parents = files::parents_to_sync(&place);
     // First, because they may take up the space that this copy needs.
-    delete_abandoned(queue, place.parent().unwrap_or(&place));
+    for path in delete_abandoned(place.parent().unwrap_or(&place), is_remains) {
+        log!(queue, Info, "backup: deleted unfinished path={}", Quoted(&path.to_string_lossy()));
+    }
     let (draft, _lock) = draft_beside(&place)?;
     let (count, newest) = copy_to(queue, draft.path(), progress)?;
     // rename replaces an empty directory, and nothing else.
@@ -219,36 +221,31 @@ fn draft_beside(place: &Path) -> Result<(TempDir, File)> {
     }
 }
 
-/// Deletes the copies in `dir` that this user's earlier backups left unfinished because they were killed.
-/// What cannot be deleted stays.
-fn delete_abandoned(queue: &Queue, dir: &Path) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if !is_partial(&entry.file_name().to_string_lossy()) || !is_remains(&path) {
-            continue;
-        }
-        // Whoever makes a copy holds this lock, and the end of the process releases it.
-        let locked =
-            File::open(&path).is_ok_and(|dir| dir.try_lock().is_ok() && fs::remove_dir_all(&path).is_ok());
-        if locked {
-            log!(queue, Info, "backup: deleted unfinished path={}", Quoted(&path.to_string_lossy()));
-        }
-    }
-}
-
-/// Whether this is the name of an unfinished copy: six letters or digits follow [`PARTIAL`].
-fn is_partial(name: &str) -> bool {
-    let suffix = name.rsplit_once(PARTIAL).map_or("", |(_, suffix)| suffix);
-    suffix.len() == 6 && suffix.bytes().all(|byte| byte.is_ascii_alphanumeric())
-}
-
-/// Whether this is a directory of this user's with nothing in it but files of a thread.
-fn is_remains(path: &Path) -> bool {
+/// Deletes the copies in `dir` that this user's earlier backups left unfinished because they were killed, and that
+/// `is_remains` knows. What cannot be deleted stays. Returns what was deleted.
+fn delete_abandoned(dir: &Path, is_remains: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
-    let own = fs::symlink_metadata(path).is_ok_and(|about| about.is_dir() && about.uid() == user);
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten().filter(|entry| {
+        let is_own = entry.metadata().is_ok_and(|about| about.is_dir() && about.uid() == user);
+        // Six letters or digits follow.
+        let name = entry.file_name();
+        let suffix =
+            name.to_str().and_then(|name| name.rsplit_once(PARTIAL)).map_or("", |(_, suffix)| suffix);
+        is_own && suffix.len() == 6 && suffix.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    });
+    let abandoned = entries.map(|entry| entry.path()).filter(|path| {
+        // Whoever makes a copy holds this lock, and the end of the process releases it. Held until it is gone.
+        let delete = |dir: File| dir.try_lock().is_ok() && fs::remove_dir_all(path).is_ok();
+        is_remains(path) && File::open(path).is_ok_and(delete)
+    });
+    abandoned.collect()
+}
+
+/// Whether there is nothing in a directory but files of a thread.
+fn is_remains(path: &Path) -> bool {
     let known =
         |name: &str| ["run", "logs"].contains(&name) || name.starts_with(DB) || name.ends_with(".jsonl");
-    own && fs::read_dir(path).is_ok_and(|mut entries| {
+    fs::read_dir(path).is_ok_and(|mut entries| {
         entries.all(|entry| entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(known)))
     })
 }

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::failure::{Result, failed, usage};
 use crate::model::run::Deliver;
 use crate::model::subscription::{ConsumerId, DeadLetter, Subscription};
-use crate::queue::{Queue, dead};
+use crate::queue::Queue;
 
 /// List, retry or discard events that a handler kept failing on
 ///
@@ -133,7 +133,7 @@ impl Which {
 
     fn discard(self, globals: &Globals) -> Result<()> {
         let (mut queue, consumer, event) = self.open(globals)?;
-        let count = queue.discard_dead_letters(&consumer, which(&event))?;
+        let count = queue.discard_dead_letters(&consumer, event.as_ref().map(std::slice::from_ref))?;
         check_found(&consumer, event, count)?;
         print_count(Some(&consumer), count, globals)
     }
@@ -176,15 +176,10 @@ fn dead_letters(
 
 /// Marks dead letters for another delivery, and wakes the consumer. Returns their number.
 fn retry(queue: &mut Queue, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
-    let count = queue.retry_dead_letters(consumer, which(&event))?;
+    let count = queue.retry_dead_letters(consumer, event.as_ref().map(std::slice::from_ref))?;
     check_found(consumer, event, count)?;
     wake_consumer(queue, consumer);
     Ok(count)
-}
-
-/// The dead letter of an event, or all of them.
-fn which(event: &Option<i64>) -> dead::Which<'_> {
-    event.as_ref().map_or(dead::Which::All, |event| dead::Which::Of(std::slice::from_ref(event)))
 }
 
 /// Fails if `event` is not a dead letter: then none was changed.

@@ -13,7 +13,7 @@ use super::{ConsumerArg, Globals, limit};
 use crate::error::{Error, IoContext};
 use crate::failure::{Result, usage};
 use crate::files::Access;
-use crate::model::subscription::ConsumerId;
+use crate::model::subscription::{ConsumerId, Subscription};
 use crate::queue::Queue;
 
 /// Polling interval of --follow.
@@ -45,9 +45,13 @@ impl Logs {
         };
         let files = queue.files().clone();
         let name = files.handler_log(&consumer);
-        // A log outlives its subscription.
-        if queue.store.subscription(&consumer)?.is_none() && !files.exists(&name) {
-            return Err(Error::UnknownConsumer(consumer).into());
+        match queue.store.subscription(&consumer)? {
+            Some(Subscription { ran_on: Some(host), .. }) => {
+                output::note(format_args!("the last run was on {host}, and what it printed is there"));
+            }
+            // A log outlives its subscription.
+            None if !files.exists(&name) => return Err(Error::UnknownConsumer(consumer).into()),
+            _ => {}
         }
         drop(queue);
         let path = files.path_of(&name);

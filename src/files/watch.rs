@@ -124,7 +124,11 @@ impl Watcher {
             };
             // If a signal interrupts it, the wait is merely shorter.
             let ready = poll(&mut polled, Timespec::try_from(pause).ok().as_ref());
-            let noticed = self.clear();
+            // A notice is read after the pause: until then, a hundred waiters do as little as they can.
+            let noticed = match &self.notices {
+                Some(_) => polled.last().is_some_and(|notices| notices.revents().contains(PollFlags::IN)),
+                None => self.clear(),
+            };
             if noticed || ready != Ok(0) || pause == left {
                 break noticed;
             }

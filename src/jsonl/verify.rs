@@ -45,10 +45,7 @@ impl std::fmt::Display for Fault {
             Fault::Differs { line } => write!(f, "{JSONL} differs from the table from line {line} on"),
             Fault::Behind { events: 1 } => write!(f, "{JSONL} lacks 1 event"),
             Fault::Behind { events } => write!(f, "{JSONL} lacks {events} events"),
-            Fault::Ahead { last } => write!(
-                f,
-                "the sealed JSONL files end with event {last}, which the table lacks or has differently: an older events.db was restored"
-            ),
+            Fault::Ahead { last } => Error::LogAhead(*last).fmt(f),
             Fault::Sealed { name, line } => {
                 write!(f, "line {line} of {name} is not an event whose id is higher than the one before")
             }

@@ -198,9 +198,9 @@ mod tests {
         let columns = format!("id IN ({})", vec!["content"; 400].join(","));
         assert!(refusal(&columns).contains("too complex"));
         assert!(refusal(&format!("max({}) = 1", vec!["id"; 17].join(","))).contains("too many arguments"));
-        for (count, most) in [(1, 1024), (2, 512), (30, 34)] {
+        for (word, count, most) in [("LIKE", 1, 1024), ("LIKE", 2, 512), ("GLOB", 2, 512), ("LIKE", 30, 34)] {
             let like = |length: usize| {
-                let patterns = vec![format!("content LIKE '{}'", "a".repeat(length)); count];
+                let patterns = vec![format!("content {word} '{}'", "a".repeat(length)); count];
                 patterns.join(" AND 0 OR ")
             };
             assert!(matches!(Filter::new(&like(most), Scope::Subscription), Ok(Some(_))), "{count}");

@@ -151,6 +151,8 @@ pub struct Subscription {
     pub updated_at: Option<String>,
     /// The machine that has the lease of its runs, if that is another one and may be alive.
     pub held_by: Option<String>,
+    /// The machine that had the lease last, if that is not this one.
+    pub ran_on: Option<String>,
 }
 
 /// Records that nothing between `from` and `upto` matches `filter`.

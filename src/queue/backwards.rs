@@ -1,4 +1,5 @@
-//! Searching backwards: for times, and with the filter of a stranger, in limited time.
+//! Searching backwards: for the newest matching events, in limited time with the filter of a stranger, and for
+//! times.
 
 use std::time::Instant;
 
@@ -6,7 +7,7 @@ use super::Queue;
 use crate::error::{Error, Result};
 use crate::model::filter::{Filter, Scope};
 use crate::model::time::{self, Time};
-use crate::store::{FilterFailure, ScanRange};
+use crate::store::{FilterFailure, Scan, ScanRange};
 
 /// The most events that are evaluated in one step. A step that is cut off finds nothing, so the first one is a
 /// single event, and each is longer than the one before it.
@@ -43,6 +44,35 @@ impl Queue {
         Ok(before)
     }
 
+    /// The ids of the newest `most` matching events up to `upto`, newest first. Reads backwards: the cost
+    /// depends on how far back they are.
+    pub fn newest_matching(&mut self, filter: Option<&Filter>, upto: i64, most: usize) -> Result<Vec<i64>> {
+        let mut newest = Vec::new();
+        self.read_backwards(filter, (0, upto), None, &mut |_, scan| {
+            newest.extend(scan.ids.iter().rev().take(most - newest.len()));
+            newest.len() < most
+        })?;
+        Ok(newest)
+    }
+
+    /// The id after which the last `count` matching events begin; at least `after`.
+    pub fn start_of_tail(&mut self, filter: Option<&Filter>, after: i64, count: u64) -> Result<i64> {
+        let mut missing = usize::try_from(count).unwrap_or(usize::MAX);
+        if missing == 0 {
+            return Ok(self.store.newest()?.max(after));
+        }
+        let mut start = after;
+        self.read_backwards(filter, (after, i64::MAX), None, &mut |_, Scan { ids, .. }| {
+            if let Some(at) = ids.len().checked_sub(missing) {
+                start = ids[at] - 1;
+                return false;
+            }
+            missing -= ids.len();
+            true
+        })?;
+        Ok(start)
+    }
+
     /// Looks for the newest `most` matching events in `(after, upto]`, until `until`, which also cuts off an event
     /// that is being evaluated.
     ///
@@ -56,43 +86,55 @@ impl Queue {
         most: usize,
         until: Instant,
     ) -> Result<Found> {
-        let everything = Filter::new("1", Scope::Reading)?;
         let upto = upto.min(self.store.newest()?);
-        let mut found = Found {
-            ids: Vec::new(),
-            from: upto.saturating_add(1),
-            is_cut_off: false,
-            failures: 0,
-            failure: None,
-        };
-        let Some(filter) = filter.or(everything.as_ref()) else { return Ok(found) };
-        let mut step = 1;
-        while found.ids.len() < most {
-            // Skips gaps in the ids, which pruned events leave.
-            let Some(end) = self.store.last_upto(found.from - 1)?.filter(|end| *end > after) else {
-                found.from = after.saturating_add(1);
-                break;
-            };
-            let start = after.max(end.saturating_sub(step));
-            let range = ScanRange { after: start, upto: end, most: usize::MAX, until: Some(until) };
-            let scan = self.store.scan_strictly(filter, range)?;
+        let from = upto.saturating_add(1);
+        let mut found = Found { ids: Vec::new(), from, is_cut_off: false, failures: 0, failure: None };
+        let mut slow = upto;
+        self.read_backwards(filter, (after, upto), Some(until), &mut |(start, end), scan| {
             if scan.upto < end {
-                if found.from > upto {
-                    return Err(Error::SlowFilter { after: end - 1 });
-                }
-                found.is_cut_off = true;
-                break;
+                (found.is_cut_off, slow) = (true, end);
+                return false;
             }
             found.failures += scan.failures.len() as u64;
-            found.failure = found.failure.or(scan.failures.into_iter().next_back());
-            let missing = most - found.ids.len();
-            found.ids.extend(scan.ids.iter().rev().take(missing));
+            found.failure = found.failure.take().or(scan.failures.into_iter().next_back());
+            found.ids.extend(scan.ids.iter().rev().take(most - found.ids.len()));
             found.from = match found.ids.last() {
                 Some(last) if found.ids.len() == most => *last,
                 _ => start.saturating_add(1),
             };
-            step = (step * LONGER).min(STEP);
+            found.ids.len() < most
+        })?;
+        if found.is_cut_off && found.from > upto {
+            return Err(Error::SlowFilter { after: slow - 1 });
+        }
+        if !found.is_cut_off && found.ids.len() < most {
+            found.from = after.saturating_add(1);
         }
         Ok(found)
+    }
+
+    /// Evaluates a filter on the events in `(after, upto]`, in steps from the newest to the oldest, until `take`
+    /// returns false. It gets the range of each step, and what was found in it.
+    fn read_backwards(
+        &mut self,
+        filter: Option<&Filter>,
+        (after, upto): (i64, i64),
+        until: Option<Instant>,
+        take: &mut dyn FnMut((i64, i64), Scan) -> bool,
+    ) -> Result<()> {
+        // A filter that matches everything reads only the ids.
+        let everything = Filter::new("1", Scope::Reading)?;
+        let Some(filter) = filter.or(everything.as_ref()) else { return Ok(()) };
+        let (mut upto, mut step) = (upto, 1);
+        // Skips gaps in the ids, which pruned events leave.
+        while let Some(end) = self.store.last_upto(upto)?.filter(|end| *end > after) {
+            let start = after.max(end.saturating_sub(step));
+            let range = ScanRange { after: start, upto: end, most: usize::MAX, until };
+            if !take((start, end), self.store.scan_strictly(filter, range)?) {
+                break;
+            }
+            (upto, step) = (start, (step * LONGER).min(STEP));
+        }
+        Ok(())
     }
 }

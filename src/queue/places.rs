@@ -29,6 +29,8 @@ pub struct Scheme {
     pub open: fn(&Place, Duration) -> Result<Box<dyn Store>>,
     /// Creates a thread.
     pub init: fn(&Place) -> Result<()>,
+    /// The threads that there are now, if the place names all of them instead of one.
+    pub threads: fn(&Place) -> Option<Result<Vec<Place>>>,
     /// Passes announcements on to the base, from now on and as long as this process lives. Called repeatedly.
     pub listen: fn(&Place),
 }
@@ -62,6 +64,12 @@ pub fn files_of(place: &Place) -> Result<Files> {
         Some(dir) => Files::open(dir),
         None => Files::at_base(place, &(scheme_of(place)?.base)(place)?),
     }
+}
+
+/// The threads that there are now in a place that names all of them; `None` if it names one.
+pub fn threads(place: &Place) -> Option<Result<Vec<Place>>> {
+    place.scheme()?;
+    (scheme_of(place).ok()?.threads)(place)
 }
 
 /// Called before a process waits for something to happen to a thread.

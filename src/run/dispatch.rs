@@ -5,6 +5,7 @@
 //! free, pass it to a supervisor, which decides under the lock what to do: the last run may have ended
 //! between the look and the lock.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
@@ -25,6 +26,9 @@ use crate::store::RunUpdate;
 /// How long a push or dispatch itself evaluates filters, for all consumers together. Longer backlogs
 /// are left to a background process.
 pub(super) const OWN_TIME: Duration = Duration::from_millis(20);
+
+/// How long a machine that lacks what a handler needs leaves the consumer to others.
+const LEFT: Duration = Duration::from_secs(60);
 
 /// `start_newest` of a stalled consumer is moved forward once this many new events were scanned.
 const REMEMBER_AFTER: i64 = 256;
@@ -204,9 +208,31 @@ fn start_if_due(
     Ok(Dispatched::Started)
 }
 
-/// Tries to take the consumer's lock; `None` if it is held.
+/// Tries to take the consumer's lock; `None` if it is held, or if this machine leaves the consumer to others for now.
 pub fn try_lock(files: &Files, consumer: &ConsumerId) -> Result<Option<Lock>> {
+    if is_left_to_others(files, consumer) {
+        return Ok(None);
+    }
     Lock::try_take(files, files.consumer_lock(consumer))
+}
+
+/// Leaves a consumer to other machines for [`LEFT`], because this one lacks what its handler needs.
+pub(super) fn leave_to_others(files: &Files, consumer: &ConsumerId) {
+    drop(files.touch(left_mark(files, consumer)));
+}
+
+fn is_left_to_others(files: &Files, consumer: &ConsumerId) -> bool {
+    if files.place().dir().is_some() {
+        return false;
+    }
+    let Ok(mark) = files.stat(left_mark(files, consumer)) else { return false };
+    let age = Utc::now().timestamp() - mark.st_mtime;
+    (0..LEFT.as_secs().cast_signed()).contains(&age)
+}
+
+/// The file whose time says since when.
+fn left_mark(files: &Files, consumer: &ConsumerId) -> PathBuf {
+    files.consumer_lock(consumer).with_extension("left")
 }
 
 /// Returns what to do for a consumer now. Filters are evaluated until `until` at the latest.

@@ -75,7 +75,7 @@ pub fn next_task(
             let stdin = Some(stdin_file(queue, &page)?);
             return Ok(Some(NextTask { task: Task::DeadLetter(id), events: 1, stdin }));
         }
-        queue.store.discard_dead_letters(consumer, Some(id))?;
+        queue.store.discard_dead_letters(consumer, Some(&[id]))?;
         log!(queue, Warn, "dead: consumer={consumer} id={id} is no longer stored; discarded");
     }
     let Some(first) = first else { return Ok(None) };

@@ -295,8 +295,18 @@ impl Supervisor<'_> {
         log!(queue, Info, "dispatch: consumer={consumer} spawned handler_cmd={command}");
         drop(queue);
 
-        let (exit, interrupted) = self.wait_for_end(&mut running, &subscription, lease);
+        let (exit, mut interrupted) = self.wait_for_end(&mut running, &subscription, lease);
         let after = began.elapsed();
+        if lease.is_some() && matches!(exit, Exit::Code(126 | 127)) {
+            // Another machine may have the program.
+            interrupted = true;
+            dispatch::leave_to_others(self.files, consumer);
+            log!(
+                self.files,
+                Warn,
+                "dispatch: consumer={consumer} cannot be run here: left to other machines for a while"
+            );
+        }
         let (output, span) = running.finish(exit, after);
         let after = after.as_secs_f64();
 

@@ -26,7 +26,7 @@ use crate::files::{self, COMMIT};
 use crate::model::place::Place;
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
-use crate::queue::places::{files_of, listen};
+use crate::queue::places::{self, files_of, listen};
 
 /// How long to wait for another writer before moving on to other threads.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(20);
@@ -40,8 +40,10 @@ const CHECK_BESIDE: Duration = Duration::from_secs(2);
 /// It tries locks with every so many of these checks.
 const LOCKS_EVERY: u32 = 2;
 
-/// The longest pause before a failed look is retried; the first is [`LOOK_EVERY`].
+/// The longest pause before a failed look is retried; the first is [`LOOK_EVERY`]. A server that was away is found
+/// sooner than a directory that cannot be used.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const LONGEST_WITHOUT_SERVER: Duration = Duration::from_secs(10);
 
 /// Polling interval for processes that were told to end.
 const ENDING_STEP: Duration = Duration::from_millis(50);
@@ -52,7 +54,8 @@ const LAST_GRACE: Duration = Duration::from_secs(5);
 /// The threads that a worker follows.
 #[derive(Debug, Clone, Default)]
 pub struct WorkerScope {
-    /// Individual threads. If one is moved away, the worker waits for it to come back.
+    /// Individual threads, or places that name all threads of a server. If one is moved away, the worker waits for
+    /// it to come back.
     pub threads: Vec<Place>,
     /// Directories whose threads are all followed, including ones created later.
     pub roots: Vec<PathBuf>,
@@ -70,8 +73,9 @@ pub struct WorkerScope {
 pub enum News<'a> {
     /// Everything that was pending is started, and pushes are noticed.
     Ready,
-    /// What had changed in a thread was looked at, and so many consumers were started.
-    Looked { place: &'a Place, started: usize },
+    /// What had changed in a thread was looked at, and so many consumers were started. It is still open, for
+    /// others who have to look at what is new there.
+    Looked { place: &'a Place, queue: &'a mut Queue, started: usize },
     /// Nothing can be started in this thread for now. Reported once, until it works again.
     Trouble { place: &'a Place, error: &'a Error },
     /// No more runs are started.
@@ -102,12 +106,17 @@ pub fn follow(
         slots: scope.max_runs.map(|most| Slots { most, supervisors: Vec::new() }),
         watcher: Watcher::open(),
         threads: BTreeMap::new(),
+        servers: Vec::new(),
         reported: HashSet::new(),
         checks: 0,
         tell,
     };
     for place in &scope.threads {
-        worker.start_following(&files::absolute_place(place)?)?;
+        match places::threads(place) {
+            Some(Err(error)) if !error.may_pass() => return Err(error),
+            Some(_) => worker.servers.push(Server::new(place)),
+            None => worker.start_following(&files::absolute_place(place)?)?,
+        }
     }
     for root in &scope.roots {
         std::fs::read_dir(root).at("read", root)?;
@@ -129,11 +138,30 @@ struct Worker<'a> {
     watcher: Watcher,
     /// Directories have absolute paths here.
     threads: BTreeMap<Place, Followed>,
+    /// Of whose threads all are followed.
+    servers: Vec<Server>,
     /// Threads whose failure was already reported.
     reported: HashSet<Place>,
     /// How many times all threads were checked.
     checks: u32,
     tell: &'a mut dyn FnMut(News<'_>),
+}
+
+/// A place that names all threads of a server.
+struct Server {
+    place: Place,
+    /// As they were listed last; `None` before that.
+    threads: Option<Vec<Place>>,
+    /// When to list them again.
+    due: Instant,
+    /// The pause before that if it fails.
+    pause: Duration,
+}
+
+impl Server {
+    fn new(place: &Place) -> Server {
+        Server { place: place.clone(), threads: None, due: Instant::now(), pause: LOOK_EVERY }
+    }
 }
 
 /// A thread that the worker follows.
@@ -151,6 +179,8 @@ struct Followed {
     looked: Option<Instant>,
     /// The pause before a retry if the next look fails.
     pause: Duration,
+    /// The thread could not be opened at the last look.
+    is_away: bool,
     /// Consumers that had something pending and whose lock was held.
     busy: Vec<ConsumerId>,
     /// Something is due, but all slots were taken.
@@ -195,7 +225,8 @@ impl Worker<'_> {
                 Some((due, _)) => next_check.min(due),
                 None => next_check,
             };
-            if !ready && self.threads.values().all(|thread| thread.looked.is_some()) {
+            let is_listed = self.servers.iter().all(|server| server.threads.is_some());
+            if !ready && is_listed && self.threads.values().all(|thread| thread.looked.is_some()) {
                 ready = true;
                 (self.tell)(News::Ready);
             }
@@ -238,32 +269,40 @@ impl Worker<'_> {
             thread.due = None;
             return;
         }
-        let done = start_in(place, self.launcher, self.slots.as_mut());
-        let failed = match &done {
-            Ok(all) => all.iter().any(|(_, done)| matches!(done, Dispatched::Failed(_))),
-            Err(_) => true,
-        };
-        match &done {
-            Err(error) => self.report_trouble(place, error),
+        let looked = Queue::open_waiting(place, BUSY_TIMEOUT).and_then(|mut queue| {
+            let all = match self.slots.as_mut() {
+                Some(slots) => start_within(&mut queue, self.launcher, slots)?,
+                None => start_all(&mut queue, self.launcher, Some(OWN_TIME))?,
+            };
+            let started = all.iter().filter(|(_, done)| matches!(done, Dispatched::Started)).count();
+            (self.tell)(News::Looked { place, queue: &mut queue, started });
+            Ok(all)
+        });
+        let failed = match &looked {
             Ok(all) => {
                 self.reported.remove(place);
-                let started = all.iter().filter(|(_, done)| matches!(done, Dispatched::Started)).count();
-                (self.tell)(News::Looked { place, started });
+                all.iter().any(|(_, done)| matches!(done, Dispatched::Failed(_)))
             }
-        }
+            Err(error) => {
+                self.report_trouble(place, error);
+                true
+            }
+        };
         let Some(thread) = self.threads.get_mut(place) else { return };
         let now = Instant::now();
         thread.seen = settled;
         thread.looked = Some(now);
-        let waits = done.iter().flatten().filter_map(|(_, done)| match done {
+        let waits = looked.iter().flatten().filter_map(|(_, done)| match done {
             Dispatched::Waits(left) => Some(now + *left),
             _ => None,
         });
         thread.due = waits.chain(failed.then_some(now + thread.pause)).min();
-        thread.pause = if failed { (thread.pause * 2).min(LONGEST_PAUSE) } else { LOOK_EVERY };
-        thread.queued = done.iter().flatten().any(|(_, done)| matches!(done, Dispatched::Queued));
+        let longest = if place.dir().is_some() { LONGEST_PAUSE } else { LONGEST_WITHOUT_SERVER };
+        thread.pause = if failed { (thread.pause * 2).min(longest) } else { LOOK_EVERY };
+        thread.is_away = looked.is_err();
+        thread.queued = looked.iter().flatten().any(|(_, done)| matches!(done, Dispatched::Queued));
         let is_busy = |done: &Dispatched| matches!(done, Dispatched::LockHeld | Dispatched::Started);
-        let all = done.into_iter().flatten();
+        let all = looked.into_iter().flatten();
         thread.busy = all.filter(|(_, done)| is_busy(done)).map(|(consumer, _)| consumer).collect();
     }
 
@@ -275,6 +314,8 @@ impl Worker<'_> {
         let tries_locks = !self.scope.beside || self.checks.is_multiple_of(LOCKS_EVERY);
         for (place, thread) in &mut self.threads {
             match Stamp::of(place, &thread.path) {
+                // Its stamp says nothing; the next look has its time.
+                Some(_) if thread.is_away && place.dir().is_none() => {}
                 Some(stamp) if stamp.home == thread.home => {
                     if thread.seen != Some(stamp) || tries_locks && some_lock_was_released(place, thread) {
                         thread.notice();
@@ -288,6 +329,7 @@ impl Worker<'_> {
                 self.watcher.remove(watch);
             }
         }
+        self.list_servers();
         let mut new: Vec<Place> =
             self.wanted().into_iter().filter(|place| !self.threads.contains_key(place)).collect();
         // What somebody is waiting for is likely to be in the newest ones.
@@ -311,10 +353,37 @@ impl Worker<'_> {
         }
     }
 
+    /// Lists the threads of servers, of which some may be new.
+    fn list_servers(&mut self) {
+        for at in 0..self.servers.len() {
+            let server = &mut self.servers[at];
+            if server.due > Instant::now() {
+                continue;
+            }
+            let place = server.place.clone();
+            let listed = places::threads(&place).unwrap_or(Ok(Vec::new()));
+            let now = Instant::now();
+            match listed {
+                Ok(threads) => {
+                    server.threads = Some(threads);
+                    (server.due, server.pause) = (now, LOOK_EVERY);
+                    self.reported.remove(&place);
+                }
+                Err(error) => {
+                    server.due = now + server.pause;
+                    server.pause = (server.pause * 2).min(LONGEST_WITHOUT_SERVER);
+                    self.report_trouble(&place, &error);
+                }
+            }
+        }
+    }
+
     /// All threads in scope, as far as they can be listed now.
     fn wanted(&self) -> Vec<Place> {
-        let named = self.scope.threads.iter().filter_map(|place| files::absolute_place(place).ok());
-        let mut wanted: Vec<Place> = named.collect();
+        let is_server = |place: &&Place| self.servers.iter().any(|server| server.place == **place);
+        let named = self.scope.threads.iter().filter(|place| !is_server(place));
+        let mut wanted: Vec<Place> = named.filter_map(|place| files::absolute_place(place).ok()).collect();
+        wanted.extend(self.servers.iter().filter_map(|server| server.threads.clone()).flatten());
         for root in &self.scope.roots {
             let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
             let root = files::absolute(root).unwrap_or_else(|_| root.clone());
@@ -351,6 +420,7 @@ impl Worker<'_> {
             due: Some(Instant::now()),
             looked: None,
             pause: LOOK_EVERY,
+            is_away: false,
             busy: Vec::new(),
             queued: false,
         };
@@ -362,18 +432,6 @@ impl Worker<'_> {
         if self.reported.insert(place.clone()) {
             (self.tell)(News::Trouble { place, error });
         }
-    }
-}
-
-fn start_in(
-    place: &Place,
-    launcher: &Launcher,
-    slots: Option<&mut Slots>,
-) -> Result<Vec<(ConsumerId, Dispatched)>> {
-    let mut queue = Queue::open_waiting(place, BUSY_TIMEOUT)?;
-    match slots {
-        Some(slots) => start_within(&mut queue, launcher, slots),
-        None => start_all(&mut queue, launcher, Some(OWN_TIME)),
     }
 }
 

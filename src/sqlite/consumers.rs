@@ -73,6 +73,7 @@ fn map(row: &rusqlite::Row<'_>) -> rusqlite::Result<Subscription> {
         dead: count(16)?,
         dead_to_retry: count(17)?,
         held_by: None,
+        ran_on: None,
     })
 }
 

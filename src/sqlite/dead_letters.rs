@@ -44,12 +44,12 @@ pub fn read(
     Ok(())
 }
 
-pub fn retry(conn: &Connection, consumer: &ConsumerId, event: Option<i64>) -> rusqlite::Result<usize> {
-    change(conn, "UPDATE dead_letters SET retry = 1", consumer, event)
+pub fn retry(conn: &Connection, consumer: &ConsumerId, events: Option<&[i64]>) -> rusqlite::Result<usize> {
+    change(conn, "UPDATE dead_letters SET retry = 1", consumer, events)
 }
 
-pub fn discard(conn: &Connection, consumer: &ConsumerId, event: Option<i64>) -> rusqlite::Result<usize> {
-    change(conn, "DELETE FROM dead_letters", consumer, event)
+pub fn discard(conn: &Connection, consumer: &ConsumerId, events: Option<&[i64]>) -> rusqlite::Result<usize> {
+    change(conn, "DELETE FROM dead_letters", consumer, events)
 }
 
 pub fn cancel_retries(conn: &Connection, consumer: &ConsumerId) -> rusqlite::Result<usize> {
@@ -61,10 +61,15 @@ fn change(
     conn: &Connection,
     statement: &str,
     consumer: &ConsumerId,
-    event: Option<i64>,
+    events: Option<&[i64]>,
 ) -> rusqlite::Result<usize> {
     let sql = format!("{statement} WHERE consumer_id = ?1 AND (?2 IS NULL OR {EVENT} = ?2)");
-    conn.execute(&sql, params![consumer.as_str(), event])
+    let mut change = conn.prepare(&sql)?;
+    let mut of = |event: Option<i64>| change.execute(params![consumer.as_str(), event]);
+    match events {
+        Some(events) => events.iter().map(|event| of(Some(*event))).sum(),
+        None => of(None),
+    }
 }
 
 /// Applies the change of a dead letter that a finished run caused.
@@ -83,7 +88,7 @@ pub fn update(conn: &Connection, consumer: &ConsumerId, change: &DeadLetterUpdat
             ),
             params![exit.code(), error, time::format(*at), consumer.as_str(), event_id],
         ),
-        DeadLetterUpdate::Remove { event_id } => discard(conn, consumer, Some(*event_id)),
+        DeadLetterUpdate::Remove { event_id } => discard(conn, consumer, Some(&[*event_id])),
     }
     .map(drop)
 }

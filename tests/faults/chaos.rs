@@ -82,7 +82,7 @@ impl Chaos {
         world.subscribe("picky", "exec ./fed", &[&stdin[..], &["--filter", FILTER]].concat());
         world.subscribe("popping", "exec ./popping", &patient);
         world.subscribe("judging", "exec ./judging", &stdin);
-        let clock = Clock::new(&world);
+        let clock = Clock::new(world.path("clock"));
         Chaos {
             world,
             clock,

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::harness::World;
 use crate::skipped;
 
 /// The path of the library, which is built with the C compiler. Prints a skip notice and returns
@@ -17,10 +16,13 @@ pub fn library() -> Option<&'static Path> {
         let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let (draft, library) =
             (place.join(format!("preload-{}.so", std::process::id())), place.join("preload.so"));
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/faults/preload.c");
+        let source = place.join(format!("preload-{}.c", std::process::id()));
+        fs::write(&source, include_str!("preload.c")).ok()?;
         let mut cc = Command::new("cc");
-        cc.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&draft).args([source, "-ldl"]);
-        if !cc.output().is_ok_and(|output| output.status.success()) {
+        cc.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&draft).arg(&source).arg("-ldl");
+        let made = cc.output();
+        fs::remove_file(&source).ok();
+        if !made.is_ok_and(|output| output.status.success()) {
             return None;
         }
         // Renamed into place, because another test process may be building it too.
@@ -33,12 +35,12 @@ pub fn library() -> Option<&'static Path> {
     made.as_deref()
 }
 
-/// A file in a world that holds the clock offset.
+/// A file that holds the clock offset.
 pub struct Clock(PathBuf);
 
 impl Clock {
-    pub fn new(world: &World) -> Clock {
-        let clock = Clock(world.path("clock"));
+    pub fn new(path: PathBuf) -> Clock {
+        let clock = Clock(path);
         clock.step(0);
         clock
     }

@@ -136,6 +136,12 @@ fn a_look_without_a_match_is_recorded_and_failures_are_reported_once() {
     // Corrupt an old event: evaluating the filter on it again would report a failure.
     place.plain().execute("UPDATE events SET content = 'spoilt' WHERE id = 700", []).unwrap();
     assert_eq!(look(&mut place), [0i64; 0]);
+    // Without a failure it is recorded once that is worth a write.
+    for (more, recorded) in [(255, 1000), (1, 1256)] {
+        place.store(&vec![Parts::record("1"); more]);
+        look(&mut place);
+        assert_eq!(place.subscription(&bot()).scanned_upto(0), recorded);
+    }
 }
 
 #[test]

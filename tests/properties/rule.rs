@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use thread::model::run::{
-    Action, BAD_EVENT, Deliver, Ended, Exit, MAX_JUDGED, Options, Outcome, Phase, ProcessId, RunState,
-    STOPPED, StopRequest, Task, apply_outcome, decide,
+    Action, BAD_EVENT, Deliver, Ended, Exit, MAX_JUDGED, Options, Outcome, Phase, ProcessId, Run, RunResult,
+    RunState, STOPPED, Span, StopRequest, Task, apply_outcome, decide,
 };
 use thread::model::time::{self, Time};
 
@@ -109,7 +109,10 @@ fn each_failed_attempt_waits_longer_and_the_last_stalls() {
         let outcome = apply_outcome(&running(attempt), &options, &ended(Task::Wake, Exit::Code(0), 10, true));
         assert_eq!(outcome.state.phase, Phase::Waiting);
         assert_eq!(outcome.state.next_try, Some(now() + Duration::from_secs(wait)));
-        assert_eq!(outcome.state.attempts, attempt);
+        assert_eq!((outcome.state.attempts, outcome.state.since), (attempt, Some(now())));
+    }
+    for (attempts, wait) in [(0, 1), (5, 600), (6, 600), (u32::MAX, 600)] {
+        assert_eq!(options.wait_after(attempts), Duration::from_secs(wait));
     }
     let outcome = apply_outcome(&running(5), &options, &ended(Task::Wake, Exit::Code(0), 10, true));
     assert_eq!(
@@ -169,6 +172,10 @@ fn an_event_out_of_attempts_becomes_a_dead_letter() {
     let outcome = last_attempt(&running(5), &stdin(), 1);
     assert_eq!((outcome.dead_letter, outcome.state.phase), (Some((11, 5)), Phase::Idle));
     assert_eq!((outcome.state.attempts, outcome.state.dead_lettered), (0, 1));
+    // Not if the cursor was moved back meanwhile: the event may not be the next one any more.
+    let rewound = Ended { cursor: 9, rewound: true, ..ended(Task::Single(11), Exit::Code(1), 10, true) };
+    let outcome = apply_outcome(&running(5), &stdin(), &rewound);
+    assert_eq!((outcome.dead_letter, outcome.state.phase), (None, Phase::Stalled));
 }
 
 #[test]
@@ -191,6 +198,59 @@ fn dead_letters_without_a_success_between_them_end_in_a_stall() {
         let success = last_attempt(&state, &options, 0);
         assert_eq!(success.state.dead_streak, 0);
         assert!(last_attempt(&success.state, &options, 1).dead_letter.is_some());
+    }
+}
+
+#[test]
+fn only_a_success_on_stdin_ends_a_row_of_dead_letters() {
+    let before = RunState { dead_streak: 3, judged_streak: 4, ..running(1) };
+    let success = ended(Task::Single(11), Exit::Code(0), 11, false);
+    for (ended, streaks, succeeded) in [
+        (success, (0, 0), 1),
+        (Ended { rewound: true, ..success }, (3, 4), 1),
+        (Ended { task: Task::Wake, ..success }, (3, 4), 1),
+        (Ended { stopped: true, ..success }, (3, 4), 0),
+        (Ended { interrupted: true, ..success }, (3, 4), 0),
+    ] {
+        let state = apply_outcome(&before, &stdin(), &ended).state;
+        assert_eq!((state.dead_streak, state.judged_streak), streaks, "{ended:?}");
+        assert_eq!((state.succeeded, state.failed), (succeeded, 0), "{ended:?}");
+    }
+}
+
+#[test]
+fn a_run_is_kept_with_its_result_and_what_it_was_given() {
+    let output = Some(Span { file: 1, offset: 2, length: 3 });
+    let before = RunState { since: Some(now() - Duration::from_secs(9)), batch: 7, ..running(2) };
+    let failed = ended(Task::Single(11), Exit::Code(1), 10, true);
+    let of = |ended: Ended, dead| Run::of(&before, &ended, dead, output);
+    let run = of(failed, false);
+    assert_eq!(
+        (run.attempt, run.exit, run.output, run.duration()),
+        (2, Some(1), output, Duration::from_secs(9))
+    );
+    for (ended, dead, result, exit) in [
+        (failed, false, RunResult::Failed, Some(1)),
+        (failed, true, RunResult::Dead, Some(1)),
+        (Ended { task: Task::DeadLetter(3), ..failed }, false, RunResult::Dead, Some(1)),
+        (Ended { exit: Exit::Code(0), ..failed }, false, RunResult::Succeeded, Some(0)),
+        (Ended { exit: Exit::Signal(15), ..failed }, false, RunResult::Failed, Some(143)),
+        (Ended { exit: Exit::TimedOut, ..failed }, false, RunResult::TimedOut, Some(124)),
+        (Ended { exit: Exit::Unknown, ..failed }, false, RunResult::Unknown, None),
+        (Ended { interrupted: true, ..failed }, false, RunResult::Interrupted, Some(1)),
+        (Ended { stopped: true, interrupted: true, ..failed }, true, RunResult::Stopped, Some(1)),
+    ] {
+        let run = of(ended, dead);
+        assert_eq!((run.result, run.exit), (result, exit), "{ended:?}");
+    }
+    for (task, events, upto) in [
+        (Task::Wake, None, 10),
+        (Task::Batch(18), Some(7), 18),
+        (Task::Single(11), Some(1), 11),
+        (Task::DeadLetter(3), Some(1), 3),
+    ] {
+        let run = of(Ended { task, ..failed }, false);
+        assert_eq!((run.events, run.upto), (events, upto), "{task:?}");
     }
 }
 
@@ -284,6 +344,8 @@ fn setting_the_clock_back_does_not_prolong_a_wait() {
     let known = RunState { since, ..waiting.clone() };
     let due = now() + Duration::from_secs(3);
     assert_eq!(decide(&known, &Options::default(), false, now()), Action::WaitUntil(due));
+    let over = RunState { next_try: Some(now()), ..known };
+    assert_eq!(decide(&over, &Options::default(), false, now()), Action::Start);
     let paused = RunState { paused: true, ..waiting };
     assert_eq!(decide(&paused, &Options::default(), true, now()), Action::None);
 }

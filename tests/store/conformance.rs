@@ -985,7 +985,7 @@ pub fn a_run_update_is_refused_after_any_change(store: &mut dyn Store) {
             seek(store, "c", 6);
         }),
         ("a dead letter to retry", &|store| {
-            store.retry_dead_letters(&name("c"), Some(1)).unwrap();
+            store.retry_dead_letters(&name("c"), Some(&[1])).unwrap();
         }),
         ("and not", &|store| {
             store.discard_dead_letters(&name("c"), None).unwrap();
@@ -1128,13 +1128,13 @@ pub fn dead_letters_are_retried_and_discarded_by_event_or_all_together(store: &m
     }
     let c = &name("c");
     let counts = |store: &mut dyn Store| (get(store, "c").dead, get(store, "c").dead_to_retry);
-    assert_eq!(store.retry_dead_letters(c, Some(2)).unwrap(), 1);
-    assert_eq!(store.retry_dead_letters(c, Some(5)).unwrap(), 0);
+    assert_eq!(store.retry_dead_letters(c, Some(&[2])).unwrap(), 1);
+    assert_eq!(store.retry_dead_letters(c, Some(&[5])).unwrap(), 0);
     assert_eq!(counts(store), (3, 1));
     assert_eq!(store.retry_dead_letters(c, None).unwrap(), 3);
     assert_eq!(counts(store), (3, 3));
-    assert_eq!(store.discard_dead_letters(c, Some(2)).unwrap(), 1);
-    assert_eq!(store.discard_dead_letters(c, Some(2)).unwrap(), 0);
+    assert_eq!(store.discard_dead_letters(c, Some(&[2])).unwrap(), 1);
+    assert_eq!(store.discard_dead_letters(c, Some(&[2])).unwrap(), 0);
     assert_eq!(counts(store), (2, 2));
     // They outlive the subscription.
     store.unsubscribe(c).unwrap();
@@ -1145,10 +1145,10 @@ pub fn dead_letters_are_retried_and_discarded_by_event_or_all_together(store: &m
     assert_eq!(ids(store).len(), 6);
     // Of some events, in one step.
     let b = &name("b");
-    assert_eq!(store.retry_dead_letters_of(b, &[1, 3, 5]).unwrap(), 2);
+    assert_eq!(store.retry_dead_letters(b, Some(&[1, 3, 5])).unwrap(), 2);
     assert_eq!((get(store, "b").dead, get(store, "b").dead_to_retry), (3, 2));
-    assert_eq!(store.discard_dead_letters_of(b, &[3, 2, 3, 6]).unwrap(), 2);
-    assert_eq!(store.discard_dead_letters_of(b, &[]).unwrap(), 0);
+    assert_eq!(store.discard_dead_letters(b, Some(&[3, 2, 3, 6])).unwrap(), 2);
+    assert_eq!(store.discard_dead_letters(b, Some(&[])).unwrap(), 0);
     let mut first = None;
     let take = &mut |letter: DeadLetter| {
         first = Some((letter.consumer, letter.event_id));

@@ -253,6 +253,7 @@ impl Store for MemoryStore {
             rewinds: 0,
             updated_at: None,
             held_by: None,
+            ran_on: None,
         };
         self.subscriptions.insert(consumer.clone(), subscription);
         from.map(|id| self.move_cursor(&consumer, id, Move::Seek)).transpose()
@@ -334,15 +335,20 @@ impl Store for MemoryStore {
         Ok(count)
     }
 
-    fn dead_letters(&mut self, consumer: Option<&ConsumerId>) -> Result<Vec<DeadLetter>> {
+    fn read_dead_letters(
+        &mut self,
+        consumer: Option<&ConsumerId>,
+        take: &mut dyn FnMut(DeadLetter) -> ControlFlow<()>,
+    ) -> Result<()> {
         let wanted = |dead: &&DeadLetter| consumer.is_none_or(|consumer| dead.consumer == *consumer);
-        Ok(self.dead_letters.values().filter(wanted).cloned().collect())
+        let _ = self.dead_letters.values().filter(wanted).cloned().try_for_each(take);
+        Ok(())
     }
 
-    fn retry_dead_letters(&mut self, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
+    fn retry_dead_letters(&mut self, consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize> {
         let mut marked = 0;
         for dead in self.dead_letters.values_mut().filter(|dead| dead.consumer == *consumer) {
-            if event.is_none_or(|event| dead.event_id == event) {
+            if events.is_none_or(|events| events.contains(&dead.event_id)) {
                 dead.retry = true;
                 marked += 1;
             }
@@ -350,9 +356,10 @@ impl Store for MemoryStore {
         Ok(marked)
     }
 
-    fn discard_dead_letters(&mut self, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
+    fn discard_dead_letters(&mut self, consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize> {
         let before = self.dead_letters.len();
-        self.dead_letters.retain(|(of, id), _| of != consumer || event.is_some_and(|event| event != *id));
+        self.dead_letters
+            .retain(|(of, id), _| of != consumer || events.is_some_and(|events| !events.contains(id)));
         Ok(before - self.dead_letters.len())
     }
 

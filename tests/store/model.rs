@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::slice;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -346,8 +347,12 @@ impl World {
                 }
                 String::new()
             }
-            Op::Retry(consumer, event) => store.retry_dead_letters(&name(consumer), event)?.to_string(),
-            Op::Discard(consumer, event) => store.discard_dead_letters(&name(consumer), event)?.to_string(),
+            Op::Retry(consumer, event) => {
+                store.retry_dead_letters(&name(consumer), event.as_ref().map(slice::from_ref))?.to_string()
+            }
+            Op::Discard(consumer, event) => {
+                store.discard_dead_letters(&name(consumer), event.as_ref().map(slice::from_ref))?.to_string()
+            }
             Op::Prune { after, upto, subtype, dead_letters, seen, dry_run } => {
                 let seen = seen.map(|ago| self.ago(ago).to_owned());
                 let seen = seen.as_deref();

@@ -6,7 +6,7 @@
 //! arrives during a sync, or shortly after the last one was stored, is stored as one event.
 
 mod attempt;
-mod said;
+mod output;
 mod turns;
 
 use std::collections::BTreeSet;
@@ -28,11 +28,11 @@ use thread::run::Launcher;
 use thread::{After, Error, Event, LOOK_EVERY, NewEvent, Queue, Result};
 
 use self::attempt::Attempt;
-use self::said::Outbox;
+use self::output::Outbox;
 use crate::conversation::runs::{Noted, Runs};
 use crate::conversation::{Entry, attempt_of, input_of, is_ending};
-use crate::marked::{self, Mark};
 use crate::places::{Place, Places, Waiter};
+use crate::processes::{self, Mark};
 use crate::program::{Program, ProgramEvent};
 use crate::protocol::Protocol;
 use crate::store::store;
@@ -174,7 +174,7 @@ impl Adapter {
             launcher,
             options,
             stop: Arc::default(),
-            supervisor: marked::own_supervisor(),
+            supervisor: processes::own_supervisor(),
             send,
             receive,
             subscription,
@@ -368,7 +368,7 @@ impl Adapter {
         match event {
             ProgramEvent::Output(bytes) => {
                 let mut answer = Vec::new();
-                let said = self.options.protocol.read(&bytes, &mut answer);
+                let output = self.options.protocol.read(&bytes, &mut answer);
                 running.program.send(answer);
                 if running.exited.is_some() {
                     running.late_bytes += bytes.len();
@@ -376,8 +376,8 @@ impl Adapter {
                 if let Some(attempt) = &mut self.attempt {
                     attempt.last_output = Instant::now();
                 }
-                for said in said {
-                    self.said(said);
+                for output in output {
+                    self.handle_output(output);
                 }
             }
             ProgramEvent::StdoutClosed => running.stdout_closed = true,
@@ -427,7 +427,7 @@ impl Adapter {
 
     /// Selects the processes of this consumer's agent.
     fn mark(&self) -> Mark {
-        Mark::thread(self.queue.path()).with("THREAD_CONSUMER", self.options.consumer.as_str())
+        Mark::thread(self.queue.place()).with("THREAD_CONSUMER", self.options.consumer.as_str())
     }
 
     /// Selects the processes of a persistent program, also by ancestry: nothing else of this consumer is
@@ -466,7 +466,7 @@ impl Adapter {
         command.envs(self.options.environment.iter().map(|(name, value)| (name, value)));
         // The token is the gateway's secret; the cursor is the adapter's and means nothing to the program.
         command.env_remove("THREAD_TOKEN").env_remove("THREAD_LAST_ACKED_ID");
-        command.env("THREAD_DIR", self.queue.path());
+        command.env("THREAD_DIR", self.queue.place().as_os_str());
         command.env("THREAD_CONSUMER", self.options.consumer.as_str());
         command.env("THREAD_RUN_ID", &attempt.run.run_id);
         command.env("THREAD_EVENT_ID", attempt.run.reply_to.to_string());

@@ -8,17 +8,20 @@ mod stop;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::launcher;
+use crate::settings::{Settings, Stay};
 use clap::{Args, Parser, Subcommand, ValueHint};
 use serde_json::json;
 use thread::Queue;
 pub use thread::failure::{Failure, Result};
 use thread::files::surrounding;
+use thread::model::place::Place;
+use thread::queue::places;
 use thread::run::Launcher;
-use thread_agent::launcher;
-use thread_agent::settings::{Settings, Stay};
 
 /// Connect any agent program to a thread
 ///
@@ -80,6 +83,17 @@ impl Globals {
     }
 }
 
+/// Executes `thread-agent-<scheme>` with these arguments, in place of this process, if the thread is in a place that
+/// only that program knows. Returns only if this one knows it, or there is none.
+fn hand_over(named: Option<PathBuf>, words: &[OsString]) -> Result<()> {
+    let place = named.or_else(|| variable("THREAD_DIR").map(PathBuf::from)).map(Place::from);
+    let Some(place) = place.filter(|place| !places::is_known(place)) else { return Ok(()) };
+    let name = format!("thread-agent-{}", place.scheme().unwrap_or_default());
+    let Ok(program) = launcher::program(&name) else { return Ok(()) };
+    let failed = std::process::Command::new(&program).args(words).exec();
+    Err(Failure::failed(format_args!("cannot run {}: {failed}", program.display()), "check the file"))
+}
+
 /// Opens the named thread, else that of `THREAD_DIR`, else, as git does, the one around the current
 /// directory.
 pub fn open(named: Option<PathBuf>) -> Result<Queue> {
@@ -117,6 +131,7 @@ pub fn main(mut args: Vec<OsString>) -> ExitCode {
     if args.get(1).is_some_and(|word| word == "help") {
         args.retain(|word| word != "--help" && word != "-h");
     }
+    let words = args.get(1..).unwrap_or_default().to_vec();
     let json = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json");
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
@@ -132,6 +147,13 @@ pub fn main(mut args: Vec<OsString>) -> ExitCode {
             return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
         }
     };
+    let named = match &cli.command {
+        Some(Command::Run(command)) => command.parent.clone(),
+        _ => cli.globals.thread.clone(),
+    };
+    if let Err(failure) = hand_over(named, &words) {
+        return report(&failure, json);
+    }
     let done = match cli.command {
         Some(Command::Install(command)) => command.run(&cli.globals),
         Some(Command::Run(command)) => command.run(&cli.globals),

@@ -23,11 +23,12 @@
 
 pub mod adapter;
 pub mod attachments;
+pub mod cli;
 pub mod conversation;
 pub mod install;
 pub mod launcher;
-pub mod marked;
 mod places;
+pub mod processes;
 pub mod program;
 pub mod protocol;
 pub mod settings;

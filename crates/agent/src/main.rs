@@ -1,9 +1,5 @@
 //! The program `thread-agent`.
 
-use std::process::ExitCode;
-
-mod cli;
-
-fn main() -> ExitCode {
-    cli::main(std::env::args_os().collect())
+fn main() -> std::process::ExitCode {
+    thread_agent::cli::main(std::env::args_os().collect())
 }

@@ -1,6 +1,6 @@
 //! The protocols for talking to an agent program: one trait, three implementations.
 //!
-//! A protocol turns prompts into bytes for the program, and the program's bytes into [`Said`]. Processes,
+//! A protocol turns prompts into bytes for the program, and the program's bytes into [`Output`]. Processes,
 //! storing and timeouts are left to the adapter, which treats all protocols alike. The only files a protocol
 //! reads are a prompt's attachments.
 
@@ -20,7 +20,7 @@ pub use ndjson::Ndjson;
 
 /// Output of a program.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Said {
+pub enum Output {
     /// A piece of the answer.
     Token(String),
     /// A piece of the agent's thinking.
@@ -96,10 +96,10 @@ pub trait Protocol: Send {
     fn prompt(&mut self, prompt: Prompt, out: &mut Vec<u8>);
 
     /// Parses the program's stdout, in chunks of any size. Replies to the program are written to `out`.
-    fn read(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Vec<Said>;
+    fn read(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Vec<Output>;
 
-    /// Handles the exit of the process during a prompt. The last element returned is [`Said::Done`].
-    fn ended(&mut self, ended: Ended) -> Vec<Said>;
+    /// Handles the exit of the process during a prompt. The last element returned is [`Output::Done`].
+    fn ended(&mut self, ended: Ended) -> Vec<Output>;
 
     /// Writes the protocol's message for cancelling the prompt to `out`. Returns `false` if there is none:
     /// then the program gets a signal.

@@ -98,9 +98,12 @@ pub fn is_sub_agent(dir: &Path) -> bool {
 ///
 /// # Errors
 ///
-/// The parent is a sub-agent itself; those of creating and writing the threads.
+/// The parent is a sub-agent itself, or not in a directory; those of creating and writing the threads.
 pub fn start(parent: &mut Queue, launcher: &Launcher, new: &NewSubAgent) -> Result<Sub> {
     let dir = parent.path().to_owned();
+    if parent.place().dir().is_none() {
+        return Err(Error::OnlyInDirectory("`thread agent run`"));
+    }
     if is_sub_agent(&dir) {
         return Err(Error::Other("a sub-agent cannot have sub-agents of its own".into()));
     }

@@ -53,9 +53,9 @@ use crate::options::Options;
 use crate::session::catalogue::Catalogue;
 use crate::session::hub::Hub;
 use crate::session::jobs::{Jobs, THREADS};
-use crate::session::journal::Journal;
 use crate::session::live::Context;
 use crate::session::root::Root;
+use crate::session::run_log::RunLog;
 use crate::session::stream;
 use crate::session::watch::ChangeWatcher;
 use crate::storage::Storage;
@@ -256,15 +256,13 @@ fn start_worker(gateway: &Gateway) -> std::io::Result<()> {
     let scope = WorkerScope { roots, beside: true, ..WorkerScope::default() };
     let (launcher, shutdown) = (gateway.launcher.clone(), Shutdown::new()?);
     let work = move || {
-        let mut journal = Journal::new();
+        let mut run_log = RunLog::new();
         // Ends with the process.
         let done = follow(&scope, &launcher, &shutdown, Duration::ZERO, &mut |news| match news {
             News::Trouble { place, error } => {
                 tracing::error!("{place}: nothing can be started there now: {error}");
             }
-            News::Looked { place, started } => {
-                place.dir().into_iter().for_each(|dir| journal.note(dir, started))
-            }
+            News::Looked { queue, started, .. } => run_log.note(queue, started),
             News::Ready | News::Stopping => {}
         });
         if let Err(e) = done {

@@ -258,6 +258,9 @@ scenarios! {
         an_id_of_a_session_is_of_no_use_to_another
         a_request_that_is_cancelled_ends_its_work
         fifty_wait_at_once_and_some_go_away
+        a_gateway_that_ends_takes_no_sub_agent_with_it
+        of_sessions_that_are_left_the_oldest_end
+        fifty_clients_call_at_random_and_memory_stays
         the_conformance_suite_passes
     }
     conformance {
@@ -352,8 +355,12 @@ scenarios! {
         steps_that_were_too_many_are_read_when_they_are_asked_for
         on_a_telephone_the_list_is_a_page_of_its_own
         light_and_dark_are_as_the_system_says_or_as_was_chosen
+        nothing_moves_for_those_who_want_it_still
+        whoever_may_only_look_reads_what_was_said
+        nothing_is_sent_while_nothing_happens
         no_text_of_an_event_does_anything
         thousands_of_events_and_a_thousand_a_second_leave_the_page_usable
+        a_session_of_any_length_is_there_at_once
         the_page_is_small_and_there_at_once
         axe_finds_nothing_of_weight
     }
@@ -363,8 +370,11 @@ scenarios! {
         dead_letters_are_retried_and_discarded_one_some_or_all
         an_event_is_pushed_and_the_command_beside_it_does_the_same
         events_are_filtered_read_page_by_page_and_followed
+        a_filter_that_takes_too_long_says_how_far_it_has_come
         an_event_shows_its_content_and_who_handled_it
         a_run_is_a_timeline_of_its_events
+        a_run_shows_what_it_was_given_and_not_what_others_did
+        threads_are_found_and_what_is_hidden_is_said
         a_gateway_that_is_killed_while_one_looks_is_a_pause
         nothing_is_asked_while_nothing_happens
     }
@@ -376,8 +386,12 @@ scenarios! {
         no_text_of_a_thread_does_anything
         tens_of_thousands_of_events_scroll
     }
+    pictures {
+        make
+    }
     browsers {
         a_page_of_an_admitted_origin_can_do_everything_and_another_nothing
+        no_page_can_frame_the_page
     }
     proxy {
         behind_nginx_everything_works_with_the_lines_of_the_page

@@ -91,7 +91,7 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
         onClick=${() => change((draft) => ({ files: draft.files.filter((_, other) => other !== n) }))}>✕</button></li>`)}
       ${uploading > 0 && html`<li class="hint">storing …</li>`}
     </ul>`}
-    <textarea id="message" ref=${area} rows="1" placeholder="Message" aria-label="Message" value=${text} enterkeyhint="send"
+    <textarea id="message" dir="auto" ref=${area} rows="1" placeholder="Message" aria-label="Message" value=${text} enterkeyhint="send"
       onInput=${(event) => { const { value } = event.target; change(() => ({ text: value })); }} onKeyDown=${press} onPaste=${paste}></textarea>
     ${error && html`<p class="error" role="alert">${error}</p>`}
     <div class="bar">

@@ -6,7 +6,7 @@ import { Dialog } from "./dialog.js";
 import { Run } from "./run.js";
 import { Clock, Stamp } from "./time.js";
 import { beginning, contentOf, jsonText, visible, whoText } from "./text.js";
-import { state } from "./state.js";
+import { readOnly, state } from "./state.js";
 import * as address from "./address.js";
 
 /** How near to the end one counts as being there, and how near to the beginning older messages are fetched. */
@@ -160,8 +160,8 @@ function Said({ item, position, isBehind }) {
       </span>
       <div class="actions">
         <${Copy} text=${text} />
-        <${Do} action=${() => state.sendCopy(item, message.content)} title=${IN_A_COPY}>Try again in a copy<//>
-        <a href=${address.editAddress(state.conversation.id, item.seq)} title=${IN_A_COPY}>Edit in a copy</a>
+        ${!readOnly && html`<${Do} action=${() => state.sendCopy(item, message.content)} title=${IN_A_COPY}>Try again in a copy<//>
+          <a href=${address.editAddress(state.conversation.id, item.seq)} title=${IN_A_COPY}>Edit in a copy</a>`}
         <button type="button" onClick=${() => setEvents(true)}>Events</button>
       </div>
     </div>
@@ -169,8 +169,8 @@ function Said({ item, position, isBehind }) {
     ${message.large && html`<${Large} large=${message.large} what="This message" />`}
     ${position !== null && html`<p class="queue">
       <span>${placeInLine(position, isBehind)}</span>
-      ${run.runId && html` <${Do} class="quiet" action=${() => state.cancel(run)}>Take back<//>`}
-      ${run.runId && position > 0 && message.mine && html` <${Do} class="quiet" action=${() => state.urgent(item)}>Send now<//>`}
+      ${run.runId && !readOnly && html` <${Do} class="quiet" action=${() => state.cancel(run)}>Take back<//>`}
+      ${run.runId && !readOnly && position > 0 && message.mine && html` <${Do} class="quiet" action=${() => state.urgent(item)}>Send now<//>`}
     </p>`}
     ${events && html`<${Events} run=${run} onClose=${() => setEvents(false)} />`}
   </div>`;
@@ -215,6 +215,10 @@ function Sending({ entry, error }) {
   </div></article>`;
 }
 
+function inLook({ runId, of }) {
+  return address.eventsAddress(state.conversation.id, runId ? { filter: `metadata ->> 'run_id' = '${runId.replaceAll("'", "''")}'` } : { event: of.seq });
+}
+
 function Events({ run, onClose }) {
   const [page, setPage] = useState(null);
   const [error, setError] = useState(null);
@@ -229,7 +233,7 @@ function Events({ run, onClose }) {
     <p><a href=${looked ? address.look(id, "c", "agent", looked.id) : address.look(id, "c", "agent")}>${looked ? "This run in Look" : "The agent in Look"}</a>
       <span class="hint"> shows where the time went.</span></p>
     ${error && html`<p class="error" role="alert">${error}</p>`}
-    ${page?.hasMore && html`<p class="hint">The last ${page.events.length}.</p>`}
+    <p class="hint">${page?.hasMore && `The last ${page.events.length}. `}<a href=${inLook(run)}>All of them in Look</a></p>
     ${page && page.events.length === 0 && html`<p class="hint">There are none yet.</p>`}
     <ol class="events">${page?.events.map((event) => html`<li key=${event.seq}><details>
       <summary><span class="figure">${event.seq}</span><${Stamp} time=${event.time} /><span>${event.event}</span><span class="gist">${gistOf(event)}</span></summary>

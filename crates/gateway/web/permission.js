@@ -2,7 +2,7 @@
 
 import { html, useState } from "./vendor/preact.js";
 import { jsonText, stoppedText, visible } from "./text.js";
-import { state } from "./state.js";
+import { readOnly, state } from "./state.js";
 
 export function Permission({ step }) {
   const { asked, answer, over } = step;
@@ -27,7 +27,7 @@ export function Permission({ step }) {
     <div class="request">${visible(asked.title)}</div>
     ${asked.arguments != null && !says(asked.arguments, asked.title) && html`<pre class="plain whole">${visible(jsonText(asked.arguments))}</pre>`}
     ${asked.details && asked.details !== asked.title && html`<pre class="plain whole">${visible(asked.details)}</pre>`}
-    ${isOpen && html`<div class="buttons">${asked.choices.map((choice) => html`<button type="button" key=${choice.id}
+    ${isOpen && !readOnly && html`<div class="buttons">${asked.choices.map((choice) => html`<button type="button" key=${choice.id}
       class=${choice.kind === "allow_once" ? "primary" : ""} disabled=${sent !== null}
       onClick=${() => choose(choice)}>${visible(choice.name)}</button>`)}</div>`}
     ${isOpen && lasting.length > 0 && html`<p class="hint">${lasting.join(" and ")}: the agent keeps the answer and does not ask for the like again; for how long is up to it.</p>`}

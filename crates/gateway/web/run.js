@@ -49,16 +49,21 @@ export function Steps({ run }) {
   const from = first ?? Math.max(0, words.length - SHOWN);
   return html`${from > 0 && html`<button type="button" class="quiet" onClick=${() => setFirst(Math.max(0, from - 500))}>
       ${from} earlier ${from === 1 ? "step" : "steps"}</button>`}
-    ${words.slice(from).map((step) => html`<${Versioned} key=${step.key} of=${Step} step=${step} version=${step.version}
+    ${words.slice(from).map((step) => html`<${Versioned} key=${step.key} of=${Step} step=${step} version=${step.version} asked=${step.kind === "tool" && asks(steps, step)}
       isLast=${isOpen && step === words[words.length - 1]} />`)}`;
 }
 
-function Step({ step, isLast }) {
+/** Whether permission is asked for a call. */
+function asks(steps, { callId }) {
+  return steps.some((step) => step.kind === "permission" && step.asked.callId === callId && !step.answer && !step.over);
+}
+
+function Step({ step, isLast, asked }) {
   switch (step.kind) {
     case "text": return html`<div class=${isLast ? "answer growing" : "answer"}><${Markdown} source=${step.source} version=${step.version} /></div>`;
     case "thinking": return html`<${Fold} class="thinking" summary=${isLast ? "thinking …" : thought(step)}>
       ${() => html`<${Plain} text=${step.text} label="Thinking" />`}<//>`;
-    case "tool": return html`<${Tool} step=${step} version=${step.version} Steps=${Steps} Ending=${Ending} />`;
+    case "tool": return html`<${Tool} step=${step} version=${step.version} asked=${asked} Steps=${Steps} Ending=${Ending} />`;
     case "permission": return html`<${Permission} step=${step} version=${step.version} />`;
     case "plan": return html`<${Plan} entries=${step.entries} />`;
     case "aside": return html`<div class="answer aside"><${Content} content=${step.content} />${step.large && html`<${Large} large=${step.large} what="This message" />`}</div>`;

@@ -4,11 +4,14 @@ import { html, useRef, useState } from "./vendor/preact.js";
 import { Halves, Theme } from "./nav.js";
 import { Do } from "./parts.js";
 import { Ago, useClock, duration } from "./time.js";
-import { state } from "./state.js";
+import { readOnly, state } from "./state.js";
 import { visible } from "./text.js";
 import * as address from "./address.js";
 
 const DAYS = [["", "any time"], ["today", "today"], ["yesterday", "yesterday"], ["this_week", "this week"], ["last_week", "last week"]];
+
+/** How many letters are shown before what was found. */
+const BEFORE = 16;
 
 /** How long nothing more may be typed before it is searched for. */
 const PAUSE = 250;
@@ -20,7 +23,7 @@ export function Sessions({ onHelp }) {
     ${route.view === "list" && html`<h1 class="unseen">Sessions</h1>`}
     <div class="top">
       <${Halves} />
-      <a class="button new" href=${address.newAddress()} aria-current=${route.view === "new" ? "page" : null}>New</a>
+      ${!readOnly && html`<a class="button new" href=${address.newAddress()} aria-current=${route.view === "new" ? "page" : null}>New</a>`}
       <${Search} />
     </div>
     ${sessions.error && html`<p class="error" role="alert">The list cannot be read. ${sessions.error}</p>`}
@@ -93,5 +96,7 @@ function Match({ text }) {
   const query = state.search?.query?.trim().toLowerCase();
   const at = query ? text.toLowerCase().indexOf(query) : -1;
   if (at < 0) return visible(text);
-  return html`${visible(text.slice(0, at))}<mark>${visible(text.slice(at, at + query.length))}</mark>${visible(text.slice(at + query.length))}`;
+  // So near to the beginning that it is seen in a narrow column.
+  const from = at <= BEFORE ? 0 : text.indexOf(" ", at - BEFORE) + 1 || at;
+  return html`${from > 0 && "…"}${visible(text.slice(Math.min(from, at), at))}<mark>${visible(text.slice(at, at + query.length))}</mark>${visible(text.slice(at + query.length))}`;
 }

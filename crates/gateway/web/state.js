@@ -7,13 +7,11 @@ import { clientId, drafts, forgetSession, lastSession, outbox, randomId, seen } 
 import { announce } from "./announce.js";
 import { beginning, contentOf, draftOf, sentence } from "./text.js";
 import { api, get } from "./look/api.js";
+import { Stream } from "./look/stream.js";
 import * as address from "./address.js";
 
 /** How many messages are asked for at once, and how many steps between them. */
 const MESSAGES = 20, STEPS = 1000;
-
-/** How often the list is looked at, in milliseconds, while somebody sees it. */
-const LIST_EVERY = 5000;
 
 /** The largest message, in characters: a frame may have a mebibyte. */
 const LONGEST = 300_000;
@@ -32,13 +30,13 @@ class State extends Changes {
       clientId: clientId(),
       onOpen: () => this.opened(),
       onEvent: (frame) => this.event(frame),
-      onChange: () => this.changed(),
+      onChange: () => { this.watchAll(); this.changed(); },
     });
+    this.watch = null;
   }
 
   start() {
     addEventListener("hashchange", () => this.follow());
-    setInterval(() => this.refreshSeen(), LIST_EVERY);
     document.addEventListener("visibilitychange", () => this.refreshSeen());
     this.follow();
     this.connection.connect();
@@ -50,6 +48,7 @@ class State extends Changes {
     const before = this.route.view;
     this.route = address.current();
     if (before === "look") this.refreshSeen();
+    this.watchAll();
     const { session } = this.route;
     if (session) lastSession.set(session);
     if (this.conversation && this.conversation.id !== session) {
@@ -124,6 +123,23 @@ class State extends Changes {
 
   refreshSeen() {
     if (!document.hidden && this.route.view !== "look") this.refresh();
+  }
+
+  /** Hears when something has happened in any session: only then is the list read again. */
+  watchAll() {
+    const isWanted = this.connection.state === "open" && this.route.view !== "look";
+    if (isWanted === Boolean(this.watch)) return;
+    this.watch?.close();
+    this.watch = null;
+    if (!isWanted) return;
+    let known = null;
+    const onEvent = ({ data }) => {
+      const now = data.threads.map(({ id, title, last_event_id: last, attention }) => [id, title, last, attention].join()).sort().join();
+      if (known !== null && now !== known) this.refreshSoon();
+      known = now;
+    };
+    this.watch = new Stream({ url: () => api(["watch"], { limit: 30 }), onEvent, onChange: () => {} });
+    this.watch.start();
   }
 
   refreshSoon() {
@@ -397,3 +413,6 @@ class State extends Changes {
 }
 
 export const state = new State();
+
+/** Whether the gateway was started with --read-only: then there is nothing to press. */
+export const readOnly = "readOnly" in document.documentElement.dataset;

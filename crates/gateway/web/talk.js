@@ -8,7 +8,7 @@ import { Offline } from "./offline.js";
 import { Do } from "./parts.js";
 import { Sessions } from "./sessions.js";
 import { visible } from "./text.js";
-import { state } from "./state.js";
+import { readOnly, state } from "./state.js";
 import * as address from "./address.js";
 
 export function Talk({ onHelp }) {
@@ -18,7 +18,7 @@ export function Talk({ onHelp }) {
     <div class="open-session">
       ${conversation && html`<${Open} key=${conversation.id} conversation=${conversation} />`}
       ${route.view === "new" && html`<${New} />`}
-      ${route.view === "list" && html`<p class="empty hint">Choose a session, or <a href=${address.newAddress()}>begin a new one</a>.</p>`}
+      ${route.view === "list" && html`<p class="empty hint">Choose a session${!readOnly && html`, or <a href=${address.newAddress()}>begin a new one</a>`}.</p>`}
     </div>
   </main>`;
 }
@@ -27,9 +27,9 @@ function New() {
   const [dropped, drop] = useDrop();
   return html`<section class="conversation" ...${drop}>
     <header><${Back} /><h1>New session</h1></header>
-    <div class="scroll"><div class="messages"><p class="hint">The session begins with your first message.</p></div></div>
+    <div class="scroll"><div class="messages">${!readOnly && html`<p class="hint">The session begins with your first message.</p>`}</div></div>
     <${Offline} connection=${state.connection} />
-    <${Composer} session="new" dropped=${dropped} />
+    <${Write} session="new" dropped=${dropped} />
   </section>`;
 }
 
@@ -48,9 +48,13 @@ function Open({ conversation }) {
     <${Messages} conversation=${conversation} />
     <${Question} asked=${asked} />
     <${Offline} connection=${state.connection} />
-    <${Composer} key=${`${conversation.drafts} ${edited?.key}`} session=${edited ? `${conversation.id}/${seq}` : conversation.id} edited=${edited}
+    <${Write} key=${`${conversation.drafts} ${edited?.key}`} session=${edited ? `${conversation.id}/${seq}` : conversation.id} edited=${edited}
       activeRun=${conversation.activeRun} isBusy=${conversation.openRuns().length > 0} dropped=${dropped} />
   </section>`;
+}
+
+function Write(given) {
+  return readOnly ? html`<p class="composer hint">Only looking: the gateway was started with --read-only.</p>` : html`<${Composer} ...${given} />`;
 }
 
 /** The way to what is asked, unless it is in view. */
@@ -86,8 +90,8 @@ function Header({ conversation, title, clients }) {
     <h1>${visible(title) || "Untitled"}</h1>
     <span class="here" title="Clients in this session, this one included">${clients > 1 ? `${clients} here` : ""}</span>
     <a class="look-link" href=${address.look(conversation.id)} title="Its events, its agent's runs and what waits">Look</a>
-    <button type="button" class="quiet" onClick=${() => setDoing("rename")}>Rename</button>
-    <button type="button" class="quiet" onClick=${() => setDoing("delete")}>Delete</button>
+    ${!readOnly && html`<button type="button" class="quiet" onClick=${() => setDoing("rename")}>Rename</button>
+      <button type="button" class="quiet" onClick=${() => setDoing("delete")}>Delete</button>`}
     ${doing === "rename" && html`<${Rename} title=${title} onClose=${done} />`}
     ${doing === "delete" && html`<${Delete} title=${title} onClose=${done} />`}
   </header>`;
@@ -129,7 +133,7 @@ function Delete({ title, onClose }) {
 function useDrop() {
   const [dropped, setDropped] = useState(null);
   const [over, setOver] = useState(false);
-  return [dropped, {
+  return [dropped, readOnly ? {} : {
     "data-drop": over ? "over" : null,
     onDragOver: (event) => { event.preventDefault(); setOver(true); },
     onDragLeave: () => setOver(false),

@@ -15,6 +15,13 @@ export function beginning(text, length) {
   return line.length > length ? line.slice(0, length - 1) + "…" : line;
 }
 
+/** Why something was cancelled, without the names that tell clients apart. */
+export function stoppedBy(why = "") {
+  const client = /^cancelled by external:gateway:([^:]*):\S*: requested by a client$/.exec(why)?.[1];
+  if (client === undefined) return why;
+  return client === "page" ? "Stopped by somebody on this page." : `Stopped by a client (${client}).`;
+}
+
 /** An error as a sentence. */
 export function sentence(error) {
   const text = error.message || String(error);

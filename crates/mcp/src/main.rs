@@ -14,6 +14,7 @@ use rmcp::transport::stdio;
 use thread::Queue;
 use thread::failure::{Failure, Result, WithHint};
 use thread::files::surrounding;
+use thread::model::place::Place;
 use thread::model::subscription::ConsumerId;
 use thread_agent::install::CONSUMER;
 use thread_agent::launcher;
@@ -52,9 +53,12 @@ struct Options {
     consumer: String,
 }
 
+/// How long calls may take to end when there is no client any more.
+const LAST: Duration = Duration::from_secs(2);
+
 const EXAMPLES: &str = "\
 Examples:
-  claude mcp add thread -- thread mcp --root ~/.local/share/thread/sessions
+  claude mcp add -s user thread -- thread mcp --root ~/.local/share/thread/sessions
   codex mcp add inbox -- thread mcp --thread ~/inbox";
 
 fn name(text: &str) -> std::result::Result<String, String> {
@@ -97,7 +101,15 @@ fn report(failure: &Failure) -> ExitCode {
 
 async fn run(options: Options) -> Result<()> {
     let failed = "the system refuses what is needed";
-    let children = signal(SignalKind::child()).with_hint(failed, "check the limits on this process")?;
+    let listen = |kind| signal(kind).with_hint(failed, "check the limits on this process");
+    let children = listen(SignalKind::child())?;
+    let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+    let told_to_end = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
     let watcher = ChangeWatcher::new().with_hint(failed, "check the limits on this process")?;
     let launcher = launcher::launcher()
         .map_err(|what| Failure::failed(what, "install it beside thread-mcp, or put it on PATH"))?;
@@ -112,12 +124,24 @@ async fn run(options: Options) -> Result<()> {
     scope.allow_subscribe = options.allow_subscribe;
     scope.is_local = true;
     tokio::spawn(reap(children));
-    let server = Server::new(Arc::new(scope)).serve(stdio()).await;
-    let server =
-        server.with_hint("the client does not speak MCP", "start it from a host, see docs/MCP.md")?;
-    // Ends when the client closes its side.
-    drop(server.waiting().await);
-    Ok(())
+    let scope = Arc::new(scope);
+    let session = async {
+        let server = Server::new(Arc::clone(&scope)).serve(stdio()).await;
+        let hint = "start it from a host, see docs/MCP.md";
+        let server = server.with_hint("the client does not speak MCP", hint)?;
+        // Ends when the client closes its side.
+        drop(server.waiting().await);
+        Ok(())
+    };
+    let done = tokio::select! {
+        done = session => done,
+        // What a host does that does not want to wait.
+        () = told_to_end => Ok(()),
+    };
+    scope.ending.cancel();
+    scope.calls.close();
+    drop(tokio::time::timeout(LAST, scope.calls.wait()).await);
+    done
 }
 
 /// The thread and the root that the server is for.
@@ -137,6 +161,10 @@ fn places(options: &Options) -> Result<(Option<PathBuf>, Option<Root>)> {
             })?)
         }
     };
+    if let Some(scheme) = thread.as_ref().and_then(|path| Place::from(path).scheme().map(str::to_owned)) {
+        let what = format!("there are tools for threads in directories, not for {scheme}:// ones");
+        return Err(Failure::usage(what, "name a thread's directory"));
+    }
     let thread = thread.map(|path| Ok::<_, Failure>(Queue::open(path)?.path().to_owned())).transpose()?;
     let root = match (&options.root, &thread) {
         (Some(root), _) => Some(root.clone()),

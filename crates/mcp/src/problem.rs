@@ -5,6 +5,9 @@ use std::fmt::Display;
 use thread::failure::hint;
 use thread_sessions::RequestError;
 
+/// The longest explanation of what went wrong, in bytes.
+const LONGEST: usize = 500;
+
 /// Why a tool did nothing.
 #[derive(Debug)]
 pub enum Problem {
@@ -21,13 +24,18 @@ impl Problem {
 
     /// What to say. Only who asks on this machine, `is_local`, is told of files and the like.
     pub fn text(&self, is_local: bool) -> String {
-        match self {
-            Problem::Told { what, fix } => format!("{what} - {fix}"),
-            Problem::Request(error) => {
-                let (what, fix) = of_request(error, is_local);
-                format!("{what} - {fix}")
-            }
-        }
+        let (what, fix) = match self {
+            Problem::Told { what, fix } => (what.clone(), fix.clone()),
+            Problem::Request(error) => of_request(error, is_local),
+        };
+        // It may name what was given.
+        let shown = &what[..what.floor_char_boundary(LONGEST)];
+        format!("{shown} - {fix}")
+    }
+
+    /// Whether a filter took too long for a single event.
+    pub fn is_slow_filter(&self) -> bool {
+        matches!(self, Problem::Request(RequestError::Thread(thread::Error::SlowFilter { .. })))
     }
 
     /// Tells the operator of the gateway, if it is for that one.

@@ -4,16 +4,14 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use thread::queue::Selection;
 use thread_sessions::catalogue;
 
 use crate::problem::{Problem, Result};
 use crate::scope::{Scope, open};
 use crate::text;
 
-/// How many events a resource has, and how many sessions are listed.
+/// How many events a resource has at most, and how many sessions are listed.
 const EVENTS: u64 = 100;
 const SESSIONS: usize = 20;
 
@@ -56,10 +54,7 @@ pub async fn read(scope: &Arc<Scope>, uri: String) -> Result<String> {
     scope
         .blocking(move |_| {
             let mut queue = open(&path)?;
-            let after = queue.start_of_tail(None, 0, EVENTS)?;
-            let mut selection = Selection { after, limit: Some(EVENTS), filter: None };
-            let (events, _) =
-                text::read(&mut queue, &mut selection, Instant::now() + Duration::from_secs(2))?;
+            let (events, _) = text::tail(&mut queue, EVENTS)?;
             let lines = events.iter().filter_map(|event| serde_json::to_string(event).ok());
             Ok(lines.map(|line| line + "\n").collect())
         })

@@ -15,6 +15,7 @@ use thread_sessions::{Root, SessionId};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::problem::{Problem, Result};
 
@@ -41,7 +42,11 @@ pub struct Scope {
     pub allow_subscribe: bool,
     /// Whether who asks is on this machine, as the threads' owner.
     pub is_local: bool,
-    turns: Semaphore,
+    /// Cancelled when the server is about to end, which waits for nothing any more.
+    pub ending: CancellationToken,
+    /// The calls under way.
+    pub calls: TaskTracker,
+    turns: Arc<Semaphore>,
 }
 
 impl Scope {
@@ -57,7 +62,9 @@ impl Scope {
             consumer: ConsumerId::stored(CONSUMER),
             allow_subscribe: false,
             is_local: false,
-            turns: Semaphore::new(AT_ONCE),
+            ending: CancellationToken::new(),
+            calls: TaskTracker::new(),
+            turns: Arc::new(Semaphore::new(AT_ONCE)),
         }
     }
 
@@ -100,17 +107,21 @@ impl Scope {
         self: &Arc<Scope>,
         work: impl FnOnce(&Scope) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        // Never closed.
-        let _turn = self.turns.acquire().await;
+        // Never closed. The work has its turn until it is done, also if nobody waits for it any more.
+        let turn = Arc::clone(&self.turns).acquire_owned().await;
         let scope = Arc::clone(self);
-        tokio::task::spawn_blocking(move || work(&scope)).await.unwrap_or_else(|_| {
+        let work = move || {
+            let _turn = turn;
+            work(&scope)
+        };
+        tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| {
             // It panicked, which has been reported on stderr, or the server is about to end.
             Err(Problem::new("this server could not do it", "try again"))
         })
     }
 
     /// Looks at a thread until there is something to see, at first at once and then whenever something was
-    /// stored. `None` at `end`, and if nobody waits for it any more.
+    /// stored. `None` at `end`, if nobody waits for it any more, and if the server ends.
     pub async fn until<T: Send + 'static>(
         self: &Arc<Scope>,
         path: PathBuf,
@@ -143,6 +154,7 @@ impl Scope {
                 () = watch.changed.notified() => {}
                 () = tokio::time::sleep_until(end) => return Ok(None),
                 () = cancelled.cancelled() => return Ok(None),
+                () = self.ending.cancelled() => return Ok(None),
             }
         }
     }

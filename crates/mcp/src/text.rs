@@ -14,7 +14,8 @@ use crate::problem::Result;
 /// How much of a content is shown in a list, in bytes.
 pub const CUT: usize = 2000;
 
-/// How much of one content is shown that was asked for, in bytes.
+/// How much of one content is shown that was asked for, in bytes, and about how much a list shows in all: hosts
+/// refuse longer results.
 pub const PIECE: usize = 20_000;
 
 /// A stored event.
@@ -33,6 +34,8 @@ pub struct Shown {
     /// The content was cut: `peek` with `id` and this `offset` gives what follows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_offset: Option<u64>,
+    #[serde(skip)]
+    size: usize,
 }
 
 /// A part of an event's content from that byte on, and where the rest begins.
@@ -52,13 +55,21 @@ pub fn cut(text: &str) -> (String, Option<u64>) {
     (text[..end].to_owned(), (end < text.len()).then_some(end as u64))
 }
 
+/// How much an event takes in a list. A text that is longer than [`CUT`] is missing in it.
+fn size(event: &Event, content_len: u64) -> usize {
+    let (metadata, content) = (event.metadata.as_ref().map_or(0, String::len), CUT.min(content_len as usize));
+    event.source.len() + metadata + content
+}
+
 /// An event of a page. A text that is longer than [`CUT`] is missing in it.
 fn shown(queue: &mut Queue, event: Event, content_len: u64) -> Result<Shown> {
+    let size = size(&event, content_len);
     let (content, next_offset) = match content_len > CUT as u64 {
         true => piece(queue, event.id, 0, CUT)?,
         false => (event.content, None),
     };
     Ok(Shown {
+        size,
         id: event.id,
         created_at: event.created_at,
         source: event.source,
@@ -70,16 +81,40 @@ fn shown(queue: &mut Queue, event: Event, content_len: u64) -> Result<Shown> {
     })
 }
 
-/// Reads a page of events, and moves the selection on. A filter is evaluated until that moment.
+/// Reads a page of events, and moves the selection on. A filter is evaluated until that moment. The page ends
+/// early when it is longer than [`PIECE`].
 pub fn read(queue: &mut Queue, selection: &mut Selection, until: Instant) -> Result<(Vec<Shown>, bool)> {
-    let mut rows = Vec::new();
+    let (mut rows, mut length) = (Vec::new(), 0);
     let remaining = queue.read_page_until(selection, CUT as u64, until, &mut |capped| {
-        rows.push((capped.row.to_event(), capped.content_len));
-        ControlFlow::Continue(())
+        let event = capped.row.to_event();
+        length += size(&event, capped.content_len);
+        rows.push((event, capped.content_len));
+        if length < PIECE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     let events =
         rows.into_iter().map(|(event, length)| shown(queue, event, length)).collect::<Result<_>>()?;
     Ok((events, remaining == Remaining::Some))
+}
+
+/// Reads the last events, as many as fit into [`PIECE`], and the id of the newest.
+pub fn tail(queue: &mut Queue, limit: u64) -> Result<(Vec<Shown>, i64)> {
+    let after = queue.start_of_tail(None, 0, limit)?;
+    let mut selection = Selection { after, limit: Some(limit), filter: None };
+    let (mut events, mut more) = (Vec::new(), true);
+    while more {
+        let page;
+        (page, more) = read(queue, &mut selection, Instant::now())?;
+        events.extend(page);
+    }
+    let mut length: usize = events.iter().map(|event: &Shown| event.size).sum();
+    let too_many = events.iter().take_while(|event| {
+        let is_too_long = length > PIECE;
+        length -= event.size;
+        is_too_long
+    });
+    let too_many = too_many.count().min(events.len().saturating_sub(1));
+    events.drain(..too_many);
+    Ok((events, selection.after))
 }
 
 /// An event, without its content if that is longer than [`CUT`].

@@ -209,6 +209,7 @@ pub async fn call(
     cancelled: &CancellationToken,
 ) -> Option<Result<Map<String, Value>>> {
     let tool = tools(scope).find(|tool| tool.name == name)?;
+    let _call = scope.calls.token();
     Some(called(scope, tool, arguments, cancelled).await)
 }
 

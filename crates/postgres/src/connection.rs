@@ -1,9 +1,9 @@
-//! Connecting to a server, and one idle connection for each, so that a process that opens a thread again and again
-//! does not connect each time.
+//! Connecting to a server, and idle connections, so that a process that opens threads again and again does not connect
+//! each time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postgres::config::{SslMode as Tls, TargetSessionAttrs};
 use postgres::error::Severity;
@@ -21,8 +21,12 @@ const BETWEEN_PROBES: Duration = Duration::from_secs(5);
 const PROBES: u32 = 3;
 const UNANSWERED: Duration = Duration::from_secs(25);
 
-/// How long an idle connection may take to show that it is still there.
+/// How long an idle connection may take to show that it is still there. After less than this pause nobody asks it.
 const CHECK: Duration = Duration::from_secs(5);
+const FRESH: Duration = Duration::from_secs(1);
+
+/// As many connections to a server are kept as a process has used at once, but no more than this.
+const MOST_IDLE: usize = 32;
 
 const DOING: &str = "connecting to the database";
 
@@ -36,24 +40,25 @@ pub struct Connection {
 impl Connection {
     /// An idle connection, or a new one.
     pub fn take(settings: &Settings) -> Result<Connection> {
-        let idle = {
+        let take = || {
             let mut idle = IDLE_ONES.lock().unwrap_or_else(PoisonError::into_inner);
-            let at = idle.iter().position(|(of, _)| of == settings);
-            at.map(|at| idle.swap_remove(at).1)
+            let at = idle.iter().rposition(|one| one.of == *settings);
+            at.map(|at| idle.remove(at))
         };
-        if let Some(mut idle) = idle
-            && idle.client.is_valid(CHECK).is_ok()
-        {
-            return Ok(idle);
+        while let Some(Idle { mut connection, since, .. }) = take() {
+            let is_there = !connection.client.is_closed();
+            if is_there && (since.elapsed() < FRESH || connection.client.is_valid(CHECK).is_ok()) {
+                return Ok(connection);
+            }
         }
         Connection::open(settings)
     }
 
-    /// Keeps a connection for the next [`Connection::take`], unless there is one. No transaction may be open.
+    /// Keeps a connection for a later [`Connection::take`]. No transaction may be open.
     pub fn keep(self, settings: &Settings) {
         let mut idle = IDLE_ONES.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.client.is_closed() && !idle.iter().any(|(of, _)| of == settings) {
-            idle.push((settings.clone(), self));
+        if !self.client.is_closed() && idle.iter().filter(|one| one.of == *settings).count() < MOST_IDLE {
+            idle.push(Idle { of: settings.clone(), connection: self, since: Instant::now() });
         }
     }
 
@@ -79,7 +84,14 @@ impl Connection {
     }
 }
 
-static IDLE_ONES: Mutex<Vec<(Settings, Connection)>> = Mutex::new(Vec::new());
+struct Idle {
+    of: Settings,
+    connection: Connection,
+    since: Instant,
+}
+
+/// The newest last.
+static IDLE_ONES: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
 
 /// Why there is no connection.
 struct Refused {

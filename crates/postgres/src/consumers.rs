@@ -30,12 +30,21 @@ pub fn list(session: &mut Session<'_>, consumer: Option<&ConsumerId>) -> Result<
                WHERE c.thread = $1 AND ($2::text IS NULL OR c.consumer_id = $2) ORDER BY c.consumer_id";
     let asked = now();
     let rows = session.rows(sql, &[text(&consumer.map(ConsumerId::as_str))])?;
-    rows.iter().map(|row| Ok(Subscription { held_by: held_by(session, row, asked)?, ..map(row) })).collect()
+    let machine = Machine::of(session.target)?;
+    Ok(rows
+        .iter()
+        .map(|row| {
+            let held_by = held_by(&machine, row, asked);
+            let last: Option<String> = row.get(22);
+            let ran_on = held_by.clone().or(last.filter(|host| *host != machine.host()));
+            Subscription { held_by, ran_on, ..map(row) }
+        })
+        .collect())
 }
 
 /// The machine that has the lease, if that is another one and may be alive.
-fn held_by(session: &Session<'_>, row: &Row, asked: i64) -> Result<Option<String>> {
-    let Some(holder) = row.get(18) else { return Ok(None) };
+fn held_by(machine: &Machine, row: &Row, asked: i64) -> Option<String> {
+    let holder = row.get::<_, Option<String>>(18)?;
     let stored = lease::Stored {
         holder: Some(holder),
         epoch: row.get(19),
@@ -43,8 +52,7 @@ fn held_by(session: &Session<'_>, row: &Row, asked: i64) -> Result<Option<String
         length_ms: row.get(21),
     };
     let consumer = ConsumerId::stored(row.get::<_, String>(0));
-    let machine = Machine::of(session.target)?;
-    Ok(stored.is_held_elsewhere(&machine, &consumer, asked).then(|| row.get(22)))
+    stored.is_held_elsewhere(machine, &consumer, asked).then(|| row.get(22))
 }
 
 pub fn one(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<Option<Subscription>> {
@@ -75,6 +83,7 @@ fn map(row: &Row) -> Subscription {
         dead: row.get(16),
         dead_to_retry: row.get(17),
         held_by: None,
+        ran_on: None,
     }
 }
 

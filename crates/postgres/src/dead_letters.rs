@@ -23,12 +23,12 @@ pub fn list(session: &mut Session<'_>, consumer: Option<&ConsumerId>) -> Result<
     Ok(rows.iter().map(map).collect())
 }
 
-pub fn retry(session: &mut Session<'_>, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
-    change(session, "UPDATE @dead_letters SET retry = true", consumer, event)
+pub fn retry(session: &mut Session<'_>, consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize> {
+    change(session, "UPDATE @dead_letters SET retry = true", consumer, events)
 }
 
-pub fn discard(session: &mut Session<'_>, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
-    change(session, "DELETE FROM @dead_letters", consumer, event)
+pub fn discard(session: &mut Session<'_>, consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize> {
+    change(session, "DELETE FROM @dead_letters", consumer, events)
 }
 
 pub fn cancel_retries(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<()> {
@@ -40,13 +40,19 @@ fn change(
     session: &mut Session<'_>,
     statement: &str,
     consumer: &ConsumerId,
-    event: Option<i64>,
+    events: Option<&[i64]>,
 ) -> Result<usize> {
     let sql = format!(
         "{statement} WHERE thread = $1 AND consumer_id = $2 AND ($3::bigint IS NULL OR event_id = $3) RETURNING event_id"
     );
-    let event: Param<'_> = (&event, postgres::types::Type::INT8);
-    Ok(session.rows(&sql, &[text(&consumer.as_str()), event])?.len())
+    let mut of = |event: Option<i64>| {
+        let event: Param<'_> = (&event, postgres::types::Type::INT8);
+        session.rows(&sql, &[text(&consumer.as_str()), event]).map(|rows| rows.len())
+    };
+    match events {
+        Some(events) => events.iter().map(|event| of(Some(*event))).sum(),
+        None => of(None),
+    }
 }
 
 /// Applies the change of a dead letter that a finished run caused.
@@ -75,7 +81,7 @@ pub fn update(session: &mut Session<'_>, consumer: &ConsumerId, change: &DeadLet
             at,
         ),
         DeadLetterUpdate::Remove { event_id } => {
-            return discard(session, consumer, Some(*event_id)).map(drop);
+            return discard(session, consumer, Some(&[*event_id])).map(drop);
         }
     };
     let exit = exit.code().map(i64::from);

@@ -63,7 +63,16 @@ use crate::place::Target;
 use crate::store::Postgres;
 
 /// What makes threads in PostgreSQL known to a program: see [`places::add`](thread::queue::places::add).
-pub const SCHEME: Scheme = Scheme { name: "postgres", base, open, init, listen: listen::listen };
+pub const SCHEME: Scheme = Scheme { name: "postgres", base, open, init, threads, listen: listen::listen };
+
+/// The channel on which commits to the threads of a schema are announced.
+///
+/// # Errors
+///
+/// It is no such place.
+pub fn channel(place: &Place) -> Result<String> {
+    Ok(listen::channel(&Target::of(place)?))
+}
 
 fn base(place: &Place) -> Result<PathBuf> {
     Target::of(place)?.base()
@@ -75,4 +84,10 @@ fn open(place: &Place, busy_limit: Duration) -> Result<Box<dyn Store>> {
 
 fn init(place: &Place) -> Result<()> {
     Postgres::create(place)
+}
+
+fn threads(place: &Place) -> Option<Result<Vec<Place>>> {
+    // What is wrong with a place is said when it is used.
+    let target = Target::of_any(place).ok().filter(|target| target.thread.is_empty())?;
+    Some(Postgres::threads(&target))
 }

@@ -33,7 +33,7 @@ const WITHOUT: Duration = Duration::from_secs(600);
 /// How often an idle connection is checked.
 const CHECK_EVERY: Duration = Duration::from_secs(20);
 
-fn channel(target: &Target) -> String {
+pub fn channel(target: &Target) -> String {
     format!("thread_{:016x}", lock_key(&[&target.schema, "notices"]))
 }
 
@@ -96,7 +96,10 @@ fn follow(target: &Target) -> Result<(), bool> {
     let channel = channel(target);
     let client = &mut connection.client;
     client.batch_execute(&format!("LISTEN {channel}")).map_err(|_| false)?;
-    client.batch_execute(&format!("NOTIFY {channel}")).map_err(|_| false)?;
+    // By another connection: a pooler passes on what comes while this one is at work, and nothing else.
+    let mut other = Connection::open(&target.settings).map_err(|_| false)?;
+    other.client.batch_execute(&format!("NOTIFY {channel}")).map_err(|_| false)?;
+    drop(other);
     let mut heard = false;
     loop {
         let limit = if heard { CHECK_EVERY } else { OWN_NOTICE };

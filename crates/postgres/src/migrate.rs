@@ -65,6 +65,21 @@ pub fn create(client: &mut Client, place: &Place, schema: &str, thread: &str) ->
     if made.is_empty() { Err(already()) } else { Ok(()) }
 }
 
+/// The names of all threads; none if there is no schema yet.
+pub fn threads(client: &mut Client, schema: &str) -> Result<Vec<String>> {
+    let sql = "SELECT name FROM @threads ORDER BY thread".replace('@', &prefix(schema));
+    match client.query_typed(&sql, &[]) {
+        Ok(rows) => Ok(rows.iter().map(|row| row.get(0)).collect()),
+        Err(e) if is_missing(&e) => Ok(Vec::new()),
+        Err(e) => Err(failed(&e, "listing the threads")),
+    }
+}
+
+/// Whether there is no schema, or it lacks a table.
+fn is_missing(error: &postgres::Error) -> bool {
+    error.code().is_some_and(|code| ["3F000", "42P01"].contains(&code.code()))
+}
+
 fn find(client: &mut Client, place: &Place, schema: &str, thread: &str) -> Result<Found> {
     let doing = "opening the thread";
     let sql = "SELECT current_setting('server_version_num')::bigint, (SELECT max(version) FROM @versions), \
@@ -75,8 +90,7 @@ fn find(client: &mut Client, place: &Place, schema: &str, thread: &str) -> Resul
             let row = &rows[0];
             (row.get(0), Found { version: row.get::<_, Option<i64>>(1).unwrap_or(0), thread: row.get(2) })
         }
-        // The schema or one of its tables is missing.
-        Err(e) if e.code().is_some_and(|code| ["3F000", "42P01"].contains(&code.code())) => {
+        Err(e) if is_missing(&e) => {
             let sql = "SELECT current_setting('server_version_num')::bigint";
             (client.query_typed(sql, &[]).doing(doing)?[0].get(0), Found::default())
         }

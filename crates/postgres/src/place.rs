@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use percent_encoding::percent_decode_str;
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use sha1::{Digest, Sha1};
 use thread::model::place::Place;
 use thread::{Error, Result};
@@ -31,13 +31,22 @@ impl Target {
     ///
     /// The place is not one, or a file that it refers to cannot be read.
     pub fn of(place: &Place) -> Result<Target> {
+        let target = Target::of_any(place)?;
+        if target.thread.is_empty() {
+            return Err(unnamed());
+        }
+        Ok(target)
+    }
+
+    /// Like [`Target::of`], but without the name of a thread it is all threads of the schema, and the name is empty.
+    pub fn of_any(place: &Place) -> Result<Target> {
         let text = place.as_os_str().to_str().ok_or_else(|| unclear("is not UTF-8"))?;
         let rest =
             text.strip_prefix("postgres://").ok_or_else(|| unclear("does not begin with postgres://"))?;
         let (rest, thread) = rest.split_once('#').unwrap_or((rest, ""));
         let thread = decoded(thread)?;
-        if thread.is_empty() || thread.len() > MAX_NAME || thread.chars().any(char::is_control) {
-            return Err(unclear("does not end with # and the name of a thread"));
+        if thread.len() > MAX_NAME || thread.chars().any(char::is_control) {
+            return Err(unnamed());
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
@@ -65,6 +74,13 @@ impl Target {
         given.retain(|(_, value)| !value.is_empty());
         let settings = Settings::resolve(&given, &Environment::of_this_process())?;
         Ok(Target { place: place.clone(), settings, schema, thread })
+    }
+
+    /// The place of another thread of the schema.
+    pub fn sibling(&self, thread: &str) -> Place {
+        let text = self.place.as_os_str().to_string_lossy();
+        let whole = text.split_once('#').map_or(&*text, |(whole, _)| whole);
+        Place::from(format!("{whole}#{}", utf8_percent_encode(thread, NON_ALPHANUMERIC)))
     }
 
     /// The folder on this machine for what belongs to the machine: `$XDG_STATE_HOME/thread/<digest>`. The same
@@ -114,6 +130,10 @@ fn decoded(text: &str) -> Result<String> {
 
 fn unclear(what: &str) -> Error {
     problem(&format!("the place of the thread {what}"), "write it as postgres://user@host/database#thread")
+}
+
+fn unnamed() -> Error {
+    unclear("does not end with # and the name of a thread")
 }
 
 fn unknown(name: &str) -> Error {

@@ -27,7 +27,17 @@ impl Postgres {
     pub fn open(place: &Place, busy_limit: Duration) -> Result<Postgres> {
         let target = Target::of(place)?;
         let mut connection = Connection::take(&target.settings)?;
-        let thread = migrate::open(&mut connection.client, place, &target.schema, &target.thread)?;
+        let open = |connection: &mut Connection| {
+            migrate::open(&mut connection.client, place, &target.schema, &target.thread)
+        };
+        let thread = match open(&mut connection) {
+            // It was idle, and has been lost.
+            Err(Error::Database(e)) if e.kind == Kind::Unreachable => {
+                connection = Connection::open(&target.settings)?;
+                open(&mut connection)?
+            }
+            opened => opened?,
+        };
         let prefix = migrate::prefix(&target.schema);
         Ok(Postgres(Link::new(target, connection, prefix, thread, busy_limit)))
     }
@@ -38,6 +48,14 @@ impl Postgres {
         migrate::create(&mut connection.client, place, &target.schema, &target.thread)?;
         connection.keep(&target.settings);
         Ok(())
+    }
+
+    /// All threads of the schema of `target`.
+    pub fn threads(target: &Target) -> Result<Vec<Place>> {
+        let mut connection = Connection::take(&target.settings)?;
+        let names = migrate::threads(&mut connection.client, &target.schema)?;
+        connection.keep(&target.settings);
+        Ok(names.iter().map(|name| target.sibling(name)).collect())
     }
 }
 
@@ -171,19 +189,27 @@ impl Store for Postgres {
         }
     }
 
-    fn dead_letters(&mut self, consumer: Option<&ConsumerId>) -> Result<Vec<DeadLetter>> {
-        self.0.reading("reading the dead letters", |session| dead_letters::list(session, consumer))
+    fn read_dead_letters(
+        &mut self,
+        consumer: Option<&ConsumerId>,
+        take: &mut dyn FnMut(DeadLetter) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let all =
+            self.0.reading("reading the dead letters", |session| dead_letters::list(session, consumer))?;
+        // Where it breaks makes no difference.
+        let _ = all.into_iter().try_for_each(take);
+        Ok(())
     }
 
-    fn retry_dead_letters(&mut self, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
+    fn retry_dead_letters(&mut self, consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize> {
         self.0.transact("changing the dead letters", Locks::Consumer(consumer), true, |session| {
-            dead_letters::retry(session, consumer, event)
+            dead_letters::retry(session, consumer, events)
         })
     }
 
-    fn discard_dead_letters(&mut self, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
+    fn discard_dead_letters(&mut self, consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize> {
         self.0.transact("changing the dead letters", Locks::Consumer(consumer), true, |session| {
-            dead_letters::discard(session, consumer, event)
+            dead_letters::discard(session, consumer, events)
         })
     }
 

@@ -1,7 +1,8 @@
 //! The rules of the lease and of waking as small state machines, of which every reachable state is looked at. Errors
 //! that are put into the rules on purpose must be found.
 
-use std::collections::HashSet;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 use std::hash::Hash;
 
@@ -199,13 +200,18 @@ fn leases(wrong: Wrong) -> Result<usize, Box<World>> {
     explore(
         first,
         |world| steps(world, wrong),
-        |world| !world.machines.iter().all(|machine| machine.is_running),
+        |world| {
+            let [one, other] = world.machines;
+            let of_one_epoch = one.lease.zip(other.lease).is_some_and(|(one, other)| one.0 == other.0);
+            !(one.is_running && other.is_running || of_one_epoch)
+        },
     )
 }
 
 #[test]
 fn no_two_machines_run_a_consumer_at_once() {
     let states = leases(Wrong::Nothing).unwrap();
+    println!("leases: {states} states");
     assert!(states > 10_000, "{states}");
 }
 
@@ -230,6 +236,10 @@ enum Careless {
     NoticeFirst,
     /// A supervisor looks again before it gives back the lease, instead of afterwards.
     LooksFirst,
+    /// A worker relies on notices, and does not ask once a second.
+    NeverAsks,
+    /// Nobody takes the lease of a supervisor that was killed.
+    NeverOver,
 }
 
 /// A process that starts handlers, one at a time.
@@ -261,13 +271,27 @@ struct Waking {
     workers: [(bool, Option<bool>); 2],
     /// Of any machine. One that has given back its lease may still be there when the next one begins.
     supervisors: [Supervisor; 3],
+    /// How many processes may still be killed.
+    kills: u8,
+    /// The lease is held by nobody that lives.
+    is_orphaned: bool,
 }
 
-/// No worker asks by itself here, as it does once a second: notices and looks alone must be enough.
-fn waking_steps(now: &Waking, careless: Careless) -> Vec<Waking> {
+/// Without kills no worker asks by itself, as it does once a second: notices and looks alone must be enough. With them
+/// it does: a pusher may be killed between its commit and its notice, a worker with what it has heard, a supervisor with
+/// the lease.
+fn waking_steps(now: &Waking, careless: Careless, asks: bool) -> Vec<Waking> {
     let mut next = Vec::new();
     let pending = now.stored > now.handled;
+    if now.is_orphaned && careless != Careless::NeverOver {
+        next.push(Waking { is_held: false, is_orphaned: false, ..*now });
+    }
     for at in 0..2 {
+        if asks && pending && careless != Careless::NeverAsks && now.workers[at].1.is_none() {
+            let mut after = *now;
+            after.workers[at].1 = Some(true);
+            next.push(after);
+        }
         if now.pushers[at] < 2 {
             let mut after = *now;
             after.pushers[at] += 1;
@@ -322,7 +346,33 @@ fn waking_steps(now: &Waking, careless: Careless) -> Vec<Waking> {
     next
 }
 
-fn waking(careless: Careless) -> Result<usize, Box<Waking>> {
+/// Kills of any process at any time.
+fn kills(now: &Waking) -> Vec<Waking> {
+    let mut next = Vec::new();
+    if now.kills == 0 {
+        return next;
+    }
+    let fewer = Waking { kills: now.kills - 1, ..*now };
+    for at in 0..2 {
+        let mut after = fewer;
+        after.pushers[at] = 2;
+        next.push(after);
+        let mut after = fewer;
+        after.workers[at] = (false, None);
+        next.push(after);
+    }
+    for at in 0..now.supervisors.len() {
+        let mut after = fewer;
+        let has_lease =
+            matches!(now.supervisors[at], Supervisor::Runs(_) | Supervisor::Ends | Supervisor::LookedEarly);
+        after.supervisors[at] = Supervisor::None;
+        after.is_orphaned |= has_lease;
+        next.push(after);
+    }
+    next
+}
+
+fn waking(careless: Careless, most_kills: u8) -> Result<usize, Box<Waking>> {
     let first = Waking {
         pushers: [0; 2],
         stored: 0,
@@ -330,19 +380,149 @@ fn waking(careless: Careless) -> Result<usize, Box<Waking>> {
         is_held: false,
         workers: [(false, None); 2],
         supervisors: [Supervisor::None; 3],
+        kills: most_kills,
+        is_orphaned: false,
     };
-    let is_left = |now: &Waking| waking_steps(now, careless).is_empty() && now.handled < now.stored;
-    explore(first, |now| waking_steps(now, careless), |now| !is_left(now))
+    let steps = |now: &Waking| waking_steps(now, careless, most_kills > 0);
+    let before: RefCell<HashMap<Waking, Vec<Waking>>> = RefCell::default();
+    let known = RefCell::new(Vec::new());
+    let states = explore(
+        first,
+        |now| {
+            let after = steps(now);
+            after.iter().for_each(|after| before.borrow_mut().entry(*after).or_default().push(*now));
+            known.borrow_mut().push(*now);
+            after.into_iter().chain(kills(now)).collect()
+        },
+        |_| true,
+    )?;
+    // From each state one can get to one in which nothing is pending, without anybody else being killed.
+    let (mut before, known) = (before.into_inner(), known.into_inner());
+    let mut left: Vec<Waking> = known.iter().filter(|now| now.handled == now.stored).copied().collect();
+    let mut good: HashSet<Waking> = left.iter().copied().collect();
+    while let Some(one) = left.pop() {
+        let earlier = before.remove(&one).unwrap_or_default();
+        left.extend(earlier.into_iter().filter(|earlier| good.insert(*earlier)));
+    }
+    match known.into_iter().find(|now| !good.contains(now)) {
+        Some(stuck) => Err(Box::new(stuck)),
+        None => Ok(states),
+    }
 }
 
 #[test]
 fn nobody_is_left_waiting_for_an_event_that_was_stored() {
-    assert!(waking(Careless::Nobody).unwrap() > 500);
+    for most_kills in [0, 2] {
+        let states = waking(Careless::Nobody, most_kills).unwrap();
+        println!("waking, with up to {most_kills} processes killed: {states} states");
+        assert!(states > 500, "{states}");
+    }
 }
 
 #[test]
 fn errors_in_the_rule_of_waking_are_found() {
-    for careless in [Careless::NoticeFirst, Careless::LooksFirst] {
-        assert!(waking(careless).is_err(), "{careless:?}");
+    for (careless, kills) in [
+        (Careless::NoticeFirst, 0),
+        (Careless::LooksFirst, 0),
+        (Careless::NeverAsks, 1),
+        (Careless::NeverOver, 1),
+    ] {
+        assert!(waking(careless, kills).is_err(), "{careless:?}");
+    }
+}
+
+/// How ids are given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ids {
+    /// By a row that is locked until the commit.
+    Counter,
+    /// By a sequence.
+    Sequence,
+    /// By a row that is read and locked only when it is written.
+    ReadFirst,
+}
+
+const WRITERS: usize = 3;
+
+/// Writers of one event each, and a reader that asks for newer ids. Sets of ids are bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Order {
+    /// The id that each has and has not committed.
+    has: [Option<u8>; WRITERS],
+    left: [bool; WRITERS],
+    newest: u8,
+    committed: u8,
+    /// Two events got the same id.
+    is_doubled: bool,
+    /// The newest id that the reader has seen, and all of them.
+    last: u8,
+    seen: u8,
+}
+
+fn order_steps(now: &Order, ids: Ids) -> Vec<Order> {
+    let mut next = Vec::new();
+    for at in 0..WRITERS {
+        match now.has[at] {
+            // Waits for the row.
+            None if ids == Ids::Counter && now.has.iter().any(Option::is_some) => {}
+            None if now.left[at] => {
+                let mut after = *now;
+                after.left[at] = false;
+                after.has[at] = Some(now.newest + 1);
+                if ids == Ids::Sequence {
+                    after.newest += 1;
+                }
+                next.push(after);
+            }
+            None => {}
+            Some(id) => {
+                let mut after = *now;
+                after.has[at] = None;
+                // Killed, or the transaction fails.
+                next.push(after);
+                after.newest = after.newest.max(id);
+                after.is_doubled |= now.committed & (1 << id) != 0;
+                after.committed |= 1 << id;
+                next.push(after);
+            }
+        }
+    }
+    // The reader sees what is committed and newer than what it saw.
+    let newer = now.committed & (u8::MAX << (now.last + 1));
+    if newer != 0 {
+        next.push(Order { last: 7 - newer.leading_zeros() as u8, seen: now.seen | newer, ..*now });
+    }
+    next
+}
+
+fn order(ids: Ids) -> Result<usize, Box<Order>> {
+    let first = Order {
+        has: [None; WRITERS],
+        left: [true; WRITERS],
+        newest: 0,
+        committed: 0,
+        is_doubled: false,
+        last: 0,
+        seen: 0,
+    };
+    explore(
+        first,
+        |now| order_steps(now, ids),
+        |now| {
+            let passed = now.committed & !now.seen & ((1 << (now.last + 1)) - 1);
+            // Without a gap, what is committed are the lowest ids.
+            let is_gapless = ids == Ids::Sequence || ((now.committed >> 1) + 1).is_power_of_two();
+            passed == 0 && !now.is_doubled && is_gapless
+        },
+    )
+}
+
+#[test]
+fn no_reader_passes_an_id_that_is_committed_later() {
+    let states = order(Ids::Counter).unwrap();
+    println!("ids: {states} states");
+    assert!(states > 30, "{states}");
+    for wrong in [Ids::Sequence, Ids::ReadFirst] {
+        assert!(order(wrong).is_err(), "{wrong:?}");
     }
 }

@@ -113,14 +113,17 @@ mod tests {
 
     #[test]
     fn the_close_codes_are_those_of_the_protocol() {
+        let mut reasons = std::collections::BTreeSet::new();
         for (code, ends) in [
             (1001, &[GoingAway][..]),
             (1002, &[Malformed]),
             (1003, &[NotText]),
             (1008, &[Unauthorized, NotConnected, Close::Version, TooManyRequests, Silent]),
             (1009, &[FrameTooBig]),
+            (1013, &[Full]),
         ] {
             for end in ends {
+                assert!(reasons.insert(end.reason()), "{end:?} has the reason of another");
                 // A close frame has room for 123 bytes.
                 assert!(end.code() == code && (1..=123).contains(&end.reason().len()), "{end:?}");
             }

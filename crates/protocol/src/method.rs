@@ -577,6 +577,20 @@ mod tests {
     }
 
     #[test]
+    fn only_what_would_be_done_twice_is_not_sent_again() {
+        fn repeatable<M: Method>(params: Value) -> bool {
+            M::is_repeatable(&serde_json::from_value(params).unwrap())
+        }
+        let mut message = json!({ "message": "x", "sessionId": "s" });
+        assert!(!repeatable::<Agent>(message.clone()));
+        message["idempotencyKey"] = json!("k");
+        assert!(repeatable::<Agent>(message));
+        assert!(!repeatable::<SessionsNew>(json!({})));
+        assert!(!repeatable::<SessionsFork>(json!({ "sessionId": "s" })));
+        assert!(repeatable::<Status>(json!({})));
+    }
+
+    #[test]
     fn every_call_is_read_as_it_was_written_whatever_else_its_params_have() {
         macro_rules! check {
             ($($method:ident: $params:expr),+ $(,)?) => {{

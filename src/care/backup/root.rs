@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-use super::{copy_to, draft_beside, is_partial, refuse_inside, refuse_occupied};
+use super::{copy_to, delete_abandoned, draft_beside, refuse_inside, refuse_occupied};
 use crate::error::{DatabaseErrorKind, Error, IoContext, Result};
 use crate::files::{self, DB};
 use crate::queue::Queue;
@@ -44,7 +44,10 @@ pub fn backup_root(root: &Path, place: &Path, progress: &mut dyn FnMut(u64)) -> 
     refuse_occupied(&place)?;
     refuse_inside(&root, &place)?;
     let parents = files::parents_to_sync(&place);
-    delete_abandoned(place.parent().unwrap_or(&place));
+    delete_abandoned(place.parent().unwrap_or(&place), |path| {
+        // Empty if it was killed at the very beginning.
+        path.join(UNFINISHED).exists() || fs::read_dir(path).is_ok_and(|mut inside| inside.next().is_none())
+    });
     let (draft, _lock) = draft_beside(&place)?;
     let note = draft.path().join(UNFINISHED);
     File::create(&note).at("make", &note)?;
@@ -155,25 +158,6 @@ fn is_full(error: &Error) -> bool {
             matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
         }
         _ => false,
-    }
-}
-
-/// Deletes the copies in `dir` that this user's earlier backups of roots left unfinished because they were
-/// killed. What cannot be deleted stays.
-fn delete_abandoned(dir: &Path) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let (path, user) = (entry.path(), rustix::process::geteuid().as_raw());
-        let is_own = entry.metadata().is_ok_and(|about| about.is_dir() && about.uid() == user);
-        // Empty if it was killed at the very beginning.
-        let is_empty = || fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_none());
-        let is_remains = || path.join(UNFINISHED).exists() || is_empty();
-        if !is_own || !is_partial(&entry.file_name().to_string_lossy()) || !is_remains() {
-            continue;
-        }
-        // Whoever makes a copy holds this lock, and the end of the process releases it.
-        if File::open(&path).is_ok_and(|dir| dir.try_lock().is_ok()) {
-            fs::remove_dir_all(&path).ok();
-        }
     }
 }
 

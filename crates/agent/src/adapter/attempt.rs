@@ -34,7 +34,7 @@ pub struct Attempt {
     pub status: Option<Status>,
     /// How many bytes of output were stored.
     pub bytes: u64,
-    /// The [`count`](super::said::Outbox::count) of events before it.
+    /// The [`count`](super::output::Outbox::count) of events before it.
     pub events_before: u64,
     /// Ids of calls that were pushed and have no result yet.
     pub calls: BTreeSet<String>,

@@ -10,13 +10,13 @@ use thread::model::filter::{Filter, Scope};
 use thread::queue::{Remaining, Selection};
 
 use super::attempt::{Attempt, Ending, LONGEST_PIPE, OUTPUT_GRACE, Stage, Why, message_id_of};
-use super::said::{LONGEST_ANSWER, push_status, too_long};
+use super::output::{LONGEST_ANSWER, push_status, too_long};
 use super::{ATTACHMENTS_VARIABLE, Adapter, LoopEvent, Running, Step};
 use crate::attachments::attachments;
 use crate::conversation::runs::{Next, OpenRun, Verdict};
 use crate::conversation::{Answer, ClientInput, Entry, MAX_PARTIAL, Message, Run, Status, ToolResult};
-use crate::marked::{Mark, descendants};
 use crate::places::{Places, Turn};
+use crate::processes::{Mark, descendants};
 use crate::program::{Input, Program};
 use crate::protocol::{Done, Ended, Prompt};
 use crate::sub_agent::{Sub, cancel_those_of};
@@ -245,8 +245,8 @@ impl Adapter {
             return false;
         }
         if attempt.done.is_none() {
-            for said in self.options.protocol.ended(Ended(code)) {
-                self.said(said);
+            for output in self.options.protocol.ended(Ended(code)) {
+                self.handle_output(output);
             }
         }
         true
@@ -302,7 +302,7 @@ impl Adapter {
     fn close(&mut self, id: i64, why: Why) -> Result<()> {
         let Some(open) = self.runs.get(id).cloned() else { return Ok(()) };
         let run = &open.run;
-        let partial = self.said_so_far(run, open.last_begun)?;
+        let partial = self.answer_so_far(run, open.last_begun)?;
         let (reason, event) = match why {
             Why::Ended => return Ok(()),
             Why::Verdict(Verdict::Cancelled(why)) => (why.clone(), run.cancelled(&why, &partial)),
@@ -348,7 +348,7 @@ impl Adapter {
 
     /// Returns what the last attempt of a run, which began with that event, has said of its answer. From the
     /// thread: it may have been another adapter's.
-    fn said_so_far(&mut self, run: &Run, last_begun: i64) -> Result<String> {
+    fn answer_so_far(&mut self, run: &Run, last_begun: i64) -> Result<String> {
         let mut text = String::new();
         if last_begun == 0 {
             return Ok(text);
@@ -476,7 +476,7 @@ impl Adapter {
             _ => Message::default(),
         };
         let fresh = self.options.protocol.keeps_process() && self.running.is_none();
-        let said = match fresh {
+        let transcript = match fresh {
             true => {
                 let runs = &self.runs;
                 transcript(&mut self.queue, |id| runs.get(id).is_some())?
@@ -489,7 +489,7 @@ impl Adapter {
             attachments: attachments(self.queue.path(), &message.other),
             input: ClientInput::of(&message.other),
             content: message.content,
-            transcript: said,
+            transcript,
             session: self.session.clone().filter(|_| fresh),
         })
     }

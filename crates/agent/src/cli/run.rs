@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::install::{CONSUMER, Install};
+use crate::settings::Settings;
+use crate::sub_agent::{self, NewSubAgent, Sub};
 use clap::{Args, ValueHint};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use thread::model::subscription::ConsumerId;
 use thread::{LOOK_EVERY, Queue};
-use thread_agent::install::{CONSUMER, Install};
-use thread_agent::settings::Settings;
-use thread_agent::sub_agent::{self, NewSubAgent, Sub};
 
 use super::install::readable;
 use super::serve::ENV_FILE;
@@ -36,7 +36,7 @@ pub struct Command {
     // With this id it replaces the global option --thread.
     #[arg(id = "thread", short, long = "parent", visible_alias = "thread", value_name = "PATH")]
     #[arg(value_hint = ValueHint::DirPath)]
-    parent: Option<PathBuf>,
+    pub parent: Option<PathBuf>,
     /// The id of the tool call that it works for [default: a new one]
     #[arg(long, value_name = "ID")]
     call: Option<String>,

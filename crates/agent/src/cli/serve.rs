@@ -1,13 +1,13 @@
 //! `thread agent -- PROGRAM`: the adapter itself, as the handler of a consumer.
 
+use crate::adapter::{Adapter, Options};
+use crate::launcher;
+use crate::protocol::{Acp, Exec, Ndjson, Protocol, ToolServer};
+use crate::settings::{ProtocolArg, Settings, Stay, read_env_file};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use thread::Queue;
 use thread::model::subscription::ConsumerId;
-use thread_agent::adapter::{Adapter, Options};
-use thread_agent::launcher;
-use thread_agent::protocol::{Acp, Exec, Ndjson, Protocol, ToolServer};
-use thread_agent::settings::{ProtocolArg, Settings, Stay, read_env_file};
+use thread::{Error, Queue};
 
 use super::{Failure, Globals, Result, current_directory, variable};
 
@@ -67,6 +67,9 @@ pub fn run(settings: Settings, stay: Stay, program: Vec<String>, globals: &Globa
 fn tools(queue: &Queue, consumer: &str) -> Result<ToolServer> {
     let hint = "install it beside thread-agent, or put it on PATH, or leave out --mcp";
     let program = launcher::program("thread-mcp").map_err(|what| Failure::failed(what, hint))?;
+    if queue.place().dir().is_none() {
+        return Err(Error::OnlyInDirectory("--mcp").into());
+    }
     let thread = queue.path().to_string_lossy().into_owned();
     let arguments = ["--thread", &thread, "--sessions", "--consumer", consumer, "--name", "agent"];
     Ok(ToolServer {

@@ -7,6 +7,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::processes::{self, Mark};
+use crate::sub_agent::{Sub, threads_in};
 use clap::Args;
 use thread::files::lock::Lock;
 use thread::model::run::{ProcessId, StopRequest};
@@ -14,8 +16,6 @@ use thread::model::subscription::ConsumerId;
 use thread::run::stop::stop;
 use thread::run::{Launcher, WakeBy};
 use thread::{Error, Queue};
-use thread_agent::marked::{self, Mark};
-use thread_agent::sub_agent::{Sub, threads_in};
 
 use super::{Failure, Globals, Result, find_launcher, print};
 
@@ -55,13 +55,13 @@ impl Command {
             locks.extend(end(&mut sub)?);
             end_task(&mut sub, &launcher)?;
         }
-        print(queue.path().display())
+        print(queue.place())
     }
 }
 
 /// Ends all processes of the agents of a thread. Returns the locks of these consumers.
 fn end(queue: &mut Queue) -> Result<Vec<Lock>> {
-    let dir = queue.path().to_owned();
+    let place = queue.place().clone();
     let is_agent = |handler: &str| handler.contains("thread-agent") || handler.contains("thread agent");
     let mut subscriptions = queue.subscriptions()?;
     subscriptions.retain(|subscription| is_agent(&subscription.handler_cmd));
@@ -72,14 +72,14 @@ fn end(queue: &mut Queue) -> Result<Vec<Lock>> {
         let until = Instant::now() + PATIENCE;
         loop {
             // Collected before anything ends: then descendants can no longer be found by their ancestry.
-            let supervisors = marked::supervisors_of(&dir, agent.as_str());
-            let below = supervisors.iter().flat_map(marked::descendants);
+            let supervisors = processes::supervisors_of(&place, agent.as_str());
+            let below = supervisors.iter().flat_map(processes::descendants);
             let started: Vec<ProcessId> = below.filter_map(ProcessId::of).collect();
             match stop(queue, agent, STOP) {
                 Err(Error::UnknownConsumer(_)) => break,
                 stopped => stopped?,
             };
-            marked::kill_all(&started, KILL_TIMEOUT).map_err(gone)?;
+            processes::kill_all(&started, KILL_TIMEOUT).map_err(gone)?;
             let lock = queue.files().consumer_lock(agent);
             match Lock::take(queue.files(), lock, LOCK_TIMEOUT) {
                 Ok(lock) => {
@@ -97,9 +97,9 @@ fn end(queue: &mut Queue) -> Result<Vec<Lock>> {
             }
         }
     }
-    Mark::thread(&dir).kill(KILL_TIMEOUT).map_err(gone)?;
+    Mark::thread(&place).kill(KILL_TIMEOUT).map_err(gone)?;
     let until = Instant::now() + KILL_TIMEOUT;
-    while agents.iter().any(|agent| !marked::supervisors_of(&dir, agent.as_str()).is_empty()) {
+    while agents.iter().any(|agent| !processes::supervisors_of(&place, agent.as_str()).is_empty()) {
         if Instant::now() >= until {
             return Err(gone("a supervisor of the agent is still there".into()));
         }

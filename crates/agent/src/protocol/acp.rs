@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use self::blocks::{blocks_of, part_of, text_of};
-use super::{Done, Ended, Prompt, Protocol, Said};
+use super::{Done, Ended, Output, Prompt, Protocol};
 use crate::conversation::{Choice, ClientInput, Permission, ToolCall, ToolResult};
 use crate::transcript::as_text;
 
@@ -61,14 +61,14 @@ impl Call {
     }
 
     /// Reports it, unless it was reported like this already.
-    fn report(&mut self, call_id: &str) -> Option<Said> {
+    fn report(&mut self, call_id: &str) -> Option<Output> {
         let now = (self.name.clone(), self.arguments.clone());
         if self.reported.as_ref() == Some(&now) {
             return None;
         }
         let (name, arguments) = now.clone();
         self.reported = Some(now);
-        Some(Said::Call(ToolCall { call_id: call_id.to_owned(), name, arguments }))
+        Some(Output::Call(ToolCall { call_id: call_id.to_owned(), name, arguments }))
     }
 }
 
@@ -206,7 +206,7 @@ impl Acp {
         self.request(Request::NewSession, AGENT_METHOD_NAMES.session_new, params, out);
     }
 
-    fn message(&mut self, message: &Value, out: &mut Vec<u8>) -> Result<Vec<Said>, Done> {
+    fn message(&mut self, message: &Value, out: &mut Vec<u8>) -> Result<Vec<Output>, Done> {
         let id = message.get("id").filter(|id| !id.is_null());
         match (message.get("method").and_then(Value::as_str), id) {
             (Some(method), Some(id)) => Ok(self.handle_request(method, id, message, out)),
@@ -225,7 +225,7 @@ impl Acp {
         request: Request,
         message: &Value,
         out: &mut Vec<u8>,
-    ) -> Result<Vec<Said>, Done> {
+    ) -> Result<Vec<Output>, Done> {
         if let Some(error) = message.get("error") {
             // The agent may no longer have the session.
             if request == Request::LoadSession {
@@ -268,7 +268,7 @@ impl Acp {
                     self.send_prompt(&prompt, true, out);
                 }
                 // A session that cannot be loaded is not worth recording.
-                Ok(if self.can_load { vec![Said::Session(id)] } else { Vec::new() })
+                Ok(if self.can_load { vec![Output::Session(id)] } else { Vec::new() })
             }
             Request::LoadSession => {
                 if let Some(prompt) = self.waiting.take() {
@@ -281,15 +281,16 @@ impl Acp {
                 let done = prompt_done(result)?;
                 // Calls that never got complete, and never began.
                 let calls = self.calls.iter_mut().filter(|(_, call)| call.reported.is_none());
-                let mut said: Vec<Said> = calls.filter_map(|(call_id, call)| call.report(call_id)).collect();
-                said.push(Said::Done(done));
-                Ok(said)
+                let mut output: Vec<Output> =
+                    calls.filter_map(|(call_id, call)| call.report(call_id)).collect();
+                output.push(Output::Done(done));
+                Ok(output)
             }
         }
     }
 
     /// Handles a notification.
-    fn handle_notification(&mut self, method: &str, message: &Value) -> Vec<Said> {
+    fn handle_notification(&mut self, method: &str, message: &Value) -> Vec<Output> {
         // While a session is loaded, the agent repeats its history.
         if method != CLIENT_METHOD_NAMES.session_update || !self.is_open(Request::Prompt) {
             return Vec::new();
@@ -300,12 +301,12 @@ impl Acp {
         };
         match update.update {
             SessionUpdate::AgentMessageChunk(chunk) => vec![match part_of(&chunk.content) {
-                Some(part) => Said::Part(part),
-                None => Said::Token(self.text.said(text_of(&chunk.content))),
+                Some(part) => Output::Part(part),
+                None => Output::Token(self.text.said(text_of(&chunk.content))),
             }],
-            SessionUpdate::AgentThoughtChunk(chunk) => vec![Said::Thinking(text_of(&chunk.content))],
+            SessionUpdate::AgentThoughtChunk(chunk) => vec![Output::Thinking(text_of(&chunk.content))],
             SessionUpdate::Plan(plan) => {
-                vec![Said::Plan(serde_json::to_value(plan.entries).unwrap_or_default())]
+                vec![Output::Plan(serde_json::to_value(plan.entries).unwrap_or_default())]
             }
             SessionUpdate::ToolCall(call) => self.call(ToolCallUpdate::from(call)),
             SessionUpdate::ToolCallUpdate(call) => self.call(call),
@@ -315,7 +316,7 @@ impl Acp {
 
     /// Handles the beginning, progress or end of a call. It is reported once its details are complete or it
     /// begins, again whenever they change, and has one result.
-    fn call(&mut self, update: ToolCallUpdate) -> Vec<Said> {
+    fn call(&mut self, update: ToolCallUpdate) -> Vec<Output> {
         let call_id = update.tool_call_id.to_string();
         let fields = update.fields;
         self.text.interrupt();
@@ -332,10 +333,10 @@ impl Acp {
         if let Some(content) = fields.content.filter(|content| !content.is_empty()) {
             call.content = content_text(&content);
         }
-        let mut said = Vec::new();
+        let mut output = Vec::new();
         let begins = !matches!(fields.status, None | Some(ToolCallStatus::Pending));
         if begins || call.reported.is_some() || call.is_complete() {
-            said.extend(call.report(&call_id));
+            output.extend(call.report(&call_id));
         }
         let content = Some(call.content.clone()).filter(|text| !text.is_empty());
         let outcome = match fields.status {
@@ -346,15 +347,21 @@ impl Acp {
                 let output = fields.raw_output.as_ref().map(Value::to_string);
                 Err(content.or(output).unwrap_or_else(|| "the tool failed".to_owned()))
             }
-            _ => return said,
+            _ => return output,
         };
         call.finished = true;
-        said.push(Said::Result(ToolResult { call_id, name: call.name.clone(), outcome }));
-        said
+        output.push(Output::Result(ToolResult { call_id, name: call.name.clone(), outcome }));
+        output
     }
 
     /// Handles a request by the agent.
-    fn handle_request(&mut self, method: &str, id: &Value, message: &Value, out: &mut Vec<u8>) -> Vec<Said> {
+    fn handle_request(
+        &mut self,
+        method: &str,
+        id: &Value,
+        message: &Value,
+        out: &mut Vec<u8>,
+    ) -> Vec<Output> {
         if method != CLIENT_METHOD_NAMES.session_request_permission {
             let error =
                 json!({ "code": -32601, "message": format!("this client does not support {method}") });
@@ -373,16 +380,16 @@ impl Acp {
             return Vec::new();
         }
         let call_id = asked.tool_call.tool_call_id.to_string();
-        let mut said = self.call(asked.tool_call);
+        let mut output = self.call(asked.tool_call);
         // What people are to judge is what they see: all that is known of the call.
         let call = self.calls.entry(call_id.clone()).or_default();
-        said.extend(call.report(&call_id));
+        output.extend(call.report(&call_id));
         let choices = asked.options.iter().map(|option| Choice {
             id: option.option_id.to_string(),
             name: option.name.clone(),
             kind: kind_of(option.kind).to_owned(),
         });
-        said.push(Said::Asks(Permission {
+        output.push(Output::Asks(Permission {
             request_id,
             title: call.name.clone(),
             call_id: Some(call_id),
@@ -390,7 +397,7 @@ impl Acp {
             details: call.content.clone(),
             choices: choices.collect(),
         }));
-        said
+        output
     }
 
     fn answer_permission(&mut self, request_id: &str, outcome: RequestPermissionOutcome, out: &mut Vec<u8>) {
@@ -400,7 +407,7 @@ impl Acp {
         }
     }
 
-    fn read_line(&mut self, line: &[u8], out: &mut Vec<u8>) -> Vec<Said> {
+    fn read_line(&mut self, line: &[u8], out: &mut Vec<u8>) -> Vec<Output> {
         let message = serde_json::from_slice::<Value>(line).ok().filter(Value::is_object);
         let Some(message) = message else {
             self.noise += line.len();
@@ -409,9 +416,9 @@ impl Acp {
             }
             let shown: String = String::from_utf8_lossy(line).trim().chars().take(80).collect();
             let error = format!("the agent program does not speak the Agent Client Protocol: {shown}");
-            return vec![Said::Done(Done::Broken(error))];
+            return vec![Output::Done(Done::Broken(error))];
         };
-        self.message(&message, out).unwrap_or_else(|done| vec![Said::Done(done)])
+        self.message(&message, out).unwrap_or_else(|done| vec![Output::Done(done)])
     }
 }
 
@@ -445,21 +452,21 @@ impl Protocol for Acp {
         self.waiting = Some(prompt);
     }
 
-    fn read(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Vec<Said> {
-        let mut said = Vec::new();
+    fn read(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Vec<Output> {
+        let mut output = Vec::new();
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
             self.line.extend_from_slice(piece);
             let whole = self.line.ends_with(b"\n");
             if whole || self.line.len() > LONGEST_LINE {
                 let line = std::mem::take(&mut self.line);
-                said.extend(self.read_line(&line, out));
+                output.extend(self.read_line(&line, out));
             }
         }
-        said
+        output
     }
 
-    fn ended(&mut self, ended: Ended) -> Vec<Said> {
-        vec![Said::Done(Done::Failed { error: ended.to_string(), retryable: true })]
+    fn ended(&mut self, ended: Ended) -> Vec<Output> {
+        vec![Output::Done(Done::Failed { error: ended.to_string(), retryable: true })]
     }
 
     fn cancel(&mut self, out: &mut Vec<u8>) -> bool {

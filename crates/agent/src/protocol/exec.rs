@@ -1,6 +1,6 @@
 //! A program that is run once for each message: text in on stdin, text out on stdout.
 
-use super::{Done, Ended, Prompt, Protocol, Said};
+use super::{Done, Ended, Output, Prompt, Protocol};
 use crate::attachments::Attachment;
 use crate::conversation::text_of;
 use crate::utf8::Utf8Stream;
@@ -40,19 +40,19 @@ impl Protocol for Exec {
         out.extend(text.into_bytes());
     }
 
-    fn read(&mut self, bytes: &[u8], _: &mut Vec<u8>) -> Vec<Said> {
+    fn read(&mut self, bytes: &[u8], _: &mut Vec<u8>) -> Vec<Output> {
         let text = self.stdout.push(bytes);
-        if text.is_empty() { Vec::new() } else { vec![Said::Token(text)] }
+        if text.is_empty() { Vec::new() } else { vec![Output::Token(text)] }
     }
 
-    fn ended(&mut self, ended: Ended) -> Vec<Said> {
+    fn ended(&mut self, ended: Ended) -> Vec<Output> {
         let rest = self.stdout.finish();
-        let mut said = if rest.is_empty() { Vec::new() } else { vec![Said::Token(rest)] };
-        said.push(Said::Done(match ended.0 {
+        let mut output = if rest.is_empty() { Vec::new() } else { vec![Output::Token(rest)] };
+        output.push(Output::Done(match ended.0 {
             0 => Done::Answered { content: None, total_tokens: None, stage: None },
             _ => Done::Failed { error: ended.to_string(), retryable: true },
         }));
-        said
+        output
     }
 
     fn cancel(&mut self, _: &mut Vec<u8>) -> bool {

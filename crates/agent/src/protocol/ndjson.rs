@@ -9,7 +9,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Done, Ended, Prompt, Protocol, Said};
+use super::{Done, Ended, Output, Prompt, Protocol};
 use crate::conversation::{ClientInput, Status, ToolCall, ToolResult};
 
 /// The longest line, in bytes: far more than an answer that may be stored.
@@ -119,37 +119,39 @@ impl Protocol for Ndjson {
                 files.map(|file| json!({ "path": file.path, "mime_type": file.mime_type })).collect();
         }
         if !prompt.transcript.is_empty() {
-            let said = prompt.transcript.iter();
+            let spoken = prompt.transcript.iter();
             event["transcript"] =
-                said.map(|one| json!({ "role": one.role.as_str(), "content": one.content })).collect();
+                spoken.map(|one| json!({ "role": one.role.as_str(), "content": one.content })).collect();
         }
         out.extend(event.to_string().into_bytes());
         out.push(b'\n');
     }
 
-    fn read(&mut self, bytes: &[u8], _: &mut Vec<u8>) -> Vec<Said> {
-        let mut said = Vec::new();
+    fn read(&mut self, bytes: &[u8], _: &mut Vec<u8>) -> Vec<Output> {
+        let mut output = Vec::new();
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
             self.line.extend_from_slice(piece);
             if self.line.len() > LONGEST_LINE {
                 self.line.clear();
                 let limit = LONGEST_LINE >> 20;
                 let error = format!("the agent program printed a line of more than {limit} MiB");
-                said.push(Said::Done(Done::Broken(error)));
+                output.push(Output::Done(Done::Broken(error)));
             }
             if !self.line.ends_with(b"\n") {
                 continue;
             }
             let line = std::mem::take(&mut self.line);
             if !line.trim_ascii().is_empty() {
-                said.extend(self.read_line(&line).unwrap_or_else(|why| Some(Said::Done(Done::Broken(why)))));
+                output.extend(
+                    self.read_line(&line).unwrap_or_else(|why| Some(Output::Done(Done::Broken(why)))),
+                );
             }
         }
-        said
+        output
     }
 
-    fn ended(&mut self, ended: Ended) -> Vec<Said> {
-        vec![Said::Done(Done::Failed { error: ended.to_string(), retryable: true })]
+    fn ended(&mut self, ended: Ended) -> Vec<Output> {
+        vec![Output::Done(Done::Failed { error: ended.to_string(), retryable: true })]
     }
 
     fn cancel(&mut self, _: &mut Vec<u8>) -> bool {
@@ -181,7 +183,7 @@ fn hand_over(input: &ClientInput, line: &mut Value) {
 
 impl Ndjson {
     /// Returns what a line says; `None` if it belongs to another run.
-    fn read_line(&mut self, line: &[u8]) -> Result<Option<Said>, String> {
+    fn read_line(&mut self, line: &[u8]) -> Result<Option<Output>, String> {
         let Named { run_id, line } = serde_json::from_slice(line).map_err(|e| {
             let shown: String = String::from_utf8_lossy(line).trim().chars().take(80).collect();
             format!("the agent program printed a line that is not part of the protocol ({e}): {shown}")
@@ -189,36 +191,36 @@ impl Ndjson {
         if run_id.is_some() && run_id != self.run_id {
             return Ok(None);
         }
-        let said = said_by(line)?;
-        if matches!(said, Said::Done(_)) {
+        let output = output_of(line)?;
+        if matches!(output, Output::Done(_)) {
             self.run_id = None;
         }
-        Ok(Some(said))
+        Ok(Some(output))
     }
 }
 
-fn said_by(line: Line) -> Result<Said, String> {
+fn output_of(line: Line) -> Result<Output, String> {
     Ok(match line {
-        Line::Token { content } => Said::Token(content),
-        Line::Thinking { content } => Said::Thinking(content),
-        Line::ToolCall { call_id, name, arguments } => Said::Call(ToolCall { call_id, name, arguments }),
+        Line::Token { content } => Output::Token(content),
+        Line::Thinking { content } => Output::Thinking(content),
+        Line::ToolCall { call_id, name, arguments } => Output::Call(ToolCall { call_id, name, arguments }),
         Line::ToolResult { call_id, name, result, error } => {
             let outcome = match error {
                 Some(Value::String(error)) => Err(error),
                 Some(error) => Err(error.to_string()),
                 None => Ok(result.unwrap_or_default()),
             };
-            Said::Result(ToolResult { call_id, name, outcome })
+            Output::Result(ToolResult { call_id, name, outcome })
         }
         Line::Status { content } => {
-            Said::Status(Status::of(&content).ok_or_else(|| format!("'{content}' is not a status"))?)
+            Output::Status(Status::of(&content).ok_or_else(|| format!("'{content}' is not a status"))?)
         }
-        Line::State { state } => Said::State(state),
-        Line::StateDelta { delta } => Said::StateDelta(serde_json::to_value(delta).unwrap_or_default()),
+        Line::State { state } => Output::State(state),
+        Line::StateDelta { delta } => Output::StateDelta(serde_json::to_value(delta).unwrap_or_default()),
         Line::Final { content, total_tokens, stage } => {
-            Said::Done(Done::Answered { content, total_tokens, stage })
+            Output::Done(Done::Answered { content, total_tokens, stage })
         }
-        Line::Error { error, retryable } => Said::Done(Done::Failed { error, retryable }),
+        Line::Error { error, retryable } => Output::Done(Done::Failed { error, retryable }),
     })
 }
 
@@ -231,16 +233,16 @@ mod tests {
         let mut program = Ndjson::default();
         let mut read = |bytes: &str| program.read(bytes.as_bytes(), &mut Vec::new());
         assert_eq!(read("{\"event\":\"token\",\"con"), []);
-        let said = read("tent\":\"a\"}\n\n{\"event\":\"final\"}\n{");
+        let output = read("tent\":\"a\"}\n\n{\"event\":\"final\"}\n{");
         let done = Done::Answered { content: None, total_tokens: None, stage: None };
-        assert_eq!(said, [Said::Token("a".into()), Said::Done(done)]);
+        assert_eq!(output, [Output::Token("a".into()), Output::Done(done)]);
     }
 
     #[test]
     fn a_line_that_names_another_run_is_dropped() {
         let mut program = Ndjson { run_id: Some("this".into()), ..Ndjson::default() };
         let mut read = |line: &str| program.read(format!("{line}\n").as_bytes(), &mut Vec::new());
-        let token = |text: &str| vec![Said::Token(text.into())];
+        let token = |text: &str| vec![Output::Token(text.into())];
         assert_eq!(read(r#"{"event":"token","content":"a","run_id":"this"}"#), token("a"));
         assert_eq!(read(r#"{"event":"token","content":"b","run_id":"that"}"#), []);
         assert_eq!(read(r#"{"event":"token","content":"c"}"#), token("c"));
@@ -251,11 +253,11 @@ mod tests {
 
     #[test]
     fn a_state_is_any_json_and_its_changes_are_a_json_patch() {
-        let said = |line: &str| Ndjson::default().read(format!("{line}\n").as_bytes(), &mut Vec::new());
-        assert_eq!(said(r#"{"event":"state","state":null}"#), [Said::State(Value::Null)]);
+        let output = |line: &str| Ndjson::default().read(format!("{line}\n").as_bytes(), &mut Vec::new());
+        assert_eq!(output(r#"{"event":"state","state":null}"#), [Output::State(Value::Null)]);
         let delta = json!([{ "op": "add", "path": "/a", "value": null }, { "op": "move", "from": "/a", "path": "/b" }]);
         let line = json!({ "event": "state_delta", "delta": delta }).to_string();
-        assert_eq!(said(&line), [Said::StateDelta(delta)]);
+        assert_eq!(output(&line), [Output::StateDelta(delta)]);
     }
 
     #[test]
@@ -270,8 +272,8 @@ mod tests {
             r#"{"event":"token"}"#,
             "\u{0}\u{1}",
         ] {
-            let said = Ndjson::default().read(format!("{line}\n").as_bytes(), &mut Vec::new());
-            assert!(matches!(&said[..], [Said::Done(Done::Broken(_))]), "{line}: {said:?}");
+            let output = Ndjson::default().read(format!("{line}\n").as_bytes(), &mut Vec::new());
+            assert!(matches!(&output[..], [Output::Done(Done::Broken(_))]), "{line}: {output:?}");
         }
     }
 }

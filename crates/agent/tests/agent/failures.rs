@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use thread_agent::conversation::Entry;
-use thread_agent::marked::Mark;
+use thread_agent::processes::Mark;
 
 use crate::harness::{PATIENCE, Talk};
 use crate::sub_agents::{WORKS, at_work, nothing_is_left_running, parent, results};

@@ -165,7 +165,7 @@ fn cancelling_a_run_ends_its_sub_agents() {
     talk.cancel(&format!("run_{id}"));
     assert!(matches!(talk.ending(id), Entry::Cancelled { .. }));
     let end = std::time::Instant::now() + PATIENCE;
-    while !thread_agent::marked::Mark::thread(&dir).processes().is_empty() {
+    while !thread_agent::processes::Mark::thread(&dir).processes().is_empty() {
         assert!(std::time::Instant::now() < end, "the sub-agent works on");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
@@ -190,7 +190,7 @@ fn an_answer_ends_sub_agents_still_at_work_but_not_those_in_the_background() {
         if background.is_empty() {
             assert_eq!(results(&talk), [Err("the answer came without it".to_owned())]);
             let end = std::time::Instant::now() + PATIENCE;
-            while !thread_agent::marked::Mark::thread(&dir).processes().is_empty() {
+            while !thread_agent::processes::Mark::thread(&dir).processes().is_empty() {
                 assert!(std::time::Instant::now() < end, "the sub-agent works on");
                 std::thread::sleep(std::time::Duration::from_millis(20));
             }

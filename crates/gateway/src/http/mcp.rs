@@ -8,11 +8,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
-use thread_mcp::http::service;
+use thread_mcp::http::{Sessions, service};
 use thread_mcp::scope::Scope;
 
 use super::error::HttpError;
@@ -26,13 +26,13 @@ pub fn routes(gateway: &Arc<Gateway>) -> Router<Arc<Gateway>> {
     scope.root = Some(gateway.root.shared());
     scope.has_processes = true;
     scope.catalogue = gateway.catalogue.clone();
-    let (service, shutdown) = service(Arc::new(scope));
-    let own = gateway.clone();
+    let (own, ending) = (gateway.clone(), scope.ending.clone());
+    let (service, sessions) = service(Arc::new(scope));
     tokio::spawn(async move {
         own.shutting_down().await;
-        shutdown.cancel();
+        ending.cancel();
     });
-    let owners = Arc::new(Owners(RandomState::new()));
+    let owners = Arc::new((Owners(RandomState::new()), sessions));
     Router::new().route_service("/mcp", service).layer(middleware::from_fn_with_state(owners, only_its_owner))
 }
 
@@ -53,25 +53,33 @@ impl Owners {
 }
 
 async fn only_its_owner(
-    State(owners): State<Arc<Owners>>,
+    State(state): State<Arc<(Owners, Sessions)>>,
     Extension(seat): Extension<Arc<Seat>>,
     mut request: Request,
     next: Next,
 ) -> Response {
+    let (owners, sessions) = &*state;
     let owner = seat.client().address;
-    if let Some(shown) = request.headers().get(&SESSION) {
-        let id = shown.to_str().ok().and_then(|marked| owners.id(marked, owner));
-        let Some(id) = id.and_then(|id| HeaderValue::from_str(id).ok()) else {
+    let mut shown = None;
+    if let Some(marked) = request.headers().get(&SESSION).cloned() {
+        let id = marked.to_str().ok().and_then(|marked| owners.id(marked, owner));
+        let Some((id, header)) = id.and_then(|id| Some((id, HeaderValue::from_str(id).ok()?))) else {
             let why = "there is no such session; send initialize to begin one";
             return HttpError(StatusCode::NOT_FOUND, why.into()).into_response();
         };
-        request.headers_mut().insert(SESSION, id);
+        shown = Some(id.to_owned());
+        request.headers_mut().insert(SESSION, header);
     }
+    let ends = request.method() == Method::DELETE;
     let mut response = next.run(request).await;
-    if let Some(id) = response.headers().get(&SESSION).and_then(|id| id.to_str().ok())
-        && let Ok(marked) = HeaderValue::from_str(&owners.mark(id, owner))
-    {
+    let begun = response.headers().get(&SESSION).and_then(|id| id.to_str().ok()).map(str::to_owned);
+    if let Some(Ok(marked)) = begun.as_ref().map(|id| HeaderValue::from_str(&owners.mark(id, owner))) {
         response.headers_mut().insert(SESSION, marked);
+    }
+    match shown.or(begun) {
+        Some(id) if ends || response.status() == StatusCode::NOT_FOUND => sessions.ended(&id),
+        Some(id) => sessions.used(&id),
+        None => {}
     }
     response
 }

@@ -166,11 +166,12 @@ pub async fn page(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Re
     page.response(&headers)
 }
 
-/// The page says to its script where to open.
+/// The page says to its script where to open, and whether one may only look.
 fn html(gateway: &Gateway) -> String {
     let nobody_to_talk_to = gateway.agent.is_none() && gateway.look.threads.named().next().is_some();
-    let opens = if nobody_to_talk_to { "<html data-opens=\"look\"" } else { "<html" };
-    FILES[0].text.replacen("<html", opens, 1)
+    let opens = if nobody_to_talk_to { " data-opens=\"look\"" } else { "" };
+    let looks = if gateway.read_only { " data-read-only" } else { "" };
+    FILES[0].text.replacen("<html", &format!("<html{opens}{looks}"), 1)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use thread::failure::Failure;
 use thread::files::stamp::Stamp;
 use thread::model::time;
 use thread::{LOOK_EVERY, Queue};
+use thread_protocol::method::SessionState;
 use thread_sessions::root::Listed;
 
 use super::Look;
@@ -200,9 +201,11 @@ impl Look {
             Some(_) => {
                 self.count_opened();
                 target.open(BUSY).and_then(|mut queue| {
-                    let looked = Looked::briefly(&mut queue, &mut rate)?;
+                    let mut looked = Looked::briefly(&mut queue, &mut rate)?;
                     let listed = listed.filter(|_| target.kind == ThreadKind::Session);
-                    Ok((looked, listed.and_then(|listed| self.title(&mut queue, listed))))
+                    let session = listed.and_then(|listed| self.session(&mut queue, listed));
+                    looked.figures.note(session.as_ref());
+                    Ok((looked, session.and_then(|session| session.title)))
                 })
             }
         };
@@ -215,15 +218,32 @@ impl Look {
         Entry { stamp: settled, read: Instant::now(), rate, title, found, is_moving }
     }
 
-    fn title(&self, queue: &mut Queue, listed: &Listed) -> Option<String> {
+    fn session(&self, queue: &mut Queue, listed: &Listed) -> Option<Session> {
         let summary = self.catalogue.summary_of(queue, listed).ok()?;
-        Some(summary.title()).filter(|title| !title.is_empty())
+        let title = Some(summary.title()).filter(|title| !title.is_empty());
+        Some(Session { title, asks: summary.state == Some(SessionState::Asks) })
     }
 
-    /// The title of a session.
-    pub(super) fn title_of(&self, queue: &mut Queue, target: &Target) -> Option<String> {
+    /// What is known of a thread if it is a session.
+    pub(super) fn session_of(&self, queue: &mut Queue, target: &Target) -> Option<Session> {
         let listed = self.context.root.entry(target.session?).ok()?;
-        self.title(queue, &listed)
+        self.session(queue, &listed)
+    }
+}
+
+/// What a conversation is called, and whether its agent waits for an answer.
+pub struct Session {
+    pub title: Option<String>,
+    pub asks: bool,
+}
+
+impl Figures {
+    /// An agent that asks comes before all else.
+    pub(super) fn note(&mut self, session: Option<&Session>) {
+        if session.is_some_and(|session| session.asks) {
+            let others = self.attention.take().map(|others| format!("; {others}"));
+            self.attention = Some(format!("the agent asks for permission{}", others.unwrap_or_default()));
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use thread::{Queue, jsonl};
 use super::form::{
     Consumer, ConsumerCounts, Figures, LastRun, Outcome, RunUnderWay, Settings, State, Summary, Thread,
 };
+use super::overview::Session;
 use super::rate::Rate;
 use super::runs;
 use super::threads::Target;
@@ -149,11 +150,13 @@ pub fn summary(target: &Target, title: Option<String>, figures: Option<Figures>)
 /// Errors of the thread.
 pub fn thread(
     target: &Target,
-    title: Option<String>,
+    session: Option<Session>,
     read_only: bool,
     queue: &mut Queue,
 ) -> Result<(Thread, bool)> {
-    let looked = Looked::closely(queue, &mut Rate::by_minute())?;
+    let mut looked = Looked::closely(queue, &mut Rate::by_minute())?;
+    looked.figures.note(session.as_ref());
+    let title = session.and_then(|session| session.title);
     let now = Utc::now();
     let mut hours = Rate::by_hour();
     hours.update(queue, now)?;

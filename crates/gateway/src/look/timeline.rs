@@ -43,7 +43,7 @@ pub struct Timeline {
 pub fn of(queue: &mut Queue, began: Time, end: Option<Time>, oldest: Option<&str>) -> Result<Timeline> {
     let after = queue.about_last_before(began)?;
     let (end, until) = (end.map(time::format), Instant::now() + READ_FOR);
-    let mut spans = Spans { began, spans: Vec::new(), open: HashMap::new(), text: None };
+    let mut spans = Spans::new(began);
     if let Some(oldest) = oldest.and_then(time::parse).filter(|oldest| *oldest < began) {
         let waited = u64::try_from((began - oldest).num_milliseconds()).unwrap_or(0);
         spans.add(SpanKind::Waiting, &time::format(oldest), "waiting", None);
@@ -72,6 +72,14 @@ pub fn of(queue: &mut Queue, began: Time, end: Option<Time>, oldest: Option<&str
     for id in shown {
         events.extend(event::shown(queue, id)?);
     }
+    // What is still open when a run is over was open to its end.
+    if let Some(end) = &end {
+        spans.end_open(end);
+    }
+    // Whoever spoke to others meanwhile did not speak to a handler that is no agent.
+    if !spans.is_conversation {
+        spans.spans.retain(|span| span.kind != SpanKind::Message);
+    }
     let is_truncated = is_truncated || spans.spans.len() > SPANS;
     spans.spans.truncate(SPANS);
     Ok(Timeline { spans: spans.spans, is_truncated, events })
@@ -84,6 +92,8 @@ struct Spans {
     open: HashMap<(SpanKindOf, String), usize>,
     /// The span of the text or thinking that goes on.
     text: Option<usize>,
+    /// An agent has begun to answer.
+    is_conversation: bool,
 }
 
 #[derive(PartialEq, Eq, Hash)]
@@ -93,13 +103,17 @@ enum SpanKindOf {
 }
 
 impl Spans {
+    fn new(began: Time) -> Spans {
+        Spans { began, spans: Vec::new(), open: HashMap::new(), text: None, is_conversation: false }
+    }
+
     fn at(&self, created_at: &str) -> i64 {
         time::parse(created_at).map_or(0, |at| (at - self.began).num_milliseconds())
     }
 
     fn add(&mut self, kind: SpanKind, created_at: &str, label: &str, event: Option<i64>) -> usize {
         let at_ms = self.at(created_at);
-        let label = label.chars().take(LABEL).collect();
+        let label = short(label);
         self.spans.push(Span { kind, at_ms, duration_ms: None, label, event });
         self.spans.len() - 1
     }
@@ -121,19 +135,27 @@ impl Spans {
         span.duration_ms = Some(u64::try_from(now - span.at_ms).unwrap_or(0));
     }
 
+    fn end_open(&mut self, created_at: &str) {
+        for span in std::mem::take(&mut self.open).into_values() {
+            self.end(span, created_at);
+        }
+    }
+
     fn take(&mut self, event: &Event) {
         let at = event.created_at.as_str();
         let (_, entry) = Entry::of(event);
         let streamed = match &entry {
-            Entry::Token { .. } => Some((SpanKind::Text, "text")),
-            Entry::Thinking { .. } => Some((SpanKind::Thinking, "thinking")),
+            Entry::Token { text, .. } => Some((SpanKind::Text, text)),
+            Entry::Thinking { text, .. } => Some((SpanKind::Thinking, text)),
             _ => None,
         };
-        if let Some((kind, label)) = streamed {
+        if let Some((kind, text)) = streamed {
             let span = match self.text.filter(|span| self.spans[*span].kind == kind) {
                 Some(span) => span,
-                None => self.add(kind, at, label, Some(event.id)),
+                None => self.add(kind, at, "", Some(event.id)),
             };
+            let label = &mut self.spans[span].label;
+            label.extend(text.chars().take(LABEL - label.chars().count()));
             self.text = Some(span);
             return self.end(span, at);
         }
@@ -150,7 +172,10 @@ impl Spans {
             }
             Entry::ToolResult(result) => match self.open.remove(&(SpanKindOf::Call, result.call_id)) {
                 Some(span) => self.end(span, at),
-                None => self.note(SpanKind::Tool, at, &result.name, id),
+                None => {
+                    let span = self.add(SpanKind::Tool, at, &result.name, id);
+                    self.end(span, at);
+                }
             },
             Entry::Permission(asked) => {
                 let span = self.add(SpanKind::Permission, at, &asked.title, id);
@@ -159,24 +184,39 @@ impl Spans {
             Entry::PermissionAnswer { request_id, choice } => {
                 match self.open.remove(&(SpanKindOf::Permission, request_id)) {
                     Some(span) => {
-                        let label = format!("{}: {choice}", self.spans[span].label);
-                        self.spans[span].label = label.chars().take(LABEL).collect();
+                        let label = format!("{}, answered: {choice}", self.spans[span].label);
+                        self.spans[span].label = short(&label);
                         self.end(span, at);
                     }
-                    None => self.note(SpanKind::Permission, at, &choice, id),
+                    None => {
+                        let span = self.add(SpanKind::Permission, at, &choice, id);
+                        self.end(span, at);
+                    }
                 }
             }
             Entry::Message(_) => self.note(SpanKind::Message, at, &label_of(event), id),
-            Entry::Answer { .. } => self.note(SpanKind::Answer, at, &label_of(event), id),
-            Entry::Error { error, .. } => self.note(SpanKind::Error, at, &error, id),
-            Entry::Cancelled { why, .. } => self.note(SpanKind::Cancelled, at, &why, id),
+            Entry::Answer { .. } => {
+                self.end_open(at);
+                self.note(SpanKind::Answer, at, &label_of(event), id);
+            }
+            Entry::Error { error, .. } => {
+                self.end_open(at);
+                self.note(SpanKind::Error, at, &error, id);
+            }
+            Entry::Cancelled { why, .. } => {
+                self.end_open(at);
+                self.note(SpanKind::Cancelled, at, &why, id);
+            }
             Entry::SubAgent(sub) => {
                 self.note(SpanKind::SubAgent, at, &format!("{}: {}", sub.sub_agent, sub.event), id)
             }
             Entry::Status(status) => self.note(SpanKind::Status, at, status.as_str(), id),
             Entry::RunStarted { attempt, .. } => {
+                self.is_conversation = true;
                 self.note(SpanKind::Status, at, &format!("attempt {attempt}"), id)
             }
+            // What others store meanwhile is not its doing.
+            _ if event.source != "self" => {}
             _ => self.note(SpanKind::Event, at, event.subtype.as_deref().unwrap_or(&event.kind), id),
         }
     }
@@ -184,8 +224,15 @@ impl Spans {
 
 /// The beginning of an event's text, in one line.
 fn label_of(event: &Event) -> String {
-    let text = event.content.split_whitespace().collect::<Vec<_>>().join(" ");
-    text.chars().take(LABEL).collect()
+    short(&event.content.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// A label that is not too long.
+fn short(text: &str) -> String {
+    match text.char_indices().nth(LABEL) {
+        Some(_) => text.chars().take(LABEL - 1).chain(['…']).collect(),
+        None => text.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -208,7 +255,7 @@ mod tests {
             metadata: None,
         };
         let began = time::parse(&at(0)).unwrap();
-        let mut spans = Spans { began, spans: Vec::new(), open: HashMap::new(), text: None };
+        let mut spans = Spans::new(began);
         for event in [
             event(1, 10, "thinking", "a"),
             event(2, 30, "thinking", "b"),
@@ -223,6 +270,10 @@ mod tests {
             event(8, 100, "token", "x"),
             event(9, 101, "mine", "y"),
             event(10, 102, "toolresult", r#"{"call_id":"other","name":"cat"}"#),
+            event(11, 110, "toolcall", r#"{"call_id":"d","name":"rm"}"#),
+            event(12, 111, "permission", r#"{"request_id":"q","title":"rm x","choices":[]}"#),
+            Event { source: "me".into(), ..event(13, 112, "theirs", "z") },
+            event(14, 120, "cancelled", "enough"),
         ] {
             spans.take(&event);
         }
@@ -236,12 +287,15 @@ mod tests {
         assert_eq!(
             spans.spans,
             [
-                span(SpanKind::Thinking, 10, Some(20), "thinking", 1),
+                span(SpanKind::Thinking, 10, Some(20), "ab", 1),
                 span(SpanKind::Tool, 40, Some(50), "ls", 3),
-                span(SpanKind::Permission, 50, Some(30), "rm: no", 5),
-                span(SpanKind::Text, 100, Some(0), "text", 8),
+                span(SpanKind::Permission, 50, Some(30), "rm, answered: no", 5),
+                span(SpanKind::Text, 100, Some(0), "x", 8),
                 span(SpanKind::Event, 101, None, "mine", 9),
-                span(SpanKind::Tool, 102, None, "cat", 10),
+                span(SpanKind::Tool, 102, Some(0), "cat", 10),
+                span(SpanKind::Tool, 110, Some(10), "rm", 11),
+                span(SpanKind::Permission, 111, Some(9), "rm x", 12),
+                span(SpanKind::Cancelled, 120, None, "enough", 14),
             ]
         );
     }

@@ -5,7 +5,6 @@ use thread::model::event::NewEvent;
 use thread::model::position::Position;
 use thread::model::run::{Deliver, StopRequest};
 use thread::model::subscription::ConsumerId;
-use thread::queue::dead::Which;
 use thread::run::stop::{Stopped, stop};
 use thread::run::{control, wake};
 use thread::{Error, Queue};
@@ -77,7 +76,7 @@ impl Look {
             return Err(RequestError::NotNow(format!("{what}; {fix}")));
         }
         let events = meant.events(queue, consumer)?;
-        let retried = queue.retry_dead_letters(consumer, events.as_deref().map_or(Which::All, Which::Of))?;
+        let retried = queue.retry_dead_letters(consumer, events.as_deref())?;
         self.wake(queue, consumer);
         Ok(Retried { consumer: consumer.as_str().to_owned(), retried })
     }
@@ -89,8 +88,7 @@ impl Look {
     /// There is no such dead letter; errors of the thread.
     pub fn discard(&self, queue: &mut Queue, consumer: &ConsumerId, meant: &Meant) -> Result<Discarded> {
         let events = meant.events(queue, consumer)?;
-        let discarded =
-            queue.discard_dead_letters(consumer, events.as_deref().map_or(Which::All, Which::Of))?;
+        let discarded = queue.discard_dead_letters(consumer, events.as_deref())?;
         // Dead letters outlive their subscription.
         if discarded == 0 && queue.find_subscription(consumer)?.is_none() {
             return Err(RequestError::Thread(Error::UnknownConsumer(consumer.clone())));

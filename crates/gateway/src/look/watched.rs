@@ -78,8 +78,8 @@ impl Look {
     ///
     /// Errors of the thread.
     pub fn thread(&self, target: &Target, queue: &mut Queue) -> Result<Thread> {
-        let title = self.title_of(queue, target);
-        Ok(state::thread(target, title, self.read_only, queue)?.0)
+        let session = self.session_of(queue, target);
+        Ok(state::thread(target, session, self.read_only, queue)?.0)
     }
 
     /// Looks until nobody watches any more.
@@ -156,8 +156,8 @@ impl Look {
         }
         self.count_opened();
         let mut queue = target.open(BUSY)?;
-        let title = self.title_of(&mut queue, &target);
-        let (thread, is_moving) = state::thread(&target, title, self.read_only, &mut queue)?;
+        let session = self.session_of(&mut queue, &target);
+        let (thread, is_moving) = state::thread(&target, session, self.read_only, &mut queue)?;
         Ok(Some((thread, settled, is_moving)))
     }
 }

@@ -13,14 +13,14 @@ pub mod frames;
 pub mod history;
 pub mod hub;
 pub mod jobs;
-pub mod journal;
 pub mod live;
 pub mod place;
 pub mod root;
+pub mod run_log;
 pub mod runs;
-pub mod speak;
 pub mod stream;
 mod sub_agents;
 pub mod tallies;
+pub mod write;
 
 pub use thread_sessions::{catalogue, excerpt, search, watch};

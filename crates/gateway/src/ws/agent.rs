@@ -10,7 +10,7 @@ use super::sessions;
 use crate::error::{RequestError, Result};
 use crate::session::jobs::Kind;
 use crate::session::live::test_delay;
-use crate::session::speak::{self, ClientMessage, MAX_KEY};
+use crate::session::write::{self, ClientMessage, MAX_KEY};
 use crate::session_id::SessionId;
 
 /// Metadata keys that the gateway sets itself.
@@ -35,7 +35,7 @@ pub async fn agent(caller: &Caller, params: AgentParams) -> Result<Reply<Accepte
         metadata.shift_remove(*reserved);
     }
     let (content, attachments) =
-        speak::extract_attachments(&caller.gateway.storage, &caller.origins, content, &mut metadata)?;
+        write::extract_attachments(&caller.gateway.storage, &caller.origins, content, &mut metadata)?;
     let priority = params.priority.map_or(Priority::Next, |word| Priority::of(word.as_str()));
     let message =
         ClientMessage { content, priority, metadata, key, run_id: None, message_id: None, attachments };
@@ -78,14 +78,14 @@ fn key_of(key: Option<String>, session: Option<SessionId>) -> Result<Option<Stri
 }
 
 /// Stores a message of a client.
-async fn send(caller: &Caller, session: SessionId, message: ClientMessage) -> Result<speak::Accepted> {
-    let (gateway, speaker) = (caller.gateway.clone(), caller.speaker.clone());
+async fn send(caller: &Caller, session: SessionId, message: ClientMessage) -> Result<write::Accepted> {
+    let (gateway, author) = (caller.gateway.clone(), caller.author.clone());
     let work = move || {
         let mut queue = gateway.root.queue(session)?;
         if let Some(agent) = gateway.agent_for_all() {
             agent.replace(&mut queue)?;
         }
-        speak::message(&mut queue, &gateway.storage, &gateway.launcher, session, &speaker, &message)
+        write::message(&mut queue, &gateway.storage, &gateway.launcher, session, &author, &message)
     };
     caller.run(session, Kind::Write, work).await
 }

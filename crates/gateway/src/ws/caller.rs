@@ -12,14 +12,14 @@ use crate::gateway::Gateway;
 use crate::session::budget::Share;
 use crate::session::jobs::Kind;
 use crate::session::live::Live;
-use crate::session::speak::{Accepted, Speaker};
+use crate::session::write::{Accepted, Author};
 use crate::session_id::SessionId;
 
 /// The connection that a request comes from.
 #[derive(Clone)]
 pub struct Caller {
     pub gateway: Arc<Gateway>,
-    pub speaker: Speaker,
+    pub author: Author,
     /// The gateway's own origins as the client names them.
     pub origins: Vec<String>,
     /// The session that it is in.
@@ -30,19 +30,10 @@ pub struct Caller {
     pub last_list: Arc<Vec<SessionId>>,
 }
 
-/// A request that was carried out.
+/// A request that was carried out, and its response as it is written.
 pub struct Done {
     pub id: String,
-    pub response: Utf8Bytes,
-    pub place: Place,
-    /// A message that was stored.
-    pub queued: Option<Accepted>,
-    /// A frame for this client alone, after the response.
-    pub then: Option<Utf8Bytes>,
-    /// The new result of `/sessions`.
-    pub list: Option<Vec<SessionId>>,
-    /// What the response takes of the budget, until it is written.
-    pub share: Option<Share>,
+    pub reply: Reply<Utf8Bytes>,
 }
 
 /// Where a connection reads from once a request is answered.
@@ -62,9 +53,13 @@ pub enum Place {
 pub struct Reply<P> {
     pub payload: P,
     pub place: Place,
+    /// A message that was stored.
     pub queued: Option<Accepted>,
+    /// A frame for this client alone, after the response.
     pub then: Option<Utf8Bytes>,
+    /// The new result of `/sessions`.
     pub list: Option<Vec<SessionId>>,
+    /// What the response takes of the budget, until it is written.
     pub share: Option<Share>,
 }
 
@@ -78,6 +73,12 @@ impl<P> Reply<P> {
     /// The connection is in the session at `position` from then on.
     pub fn at(payload: P, live: Arc<Live>, position: i64) -> Reply<P> {
         Reply { place: Place::At { live, position, respond_after: None }, ..payload.into() }
+    }
+
+    /// The same with another payload.
+    pub fn map<Q>(self, change: impl FnOnce(P) -> Q) -> Reply<Q> {
+        let Reply { payload, place, queued, then, list, share } = self;
+        Reply { payload: change(payload), place, queued, then, list, share }
     }
 }
 

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
-use super::caller::{Caller, Done, Place};
+use super::caller::{Caller, Done, Place, Reply};
 use super::methods;
 use super::socket::{self, Reader, Received, Writer};
 use crate::access::places::Seat;
@@ -31,7 +31,7 @@ use crate::log;
 use crate::session::cursor::{Cursor, Next};
 use crate::session::frames::notice;
 use crate::session::live::Present;
-use crate::session::speak::{Accepted, Speaker};
+use crate::session::write::{Accepted, Author};
 use crate::session_id::SessionId;
 
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -56,27 +56,21 @@ pub async fn serve(
     if admitted {
         reader.trust();
     }
-    let speaker = tokio::select! {
-        speaker = handshake(&gateway, &seat, &mut reader, &mut writer, admitted) => speaker,
+    let author = tokio::select! {
+        author = handshake(&gateway, &seat, &mut reader, &mut writer, admitted) => author,
         () = gateway.shutting_down() => Err(End::Close(Close::GoingAway)),
         () = seat.dismissed() => Err(End::Gone),
     };
-    let end = match speaker {
+    let end = match author {
         Err(end) => end,
-        Ok(speaker) => {
+        Ok(author) => {
             let (stop, stopped) = oneshot::channel();
             let (ending, ended) = oneshot::channel();
             let (sender, requests) = mpsc::unbounded_channel();
             let alive = Arc::new(Alive::default());
             let reading = tokio::spawn(read(reader, sender, alive.clone(), ending, stopped));
-            let caller = Caller {
-                gateway,
-                speaker,
-                origins,
-                session: None,
-                position: None,
-                last_list: Arc::default(),
-            };
+            let caller =
+                Caller { gateway, author, origins, session: None, position: None, last_list: Arc::default() };
             let mut connection = Connection {
                 caller,
                 writer,
@@ -172,7 +166,7 @@ async fn handshake(
     reader: &mut Reader,
     writer: &mut Writer,
     admitted: bool,
-) -> Result<Speaker, End> {
+) -> Result<Author, End> {
     let request = async {
         loop {
             match reader.next().await {
@@ -188,16 +182,16 @@ async fn handshake(
     };
     let request = timeout(CONNECT_TIMEOUT, request).await.map_err(|_| End::Close(Close::NotConnected))??;
     let refusal = match check(gateway, seat, &request, admitted) {
-        Ok(speaker) => {
+        Ok(author) => {
             reader.trust();
             let connected = Connected {
                 gateway_version: env!("CARGO_PKG_VERSION").to_owned(),
                 supported_methods: METHODS.iter().map(|name| (*name).to_owned()).collect(),
-                client_id: speaker.client.clone(),
+                client_id: author.client.clone(),
             };
             let text = response::payload::<Connect>(&request.id, &connected);
             send(writer, text.into()).await?;
-            return Ok(speaker);
+            return Ok(author);
         }
         Err(refusal) => refusal,
     };
@@ -217,7 +211,7 @@ fn check(
     seat: &Seat,
     request: &Request,
     admitted: bool,
-) -> Result<Speaker, (String, Close)> {
+) -> Result<Author, (String, Close)> {
     let refuse = |message: &str, why| Err((message.to_owned(), why));
     if request.method != <Connect as thread_protocol::Method>::NAME {
         return refuse("the first request must be connect", Close::NotConnected);
@@ -246,7 +240,7 @@ fn check(
             return refuse(&error, Close::NotConnected);
         }
     }
-    Ok(Speaker { client, client_type: params.client_type })
+    Ok(Author { client, client_type: params.client_type })
 }
 
 /// Reads requests until the connection ends or is stopped.
@@ -350,7 +344,7 @@ impl Connection {
             Next::Event(event) => {
                 let Some(cursor) = &self.cursor else { return Ok(()) };
                 let frame = cursor.frames(&event);
-                let frame = frame.map(|frames| frames.for_client(&self.caller.speaker.client).clone());
+                let frame = frame.map(|frames| frames.for_client(&self.caller.author.client).clone());
                 // Events that come together are flushed together.
                 let more = cursor.has_more();
                 // The write may take long.
@@ -424,7 +418,8 @@ impl Connection {
 
     /// Answers a request that was carried out, and does what it asks of the connection.
     async fn finish(&mut self, done: Done) -> Result<(), End> {
-        let Done { id, response, place, queued, then, list, share } = done;
+        let Done { id, reply } = done;
+        let Reply { payload: response, place, queued, then, list, share } = reply;
         if let Some(list) = list {
             self.caller.last_list = Arc::new(list);
         }

@@ -3,7 +3,7 @@
 use thread_protocol::method::{self, Method};
 use thread_protocol::{Call, CallError, response};
 
-use super::caller::{Caller, Done, Place, Reply};
+use super::caller::{Caller, Done, Reply};
 use super::{agent, runs, sessions};
 use crate::error::{RequestError, Result};
 
@@ -71,9 +71,9 @@ pub async fn call(caller: Caller, id: String, call: Result<Call, CallError>) -> 
 
 fn done<M: Method>(id: String, reply: Result<Reply<M::Payload>>) -> Done {
     match reply {
-        Ok(Reply { payload, place, queued, then, list, share }) => {
-            let response = response::payload::<M>(&id, &payload).into();
-            Done { id, response, place, queued, then, list, share }
+        Ok(reply) => {
+            let reply = reply.map(|payload| response::payload::<M>(&id, &payload).into());
+            Done { id, reply }
         }
         Err(e) => {
             e.log(M::NAME);
@@ -83,8 +83,8 @@ fn done<M: Method>(id: String, reply: Result<Reply<M::Payload>>) -> Done {
 }
 
 fn refused(id: String, error: &str) -> Done {
-    let response = response::error(&id, error).into();
-    Done { id, response, place: Place::Stay, queued: None, then: None, list: None, share: None }
+    let reply = Reply::from(response::error(&id, error)).map(Into::into);
+    Done { id, reply }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use thread_protocol::method::{CancelParams, CancelRequested, Nothing, Permission
 use super::caller::{Caller, Reply, parse_session};
 use crate::error::Result;
 use crate::session::jobs::Kind;
-use crate::session::speak;
+use crate::session::write;
 use crate::session_id::SessionId;
 
 /// `agent.cancel`.
@@ -25,10 +25,10 @@ pub async fn request_cancel(
     session: SessionId,
     run_id: Option<String>,
 ) -> Result<Option<String>> {
-    let (gateway, source) = (caller.gateway.clone(), caller.speaker.source(session));
+    let (gateway, source) = (caller.gateway.clone(), caller.author.source(session));
     let work = move || {
         let mut queue = gateway.root.queue(session)?;
-        speak::cancel(&mut queue, &gateway.launcher, &source, run_id.as_deref())
+        write::cancel(&mut queue, &gateway.launcher, &source, run_id.as_deref())
     };
     caller.run(session, Kind::Write, work).await
 }
@@ -36,10 +36,10 @@ pub async fn request_cancel(
 /// `permission.answer`.
 pub async fn permission(caller: &Caller, params: PermissionAnswerParams) -> Result<Reply<Nothing>> {
     let session = parse_session(&params.session_id)?;
-    let (gateway, source) = (caller.gateway.clone(), caller.speaker.source(session));
+    let (gateway, source) = (caller.gateway.clone(), caller.author.source(session));
     let work = move || {
         let mut queue = gateway.root.queue(session)?;
-        speak::permission(&mut queue, &gateway.launcher, &source, &params.request_id, &params.choice)
+        write::permission(&mut queue, &gateway.launcher, &source, &params.request_id, &params.choice)
     };
     caller.run(session, Kind::Write, work).await?;
     Ok(Nothing::default().into())

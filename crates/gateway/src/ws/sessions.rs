@@ -17,7 +17,7 @@ use crate::session::jobs::{Kind, blocking};
 use crate::session::live::test_delay;
 use crate::session::root::Copying;
 use crate::session::runs::open_runs;
-use crate::session::{frames, search, speak};
+use crate::session::{frames, search, write};
 use crate::session_id::SessionId;
 
 /// How many messages `sessions.switch` returns.
@@ -37,12 +37,12 @@ pub async fn list(caller: &Caller, params: ListParams) -> Result<Reply<SessionLi
 ///
 /// Errors of [`Root::create`](crate::session::root::Root::create) and of storing the title.
 pub async fn create(caller: &Caller, title: Option<String>) -> Result<SessionId> {
-    let (gateway, speaker, session) = (caller.gateway.clone(), caller.speaker.clone(), SessionId::random());
+    let (gateway, author, session) = (caller.gateway.clone(), caller.author.clone(), SessionId::random());
     let work = move || {
         gateway.root.create(session, gateway.agent.as_ref())?;
         if let Some(title) = &title {
             let mut queue = gateway.root.queue(session)?;
-            speak::title(&mut queue, &gateway.launcher, &speaker.source(session), title)?;
+            write::title(&mut queue, &gateway.launcher, &author.source(session), title)?;
         }
         Ok(session)
     };
@@ -70,7 +70,7 @@ async fn enter_new(caller: &Caller, session: SessionId, title: String) -> Result
 pub async fn fork(caller: &Caller, params: ForkParams) -> Result<Reply<NewSession>> {
     let (from, session) = (parse_session(&params.session_id)?, SessionId::random());
     let title = params.title.map(|title| title_of(&title)).transpose()?;
-    let (gateway, source) = (caller.gateway.clone(), caller.speaker.source(session));
+    let (gateway, source) = (caller.gateway.clone(), caller.author.source(session));
     let work = move || {
         let title_there = gateway.catalogue.summary(&gateway.root, &gateway.root.entry(from)?)?.title();
         let (before, title_there) = (params.before.as_deref(), title_there.as_str());
@@ -151,7 +151,7 @@ pub async fn steps(caller: &Caller, params: StepsParams) -> Result<Reply<StepsPa
     let limit = within("limit", params.limit, 200, 1000)?;
     let id = |given: Option<u64>, default| given.map_or(default, |id| i64::try_from(id).unwrap_or(i64::MAX));
     let (after, before) = (id(params.after, 0), id(params.before, i64::MAX));
-    let (gateway, client) = (caller.gateway.clone(), caller.speaker.client.clone());
+    let (gateway, client) = (caller.gateway.clone(), caller.author.client.clone());
     let work = move || {
         let mut queue = gateway.root.queue(session)?;
         let page = history::steps(&mut queue, after, before, limit)?;
@@ -167,8 +167,8 @@ pub async fn rename(caller: &Caller, params: RenameParams) -> Result<Reply<Renam
     let session = parse_session(&params.session_id)?;
     let title = title_of(&params.title)?;
     let renamed = Renamed { session_id: session.to_string(), title: title.clone() };
-    let (gateway, source) = (caller.gateway.clone(), caller.speaker.source(session));
-    let work = move || speak::title(&mut gateway.root.queue(session)?, &gateway.launcher, &source, &title);
+    let (gateway, source) = (caller.gateway.clone(), caller.author.source(session));
+    let work = move || write::title(&mut gateway.root.queue(session)?, &gateway.launcher, &source, &title);
     caller.run(session, Kind::Write, work).await?;
     Ok(renamed.into())
 }

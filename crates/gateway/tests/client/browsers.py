@@ -9,13 +9,14 @@ import threading
 
 from attachments import PNG
 from harness import PATIENCE, Gateway, run
+from looking import Thread
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]
 
 # What a page tries. Each answers with what it has seen, or with the browser's error.
 TRIES = """
-const { url, token, png } = given;
+const { url, token, png, verbs } = given;
 const auth = { Authorization: `Bearer ${token}` };
 const tries = {
   async socket() {
@@ -74,7 +75,23 @@ const tries = {
     await fetch(`${url}/api/v1/agent/attachments`, { method: 'POST', mode: 'no-cors', credentials: 'include', body });
     const text = { method: 'POST', mode: 'no-cors', credentials: 'include', headers: { 'Content-Type': 'text/plain' } };
     await fetch(`${url}/api/v1/agent/run`, { ...text, body: '{"threadId":"unasked","runId":"r","messages":[{"id":"m","role":"user","content":"x"}]}' });
+    for (const [verb, given] of verbs) {
+      await fetch(`${url}/api/v1/threads/inbox/${verb}`, { ...text, body: JSON.stringify(given) });
+      await fetch(`${url}/api/v1/threads/inbox/${verb}`, { ...text, headers: {}, body: new URLSearchParams(given) });
+      // A form of the page's own, which may go anywhere.
+      const form = Object.assign(document.createElement('form'), { method: 'POST', enctype: 'text/plain', target: 'answer', action: `${url}/api/v1/threads/inbox/${verb}` });
+      const json = JSON.stringify({ ...given, x: '' });
+      form.append(Object.assign(document.createElement('input'), { name: json.slice(0, -2), value: '"}' }));
+      const frame = Object.assign(document.createElement('iframe'), { name: 'answer' });
+      document.body.append(frame, form);
+      form.submit();
+      await new Promise((done) => { frame.onload = done; setTimeout(done, 5000); });
+      frame.remove();
+    }
     return 'sent';
+  },
+  async verb() {
+    return (await fetch(`${url}/api/v1/threads/inbox/events`, { method: 'POST', headers: { ...auth, 'Content-Type': 'application/json' }, body: JSON.stringify({ source: 'me', type: 'message', content: 'x' }) })).status;
   },
 };
 const seen = {};
@@ -83,6 +100,13 @@ for (const [name, attempt] of Object.entries(tries)) {
 }
 return seen;
 """
+
+
+# Each would change a thread.
+VERBS = [
+    ["events", {"source": "me", "type": "message", "content": "x"}], ["consumers/seller/pause", {}], ["consumers/seller/stop", {}],
+    ["consumers/seller/seek", {"to": "earliest"}], ["dead/discard", {"consumer": "seller", "reason": "exit 1: no price for anvil"}],
+]
 
 
 @contextlib.contextmanager
@@ -132,11 +156,16 @@ async def a_page_of_an_admitted_origin_can_do_everything_and_another_nothing():
     async with browser() as chromium:
         if not chromium:
             return
-        with site() as admitted, site() as foreign, Gateway("--agent", "cat", "--origin", admitted) as gateway:
+        with site() as admitted, site() as foreign, Thread() as inbox, Gateway("--agent", "cat", "--origin", admitted, "--thread", inbox.path) as gateway:
+            inbox.seller("seller", "--stall-after", "never")
+            inbox.push("anvil")
+            await inbox.has_dead(1)
             context = await chromium.new_context()
             page = await context.new_page()
             page.set_default_timeout(PATIENCE * 1000)
-            given = {"url": gateway.url, "token": gateway.token, "png": base64.b64encode(PNG).decode()}
+            given = {"url": gateway.url, "token": gateway.token, "png": base64.b64encode(PNG).decode(), "verbs": VERBS}
+            state = lambda: [inbox.do("peek"), {key: value for key, value in inbox.info("seller").items() if key in ("paused", "dead", "last_acked_id", "runs_failed")}]
+            before = state()
 
             async def tries(at):
                 await page.goto(at + "/")
@@ -156,14 +185,32 @@ async def a_page_of_an_admitted_origin_can_do_everything_and_another_nothing():
             assert refused.pop("unasked") == "sent"
             assert all("Error" in seen for seen in map(str, refused.values())), refused
             assert not uploads() and not list(gateway.root.glob("*/events.db")), (uploads(), refused)
+            assert state() == before, (state(), before)
 
             seen = await tries(admitted)
             assert seen.pop("unasked") == "sent" and "Error" in seen.pop("cookie"), seen
             assert seen == {
                 "socket": "hello", "run": "RUN_FINISHED", "resume": 2, "attachment": ["image/png", 1, len(PNG)],
-                "error": [401, "wrong token"], "cookie_on_a_socket": 1008,
+                "error": [401, "wrong token"], "cookie_on_a_socket": 1008, "verb": 201,
             }, seen
             assert uploads() == ["dot.png"] and len(list(gateway.root.glob("*/events.db"))) == 2, uploads()
+
+
+async def no_page_can_frame_the_page():
+    async with browser() as chromium:
+        if not chromium:
+            return
+        with site() as admitted, Gateway("--no-auth", "--origin", admitted) as gateway:
+            page = await chromium.new_page()
+            page.set_default_timeout(PATIENCE * 1000)
+            framed = "(url) => new Promise((onload) => document.body.append(Object.assign(document.createElement('iframe'), { src: url, onload })))"
+            for at in admitted + "/", gateway.url + "/healthz":
+                await page.goto(at)
+                for url in admitted + "/", gateway.url + "/":
+                    await asyncio.wait_for(page.evaluate(framed, url), PATIENCE)
+                own, *frames = [frame.url for frame in page.frames]
+                assert frames[0] == admitted + "/", "frames do not work here"
+                assert all(url.startswith("chrome-error:") for url in frames[1:]), (at, frames)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,9 @@ class Thread:
         (self.dir / "sell.sh").write_text(SELL)
         (self.dir / "prices").write_text("tea costs 3\n")
 
-    def do(self, *args, stdin=None, expected=0):
-        done = subprocess.run([THREAD, *args, "--thread", self.path], input=stdin, capture_output=True, text=True, cwd=self.dir)
+    def do(self, *args, stdin=None, expected=0, thread=...):
+        place = [] if thread is None else ["--thread", self.path if thread is ... else thread]
+        done = subprocess.run([THREAD, *args, *place], input=stdin, capture_output=True, text=True, cwd=self.dir)
         assert done.returncode == expected, (args, done)
         return done.stdout
 

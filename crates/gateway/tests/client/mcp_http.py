@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from random import Random
 
 FOLDER = os.environ.get("THREAD_TEST_MCP")
 if not FOLDER:
@@ -180,6 +181,121 @@ async def fifty_wait_at_once_and_some_go_away():
             code, took = gateway.stop()
             assert code == 0 and took < 3, (code, took)
             await asyncio.gather(last, return_exceptions=True)
+
+
+async def a_gateway_that_ends_takes_no_sub_agent_with_it():
+    for mode in calls.MODES:
+        with Gateway("--agent", calls.AGENT) as gateway:
+            talk = await session(gateway)
+            async with calls.http(gateway.url + "/mcp", gateway.token, mode) as client:
+                asked = asyncio.create_task(client.call_tool("subagent_run", {"session": talk, "task": "for ever"}))
+                listed = await calls.until(client, "process_list", {}, lambda listed: listed["processes"])
+                process = listed["processes"][0]["process"]
+                code, _ = await asyncio.to_thread(gateway.stop)
+                assert code == 0, code
+                asked.cancel()
+                await asyncio.gather(asked, return_exceptions=True)
+                [sub_agent] = (gateway.root / talk / "agents").iterdir()
+                log = await asyncio.to_thread((sub_agent / "events.jsonl").read_text)
+                assert "for ever" in log and '"cancel"' not in log, log
+                gateway.restart()
+            async with calls.http(gateway.url + "/mcp", gateway.token, mode) as client:
+                status = {"session": talk, "process": process}
+                assert (await calls.call(client, "process_status", status))["state"] == "running"
+                await calls.call(client, "process_cancel", status)
+                await calls.until(client, "process_status", status, lambda status: status["state"] == "cancelled")
+
+
+async def of_sessions_that_are_left_the_oldest_end():
+    with Gateway() as gateway:
+        url, auth = gateway.url + "/mcp", {"Authorization": "Bearer " + gateway.token}
+        async with httpx2.AsyncClient(timeout=PATIENCE) as http:
+            used, left, *_ = ids = [await begin(http, url, **auth) for _ in range(2)]
+            ask = lambda id: http.post(url, json=message("tools/list", 2), headers={**ACCEPT, **auth, "Mcp-Session-Id": id})
+            for n in range(500):
+                id = await begin(http, url, **auth)
+                if n == 250:
+                    assert (await ask(used)).status_code == (await ask(left)).status_code == 200
+                if n > 250 and n % 100 == 0:
+                    assert (await ask(used)).status_code == 200
+                if n % 2:
+                    await http.delete(url, headers={**ACCEPT, **auth, "Mcp-Session-Id": id})
+                else:
+                    ids.append(id)
+            assert (await ask(left)).status_code == 200
+            ids += [await begin(http, url, **auth) for _ in range(300)]
+            assert (await ask(used)).status_code == 200
+            ended = [id for id in ids if (await ask(id)).status_code == 404]
+            assert ended == ids[2:2 + len(ids) - 500], (len(ended), len(ids))
+
+
+def arguments_of(random, tool, talk):
+    """Arguments at random, of which most are of the right kind."""
+    right = {"string": lambda: random.choice(["message", "type = 'message'", "agent", "reader"]),
+             "integer": lambda: random.randrange(5), "boolean": lambda: True}
+    given = {}
+    for name, schema in tool.input_schema["properties"].items():
+        if name in tool.input_schema.get("required", []) or random.randrange(3) == 0:
+            right_one = right[schema.get("type", "string")]() if "enum" not in schema else schema["enum"][0]
+            given[name] = anything(random, talk) if random.randrange(4) == 0 else talk if name == "session" else right_one
+    return {**given, "timeout_seconds": 0} if tool.name == "wait" else given
+
+
+def anything(random, talk, depth=2):
+    """A JSON value at random."""
+    kind = random.randrange(9 if depth else 7)
+    if kind == 7:
+        return [anything(random, talk, depth - 1) for _ in range(random.randrange(4))]
+    if kind == 8:
+        keys = random.sample(["session", "content", "after", "filter", "limit", "id", "offset", "consumer", "query", "day",
+                              "before", "process", "task", "name", "priority", "type"], random.randrange(6))
+        return {key: anything(random, talk, depth - 1) for key in keys}
+    return [None, True, random.choice([-1, 0, 3, 2**63 - 1, -2**63, 2**64, 1.5e300]), talk, "x" * random.randrange(50_000),
+            random.choice(["", "\0", "../..", "'", "type = 'message'", "run_1", "today", "\u202e\U0001f600"]), 7][kind]
+
+
+async def fifty_clients_call_at_random_and_memory_stays():
+    with Gateway("--agent", "cat") as gateway:
+        talk = await session(gateway)
+        url, auth = gateway.url + "/mcp", {"Authorization": "Bearer " + gateway.token}
+        resident = lambda: int(re.search(r"VmRSS:\s*(\d+)", pathlib.Path(f"/proc/{gateway.process.pid}/status").read_text())[1])
+        async with httpx2.AsyncClient(timeout=PATIENCE, limits=httpx2.Limits(max_connections=50)) as http:
+            async def one(seed):
+                """A client that leaves its session without a word, as many do."""
+                random = Random(seed)
+                own = {**ACCEPT, **auth, "Mcp-Session-Id": await begin(http, url, **auth)}
+                for id in range(2, 22):
+                    tool = random.choice(tools)
+                    body = message("tools/call", id, name=tool.name, arguments=arguments_of(random, tool, talk))
+                    if random.randrange(20) == 0:
+                        body = anything(random, talk)
+                    answer = await http.post(url, json=body, headers=own)
+                    assert answer.status_code < 500 and len(answer.content) < 200_000, (body, answer.status_code, answer.text)
+                    done.append('"isError":false' in answer.text)
+
+            async with calls.http(url, gateway.token) as client:
+                # A sub-agent takes as long as a process.
+                tools = [tool for tool in (await client.list_tools()).tools if tool.name != "subagent_run"]
+            memory, done = [], []
+            for round in range(3):
+                await asyncio.gather(*(one(50 * round + n) for n in range(50)))
+                memory.append(resident())
+            print(f"{sum(done)} of {len(done)} calls did something; memory after each thousand: {memory} kB")
+            assert sum(done) > len(done) / 4 and memory[2] < memory[0] + 40_000, memory
+            # A call in the middle of which the gateway is killed does no harm to the next.
+            own = {**ACCEPT, **auth, "Mcp-Session-Id": await begin(http, url, **auth)}
+            pushes = [asyncio.create_task(http.post(url, headers=own, json=message(
+                "tools/call", id, name="push", arguments={"session": talk, "content": str(id), "idempotency_key": str(id)})))
+                for id in range(100, 140)]
+            await asyncio.wait(pushes, return_when=asyncio.FIRST_COMPLETED)
+            gateway.kill()
+            await asyncio.gather(*pushes, return_exceptions=True)
+            gateway.restart()
+        async with calls.http(url, gateway.token) as client:
+            for id in range(100, 140):
+                await calls.call(client, "push", {"session": talk, "content": str(id), "idempotency_key": str(id)})
+            found = await calls.call(client, "peek", {"session": talk, "filter": "content BETWEEN '100' AND '139' AND source <> 'self'", "limit": 100})
+            assert len(found["events"]) == 40, found
 
 
 # What the suite asks of a server made for it, and this one is not: its tools, prompts, resources and so on.

@@ -183,6 +183,13 @@ async def an_answer_streams_with_its_thinking_and_its_tools():
             await expect(tab.locator(".answer li")).to_have_text(["one", "tw"])
             await expect(tab.locator(".answer strong")).to_have_text("backup")
             await expect(tab.locator(".tool .name")).to_have_text(["read", "run"])
+            # What it thought is folded until somebody wants to read it.
+            thought = tab.get_by_text("Where is the script? I will read it first.")
+            await expect(thought).to_have_count(0)
+            await tab.click(".thinking summary")
+            await expect(thought).to_be_visible()
+            await tab.click(".thinking summary")
+            await expect(thought).to_be_hidden()
             await picture(tab, "talk")
             go(gateway)
             await expect(tab.locator(".answer pre code")).to_have_text("chown -R backup /srv/data\n")
@@ -778,9 +785,10 @@ async def everything_can_be_done_with_the_keyboard():
             await press("j")
             await press("Enter")
             await tab.wait_for_url(f"**/#/s/{first}")
+            await expect(tab.locator("#message")).to_be_focused()
             await press("Escape")
             await press("/")
-            assert await focus() == "search"
+            await expect(tab.locator("#search")).to_be_focused()
             await tab.keyboard.type("first")
             await expect(tab.locator(".session")).to_have_count(1)
             await press("Enter")
@@ -958,6 +966,9 @@ async def on_a_telephone_the_list_is_a_page_of_its_own():
                     await tab.click(".back")
                     await expect(tab.locator(".sessions")).to_be_visible()
                     await expect(tab.locator(".open-session")).to_be_hidden()
+                    await tab.click(".session")
+                    await expect(tab.locator(".look-link")).to_be_in_viewport()
+                    await tab.click(".back")
                     await picture(tab, "phone-list")
                     await tab.new("ask")
                     await tab.locator(".permission.open").wait_for()
@@ -984,6 +995,68 @@ async def light_and_dark_are_as_the_system_says_or_as_was_chosen():
             assert await paper() == "rgb(255, 255, 255)"
             await tab.get_by_label("Colours").select_option("auto")
             assert await paper() == dark
+
+
+async def nothing_moves_for_those_who_want_it_still():
+    with Gateway(*NDJSON) as gateway:
+        plays(gateway, slow=[["say", "It grows"], ["wait", "never"]])
+        async with Browser() as browser:
+            session = None
+            for motion, moves in ("no-preference", True), ("reduce", False):
+                tab = await browser.tab(gateway, reduced_motion=motion)
+                session = session or await tab.new("slow")
+                await tab.open(f"#/s/{session}")
+                await tab.answer("It grows").wait_for()
+                moving = await tab.evaluate("""() => document.getAnimations().length > 0
+                    || [...document.querySelectorAll("*")].some((element) => [null, "::before", "::after"].some((part) => {
+                        const { animationName, transitionDuration } = getComputedStyle(element, part);
+                        return animationName !== "none" || parseFloat(transitionDuration) > 0;
+                    }))""")
+                assert moving == moves, motion
+
+
+async def whoever_may_only_look_reads_what_was_said():
+    with Gateway(*ACP) as gateway:
+        plays(gateway, ask=[["call", "c1", "rm", {}], ["ask", "c1", "rm b", {}, "all"]])
+        async with Browser() as browser:
+            session = await (await browser.tab(gateway)).new("ask")
+            with Gateway("--read-only", root=gateway.root) as onlooker:
+                tab = await browser.tab(onlooker)
+                await tab.open(f"#/s/{session}")
+                await tab.see("rm b", ".request")
+                await tab.see("Only looking")
+                await tab.locator(".exchange").hover()
+                await expect(tab.get_by_role("button", name="Copy", exact=True)).to_be_visible()
+                for name in "Allow once", "Send", "Attach", "Stop", "Rename", "Delete", "Try again", "Edit", "Take back", "Send now":
+                    await expect(tab.get_by_role("button", name=name, exact=True)).to_have_count(0)
+                await expect(tab.locator("#message, .sessions .new")).to_have_count(0)
+                await tab.keyboard.press("n")
+                await tab.wait_for_url("**/#/new")
+                await expect(tab.locator("#message")).to_have_count(0)
+
+
+async def nothing_is_sent_while_nothing_happens():
+    with Gateway(*NDJSON) as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway, enter=False)
+            sent = []
+            tab.page.on("request", lambda request: sent.append(request.url))
+            tab.page.on("websocket", lambda socket: socket.on("framesent", lambda frame: sent.append(frame)))
+            await tab.enter()
+            await tab.new("hello")
+            await tab.answer("You said: hello").wait_for()
+            for path in "", f"s/{tab.session()}", "new":
+                await tab.open(f"#/{path}")
+                await tab.locator(".sessions").wait_for()
+                await asyncio.sleep(2)
+                sent.clear()
+                await asyncio.sleep(15)
+                # (But for a sign of life, if the connection is silent for long.)
+                assert not [what for what in sent if '"status"' not in what], (path, sent)
+            await tab.open("#/")
+            await tab.click(".session")
+            await tab.answer("You said: hello").wait_for()
+            assert sent, "what is sent is not seen"
 
 
 # Each would do something if it were more than text.
@@ -1095,7 +1168,7 @@ async def traced(browser, tab, what):
     assert tasks[0] < (50 if LONG else 250), (what, tasks)
 
 
-COUNT = 50_000 if LONG else 10_000
+COUNT = 50_000 if LONG else 5_000
 
 
 async def thousands_of_events_and_a_thousand_a_second_leave_the_page_usable():
@@ -1122,6 +1195,20 @@ async def thousands_of_events_and_a_thousand_a_second_leave_the_page_usable():
                 await tab.until(f"globalThis.thread.state.conversation?.lastSeq >= {last}")
                 await tab.answer("The end.").wait_for()
             assert await tab.locator(".tool").count() < 100
+            # All of it is brought into the view, and gone through from its end to its beginning.
+            more = tab.get_by_role("button", name="earlier step")
+            while await more.count():
+                await more.click()
+                await asyncio.sleep(0.2)
+            await expect(tab.locator(".tool")).to_have_count(1000)
+            # A long text comes bit by bit.
+            await expect(tab.locator(".answer").first).to_contain_text("word 1 and more", timeout=10 * PATIENCE * 1000)
+            box = tab.locator(".scroll")
+            await asyncio.sleep(2)
+            async with traced(browser, tab, f"{COUNT} events scrolled in a conversation"):
+                began = time.monotonic()
+                while await box.evaluate("async (e) => { for (let n = 0; n < 20; n++) { e.scrollTop -= 2000; await new Promise(requestAnimationFrame); } return e.scrollTop; }") > 0:
+                    assert time.monotonic() < began + 300
             await tab.new("many")
             await tab.answer("word20").wait_for()
             text = "typed while it streams, every letter of it"
@@ -1130,6 +1217,51 @@ async def thousands_of_events_and_a_thousand_a_second_leave_the_page_usable():
                 await expect(tab.locator("#message")).to_have_value(text)
                 assert await tab.answer("word3999").count() == 0, "it was over before anything was typed"
                 await tab.answer("word3999").wait_for()
+
+
+EVENTS = 250_000 if LONG else 20_000
+
+
+async def a_session_of_any_length_is_there_at_once():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new", title="Long"))["sessionId"]
+        gateway.fake_agent(session)
+        id, lines = gateway.push(session, "before all", "mine"), []
+        while len(lines) < EVENTS:
+            said = id = id + 1
+            about = {"run_id": f"r{said}"}
+            line = lambda subtype, content, **more: {"source": "self", "type": "record", "subtype": subtype, "content": content, "metadata": about, **more}
+            of_run = [{"source": "external:cli", "type": "message", "content": f"question {said}", "metadata": about},
+                      line("run", json.dumps({"status": "started", "attempt": 1}), metadata={**about, "reply_to": said}),
+                      line("toolcall", json.dumps({"call_id": "c", "name": "read", "arguments": {"n": said}})),
+                      line("toolresult", json.dumps({"call_id": "c", "name": "read", "result": said})),
+                      *(line("token", f"word {n} ") for n in range(95)),
+                      {"source": "self", "type": "message", "content": "".join(f"word {n} " for n in range(95)), "idempotency_key": f"end:{said}",
+                       "metadata": {**about, "reply_to": said}}]
+            lines += of_run
+            id = said + len(of_run) - 1
+        gateway.thread("push", "--batch", session=session, stdin="".join(json.dumps(line) + "\n" for line in lines))
+        assert json.loads(gateway.thread("info", "--json", session=session))["last_event_id"] == id
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            # Usable: the last answer stands there, and one can write.
+            await tab.context.add_init_script(f"""
+                new MutationObserver(() => {{
+                    if (globalThis.usable || !document.querySelector("#message") || !document.querySelector(".answer")) return;
+                    if ([...document.querySelectorAll(".words")].at(-1)?.textContent === "question {said}") globalThis.usable = performance.now();
+                }}).observe(document, {{ childList: true, subtree: true }});
+            """)
+            paints, usables = [], []
+            for _ in range(5):
+                await tab.open(f"#/s/{session}")
+                await tab.reload()
+                await tab.until("globalThis.usable > 0")
+                paints.append(await tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+                usables.append(await tab.evaluate("globalThis.usable"))
+            print(f"{len(lines)} events: first paint after {min(paints):.0f} ms, usable after {min(usables):.0f} ms")
+            assert min(paints) < (300 if LONG else 5000) and min(usables) < (600 if LONG else 10_000), (paints, usables)
+            await expect(tab.locator(".exchange")).to_have_count(10)
 
 
 async def the_page_is_small_and_there_at_once():
@@ -1189,7 +1321,7 @@ async def axe_finds_nothing_of_weight():
                 heavy = [(v["id"], v["impact"], [node["html"][:200] for node in v["nodes"]]) for v in found["violations"]
                          if v["impact"] in ("moderate", "serious", "critical")]
                 assert not heavy, (where, heavy)
-            for scheme, size in ("light", (1200, 800)), ("dark", (360, 700)):
+            for scheme, size in [(scheme, size) for scheme in ("light", "dark") for size in ((1200, 800), (360, 700))]:
                 stranger = await browser.tab(gateway, enter=False, color_scheme=scheme)
                 await stranger.open()
                 await stranger.get_by_label("Token").wait_for()

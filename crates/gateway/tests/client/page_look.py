@@ -4,6 +4,7 @@ import asyncio
 import json
 import pathlib
 import subprocess
+import uuid
 
 from harness import THREAD, Gateway, run
 from looking import button, card, enter, events, looking
@@ -38,6 +39,7 @@ async def what_is_wrong_is_said_first_and_can_be_mended():
         # Resumed while nothing is mended, it fails again.
         await button(tab, "Resume", mailer).click()
         await inbox.until("mailer", lambda found: found["runs_failed"] == 2 and found["state"] == "stalled")
+        await expect(mailer.locator(".came-of")).to_contain_text("failed again: exit 1: no price for anvil")
         (inbox.dir / "mended").touch()
         await button(tab, "Resume", mailer).click()
         await expect(tab.locator(".verdict")).to_have_text("Nothing is wrong.")
@@ -128,6 +130,13 @@ async def dead_letters_are_retried_and_discarded_one_some_or_all():
         await button(tab, "Retry", letter("saw")).click()
         await inbox.until("seller", lambda found: found["runs_failed"] + found["runs_succeeded"] >= 11 and found["state"] == "idle")
         await expect(letter("saw")).to_contain_text("2 attempts")
+        await expect(letter("saw").locator(".came-of")).to_contain_text("failed again: exit 1: no price for saw")
+        # Those with one reason have an address, and the same buttons.
+        await reasons.filter(has_text="rope").get_by_role("link").first.click()
+        await expect(tab.locator(".letters > li")).to_have_count(2)
+        await expect(button(tab, "Retry these 2")).to_be_visible()
+        await tab.get_by_role("link", name="Show all").click()
+        await expect(tab.locator(".letters > li")).to_have_count(4)
         # Some: asked first, then forgotten; the events stay.
         await tab.get_by_label("Choose event 4 of seller").check()
         await tab.get_by_label("Choose event 6 of seller").check()
@@ -177,6 +186,10 @@ async def an_event_is_pushed_and_the_command_beside_it_does_the_same():
         await tab.see("dead letter", ".event")
         await tab.keyboard.press("Escape")
         await tab.get_by_role("link", name="Push an event").click()
+        # It is not pushed again by accident.
+        await expect(tab.get_by_label("Content")).to_have_value("")
+        await expect(button(tab, "Push")).to_be_disabled()
+        await tab.get_by_label("Content").fill(text)
         command = await tab.get_by_label("Command").inner_text()
         path = f"{pathlib.Path(THREAD).parent}:/usr/bin:/bin"
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env={"PATH": path, "HOME": "/nowhere"})
@@ -188,8 +201,11 @@ async def an_event_is_pushed_and_the_command_beside_it_does_the_same():
         await tab.get_by_label("Idempotency key").fill("k1")
         await button(tab, "Push").click()
         await tab.see("Stored as")
+        await tab.get_by_label("Content").fill(text)
+        await tab.get_by_label("Idempotency key").fill("k1")
         await button(tab, "Push").click()
         await tab.see("It was stored already")
+        await tab.get_by_label("Content").fill(text)
         assert json.loads(inbox.do("info", "--json"))["event_count"] == 3
         await tab.get_by_label("Source").fill("external:\x01")
         await button(tab, "Push").click()
@@ -251,6 +267,11 @@ async def events_are_filtered_read_page_by_page_and_followed():
         await tab.keyboard.press("Enter")
         await expect(tab.locator("[role=alert]").first).to_contain_text("color")
         tab.errors = [error for error in tab.errors if "400" not in error]
+        await tab.locator("#search").fill("match")
+        await tab.keyboard.press("Enter")
+        await tab.get_by_role("link", name="Search the contents for it").click()
+        await expect(texts).to_have_text(["a match", "no match"])
+        tab.errors = [error for error in tab.errors if "400" not in error]
         await tab.get_by_role("link", name="All", exact=True).click()
         await expect(texts.first).to_have_text("a match")
         # An event opens in its place, and its address can be sent.
@@ -260,6 +281,26 @@ async def events_are_filtered_read_page_by_page_and_followed():
         await expect(other.locator(".event h2")).to_have_text("Event 1007")
         await tab.locator(".event").get_by_role("link", name="Older").click()
         await expect(tab.locator(".event h2")).to_have_text("Event 1006")
+
+
+async def a_filter_that_takes_too_long_says_how_far_it_has_come():
+    slow = f"content LIKE '%{'a' * 300}b'"
+    with_it = lambda inbox: inbox.batch([{"content": "a" * 300_000}] * 60)
+    async with looking(thread=with_it) as (inbox, gateway, browser, tab):
+        await tab.open("#/look/inbox/events")
+        await expect(tab.locator(".list-box a.row").first).to_be_visible()
+        await tab.fill("#search", slow)
+        await tab.keyboard.press("Enter")
+        # It stops, and goes on when somebody wants it to. (On a busy machine not even one event may be looked at in time.)
+        says = tab.locator(".event-list .hint", has_text="Searched back to event")
+        await expect(says.or_(tab.locator("[role=alert]", has_text="takes too long")).first).to_be_visible()
+        if await says.count():
+            before = await says.inner_text()
+            await button(tab, "Search on").click()
+            await expect(says).not_to_have_text(before)
+        await tab.get_by_role("link", name="All", exact=True).click()
+        await expect(tab.locator(".list-box a.row").first).to_be_visible()
+        tab.errors = [error for error in tab.errors if "400" not in error]
 
 
 async def an_event_shows_its_content_and_who_handled_it():
@@ -302,12 +343,19 @@ async def a_run_is_a_timeline_of_its_events():
             await tab.locator(".permission.open").wait_for()
             await tab.keyboard.press("Escape")
             await tab.locator(".halves").get_by_role("link", name="Look").click()
+            await expect(tab.locator(".attention")).to_have_text("the agent asks for permission")
             await tab.locator(".threads a.row").click()
+            await tab.see("The agent asks for permission: answer it", ".page")
             # It is watched while it runs.
             await card(tab, "agent").get_by_role("link", name="Show the run").click()
             rows = tab.locator(".timeline tbody tr")
             await expect(tab.locator(".verdict")).to_contain_text("It has been running")
             await expect(rows.filter(has_text="read").first).to_be_visible()
+            # What it waits for now is said, counts, and has an answer.
+            await expect(rows.filter(has_text="asks")).to_contain_text("so far")
+            await expect(tab.locator(".spent-words")).to_contain_text("waiting for permission")
+            await expect(tab.get_by_role("link", name="It asks for permission")).to_be_visible()
+            await expect(rows.filter(has_text="thinks")).to_contain_text("I will read the script first.")
             await expect(rows.filter(has_text="the run ends")).to_have_count(0)
             await tab.page.go_back()
             await tab.locator(".halves").get_by_role("link", name="Talk").click()
@@ -321,10 +369,49 @@ async def a_run_is_a_timeline_of_its_events():
             for what in "thinks", "read", "asks", "chown":
                 await expect(rows.filter(has_text=what).first).to_be_visible()
             await expect(tab.locator(".spent-words")).to_contain_text("permission")
+            await expect(rows.filter(has_text="asks")).to_contain_text("answered: once")
+            # Its program stays for a next message, which is no work.
+            await expect(tab.locator(".verdict")).to_contain_text("It has answered")
+            await expect(rows.last).to_contain_text("idle")
             await picture(tab, "run")
             # A step leads to its event.
-            await rows.filter(has_text="read").first.locator("a").click()
+            await tab.locator("tr.is-tool a", has_text="read").click()
             await expect(tab.locator(".event")).to_contain_text("backup.sh")
+
+
+async def a_run_shows_what_it_was_given_and_not_what_others_did():
+    async with looking() as (inbox, gateway, browser, tab):
+        inbox.subscribe("slow", "cat >/dev/null; echo ready >ready; while [ ! -e go ]; do sleep 0.02; done; echo done", "--deliver", "stdin", "--batch-size", "1")
+        inbox.push("tea")
+        await inbox.until("slow", lambda found: found["state"] == "running")
+        inbox.push("coffee")
+        (inbox.dir / "go").touch()
+        await inbox.until("slow", lambda found: found["runs_succeeded"] == 2)
+        await tab.open("#/look/inbox/c/slow")
+        await tab.locator(".runs a").last.click()
+        rows = tab.locator(".timeline tbody tr")
+        await expect(rows.filter(has_text="is given")).to_contain_text("tea")
+        await expect(rows.filter(has_text="coffee")).to_have_count(0)
+
+
+async def threads_are_found_and_what_is_hidden_is_said():
+    async with looking() as (inbox, gateway, browser, tab):
+        inbox.seller("seller", "--stall-after", "never")
+        inbox.push("anvil")
+        await inbox.has_dead(1)
+        session = gateway.root / str(uuid.uuid4())
+        inbox.do("init", session, thread=None)
+        inbox.do("push", "--source", "external:cli", "the backup", thread=session)
+        await tab.open("#/look")
+        await expect(tab.locator(".threads li")).to_have_count(2)
+        await expect(tab.locator(".verdict")).to_have_text("1 thread needs attention.")
+        await tab.fill("#search", "backup")
+        await expect(tab.locator(".threads li")).to_have_count(1)
+        await expect(tab.locator(".verdict")).to_contain_text("1 of 2 threads has that in the name. 1 other needs attention.")
+        await tab.keyboard.press("Escape")
+        await expect(tab.locator("#search")).to_have_value("")
+        await expect(tab.locator(".threads li")).to_have_count(2)
+        await expect(tab.locator(".verdict")).to_have_text("1 thread needs attention.")
 
 
 async def a_gateway_that_is_killed_while_one_looks_is_a_pause():

@@ -8,6 +8,7 @@ import pathlib
 import shlex
 import sqlite3
 import time
+import uuid
 
 from harness import run
 from looking import button, card, enter, events, looking
@@ -181,14 +182,16 @@ async def no_text_of_a_thread_does_anything():
         inbox.batch([{"source": line(text) or "x", "type": "message", "subtype": text, "content": text, "metadata": {text: text}} for text in texts])
 
     async with looking(thread=hostile) as (inbox, gateway, browser, tab):
-        dialogs = []
+        dialogs, named = [], "<img src=x onerror=hacked=1>/../'\""
         tab.page.on("dialog", lambda dialog: (dialogs.append(dialog.message), asyncio.ensure_future(dialog.dismiss())))
         await inbox.has_dead(len(texts), "failing")
         # A name that the program itself would not give, as another program may have written it.
         with contextlib.closing(sqlite3.connect(inbox.path / "events.db")) as db, db:
-            columns = [column[1] for column in db.execute("PRAGMA table_info(subscriptions)")]
-            if {"consumer_id", "handler_cmd"} <= set(columns):
-                db.execute("INSERT INTO subscriptions (consumer_id, handler_cmd, filter) VALUES (?, ?, ?)", ("<img src=x onerror=hacked=1>/../'\"", whole, whole))
+            db.execute("INSERT INTO subscriptions (consumer_id, handler_cmd, filter) VALUES (?, ?, ?)", (named, whole, whole))
+        # A title of a session is what its thread is called.
+        session = gateway.root / str(uuid.uuid4())
+        inbox.do("init", session, thread=None)
+        inbox.do("push", "--source", "external:cli", HOSTILE[1], thread=session)
         places = ["", "/inbox", "/inbox/events", "/inbox/dead", "/inbox/push", "/inbox/c/failing", "/inbox/c/strange"]
         places += [f"/inbox/events/{n}" for n in range(1, len(texts) + 1)]
         async def checked(where):
@@ -216,6 +219,20 @@ async def no_text_of_a_thread_does_anything():
                 for form in "Text", "Markdown":
                     await button(tab, form, tab.locator(".event")).click()
             await checked(path)
+            if path == "":
+                await tab.see(HOSTILE[1], ".threads")
+            if path == "/inbox":
+                await expect(card(tab, named)).to_be_visible()
+                await card(tab, named).locator("h2 a").click()
+                await tab.see(HOSTILE[0], ".settings")
+                await checked("a hostile name")
+        # Whatever is looked for or filtered by.
+        for path in "", "/inbox/events":
+            await tab.open(f"#/look{path}")
+            for text in HOSTILE[:8] if path else HOSTILE:
+                await tab.fill("#search", text)
+                await tab.keyboard.press("Enter")
+                await checked(text)
         await tab.open("#/look/inbox/c/failing")
         await tab.locator(".runs a").first.wait_for()
         for address in await tab.evaluate("[...document.querySelectorAll('.runs a')].map((a) => a.hash)"):

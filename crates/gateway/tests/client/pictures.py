@@ -1,19 +1,22 @@
 """Makes docs/pictures: the page in the states that are worth seeing, with agents that play a part.
 
 usage: as the scenarios of tests/gateway.rs are run, with PAGE_PICTURES set to the folder: pictures.py make
+The long form of the tests makes them, too, and throws them away.
 """
 
 import asyncio
 import collections
-import os
+import contextlib
 import pathlib
 import struct
+import tempfile
 import zlib
 
 from harness import Gateway, run
 from looking import Thread, card
-from page import ACP, Browser, expect, go, plays
+from page import ACP, LONG, PICTURES, Browser, expect, go, plays
 
+NAMES = {"talk", "tool-call", "permission", "queue", "look", "dead-letters", "run", "phone"}
 SCRIPT = "#!/bin/sh\nset -e\ntar czf /backup/data.tgz /srv/data\n"
 ANSWER = [
     ["say", "The script runs as `backup`, who **may not read** `/srv/data`: its owner is `root`, and its mode is 0700.\n\n"],
@@ -134,7 +137,12 @@ async def looks(folder, browser, inbox):
 
 
 async def make():
-    folder = pathlib.Path(os.environ["PAGE_PICTURES"])
+    with contextlib.ExitStack() as stack:
+        if PICTURES or LONG:
+            await make_in(pathlib.Path(PICTURES or stack.enter_context(tempfile.TemporaryDirectory())))
+
+
+async def make_in(folder):
     with Thread() as inbox:
         await shop(inbox)
         async with Browser() as browser:
@@ -176,6 +184,7 @@ async def make():
     for path in folder.glob("*.png"):
         path.write_bytes(smaller(path.read_bytes()))
         print(path.name, path.stat().st_size)
+    assert {path.stem for path in folder.glob("*.png")} >= NAMES
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ async def what_waits_in_one_session_is_not_told_in_another():
 
 
 async def a_cancel_in_one_session_leaves_another_alone():
-    with Gateway("--agent", f"{AGENT} 0.3", "--protocol", "ndjson") as gateway:
+    with Gateway("--agent", f"{AGENT} 1", "--protocol", "ndjson") as gateway:
         ask = lambda thread: json.dumps(
             {"threadId": thread, "runId": "the run", "messages": [{"id": "m", "role": "user", "content": "hello"}]})
         post = lambda thread: get(

@@ -7,7 +7,7 @@ import { announce } from "../announce.js";
 import { visible } from "../text.js";
 import { api, post } from "./api.js";
 import { AsCommand, command } from "./command.js";
-import { count } from "./words.js";
+import { cameOf, count } from "./words.js";
 
 /** A question before something that cannot be taken back. `action` resolves when it is done. */
 export function Question({ title, verb, action, lines, disabled = false, class: name = "danger", onClose, children }) {
@@ -39,17 +39,20 @@ export function Question({ title, verb, action, lines, disabled = false, class: 
 /** The buttons of a consumer, as far as they mean something in its state. */
 export function Actions({ thread, consumer }) {
   const [asked, setAsked] = useState(null);
+  const [resumed, setResumed] = useState(null);
   if (thread.read_only) return null;
   const { name, state } = consumer;
+  const resume = () => { const before = consumer.last_run?.id; return act("resume").then(() => setResumed({ before })); };
   const act = (verb, body) => post(api([thread.id, "consumers", name, verb]), body).then(() => announce(`${name}: ${verb}`));
   const close = () => setAsked(null);
   const isOver = state === "stalled" || state === "paused" || state === "waiting" || (state === "idle" && consumer.pending > 0);
   const has = Boolean(consumer.command);
   return html`
-    ${has && isOver && html`<${Do} class=${state === "stalled" ? "primary" : ""} action=${() => act("resume")} title=${command(thread, "resume", name)}>Resume<//>`}
+    ${has && isOver && html`<${Do} class=${state === "stalled" ? "primary" : ""} action=${resume} title=${command(thread, "resume", name)}>Resume<//>`}
     ${(state === "running" || state === "waiting") && html`<button type="button" class="stop" onClick=${() => setAsked("stop")}>Stop …</button>`}
     ${has && state !== "paused" && html`<${Do} action=${() => act("pause")} title=${command(thread, "pause", name)}>Pause<//>`}
     <button type="button" onClick=${() => setAsked("seek")}>Seek …</button>
+    ${resumed && state !== "paused" && html`<span class="came-of hint" role="status">Resumed: ${cameOf(consumer, resumed.before)}.</span>`}
     ${asked === "stop" && html`<${Stop} thread=${thread} consumer=${consumer} act=${act} onClose=${close} />`}
     ${asked === "seek" && html`<${Seek} thread=${thread} consumer=${consumer} act=${act} onClose=${close} />`}`;
 }

@@ -72,7 +72,7 @@ function Settings({ consumer }) {
   const { command = "(none)", filter = "(none: every event)", settings, runs_succeeded: good, runs_failed: bad } = consumer;
   const { deliver, batch_size: batch, max_attempts: attempts, stall_after: stall, backoff_ms: backoff, timeout_ms: timeout, cwd, env = [], clear_env: clear } = settings;
   const all = [["command", command], ["filter", filter], ["events come", deliver === "stdin" ? `on stdin, at most ${batch} a run` : "when it pops them"],
-    ["attempts", `${attempts}${backoff?.length ? `, after ${backoff.map((ms) => duration(ms)).join(", ")}` : ""}`],
+    ["attempts", `${attempts}${attempts > 1 && backoff?.length ? `, with pauses of ${backoff.slice(0, attempts - 1).map((ms) => duration(ms)).join(", ")}` : ""}`],
     ["stalls after", stall && `${count(stall, "dead letter")} in a row`], ["time limit", timeout && duration(timeout)], ["directory", cwd],
     ["environment", [...env, clear ? "and little else" : ""].filter(Boolean).join(", ")], ["runs", `${count(good, "success", "successes")}, ${count(bad, "failure")}`]];
   return html`<${Fold} class="settings" summary="Settings" open=${true}>
@@ -98,6 +98,6 @@ function RunRow({ thread, name, run }) {
     <span><${Stamp} time=${began} /></span>
     <span class="figure">${took >= 0 ? duration(took) : ""}</span>
     <span class=${isWrong ? "failure" : ""}>${outcomeText(outcome)}${isWrong && exitText(run.exit) && `, ${exitText(run.exit)}`}</span>
-    <span>${which}${attempt > 1 ? ` · attempt ${attempt}` : ""}</span>
+    <span>${[which, attempt > 1 && `attempt ${attempt}`].filter(Boolean).join(" · ")}</span>
   </a>`;
 }

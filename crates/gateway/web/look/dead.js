@@ -3,6 +3,7 @@
 import { html, useState } from "../vendor/preact.js";
 import { visible } from "../text.js";
 import { api } from "./api.js";
+import { AsCommand, command } from "./command.js";
 import { Again, Letter, canRetry } from "./letter.js";
 import { usePages } from "./pages.js";
 import { NUMBER, count } from "./words.js";
@@ -35,10 +36,11 @@ function Letters({ thread, consumer, reason }) {
   const whole = { thread, onDone };
   return html`<div class="page">
     <h1>Dead letters</h1>
-    <p class=${total ? "verdict wrong" : "verdict"}>${total ? `${count(total, "event")} on which a handler failed until no attempts were left.` : "There are none."}
-      ${(consumer || reason) && html` ${consumer && html`Of <strong>${visible(consumer)}</strong>. `}${reason && html`Because of <strong>${visible(reason)}</strong>. `}<a href=${address.deadAddress(thread.id)}>Show all</a>`}</p>
+    <p class=${total ? "verdict wrong" : "verdict"}>${total ? `${count(total, "event")} that a handler could not deal with.` : "There are none."}
+      ${(consumer || reason) && html` Only those${consumer && html` of <strong>${visible(consumer)}</strong>`}${reason && html` with the reason <strong>${visible(reason)}</strong>`}. <a href=${address.deadAddress(thread.id)}>Show all</a>`}</p>
     ${error && html`<p class="error" role="alert">${error}</p>`}
     ${total > 0 && !reason && html`<${Reasons} ...${whole} reasons=${answer?.reasons ?? []} />`}
+    ${total > 0 && reason && consumer && html`<p class="buttons"><${Again} ...${whole} consumer=${consumer} which=${{ reason }} n=${total} what=${total === 1 ? "this one" : `these ${NUMBER.format(total)}`} /></p>`}
     ${total > 0 && html`<h2>One by one</h2>
       ${!thread.read_only && html`<div class="chosen bar">
         <button type="button" onClick=${() => setChosen(new Set(ticked.length === shown.length ? [] : shown.map(keyOf)))}>${ticked.length === shown.length ? "Choose none" : `Choose these ${NUMBER.format(shown.length)}`}</button>
@@ -50,6 +52,8 @@ function Letters({ thread, consumer, reason }) {
     <ul class="letters rows">${shown.map((letter) => html`<li key=${keyOf(letter)}><${Letter} ...${whole} letter=${letter}>
       ${!thread.read_only && html`<input type="checkbox" aria-label=${`Choose event ${letter.id} of ${letter.consumer}`} checked=${chosen.has(keyOf(letter))} onChange=${() => tick(letter)} />`}<//></li>`)}</ul>
     ${next !== null && html`<p><button type="button" disabled=${loading} onClick=${older}>Show more</button></p>`}
+    ${total > 0 && html`<${AsCommand} lines=${[...new Set(items.map((letter) => letter.consumer))].flatMap((name) =>
+      [command(thread, "dead list", name), command(thread, "dead retry", name, "--all")])} />`}
   </div>`;
 }
 
@@ -63,7 +67,7 @@ function Reasons({ thread, reasons, onDone }) {
       <ul>${of.map(({ reason, count: n }) => html`<li key=${reason}>
         <a href=${address.deadAddress(thread.id, { consumer: name, reason })}><span class="figure">${NUMBER.format(n)} ×</span> ${visible(reason)}</a>
         <span class="buttons"><${Again} thread=${thread} onDone=${onDone} consumer=${name} which=${{ reason }} n=${n} what=${n === 1 ? "this one" : `these ${NUMBER.format(n)}`} /></span></li>`)}</ul>
-      ${of.length > 1 && html`<p class="buttons"><${Again} thread=${thread} onDone=${onDone} consumer=${name} which=${{ all: true }} n=${all} what=${`all ${NUMBER.format(all)}`} /></p>`}
+      ${of.length > 1 && html`<p class="buttons all"><${Again} thread=${thread} onDone=${onDone} consumer=${name} which=${{ all: true }} n=${all} what=${`all ${NUMBER.format(all)}`} /></p>`}
       ${!thread.read_only && !canRetry(thread, name) && html`<p class="hint">${visible(name)} ${thread.consumers_state.some((consumer) => consumer.name === name)
         ? "pops for itself, so nothing can be delivered to it again." : "is not subscribed any more. Subscribe it again with --deliver stdin to retry."}</p>`}
     </section>`;

@@ -49,7 +49,9 @@ function List({ thread, filter, open }) {
       ${!thread.read_only && html`<a class="button" href=${address.look(thread.id, "push")}>Push an event</a>`}
     </div>
     ${isLive && html`<${Offline} connection=${stream} />`}
-    ${error && html`<p class="error" role="alert">${error} ${" "}<button type="button" onClick=${() => tail.again()}>Try again</button></p>`}
+    ${error && html`<p class="error" role="alert">${error} ${" "}${/^[\p{L}\p{N} _.-]+$/u.test(filter)
+      ? html`<a class="button" href=${address.eventsAddress(thread.id, { filter: `content LIKE '%${filter}%'` })}>Search the contents for it</a>`
+      : html`<button type="button" onClick=${() => tail.again()}>Try again</button>`}</p>`}
     ${isLive && stream.state === "refused" && html`<p class="error" role="alert">New events are not shown as they come. ${stream.why}</p>`}
     ${failures && html`<p class="hint">On ${count(failures.events, "event")} the filter itself failed, so they do not match: ${visible(failures.message)}</p>`}
     ${!loading && !error && items.length === 0 && !incomplete && html`<p class="hint">${filter ? "No event matches." : "There are no events yet."}</p>`}
@@ -73,7 +75,7 @@ function Filter({ thread, filter }) {
   return html`<form class="filter" role="search" onSubmit=${submit}>
     <label for="search">Filter</label>
     <input id="search" value=${text} placeholder="type = 'message' AND content LIKE '%invoice%'" spellcheck=${false} autocomplete="off"
-      onInput=${(event) => setText(event.target.value)} />
+      onInput=${(event) => setText(event.target.value)} onKeyDown=${(event) => { if (event.key === "Escape") setText(filter); }} />
     <button class="primary" disabled=${text.trim() === filter}>Show</button>
     ${filter && html`<a class="button" href=${address.eventsAddress(thread.id)}>All</a>`}
     <${Fold} class="examples" summary="Examples">${() => html`

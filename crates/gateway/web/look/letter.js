@@ -8,7 +8,7 @@ import { beginning, visible } from "../text.js";
 import { Question } from "./actions.js";
 import { api, post } from "./api.js";
 import { command, quoted } from "./command.js";
-import { count } from "./words.js";
+import { cameOf, count } from "./words.js";
 import * as address from "../address.js";
 
 /** Whether a consumer can be given something again. */
@@ -27,9 +27,12 @@ function withReason(thread, consumer, reason, verb) {
 /** Buttons for dead letters of one consumer. `which`: `{ids}`, `{reason}` or `{all: true}`, which are `n`. */
 export function Again({ thread, consumer, which, n, what, onDone }) {
   const [asked, setAsked] = useState(false);
+  const [tried, setTried] = useState(null);
   if (thread.read_only) return null;
+  const itself = thread.consumers_state.find(({ name }) => name === consumer);
   const act = async (verb) => {
     const answer = await post(api([thread.id, "dead", verb]), { consumer, ...which });
+    if (verb === "retry") setTried({ before: itself?.last_run?.id });
     announce(`${count(answer.retried ?? answer.discarded, "dead letter")}: ${verb}`);
     onDone?.();
   };
@@ -37,6 +40,7 @@ export function Again({ thread, consumer, which, n, what, onDone }) {
     : which.all ? command(thread, `dead ${verb}`, consumer, "--all") : withReason(thread, consumer, which.reason, verb);
   return html`
     ${canRetry(thread, consumer) && html`<${Do} action=${() => act("retry")} title=${[lines("retry")].flat().join("\n")}>Retry ${what}<//>`}
+    ${tried && itself && html`<span class="came-of hint" role="status">Retried: ${cameOf(itself, tried.before)}.</span>`}
     <button type="button" class="danger" onClick=${() => setAsked(true)}>Discard ${what} …</button>
     ${asked && html`<${Question} title=${`Discard ${count(n, "dead letter")}?`} verb="Discard" action=${() => act("discard")} lines=${lines("discard")} onClose=${() => setAsked(false)}>
       <p>${visible(consumer)} is not given ${n === 1 ? "it" : "them"} again. ${n === 1 ? "The event itself stays" : "The events themselves stay"} stored.</p>
@@ -49,7 +53,7 @@ export function Letter({ thread, letter, children, inEvent = false, onDone }) {
   return html`<div class="letter">
     <p>${children} <a class="row" href=${address.eventsAddress(thread.id, { event: id })}>event ${id}</a>
       ${" "}<span class="failure">${visible(reason)}</span></p>
-    <p class="hint"><a href=${address.look(thread.id, "c", consumer)}>${visible(consumer)}</a> · ${count(attempts, "attempt")} · <${Ago} time=${at} />${retrying && html` · <strong>is tried again</strong>`}</p>
+    <p class="hint"><a href=${address.look(thread.id, "c", consumer)}>${visible(consumer)}</a> · <a href=${address.look(thread.id, "c", consumer)}>${count(attempts, "attempt")}</a> · <${Ago} time=${at} />${retrying && html` · <strong>is tried again</strong>`}</p>
     ${!inEvent && (event ? html`<p class="gist">${visible(beginning(event.content, 200))}</p>` : html`<p class="hint">The event is not stored any more.</p>`)}
     ${error && error.includes("\n") && html`<${Fold} summary="What it printed">${() => html`<${Plain} text=${visible(error)} label="Output" />`}<//>`}
     <p class="buttons"><${Again} thread=${thread} consumer=${consumer} which=${{ ids: [id] }} n=${1} what="" onDone=${onDone} /></p>

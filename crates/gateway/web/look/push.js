@@ -48,7 +48,8 @@ export function Push({ thread, route }) {
       // The same event is stored once, if the answer is lost and it is sent again.
       const answer = await post(api([thread.id, "events"]), { source: form.source, type: form.type, subtype: form.subtype || undefined, content: form.content,
         metadata, idempotency_key: form.key || (form.own ??= randomId()) });
-      form.own = undefined;
+      // What was pushed is not pushed again by accident: there is "Push another like it".
+      set({ content: "", key: "" });
       setStored(answer);
       announce(`Stored as event ${answer.id}`);
     } catch (error) {
@@ -59,15 +60,15 @@ export function Push({ thread, route }) {
   return html`<div class="page">
     <h1>Push an event</h1>
     <form class="push" onSubmit=${submit}>
-      <label class="whole"><span>Content</span> <textarea rows="5" value=${form.content} onInput=${(event) => set({ content: event.target.value })}></textarea></label>
+      <label class="whole"><span>Content</span> <textarea rows="5" dir="auto" value=${form.content} onInput=${(event) => set({ content: event.target.value })}></textarea></label>
       <label><span>Type</span> <select value=${form.type} onChange=${(event) => set({ type: event.target.value })}>
         <option value="message">message: something said</option><option value="record">record: a trace of an actor</option></select></label>
-      ${field("subtype", "Subtype", "a finer kind")}
+      ${field("subtype", "Subtype", "what kind of message or record, if you like")}
       ${field("source", "Source", "who sends it", { required: true })}
       ${field("metadata", "Metadata", "a JSON object")}
-      ${field("key", "Idempotency key", "under one it is stored once")}
+      ${field("key", "Idempotency key", "pushed twice under one key, it is stored once")}
       ${error && html`<p class="error whole" role="alert">${error}</p>`}
-      <p class="buttons whole"><button class="primary" disabled=${busy}>Push</button></p>
+      <p class="buttons whole"><button class="primary" disabled=${busy || !form.content}>Push</button></p>
       ${stored && html`<p class="stored whole" role="status">${stored.deduplicated ? "It was stored already, as" : "Stored as"} ${" "}<a href=${address.eventsAddress(thread.id, { event: stored.id })}>event ${stored.id}</a>.</p>`}
     </form>
     <h2>As a command</h2>

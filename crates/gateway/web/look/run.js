@@ -4,9 +4,10 @@ import { html, useEffect, useState } from "../vendor/preact.js";
 import { Plain } from "../parts.js";
 import { Ago, Stamp, duration } from "../time.js";
 import { beginning, bytesText, visible } from "../text.js";
-import { api, get } from "./api.js";
+import { api, get, post } from "./api.js";
 import { AsCommand, command } from "./command.js";
-import { Timeline } from "./timeline.js";
+import { Do } from "../parts.js";
+import { Timeline, isIdle } from "./timeline.js";
 import { count, exitText } from "./words.js";
 import * as address from "../address.js";
 
@@ -35,19 +36,24 @@ const OUTCOMES = { succeeded: "It succeeded", failed: "It failed", dead: "It fai
 function Whole({ thread, consumer, run }) {
   const { outcome, exit, started_at: began, ended_at: ended, duration_ms: took, attempt, output, output_truncated: cut, output_bytes: bytes, timeline = [], handled = [], meanwhile = [] } = run;
   const isWrong = !["succeeded", "running"].includes(outcome);
+  const itself = thread.consumers_state.find(({ name }) => name === consumer);
+  const asks = outcome === "running" && /^the agent asks/.test(thread.attention ?? "");
   return html`
-    <p class=${isWrong ? "verdict wrong" : "verdict"}>${OUTCOMES[outcome] ?? visible(outcome)}${isWrong && exitText(exit) && ` (${exitText(exit)})`}${
+    <p class=${isWrong ? "verdict wrong" : "verdict"}>${isIdle(run) ? "It has answered, and is kept open for a next message: it has been there" : OUTCOMES[outcome] ?? visible(outcome)}${isWrong && exitText(exit) && ` (${exitText(exit)})`}${
       took >= 0 && ` ${outcome === "running" ? "for" : "after"} ${duration(took)}`}.</p>
-    <p class="facts">From <${Stamp} time=${began} />${ended && html` to <${Stamp} time=${ended} />`} · <${Ago} time=${began} /> · attempt ${attempt}${
+    <p class="facts">From <${Stamp} time=${began} />${ended && took >= 1000 && html` to <${Stamp} time=${ended} />`} · <${Ago} time=${began} /> · attempt ${attempt}${
       run.events > 0 && html` · <a href=${given(thread, run)}>${count(run.events, "event")}</a> on stdin`}</p>
-    <h2>When it did what</h2>
+    ${asks && html`<p><a href=${address.sessionAddress(thread.id)}>It asks for permission: answer it</a></p>`}
+    ${isWrong && !thread.read_only && itself?.state === "stalled" && itself.last_run?.id === run.id && html`<p class="buttons">
+      <${Do} class="primary" title=${command(thread, "resume", consumer)} action=${() => post(api([thread.id, "consumers", consumer, "resume"])).then(() => address.go(address.look(thread.id, "c", consumer)))}>Resume ${visible(consumer)}<//></p>`}
+    <h2>Where its time went</h2>
     <${Timeline} thread=${thread} run=${run} spans=${timeline} />
     ${run.timeline_truncated && html`<p class="hint">There is more: the events below have the rest.</p>`}
     <h2>What it printed</h2>
     ${cut && html`<p class="hint">The end of ${bytesText(bytes)}.</p>`}
     ${output ? html`<${Plain} text=${visible(output)} label="Output" />` : html`<p class="hint">${output === undefined && outcome !== "running" ? "Its log is not kept any more." : "Nothing."}</p>`}
-    <${Events} thread=${thread} events=${handled} title="What it was given" none="Nothing on stdin." />
-    <${Events} thread=${thread} events=${meanwhile} title="What was stored meanwhile" none="Nothing." />
+    <${Events} thread=${thread} events=${handled} title="What it was given" none=${itself?.settings.deliver === "stdin" ? "Nothing on stdin." : "It takes its events itself, one after the other."} />
+    <${Events} thread=${thread} events=${meanwhile} title="What was stored meanwhile, by it and others" none="Nothing." />
     <${AsCommand} lines=${[command(thread, "logs", consumer), `${command(thread, "info", consumer)} --runs`]} />`;
 }
 

@@ -45,7 +45,7 @@ function Tabs({ thread, page }) {
     ${tab(["events"], address.eventsAddress(id), "Events", events)}
     ${tab(["dead"], address.deadAddress(id), "Dead letters", dead ?? 0, dead > 0)}
     ${!thread.read_only && tab(["push"], address.look(id, "push"), "Push")}
-    ${thread.kind === "session" && html`<a href=${address.sessionAddress(id)}>Talk</a>`}
+    ${thread.kind === "session" && html`<a href=${address.sessionAddress(id)}>Conversation</a>`}
   </nav>`;
 }
 
@@ -53,17 +53,20 @@ function Overview({ thread }) {
   const { consumers_state: consumers = [], id, path, dead } = thread;
   const stalled = consumers.filter((consumer) => consumer.state === "stalled").length;
   const wrong = [stalled > 0 && `${count(stalled, "consumer")} ${stalled === 1 ? "has" : "have"} stalled`].filter(Boolean);
+  const asks = /^the agent asks/.test(thread.attention ?? "");
+  const held = consumers.filter(({ state, pending }) => state === "paused" && pending > 0).length;
   return html`<div class="page">
     <h1>${visible(thread.title || thread.name)}</h1>
     <p class=${wrong.length || dead ? "verdict wrong" : "verdict"}>
       ${wrong}${wrong.length > 0 && dead > 0 && ", "}${dead > 0 && html`<a href=${address.deadAddress(id)}>${count(dead, "dead letter")}</a>`}${
-        wrong.length || dead ? "." : "Nothing is wrong."}</p>
+        wrong.length || dead ? "." : asks ? "" : "Nothing is wrong."}${held > 0 && ` ${count(held, "consumer")} ${held === 1 ? "is" : "are"} paused while events wait.`}</p>
+    ${asks && html`<p class="verdict"><a href=${address.sessionAddress(id)}>The agent asks for permission: answer it</a></p>`}
     <div class="rows">${[...consumers].sort(byNeed).map((consumer) => html`<${Card} key=${consumer.name} thread=${thread} consumer=${consumer} />`)}</div>
     ${consumers.length === 0 && html`<p class="hint">No consumer is subscribed: events are stored, and start nothing.</p>
       <${AsCommand} lines=${`${command(thread, "subscribe", "NAME", "COMMAND")} --deliver stdin`} />`}
-    <h2>What was it?</h2>
+    <h2>When events came</h2>
     <${Rates} thread=${thread} />
-    <p class="hint">${count(thread.events, "event")} in all${thread.first_at && html`, the first <${Ago} time=${thread.first_at} />`}${
+    <p class="hint"><a href=${address.eventsAddress(id)}>${count(thread.events, "event")}</a> in all${thread.first_at && html`, the first <${Ago} time=${thread.first_at} />`}${
       thread.newest_at && html`, the last <${Ago} time=${thread.newest_at} />`}${thread.size_bytes >= 0 && ` · ${bytesText(thread.size_bytes)} on disk`} · <code>${visible(path)}</code></p>
     <${AsCommand} lines=${[command(thread, "info"), `${command(thread, "peek")} -n 20 --follow`]} />
   </div>`;

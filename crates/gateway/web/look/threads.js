@@ -30,7 +30,8 @@ export function Threads() {
   return html`<div class="page"><h1>Threads</h1>
     <${Offline} connection=${stream} />
     ${stream.state === "refused" && html`<p class="error" role="alert">${stream.why}</p>`}
-    <p role="search"><input id="search" type="search" placeholder="Find a thread" aria-label="Find a thread" value=${query} onInput=${(event) => setQuery(event.target.value)} /></p>
+    <p role="search"><input id="search" type="search" placeholder="Find a thread" aria-label="Find a thread" value=${query} onInput=${(event) => setQuery(event.target.value)}
+      onKeyDown=${(event) => { if (event.key === "Escape" && query) { event.stopPropagation(); setQuery(""); } }} /></p>
     ${data ? html`<${Found} data=${data} query=${query} />` : stream.state === "open" && html`<p class="hint">Looking …</p>`}
     ${data && data.total > data.threads.length && html`<p class="hint">${NUMBER.format(offset + 1)} to ${NUMBER.format(offset + data.threads.length)} of ${count(data.total, "thread")} ${" "}
       ${offset + data.threads.length < data.total && html`<button type="button" onClick=${() =>
@@ -43,12 +44,17 @@ function Found({ data, query }) {
   const wanted = query.trim().toLowerCase();
   const all = data.threads.filter(({ name, title, path }) => !wanted || `${name} ${title ?? ""} ${path}`.toLowerCase().includes(wanted));
   const wrong = all.filter(isWrong), well = all.filter((thread) => !isWrong(thread));
+  // What is not shown is not well because of that.
+  const hidden = data.threads.filter(isWrong).length - wrong.length;
+  const needs = (n, what) => `${count(n, what)} ${n === 1 ? "needs" : "need"} attention.`;
   return html`
-    <p class=${wrong.length ? "verdict wrong" : "verdict"}>${wrong.length ? `${count(wrong.length, "thread")} ${wrong.length === 1 ? "needs" : "need"} attention.`
-      : all.length ? "Nothing is wrong." : wanted ? "No thread has that in its name." : "There are no threads yet: a session makes one, and --thread DIR names others."}</p>
+    <p class=${wrong.length || hidden ? "verdict wrong" : "verdict"}>
+      ${wanted && `${all.length ? NUMBER.format(all.length) : "None"} of ${count(data.threads.length, "thread")} ${all.length === 1 ? "has" : "have"} that in the name. `}
+      ${wrong.length > 0 && needs(wrong.length, "thread")}${hidden > 0 && ` ${needs(hidden, "other")}`}
+      ${!wanted && !wrong.length && (all.length ? "Nothing is wrong." : "There are no threads yet: a session makes one, and --thread DIR names others.")}</p>
     ${data.unread > 0 && html`<p class="hint">${count(data.unread, "thread")} ${data.unread === 1 ? "is" : "are"} still to be read.</p>`}
     <div class="rows">
-      ${wrong.length > 0 && html`<h2>Something is wrong</h2><${List} threads=${wrong} />`}
+      ${wrong.length > 0 && html`<h2>Needs attention</h2><${List} threads=${wrong} />`}
       ${well.length > 0 && html`${wrong.length > 0 && html`<h2>All is well</h2>`}<${List} threads=${well} />`}
     </div>`;
 }
@@ -62,7 +68,7 @@ function nested(threads) {
 }
 
 function List({ threads }) {
-  return html`<ul class="threads">${nested(threads).map((thread) => html`<li key=${thread.id} class=${thread.kind}><${Row} thread=${thread} /></li>`)}</ul>`;
+  return html`<ul class="threads">${nested(threads).map((thread) => html`<li key=${thread.id} class=${`is-${thread.kind}`}><${Row} thread=${thread} /></li>`)}</ul>`;
 }
 
 const KINDS = { session: "session", sub_agent: "sub-agent", thread: "" };
@@ -70,8 +76,8 @@ const KINDS = { session: "session", sub_agent: "sub-agent", thread: "" };
 function Row({ thread }) {
   const { id, kind, path, events, events_is_exact: exact, rate, consumers = {}, dead, oldest_pending_at: oldest, newest_at: newest, error, unread, attention } = thread;
   const { total = 0, stalled = 0, running = 0, waiting = 0, paused = 0 } = consumers;
-  const parts = [running && `${running} running`, waiting && `${waiting} waiting`, paused && `${paused} paused`].filter(Boolean);
   const here = address.look(id);
+  const parts = [running && `${running} running`, waiting && `${waiting} waiting`, paused && `${paused} paused`].filter(Boolean);
   return html`
     <span class="name"><a class="row" href=${here} title=${visible(path)}>${nameOf(thread)}</a> <span class="hint">${KINDS[kind] ?? ""}</span></span>
     ${unread && html`<span class="hint">not read yet</span>`}
@@ -79,7 +85,7 @@ function Row({ thread }) {
     ${!error && !unread && html`
       <a href=${address.eventsAddress(id)} class="figure">${exact === false ? "at least " : ""}${count(events, "event")}</a>
       <${Spark} rate=${rate} />
-      <span>${total > 0 && html`<a href=${here}>${count(total, "consumer")}</a>`}${parts.length > 0 && `, ${parts.join(", ")}`}${
+      <span>${total > 0 && html`<a href=${here}>${count(total, "consumer")}</a>`}${parts.map((part) => html`, <a href=${here}>${part}</a>`)}${
         stalled > 0 && html`${", "}<a class="failure" href=${here}>■ ${stalled} stalled</a>`}${
         dead > 0 && html`${", "}<a class="failure" href=${address.deadAddress(id)}>${count(dead, "dead letter")}</a>`}</span>
       <span class="hint">${oldest ? html`oldest waits for <${For} time=${oldest} />` : newest ? html`last event <${Ago} time=${newest} />` : ""}</span>

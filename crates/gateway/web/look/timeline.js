@@ -1,17 +1,18 @@
 // A run as a timeline: where its time went, and what happened when, minute by minute.
 
 import { html, useState } from "../vendor/preact.js";
-import { duration } from "../time.js";
-import { beginning, visible } from "../text.js";
+import { duration, useClock } from "../time.js";
+import { beginning, stoppedBy, visible } from "../text.js";
 import { count } from "./words.js";
 import * as address from "../address.js";
 
 const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const NAMES = { waiting: "waits", thinking: "thinks", text: "writes", tool: "tool", permission: "asks", answer: "answers", message: "message", status: "status",
-  error: "error", cancelled: "cancelled", sub_agent: "sub-agent", event: "event" };
+  error: "error", cancelled: "cancelled", sub_agent: "sub-agent", event: "event", given: "is given", idle: "idle" };
 
 /** What time is spent on, as it is summed up. */
-const SPENT = { permission: "waiting for permission", sub_agent: "sub-agents", tool: "tools", thinking: "thinking", text: "writing", waiting: "waiting" };
+const SPENT = { permission: "waiting for permission", sub_agent: "sub-agents", tool: "tools", thinking: "thinking", text: "writing", waiting: "waiting",
+  idle: "idle, open for a next message" };
 
 /** What says no more than the steps beside it. */
 const isNoise = ({ kind, label }) => kind === "status" && !/^attempt/.test(label);
@@ -19,14 +20,39 @@ const isNoise = ({ kind, label }) => kind === "status" && !/^attempt/.test(label
 /** How many spans are shown at first. */
 const SHOWN = 300;
 
+/** What an agent has ended, and after how long without a next message it counts as idle, in milliseconds. */
+const ENDINGS = ["answer", "cancelled"], IDLE = 1000;
+
+/** The spans, with what lasts until now, and with the pauses between an answer and the next message. */
+function whole(all, run) {
+  const isOver = run.outcome !== "running";
+  const now = isOver ? run.duration_ms ?? 0 : Date.now() - Date.parse(run.started_at);
+  const spans = all.filter((span) => !isNoise(span)).map((span) =>
+    !isOver && ["tool", "permission"].includes(span.kind) && span.duration_ms === undefined ? { ...span, duration_ms: Math.max(0, now - span.at_ms), isOpen: true } : span);
+  const pauses = spans.flatMap((span, n) => {
+    if (!ENDINGS.includes(span.kind)) return [];
+    const took = (spans[n + 1]?.at_ms ?? now) - span.at_ms;
+    return took > IDLE ? [{ kind: "idle", at_ms: span.at_ms, duration_ms: took, label: "open for a next message", isOpen: !isOver && n === spans.length - 1 }] : [];
+  });
+  return [...spans, ...pauses].sort((a, b) => a.at_ms - b.at_ms || (a.kind === "idle") - (b.kind === "idle"));
+}
+
+/** Whether an agent has answered, and only waits for a next message. */
+export function isIdle({ outcome, timeline = [] }) {
+  return outcome === "running" && ENDINGS.includes(timeline.findLast((span) => !isNoise(span))?.kind);
+}
+
 export function Timeline({ thread, run, spans: all }) {
-  const spans = all.filter((span) => !isNoise(span));
+  const isOver = run.outcome !== "running";
+  useClock(isOver ? 0 : 1000);
+  const spans = whole(all, run);
   const [shown, setShown] = useState(SHOWN);
   const began = Date.parse(run.started_at);
-  const end = Math.max(run.duration_ms ?? 0, 1, ...spans.map(({ at_ms: at, duration_ms: took = 0 }) => at + took));
+  // A long pause at the end would leave no room for the rest.
+  const busy = spans.at(-1)?.kind === "idle" ? spans.slice(0, -1) : spans;
+  const end = Math.max(busy === spans ? run.duration_ms ?? 0 : 0, 1, ...busy.map(({ at_ms: at, duration_ms: took = 0 }) => at + took));
   const start = Math.min(0, ...spans.map(({ at_ms: at }) => at));
-  const isOver = run.outcome !== "running";
-  const rows = [...spans.filter(({ at_ms: at }) => at < 0), { kind: "begin", at_ms: 0, label: "the run begins" }, ...spans.filter(({ at_ms: at }) => at >= 0),
+  const rows = [...spans.filter(({ at_ms: at }) => at < 0), { kind: "begin", at_ms: 0, label: "the run begins" }, ...given(run), ...spans.filter(({ at_ms: at }) => at >= 0),
     ...(isOver ? [{ kind: "end", at_ms: run.duration_ms ?? end, label: "the run ends" }] : [])];
   // The end stays in view however much lies before it.
   const some = rows.length > shown ? [...rows.slice(0, shown), ...rows.slice(-1)] : rows;
@@ -41,7 +67,7 @@ export function Timeline({ thread, run, spans: all }) {
         <tr key=${n} class=${`is-${span.kind}`}>
           <td class="figure">${CLOCK.format(began + span.at_ms)}</td>
           <td class="figure after">${after(span.at_ms)}</td>
-          <td class="figure">${span.duration_ms > 0 && duration(span.duration_ms)}</td>
+          <td class="figure">${span.duration_ms > 0 && duration(span.duration_ms)}${span.isOpen && " so far"}</td>
           <td class="bars"><svg viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true"><rect class="floor" x="0" y="4.5" width="1000" height="1" />
             <rect x=${scale(span.at_ms)} y="0" height="10" width=${Math.max(6, scale(span.at_ms + (span.duration_ms ?? 0)) - scale(span.at_ms))} /></svg></td>
           <td><span class="what">${NAMES[span.kind] ?? (span.kind === "begin" || span.kind === "end" ? "" : visible(span.kind))}</span> ${" "}${label(span)}</td>
@@ -55,13 +81,19 @@ export function Timeline({ thread, run, spans: all }) {
   }
 
   function label({ kind, label, event }) {
-    const text = label === kind ? "" : visible(beginning(label ?? "", 200));
+    const text = label === kind ? "" : visible(beginning(kind === "cancelled" ? stoppedBy(label) : label ?? "", 200));
     return event ? html`<a href=${address.eventsAddress(thread.id, { event })}>${text || `event ${event}`}</a>` : text;
   }
 }
 
+/** What it was given on stdin. */
+function given({ handled = [] }) {
+  return handled.slice(0, 20).map(({ id, content }) => ({ kind: "given", at_ms: 0, label: content || `event ${id}`, event: id }));
+}
+
 function after(ms) {
   const sign = ms < 0 ? "−" : "+", all = Math.abs(ms) / 1000, minutes = Math.floor(all / 60);
+  if (all < 1) return `${sign}${Math.round(all * 1000)} ms`;
   return minutes ? `${sign}${minutes}:${String(Math.floor(all % 60)).padStart(2, "0")}` : `${sign}${all.toFixed(1)} s`;
 }
 
@@ -88,9 +120,10 @@ function sumsOf(spans) {
 function Spent({ spans, total }) {
   const sums = sumsOf(spans);
   if (!sums.length) return null;
-  const all = Math.max(total, sums.reduce((sum, [, ms]) => sum + ms, 0));
+  const known = sums.reduce((sum, [, ms]) => sum + ms, 0), all = Math.max(total, known), rest = all - known;
   let at = 0;
   return html`<svg class="spent" viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true"><rect class="rest" x="0" y="0" width="1000" height="10" />
       ${sums.map(([kind, ms]) => { const x = at; at += (ms / all) * 1000; return html`<rect key=${kind} class=${`is-${kind}`} x=${x} y="0" width=${Math.max(2, at - x - 2)} height="10" />`; })}</svg>
-    <p class="spent-words">${sums.map(([kind, ms], n) => html`${n > 0 && " · "}<span class=${`key is-${kind}`} aria-hidden="true"></span> ${SPENT[kind]} ${duration(ms)}`)}</p>`;
+    <p class="spent-words">${sums.map(([kind, ms], n) => html`${n > 0 && " · "}<span class=${`key is-${kind}`} aria-hidden="true"></span> ${SPENT[kind]} ${duration(ms)}`)}${
+      rest >= 100 && html` · <span class="key is-rest" aria-hidden="true"></span> the rest ${duration(rest)}`}</p>`;
 }

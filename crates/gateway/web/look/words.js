@@ -30,10 +30,17 @@ export function exitText(exit) {
 }
 
 /** How long since, counting. */
-export function For({ time, every = 10_000 }) {
-  useClock(every);
+export function For({ time }) {
   const at = Date.parse(time);
+  useClock(Date.now() - at < 120_000 ? 1000 : 10_000);
   return at >= 0 ? html`<span class="figure" title=${new Date(at).toLocaleString()}>${duration(Math.max(0, Date.now() - at))}</span>` : null;
+}
+
+/** What became of something that was resumed or retried: `before` is the last run of then. */
+export function cameOf({ state, last_run: last, dead_to_retry: again }, before) {
+  if (state === "running" || again > 0) return "it runs …";
+  if (!last || last.id === before) return "it is being started …";
+  return last.outcome === "succeeded" ? "it ran, and succeeded" : `it ran, and failed again: ${failure(last)}`;
 }
 
 /** In how long. */
@@ -54,8 +61,8 @@ export function Why({ consumer }) {
       ${" "}${visible(reason ?? "given up")}${failed && !isStopped(consumer) && html`, <span class="failure">${failed}</span>`}`;
     case "waiting": return html`${failed ? html` after attempt ${attempt}: <span class="failure">${failed}</span>` : ""}
       ${next && html` · next try <${Until} time=${next} />`}${reason && ` · ${visible(reason)}`}`;
-    case "running": return html` · run began <${For} time=${run?.started_at ?? since} every=${1000} /> ago${run?.attempt > 1 ? `, attempt ${run.attempt}` : ""}${consumer.paused ? ", and none follows: it is paused" : ""}`;
-    case "paused": return ": it is not started until it is resumed";
+    case "running": return html` · run began <${For} time=${run?.started_at ?? since} /> ago${run?.attempt > 1 ? `, attempt ${run.attempt}` : ""}${consumer.paused ? ", and none follows: it is paused" : ""}`;
+    case "paused": return html`: it is not started until it is resumed${failed && html` · its last run failed, <span class="failure">${failed}</span>`}`;
     default: if (!consumer.command) return html`: it reads by itself, with <code>thread pop</code>`;
       return last && html` · last run <${Ago} time=${last.ended_at ?? last.started_at} />, ${failed ? html`<span class="failure">${failed}</span>` : outcomeText(last.outcome)}`;
   }
@@ -66,7 +73,7 @@ export function whatToDo(consumer) {
   const { state, reason, pending } = consumer;
   if (state === "stalled" && isStopped(consumer)) return "Somebody stopped it. Resume starts it again, and so does the next event that it wants.";
   if (state === "stalled" && /cannot be run/.test(reason ?? "")) return "Its command does not start: see its run, install what is missing, then resume.";
-  if (state === "stalled") return "It has given up. See what its last run said, mend that, then resume: it begins again with what waits.";
+  if (state === "stalled") return "It has given up on what waits. See what its last run said, mend that, then resume. (The next event that it wants starts it once more, too.)";
   if (state === "waiting" && reason === "interrupted") return "The process that looked after it is gone. Resume, or the next event, starts it again.";
   if (state === "waiting") return "It tries again by itself. Resume tries now.";
   if (state === "idle" && pending > 0 && consumer.command) return "Nothing starts it by itself: resume does, and so does the next event.";

@@ -20,13 +20,16 @@ use thread_sessions::{RequestError, catalogue};
 
 use crate::problem::{Problem, Result};
 use crate::scope::{Scope, open};
-use crate::text::PIECE;
+use crate::text::{self, PIECE};
 
 /// How long a list may take.
 const LIST_FOR: Duration = Duration::from_secs(2);
 
 /// How many processes are listed at most.
 const MOST: usize = 50;
+
+/// How many of the tools that a run waits for are named.
+const TOOLS: usize = 10;
 
 /// How much of a message says what a run is about, in characters.
 const ABOUT: usize = 80;
@@ -112,7 +115,7 @@ fn in_session(scope: &Scope, path: &Path, processes: &mut Vec<Process>) -> Resul
             state: state_of(&runs, run),
             elapsed_ms: elapsed(run.since.as_deref().unwrap_or(&run.created_at)),
             about: beginning(&task, ABOUT),
-            tools: run.open_calls.values().cloned().collect(),
+            tools: tools_of(run),
             runs_ahead: runs.position(id).filter(|ahead| *ahead > 0),
         });
     }
@@ -144,6 +147,10 @@ fn state_of(runs: &Runs, run: &OpenRun) -> &'static str {
         true => "running",
         false => "waiting",
     }
+}
+
+fn tools_of(run: &OpenRun) -> Vec<String> {
+    run.open_calls.values().take(TOOLS).map(|name| beginning(name, ABOUT)).collect()
 }
 
 /// How long ago that was, in milliseconds.
@@ -180,6 +187,9 @@ pub struct Status {
     /// The answer, or why there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
+    /// What it had said before it ended without an answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partial: Option<String>,
     /// The text was cut: this tool gives what follows, with this `offset`.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_offset: Option<usize>,
@@ -197,6 +207,7 @@ impl Status {
             attempts: None,
             tools: Vec::new(),
             text: Some(text[begin..end].to_owned()),
+            partial: None,
             next_offset: (end < text.len()).then_some(end),
         }
     }
@@ -216,8 +227,9 @@ pub async fn status(scope: &Arc<Scope>, args: StatusArgs) -> Result<Status> {
                     elapsed_ms: Some(elapsed(run.since.as_deref().unwrap_or(&run.created_at))),
                     runs_ahead: runs.position(run.id()),
                     attempts: Some(run.run.attempt),
-                    tools: run.open_calls.values().cloned().collect(),
+                    tools: tools_of(run),
                     text: None,
+                    partial: None,
                     next_offset: None,
                     process: process.clone(),
                 });
@@ -254,13 +266,14 @@ fn ended(queue: &mut Queue, process: String, offset: usize) -> Result<Status> {
     let message = message_of(queue, &process)?.ok_or_else(unknown)?;
     let ending = queue.id_of_key(&end_key(message))?.ok_or_else(unknown)?;
     let event = queue.event(ending)?.ok_or_else(unknown)?;
-    let (state, text) = match Entry::of(&event).1 {
-        Entry::Answer { answer, .. } => ("answered", text_of(&answer.content)),
-        Entry::Error { error, .. } => ("failed", error),
-        Entry::Cancelled { why, .. } => ("cancelled", why),
+    let (state, text, partial) = match Entry::of(&event).1 {
+        Entry::Answer { answer, .. } => ("answered", text_of(&answer.content), None),
+        Entry::Error { error, partial, .. } => ("failed", error, partial),
+        Entry::Cancelled { why, partial, .. } => ("cancelled", why, partial),
         _ => return Err(unknown()),
     };
-    Ok(Status::ended(process, state, &text, offset))
+    let partial = partial.map(|partial| text::cut(&partial).0);
+    Ok(Status { partial, ..Status::ended(process, state, &text, offset) })
 }
 
 /// The message whose run has that id, the newest if there are several.

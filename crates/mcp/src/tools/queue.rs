@@ -151,15 +151,16 @@ pub async fn peek(scope: &Arc<Scope>, args: PeekArgs) -> Result<Peeked> {
             if let Some(id) = args.id {
                 return peek_one(&mut queue, id, args.offset.unwrap_or(0));
             }
-            let after = match args.after {
-                Some(after) => after.max(0),
-                None if filter.is_some() => 0,
-                None => queue.start_of_tail(None, 0, limit)?,
+            let (events, cursor) = if args.after.is_none() && filter.is_none() {
+                text::tail(&mut queue, limit)?
+            } else {
+                let after = args.after.unwrap_or(0).max(0);
+                let mut selection = Selection { after, limit: Some(limit), filter };
+                let (events, _) = text::read(&mut queue, &mut selection, Instant::now() + FILTER_FOR)?;
+                (events, selection.after)
             };
-            let mut selection = Selection { after, limit: Some(limit), filter };
-            let (events, _) = text::read(&mut queue, &mut selection, Instant::now() + FILTER_FOR)?;
-            let more = queue.newest()?.0 > selection.after;
-            Ok(Peeked { events, cursor: selection.after, more })
+            let more = queue.newest()?.0 > cursor;
+            Ok(Peeked { events, cursor, more })
         })
         .await
 }
@@ -209,25 +210,34 @@ pub async fn wait(scope: &Arc<Scope>, args: WaitArgs, cancelled: &CancellationTo
     let path = scope.path_of(args.session.as_deref())?;
     let filter = filter_of(args.filter.as_deref())?;
     let patience = args.timeout_seconds.map_or(MAX_WAIT, Duration::from_secs).min(MAX_WAIT);
-    let end = tokio::time::Instant::now() + patience;
+    let began = Instant::now();
+    let end = began + patience;
+    // The last look may take as long as any if nothing else was looked at, but no call longer than the cap.
+    let last = end.max(began + FILTER_FOR).min(began + MAX_WAIT);
     let start = newest(scope, path.clone()).await?;
     let after = args.after.map_or(start, |after| after.clamp(0, start));
     let mut selection = Selection { after, limit: Some(EVENTS), filter };
     let reached = Arc::new(std::sync::atomic::AtomicI64::new(after));
     let seen = Arc::clone(&reached);
+    let given_up = cancelled.clone();
     let look = move |queue: &mut Queue| {
         loop {
-            let (events, more) = text::read(queue, &mut selection, Instant::now() + FILTER_FOR)?;
+            let until = Instant::now() + FILTER_FOR;
+            let (events, more) = match text::read(queue, &mut selection, until.min(last)) {
+                // It was not given the time that a filter has.
+                Err(e) if until > last && e.is_slow_filter() => return Ok(None),
+                read => read?,
+            };
             seen.store(selection.after, std::sync::atomic::Ordering::Relaxed);
             if !events.is_empty() {
                 return Ok(Some(events));
             }
-            if !more || tokio::time::Instant::now() >= end {
+            if !more || Instant::now() >= end || given_up.is_cancelled() {
                 return Ok(None);
             }
         }
     };
-    let events = scope.until(path, end, cancelled, look).await?;
+    let events = scope.until(path, end.into(), cancelled, look).await?;
     let cursor = reached.load(std::sync::atomic::Ordering::Relaxed);
     Ok(Waited { timed_out: events.is_none(), events: events.unwrap_or_default(), cursor })
 }

@@ -12,7 +12,7 @@ use thread_sessions::search::search as search_in;
 
 use crate::problem::{Problem, Result};
 use crate::scope::{Scope, open};
-use crate::text::{self, CUT};
+use crate::text::{self, CUT, PIECE};
 
 /// How many sessions and messages are shown, by default and at most.
 const SHOWN: usize = 10;
@@ -154,6 +154,9 @@ pub struct Said {
     /// The content was cut: `peek` with `id` and this `offset` gives what follows.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_offset: Option<u64>,
+    /// What the run had said before it ended without an answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partial: Option<String>,
 }
 
 pub async fn get(scope: &Arc<Scope>, args: GetArgs) -> Result<Conversation> {
@@ -177,31 +180,38 @@ pub async fn get(scope: &Arc<Scope>, args: GetArgs) -> Result<Conversation> {
 /// The last messages before an event, oldest first, and whether there are older ones.
 fn messages(queue: &mut Queue, before: i64, limit: usize) -> Result<(Vec<Said>, bool)> {
     let filter = Filter::new(MESSAGES, FilterScope::Reading).map_err(thread::Error::from)?;
-    let (mut said, mut upto) = (Vec::new(), before.saturating_sub(1));
-    loop {
+    let (mut said, mut length, mut upto) = (Vec::new(), 0, before.saturating_sub(1));
+    let more = 'read: loop {
         let wanted = limit + 1 - said.len();
         let ids = queue.newest_matching(filter.as_ref(), upto, wanted)?;
         let is_all = ids.len() < wanted;
         for id in ids {
             upto = id - 1;
-            if let Some(message) = message(queue, id)? {
-                said.push(message);
+            let Some(message) = message(queue, id)? else { continue };
+            length += message.content.len() + message.partial.as_ref().map_or(0, String::len);
+            if said.len() == limit || length > PIECE && !said.is_empty() {
+                break 'read true;
             }
+            said.push(message);
         }
-        if is_all || said.len() > limit {
-            let more = said.len() > limit;
-            said.truncate(limit);
-            said.reverse();
-            return Ok((said, more));
+        if is_all {
+            break false;
         }
-    }
+    };
+    said.reverse();
+    Ok((said, more))
 }
 
 /// A message as it is shown; `None` for what only looks like an ending.
 fn message(queue: &mut Queue, id: i64) -> Result<Option<Said>> {
     // Long contents are read only as far as they are shown, so what they hold is not parsed.
     let (beginning, rest) = text::piece(queue, id, 0, CUT)?;
-    let Some(event) = text::without_long_content(queue, id)? else { return Ok(None) };
+    let mut event = text::without_long_content(queue, id)?;
+    if event.as_ref().is_some_and(|event| event.kind == "record") {
+        // What a run had said before it was ended is in the metadata, and may be long.
+        event = queue.event(id)?;
+    }
+    let Some(event) = event else { return Ok(None) };
     let entry = Entry::of(&event).1;
     let role = match entry {
         Entry::Message(_) => "user",
@@ -215,5 +225,10 @@ fn message(queue: &mut Queue, id: i64) -> Result<Option<Said>> {
         Entry::Error { error, .. } => text::cut(error),
         _ => text::cut(&text_of(&event.content)),
     };
-    Ok(Some(Said { id, role, content, created_at: event.created_at, next_offset }))
+    let partial = match entry {
+        Entry::Error { partial, .. } | Entry::Cancelled { partial, .. } => partial,
+        _ => None,
+    };
+    let partial = partial.map(|partial| text::cut(&partial).0);
+    Ok(Some(Said { id, role, content, created_at: event.created_at, next_offset, partial }))
 }

@@ -30,26 +30,6 @@ pub struct RunArgs {
     background: Option<bool>,
 }
 
-/// Cancels a sub-agent for whose answer nobody waits any more.
-struct Waiting {
-    scope: Arc<Scope>,
-    sub: Option<Sub>,
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        let Some(sub) = self.sub.take() else { return };
-        let scope = Arc::clone(&self.scope);
-        tokio::spawn(async move {
-            let cancel = move |scope: &Scope| {
-                let why = "the request that waited for it was cancelled";
-                Ok(sub.cancel(&mut open(&sub.dir)?, &scope.launcher, why)?)
-            };
-            drop(scope.blocking(cancel).await);
-        });
-    }
-}
-
 pub async fn run(scope: &Arc<Scope>, args: RunArgs, cancelled: &CancellationToken) -> Result<Status> {
     let path = scope.path_of(args.session.as_deref())?;
     let background = args.background.unwrap_or(false);
@@ -58,13 +38,21 @@ pub async fn run(scope: &Arc<Scope>, args: RunArgs, cancelled: &CancellationToke
     if background {
         return scope.blocking(move |_| of_sub_agent(&sub, &mut open(&sub.dir)?, 0)).await;
     }
-    let mut waiting = Waiting { scope: Arc::clone(scope), sub: Some(sub.clone()) };
     loop {
         let looked = sub.clone();
         let look = move |queue: &mut Queue| Ok(looked.ending(queue)?);
         let slice = end.min(Instant::now() + DISPATCH_EVERY);
         let outcome = scope.until(sub.dir.clone(), slice, cancelled, look).await?;
-        if cancelled.is_cancelled() {
+        if outcome.is_none() && scope.ending.is_cancelled() && !scope.is_local {
+            // A gateway that ends takes no work with it.
+            return Err(Problem::new("this server ends; the sub-agent works on", "ask process_status later"));
+        }
+        if outcome.is_none() && (cancelled.is_cancelled() || scope.ending.is_cancelled()) {
+            let cancel = move |scope: &Scope| {
+                let why = "the request that waited for it was cancelled";
+                Ok(sub.cancel(&mut open(&sub.dir)?, &scope.launcher, why)?)
+            };
+            scope.blocking(cancel).await?;
             return Err(Problem::new("the sub-agent was cancelled", "run it again if it is still needed"));
         }
         if outcome.is_none() && Instant::now() < end {
@@ -74,7 +62,6 @@ pub async fn run(scope: &Arc<Scope>, args: RunArgs, cancelled: &CancellationToke
             continue;
         }
         // It goes on if it takes longer; its answer becomes the result of its call, and can be asked for.
-        waiting.sub = None;
         return scope
             .blocking(move |scope| {
                 if let Some(outcome) = &outcome {

@@ -143,15 +143,15 @@ impl Client {
 
     pub fn send(&mut self, method: &str, params: Value) -> u64 {
         self.last += 1;
-        self.line(&json!({ "jsonrpc": "2.0", "id": self.last, "method": method, "params": params }));
+        self.line(json!({ "jsonrpc": "2.0", "id": self.last, "method": method, "params": params }));
         self.last
     }
 
     pub fn notify(&mut self, method: &str, params: Value) {
-        self.line(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
+        self.line(json!({ "jsonrpc": "2.0", "method": method, "params": params }));
     }
 
-    fn line(&mut self, message: &Value) {
+    pub fn line(&mut self, message: impl std::fmt::Display) {
         let stdin = self.stdin.as_mut().unwrap();
         writeln!(stdin, "{message}").unwrap();
         stdin.flush().unwrap();
@@ -220,6 +220,28 @@ impl Client {
         text
     }
 
+    /// The memory that the server has, in kB.
+    pub fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    /// The processor time that the server has used.
+    pub fn cpu(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+        Duration::from_millis(ticks * 10)
+    }
+
+    /// How many databases the server has open.
+    pub fn watched(&self) -> usize {
+        let links = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().flatten();
+        let open = links.filter_map(|link| std::fs::read_link(link.path()).ok());
+        open.filter(|path| path.ends_with("events.db")).count()
+    }
+
     /// Calls a tool until its result is as it should be.
     pub fn until(&mut self, tool: &str, arguments: &Value, is: impl Fn(&Value) -> bool) -> Value {
         let end = Instant::now() + PATIENCE;
@@ -236,6 +258,17 @@ impl Client {
     /// Closes stdin, and waits for the end.
     pub fn close(&mut self) -> bool {
         self.stdin = None;
+        self.has_ended()
+    }
+
+    /// Asks the server to end, and waits for that.
+    pub fn terminate(&mut self) -> bool {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.has_ended()
+    }
+
+    fn has_ended(&mut self) -> bool {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
             if let Some(status) = self.child.try_wait().unwrap() {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Root};
+use crate::harness::{Client, PATIENCE, Root};
 
 #[test]
 fn no_name_leads_out_of_the_root() {
@@ -126,6 +126,35 @@ fn filters_read_nothing_else_and_are_limited_in_time() {
 }
 
 #[test]
+fn a_slow_wait_that_is_cancelled_ends() {
+    let root = Root::new();
+    let session = root.session(1);
+    let events = "WITH RECURSIVE n(n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM n WHERE n < 5000)
+                  INSERT INTO events(source, type, content)
+                  SELECT 'external:a', 'message', replace(hex(zeroblob(500)), '0', 'a') FROM n";
+    rusqlite::Connection::open(session.path.join("events.db")).unwrap().execute(events, []).unwrap();
+    let mut client = root.serve(&[]);
+    // Each event takes milliseconds; together they take longer than anybody waits.
+    let slow = format!("{} LIKE '%{}b%'", ["content"; 20].join(" || "), "a".repeat(500));
+    let arguments = json!({ "session": session.id, "filter": slow, "after": 0 });
+    let id = client.begin("wait", arguments);
+    let (end, before) = (Instant::now() + PATIENCE, client.cpu());
+    while client.cpu() < before + Duration::from_millis(300) {
+        assert!(Instant::now() < end, "it does not look");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    client.notify("notifications/cancelled", json!({ "requestId": id }));
+    let cancelled = Instant::now();
+    while client.watched() > 0 {
+        assert!(Instant::now() < end, "it still looks");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // A page of its work, and a busy machine.
+    assert!(cancelled.elapsed() < Duration::from_secs(20), "{:?}", cancelled.elapsed());
+    assert!(!client.has_response(id, Duration::from_millis(100)));
+}
+
+#[test]
 fn a_locked_session_is_said_to_be_and_others_go_on() {
     let root = Root::new();
     let (session, other) = (root.session(1), root.session(2));
@@ -173,4 +202,125 @@ fn a_session_that_goes_away_ends_a_wait() {
     std::fs::rename(&session.path, root.0.path().join("gone")).unwrap();
     let response: Value = client.response(id);
     assert_eq!(response["result"]["isError"], true, "{response}");
+}
+
+/// Numbers that look random, the same each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+
+    fn pick<'a>(&mut self, from: &[&'a str]) -> &'a str {
+        from[self.below(from.len())]
+    }
+
+    fn text(&mut self) -> String {
+        let chars = ['a', '\'', '"', '\0', '\n', '%', '€', '\u{202e}', '𝄞', ';', '/', '.', '1'];
+        (0..self.below(40)).map(|_| chars[self.below(chars.len())]).collect()
+    }
+
+    fn value(&mut self, session: &str, depth: usize) -> Value {
+        match self.below(if depth == 0 { 9 } else { 11 }) {
+            0 => Value::Null,
+            1 => json!(self.below(2) == 0),
+            2 => json!(self.below(5)),
+            3 => json!([i64::MIN, -1, i64::MAX][self.below(3)]),
+            4 => json!(1.5e300),
+            5 => json!(self.text()),
+            6 => json!(session),
+            7 => json!(self.pick(&["type = 'message'", "run_1", "today", "later", "agent", "id > 1"])),
+            8 => json!("x".repeat(self.below(100_000))),
+            9 => (0..self.below(4)).map(|_| self.value(session, depth - 1)).collect(),
+            _ => self.object(session, depth - 1),
+        }
+    }
+
+    /// Arguments of a tool, of which most are of the right kind.
+    fn arguments(&mut self, tool: &Value, session: &str) -> Value {
+        let mut given = serde_json::Map::new();
+        for (name, schema) in tool["inputSchema"]["properties"].as_object().unwrap() {
+            let required = tool["inputSchema"]["required"].as_array();
+            if !required.is_some_and(|names| names.contains(&json!(name))) && self.below(3) > 0 {
+                continue;
+            }
+            let right = match schema["type"].as_str() {
+                _ if name == "session" => json!(session),
+                _ if schema["enum"].is_array() => schema["enum"][0].clone(),
+                Some("integer") => json!(self.below(5)),
+                Some("boolean") => json!(true),
+                _ => json!(self.pick(&["message", "type = 'message'", "agent", "run_1"])),
+            };
+            given.insert(name.clone(), if self.below(4) == 0 { self.value(session, 2) } else { right });
+        }
+        Value::Object(given)
+    }
+
+    fn object(&mut self, session: &str, depth: usize) -> Value {
+        let keys = [
+            "session",
+            "content",
+            "priority",
+            "reply_to",
+            "idempotency_key",
+            "after",
+            "filter",
+            "limit",
+            "id",
+            "offset",
+            "consumer",
+            "query",
+            "day",
+            "before",
+            "process",
+            "task",
+            "name",
+            "background",
+            "type",
+        ];
+        let pairs = (0..self.below(6)).map(|_| (self.pick(&keys).to_owned(), self.value(session, depth)));
+        Value::Object(pairs.collect())
+    }
+}
+
+#[test]
+fn a_thousand_calls_at_random_are_all_answered() {
+    let root = Root::new();
+    let session = root.session(1);
+    session.message("external:a", "hello");
+    let mut client = root.serve(&[]);
+    let tools = client.tools();
+    let mut random = Random(29);
+    let (mut done, mut early) = (0, 0);
+    for n in 0..1000 {
+        let tool = &tools[random.below(tools.len())];
+        let name = tool["name"].as_str().unwrap();
+        let mut arguments = random.arguments(tool, &session.id);
+        if name == "wait" {
+            arguments["timeout_seconds"] = json!(0);
+        }
+        let id = client.begin(name, arguments.clone());
+        let response = client.response(id);
+        let result = &response["result"];
+        if result["isError"] == true {
+            let said = result["content"][0]["text"].as_str().unwrap();
+            assert!(said.contains(" - ") && said.len() < 1000, "{name} {arguments}: {said}");
+        } else {
+            assert!(result["structuredContent"].is_object(), "{name} {arguments}: {response}");
+            assert!(response.to_string().len() < 100_000, "{name}: {}", response.to_string().len());
+            done += 1;
+        }
+        if n == 300 {
+            early = client.resident();
+        }
+    }
+    println!("{done} of 1000 did something; memory grew from {early} to {} kB", client.resident());
+    assert!(done > 250 && client.resident() < early + 30_000, "{done}, {early}, {}", client.resident());
+    // What is no request at all ends nothing either.
+    for line in ["", "{", "[]", "null", "{\"jsonrpc\":\"2.0\"}", "\u{feff}{}", "{\"id\":{}}"] {
+        client.line(line);
+    }
+    client.call("info", json!({ "session": session.id }));
 }

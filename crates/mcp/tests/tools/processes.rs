@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, PATIENCE, Root, Session};
+use crate::harness::{Client, Root, Session};
 
 #[test]
 fn what_runs_is_seen_and_cancelled() {
@@ -159,8 +159,16 @@ fn a_sub_agent_that_nobody_waits_for_ends() {
     assert_eq!(client.call("process_cancel", status(&second))["requested"], true);
     let told = client.response(id)["result"]["structuredContent"].clone();
     assert_eq!(told["state"], "cancelled", "{told}");
-    let end = Instant::now() + PATIENCE;
-    while client.call("process_list", json!({}))["processes"] != json!([]) {
-        assert!(Instant::now() < end);
+    client.until("process_list", &json!({}), |listed| listed["processes"] == json!([]));
+    // Its host is gone, or ends the server.
+    for is_gone in [true, false] {
+        let mut host = root.serve(&[]);
+        host.begin("subagent_run", json!({ "session": session.id, "task": "once more" }));
+        let third = running(&mut client);
+        match is_gone {
+            true => assert!(host.close()),
+            false => assert!(host.terminate()),
+        }
+        client.until("process_status", &status(&third), |status| status["state"] == "cancelled");
     }
 }

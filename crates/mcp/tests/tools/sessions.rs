@@ -65,3 +65,37 @@ fn a_conversation_is_read_from_its_end() {
     assert_eq!((older_messages.len(), &older["more"]), (2, &json!(false)));
     assert_eq!(older_messages[1]["role"], "assistant");
 }
+
+#[test]
+fn what_a_run_had_said_before_its_end_is_shown() {
+    let root = Root::new();
+    let session = root.session(1);
+    // Longer than what is shown, and than what is read of other events.
+    session.agent(
+        "if [ \"$(cat)\" = fail ]; then code=1; fi; printf '%05000d' 0; [ $code ] && exit 1; sleep 1000",
+    );
+    let mut client = root.serve(&[]);
+    let push = |client: &mut crate::harness::Client, content| {
+        let run = client.call("push", json!({ "session": session.id, "content": content }))["run_id"].clone();
+        json!({ "session": session.id, "process": run })
+    };
+    let failed = push(&mut client, "fail");
+    client.until("process_status", &failed, |status| status["state"] == "failed");
+    let cancelled = push(&mut client, "go on");
+    let run = cancelled["process"].as_str().unwrap();
+    let filter = format!("subtype = 'token' AND metadata ->> 'run_id' = '{run}'");
+    let waited = json!({ "session": session.id, "after": 0, "filter": filter });
+    client.until("wait", &waited, |waited| waited["events"] != json!([]));
+    client.call("process_cancel", cancelled.clone());
+    client.until("process_status", &cancelled, |status| status["state"] == "cancelled");
+    for process in [failed, cancelled] {
+        let partial = client.call("process_status", process)["partial"].clone();
+        assert_eq!(partial, "0".repeat(2000));
+    }
+    let got = client.call("sessions_get", json!({ "session": session.id }));
+    let messages = got["messages"].as_array().unwrap();
+    let roles: Vec<&str> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["user", "error", "user", "cancelled"]);
+    assert!(messages[1]["content"].as_str().unwrap().contains("exit code 1"), "{}", messages[1]);
+    assert_eq!(messages[3]["partial"], "0".repeat(2000));
+}

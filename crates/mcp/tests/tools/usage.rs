@@ -130,6 +130,7 @@ fn a_wrong_start_says_what_to_do() {
         (vec!["--thread".into(), missing.clone()], 1),
         (vec!["--root".into(), missing], 1),
         (vec!["--root".into(), file], 1),
+        (vec!["--thread".into(), "postgres://host/database".into()], 2),
         (vec!["--no-such".into()], 2),
     ] {
         let done = command("thread-mcp").args(&options).current_dir("/").output().unwrap();

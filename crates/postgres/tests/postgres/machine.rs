@@ -87,8 +87,20 @@ impl Machine {
     }
 
     pub fn start_worker(&mut self, options: &[&str]) {
-        let args = [&["dispatch", "--follow", "--grace", "1s"], options].concat();
+        let args = match options.contains(&"--grace") {
+            true => [&["dispatch", "--follow"], options].concat(),
+            false => [&["dispatch", "--follow", "--grace", "1s"], options].concat(),
+        };
         self.workers.push(self.command(&args).spawn().unwrap());
+    }
+
+    /// Asks its worker to end, and waits until it has.
+    pub fn end_worker(&mut self) -> Option<i32> {
+        let mut worker = self.workers.pop().unwrap();
+        let pid = rustix::process::Pid::from_child(&worker);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        wait_until("the worker to end", || worker.try_wait().unwrap().is_some());
+        worker.wait().unwrap().code()
     }
 
     /// A number of the consumer `bot`.

@@ -8,14 +8,25 @@ mod conformance;
 mod memory;
 #[path = "../../../../tests/store/model.rs"]
 mod model;
+#[path = "../../../../tests/faults/preload.rs"]
+mod preload;
 
+mod agent;
+mod clocks;
 mod connect;
+mod errors;
+mod failover;
+mod follow;
 mod kills;
 mod machine;
 mod machines;
+mod pooler;
+mod rights;
 mod server;
 mod store;
+mod vacuum;
 
+use std::io::Write;
 use std::time::Duration;
 
 use memory::MemoryStore;
@@ -26,6 +37,18 @@ use thread_postgres::SCHEME;
 
 /// How many cases of [`model`] there are by default: each takes a second.
 pub const CASES: u32 = 12;
+
+/// Prints to stderr that a test was skipped, and why; under `CI=1` it fails.
+pub fn skipped(why: &str) {
+    assert!(std::env::var_os("CI").is_none(), "{why}");
+    // Written directly, because the test runner captures what passing tests print.
+    drop(writeln!(std::io::stderr(), "SKIPPED: {why}"));
+}
+
+/// Whether the long form is asked for.
+pub fn long() -> bool {
+    std::env::var("THREAD_FAULTS").is_ok_and(|form| form == "long")
+}
 
 /// An empty store.
 pub struct Fresh {

@@ -21,13 +21,20 @@ const FOLDERS: [&str; 7] = [
     "/usr/bin",
 ];
 
-/// The guardian: `sh -c GUARD <folder> <bin> <port>`. Each line that it reads is an order, which it confirms by
-/// a line.
+/// The guardian: `sh -c GUARD <folder> <bin> <port> <primary> <settings>…`. With a primary, the server is a standby
+/// of that. Each line that it reads is an order, which it confirms by a line.
 const GUARD: &str = r#"
 trap '' INT TERM HUP
-dir=$0 bin=$1 port=$2
-"$bin/initdb" -D "$dir/data" -U postgres -A trust -E UTF8 --locale=C --no-sync >"$dir/log" 2>&1 || { cat "$dir/log"; exit 1; }
+dir=$0 bin=$1 port=$2 primary=$3
+shift 3
+settings=$*
+if [ "$primary" ]; then
+  "$bin/pg_basebackup" -d "$primary" -D "$dir/data" -R -X stream -c fast --no-sync >"$dir/log" 2>&1
+else
+  "$bin/initdb" -D "$dir/data" -U postgres -A trust -E UTF8 --locale=C --no-sync >"$dir/log" 2>&1
+fi || { cat "$dir/log"; exit 1; }
 cat >"$dir/data/pg_hba.conf" <<'END'
+local   replication all         trust
 local   all guest           scram-sha-256
 local   all all             trust
 hostssl all secure 127.0.0.1/32 scram-sha-256
@@ -36,9 +43,12 @@ host    all secure 127.0.0.1/32 reject
 host    all all 127.0.0.1/32 scram-sha-256
 END
 start() {
+  # If there is a clock of its own.
+  [ -e "$dir/clock" ] && export LD_PRELOAD="$dir/clock.so" STEPPED_CLOCK="$dir/clock"
   "$bin/postgres" -D "$dir/data" -k "$dir" -p "$port" -c listen_addresses=127.0.0.1 -c fsync=off \
-    -c full_page_writes=off -c max_connections=200 -c log_min_messages=fatal >>"$dir/log" 2>&1 </dev/null &
+    -c full_page_writes=off -c max_connections=200 -c log_min_messages=fatal $settings >>"$dir/log" 2>&1 </dev/null &
   pid=$!
+  unset LD_PRELOAD
   until "$bin/pg_isready" -q -h "$dir" -p "$port"; do
     kill -0 $pid 2>/dev/null || { cat "$dir/log"; exit 1; }
     sleep 0.05
@@ -52,6 +62,7 @@ while read -r order; do
     kill) stop QUIT ;;
     start) start ;;
     reload) kill -HUP $pid ;;
+    promote) "$bin/pg_ctl" promote -w -D "$dir/data" >>"$dir/log" 2>&1 ;;
   esac
   echo "$order"
 done
@@ -66,6 +77,17 @@ pub struct Server {
     pub port: u16,
     guardian: Mutex<(ChildStdin, BufReader<ChildStdout>)>,
     _child: Child,
+}
+
+/// How a server differs from others.
+#[derive(Default)]
+pub struct Options<'o> {
+    /// As `name=value`.
+    pub settings: &'o [&'o str],
+    /// It is a standby of this one.
+    pub primary: Option<&'o Server>,
+    /// Its clock is wrong by so many seconds: the library that does that, and how many.
+    pub clock: Option<(&'o Path, i64)>,
 }
 
 /// The server of this test program; `None`, with a notice, if PostgreSQL is not installed.
@@ -85,20 +107,29 @@ impl Server {
     ///
     /// As [`server`].
     pub fn start() -> Option<Server> {
-        let server = Server::try_start();
+        Server::start_with(&Options::default())
+    }
+
+    /// # Panics
+    ///
+    /// As [`server`].
+    pub fn start_with(options: &Options<'_>) -> Option<Server> {
+        let server = Server::try_start(options);
         if server.is_none() {
-            assert!(std::env::var_os("CI").is_none(), "PostgreSQL is not installed");
-            // Written directly, because the test runner captures what passing tests print.
-            drop(writeln!(std::io::stderr(), "SKIPPED: PostgreSQL is not installed"));
+            crate::skipped("PostgreSQL is not installed");
         }
         server
     }
 
-    fn try_start() -> Option<Server> {
+    fn try_start(options: &Options<'_>) -> Option<Server> {
         let bin = FOLDERS.iter().map(Path::new).find(|bin| bin.join("initdb").exists())?.to_owned();
         let dir = tempfile::Builder::new().prefix("thread-pg").tempdir().unwrap().keep();
         // Free a moment ago, which is as good as it gets.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        if let Some((library, seconds)) = options.clock {
+            std::fs::copy(library, dir.join("clock.so")).unwrap();
+            std::fs::write(dir.join("clock"), seconds.to_ne_bytes()).unwrap();
+        }
         let mut command = match unprivileged() {
             None => Command::new("sh"),
             Some(user) => {
@@ -110,6 +141,10 @@ impl Server {
             }
         };
         command.arg("-c").arg(GUARD).arg(&dir).arg(&bin).arg(port.to_string()).current_dir("/");
+        command.arg(options.primary.map_or_else(String::new, |primary| {
+            format!("host={} port={} user=postgres", primary.dir.display(), primary.port)
+        }));
+        command.args(options.settings.iter().flat_map(|setting| ["-c", setting]));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         // A process group of its own, so that Ctrl-C in the terminal of the tests does not reach it.
         let mut child = command.process_group(0).spawn().unwrap();
@@ -129,8 +164,8 @@ impl Server {
         }
     }
 
-    /// Orders the guardian to `kill` the server, as a crash would, to `start` it again, or to `reload` its
-    /// settings.
+    /// Orders the guardian to `kill` the server, as a crash would, to `start` it again, to `reload` its settings, or
+    /// to `promote` a standby.
     pub fn order(&self, word: &str) {
         writeln!(self.guardian.lock().unwrap().0, "{word}").unwrap();
         self.expect(word);
@@ -161,7 +196,7 @@ impl Server {
 }
 
 /// The user that the server runs as if this is root, who may not run one.
-fn unprivileged() -> Option<u32> {
+pub fn unprivileged() -> Option<u32> {
     let root = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");
     let id_of = |name: &str| {
         let id = Command::new("id").args(["-u", name]).output().ok()?;

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use fallible_iterator::FallibleIterator;
 use thread::model::place::Place;
 use thread::model::run::RunState;
 use thread::store::{Move, RunUpdate, Store, Stored};
@@ -11,6 +12,7 @@ use thread::{Error, NewEvent};
 use thread_postgres::SCHEME;
 
 use crate::conformance::{append, everything, fill, message, name, new_subscription, put, with_key};
+use crate::machine::{Machine, wait_until};
 use crate::server::server;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -91,8 +93,9 @@ fn sixteen_writers_leave_no_gap_and_no_follower_misses_or_doubles_an_event() {
                 })
             })
             .collect();
-        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        let written: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
         done.store(true, Ordering::SeqCst);
+        written.into_iter().for_each(|writer| writer.unwrap());
         let all: Vec<i64> = (1..=(WRITERS * EACH / 4 * 6) as i64).collect();
         for follower in followers {
             assert_eq!(follower.join().unwrap(), all);
@@ -107,6 +110,78 @@ fn sixteen_writers_leave_no_gap_and_no_follower_misses_or_doubles_an_event() {
         })
         .unwrap();
     assert!(times.is_sorted());
+}
+
+#[test]
+fn sixteen_writers_of_as_many_threads_hinder_nobody_and_followers_see_each_event_once() {
+    const THREADS: usize = 16;
+    const EACH: i64 = 60;
+    let Some(server) = server() else { return };
+    let texts: Vec<String> = (0..THREADS).map(|n| server.place_of("sixteen", &format!("t{n}"))).collect();
+    let places: Vec<Place> = texts.iter().map(Place::from).collect();
+    places.iter().for_each(|place| (SCHEME.init)(place).unwrap());
+    let machine = Machine::new(&texts[0]);
+    // Real ones, of a few.
+    let mut followers: Vec<_> = (0..4)
+        .map(|n| {
+            let out = std::fs::File::create(machine.path(&n.to_string())).unwrap();
+            let args = ["peek", "-t", &texts[n], "--follow", "--last-event-id", "0"];
+            machine.command(&args).stdout(out).spawn().unwrap()
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        for place in &places {
+            scope.spawn(move || {
+                let mut store = open(place);
+                for n in 0..EACH / 3 {
+                    fill(&mut *store, 1);
+                    append(&mut *store, &[message("a"), with_key(&message("b"), &n.to_string())]).unwrap();
+                }
+            });
+        }
+    });
+    let seen = |n: usize| -> Vec<i64> {
+        let text = std::fs::read_to_string(machine.path(&n.to_string())).unwrap();
+        let id = |line: &str| line.split_once("\"id\":")?.1.split_once(',')?.0.parse().ok();
+        text.split_inclusive('\n').filter(|line| line.ends_with('\n')).filter_map(id).collect()
+    };
+    wait_until("the followers", || (0..followers.len()).all(|n| seen(n).len() as i64 >= EACH));
+    for (n, follower) in followers.iter_mut().enumerate() {
+        follower.kill().unwrap();
+        follower.wait().unwrap();
+        assert!(seen(n).into_iter().eq(1..=EACH), "{n}");
+    }
+    for place in &places {
+        assert!(ids(&mut *open(place), 0).into_iter().eq(1..=EACH));
+    }
+}
+
+/// Whoever looks after a notice sees what it is about.
+#[test]
+fn a_notice_comes_after_the_commit() {
+    let Some(server) = server() else { return };
+    let text = server.place_of("noticed", "inbox");
+    let place = Place::from(&text);
+    (SCHEME.init)(&place).unwrap();
+    let url = format!("host={} port={} user=postgres dbname=postgres", server.dir.display(), server.port);
+    thread::queue::places::add(SCHEME);
+    let mut listener = postgres::Client::connect(&url, postgres::NoTls).unwrap();
+    listener.batch_execute(&format!("LISTEN {}", thread_postgres::channel(&place).unwrap())).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut queue = thread::Queue::open(&place).unwrap();
+            for _ in 0..50 {
+                queue.push(&message("x")).unwrap();
+            }
+        });
+        for n in 1..=50 {
+            let notice = listener.notifications().timeout_iter(LIMIT).next().unwrap();
+            assert_eq!(notice.expect("a notice").payload(), "einbox");
+            let sql = "SELECT newest FROM noticed.counters";
+            let newest: i64 = listener.query_one(sql, &[]).unwrap().get(0);
+            assert!(newest >= n, "notice {n}, event {newest}");
+        }
+    });
 }
 
 #[test]

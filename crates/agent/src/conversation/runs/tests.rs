@@ -144,6 +144,18 @@ fn now_does_not_interrupt_what_has_not_begun() {
 }
 
 #[test]
+fn a_cancel_says_by_whom_and_why_if_it_says_why() {
+    for (why, told) in
+        [("", "cancelled by them"), (" \n", "cancelled by them"), (" enough ", "cancelled by them: enough")]
+    {
+        let mut talk = Talk::default();
+        let message = talk.message(Priority::Next);
+        talk.note(Some(format!("run_{message}")), Entry::Cancel { why: why.into() }, true);
+        assert_eq!(talk.runs.verdict(message), Some(Verdict::Cancelled(told.into())));
+    }
+}
+
+#[test]
 fn a_resumable_run_comes_after_now_and_before_the_others() {
     let mut talk = Talk::default();
     let first = talk.say(Message { resume: true, priority: Priority::Later, ..Message::default() });

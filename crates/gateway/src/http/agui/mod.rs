@@ -30,7 +30,7 @@ use crate::error::{RequestError, Result};
 use crate::gateway::Gateway;
 use crate::session::history;
 use crate::session::jobs::Kind;
-use crate::session::speak::{self, ClientMessage, Speaker};
+use crate::session::write::{self, Author, ClientMessage};
 use crate::session_id::SessionId;
 
 /// The client type of AG-UI clients, which have no ids of their own.
@@ -42,8 +42,8 @@ impl From<InputError> for HttpError {
     }
 }
 
-fn speaker() -> Speaker {
-    Speaker { client: CLIENT.into(), client_type: CLIENT.into() }
+fn author() -> Author {
+    Author { client: CLIENT.into(), client_type: CLIENT.into() }
 }
 
 #[derive(Deserialize)]
@@ -86,8 +86,8 @@ pub async fn run(
         if let Some(agent) = own.agent_for_all() {
             agent.replace(&mut queue)?;
         }
-        let speaker = speaker();
-        let start = respond(&mut queue, &own.launcher, (&speaker, &speaker.source(session)), &input)?;
+        let author = author();
+        let start = respond(&mut queue, &own.launcher, (&author, &author.source(session)), &input)?;
         if start.is_none() && is_edited(&mut queue, &input)? {
             input.unsupported(
                 "messages",
@@ -107,7 +107,7 @@ pub async fn run(
             let handed = take_files(&gateway, session, &mut content, handed).await?;
             let mut metadata = serde_json::Map::new();
             let (content, attachments) =
-                speak::extract_attachments(&gateway.storage, &own, content, &mut metadata)?;
+                write::extract_attachments(&gateway.storage, &own, content, &mut metadata)?;
             if !handed.0.is_empty() {
                 metadata.insert(ClientInput::KEY.to_owned(), handed.0.into());
             }
@@ -127,7 +127,7 @@ pub async fn run(
             let work = move || {
                 let mut queue = own.root.queue(session)?;
                 let accepted =
-                    speak::message(&mut queue, &own.storage, &own.launcher, session, &speaker(), &message)?;
+                    write::message(&mut queue, &own.storage, &own.launcher, session, &author(), &message)?;
                 Ok((Start::of_message(accepted.event), standing(&mut queue, accepted.event)?))
             };
             gateway.jobs().run(session, Kind::Write, work).await?
@@ -234,7 +234,7 @@ pub async fn cancel(
     let own = gateway.clone();
     let work = move || {
         let mut queue = own.root.queue(session)?;
-        speak::cancel(&mut queue, &own.launcher, &speaker().source(session), body.run_id.as_deref())
+        write::cancel(&mut queue, &own.launcher, &author().source(session), body.run_id.as_deref())
     };
     let run_id = gateway.jobs().run(session, Kind::Write, work).await?;
     let run_id =
@@ -265,8 +265,8 @@ pub async fn permission(
     let own = gateway.clone();
     let work = move || {
         let mut queue = own.root.queue(session)?;
-        let source = speaker().source(session);
-        speak::permission(&mut queue, &own.launcher, &source, &body.request_id, &body.choice)
+        let source = author().source(session);
+        write::permission(&mut queue, &own.launcher, &source, &body.request_id, &body.choice)
     };
     gateway.jobs().run(session, Kind::Write, work).await?;
     Ok(Json(json!({})))

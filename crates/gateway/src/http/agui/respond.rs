@@ -16,7 +16,7 @@ use super::translate::{Standing, Start};
 use crate::error::{RequestError, Result};
 use crate::session::place::place;
 use crate::session::runs::open_runs;
-use crate::session::speak::{self, Speaker};
+use crate::session::write::{self, Author};
 
 /// How many calls and requests are searched for one that a client names.
 const SEARCHED: usize = 1000;
@@ -30,12 +30,12 @@ const SEARCHED: usize = 1000;
 pub fn respond(
     queue: &mut Queue,
     launcher: &Launcher,
-    (speaker, source): (&Speaker, &str),
+    (author, source): (&Author, &str),
     input: &Input,
 ) -> Result<Option<Start>> {
     let (_, runs, _) = open_runs(queue)?;
     let asked = answer_requests(queue, launcher, source, &runs, &input.resume)?;
-    let (called, hands_over) = answer_calls(queue, launcher, &speaker.client, &runs, input)?;
+    let (called, hands_over) = answer_calls(queue, launcher, &author.client, &runs, input)?;
     let shown = asked.max(called);
     if !input.goes_on() {
         return Ok(None);
@@ -51,7 +51,7 @@ pub fn respond(
     }
     let of = run_of(queue, shown)?.ok_or_else(|| RequestError::UnknownRun(input.run_id.clone()))?;
     let rest = if hands_over { ClientInput::default() } else { rest(queue, of, input)? };
-    let key = speak::continue_key(&input.run_id);
+    let key = write::continue_key(&input.run_id);
     let event = conversation::continued(source, &input.run_id, of, shown, rest, key).map_err(Error::from)?;
     let id = match thread::run::push(queue, launcher, &event) {
         Ok(pushed) => pushed.id,
@@ -88,13 +88,13 @@ fn answer_requests(
     for decision in decisions {
         match decision {
             Decision::Choice { request_id, choice } => {
-                match speak::permission(queue, launcher, source, request_id, choice) {
+                match write::permission(queue, launcher, source, request_id, choice) {
                     // Somebody else has just answered.
                     Ok(()) | Err(RequestError::UnknownPermission(_)) => {}
                     Err(e) => return Err(e),
                 }
             }
-            Decision::Cancel { message } => speak::cancel_run_of(queue, launcher, source, message)?,
+            Decision::Cancel { message } => write::cancel_run_of(queue, launcher, source, message)?,
         }
     }
     Ok(shown)
@@ -285,7 +285,7 @@ fn answer_call(
     let result = run.run.client_tool_result(client, &ToolResult { call_id, name, outcome }, handed);
     match thread::run::push(queue, launcher, &result.clone().with_key(key).map_err(Error::from)?) {
         // The key may be that of the same call in an earlier attempt, or for an earlier message.
-        Err(Error::KeyConflict { id, .. }) if id < run.last_begun => speak::push(queue, launcher, &result),
+        Err(Error::KeyConflict { id, .. }) if id < run.last_begun => write::push(queue, launcher, &result),
         Ok(_) | Err(Error::KeyConflict { .. }) => Ok(()),
         Err(e) => Err(e.into()),
     }

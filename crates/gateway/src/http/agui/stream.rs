@@ -29,7 +29,7 @@ use crate::session::history;
 use crate::session::jobs::Kind;
 use crate::session::live::{Present, test_delay};
 use crate::session::runs::open_runs;
-use crate::session::speak;
+use crate::session::write;
 use crate::session_id::SessionId;
 
 /// How often a comment is written to an idle stream, so that proxies do not close it.
@@ -260,8 +260,8 @@ impl Stream {
         let (gateway, session) = (self.gateway.clone(), self.cursor.session());
         let work = move || {
             let mut queue = gateway.root.queue(session)?;
-            let source = super::speaker().source(session);
-            speak::cancel_run_of(&mut queue, &gateway.launcher, &source, message)
+            let source = super::author().source(session);
+            write::cancel_run_of(&mut queue, &gateway.launcher, &source, message)
         };
         if let Err(e) = self.gateway.jobs().run(session, Kind::Write, work).await {
             e.log("a run whose client left cannot be cancelled");

@@ -31,6 +31,11 @@ async fn from_any_position_and_with_any_ring_the_rest_comes_once_and_in_order() 
     assert!(matches!(live.following(8, 0), Following::Nothing(..)), "nothing is read yet");
     let reader = advance(&live, reader).await;
     assert!(matches!(live.following(8, 0), Following::OnDisk), "the ring has overflowed");
+    assert!(matches!(live.following(10, 0), Following::OnDisk));
+    assert!(
+        matches!(live.following(11, 0), Following::Events(events, 16) if events.len() == 5),
+        "all of the ring"
+    );
     assert!(matches!(live.following(12, 0), Following::Events(events, 16) if events.len() == 4));
     for cleared in [false, true] {
         for position in -1..=newest {
@@ -161,6 +166,7 @@ async fn whoever_has_caught_up_is_told_once_after_each_change() {
     let other = Cursor::new(live.clone(), 0).of_client();
     let reading = Cursor::new(live.clone(), 0);
     assert_eq!(drain(&mut cursor).await.1.clients, 2, "who only reads is no client");
+    assert_eq!(live.clients(), 2);
     drop((other, reading));
     assert_eq!(drain(&mut cursor).await.1.clients, 1);
     assert_eq!(live.clients(), 1);

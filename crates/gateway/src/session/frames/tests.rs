@@ -114,6 +114,8 @@ fn each_kind_of_event_has_its_frame() {
             "choices": [{ "id": "y", "name": "Yes", "kind": "allow_once" }],
         }),
     );
+    let task = json!({ "content": "look", "priority": "high", "status": "pending" });
+    in_run(run.plan(&json!([task, "no task"])), "plan", json!({ "entries": [task] }));
     let no_run = |event: NewEvent<'_>, name: &str, payload: Value| {
         assert_eq!(one(&event), Some(frame(name, json!(null), payload)), "{event:?}");
     };

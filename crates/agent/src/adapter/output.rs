@@ -12,7 +12,7 @@ use crate::conversation::{
     Choice, ClientInput, MAX_RESULT, Permission, Priority, Run, Status, ToolCall, ToolResult, result_key,
     session,
 };
-use crate::protocol::{Done, Said};
+use crate::protocol::{Done, Output};
 
 /// The longest answer, in bytes.
 pub const LONGEST_ANSWER: usize = 16 * 1024 * 1024;
@@ -128,8 +128,8 @@ fn pieces(mut text: &str) -> impl Iterator<Item = &str> {
 
 impl Adapter {
     /// Handles the program's output. Apart from its session, there may be none while no answer is due.
-    pub(super) fn said(&mut self, said: Said) {
-        if let Said::Session(id) = said {
+    pub(super) fn handle_output(&mut self, output: Output) {
+        if let Output::Session(id) = output {
             if self.session.as_ref() != Some(&id) {
                 self.outbox.event(session(self.options.protocol.name(), &id));
             }
@@ -137,12 +137,12 @@ impl Adapter {
         }
         let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.done.is_none()) else {
             // A status is no part of an answer.
-            if !matches!(said, Said::Status(_)) {
+            if !matches!(output, Output::Status(_)) {
                 self.stray();
             }
             return;
         };
-        attempt.bytes += size_of(&said);
+        attempt.bytes += size_of(&output);
         let events = self.outbox.count - attempt.events_before;
         if attempt.bytes > self.options.max_output || events >= MAX_EVENTS {
             if attempt.ending.is_none() {
@@ -152,22 +152,22 @@ impl Adapter {
                 );
                 self.end(Why::Failed { error, retryable: false });
             }
-            if !matches!(said, Said::Done(_)) {
+            if !matches!(output, Output::Done(_)) {
                 return;
             }
         }
         let Some(attempt) = &mut self.attempt else { return };
         // While the attempt is being ended, only results of its calls are still pushed.
-        if attempt.ending.is_some() && !matches!(said, Said::Result(_) | Said::Done(_)) {
-            if let Said::Asks(asked) = said {
+        if attempt.ending.is_some() && !matches!(output, Output::Result(_) | Output::Done(_)) {
+            if let Output::Asks(asked) = output {
                 self.permit(&asked.request_id, None);
             }
             return;
         }
-        match said {
-            Said::Session(_) => {}
-            Said::Token(text) | Said::Thinking(text) if text.is_empty() => {}
-            Said::Token(text) => {
+        match output {
+            Output::Session(_) => {}
+            Output::Token(text) | Output::Thinking(text) if text.is_empty() => {}
+            Output::Token(text) => {
                 if attempt.text.len() + text.len() > LONGEST_ANSWER {
                     return self.end(Why::Failed { error: too_long(), retryable: false });
                 }
@@ -175,16 +175,16 @@ impl Adapter {
                 push_status(attempt, &mut self.outbox, Status::Streaming);
                 self.outbox.text(Kind::Token, attempt, text);
             }
-            Said::Thinking(text) => {
+            Output::Thinking(text) => {
                 push_status(attempt, &mut self.outbox, Status::Thinking);
                 self.outbox.text(Kind::Thinking, attempt, text);
             }
-            Said::Part(part) => attempt.parts.push((attempt.text.len(), part)),
-            Said::Plan(entries) => self.outbox.event(attempt.run.plan(&entries)),
-            Said::State(state) => self.outbox.event(attempt.run.state(&state)),
-            Said::StateDelta(delta) => self.outbox.event(attempt.run.state_delta(&delta)),
-            Said::Call(call) => push_call(attempt, &mut self.outbox, &call),
-            Said::Result(result) => {
+            Output::Part(part) => attempt.parts.push((attempt.text.len(), part)),
+            Output::Plan(entries) => self.outbox.event(attempt.run.plan(&entries)),
+            Output::State(state) => self.outbox.event(attempt.run.state(&state)),
+            Output::StateDelta(delta) => self.outbox.event(attempt.run.state_delta(&delta)),
+            Output::Call(call) => push_call(attempt, &mut self.outbox, &call),
+            Output::Result(result) => {
                 if !attempt.calls.remove(&result.call_id) {
                     // Either the call came while the attempt was being ended, and was not pushed, or this is a
                     // second result: the first one counts.
@@ -200,9 +200,9 @@ impl Adapter {
                 let run = attempt.run.clone();
                 self.result(&run, &result);
             }
-            Said::Status(status) => push_status(attempt, &mut self.outbox, status),
-            Said::Asks(asked) => self.permission_asked(asked),
-            Said::Done(done) => self.done(done),
+            Output::Status(status) => push_status(attempt, &mut self.outbox, status),
+            Output::Asks(asked) => self.permission_asked(asked),
+            Output::Done(done) => self.done(done),
         }
     }
 
@@ -345,25 +345,25 @@ impl Adapter {
 }
 
 /// How much of an attempt's output this is, in bytes.
-fn size_of(said: &Said) -> u64 {
-    let size = match said {
-        Said::Token(text) | Said::Thinking(text) => text.len(),
-        Said::Part(value) | Said::Plan(value) | Said::State(value) | Said::StateDelta(value) => {
+fn size_of(output: &Output) -> u64 {
+    let size = match output {
+        Output::Token(text) | Output::Thinking(text) => text.len(),
+        Output::Part(value) | Output::Plan(value) | Output::State(value) | Output::StateDelta(value) => {
             value.to_string().len()
         }
-        Said::Call(call) => call.call_id.len() + call.name.len() + call.arguments.to_string().len(),
-        Said::Result(ToolResult { call_id, name, outcome }) => {
+        Output::Call(call) => call.call_id.len() + call.name.len() + call.arguments.to_string().len(),
+        Output::Result(ToolResult { call_id, name, outcome }) => {
             let outcome = outcome.as_ref().map_or_else(String::len, |result| result.to_string().len());
             call_id.len() + name.len() + outcome.min(MAX_RESULT)
         }
-        Said::Asks(asked) => {
+        Output::Asks(asked) => {
             let choices = asked.choices.iter().map(|choice| choice.id.len() + choice.name.len());
             asked.title.len()
                 + asked.arguments.to_string().len()
                 + asked.details.len()
                 + choices.sum::<usize>()
         }
-        Said::Status(_) | Said::Session(_) | Said::Done(_) => 0,
+        Output::Status(_) | Output::Session(_) | Output::Done(_) => 0,
     };
     size as u64
 }

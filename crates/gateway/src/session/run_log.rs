@@ -16,14 +16,11 @@ use super::event::for_each;
 use crate::error::Result;
 use crate::session_id::SessionId;
 
-/// How long to wait for other writers. What cannot be read now is read after the next change.
-const BUSY: Duration = Duration::from_millis(20);
-
 /// The events that begin a run, or may end one.
 const EVENTS: &str =
     "subtype = 'run' OR source = 'self' AND (type = 'message' OR subtype IN ('error', 'cancelled'))";
 
-pub struct Journal {
+pub struct RunLog {
     since: SystemTime,
     sessions: HashMap<SessionId, Read>,
 }
@@ -42,29 +39,29 @@ enum Happened {
     Ends { seq: i64, outcome: &'static str, at: String },
 }
 
-impl Journal {
-    /// A journal of what happens from now on.
-    pub fn new() -> Journal {
-        Journal { since: SystemTime::now(), sessions: HashMap::new() }
+impl RunLog {
+    /// A log of what happens from now on.
+    pub fn new() -> RunLog {
+        RunLog { since: SystemTime::now(), sessions: HashMap::new() }
     }
 
-    /// Logs what is new in a session. `started` is how many consumers the worker has started there.
-    pub fn note(&mut self, path: &Path, started: usize) {
-        let Some(session) = path.file_name().and_then(SessionId::parse_name) else { return };
+    /// Logs what is new in a session. `started` is how many consumers the worker has started there. What cannot be
+    /// read now is read after the next change.
+    pub fn note(&mut self, queue: &mut Queue, started: usize) {
+        let Some(session) = queue.path().file_name().and_then(SessionId::parse_name) else { return };
         if started > 0 {
             tracing::info!(%session, "what was due has been started");
         }
-        if let Err(e) = self.read(session, path) {
+        if let Err(e) = self.read(session, queue) {
             tracing::debug!(%session, "the runs cannot be read now: {e}");
         }
     }
 
-    fn read(&mut self, session: SessionId, path: &Path) -> Result<()> {
+    fn read(&mut self, session: SessionId, queue: &mut Queue) -> Result<()> {
         let known = self.sessions.get_mut(&session);
-        if known.is_none() && !is_active_since(path, self.since) {
+        if known.is_none() && !is_active_since(queue.path(), self.since) {
             return Ok(());
         }
-        let mut queue = Queue::open_waiting(path, BUSY)?;
         let read = match known {
             Some(read) => read,
             None => {
@@ -73,7 +70,7 @@ impl Journal {
             }
         };
         let mut found = Vec::new();
-        read.upto = for_each(&mut queue, read.upto, EVENTS, &mut |event| {
+        read.upto = for_each(queue, read.upto, EVENTS, &mut |event| {
             let at = event.event.created_at.clone();
             found.extend(match (&event.entry, event.ends) {
                 (Entry::RunStarted { attempt, reply_to }, _) => {
@@ -99,7 +96,7 @@ impl Journal {
                 Happened::Ends { seq, outcome, at } => {
                     let began = match read.began.remove(&seq) {
                         Some(began) => Some(began),
-                        None => began_before(&mut queue, seq)?,
+                        None => began_before(queue, seq)?,
                     };
                     let seconds = began.and_then(|began| {
                         let took = time::parse(&at)? - time::parse(&began)?;
@@ -120,7 +117,7 @@ fn is_active_since(path: &Path, since: SystemTime) -> bool {
     written.is_ok_and(|written| written + Duration::from_secs(1) >= since)
 }
 
-/// When a message's run began, if that was before the journal; `None` if it never did.
+/// When a message's run began, if that was before the log began; `None` if it never did.
 fn began_before(queue: &mut Queue, seq: i64) -> Result<Option<String>> {
     let mut began = None;
     let condition = format!("subtype = 'run' AND metadata ->> 'reply_to' = {seq}");

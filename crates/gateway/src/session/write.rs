@@ -23,7 +23,7 @@ pub const MAX_KEY: usize = 512;
 
 /// A client, as the author of what it sends.
 #[derive(Debug, Clone)]
-pub struct Speaker {
+pub struct Author {
     /// The client's id: its own, or one that was assigned.
     pub client: String,
     pub client_type: String,
@@ -61,7 +61,7 @@ impl Accepted {
     }
 }
 
-impl Speaker {
+impl Author {
     /// The source of its events in a session.
     pub fn source(&self, session: SessionId) -> String {
         format!("external:gateway:{}:dm:{session}:{}", segment(&self.client_type), segment(&self.client))
@@ -106,7 +106,7 @@ pub fn message(
     storage: &Storage,
     launcher: &Launcher,
     session: SessionId,
-    speaker: &Speaker,
+    author: &Author,
     sent: &ClientMessage,
 ) -> Result<Accepted> {
     for object in &sent.attachments {
@@ -126,12 +126,12 @@ pub fn message(
         run_id: Some(run_id.clone()),
         message_id: Some(sent.message_id.clone().unwrap_or_else(|| made("msg"))),
         priority: sent.priority,
-        client: Some(speaker.client.clone()),
+        client: Some(author.client.clone()),
         resume: sent.metadata.get("resume").and_then(Value::as_bool).unwrap_or_default(),
         other: sent.metadata.clone(),
         content: sent.content.to_stored(),
     };
-    let mut event = message.event(&speaker.source(session)).map_err(Error::from)?;
+    let mut event = message.event(&author.source(session)).map_err(Error::from)?;
     if let Some(key) = &sent.key {
         event = event.with_key(format!("message:{key}")).map_err(Error::from)?;
     }
@@ -204,8 +204,8 @@ mod tests {
     fn any_client_makes_a_source_of_the_right_form() {
         for (client, client_type) in [("Ada:1", "Web UI"), ("", ""), ("ß\n", "x"), (&*"a".repeat(500), "cli")]
         {
-            let speaker = Speaker { client: client.into(), client_type: client_type.into() };
-            let source = speaker.source(SessionId::random());
+            let author = Author { client: client.into(), client_type: client_type.into() };
+            let source = author.source(SessionId::random());
             assert_eq!(thread::model::event::source_warning(&source), None, "{source}");
         }
     }

@@ -1,0 +1,431 @@
+//! Speed of threads in PostgreSQL, as ratios to `psql`, `\copy` and `pgbench` that do the same work on the same server
+//! in the same run, and next to Procrastinate, another queue in PostgreSQL.
+//!
+//! `cargo bench -p thread-postgres` takes a few minutes; `cargo bench -p thread-postgres -- push copy` runs the
+//! benchmarks whose names contain one of these words. For Procrastinate, `THREAD_BENCH_PYTHON` names a Python that has
+//! the packages `procrastinate` and `psycopg[binary,pool]`.
+
+#[allow(dead_code, reason = "a part of it is for the benchmarks of threads in directories")]
+#[path = "../../../../benches/ratios/measure.rs"]
+mod measure;
+mod server;
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use measure::{Pairs, quantile, run};
+use server::Server;
+use thread::model::place::Place;
+use thread::{NewEvent, Queue};
+
+/// The time of an event, as a push stores it.
+const NOW: &str = r#"to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"#;
+
+const PUSHERS: usize = 32;
+const THREADS: u64 = 1000;
+
+/// Events of an hour in which one comes each second.
+const HOUR: usize = 3600;
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    let Some(server) = Server::start() else {
+        println!("PostgreSQL is not installed");
+        return;
+    };
+    // Before there is any other thread.
+    // SAFETY: nobody reads the environment meanwhile.
+    unsafe { std::env::set_var("XDG_STATE_HOME", server.dir.join("state")) };
+    thread::queue::places::add(thread_postgres::SCHEME);
+    println!(
+        "{}, {}\n",
+        server.sql("SHOW server_version"),
+        fs::read_to_string("/proc/loadavg").unwrap().trim()
+    );
+    println!(
+        "{:<58} {:>10} {:>10} {:>6} {:>13} {:>8}",
+        "work", "ours", "theirs", "ratio", "quartiles", "goal"
+    );
+    let all: [(&str, fn(&Server)); 6] = [
+        ("push", push),
+        ("copy", copy),
+        ("pgbench", pgbench),
+        ("latency", latency),
+        ("neighbour", neighbour),
+        ("flat", flat),
+    ];
+    for (name, work) in all {
+        if words.is_empty() || words.iter().any(|word| name.contains(word.as_str())) {
+            work(&server);
+        }
+    }
+    println!("\nload at the end: {}", fs::read_to_string("/proc/loadavg").unwrap().trim());
+}
+
+fn row(work: &str, ours: String, theirs: String, ratio: [f64; 3], goal: &str) {
+    let [low, ratio, high] = ratio;
+    let quartiles = format!("{low:.2}..{high:.2}");
+    println!("{work:<58} {ours:>10} {theirs:>10} {ratio:>6.2} {quartiles:>13} {goal:>8}");
+}
+
+fn figure(work: &str, ours: String, theirs: String, goal: &str) {
+    println!("{work:<58} {ours:>10} {theirs:>10} {:>6} {:>13} {goal:>8}", "", "");
+}
+
+fn milliseconds(seconds: f64) -> String {
+    format!("{:.1} ms", seconds * 1e3)
+}
+
+fn content() -> String {
+    "x".repeat(300)
+}
+
+impl Server {
+    /// A new thread, in the schema `thread` that all of them share.
+    fn thread(&self, name: &str) -> String {
+        let place =
+            format!("postgres:///bench?host={}&port={}&user=postgres#{name}", self.dir.display(), self.port);
+        (thread_postgres::SCHEME.init)(&Place::from(&place)).unwrap();
+        place
+    }
+
+    fn number_of(&self, name: &str) -> String {
+        self.sql(&format!("SELECT thread FROM thread.threads WHERE name = '{name}'"))
+    }
+
+    /// The command line, on a machine of its own.
+    fn command(&self, place: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_thread-postgres"));
+        command.args(args).env("THREAD_DIR", place).env("XDG_STATE_HOME", self.dir.join("machine"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).current_dir(&self.dir);
+        command
+    }
+
+    fn worker(&self, place: &str) -> Worker {
+        let child = self.command(place, &["dispatch", "--follow"]).spawn().unwrap();
+        Worker { child }
+    }
+
+    /// The bytes that were written to the log so far.
+    fn wal(&self) -> f64 {
+        self.sql("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").parse().unwrap()
+    }
+
+    fn cursor(&self, thread: &str) -> u64 {
+        let sql =
+            format!("SELECT coalesce(max(last_acked_id), 0) FROM thread.cursors WHERE thread = {thread}");
+        self.sql(&sql).parse().unwrap()
+    }
+
+    /// Dead rows and bytes of the tables of a schema.
+    fn dead_and_bytes(&self, schema: &str) -> (u64, u64) {
+        let sql = format!(
+            "SELECT coalesce(sum(n_dead_tup), 0) || ' ' || coalesce(sum(pg_total_relation_size(relid)), 0) \
+             FROM pg_stat_user_tables WHERE schemaname = '{schema}'"
+        );
+        // Statistics are reported once a second.
+        std::thread::sleep(Duration::from_millis(1500));
+        let answer = self.sql(&sql);
+        let (dead, bytes) = answer.split_once(' ').unwrap();
+        (dead.parse().unwrap(), bytes.parse().unwrap())
+    }
+}
+
+struct Worker {
+    child: Child,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        drop(Command::new("kill").arg(self.child.id().to_string()).status());
+        self.child.wait().unwrap();
+    }
+}
+
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(120);
+    while !condition() {
+        assert!(Instant::now() < end, "timed out waiting for {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// One event, by a process of its own: against one by psql, with the same counter row, in one statement.
+fn push(server: &Server) {
+    let (place, _) = (server.thread("push"), server.thread("psql"));
+    let number = server.number_of("psql");
+    let text = content();
+    let sql = format!(
+        "WITH counter AS (UPDATE thread.counters SET newest = newest + 1 WHERE thread = {number} \
+                          RETURNING newest, {NOW} AS now) \
+         INSERT INTO thread.events (thread, id, created_at, source, type, content) \
+         SELECT {number}, newest, now, 'self', 'message', '{text}'::bytea FROM counter"
+    );
+    let pairs = Pairs::measure(
+        40,
+        || run(&mut server.command(&place, &["push", "--content", &text])).wall,
+        || run(server.psql().args(["-c", &sql])).wall,
+    );
+    let (ours, theirs) = pairs.medians();
+    let work = "push, against psql -c INSERT with a counter row";
+    row(work, milliseconds(ours), milliseconds(theirs), pairs.ratio(), "<= 1.20");
+}
+
+/// A batch from a file: against psql's \copy of the same rows.
+fn copy(server: &Server) {
+    const LINES: usize = 200_000;
+    let lines = server.dir.join("lines");
+    let rows = server.dir.join("rows");
+    let line = format!("{{\"source\":\"self\",\"type\":\"message\",\"content\":\"{}\"}}\n", content());
+    fs::write(&lines, line.repeat(LINES)).unwrap();
+    let mut n = 0;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        n += 1;
+        let place = server.thread(&format!("batch{n}"));
+        server.sql("CHECKPOINT");
+        let mut command = server.command(&place, &["push", "--batch"]);
+        ours.push(run(command.stdin(fs::File::open(&lines).unwrap())).wall);
+        let name = format!("copy{n}");
+        server.thread(&name);
+        let number = server.number_of(&name);
+        let mut file = std::io::BufWriter::new(fs::File::create(&rows).unwrap());
+        for id in 1..=LINES {
+            let text = content();
+            writeln!(file, "{number}\t{id}\t2026-03-18T10:30:00.123Z\tself\t\\N\tmessage\t{text}\t\\N\t\\N")
+                .unwrap();
+        }
+        drop(file);
+        server.sql("CHECKPOINT");
+        let script = format!(
+            "BEGIN;\nUPDATE thread.counters SET newest = {LINES} WHERE thread = {number};\n\
+             \\copy thread.events (thread, id, created_at, source, subtype, type, content, metadata, idempotency_key) \
+             from '{}'\nCOMMIT;\n",
+            rows.display()
+        );
+        let path = server.dir.join("copy.sql");
+        fs::write(&path, script).unwrap();
+        theirs.push(run(server.psql().arg("-f").arg(&path)).wall);
+        server.sql("TRUNCATE thread.events");
+    }
+    let pairs = Pairs::of(ours, theirs);
+    let (ours, theirs) = pairs.medians();
+    let work = "push --batch of 200,000 without keys, against \\copy";
+    row(work, format!("{ours:.2} s"), format!("{theirs:.2} s"), pairs.ratio(), "<= 1.20");
+}
+
+/// Many pushers that open a thread, push and close it again, through connections that they keep: against pgbench, which
+/// sends the same statements in the same messages.
+fn pgbench(server: &Server) {
+    const TIME: Duration = Duration::from_secs(5);
+    let places: Vec<String> = (0..THREADS).map(|n| server.thread(&format!("many{n}"))).collect();
+    let first: u64 = server.number_of("many0").parse().unwrap();
+    let text = content();
+    let script = format!(
+        r#"\set n random(0, {last})
+\set t :n + {first}
+SELECT current_setting('server_version_num')::bigint, (SELECT max(version) FROM thread.versions), (SELECT thread FROM thread.threads WHERE name = 'many' || :n);
+BEGIN ISOLATION LEVEL READ COMMITTED \; SET LOCAL lock_timeout = 60000 \; SET LOCAL idle_in_transaction_session_timeout = '1min' \; SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off';
+WITH counter AS (UPDATE thread.counters SET newest = newest + 1 WHERE thread = :t RETURNING newest, {NOW_} AS now), stored AS (INSERT INTO thread.events (thread, id, created_at, source, type, subtype, content, metadata, idempotency_key) SELECT :t, newest, now, 'self', 'message', NULL, '{text}'::bytea, NULL, NULL FROM counter) SELECT newest, now FROM counter;
+COMMIT;
+BEGIN \; SET LOCAL synchronous_commit = off \; NOTIFY bench_notices, 'emany' \; COMMIT;
+"#,
+        last = THREADS - 1,
+        // pgbench takes what stands behind a colon for a variable.
+        NOW_ = "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24 MI SS.MS')",
+    );
+    let path = server.dir.join("script.sql");
+    fs::write(&path, script).unwrap();
+    let theirs = || -> f64 {
+        let mut pgbench = Command::new(server.bin.join("pgbench"));
+        pgbench.args(["-n", "-M", "simple", "-U", "postgres", "-c", &PUSHERS.to_string(), "-j", "2"]);
+        pgbench.args(["-T", &TIME.as_secs().to_string(), "-p", &server.port.to_string(), "-h"]);
+        let output = pgbench.arg(&server.dir).arg("-f").arg(&path).arg("bench").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let tps = said.lines().find_map(|line| line.strip_prefix("tps = ")).unwrap();
+        tps.split(' ').next().unwrap().parse().unwrap()
+    };
+    let ours = || -> f64 {
+        let (done, count) = (AtomicBool::new(false), AtomicU64::new(0));
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            for pusher in 0..PUSHERS {
+                let (done, count, places, text) = (&done, &count, &places, &text);
+                scope.spawn(move || {
+                    let event = NewEvent::new("self", "message", None, text.as_str()).unwrap();
+                    let mut at = pusher * 31;
+                    while !done.load(Ordering::Relaxed) {
+                        at = (at * 5 + 7919) % places.len();
+                        Queue::open(&places[at]).unwrap().push(&event).unwrap();
+                        count.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            std::thread::sleep(TIME);
+            done.store(true, Ordering::Relaxed);
+        });
+        count.into_inner() as f64 / began.elapsed().as_secs_f64()
+    };
+    // Which also connects.
+    let _warm_up = (ours(), theirs());
+    let (mut rates, mut others) = (Vec::new(), Vec::new());
+    for _ in 0..3 {
+        rates.push(ours());
+        others.push(theirs());
+    }
+    let ratios: Vec<f64> = rates.iter().zip(&others).map(|(ours, theirs)| ours / theirs).collect();
+    let ratio = [0.25, 0.5, 0.75].map(|part| quantile(&ratios, part));
+    let rate = |rates: &[f64]| format!("{:.0} /s", quantile(rates, 0.5));
+    row("32 pushers on 1,000 threads, against pgbench", rate(&rates), rate(&others), ratio, ">= 0.85");
+}
+
+/// From the beginning of a push, on a connection that is there, to the first act of its handler, which a worker on
+/// another connection starts.
+fn latency(server: &Server) {
+    let place = server.thread("latency");
+    let mut queue = Queue::open(&place).unwrap();
+    let handler = "date +%s%N >acted.new; mv acted.new acted";
+    run(&mut server.command(&place, &["subscribe", "bot", handler, "--deliver", "stdin"]));
+    let _worker = server.worker(&place);
+    let acted = server.dir.join("acted");
+    let number = server.number_of("latency");
+    let mut times = Vec::new();
+    let event = NewEvent::new("self", "message", None, "x").unwrap();
+    for n in 0..31 {
+        let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as f64;
+        queue.push(&event).unwrap();
+        wait_until("the handler", || acted.exists());
+        let at: f64 = fs::read_to_string(&acted).unwrap().trim().parse().unwrap();
+        fs::remove_file(&acted).unwrap();
+        wait_until("the acknowledgement", || server.cursor(&number) == n + 1);
+        // The run ends, and its process.
+        let sql =
+            format!("SELECT count(*) FROM thread.leases WHERE thread = {number} AND holder IS NOT NULL");
+        wait_until("the end of the run", || server.sql(&sql) == "0");
+        std::thread::sleep(Duration::from_millis(50));
+        // The first one waits for the worker's start.
+        if n > 0 {
+            times.push((at - began) / 1e9);
+        }
+    }
+    let [low, median, high] = [0.25, 0.5, 0.75].map(|part| milliseconds(quantile(&times, part)));
+    figure("push to the first act of its handler, which is `date`", median, String::new(), "<= 20 ms");
+    figure("  quartiles", low, high, "");
+}
+
+/// End to end: an hour's worth of events, each pushed alone, and then handled, here and by Procrastinate.
+fn neighbour(server: &Server) {
+    let place = server.thread("hour");
+    let number = server.number_of("hour");
+    server.sql("ALTER SYSTEM SET autovacuum = off");
+    server.sql("SELECT pg_reload_conf()");
+    server.sql("VACUUM");
+    let (dead_before, _) = server.dead_and_bytes("thread");
+    let before = server.wal();
+    let mut queue = Queue::open(&place).unwrap();
+    let text = content();
+    let event = NewEvent::new("self", "message", None, text.as_str()).unwrap();
+    let began = Instant::now();
+    for _ in 0..HOUR {
+        queue.push(&event).unwrap();
+    }
+    let pushed = HOUR as f64 / began.elapsed().as_secs_f64();
+    run(&mut server.command(&place, &["subscribe", "bot", "cat >/dev/null", "--deliver", "stdin"]));
+    let handle = |upto: usize| -> f64 {
+        let began = Instant::now();
+        let _worker = server.worker(&place);
+        wait_until("all to be handled", || server.cursor(&number) >= upto as u64);
+        began.elapsed().as_secs_f64()
+    };
+    let handled = HOUR as f64 / handle(HOUR);
+    let wal = (server.wal() - before) / HOUR as f64;
+    let (dead, _) = server.dead_and_bytes("thread");
+    let dead = dead.saturating_sub(dead_before);
+    // One event for each run: what a shell command and its bookkeeping cost.
+    const ALONE: usize = 200;
+    for _ in 0..ALONE {
+        queue.push(&event).unwrap();
+    }
+    run(&mut server.command(&place, &["unsubscribe", "bot"]));
+    let alone = ["subscribe", "bot", "cat >/dev/null", "--deliver", "stdin", "--batch-size", "1"];
+    run(&mut server.command(&place, &alone));
+    let alone = ALONE as f64 / handle(HOUR + ALONE);
+
+    let theirs = procrastinate(server);
+    let theirs = |name: &str| theirs.as_ref().map(|found| found[name].as_f64().unwrap());
+    let other = |name: &str, unit: &str| {
+        theirs(name).map_or_else(|| "-".to_owned(), |value| format!("{value:.0}{unit}"))
+    };
+    println!("Procrastinate 3, its handlers functions in the worker's process; ours are shell commands:");
+    figure("  events pushed a second, one after another", format!("{pushed:.0}"), other("pushed", ""), "");
+    figure(
+        "  events handled a second, by a worker that starts",
+        format!("{handled:.0}"),
+        other("handled", ""),
+        "",
+    );
+    figure("  the same with one event for each run", format!("{alone:.0}"), String::new(), "");
+    let act = theirs("latency").map_or_else(|| "-".to_owned(), milliseconds);
+    figure("  push to the handler's act", "above".to_owned(), act, "");
+    figure("  bytes of WAL for each event", format!("{wal:.0}"), other("wal", ""), "");
+    let hour = "  dead rows after 3,600 events, without autovacuum";
+    figure(hour, dead.to_string(), other("dead", ""), "");
+    server.sql("ALTER SYSTEM RESET autovacuum");
+    server.sql("SELECT pg_reload_conf()");
+}
+
+/// What its script measures; `None`, with a notice, where it is not installed.
+fn procrastinate(server: &Server) -> Option<serde_json::Value> {
+    let python = std::env::var_os("THREAD_BENCH_PYTHON").map_or_else(|| "python3".into(), PathBuf::from);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/speed/neighbour.py");
+    server.sql(
+        "CREATE SCHEMA other; ALTER ROLE other SET search_path = other; GRANT ALL ON SCHEMA other TO other",
+    );
+    let connection = format!("host={} port={} user=other dbname=bench", server.dir.display(), server.port);
+    let before = server.wal();
+    let output = Command::new(python).arg(script).arg(connection).arg(HOUR.to_string()).output().ok()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        println!("SKIPPED: Procrastinate: {}", said.lines().last().unwrap_or_default());
+        return None;
+    }
+    let mut found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    found["wal"] = ((server.wal() - before) / HOUR as f64).into();
+    found["dead"] = server.dead_and_bytes("other").0.into();
+    Some(found)
+}
+
+/// Tables under load, with prune and autovacuum: their size after three rounds and after ten.
+fn flat(server: &Server) {
+    const ROUND: usize = 20_000;
+    let place = server.thread("flat");
+    server.sql("TRUNCATE thread.events");
+    let lines = server.dir.join("round");
+    let line = format!("{{\"source\":\"self\",\"type\":\"message\",\"content\":\"{}\"}}\n", content());
+    fs::write(&lines, line.repeat(ROUND)).unwrap();
+    run(&mut server.command(&place, &["subscribe", "bot", "cat >/dev/null", "--deliver", "stdin"]));
+    let number = server.number_of("flat");
+    let _worker = server.worker(&place);
+    let vacuums = || -> u64 {
+        let sql = "SELECT autovacuum_count FROM pg_stat_user_tables WHERE schemaname = 'thread' AND relname = 'events'";
+        server.sql(sql).parse().unwrap()
+    };
+    let mut sizes = Vec::new();
+    for round in 1..=10 {
+        let mut command = server.command(&place, &["push", "--batch"]);
+        run(command.stdin(fs::File::open(&lines).unwrap()));
+        wait_until("the events", || server.cursor(&number) == (round * ROUND) as u64);
+        let before = vacuums();
+        run(&mut server.command(&place, &["prune", "--keep", "1000"]));
+        wait_until("autovacuum", || vacuums() > before);
+        sizes.push(server.dead_and_bytes("thread").1 as f64 / 1e6);
+    }
+    let work = "MB of all tables after 3 and 10 rounds of 20,000 events";
+    let (third, tenth) = (sizes[2], sizes[9]);
+    figure(work, format!("{tenth:.1}"), format!("{third:.1}"), "flat");
+}

@@ -1,0 +1,119 @@
+//! `thread agent` on a thread in PostgreSQL: the adapter is a handler like any other, started by a worker.
+
+use std::fs;
+use std::path::Path;
+
+use crate::machine::{Machine, kill, wait_until};
+use crate::server::server;
+
+const ADA: &str = "external:web:main:dm:default:ada";
+
+/// A machine with a worker and this agent, which is a shell script; `None` without a server.
+fn with_agent(protocol: &str, script: &str) -> Option<Machine> {
+    let mut machine = Machine::new(&server()?.place());
+    // Which hands over to the one that knows such places; both are found beside this one's `thread`.
+    let program = Path::new(env!("CARGO_BIN_EXE_thread-agent-postgres")).with_file_name("thread-agent");
+    assert!(program.exists(), "build it first: cargo build -p thread-agent");
+    machine.ok(&["init", &machine.place]);
+    fs::write(machine.path("agent.sh"), script).unwrap();
+    machine.ok(&["agent", "install", "--protocol", protocol, "--idle", "1s", "--", "sh", "agent.sh"]);
+    machine.start_worker(&["--lease", "4s"]);
+    Some(machine)
+}
+
+fn say(machine: &Machine, text: &str) -> i64 {
+    machine.ok(&["push", "--source", ADA, "--type", "message", text]).trim().parse().unwrap()
+}
+
+/// The content of the events that match.
+fn told(machine: &Machine, filter: &str) -> Vec<String> {
+    let events = machine.ok(&["peek", "--last-event-id", "0", "--limit", "1000", "--filter", filter]);
+    let events = events.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    events.map(|event| event["content"].as_str().unwrap().to_owned()).collect()
+}
+
+fn answers(machine: &Machine) -> Vec<String> {
+    told(machine, "source = 'self' AND type = 'message'")
+}
+
+#[test]
+fn a_conversation_is_answered_in_order() {
+    let script = "read x; [ \"$THREAD_DIR\" = \"$(cat place)\" ] && echo \"heard $x\"";
+    let Some(machine) = with_agent("exec", script) else { return };
+    fs::write(machine.path("place"), &machine.place).unwrap();
+    for text in ["one", "two", "three"] {
+        say(&machine, text);
+    }
+    wait_until("three answers", || answers(&machine).len() == 3);
+    assert_eq!(answers(&machine), ["heard one\n", "heard two\n", "heard three\n"]);
+    wait_until("its end", || {
+        let info: serde_json::Value = serde_json::from_str(&machine.ok(&["info", "--json"])).unwrap();
+        let agent = &info["subscriptions"][0];
+        agent["state"] == "idle" && agent["pending"] == 0
+    });
+    // What needs a folder says so.
+    let said = machine.fails(1, &["agent", "run", "--", "true"]);
+    assert!(said.contains("is for threads in directories"), "{said}");
+}
+
+#[test]
+fn a_run_can_be_cancelled_and_an_agent_stopped() {
+    let script = "read x; case $x in long) echo $$ >began; exec sleep 1000;; *) echo \"$x done\";; esac";
+    let Some(machine) = with_agent("exec", script) else { return };
+    let long = say(&machine, "long");
+    let begins = |machine: &Machine| {
+        wait_until("the program", || machine.path("began").exists());
+        let pid = fs::read_to_string(machine.path("began")).unwrap().trim().to_owned();
+        fs::remove_file(machine.path("began")).unwrap();
+        pid
+    };
+    let is_there = |pid: &str| fs::exists(format!("/proc/{pid}")).unwrap();
+    let pid = begins(&machine);
+    let run = format!("run_id=run_{long}");
+    machine.ok(&[
+        "push",
+        "--source",
+        ADA,
+        "--type",
+        "record",
+        "--subtype",
+        "cancel",
+        "--meta",
+        &run,
+        "enough",
+    ]);
+    wait_until("the program to end", || !is_there(&pid));
+    wait_until("the record", || !told(&machine, "subtype = 'cancelled'").is_empty());
+    say(&machine, "short");
+    wait_until("the next answer", || answers(&machine) == ["short done\n"]);
+    say(&machine, "long");
+    let pid = begins(&machine);
+    machine.ok(&["agent", "stop"]);
+    assert!(!is_there(&pid));
+}
+
+#[test]
+fn after_its_adapter_was_killed_an_agent_goes_on_and_answers_once() {
+    let script = "read x; echo >began; [ -e go ] || sleep 1000; echo heard";
+    let Some(machine) = with_agent("exec", script) else { return };
+    say(&machine, "one");
+    wait_until("the program", || machine.path("began").exists());
+    let adapters = || -> Vec<i32> {
+        let is_one = |pid: &i32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line)
+                .split('\0')
+                .next()
+                .is_some_and(|program| program.ends_with("/thread-agent-postgres"))
+        };
+        machine.processes().into_iter().filter(is_one).collect()
+    };
+    let found = adapters();
+    assert!(!found.is_empty());
+    fs::write(machine.path("go"), "").unwrap();
+    found.into_iter().for_each(kill);
+    wait_until("an answer", || !answers(&machine).is_empty());
+    say(&machine, "two");
+    wait_until("the next answer", || answers(&machine).len() == 2);
+    assert_eq!(answers(&machine), ["heard\n"; 2]);
+}

@@ -1,0 +1,57 @@
+//! Clocks that are wrong: nothing compares two of them.
+
+use crate::machine::{Machine, wait_until};
+use crate::preload::{self, Clock};
+use crate::server::server;
+
+/// A machine whose clock is wrong by so many seconds.
+pub fn machine_at(place: &str, seconds: i64) -> Option<Machine> {
+    let library = preload::library()?;
+    let mut machine = Machine::new(place);
+    let clock = Clock::new(machine.path("clock"));
+    clock.step(seconds);
+    machine.variables.push(("LD_PRELOAD", library.to_str().unwrap().to_owned()));
+    machine.variables.push(("STEPPED_CLOCK", clock.path().to_str().unwrap().to_owned()));
+    Some(machine)
+}
+
+#[test]
+fn a_clock_that_is_two_minutes_wrong_takes_no_lease_and_keeps_none() {
+    let Some(server) = server() else { return };
+    let place = server.place();
+    let mut right = Machine::new(&place);
+    let (Some(mut ahead), Some(mut behind)) = (machine_at(&place, 120), machine_at(&place, -120)) else {
+        return;
+    };
+    right.ok(&["init", &place]);
+    let out = right.path("out");
+    let handler = format!(
+        "echo begin $THREAD_EPOCH >>{0}; [ $THREAD_EPOCH = 1 ] && exec sleep 1000; cat >/dev/null; echo end >>{0}",
+        out.display()
+    );
+    right.ok(&["subscribe", "bot", &handler, "--deliver", "stdin", "--cwd", "/"]);
+    right.start_worker(&["--lease", "4s"]);
+    right.ok(&["push", "x"]);
+    let lines = || std::fs::read_to_string(&out).unwrap_or_default();
+    wait_until("the first handler", || lines() == "begin 1\n");
+    ahead.start_worker(&["--lease", "4s"]);
+    behind.start_worker(&["--lease", "4s"]);
+    // The lease was renewed several times, and nobody else took it.
+    let schema = place.split_once("schema=").unwrap().1.replace("#inbox", "");
+    let renewals = || server.psql(&format!("SELECT renewal FROM {schema}.leases")).parse::<i64>().unwrap();
+    let began = renewals();
+    wait_until("ten renewals", || renewals() >= began + 10);
+    assert_eq!(lines(), "begin 1\n");
+    assert_eq!(server.psql(&format!("SELECT epoch FROM {schema}.leases")), "1");
+    right.kill();
+    wait_until("another machine to take over", || ahead.bot("pending") == 0);
+    assert_eq!(lines(), "begin 1\nbegin 2\nend\n");
+
+    // Each holds leases of its own as well as the other: events go on, in order and once each.
+    for n in 0..6 {
+        if n % 2 == 0 { &ahead } else { &behind }.ok(&["push", &n.to_string()]);
+    }
+    wait_until("the rest", || behind.bot("pending") == 0);
+    let all = lines();
+    assert_eq!(all.matches("begin").count(), all.matches("end").count() + 1, "{all}");
+}

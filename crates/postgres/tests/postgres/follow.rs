@@ -1,0 +1,316 @@
+//! `dispatch --follow` on a server, and what becomes of runs whose machine lacks something or is cut off for a moment.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::net::UnixDatagram;
+use std::time::{Duration, Instant};
+
+use crate::machine::{Machine, PATIENCE, Proxy, wait_until};
+use crate::server::{Server, server};
+
+fn lines(machine: &Machine, name: &str) -> Vec<String> {
+    fs::read_to_string(machine.path(name)).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+/// The log of the machine.
+fn logged(machine: &Machine) -> String {
+    // It is not there before the machine's first command.
+    let bases = fs::read_dir(machine.path("state/thread")).into_iter().flatten().flatten();
+    let logs = bases.filter_map(|base| fs::read_to_string(base.path().join("logs/thread.log")).ok());
+    logs.collect()
+}
+
+#[test]
+fn a_worker_serves_several_threads_or_all_of_a_schema_also_new_ones() {
+    let Some(server) = server() else { return };
+    let place = |thread: &str| server.place_of("several", thread);
+    let whole = place("a").replace("#a", "");
+    let mut machine = Machine::new(&whole);
+    // Each thread has a folder of its own on each machine, so it is named in the handler.
+    let begin = |thread: &str| {
+        let place = place(&thread.replace(' ', "%20"));
+        machine.ok(&["init", &place]);
+        let out = machine.path(thread);
+        let handler = format!("cat >>'{}'", out.display());
+        machine.ok(&["subscribe", "-t", &place, "bot", &handler, "--deliver", "stdin"]);
+        machine.ok(&["push", "-t", &place, "x"]);
+        out
+    };
+    let is_handled =
+        |out: &std::path::Path| fs::read_to_string(out).is_ok_and(|text| text.contains("\"id\":1,"));
+    let outs = ["a", "b", "in box"].map(begin);
+    let mut given = Machine::new("");
+    given.start_worker(&["--thread", &place("a"), "--thread", &place("b")]);
+    wait_until("two threads to be served", || is_handled(&outs[0]) && is_handled(&outs[1]));
+    assert!(!outs[2].exists());
+    given.kill();
+    let socket = UnixDatagram::bind(machine.path("notify")).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    machine.variables.push(("NOTIFY_SOCKET", machine.path("notify").to_str().unwrap().to_owned()));
+    let told = |socket: &UnixDatagram| {
+        let mut bytes = [0; 64];
+        let read = socket.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..read].to_vec()).unwrap()
+    };
+    machine.start_worker(&[]);
+    assert_eq!(told(&socket), "READY=1");
+    wait_until("all threads to be served", || is_handled(&outs[2]));
+    let later = {
+        let place = place("later");
+        machine.ok(&["init", &place]);
+        let out = machine.path("later");
+        let handler = format!("cat >>'{}'", out.display());
+        machine.ok(&["subscribe", "-t", &place, "bot", &handler, "--deliver", "stdin"]);
+        machine.ok(&["push", "-t", &place, "x"]);
+        out
+    };
+    wait_until("a new thread to be served", || is_handled(&later));
+    assert_eq!(machine.end_worker(), Some(0));
+    assert_eq!(told(&socket), "STOPPING=1");
+    // No other command takes it.
+    let said = machine.fails(1, &["peek"]);
+    assert!(said.contains("name of a thread"), "{said}");
+}
+
+#[test]
+fn a_worker_that_is_told_to_end_lets_its_handlers_finish_and_then_ends_them() {
+    let Some(server) = server() else { return };
+    let place = server.place();
+    let mut machine = Machine::new(&place);
+    machine.ok(&["init", &place]);
+    machine.ok(&[
+        "subscribe",
+        "bot",
+        "echo begin >>out; sleep 2; cat >/dev/null; echo end >>out",
+        "--deliver",
+        "stdin",
+    ]);
+    machine.start_worker(&["--grace", "60s"]);
+    machine.ok(&["push", "x"]);
+    wait_until("the handler", || lines(&machine, "out") == ["begin"]);
+    assert_eq!(machine.end_worker(), Some(0));
+    assert_eq!(lines(&machine, "out"), ["begin", "end"]);
+    assert_eq!(machine.bot("last_acked_id"), 1);
+
+    machine.ok(&["subscribe", "bot", "echo long >>out; exec sleep 1000", "--replace"]);
+    machine.ok(&["push", "y"]);
+    machine.start_worker(&["--grace", "300ms"]);
+    wait_until("the long handler", || lines(&machine, "out").len() == 3);
+    assert_eq!(machine.end_worker(), Some(0));
+    wait_until("its processes to be gone", || machine.processes().is_empty());
+    // It costs no attempt, and is due again: on any machine, at once.
+    assert_eq!((machine.bot("pending"), machine.bot("attempt")), (1.into(), serde_json::Value::Null));
+    let mut other = Machine::new(&place);
+    other.start_worker(&[]);
+    wait_until("another machine to go on", || lines(&machine, "out").len() == 4);
+    other.kill();
+}
+
+#[test]
+fn a_worker_reconnects_for_ever_and_goes_on() {
+    let Some(server) = Server::start() else { return };
+    let place = server.place();
+    let mut machine = Machine::new(&place);
+    machine.ok(&["init", &place]);
+    machine.ok(&["subscribe", "bot", "cat >>out", "--deliver", "stdin"]);
+    machine.start_worker(&[]);
+    for n in 1..=3 {
+        machine.ok(&["push", "x"]);
+        wait_until("the event to be handled", || machine.bot("pending") == 0);
+        assert_eq!(lines(&machine, "out").len(), n);
+        server.order("kill");
+        server.order("start");
+    }
+}
+
+#[test]
+fn a_worker_asks_for_a_server_that_is_away_in_growing_pauses() {
+    // What answers here is no server.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    listener.set_nonblocking(true).unwrap();
+    let place = format!("postgres://x@127.0.0.1:{port}/y?sslmode=disable#z");
+    let mut machine = Machine::new(&place);
+    machine.start_worker(&[]);
+    let (mut last, mut longest) = (None::<Instant>, Duration::ZERO);
+    wait_until("a long pause", || {
+        if listener.accept().is_ok() {
+            longest = longest.max(last.map_or(Duration::ZERO, |last| last.elapsed()));
+            last = Some(Instant::now());
+        }
+        longest > Duration::from_millis(2500)
+    });
+}
+
+#[test]
+fn a_machine_without_the_program_of_a_handler_leaves_the_run_to_others() {
+    let Some(server) = server() else { return };
+    let place = server.place();
+    let (mut without, mut with) = (Machine::new(&place), Machine::new(&place));
+    without.ok(&["init", &place]);
+    let program = with.path("bin/only-there");
+    fs::write(&program, "#!/bin/sh\ncat\n").unwrap();
+    let mode =
+        |mode| fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    mode(0o644);
+    // Its path, too, names nothing there.
+    let out = with.path("out");
+    let handler = format!("echo $$ >>tries; only-there >>'{}'", out.display());
+    without.ok(&["subscribe", "bot", &handler, "--deliver", "stdin", "--max-attempts", "1"]);
+    without.start_worker(&[]);
+    without.ok(&["push", "x"]);
+    wait_until("the first try", || logged(&without).contains("cannot be run here: left to other machines"));
+    assert_eq!((without.bot("pending"), without.bot("dead")), (1.into(), 0.into()));
+    // It may not be executed there yet: 126.
+    with.start_worker(&[]);
+    wait_until("the second try", || logged(&with).contains("cannot be run here: left to other machines"));
+    with.kill();
+    mode(0o755);
+    let mark = fs::read_dir(with.base().join("run")).unwrap().flatten();
+    mark.filter(|entry| entry.path().extension().is_some_and(|it| it == "left")).for_each(|entry| {
+        // As if a minute had passed.
+        fs::File::options()
+            .write(true)
+            .open(entry.path())
+            .unwrap()
+            .set_modified(std::time::UNIX_EPOCH)
+            .unwrap();
+    });
+    with.start_worker(&[]);
+    wait_until("the machine that has it", || without.bot("pending") == 0);
+    assert_eq!(lines(&with, "out").len(), 1);
+    // On a slow machine, a minute may be over meanwhile.
+    assert!(lines(&without, "tries").len() >= 3);
+    assert_eq!((without.bot("dead"), without.bot("state")), (0.into(), "idle".into()));
+}
+
+#[test]
+fn a_machine_without_the_folder_of_a_handler_leaves_the_run_to_others() {
+    let Some(server) = server() else { return };
+    let place = server.place_of("folders", "inbox");
+    let (mut without, mut with) = (Machine::new(&place), Machine::new(&place));
+    with.ok(&["init", &place]);
+    with.ok(&["subscribe", "bot", "cat >>out", "--deliver", "stdin", "--cwd", "/"]);
+    // The machines of these tests have one file system. A relative path is below the folder that each has for itself.
+    server.psql("UPDATE folders.consumers SET cwd = 'work'");
+    let cwd = with.base().join("work");
+    fs::create_dir(&cwd).unwrap();
+    without.ok(&["push", "x"]);
+    without.start_worker(&[]);
+    wait_until("the machine without it", || logged(&without).contains("the working directory of 'bot'"));
+    assert_eq!(with.bot("pending"), 1);
+    with.start_worker(&[]);
+    wait_until("the machine with it", || with.bot("pending") == 0);
+    assert_eq!(fs::read_to_string(cwd.join("out")).unwrap().lines().count(), 1);
+}
+
+#[test]
+fn a_cut_that_is_shorter_than_the_lease_is_survived_by_the_run() {
+    let Some(server) = server() else { return };
+    server.psql("CREATE ROLE shortly SUPERUSER LOGIN PASSWORD 'secret'");
+    let direct = server.place_of("shortly", "inbox");
+    let proxy = Proxy::to(server.port);
+    let (mut one, mut other) = (Machine::new(&direct), Machine::new(&direct));
+    one.place =
+        format!("postgres://shortly@127.0.0.1:{}/postgres?schema=shortly&sslmode=disable#inbox", proxy.port);
+    one.variables.push(("PGPASSWORD", "secret".to_owned()));
+    other.ok(&["init", &direct]);
+    let handler = "echo begin $THREAD_EPOCH >>out; until [ -e go ]; do sleep 0.05; done; cat >/dev/null; echo end >>out";
+    other.ok(&["subscribe", "bot", handler, "--deliver", "stdin"]);
+    one.start_worker(&["--lease", "60s"]);
+    one.ok(&["push", "x"]);
+    wait_until("the handler", || lines(&other, "out") == ["begin 1"]);
+    other.start_worker(&["--lease", "60s"]);
+    proxy.cut();
+    // It ends while its supervisor can tell nobody.
+    fs::write(other.path("go"), "").unwrap();
+    wait_until("its end", || lines(&other, "out") == ["begin 1", "end"]);
+    assert_eq!(other.bot("pending"), 1);
+    proxy.heal();
+    wait_until("its end to be recorded", || other.bot("pending") == 0);
+    assert_eq!(lines(&other, "out"), ["begin 1", "end"]);
+    let runs: serde_json::Value =
+        serde_json::from_str(&other.ok(&["info", "--json", "bot", "--runs"])).unwrap();
+    assert!(runs.to_string().contains("succeeded") && !runs.to_string().contains("unknown"), "{runs}");
+}
+
+#[test]
+fn logs_of_a_run_on_another_machine_say_where_they_are() {
+    let Some(server) = server() else { return };
+    let place = server.place_of("logged", "inbox");
+    let (mut one, other) = (Machine::new(&place), Machine::new(&place));
+    one.ok(&["init", &place]);
+    one.ok(&[
+        "subscribe",
+        "bot",
+        "echo hello; until [ -e go ]; do sleep 0.05; done; cat",
+        "--deliver",
+        "stdin",
+    ]);
+    one.start_worker(&[]);
+    one.ok(&["push", "x"]);
+    let said = |machine: &Machine| {
+        let output = machine.run(&["logs", "bot"]);
+        assert!(output.status.success());
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let host = rustix::system::uname().nodename().to_str().unwrap().to_owned();
+    let note = |host: &str| format!("Note: the last run was on {host}, and what it printed is there\n");
+    wait_until("its output", || said(&one).0.contains("hello"));
+    assert_eq!(said(&other), (String::new(), note(&host)));
+    assert_eq!(said(&one).1, "");
+    fs::write(one.path("go"), "").unwrap();
+    wait_until("its end", || one.bot("pending") == 0 && one.bot("state") == "idle");
+    // Machines of these tests have the same name.
+    server.psql("UPDATE logged.leases SET host = 'elsewhere'");
+    assert_eq!(said(&other).1, note("elsewhere"));
+}
+
+/// The lease is held up while it is given back, and that is when another machine pushes and is turned away.
+#[test]
+fn whoever_gives_back_a_lease_looks_again_after_that() {
+    let Some(server) = server() else { return };
+    let place = server.place_of("givenback", "inbox");
+    let (one, other) = (Machine::new(&place), Machine::new(&place));
+    one.ok(&["init", &place]);
+    let handler = "until [ -e go ]; do sleep 0.05; done; cat >>out";
+    one.ok(&["subscribe", "bot", handler, "--deliver", "stdin"]);
+    one.ok(&["push", "x"]);
+    one.ok(&["dispatch"]);
+    wait_until("the handler", || one.bot("state") == "running");
+    let url = format!("host={} port={} user=postgres dbname=postgres", server.dir.display(), server.port);
+    let mut holder = postgres::Client::connect(&url, postgres::NoTls).unwrap();
+    holder.batch_execute("BEGIN; SELECT 1 FROM givenback.leases FOR UPDATE").unwrap();
+    fs::write(one.path("go"), "").unwrap();
+    let waiting =
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%givenback%'";
+    wait_until("the lease to be given back", || server.psql(waiting) == "1");
+    other.ok(&["push", "y"]);
+    let turned_away = other.ok(&["dispatch", "--json"]);
+    assert!(turned_away.contains("running"), "{turned_away}");
+    holder.batch_execute("COMMIT").unwrap();
+    wait_until("the second event to be handled", || one.bot("pending") == 0);
+    assert_eq!(lines(&one, "out").len(), 2);
+}
+
+/// One dispatch after each push is enough, on whatever machine: whoever holds the lease looks again after it was given
+/// back. There is no worker here, which would look by itself.
+#[test]
+fn a_dispatch_after_each_push_is_enough_on_whatever_machine() {
+    let Some(server) = server() else { return };
+    let place = server.place();
+    let (one, other) = (Machine::new(&place), Machine::new(&place));
+    one.ok(&["init", &place]);
+    one.ok(&["subscribe", "bot", "cat >>out", "--deliver", "stdin"]);
+    std::thread::scope(|scope| {
+        for machine in [&one, &other] {
+            scope.spawn(move || {
+                for _ in 0..if crate::long() { 200 } else { 12 } {
+                    machine.ok(&["push", "x"]);
+                    machine.ok(&["dispatch"]);
+                }
+            });
+        }
+    });
+    wait_until("all to be handled", || one.bot("pending") == 0);
+}
