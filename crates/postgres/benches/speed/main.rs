@@ -50,7 +50,8 @@ fn main() {
         "{:<58} {:>10} {:>10} {:>6} {:>13} {:>8}",
         "work", "ours", "theirs", "ratio", "quartiles", "goal"
     );
-    let all: [(&str, fn(&Server)); 6] = [
+    type Work = fn(&Server);
+    let all: [(&str, Work); 6] = [
         ("push", push),
         ("copy", copy),
         ("pgbench", pgbench),
