@@ -14,7 +14,7 @@ use crate::files::log::log;
 use crate::model::place::Place;
 use crate::model::subscription::ConsumerId;
 use crate::queue::places::files_of;
-use crate::run::launcher::{LEASE, SUPERVISE, WAKE};
+use crate::run::launcher::{LEASE, SUPERVISE, WAKE, set_lease};
 use crate::run::{supervisor, wake};
 
 #[derive(Parser)]
@@ -57,6 +57,8 @@ pub fn run(args: &[OsString]) -> Result<()> {
             Ok(unsafe { supervisor::supervise(&thread, &consumer, lock_fd, worker, lease, &shutdown) }?)
         }
         None => {
+            // For the supervisors that it starts.
+            lease_ms.map(Duration::from_millis).into_iter().for_each(set_lease);
             let (launcher, delay) = (environment::launcher(), Duration::from_millis(delay_ms));
             // SAFETY: as above.
             Ok(unsafe { wake::in_background(&thread, &launcher, delay, lock_fd) }?)

@@ -32,8 +32,8 @@ pub const LEASE: Duration = Duration::from_secs(120);
 /// In milliseconds; 0 for [`LEASE`].
 static LEASE_MS: AtomicU64 = AtomicU64::new(0);
 
-/// Sets how long supervisors started from now on have a consumer's runs for this machine without a renewal, where
-/// several machines share a thread.
+/// Sets how long supervisors started from now on, also by a `_wake` process of this one, have a consumer's runs for
+/// this machine without a renewal, where several machines share a thread.
 pub fn set_lease(length: Duration) {
     LEASE_MS.store(u64::try_from(length.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
@@ -119,10 +119,6 @@ impl Launcher {
         if for_worker {
             args.extend(["--worker", &own]);
         }
-        let lease = LEASE_MS.load(Ordering::Relaxed).to_string();
-        if lease != "0" {
-            args.extend(["--lease-ms", &lease]);
-        }
         self.start("a supervisor", SUPERVISE, &args, files, lock).map(ProcessId::of)
     }
 
@@ -146,6 +142,10 @@ impl Launcher {
         let mut command = Command::new(&self.program);
         command.arg0("thread").arg(subcommand).arg("--thread").arg(files.place().as_os_str()).args(args);
         command.arg("--lock-fd").arg(lock.file().as_raw_fd().to_string());
+        let lease = LEASE_MS.load(Ordering::Relaxed);
+        if lease != 0 {
+            command.arg("--lease-ms").arg(lease.to_string());
+        }
         // If a handler pushes, its own variables must not reach the handlers that this starts.
         for (name, _) in std::env::vars_os().filter(|(name, _)| spawn::is_ours(name)) {
             command.env_remove(name);

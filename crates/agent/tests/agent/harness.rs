@@ -305,7 +305,7 @@ impl Drop for Talk {
         }
         // No process may outlive its test.
         self.thread(&["unsubscribe", "--consumer", "agent"]);
-        let mark = Mark::thread(&self.dir());
+        let mark = Mark::thread(self.dir());
         let end = Instant::now() + PATIENCE;
         loop {
             drop(mark.kill(Duration::from_secs(10)));

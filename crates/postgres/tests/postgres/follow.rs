@@ -314,3 +314,22 @@ fn a_dispatch_after_each_push_is_enough_on_whatever_machine() {
     });
     wait_until("all to be handled", || one.bot("pending") == 0);
 }
+
+#[test]
+fn a_handler_that_is_started_in_the_background_has_the_lease_of_its_worker() {
+    let Some(server) = server() else { return };
+    let place = server.place_of("background", "x");
+    let mut machine = Machine::new(&place);
+    machine.ok(&["init", &place]);
+    // More than is looked through at once, so a process in the background finds the event.
+    let events = "{\"content\":\"x\"}\n".repeat(100_000);
+    fs::write(machine.path("events"), events + "{\"content\":\"wanted\"}\n").unwrap();
+    let stdin = fs::File::open(machine.path("events")).unwrap();
+    assert!(machine.command(&["push", "--batch"]).stdin(stdin).output().unwrap().status.success());
+    let handler = "cat >>out; exec sleep 1000";
+    machine.ok(&["subscribe", "bot", handler, "--deliver", "stdin", "--filter", "content LIKE '%want%'"]);
+    machine.start_worker(&["--lease", "77s"]);
+    wait_until("the handler", || lines(&machine, "out").len() == 1);
+    assert_eq!(server.psql("SELECT length_ms FROM background.leases"), "77000");
+    machine.kill();
+}
