@@ -121,9 +121,11 @@ export function Messages({ conversation }) {
       ${error && html`<p class="error" role="alert">${error}</p>`}
       ${conversation.entered && conversation.items.length === 0 && conversation.sending.length === 0
         && html`<p class="hint">Nothing was said here yet.</p>`}
-      ${conversation.items.map((item, n) => html`${n === ownFrom && html`<${CopyOf} from=${from} />`}
-        <${Versioned} key=${item.key} of=${item.kind === "note" ? Note : Exchange} item=${item} version=${item.version}
-          position=${item.run && state.agentIsThere(conversation) ? conversation.position(item) : null} isBehind=${isBehind} />`)}
+      ${conversation.items.flatMap((item, n) => [
+        ...(n === ownFrom ? [html`<${CopyOf} key="copy" from=${from} />`] : []),
+        html`<${Versioned} key=${item.key} of=${item.kind === "note" ? Note : Exchange} item=${item} version=${item.version}
+          position=${item.run && state.agentIsThere(conversation) ? conversation.position(item) : null} isBehind=${isBehind} />`,
+      ])}
       ${from && ownFrom < 0 && html`<${CopyOf} from=${from} />`}
       ${conversation.sending.map((entry) => html`<${Sending} key=${entry.key} entry=${entry} error=${entry.error} />`)}
     </div>

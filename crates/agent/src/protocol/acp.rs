@@ -111,41 +111,8 @@ pub struct Acp {
     takes: PromptCapabilities,
     /// This prompt's calls, by their ids.
     calls: BTreeMap<String, Call>,
-    /// Where this prompt's answer stands.
-    text: Text,
     /// The agent's open requests for permission: their JSON-RPC ids, by these ids as text.
     permissions: BTreeMap<String, Value>,
-}
-
-/// Where the text of an answer stands. What is said before and after a tool's work is a message each to the agent,
-/// with nothing between them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Text {
-    /// There is none, or it ends a line.
-    #[default]
-    AtLineStart,
-    InLine,
-    /// A tool came after it.
-    Interrupted,
-}
-
-impl Text {
-    /// A tool begins.
-    fn interrupt(&mut self) {
-        if *self == Text::InLine {
-            *self = Text::Interrupted;
-        }
-    }
-
-    /// What the agent says next, as a paragraph of its own if it has to be.
-    fn said(&mut self, text: String) -> String {
-        if text.is_empty() {
-            return text;
-        }
-        let apart = *self == Text::Interrupted && !text.starts_with('\n');
-        *self = if text.ends_with('\n') { Text::AtLineStart } else { Text::InLine };
-        if apart { format!("\n\n{text}") } else { text }
-    }
 }
 
 impl Acp {
@@ -163,7 +130,6 @@ impl Acp {
             can_load: false,
             takes: PromptCapabilities::default(),
             calls: BTreeMap::new(),
-            text: Text::default(),
             permissions: BTreeMap::new(),
         }
     }
@@ -180,7 +146,6 @@ impl Acp {
 
     fn send_prompt(&mut self, prompt: &Prompt, with_transcript: bool, out: &mut Vec<u8>) {
         self.calls.clear();
-        self.text = Text::default();
         let mut blocks = blocks_of(&prompt.content, &prompt.attachments, &self.takes);
         if let Some(context) = prompt.input.get(ClientInput::CONTEXT) {
             blocks.insert(0, ContentBlock::Text(TextContent::new(context_text(context))));
@@ -302,7 +267,7 @@ impl Acp {
         match update.update {
             SessionUpdate::AgentMessageChunk(chunk) => vec![match part_of(&chunk.content) {
                 Some(part) => Output::Part(part),
-                None => Output::Token(self.text.said(text_of(&chunk.content))),
+                None => Output::Token(text_of(&chunk.content)),
             }],
             SessionUpdate::AgentThoughtChunk(chunk) => vec![Output::Thinking(text_of(&chunk.content))],
             SessionUpdate::Plan(plan) => {
@@ -319,7 +284,6 @@ impl Acp {
     fn call(&mut self, update: ToolCallUpdate) -> Vec<Output> {
         let call_id = update.tool_call_id.to_string();
         let fields = update.fields;
-        self.text.interrupt();
         let call = self.calls.entry(call_id.clone()).or_default();
         if call.finished {
             return Vec::new();

@@ -194,21 +194,6 @@ fn a_call_is_stored_when_its_details_are_known_or_it_begins_and_is_corrected() {
 }
 
 #[test]
-fn what_is_said_after_a_tool_begins_a_paragraph() {
-    let text = |text: &str| chunk(json!({ "type": "text", "text": text }));
-    let works = |id: &str| {
-        call("tool_call", json!({ "toolCallId": id, "title": "Read", "status": "completed", "rawOutput": 1 }))
-    };
-    let steps = json!([
-        works("a"), text("It is "), text("closed."), works("b"), text("I open it."), works("c"), works("d"),
-        text("\nDone"), text(".\n"), works("e"), text("Bye."), { "stop": "end_turn" },
-    ]);
-    let Some(talk) = plays(&[], &[steps]) else { return };
-    let id = talk.say("x");
-    assert_eq!(talk.answer(id), "It is closed.\n\nI open it.\nDone.\nBye.");
-}
-
-#[test]
 fn a_request_for_permission_has_all_that_is_to_be_judged() {
     let change = json!([{ "type": "diff", "path": "/a", "oldText": "x", "newText": "y" }]);
     let steps = json!([

@@ -19,7 +19,7 @@ use thread_sessions::root::Listed;
 use super::Look;
 use super::form::{Figures, Summary, ThreadKind, ThreadList, Trouble};
 use super::rate::Rate;
-use super::state::{self, Looked};
+use super::state::{self, Looked, Session};
 use super::threads::Target;
 use crate::error::{RequestError, Result};
 use crate::session::jobs::blocking;
@@ -228,22 +228,6 @@ impl Look {
     pub(super) fn session_of(&self, queue: &mut Queue, target: &Target) -> Option<Session> {
         let listed = self.context.root.entry(target.session?).ok()?;
         self.session(queue, &listed)
-    }
-}
-
-/// What a conversation is called, and whether its agent waits for an answer.
-pub struct Session {
-    pub title: Option<String>,
-    pub asks: bool,
-}
-
-impl Figures {
-    /// An agent that asks comes before all else.
-    pub(super) fn note(&mut self, session: Option<&Session>) {
-        if session.is_some_and(|session| session.asks) {
-            let others = self.attention.take().map(|others| format!("; {others}"));
-            self.attention = Some(format!("the agent asks for permission{}", others.unwrap_or_default()));
-        }
     }
 }
 

@@ -14,7 +14,6 @@ use thread::{Queue, jsonl};
 use super::form::{
     Consumer, ConsumerCounts, Figures, LastRun, Outcome, RunUnderWay, Settings, State, Summary, Thread,
 };
-use super::overview::Session;
 use super::rate::Rate;
 use super::runs;
 use super::threads::Target;
@@ -41,6 +40,22 @@ pub struct Looked {
     /// The state may change although nothing is stored: something runs or waits, or was not determined in time.
     pub is_moving: bool,
     extent: Extent,
+}
+
+/// What a conversation is called, and whether its agent waits for an answer.
+pub struct Session {
+    pub title: Option<String>,
+    pub asks: bool,
+}
+
+impl Figures {
+    /// An agent that asks comes before all else.
+    pub(super) fn note(&mut self, session: Option<&Session>) {
+        if session.is_some_and(|session| session.asks) {
+            let others = self.attention.take().map(|others| format!("; {others}"));
+            self.attention = Some(format!("the agent asks for permission{}", others.unwrap_or_default()));
+        }
+    }
 }
 
 impl Looked {
