@@ -365,9 +365,6 @@ async def a_call_without_a_result_is_no_error():
             await expect(wrong).to_have_count(1)
             await tab.click(".tool summary >> nth=0")
             await tab.see("answered without reporting what came of it", ".tool")
-            # What was said before and after it is not one word in any reader.
-            finals = [event["content"] for event in gateway.events(session) if event["type"] == "message" and event["source"] == "self"]
-            assert finals[0] == "I would change the owner.\n\nThe answer was once.", finals
             # Stopped while it asks: nobody was late, and nothing was an error.
             plays(gateway, six=ask(6))
             await tab.say("six")
