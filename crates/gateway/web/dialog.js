@@ -1,10 +1,11 @@
 // Dialogs over the page: the browser's own, which keeps the focus inside and gives it back.
 
-import { html, useEffect, useRef } from "./vendor/preact.js";
+import { html, useLayoutEffect, useRef } from "./vendor/preact.js";
 
 export function Dialog({ title, onClose, children, class: name = "" }) {
   const ref = useRef();
-  useEffect(() => {
+  // Open as soon as it is there, so that no key is lost.
+  useLayoutEffect(() => {
     const dialog = ref.current;
     dialog.showModal();
     return () => dialog.close();
