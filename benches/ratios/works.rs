@@ -51,7 +51,10 @@ fn push(plan: &Plan, place: &Place) {
         row(work, &Pairs::measure(rounds, || run(&mut push).wall, || run(&mut insert).wall), Some(0.75));
     }
     let busy = place.new_thread(0);
-    run(&mut place.in_thread(&busy, ["subscribe", "--consumer", "busy", "--deliver", "wake", "--handler", "exec sleep 3600"]));
+    run(&mut place.in_thread(
+        &busy,
+        ["subscribe", "--consumer", "busy", "--deliver", "wake", "--handler", "exec sleep 3600"],
+    ));
     run(&mut place.push(&busy));
     let mut push_busy = place.push(&busy);
     let pairs = Pairs::measure(rounds, || run(&mut push_busy).wall, || run(&mut push).wall);
@@ -412,7 +415,8 @@ fn redis(plan: &Plan, place: &Place) {
 }
 
 fn subscribe(place: &Place, thread: &Path, consumer: &str, filter: &str) {
-    let words = ["subscribe", "--consumer", consumer, "--deliver", "wake", "--handler", "true", "--filter", filter];
+    let words =
+        ["subscribe", "--consumer", consumer, "--deliver", "wake", "--handler", "true", "--filter", filter];
     run(place.in_thread(thread, words).env("THREAD_NOTIFIER", "off"));
 }
 
