@@ -158,6 +158,17 @@ class Gateway:
     def __enter__(self):
         return self
 
+    def kill_agents(self):
+        """Kills the programs of agents whose adapters were killed before they could end them."""
+        mark = f"THREAD_DIR={self.root}/".encode()
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if any(entry.startswith(mark) for entry in (process / "environ").read_bytes().split(b"\0")):
+                    os.kill(int(process.name), signal.SIGKILL)
+            except OSError:
+                # It has ended meanwhile, or is somebody else's.
+                pass
+
     def __exit__(self, failed, *_):
         self.stop()
         for session in self.root.glob("[0-9a-f]*"):
@@ -168,6 +179,7 @@ class Gateway:
                 name = consumer["consumer_id"]
                 thread("pause", "--consumer", name)
                 thread("stop", "--consumer", name, "--kill-after", "1s")
+        self.kill_agents()
         if failed:
             print(self.output(), file=sys.stderr)
         else:
