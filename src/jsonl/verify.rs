@@ -54,7 +54,7 @@ impl std::fmt::Display for Fault {
 }
 
 /// How often the log is compared by a user who may not hold its lock, and the pause in between: a fault counts
-/// only if no writer mends it meanwhile.
+/// only if no writer repairs it meanwhile.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(100);
 

@@ -14,9 +14,9 @@ fn with_an_event(server: &Server, schema: &str) -> Machine {
     machine
 }
 
-/// Everybody who uses the thread is refused with these words, and once `mend` was called nothing is missing.
+/// Everybody who uses the thread is refused with these words, and once `repair` was called nothing is missing.
 #[track_caller]
-fn refused_until_mended(machine: &Machine, place: &str, [what, how]: [&str; 2], mend: impl FnOnce()) {
+fn refused_until_repaired(machine: &Machine, place: &str, [what, how]: [&str; 2], repair: impl FnOnce()) {
     let refused = |args: &[&str]| {
         let said = machine.fails(1, args);
         assert!(said.contains(what) && said.contains(how) && !said.contains("hunter2"), "{args:?}: {said}");
@@ -25,7 +25,7 @@ fn refused_until_mended(machine: &Machine, place: &str, [what, how]: [&str; 2], 
     refused(&["peek", "-t", place, "--last-event-id", "0"]);
     refused(&["info", "-t", place]);
     refused(&["subscribe", "-t", place, "bot", "true"]);
-    mend();
+    repair();
     assert_eq!(machine.ok(&["push", "second"]), "2\n");
     assert_eq!(machine.ok(&["peek", "--last-event-id", "0"]).lines().count(), 2);
 }
@@ -36,7 +36,7 @@ fn an_unreachable_server() {
     let machine = with_an_event(&server, "away");
     server.order("kill");
     let how = ["cannot be reached", "check that the server runs"];
-    refused_until_mended(&machine, &machine.place, how, || server.order("start"));
+    refused_until_repaired(&machine, &machine.place, how, || server.order("start"));
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_server_that_is_too_old() {
          ALTER ROLE elder SET search_path = elder, pg_catalog",
     );
     let elder = machine.place.replace("user=postgres", "user=elder");
-    refused_until_mended(
+    refused_until_repaired(
         &machine,
         &elder,
         ["PostgreSQL 14.11, which is too old", "PostgreSQL 15 or later"],
@@ -87,7 +87,7 @@ fn a_schema_that_is_newer() {
     let Some(server) = server() else { return };
     let machine = with_an_event(server, "future");
     server.psql("INSERT INTO future.versions VALUES (99)");
-    refused_until_mended(&machine, &machine.place, ["version 99", "use a newer version"], || {
+    refused_until_repaired(&machine, &machine.place, ["version 99", "use a newer version"], || {
         server.psql("DELETE FROM future.versions WHERE version = 99");
     });
 }
