@@ -217,16 +217,13 @@ fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
     {
         return version(as_json);
     }
-    if let Some((command, globals)) = parse_alone(&args) {
-        command.hand_over(&globals, &args)?;
-        return command.run(&globals);
-    }
-    let error = match Cli::try_parse_from(&args) {
+    let parsed = parse_alone(&args).map_or_else(|| Cli::try_parse_from(&args), Ok);
+    let error = match parsed {
         Err(error) => error,
-        Ok(cli) => {
-            cli.command.hand_over(&cli.globals, &args)?;
-            cli.globals.enter()?;
-            return cli.command.run(&cli.globals);
+        Ok(Cli { command, globals }) => {
+            command.hand_over(&globals, &args)?;
+            globals.enter()?;
+            return command.run(&globals);
         }
     };
     match error.kind() {
@@ -289,13 +286,16 @@ fn name_of(word: &str) -> String {
     Cli::command().find_subcommand(word).map_or(word, |found| found.get_name()).to_owned()
 }
 
-/// Parses a command line with only its own command described; `None` if that fails. Describing all
-/// commands takes a good part of the time of a push, and only help and error messages need it.
-fn parse_alone(args: &[OsString]) -> Option<(Command, Globals)> {
-    let command = Command::description_of(args.get(1)?.to_str()?)?;
+/// Parses a command line with only its own command described, by the first word that is the name of one; `None` if
+/// that fails. Describing all commands takes a good part of the time of a push, and only help and error messages need
+/// it.
+fn parse_alone(args: &[OsString]) -> Option<Cli> {
+    let command = args.iter().skip(1).find_map(|word| Command::description_of(word.to_str()?))?;
     let program = Globals::augment_args(clap::Command::new("thread")).subcommand(command);
     let matches = program.try_get_matches_from(args).ok()?;
-    Some((Command::from_arg_matches(&matches).ok()?, Globals::from_arg_matches(&matches).ok()?))
+    let (command, globals) =
+        (Command::from_arg_matches(&matches).ok()?, Globals::from_arg_matches(&matches).ok()?);
+    Some(Cli { globals, command })
 }
 
 /// Prints the version.
