@@ -23,7 +23,7 @@ SERVE = os.environ["THREAD_SERVE"]
 THREAD = os.environ["THREAD_PROGRAM"]
 SCHEMAS = pathlib.Path(os.environ["DOCS"]) / "schema"
 # A generous limit, in seconds, since a machine may be slow.
-PATIENCE = 60
+PATIENCE = 120
 
 
 def validator(name, part=None):
