@@ -96,13 +96,13 @@ pub enum Remaining {
 
 impl Queue {
     /// Creates a thread in the directory `path`, and its parents; existing files stay. Returns its absolute
-    /// path.
+    /// path. A place with a scheme is left to that scheme.
     ///
     /// # Errors
     ///
-    /// [`Error::AlreadyAThread`], [`Error::Leftovers`]; those of the file system.
+    /// [`Error::AlreadyAThread`], [`Error::Leftovers`], [`Error::UnknownScheme`]; those of the file system.
     pub fn init(path: impl AsRef<Path>) -> Result<PathBuf> {
-        init::init(path.as_ref(), true)
+        Ok(places::create(&path.into(), true)?.as_os_str().into())
     }
 
     /// Like [`Queue::init`], but only the owner may read or write the thread, whatever the umask.
@@ -111,7 +111,7 @@ impl Queue {
     ///
     /// As [`Queue::init`].
     pub fn init_private(path: impl AsRef<Path>) -> Result<PathBuf> {
-        init::init(path.as_ref(), false)
+        Ok(places::create(&path.into(), false)?.as_os_str().into())
     }
 
     /// Opens a thread, by the path of its directory or by its place.

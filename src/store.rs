@@ -372,6 +372,11 @@ pub trait Store: Send {
         Ok(Leased::NotNeeded)
     }
 
+    /// Fails if nothing can be written here for now, as on a standby.
+    fn check_writable(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Tells those who wait on other machines. A hint that may be lost: they look once a second all the same.
     fn announce(&mut self, _what: Notice) {}
 

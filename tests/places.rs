@@ -269,3 +269,16 @@ fn what_only_a_directory_has_is_refused() {
     let unknown = Queue::open("nowhere://x").err();
     assert!(matches!(unknown, Some(Error::UnknownScheme(scheme)) if scheme == "nowhere"));
 }
+
+#[test]
+fn a_program_makes_threads_only_in_places_that_it_knows() {
+    let world = World::new();
+    let place = format!("memory://{}#outbox", world.dir.path().display());
+    assert_eq!(Queue::init(&place).unwrap(), PathBuf::from(&place));
+    Queue::open(&place).unwrap();
+    for init in [Queue::init, Queue::init_private] {
+        let unknown = init(Path::new("nowhere://x#y")).err();
+        assert!(matches!(unknown, Some(Error::UnknownScheme(scheme)) if scheme == "nowhere"));
+    }
+    assert!(!Path::new("nowhere:").exists(), "no folder with that name");
+}

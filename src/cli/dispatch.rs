@@ -11,7 +11,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::{Globals, environment, limit, output, signals};
 use crate::error::Error;
-use crate::failure::{Result, usage};
+use crate::failure::{Result, hint, usage};
 use crate::files::{COMMIT, DB};
 use crate::model::duration;
 use crate::run::dispatch::{Dispatched, dispatch};
@@ -54,7 +54,7 @@ pub struct Dispatch {
     #[arg(long, value_name = "D", requires = "follow", default_value = "2m", value_parser = duration::parse)]
     lease: Duration,
     /// How long handlers may take to finish after the worker gets a signal to stop
-    #[arg(long, value_name = "D", requires = "follow", default_value = "8s", value_parser = duration::parse)]
+    #[arg(long, value_name = "D", requires = "follow", default_value = "30s", value_parser = duration::parse)]
     grace: Duration,
 }
 
@@ -110,7 +110,8 @@ impl Dispatch {
                 output::warn(format_args!("{error}; waiting for it to appear at {place}"));
             }
             News::Trouble { place, error } => {
-                output::warn(format_args!("nothing is started in {place} for now: {error}"));
+                let hint = hint(error);
+                output::warn(format_args!("nothing is started in {place} for now: {error} - {hint}"));
             }
         })?;
         Ok(())

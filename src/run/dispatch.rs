@@ -90,7 +90,7 @@ pub struct Wait {
 ///
 /// # Errors
 ///
-/// [`Error::NotOwner`]; if the subscriptions cannot be read.
+/// [`Error::NotOwner`]; if the subscriptions cannot be read, or nothing can be written.
 pub fn dispatch(queue: &mut Queue, launcher: &Launcher) -> Result<Vec<(ConsumerId, Dispatched)>> {
     let all = start_all(queue, launcher, Some(OWN_TIME))?;
     log_lock_held(&queue.files, &all);
@@ -151,14 +151,25 @@ pub(super) fn start(
     if !queue.files.is_owner() {
         return Err(Error::NotOwner(queue.place().clone()));
     }
+    // Otherwise only the supervisors would notice, whose errors nobody sees.
+    queue.store.check_writable()?;
     let mut all = Vec::new();
     for subscription in subscriptions {
         let consumer = subscription.consumer.clone();
         let done = match start_if_due(queue, launcher, &subscription, &mut time, slots.as_deref_mut()) {
             Ok(done) => done,
+            // Said once, like a program that is missing here.
+            Err(Error::BrokenSubscription(_)) if is_left_to_others(&queue.files, &consumer) => {
+                Dispatched::LockHeld
+            }
             Err(e @ (Error::BrokenFilter { .. } | Error::BrokenSubscription(_))) => Dispatched::Broken(e),
             Err(e) => Dispatched::Failed(e),
         };
+        if let Dispatched::Broken(Error::BrokenSubscription(_)) = done
+            && queue.place().dir().is_none()
+        {
+            leave_to_others(&queue.files, &consumer);
+        }
         if let Dispatched::Broken(e) | Dispatched::Failed(e) = &done {
             log!(queue, Error, "dispatch: consumer={consumer} not started: {e}");
         }

@@ -5,14 +5,14 @@
 
 use std::collections::HashMap;
 
-use postgres::binary_copy::BinaryCopyInWriter;
 use postgres::types::Type;
 use thread::error::DatabaseErrorKind as Kind;
 use thread::model::event::{InvalidEvent, NewEvent};
 use thread::store::{Appended, Put, Stored};
 use thread::{Error, Event, Result};
 
-use crate::error::{self, Doing};
+use crate::copy::{self, Copy};
+use crate::error;
 use crate::link::{Link, Locks, Session, bytes, int, text};
 use crate::read::{EVENT, event_of};
 
@@ -25,9 +25,10 @@ const COLUMNS: &str = "thread, id, created_at, source, type, subtype, content, m
 
 pub fn append(store: &mut Link, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Appended> {
     let mut inserter =
-        Inserter { store, begun: false, next: None, is_behind: false, appended: Appended::default() };
+        Inserter { store, begun: false, next: None, copy: None, is_behind: false, appended: Appended::default() };
     let fed = feed(&mut |events| inserter.put(events));
-    let fed = fed.and_then(|()| inserter.write_counter());
+    let copied = inserter.end_copy(fed.is_ok());
+    let fed = fed.and(copied).and_then(|()| inserter.write_counter());
     let Inserter { store, begun, appended, .. } = inserter;
     match begun {
         true => store.end(DOING, fed.map(|()| appended)),
@@ -41,6 +42,8 @@ struct Inserter<'s> {
     begun: bool,
     /// The id of the next event, once the counter row is locked.
     next: Option<i64>,
+    /// Has the connection.
+    copy: Option<Copy>,
     /// The counter row does not have that number yet.
     is_behind: bool,
     appended: Appended,
@@ -125,7 +128,7 @@ impl Inserter<'_> {
         }
         if !new.is_empty() {
             self.is_behind = true;
-            self.copy(&new).doing(DOING)?;
+            self.copy(&new)?;
         }
         Ok(stored)
     }
@@ -158,6 +161,8 @@ impl Inserter<'_> {
         if keys.is_empty() {
             return Ok(HashMap::new());
         }
+        // Which may also be of this batch.
+        self.end_copy(true)?;
         let sql = format!(
             "SELECT {EVENT}, idempotency_key FROM @events \
              WHERE thread = $1 AND idempotency_key IS NOT NULL AND idempotency_key = ANY($2)"
@@ -166,37 +171,44 @@ impl Inserter<'_> {
         Ok(rows.iter().map(|row| (row.get("idempotency_key"), event_of(row).row.to_event())).collect())
     }
 
-    fn copy(&mut self, new: &[(i64, &NewEvent<'_>)]) -> Result<(), postgres::Error> {
-        const TYPES: [Type; 9] = [
-            Type::INT8,
-            Type::INT8,
-            Type::TEXT,
-            Type::TEXT,
-            Type::TEXT,
-            Type::TEXT,
-            Type::BYTEA,
-            Type::TEXT,
-            Type::TEXT,
-        ];
-        let created_at = self.appended.created_at.clone();
-        let session = self.session();
-        let thread = session.thread;
-        let sql = session.sql(&format!("COPY @events ({COLUMNS}) FROM STDIN (FORMAT binary)"));
-        let mut copy = BinaryCopyInWriter::new(session.client.copy_in(&sql)?, &TYPES);
+    /// Sends new events, by the COPY that is going on.
+    fn copy(&mut self, new: &[(i64, &NewEvent<'_>)]) -> Result<()> {
+        let thread = self.store.thread;
+        let mut rows = Vec::with_capacity(new.iter().map(|(_, event)| event.content.len() + 200).sum());
         for (id, event) in new {
-            copy.write(&[
-                &thread,
-                id,
-                &created_at,
-                &event.source,
-                &event.kind.as_str(),
-                &event.subtype,
-                &event.content.as_bytes(),
-                &event.metadata,
-                &event.idempotency_key,
-            ])?;
+            let row: [Option<&[u8]>; 9] = [
+                Some(&thread.to_be_bytes()),
+                Some(&id.to_be_bytes()),
+                Some(self.appended.created_at.as_bytes()),
+                Some(event.source.as_bytes()),
+                Some(event.kind.as_str().as_bytes()),
+                event.subtype.as_deref().map(str::as_bytes),
+                Some(event.content.as_bytes()),
+                event.metadata.as_deref().map(str::as_bytes),
+                event.idempotency_key.as_deref().map(str::as_bytes),
+            ];
+            copy::write_row(&mut rows, &row).map_err(|_| too_large())?;
         }
-        copy.finish().map(drop)
+        let copy = match &mut self.copy {
+            Some(copy) => copy,
+            None => {
+                let sql = format!("COPY @events ({COLUMNS}) FROM STDIN (FORMAT binary)");
+                let (connection, sql) = self.store.lend(&sql);
+                self.copy.insert(Copy::begin(connection, sql, DOING)?)
+            }
+        };
+        match copy.send(rows) {
+            true => Ok(()),
+            false => self.end_copy(true),
+        }
+    }
+
+    /// Ends the COPY that is going on. What it sent is stored if `keep`; if not, the transaction has failed.
+    fn end_copy(&mut self, keep: bool) -> Result<()> {
+        let Some(copy) = self.copy.take() else { return Ok(()) };
+        let (connection, copied) = copy.end(keep);
+        self.store.take_back(connection);
+        copied
     }
 
     fn write_counter(&mut self) -> Result<()> {
@@ -230,6 +242,11 @@ fn refuse_nul(events: &[NewEvent<'_>]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// An event is longer than a column of a COPY may be.
+fn too_large() -> Error {
+    error::database(Kind::TooLarge, DOING, "an event is larger than 2 GiB".to_owned(), error::TOO_LARGE)
 }
 
 /// The thread was removed from the database by somebody else.

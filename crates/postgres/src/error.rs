@@ -39,6 +39,11 @@ pub fn commit(error: &postgres::Error, doing: &'static str) -> Error {
 pub const UNKNOWN: &str =
     "look with `thread peek --tail` or `thread info` once the server is there, before trying again";
 
+pub const TOO_LARGE: &str = "store the payload elsewhere and push where it is";
+
+pub const READ_ONLY: &str =
+    "this server is a standby: name the primary, or several hosts with target_session_attrs=read-write";
+
 pub fn database(kind: Kind, doing: &'static str, message: String, advice: &'static str) -> Error {
     DatabaseError { kind, doing, message, advice: Some(advice) }.into()
 }
@@ -79,10 +84,7 @@ fn assess_code(db: &DbError) -> (Kind, &'static str) {
         "57P01" | "57P02" | "57P03" | "57P05" => {
             (Kind::Unreachable, "wait until the server is ready, then try again")
         }
-        "25006" => (
-            Kind::ReadOnly,
-            "this server is a standby: name the primary, or several hosts with target_session_attrs=read-write",
-        ),
+        "25006" => (Kind::ReadOnly, READ_ONLY),
         "28P01" | "28000" => (
             Kind::Permission,
             "check user and password: PGPASSWORD, ~/.pgpass or the service file, and pg_hba.conf on the server",
@@ -91,7 +93,7 @@ fn assess_code(db: &DbError) -> (Kind, &'static str) {
         _ if *code == SqlState::INSUFFICIENT_PRIVILEGE => {
             (Kind::Permission, "ask for the rights that `Many machines` in SPEC.md lists")
         }
-        "54000" => (Kind::TooLarge, "store the payload elsewhere and push where it is"),
+        "54000" => (Kind::TooLarge, TOO_LARGE),
         "XX001" | "XX002" => (Kind::Damaged, "restore the database from a backup"),
         other if other.starts_with("08") => (Kind::Unreachable, "check that the server runs, then try again"),
         _ => (Kind::Other, "see the log of the server"),

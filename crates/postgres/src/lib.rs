@@ -14,7 +14,7 @@
 //! | `migrate` | the schema and its versions |
 //! | `link` | an open thread's connection, transactions, and statements |
 //! | `store` | the store, which passes on to what follows |
-//! | `append` | storing events |
+//! | `append`, `copy` | storing events, many of them by COPY |
 //! | `read` | reading events, and evaluating filters on pages of them |
 //! | `consumers` | subscriptions, cursors, runs |
 //! | `dead_letters`, `prune` | as they are called |
@@ -33,6 +33,7 @@ mod append;
 mod clock;
 mod connection;
 mod consumers;
+mod copy;
 mod dead_letters;
 mod environment;
 mod error;

@@ -45,8 +45,8 @@ pub fn lock_key(of: &[&str]) -> i64 {
 pub struct Link {
     pub target: Target,
     prefix: String,
-    thread: i64,
-    /// `None` only while this is dropped.
+    pub thread: i64,
+    /// `None` only while this is dropped, or while it is lent.
     connection: Option<Connection>,
     /// How long operations wait for others.
     busy_limit: Duration,
@@ -200,6 +200,17 @@ impl Link {
         }
     }
 
+    /// Gives away the connection, in a transaction, and a statement for it.
+    pub fn lend(&mut self, sql: &str) -> (Connection, String) {
+        let sql = sql.replace('@', &self.prefix);
+        (self.connection.take().expect("it was opened before"), sql)
+    }
+
+    /// Takes the connection back.
+    pub fn take_back(&mut self, connection: Connection) {
+        self.connection = Some(connection);
+    }
+
     pub fn in_transaction(&mut self, doing: &'static str) -> Session<'_> {
         let Link { connection, target, prefix, thread, .. } = self;
         let connection = connection.as_mut().expect("it was opened before");
@@ -241,10 +252,6 @@ impl Session<'_> {
     /// The integer in the only row.
     pub fn number(&mut self, sql: &str, params: &[Param<'_>]) -> Result<Option<i64>> {
         Ok(self.row(sql, params)?.and_then(|row| row.get(0)))
-    }
-
-    pub fn sql(&self, sql: &str) -> String {
-        sql.replace('@', self.prefix)
     }
 
     /// The newest id ever assigned.

@@ -18,7 +18,7 @@ use thread::{Error, Result};
 use crate::connection::Connection;
 use crate::link::{Link, Locks, int, text};
 use crate::place::Target;
-use crate::{append, consumers, dead_letters, lease, listen, migrate, prune, read};
+use crate::{append, consumers, dead_letters, error, lease, listen, migrate, prune, read};
 
 /// An open thread.
 pub struct Postgres(Link);
@@ -223,6 +223,15 @@ impl Store for Postgres {
 
     fn take_lease(&mut self, consumer: &ConsumerId, length: Duration) -> Result<Leased> {
         lease::take(&mut self.0, consumer, length)
+    }
+
+    fn check_writable(&mut self) -> Result<()> {
+        let doing = "starting handlers";
+        let sql = "SELECT 1::bigint WHERE current_setting('transaction_read_only') = 'on'";
+        match self.0.reading(doing, |s| s.number(sql, &[]))? {
+            Some(_) => Err(error::database(Kind::ReadOnly, doing, String::new(), error::READ_ONLY)),
+            None => Ok(()),
+        }
     }
 
     fn announce(&mut self, what: Notice) {

@@ -114,6 +114,7 @@ fn a_standby_that_is_read_only() {
         &["unsubscribe", "bot"],
         &["pause", "bot"],
         &["seek", "bot", "1"],
+        &["dispatch"],
         &["init", &server.place_of("standby", "another")],
         &["init", &server.place_of("elsewhere", "another")],
     ] {
@@ -121,12 +122,12 @@ fn a_standby_that_is_read_only() {
         let is_right = said.contains("nothing was changed") && said.contains("name the primary");
         assert!(is_right, "{args:?}: {said}");
     }
-    // A supervisor is started, and says in the log why it starts no handler.
-    machine.ok(&["dispatch"]);
-    wait_until("the supervisor's reason", || {
-        let log = fs::read_to_string(machine.base().join("logs/thread.log")).unwrap_or_default();
-        log.lines().any(|line| line.contains("[ERROR]") && line.contains("this server is a standby"))
-    });
+    // A worker says so once, and waits for the promotion.
+    let warned = machine.path("warned");
+    let mut worker = machine.command(&["dispatch", "--follow"]);
+    let mut worker = worker.stderr(fs::File::create(&warned).unwrap()).spawn().unwrap();
+    let warnings = || fs::read_to_string(&warned).unwrap();
+    wait_until("the worker's warning", || warnings().contains("this server is a standby"));
     assert_eq!(machine.ok(&["peek", "--last-event-id", "0"]).lines().count(), 1);
     assert_eq!(machine.ok(&["pop", "bot", "--resume"]).lines().count(), 1);
     assert!(machine.ok(&["info"]).contains("pending: 1"));
@@ -137,7 +138,10 @@ fn a_standby_that_is_read_only() {
     server.psql("SELECT pg_promote()");
     wait_until("the promotion", || server.psql("SELECT pg_is_in_recovery()") == "f");
     assert_eq!(machine.ok(&["push", "-t", &writable, "second"]), "2\n");
-    machine.ok(&["ack", "bot", "2"]);
+    wait_until("the worker to go on", || machine.bot("pending") == 0);
+    assert_eq!(warnings().lines().count(), 1, "{}", warnings());
+    worker.kill().unwrap();
+    worker.wait().unwrap();
 }
 
 #[test]
