@@ -19,7 +19,6 @@ use thread::store::{Lease, Leased};
 use thread::{Error, Result};
 
 use crate::clock::now;
-use crate::connection::Connection;
 use crate::json::from_json;
 use crate::link::{Link, Locks, Session, int, text};
 use crate::machine::Machine;
@@ -130,8 +129,8 @@ pub fn take(link: &mut Link, consumer: &ConsumerId, length: Duration) -> Result<
         shared: Arc::clone(&shared),
         ends,
     };
-    // A connection of its own, which is not held up by anything else.
-    let mut link = link.again(Connection::open(&link.target.settings)?, BUSY_LIMIT);
+    // A connection of its own, which is not held up by anything else. A short run does not come to need it.
+    let mut link = link.again(BUSY_LIMIT);
     let spawned = std::thread::Builder::new().name("lease".to_owned()).spawn(move || renewer.run(&mut link));
     spawned.map_err(|source| Error::Spawn { what: "a thread", source })?;
     let mut epochs = EPOCHS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -46,7 +46,7 @@ pub struct Link {
     pub target: Target,
     prefix: String,
     pub thread: i64,
-    /// `None` only while this is dropped, or while it is lent.
+    /// `None` before it is needed, and while it is lent.
     connection: Option<Connection>,
     /// How long operations wait for others.
     busy_limit: Duration,
@@ -77,19 +77,23 @@ impl Link {
         Link { target, prefix, thread, connection: Some(connection), busy_limit, is_spoilt: false }
     }
 
-    /// The same thread, by another connection.
-    pub fn again(&self, connection: Connection, busy_limit: Duration) -> Link {
-        Link::new(self.target.clone(), connection, self.prefix.clone(), self.thread, busy_limit)
+    /// The same thread, by another connection, which is taken when it is needed.
+    pub fn again(&self, busy_limit: Duration) -> Link {
+        let (target, prefix) = (self.target.clone(), self.prefix.clone());
+        Link { target, prefix, thread: self.thread, connection: None, busy_limit, is_spoilt: false }
     }
 
     /// The connection; a new one if it was lost.
     pub fn connection(&mut self) -> Result<&mut Connection> {
-        if self.is_spoilt || self.connection.as_ref().is_none_or(|now| now.client.is_closed()) {
-            self.connection = None;
-            self.connection = Some(Connection::open(&self.target.settings)?);
-            self.is_spoilt = false;
-        }
-        Ok(self.connection.as_mut().expect("it was just opened"))
+        let settings = &self.target.settings;
+        let is_lost = |now: &Connection| self.is_spoilt || now.client.is_closed();
+        let connection = match self.connection.take() {
+            None => Connection::take(settings)?,
+            Some(now) if is_lost(&now) => Connection::open(settings)?,
+            Some(now) => now,
+        };
+        self.is_spoilt = false;
+        Ok(self.connection.insert(connection))
     }
 
     /// Statements outside of a transaction, each of which sees what is committed when it begins.
