@@ -175,6 +175,9 @@ struct Followed {
     seen: Option<Stamp>,
     /// The time of the next look, if one is scheduled.
     due: Option<Instant>,
+    /// How soon after a notice, so that a pusher on this machine can exit first. In another place it waits for the
+    /// server, and mostly is elsewhere.
+    lets_finish: Duration,
     /// The time of the last look.
     looked: Option<Instant>,
     /// The pause before a retry if the next look fails.
@@ -188,9 +191,9 @@ struct Followed {
 }
 
 impl Followed {
-    /// Schedules a look shortly after the notice, so that the pusher can exit first.
+    /// Schedules a look after the notice.
     fn notice(&mut self) {
-        let now = Instant::now() + PAUSE;
+        let now = Instant::now() + self.lets_finish;
         let at = self.looked.map_or(now, |looked| now.max(looked + BETWEEN_LOOKS));
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
@@ -418,6 +421,7 @@ impl Worker<'_> {
             watch: if self.scope.beside { None } else { self.watcher.add(&files, COMMIT) },
             seen: None,
             due: Some(Instant::now()),
+            lets_finish: if place.dir().is_some() { PAUSE } else { Duration::ZERO },
             looked: None,
             pause: LOOK_EVERY,
             is_away: false,

@@ -24,8 +24,14 @@ const NOW: &str = r#"to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T
 const COLUMNS: &str = "thread, id, created_at, source, type, subtype, content, metadata, idempotency_key";
 
 pub fn append(store: &mut Link, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Appended> {
-    let mut inserter =
-        Inserter { store, begun: false, next: None, copy: None, is_behind: false, appended: Appended::default() };
+    let mut inserter = Inserter {
+        store,
+        begun: false,
+        next: None,
+        copy: None,
+        is_behind: false,
+        appended: Appended::default(),
+    };
     let fed = feed(&mut |events| inserter.put(events));
     let copied = inserter.end_copy(fed.is_ok());
     let fed = fed.and(copied).and_then(|()| inserter.write_counter());

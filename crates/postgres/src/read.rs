@@ -96,6 +96,14 @@ impl Page {
             None => return Ok(None),
         }
         self.limit -= rows.len().min(self.limit);
+        let size = |row: &Row| {
+            let CappedRow { content_len, metadata_len, .. } = event_of(row);
+            content_len + metadata_len + 100
+        };
+        if rows.len() < most as usize && rows.iter().map(size).sum::<u64>() < PAGE_BYTES.unsigned_abs() {
+            // Nothing was cut off, so this was all.
+            self.limit = 0;
+        }
         Ok(Some(rows))
     }
 }

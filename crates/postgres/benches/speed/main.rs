@@ -262,8 +262,9 @@ BEGIN \; SET LOCAL synchronous_commit = off \; NOTIFY bench_notices, 'emany' \; 
                     let mut random = pusher as u64;
                     while !done.load(Ordering::Relaxed) {
                         // Knuth's generator, whose upper half is random enough.
-                        random =
-                            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                        random = random
+                            .wrapping_mul(6_364_136_223_846_793_005)
+                            .wrapping_add(1_442_695_040_888_963_407);
                         let place = &places[((random >> 33) % THREADS) as usize];
                         Queue::open(place).unwrap().push(&event).unwrap();
                         count.fetch_add(1, Ordering::Relaxed);
