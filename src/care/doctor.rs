@@ -79,14 +79,21 @@ impl Finding {
     }
 }
 
-/// Examines the thread in a directory and, with `fix`, repairs what can be repaired. `launcher` is used to start
-/// handlers, and to check the notifier.
+/// Examines a thread and, with `fix`, repairs what can be repaired. `launcher` is used to start handlers, and to
+/// check the notifier. Of a thread that is not in a directory, only the consumers are examined: what this machine
+/// lacks, another one may have.
 ///
 /// # Errors
 ///
-/// Only if `place` is not a directory that can be opened as a thread. All other failures are findings.
+/// Only if `place` cannot be opened as a thread. All other failures are findings.
 pub fn examine(place: &Place, launcher: &Launcher, fix: bool) -> Result<Vec<Finding>> {
-    let dir = place.dir().ok_or(Error::OnlyInDirectory("doctor"))?;
+    let Some(dir) = place.dir() else {
+        let mut queue = Queue::open(place)?;
+        let mut doctor = Doctor { fix, launcher, files: queue.files.clone(), findings: Vec::new() };
+        programs::check(&mut doctor, &mut queue);
+        consumers::check(&mut doctor, &mut queue);
+        return Ok(doctor.findings);
+    };
     let mut doctor = Doctor { fix, launcher, files: Files::open(dir)?, findings: Vec::new() };
     let sound = layout::check(&mut doctor);
     if let Some(store) = database::check(&mut doctor, sound) {
@@ -124,6 +131,12 @@ impl Doctor<'_> {
                 Finding { problem, remedy: Remedy::Against(error), ..finding }
             }
         });
+    }
+
+    /// Records that this machine cannot run a handler.
+    fn report_lack(&mut self, finding: Finding) {
+        let level = if self.files.place().dir().is_some() { Level::Error } else { Level::Warning };
+        self.findings.push(Finding { level, ..finding });
     }
 
     /// Records a finding that cannot be repaired automatically.

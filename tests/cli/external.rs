@@ -102,6 +102,29 @@ fn a_place_with_a_scheme_belongs_to_the_program_of_that_scheme() {
 }
 
 #[test]
+fn a_place_whose_program_is_not_installed_is_refused() {
+    let world = World::new();
+    // Beside the built binary there is one.
+    fs::create_dir(world.path("own")).unwrap();
+    copy_program(&world, &world.path("own/thread"));
+    let place = "postgres://queue@db.example/agents#inbox";
+    let commands =
+        ["init $PLACE", "push -t $PLACE x", "pop bot --resume -t $PLACE", "dispatch --follow -t $PLACE"];
+    for command in commands {
+        let run = world.sh(&format!("exec own/thread {command}")).env("PLACE", place);
+        assert_eq!(
+            run.fails(1),
+            "Error: this program does not know places that begin with postgres:// - install the program \
+             thread-postgres, or name the thread's directory",
+            "{command}"
+        );
+    }
+    let run = world.sh("exec own/thread info --json").env("THREAD_DIR", place).ends_with(1);
+    assert!(run.1.contains("thread-postgres"), "{run:?}");
+    assert!(!world.path("postgres:").exists());
+}
+
+#[test]
 fn help_lists_the_programs_that_are_found() {
     let world = World::new();
     let heading = "Further programs, which run as commands of thread:\n";

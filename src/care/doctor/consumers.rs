@@ -38,7 +38,7 @@ fn subscriptions(doctor: &mut Doctor<'_>, queue: &mut Queue) -> Result<()> {
             doctor.report(Finding::failed("filter", e));
         }
         if let Err(e) = dispatch::check(&queue.files, &subscription) {
-            doctor.report(Finding::failed("handler", e));
+            doctor.report_lack(Finding::failed("handler", e));
         }
     }
     Ok(())
@@ -61,7 +61,7 @@ fn look(queue: &mut Queue) -> Result<BTreeSet<ConsumerId>> {
         // A worker that limits its runs keeps the time of the next attempt itself.
         let state = &subscription.state;
         let waits = state.supervisor.is_none() && state.next_try.is_some_and(|next| next > Utc::now());
-        if waits {
+        if waits || subscription.held_by.is_some() {
             continue;
         }
         if dispatch::is_due(queue, &subscription)? && at_work(&queue.files, &subscription) == AtWork::Nobody {

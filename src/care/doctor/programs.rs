@@ -21,7 +21,8 @@ pub fn check(doctor: &mut Doctor<'_>, queue: &mut Queue) {
 }
 
 fn notifier(doctor: &mut Doctor<'_>) -> Result<()> {
-    if let WakeBy::Notifier { program, .. } = &doctor.launcher.waking
+    if doctor.files.place().dir().is_some()
+        && let WakeBy::Notifier { program, .. } = &doctor.launcher.waking
         && !can_run(program.as_os_str(), None, None)?
     {
         let problem = format!("the notifier {} cannot be run", program.display());
@@ -49,7 +50,7 @@ fn handlers(doctor: &mut Doctor<'_>, queue: &mut Queue) -> Result<()> {
             );
             let advice =
                 "install it, or `thread unsubscribe` it, then `thread subscribe` it with another handler";
-            doctor.report(Finding::error(CHECK, problem).advise(advice));
+            doctor.report_lack(Finding::error(CHECK, problem).advise(advice));
         }
     }
     Ok(())

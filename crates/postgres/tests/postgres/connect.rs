@@ -204,10 +204,29 @@ fn what_keeps_a_thread_from_being_used_is_said_with_its_remedy() {
     }
     // Nothing of it was stored, and a reader may read from what is read-only.
     assert!(machine.ok(&["info", "-t", &as_user("said_standby")]).contains("Events: 0"));
-    for only_in_a_directory in [&["doctor"][..], &["backup", "x"]] {
-        let said = machine.fails(1, only_in_a_directory);
-        assert!(said.contains("is for threads in directories"), "{said}");
-    }
+    let said = machine.fails(1, &["backup", "x"]);
+    assert!(said.contains("is for threads in directories"), "{said}");
+}
+
+#[test]
+fn doctor_checks_the_consumers_and_warns_of_what_this_machine_lacks() {
+    let Some(server) = server() else { return };
+    let place = server.place_of("doctored", "inbox");
+    let machine = Machine::new(&place);
+    machine.ok(&["init", &place]);
+    assert_eq!(machine.ok(&["doctor"]), "healthy\n");
+    machine.ok(&["subscribe", "lame", "no-such-program", "--filter", "type = 'record'"]);
+    let said = machine.ok(&["doctor"]);
+    assert!(said.starts_with("warning: the handler of 'lame' begins with 'no-such-program'"), "{said}");
+    // Nobody dispatches here.
+    machine.ok(&["subscribe", "bot", "cat >>out", "--deliver", "stdin"]);
+    machine.ok(&["push", "x"]);
+    let output = machine.run(&["doctor", "--json"]);
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &said["healthy"]), (Some(1), &false.into()), "{said}");
+    assert!(said.to_string().contains("'bot' has events pending"), "{said}");
+    assert!(machine.ok(&["doctor", "--fix"]).contains("repaired: 'bot' has events pending"));
+    wait_until("the handler", || machine.bot("pending") == 0);
 }
 
 #[test]
