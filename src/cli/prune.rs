@@ -74,6 +74,10 @@ impl Prune {
             _ => Old::BeforeId(1),
         };
         let mut queue = globals.open()?;
+        if self.compact && queue.place().dir().is_none() {
+            // Before anything is deleted.
+            return Err(Error::OnlyInDirectory("--compact").into());
+        }
         let Prune { force, dry_run, .. } = self;
         let request = Request { old, subtype: self.subtype.as_deref(), force, dry_run };
         // First what needs no space: on a full disk, only that makes room for the rest.

@@ -225,6 +225,9 @@ fn doctor_checks_the_consumers_and_warns_of_what_this_machine_lacks() {
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &said["healthy"]), (Some(1), &false.into()), "{said}");
     assert!(said.to_string().contains("'bot' has events pending"), "{said}");
+    let said = machine.fails(1, &["prune", "--before-id", "2", "--force", "--compact"]);
+    assert!(said.contains("is for threads in directories"), "{said}");
+    assert_eq!(machine.bot("pending"), 1, "nothing was deleted before that");
     assert!(machine.ok(&["doctor", "--fix"]).contains("repaired: 'bot' has events pending"));
     wait_until("the handler", || machine.bot("pending") == 0);
 }

@@ -354,3 +354,73 @@ fn a_store_goes_on_after_its_connection_was_cut() {
     assert_eq!(ids(&mut *store, 0), [1, 2]);
     assert_eq!(put(&mut *store, &message("x")).unwrap(), Stored::New(3));
 }
+
+/// One COPY goes on from piece to piece, and makes way for a look at keys.
+#[test]
+fn a_batch_of_many_pieces_has_its_order_and_knows_its_own_keys() {
+    let Some(place) = thread() else { return };
+    let mut store = open(&place);
+    put(&mut *store, &with_key(&message("0"), "before")).unwrap();
+    let long = "x".repeat(1000);
+    let contents: Vec<String> =
+        (0..=1200).map(|n| if n == 0 { "0".into() } else { format!("{n}{long}") }).collect();
+    let keys: Vec<String> = (0..12).map(|piece| format!("key {piece}")).collect();
+    let mut results = Vec::new();
+    let appended = store
+        .append(&mut |put| {
+            for piece in 0..12 {
+                let first = piece * 100 + 1;
+                let mut events: Vec<_> =
+                    contents[first..first + 100].iter().map(|content| message(content)).collect();
+                if piece % 4 == 1 {
+                    events[50] = with_key(&events[50], &keys[piece]);
+                }
+                if piece % 4 == 3 {
+                    // One of a piece that was sent, and one that was stored long before.
+                    events.push(with_key(&message(&contents[first - 150]), &keys[piece - 2]));
+                    events.push(with_key(&message("0"), "before"));
+                }
+                results.extend(put(&events)?);
+            }
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!((appended.count, appended.first_id, appended.last_id), (1200, Some(2), Some(1201)));
+    let repeated = results.iter().filter_map(|stored| match stored {
+        Stored::Repeated { id, .. } => Some(*id),
+        Stored::New(_) => None,
+    });
+    assert_eq!((results.len(), repeated.collect::<Vec<_>>()), (1206, vec![152, 1, 552, 1, 952, 1]));
+    let stored: Vec<String> = everything(&mut *store).1.into_iter().map(|event| event.content).collect();
+    assert!(stored == contents);
+}
+
+#[test]
+fn a_batch_that_fails_on_its_way_stores_nothing_and_does_not_spoil_the_next() {
+    let Some(server) = server() else { return };
+    let place = Place::from(server.place_of("halfway", "inbox"));
+    (SCHEME.init)(&place).unwrap();
+    let mut store = open(&place);
+    let events = vec![message("x"); 5000];
+    let failed = store.append(&mut |put| {
+        put(&events)?;
+        put(&events)?;
+        Err(Error::Other("the lines end".to_owned()))
+    });
+    assert!(matches!(failed, Err(Error::Other(_))), "{failed:?}");
+    assert_eq!(put(&mut *store, &message("first")).unwrap(), Stored::New(1));
+    let failed = store.append(&mut |put| {
+        put(&events)?;
+        let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+                   WHERE pid <> pg_backend_pid() AND query LIKE 'COPY%halfway%' AND state = 'active'";
+        wait_until("the COPY to be ended", || server.psql(end) == "1");
+        put(&events).map(drop)
+    });
+    assert!(matches!(failed, Err(Error::Database(_))), "{failed:?}");
+    // The server refuses a line.
+    server.psql("ALTER TABLE halfway.events ADD CHECK (content <> 'refused')");
+    let failed = append(&mut *store, &[message("x"), message("refused")]);
+    assert!(matches!(failed, Err(Error::Database(_))), "{failed:?}");
+    assert_eq!(put(&mut *store, &message("second")).unwrap(), Stored::New(2));
+    assert_eq!(ids(&mut *store, 0), [1, 2]);
+}
