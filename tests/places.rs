@@ -262,6 +262,8 @@ fn what_only_a_directory_has_is_refused() {
     let refused = |error: Error| assert!(matches!(error, Error::OnlyInDirectory(_)), "{error}");
     refused(backup::backup(&mut world.queue, &world.dir.path().join("copy"), &mut |_| {}).unwrap_err());
     refused(prune::compact(&mut world.queue).unwrap_err());
+    // Of the rest it has something to say.
+    assert!(doctor::examine(&world.place, &world.noting_launcher(), false).unwrap().is_empty());
     let request =
         prune::Request { old: prune::Old::BeforeId(2), subtype: None, force: false, dry_run: false };
     assert_eq!(prune::prune(&mut world.queue, &request, &mut |_| {}).unwrap().pruned.events, 1);
