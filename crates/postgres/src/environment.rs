@@ -8,8 +8,8 @@ use std::path::PathBuf;
 pub struct Environment {
     pub variables: BTreeMap<String, String>,
     pub home: Option<PathBuf>,
-    /// The user's name.
-    pub user: String,
+    /// The user's name; `None` if it is still to be looked up.
+    pub user: Option<String>,
 }
 
 impl Environment {
@@ -18,18 +18,15 @@ impl Environment {
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .filter(|(name, value)| name.starts_with("PG") && !value.is_empty())
             .collect();
-        let uid = rustix::process::geteuid().as_raw().to_string();
-        let list = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-        let mut entries = list.lines().map(|line| line.split(':').collect::<Vec<_>>());
-        let entry = entries.find(|entry| entry.get(2) == Some(&uid.as_str()));
-        let from_list =
-            |column: usize| entry.as_ref().and_then(|entry| entry.get(column)).map(ToString::to_string);
         let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
-        Environment {
-            variables,
-            home: home.or_else(|| from_list(5).map(PathBuf::from)),
-            user: from_list(0).or_else(|| std::env::var("USER").ok()).unwrap_or_default(),
-        }
+        let home = home.or_else(|| listed(5).map(PathBuf::from));
+        Environment { variables, home, user: None }
+    }
+
+    /// The user's name; empty if it is unknown.
+    pub fn user(&self) -> String {
+        let found = self.user.clone().or_else(|| listed(0)).or_else(|| std::env::var("USER").ok());
+        found.unwrap_or_default()
     }
 
     /// A file in the home directory, if it exists.
@@ -37,4 +34,13 @@ impl Environment {
         let path = self.home.as_ref()?.join(name);
         path.exists().then_some(path)
     }
+}
+
+/// A field of this user's entry in the list of users.
+fn listed(column: usize) -> Option<String> {
+    let uid = rustix::process::geteuid().as_raw().to_string();
+    let list = std::fs::read_to_string("/etc/passwd").ok()?;
+    let mut entries = list.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let entry = entries.find(|entry| entry.get(2) == Some(&uid.as_str()))?;
+    entry.get(column).map(ToString::to_string)
 }

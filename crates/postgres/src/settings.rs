@@ -152,7 +152,7 @@ impl Settings {
             }
             return Err(not_valid("port", one));
         }
-        let user = value("user").unwrap_or_else(|| environment.user.clone());
+        let user = value("user").unwrap_or_else(|| environment.user());
         if user.is_empty() {
             return Err(problem(
                 "no user of the database is given",
@@ -230,7 +230,7 @@ mod tests {
 
     fn environment(variables: &[(&str, &str)]) -> Environment {
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        Environment { variables: variables.collect(), home: None, user: "me".to_owned() }
+        Environment { variables: variables.collect(), home: None, user: Some("me".to_owned()) }
     }
 
     #[test]

@@ -62,8 +62,9 @@ fn a_run_can_be_cancelled_and_an_agent_stopped() {
     let Some(machine) = with_agent("exec", script) else { return };
     let long = say(&machine, "long");
     let begins = |machine: &Machine| {
-        wait_until("the program", || machine.path("began").exists());
-        let pid = fs::read_to_string(machine.path("began")).unwrap().trim().to_owned();
+        let began = || fs::read_to_string(machine.path("began")).unwrap_or_default();
+        wait_until("the program", || began().ends_with('\n'));
+        let pid = began().trim().to_owned();
         fs::remove_file(machine.path("began")).unwrap();
         pid
     };

@@ -45,10 +45,14 @@ impl Machine {
         self.dir.path().join(name)
     }
 
-    /// The folder of its only thread.
+    /// The folder of its only thread, once it is there.
     pub fn base(&self) -> PathBuf {
-        let entries = fs::read_dir(self.path("state/thread")).unwrap().map(|entry| entry.unwrap().path());
-        entries.into_iter().find(|path| path.is_dir()).unwrap()
+        let find = || {
+            let entries = fs::read_dir(self.path("state/thread")).ok()?.flatten();
+            entries.map(|entry| entry.path()).find(|path| path.is_dir())
+        };
+        wait_until("the folder of the thread", || find().is_some());
+        find().unwrap()
     }
 
     pub fn command(&self, args: &[&str]) -> Command {
