@@ -193,11 +193,29 @@ fn dead_letters_without_a_success_between_them_end_in_a_stall() {
         assert_eq!((judged.dead_letter, judged.state.dead_streak), (Some((11, 5)), most));
         let outcome = last_attempt(&judged.state, &options, 1);
         assert_eq!((outcome.dead_letter, outcome.state.phase), (None, Phase::Stalled));
-        let reason = outcome.state.reason.unwrap();
-        assert!(reason.starts_with(&format!("out of attempts after {most} dead letter")), "{reason}");
+        let letters = if stall_after == Some(1) { "letter" } else { "letters" };
+        let reason = format!("out of attempts after {most} dead {letters} without a success");
+        assert_eq!(outcome.state.reason, Some(reason));
         let success = last_attempt(&state, &options, 0);
         assert_eq!(success.state.dead_streak, 0);
         assert!(last_attempt(&success.state, &options, 1).dead_letter.is_some());
+    }
+}
+
+#[test]
+fn it_is_recorded_when_a_run_began_and_ended_and_how() {
+    let since = Some(now() - Duration::from_secs(9));
+    let before = RunState { since, succeeded: 2, failed: 3, ..running(1) };
+    for (exit, said, counts) in [
+        (Exit::Code(0), "exit=0", (3, 3)),
+        (Exit::Code(7), "exit=7", (2, 4)),
+        (Exit::Signal(9), "exit=137 signal=9", (2, 4)),
+        (Exit::TimedOut, "timed out", (2, 4)),
+        (Exit::Unknown, "exit=unknown", (2, 4)),
+    ] {
+        let state = apply_outcome(&before, &stdin(), &ended(Task::Wake, exit, 11, false)).state;
+        assert_eq!((state.began, state.ended, state.last_exit), (since, Some(now()), Some(exit)));
+        assert_eq!((exit.to_string().as_str(), (state.succeeded, state.failed)), (said, counts));
     }
 }
 
