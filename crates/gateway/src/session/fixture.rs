@@ -8,7 +8,7 @@ use std::time::Duration;
 use thread::model::subscription::{NO_HANDLER, NewSubscription};
 
 use thread::{NewEvent, Queue};
-use thread_agent::conversation::{Answer, Message, Run};
+use thread_agent::conversation::{Answer, Message, Run, ToolCall};
 
 use super::cursor::{Cursor, Next};
 use super::event::SessionEvent;
@@ -60,6 +60,18 @@ impl Fixture {
             budget: Default::default(),
         };
         Fixture { context: Arc::new(context), session, queue, dir }
+    }
+
+    /// A session whose agent has begun the run of a message and made these calls; and the message.
+    pub fn with_calls(ids: &[&str]) -> (Fixture, i64) {
+        let mut fixture = Fixture::new();
+        fixture.subscribe(None, None);
+        let message = fixture.say("x");
+        fixture.begin(message);
+        for id in ids {
+            fixture.push(&run(message).tool_call(&call(id)));
+        }
+        (fixture, message)
     }
 
     /// The files of the thread are removed.
@@ -134,6 +146,10 @@ impl Fixture {
         };
         self.context.jobs.run(session, Kind::Read, read).await.unwrap()
     }
+}
+
+pub fn call(id: &str) -> ToolCall {
+    ToolCall { call_id: id.into(), name: "t".into(), arguments: Default::default() }
 }
 
 /// The run of a message that names none.

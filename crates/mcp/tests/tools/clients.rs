@@ -8,8 +8,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use thread::model::run::Options;
-use thread::model::subscription::{ConsumerId, NO_HANDLER, NewSubscription};
 
 use crate::harness::{PATIENCE, Root, Session, command, programs};
 
@@ -27,19 +25,6 @@ fn clients() -> Option<PathBuf> {
     found
 }
 
-fn reader(session: &Session) {
-    let reader = NewSubscription {
-        consumer: ConsumerId::new("reader").unwrap(),
-        handler_cmd: NO_HANDLER.to_owned(),
-        filter: None,
-        cwd: None,
-        options: Options { no_handler: true, ..Options::default() },
-        from: None,
-        replace: false,
-    };
-    session.queue().subscribe(&reader).unwrap();
-}
-
 /// The shell command of the agent that `calls.py` expects.
 fn shouting() -> String {
     let text = std::fs::read_to_string(here("calls.py")).unwrap();
@@ -55,7 +40,7 @@ fn the_python_package_and_the_inspector_use_every_tool() {
         let root = Root::new();
         let session = root.session(1);
         session.agent(&shouting());
-        reader(&session);
+        session.reader();
         let path = format!("{}:{}", programs().display(), std::env::var("PATH").unwrap());
         let done = Command::new(clients.join("venv/bin/python"))
             .arg(here(script))

@@ -80,6 +80,11 @@ impl Session {
     pub fn agent(&self, script: &str) {
         self.thread(&["agent", "install", "--", "sh", "-c", script]);
     }
+
+    /// Registers `reader`, a consumer that reads for itself.
+    pub fn reader(&self) {
+        self.thread(&["subscribe", "reader", "--no-handler"]);
+    }
 }
 
 impl Drop for Session {

@@ -4,8 +4,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use thread::NewEvent;
-use thread::model::run::Options;
-use thread::model::subscription::{ConsumerId, NO_HANDLER, NewSubscription};
 
 use crate::harness::{Client, Root, Session};
 
@@ -157,16 +155,7 @@ fn a_consumer_that_reads_for_itself_can_be_acknowledged() {
     let root = Root::new();
     let session = root.session(1);
     session.agent("cat");
-    let reader = NewSubscription {
-        consumer: ConsumerId::new("reader").unwrap(),
-        handler_cmd: NO_HANDLER.to_owned(),
-        filter: None,
-        cwd: None,
-        options: Options { no_handler: true, ..Options::default() },
-        from: None,
-        replace: false,
-    };
-    session.queue().subscribe(&reader).unwrap();
+    session.reader();
     session.message("external:a", "1");
     let mut client = own(&session);
     let consumer = |info: &Value, name: &str| {

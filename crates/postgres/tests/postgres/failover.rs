@@ -38,9 +38,7 @@ fn what_a_synchronous_standby_acknowledged_survives_the_death_of_the_primary() {
     let place = Place::from(&text);
     let mut machines = [Machine::new(&text), Machine::new(&text)];
     machines[0].ok(&["init", &text]);
-    let handler = "exec 9>lock; flock -n 9 || echo overlap >>out; cat >>out; sleep 0.02";
-    let options = ["--deliver", "stdin", "--max-attempts", "1000", "--backoff", "10ms"];
-    machines[0].ok(&[&["subscribe", "bot", handler][..], &options].concat());
+    machines[0].subscribe_bot();
     let done = AtomicBool::new(false);
     let acknowledged: Vec<(i64, String)> = std::thread::scope(|scope| {
         let (place, done) = (&place, &done);

@@ -88,10 +88,7 @@ fn what_was_acknowledged_survives_and_is_delivered_and_runs_do_not_overlap() {
     let place = Place::from(&text);
     let mut machines = [Machine::new(&text), Machine::new(&text)];
     machines[0].ok(&["init", &text]);
-    // The lock goes on to what it starts.
-    let handler = "exec 9>lock; flock -n 9 || echo overlap >>out; cat >>out; sleep 0.02";
-    let options = ["--deliver", "stdin", "--max-attempts", "1000", "--backoff", "10ms"];
-    machines[0].ok(&[&["subscribe", "bot", handler][..], &options].concat());
+    machines[0].subscribe_bot();
     let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64 | 1;
     let (mut state, done) = (seed, AtomicBool::new(false));
     let outside = Machine::new(&text);

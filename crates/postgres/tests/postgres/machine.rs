@@ -107,6 +107,14 @@ impl Machine {
         worker.wait().unwrap().code()
     }
 
+    /// Subscribes `bot`, which writes what it gets to `out`, and `overlap` if two of its runs on this machine overlap.
+    pub fn subscribe_bot(&self) {
+        // The lock goes on to what it starts.
+        let handler = "exec 9>lock; flock -n 9 || echo overlap >>out; cat >>out; sleep 0.02";
+        let options = ["--deliver", "stdin", "--max-attempts", "1000", "--backoff", "10ms"];
+        self.ok(&[&["subscribe", "bot", handler][..], &options].concat());
+    }
+
     /// A number of the consumer `bot`.
     pub fn bot(&self, key: &str) -> serde_json::Value {
         let info: serde_json::Value = serde_json::from_str(&self.ok(&["info", "--json", "bot"])).unwrap();

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use thread_agent::conversation::{Message, ToolCall, ToolResult};
+use thread_agent::conversation::{Message, ToolResult};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use super::*;
@@ -196,23 +196,13 @@ async fn a_cursor_that_waits_is_woken_by_a_change() {
     assert_eq!(tokio::time::timeout(crate::session::fixture::LIMIT, waiting).await.unwrap().unwrap(), id);
 }
 
-fn call(id: &str) -> ToolCall {
-    ToolCall { call_id: id.into(), name: "t".into(), arguments: Default::default() }
-}
-
 fn output(call: &str, text: &str) -> (String, Utf8Bytes) {
     (call.to_owned(), text.to_owned().into())
 }
 
 #[tokio::test]
 async fn output_of_sub_agents_comes_once_and_never_after_the_result_of_its_call() {
-    let mut fixture = Fixture::new();
-    fixture.subscribe(None, None);
-    let message = fixture.say("x");
-    fixture.begin(message);
-    for id in ["a", "b"] {
-        fixture.push(&run(message).tool_call(&call(id)));
-    }
+    let (mut fixture, message) = Fixture::with_calls(&["a", "b"]);
     let (live, reader) = fixture.live().await;
     let newest = fixture.queue.newest().unwrap().0;
     let notices = |present: Present| -> Vec<String> {

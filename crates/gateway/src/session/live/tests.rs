@@ -1,8 +1,8 @@
-use thread_agent::conversation::{ToolCall, ToolResult};
+use thread_agent::conversation::ToolResult;
 
 use super::*;
 use crate::session::cursor::Cursor;
-use crate::session::fixture::{Fixture, LIMIT, advance, drain, event, now, present, run};
+use crate::session::fixture::{Fixture, LIMIT, advance, call, drain, event, now, present, run};
 
 /// The order of the runs, as readers get it and as one finds it who reads the thread now.
 fn order(fixture: &mut Fixture, live: &Live) -> Vec<i64> {
@@ -149,21 +149,13 @@ async fn a_long_answer_waits_for_room_and_comes_whole() {
     assert!(now(fixture.context.budget.share(64)).is_some());
 }
 
-fn call(id: &str) -> ToolCall {
-    ToolCall { call_id: id.into(), name: "t".into(), arguments: Default::default() }
-}
-
 fn set(ids: &[&str]) -> HashSet<String> {
     ids.iter().map(|id| (*id).to_owned()).collect()
 }
 
 #[tokio::test]
 async fn the_relay_runs_while_there_are_open_calls_and_clients() {
-    let mut fixture = Fixture::new();
-    fixture.subscribe(None, None);
-    let message = fixture.say("x");
-    fixture.begin(message);
-    fixture.push(&run(message).tool_call(&call("old")));
+    let (mut fixture, message) = Fixture::with_calls(&["old"]);
     let (live, reader) = fixture.live().await;
     assert!(!live.claim_relay() && live.calls_to_relay().is_none(), "there is no client");
     live.count_client(true);
@@ -191,11 +183,7 @@ async fn the_relay_runs_while_there_are_open_calls_and_clients() {
 
 #[tokio::test]
 async fn a_relay_of_a_session_that_is_gone_ends() {
-    let mut fixture = Fixture::new();
-    fixture.subscribe(None, None);
-    let message = fixture.say("x");
-    fixture.begin(message);
-    fixture.push(&run(message).tool_call(&call("a")));
+    let (fixture, _message) = Fixture::with_calls(&["a"]);
     let (live, _reader) = fixture.live().await;
     live.count_client(true);
     assert!(live.calls_to_relay().is_some());
@@ -205,11 +193,7 @@ async fn a_relay_of_a_session_that_is_gone_ends() {
 
 #[tokio::test]
 async fn so_many_pieces_of_output_are_kept_and_no_more() {
-    let mut fixture = Fixture::new();
-    fixture.subscribe(None, None);
-    let message = fixture.say("x");
-    fixture.begin(message);
-    fixture.push(&run(message).tool_call(&call("a")));
+    let (fixture, _message) = Fixture::with_calls(&["a"]);
     let (live, _reader) = fixture.live().await;
     let output = |from: usize, to: usize| {
         (from..to).map(|number| ("a".to_owned(), number.to_string().into())).collect()
