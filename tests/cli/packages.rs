@@ -21,13 +21,29 @@ fn release(args: &[&str]) -> Option<Output> {
     Some(Command::new(script).args(args).output().unwrap())
 }
 
+/// The programs that the crates build.
+fn further_programs() -> Vec<String> {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates");
+    let mut programs = Vec::new();
+    for package in names(&crates) {
+        let manifest = fs::read_to_string(crates.join(&package).join("Cargo.toml")).unwrap();
+        let name = |section: &str| section.split("name = \"").nth(1)?.split('"').next().map(str::to_owned);
+        let named: Vec<String> = manifest.split("[[bin]]").skip(1).map(|bin| name(bin).unwrap()).collect();
+        if named.is_empty() && crates.join(&package).join("src/main.rs").exists() {
+            programs.push(name(&manifest).unwrap());
+        }
+        programs.extend(named);
+    }
+    programs
+}
+
 /// The names of the files that the script puts into `folder` when it packs the binary under test.
 fn packed(world: &World, folder: &str) -> Option<Vec<String>> {
     let (built, out) = (world.path("built"), world.path(folder));
     fs::create_dir_all(&built).unwrap();
     fs::copy(env!("CARGO_BIN_EXE_thread"), built.join("thread")).unwrap();
-    for program in ["chat", "mcp", "postgres"] {
-        world.script(format!("built/thread-{program}"), &format!("echo thread {program} {VERSION}"));
+    for program in further_programs() {
+        world.script(format!("built/{program}"), &format!("echo {program} {VERSION}"));
     }
     let done = release(&["--binaries", built.to_str().unwrap(), "--out", out.to_str().unwrap()])?;
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
@@ -60,9 +76,6 @@ fn assert_is_installed(world: &World, prefix: &str, page_ending: &str, zsh: &str
     let below = ["", "-dead-list", "-dead-show", "-dead-retry", "-dead-discard"].map(page);
     let others = [
         "./bin/thread",
-        "./bin/thread-chat",
-        "./bin/thread-mcp",
-        "./bin/thread-postgres",
         "./share/bash-completion/completions/thread",
         "./share/fish/vendor_completions.d/thread.fish",
         "./share/doc/thread/README.md",
@@ -72,7 +85,8 @@ fn assert_is_installed(world: &World, prefix: &str, page_ending: &str, zsh: &str
         zsh,
     ]
     .map(str::to_owned);
-    for file in pages.chain(below).chain(others) {
+    let further = further_programs().into_iter().map(|program| format!("./bin/{program}"));
+    for file in pages.chain(below).chain(others).chain(further) {
         assert!(found.contains(&file), "no {file} in {found:#?}");
     }
     for file in &found {
