@@ -29,6 +29,8 @@ use crate::pending::{self, Look};
 use crate::sqlite::{BUSY_LIMIT, Sqlite};
 use crate::store::{Appended, Move, Moved, Notice, Put, ScanRange, Store, Stored};
 
+pub use self::init::NewThread;
+
 /// Maximum number of events per page when reading.
 const PAGE_EVENTS: usize = 1000;
 
@@ -102,16 +104,16 @@ impl Queue {
     ///
     /// [`Error::AlreadyAThread`], [`Error::Leftovers`], [`Error::UnknownScheme`]; those of the file system.
     pub fn init(path: impl AsRef<Path>) -> Result<PathBuf> {
-        Ok(places::create(&path.into(), true)?.as_os_str().into())
+        Queue::init_as(path, NewThread::default())
     }
 
-    /// Like [`Queue::init`], but only the owner may read or write the thread, whatever the umask.
+    /// Like [`Queue::init`], for a thread of another kind.
     ///
     /// # Errors
     ///
     /// As [`Queue::init`].
-    pub fn init_private(path: impl AsRef<Path>) -> Result<PathBuf> {
-        Ok(places::create(&path.into(), false)?.as_os_str().into())
+    pub fn init_as(path: impl AsRef<Path>, new: NewThread) -> Result<PathBuf> {
+        Ok(places::create(&path.into(), new)?.as_os_str().into())
     }
 
     /// Opens a thread, by the path of its directory or by its place.
@@ -185,8 +187,18 @@ impl Queue {
     ///
     /// As [`Queue::push`], and those of `feed`.
     pub fn push_all(&mut self, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Pushed> {
+        let pushed = self.push_all_unlogged(feed)?;
+        self.log_batch(&pushed.appended);
+        Ok(pushed)
+    }
+
+    /// Like [`Queue::push_all`], without a line in the thread's log: for what is pushed many times a second.
+    ///
+    /// # Errors
+    ///
+    /// As [`Queue::push_all`].
+    pub fn push_all_unlogged(&mut self, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Pushed> {
         let appended = self.append(feed)?;
-        self.log_batch(&appended);
         Ok(Pushed { appended, log_behind: self.publish(&mut |_| {}).err() })
     }
 

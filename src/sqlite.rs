@@ -62,12 +62,12 @@ pub struct Sqlite {
 
 impl Sqlite {
     /// Creates a database at `path`, where there must be an empty file or none, and leaves it closed and
-    /// complete in that one file. No part of the path may be a link.
-    pub fn create(path: &Path) -> Result<()> {
+    /// complete in that one file. No part of the path may be a link. `small`: for small events, pushed one by one.
+    pub fn create(path: &Path, small: bool) -> Result<()> {
         let doing = "making the database";
         let conn =
             Connection::open_with_flags(path, OPEN_FLAGS | OpenFlags::SQLITE_OPEN_CREATE).doing(doing)?;
-        migrate::create(&conn).doing(doing)?;
+        migrate::create(&conn, small).doing(doing)?;
         migrate::use_wal(&conn, path)?;
         // Closing the only connection checkpoints and removes the WAL, so the file is complete.
         conn.close().map_err(|(_, e)| e).doing(doing)

@@ -21,6 +21,7 @@ use thread::model::filter::Filter;
 use thread::model::place::Place;
 use thread::model::run::{Deliver, Options, Phase, Run, StopRequest};
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
+use thread::queue::NewThread;
 use thread::queue::places::{self, Scheme};
 use thread::run::launcher::LEASE;
 use thread::run::shutdown::Shutdown;
@@ -117,7 +118,7 @@ impl World {
         });
         let dir = tempfile::tempdir().unwrap();
         let place = Place::from(format!("memory://{}#inbox", dir.path().display()));
-        assert_eq!(places::create(&place, true).unwrap(), place);
+        assert_eq!(places::create(&place, NewThread::default()).unwrap(), place);
         let queue = Queue::open(&place).unwrap();
         World { dir, place, queue, _alone: alone }
     }
@@ -277,7 +278,7 @@ fn a_program_makes_threads_only_in_places_that_it_knows() {
     let place = format!("memory://{}#outbox", world.dir.path().display());
     assert_eq!(Queue::init(&place).unwrap(), PathBuf::from(&place));
     Queue::open(&place).unwrap();
-    for init in [Queue::init, Queue::init_private] {
+    for init in [Queue::init, |path| Queue::init_as(path, NewThread::default())] {
         let unknown = init(Path::new("nowhere://x#y")).err();
         assert!(matches!(unknown, Some(Error::UnknownScheme(scheme)) if scheme == "nowhere"));
     }

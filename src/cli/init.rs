@@ -8,7 +8,7 @@ use super::{Globals, output};
 use crate::error::Error;
 use crate::failure::{Result, usage};
 use crate::model::place::Place;
-use crate::queue::{Queue, places};
+use crate::queue::{NewThread, Queue, places};
 
 /// Make a thread in a directory
 ///
@@ -34,7 +34,7 @@ impl Init {
         if !globals.thread.is_empty() {
             return usage("init takes no --thread", "give the path alone: `thread init <path>`");
         }
-        let place = match places::create(&self.path, !self.private) {
+        let place = match places::create(&self.path, NewThread { private: self.private, ..NewThread::default() }) {
             // Opened, so that exit 0 also means that the thread is usable.
             Err(Error::AlreadyAThread(dir)) if self.if_missing => Queue::open(dir)?.place().clone(),
             made => made?,

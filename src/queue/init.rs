@@ -19,8 +19,18 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 const LOCK: &str = "run/_init.lock";
 const DRAFT: &str = "run/_init.db";
 
-/// `open_to_others`: use the permissions that the umask allows; otherwise only the owner gets access.
-pub fn init(path: &Path, open_to_others: bool) -> Result<PathBuf> {
+/// What kind of thread to create.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NewThread {
+    /// Only the owner may read or write it, whatever the umask.
+    pub private: bool,
+    /// Its events will be small and pushed one by one, and there may be thousands of such threads: it takes less
+    /// space, and batches and large events take longer.
+    pub small: bool,
+}
+
+pub fn init(path: &Path, new: NewThread) -> Result<PathBuf> {
+    let open_to_others = !new.private;
     let dir = files::absolute(path).at("find", path)?;
     let length = resolved(&dir).as_os_str().len().max(dir.as_os_str().len());
     if length > MAX_PATH {
@@ -41,7 +51,7 @@ pub fn init(path: &Path, open_to_others: bool) -> Result<PathBuf> {
         files.make_dir(name).at("make", &files.path_of(name))?;
     }
     let lock = Lock::take(&files, LOCK, LOCK_TIMEOUT)?;
-    let made = refuse_occupied(&files).and_then(|()| put_in_place(&files, parents));
+    let made = refuse_occupied(&files).and_then(|()| put_in_place(&files, parents, new.small));
     // Once the database exists, the lock file can go: a process that waits for this lock, or creates a new
     // one, finds the thread. Without it, removing the file would let two processes work at once, on the old
     // and a new lock.
@@ -74,7 +84,7 @@ fn refuse_occupied(files: &Files) -> Result<()> {
 }
 
 /// Builds the database under a temporary name, renames it, and syncs the directory entries of everything new.
-fn put_in_place(files: &Files, parents: Vec<PathBuf>) -> Result<()> {
+fn put_in_place(files: &Files, parents: Vec<PathBuf>, small: bool) -> Result<()> {
     for suffix in ["", "-wal", "-shm", "-journal"] {
         let stray = format!("{DRAFT}{suffix}");
         files.remove(&stray).at("remove", &files.path_of(&stray))?;
@@ -83,7 +93,7 @@ fn put_in_place(files: &Files, parents: Vec<PathBuf>) -> Result<()> {
     let draft = files.open_file(DRAFT, Access::Write).at("make", &files.path_of(DRAFT))?;
     files.open_file(JSONL, Access::Append).at("make", &files.path_of(JSONL))?;
     // Links in the path of the thread are followed, links inside it are not.
-    Sqlite::create(&resolved(files.path()).join(DRAFT))?;
+    Sqlite::create(&resolved(files.path()).join(DRAFT), small)?;
     draft.sync_all().and_then(|()| files.rename(DRAFT, DB)).at("put in place", &files.path_of(DB))?;
     let dirs: Vec<PathBuf> = [files.path().to_owned()].into_iter().chain(parents).collect();
     files::sync_parents(&dirs, files.path())

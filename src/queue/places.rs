@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
-use super::init;
+use super::init::{self, NewThread};
 use crate::error::{Error, Result};
 use crate::files::{DB, Files};
 use crate::model::place::Place;
@@ -91,11 +91,11 @@ pub(super) fn open(place: &Place, busy_limit: Duration) -> Result<(Files, Box<dy
     Ok((files, Box::new(store)))
 }
 
-/// Creates a thread, and returns its place: for a directory the absolute path. Whether a directory is
-/// `open_to_others`, as far as the umask allows, means nothing to other places.
-pub fn create(place: &Place, open_to_others: bool) -> Result<Place> {
+/// Creates a thread, and returns its place: for a directory the absolute path. Of what kind it is means nothing to
+/// other places.
+pub fn create(place: &Place, new: NewThread) -> Result<Place> {
     match place.dir() {
-        Some(dir) => init::init(dir, open_to_others).map(Place::from),
+        Some(dir) => init::init(dir, new).map(Place::from),
         None => (scheme_of(place)?.init)(place).map(|()| place.clone()),
     }
 }

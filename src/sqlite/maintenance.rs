@@ -61,7 +61,7 @@ impl Sqlite {
     pub fn missing_objects(&self) -> Result<Vec<String>> {
         let doing = "reading the schema";
         let fresh = Connection::open_in_memory().doing(doing)?;
-        migrate::create(&fresh).doing(doing)?;
+        migrate::create(&fresh, false).doing(doing)?;
         let names = |conn: &Connection| -> rusqlite::Result<Vec<String>> {
             let sql =
                 "SELECT name FROM main.sqlite_schema WHERE type IN ('index', 'trigger') AND sql IS NOT NULL";

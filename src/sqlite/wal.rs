@@ -13,9 +13,9 @@ use super::error::Doing;
 use super::{BUSY_LIMIT, Sqlite, wait_for_others};
 use crate::error::Result;
 
-/// A WAL longer than this, in bytes, is checkpointed by the process that notices. The first process to open
-/// the database reads the whole WAL, so a long one slows down every command; a checkpoint costs two syncs.
-const WAL_LIMIT: u64 = 256 * 1024;
+/// A WAL longer than so many pages is checkpointed by the process that notices. The first process to open the
+/// database reads the whole WAL, so a long one slows down every command; a checkpoint costs two syncs.
+const WAL_PAGES: u64 = 32;
 
 /// How long a checkpoint between two steps waits for readers of old pages.
 const CHECKPOINT_TIMEOUT: Duration = Duration::from_millis(100);
@@ -88,7 +88,14 @@ impl Sqlite {
     }
 
     fn wal_is_long(&self) -> bool {
-        length(&self.wal) > WAL_LIMIT
+        let length = length(&self.wal);
+        // SQLite is not asked where no page is small enough.
+        length > WAL_PAGES * 512 && length > WAL_PAGES * self.page_bytes().unwrap_or(u64::MAX / WAL_PAGES)
+    }
+
+    fn page_bytes(&self) -> rusqlite::Result<u64> {
+        let ask = "PRAGMA page_size";
+        self.conn.query_row(ask, [], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use thread::files::DB;
 use thread::model::filter::{Filter, Scope};
-use thread::queue::Selection;
+use thread::queue::{NewThread, Selection};
 use thread::run::{self, Launcher, WakeBy};
 use thread::{After, NewEvent, Queue};
 
@@ -177,6 +177,28 @@ fn a_push_that_cannot_wake_has_stored_its_event() {
     let log = fs::read_to_string(dir.path().join("logs/thread.log")).unwrap();
     assert!(log.contains("push: source=self type=message id=1\n"), "{log}");
     assert!(log.contains("cannot start a supervisor"), "{log}");
+}
+
+#[test]
+fn a_thread_for_small_events_takes_little_space_and_is_like_any_other() {
+    let dirs = [false, true].map(|small| {
+        let dir = tempfile::tempdir().unwrap();
+        Queue::init_as(dir.path(), NewThread { small, ..NewThread::default() }).unwrap();
+        dir
+    });
+    let [plain, small] = dirs.each_ref().map(|dir| fs::metadata(dir.path().join(DB)).unwrap().len());
+    assert!(small * 6 < plain, "{small} of {plain} bytes");
+    let [plain, small] = dirs.each_ref().map(|dir| {
+        let mut queue = Queue::open(dir.path()).unwrap();
+        for n in 0..20 {
+            let long = "x".repeat(if n % 2 == 0 { 20 } else { 3500 });
+            queue.push(&NewEvent::message("self", long).unwrap()).unwrap();
+        }
+        queue.push(&NewEvent::message("self", "y".repeat(1 << 20)).unwrap()).unwrap();
+        let events = queue.read(After(0), None).unwrap();
+        events.into_iter().map(|event| event.content).collect::<Vec<_>>()
+    });
+    assert_eq!(small, plain);
 }
 
 /// Set to the thread that [`a_huge_event_is_listed_without_being_loaded`] reads in a process of its own.

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use thread::model::run::Options;
 use thread::model::subscription::{ConsumerId, NewSubscription};
+use thread::queue::NewThread;
 use thread::queue::Selection;
 use thread::run::{Launcher, push};
 use thread::{After, Error, Event, Filter, Queue, Result};
@@ -121,7 +122,7 @@ pub fn start(parent: &mut Queue, launcher: &Launcher, new: &NewSubAgent) -> Resu
         attempt: new.attempt,
         background: new.background,
     };
-    Queue::init(&sub.dir)?;
+    Queue::init_as(&sub.dir, NewThread { small: true, ..NewThread::default() })?;
     let mut queue = Queue::open(&sub.dir)?;
     let reporter = launcher::program("thread-agent").map_err(Error::Other)?;
     queue.subscribe(&subscription(

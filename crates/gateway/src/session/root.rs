@@ -18,6 +18,7 @@ use serde_json::{Map, Value};
 use thread::model::filter::Scope;
 use thread::model::run::StopRequest;
 use thread::model::subscription::ConsumerId;
+use thread::queue::NewThread;
 use thread::queue::{Remaining, Selection};
 use thread::{Error, Event, Filter, NewEvent, Queue};
 use thread_agent::conversation::{self, Entry, Fork, end_key, is_ending};
@@ -170,7 +171,7 @@ impl Root {
         // Not with its parents: a root that has vanished must not be created again.
         fs::DirBuilder::new().mode(0o700).create(&temporary).map_err(|e| self.failed(e))?;
         let make = || {
-            Queue::init_private(&temporary)?;
+            Queue::init_as(&temporary, NewThread { private: true, small: true })?;
             let mut queue = Queue::open(&temporary)?;
             let said = fill(&mut queue)?;
             if let Some(agent) = agent {
