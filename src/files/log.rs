@@ -3,6 +3,7 @@
 //! Logging never fails a command: lines that cannot be written are dropped. Lines cannot be forged:
 //! control characters, which could start a new line or control the terminal, are escaped.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -125,9 +126,32 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
+/// The longest command in a line, in bytes: one is written for each run of a handler.
+const LONGEST_COMMAND: usize = 160;
+
+/// A command for a line of the log, without the middle of a long one.
+pub fn abridged(command: &str) -> Cow<'_, str> {
+    if command.len() <= LONGEST_COMMAND {
+        return command.into();
+    }
+    let begin = command.floor_char_boundary(LONGEST_COMMAND / 2);
+    let end = command.ceil_char_boundary(command.len() - LONGEST_COMMAND / 2);
+    format!("{}…{}", &command[..begin], &command[end..]).into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_long_command_the_beginning_and_the_end_are_logged() {
+        let whole = "é".repeat(LONGEST_COMMAND / 2);
+        assert_eq!(abridged(&whole), whole);
+        let long = format!("PATH={} exec {}agent --fast", "/bin:".repeat(100), "é".repeat(99));
+        let shown = abridged(&long);
+        assert!(shown.starts_with("PATH=/bin:/bin:") && shown.ends_with("éagent --fast"), "{shown}");
+        assert!(shown.contains('…') && shown.len() <= LONGEST_COMMAND + '…'.len_utf8(), "{shown}");
+    }
 
     #[test]
     fn a_line_that_was_cut_short_is_not_joined_with_the_next() {

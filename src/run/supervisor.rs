@@ -18,7 +18,7 @@ use super::outcome::{End, log_outcome, record_end, record_end_of_wait};
 use super::shutdown::Shutdown;
 use crate::error::{Error, Result};
 use crate::files::lock::Lock;
-use crate::files::log::{Quoted, log};
+use crate::files::log::{Quoted, abridged, log};
 use crate::files::watch::{LOOK_EVERY, Watcher};
 use crate::files::{COMMIT, CONTROL, Files};
 use crate::model::place::Place;
@@ -291,7 +291,8 @@ impl Supervisor<'_> {
             // The handler is running, and must be supervised whether or not other processes can find it.
             log!(queue, Error, "dispatch: consumer={consumer} {e}");
         }
-        let command = Quoted(&subscription.handler_cmd);
+        let command = abridged(&subscription.handler_cmd);
+        let command = Quoted(&command);
         log!(queue, Info, "dispatch: consumer={consumer} spawned handler_cmd={command}");
         drop(queue);
 

@@ -81,7 +81,7 @@ fn store_once(
     if in_doubt && are_stored(queue, after, events)? {
         return Ok(());
     }
-    queue.push_all(&mut |put| put(events).map(drop)).map(drop)
+    queue.push_all_unlogged(&mut |put| put(events).map(drop)).map(drop)
 }
 
 /// Whether these events are stored, consecutively, after that id.

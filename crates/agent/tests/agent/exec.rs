@@ -54,6 +54,8 @@ fn what_is_printed_within_20_milliseconds_is_one_token() {
     let gaps: Vec<i64> =
         (2..tokens.len()).map(|at| (time(at - 1) - time(at - 2)).num_milliseconds()).collect();
     assert!(gaps.len() > 5 && gaps.iter().all(|gap| *gap >= 19), "{gaps:?}");
+    // The events are their own log.
+    assert!(!talk.log().contains("push batch"), "{}", talk.log());
 }
 
 #[test]
