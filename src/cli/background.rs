@@ -8,6 +8,7 @@ use clap::Parser;
 use signal_hook::consts::SIGTERM;
 
 use super::{catch_panic, environment, signals, usage_error};
+use crate::error::Error;
 use crate::failure::Result;
 use crate::files::Files;
 use crate::files::log::log;
@@ -15,6 +16,7 @@ use crate::model::place::Place;
 use crate::model::subscription::ConsumerId;
 use crate::queue::places::files_of;
 use crate::run::launcher::{LEASE, SUPERVISE, WAKE, set_lease};
+use crate::run::spawn::{self, Inherited};
 use crate::run::{supervisor, wake};
 
 #[derive(Parser)]
@@ -25,6 +27,9 @@ struct Background {
     thread: Place,
     #[arg(long)]
     lock_fd: i32,
+    /// The soft limit on open files.
+    #[arg(long)]
+    open_files: Option<u64>,
     /// The consumer to supervise.
     #[arg(long, required_if_eq("command", SUPERVISE), allow_hyphen_values = true)]
     consumer: Option<String>,
@@ -45,8 +50,11 @@ pub fn is_internal(args: &[OsString]) -> bool {
 }
 
 pub fn run(args: &[OsString]) -> Result<()> {
-    let Background { command, thread, lock_fd, consumer, worker, lease_ms, delay_ms } =
+    let Background { command, thread, lock_fd, open_files, consumer, worker, lease_ms, delay_ms } =
         Background::try_parse_from(args).or_else(|e| usage_error(&e, "thread"))?;
+    // SAFETY: nothing was opened yet.
+    let lock_fd = unsafe { spawn::settle(Inherited { lock_fd, open_files }) }
+        .map_err(|source| Error::Spawn { what: "a process in the background", source })?;
     let files = files_of(&thread).ok();
     let done = catch_panic(|| match consumer {
         Some(consumer) => {

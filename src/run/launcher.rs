@@ -1,7 +1,6 @@
 //! Starting background processes, and choosing who wakes consumers after a push.
 
 use std::ffi::OsStr;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -141,7 +140,12 @@ impl Launcher {
     ) -> Result<u32> {
         let mut command = Command::new(&self.program);
         command.arg0("thread").arg(subcommand).arg("--thread").arg(files.place().as_os_str()).args(args);
-        command.arg("--lock-fd").arg(lock.file().as_raw_fd().to_string());
+        let failed = |source| Error::Spawn { what, source };
+        let inherited = spawn::detached_with_lock(&mut command, lock).map_err(failed)?;
+        command.arg("--lock-fd").arg(inherited.lock_fd.to_string());
+        if let Some(soft) = inherited.open_files {
+            command.arg("--open-files").arg(soft.to_string());
+        }
         let lease = LEASE_MS.load(Ordering::Relaxed);
         if lease != 0 {
             command.arg("--lease-ms").arg(lease.to_string());
@@ -152,7 +156,6 @@ impl Launcher {
         }
         // Only the worker itself reports to the service manager.
         command.env_remove("NOTIFY_SOCKET");
-        let started = spawn::detached(&mut command, Some(lock)).spawn();
-        started.map(|child| child.id()).map_err(|source| Error::Spawn { what, source })
+        command.spawn().map(|child| child.id()).map_err(failed)
     }
 }

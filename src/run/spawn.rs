@@ -7,12 +7,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -26,6 +27,73 @@ static OPEN_FILES: AtomicU64 = AtomicU64::new(0);
 /// its own limit. Programs that use `select` break with descriptors above 1023.
 pub fn limit_open_files(soft: u64) {
     OPEN_FILES.store(soft, Ordering::Relaxed);
+}
+
+/// Whether supervisors are started without copying this process.
+static WITHOUT_COPY: AtomicBool = AtomicBool::new(false);
+
+/// Has supervisors started without copying this process first, as fork does, which takes the longer the more memory
+/// it has: for a server. Until such a process has come to [`settle`], signals to this one's group reach it too.
+pub fn without_copy() {
+    WITHOUT_COPY.store(true, Ordering::Relaxed);
+}
+
+/// What a process of ours that holds a lock is told by its starter: the lock's descriptor, and its soft limit on open
+/// files, if that is another.
+#[derive(Debug, Clone, Copy)]
+pub struct Inherited {
+    pub lock_fd: RawFd,
+    pub open_files: Option<u64>,
+}
+
+/// Makes a program of ours start detached, with a copy of `lock`. It calls [`settle`] with what this returns.
+///
+/// # Errors
+///
+/// System errors.
+pub fn detached_with_lock(command: &mut Command, lock: &Lock) -> io::Result<Inherited> {
+    if !WITHOUT_COPY.load(Ordering::Relaxed) {
+        detached(command, Some(lock));
+        return Ok(Inherited { lock_fd: lock.file().as_raw_fd(), open_files: None });
+    }
+    // The standard library spawns in the quick way if nothing is to be called in between, so the lock is passed on
+    // as stdin.
+    command.stdin(lock.file().try_clone()?).stdout(Stdio::null()).stderr(Stdio::null());
+    let open_files = Some(OPEN_FILES.load(Ordering::Relaxed)).filter(|soft| *soft != 0);
+    Ok(Inherited { lock_fd: 0, open_files })
+}
+
+/// Completes the start of this process, and returns the lock's descriptor.
+///
+/// # Errors
+///
+/// System errors.
+///
+/// # Safety
+///
+/// Nothing else in this process may own a descriptor above 2.
+pub unsafe fn settle(inherited: Inherited) -> io::Result<RawFd> {
+    if inherited.lock_fd != 0 {
+        return Ok(inherited.lock_fd);
+    }
+    let lock = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?.into_raw_fd();
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    rustix::process::setsid()?;
+    // SAFETY: guaranteed by the caller.
+    unsafe { close_fds::close_open_fds(3, &[lock]) };
+    inherited.open_files.into_iter().for_each(limit_open_files);
+    lower_open_files();
+    Ok(lock)
+}
+
+/// Sets the soft limit on open files, if this process's is not the one to pass on.
+fn lower_open_files() {
+    let soft = OPEN_FILES.load(Ordering::Relaxed);
+    if soft != 0 {
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        // If the hard limit is lower now, the inherited limit stays.
+        setrlimit(Resource::Nofile, Rlimit { current: Some(soft), maximum }).ok();
+    }
 }
 
 /// Makes `command` start detached, with a copy of `lock` as its only inherited descriptor, if one is given.
@@ -52,12 +120,7 @@ fn prepare_child(lock: Option<RawFd>) -> io::Result<()> {
         libc::sigemptyset(&mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
     }
-    let soft = OPEN_FILES.load(Ordering::Relaxed);
-    if soft != 0 {
-        let maximum = getrlimit(Resource::Nofile).maximum;
-        // If the hard limit is lower now, the inherited limit stays.
-        setrlimit(Resource::Nofile, Rlimit { current: Some(soft), maximum }).ok();
-    }
+    lower_open_files();
     // Marked close-on-exec rather than closed: one of them is the standard library's own pipe, on which it
     // reports a failed exec.
     match lock {

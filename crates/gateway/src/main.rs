@@ -237,6 +237,8 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
     if gateway.agent.is_none() && !gateway.read_only && options.thread.is_empty() {
         eprintln!("Warning: new sessions have no agent, so messages get no answer - set one with --agent");
     }
+    // With a thousand sessions, a copy would take as long as all the rest of a start.
+    thread::run::spawn::without_copy();
     start_worker(&gateway).map_err(system_error)?;
     tokio::spawn(sweep_attachments(gateway.clone()));
     if let Some(keep) = options.keep_stream.0 {
