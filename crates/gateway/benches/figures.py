@@ -395,13 +395,23 @@ def size(root):
     return sum(path.stat().st_blocks * 512 for path in root.rglob("*") if path.is_file()) / 1e6
 
 
-# 500 words, a millisecond apart.
-WORDS = "import time\nfor n in range(500): print('word%02d' % (n % 100), end=' ', flush=True); time.sleep(0.001)"
+# 500 words, a millisecond apart, and at once.
+WORDS = {
+    "a millisecond apart":
+        "import time\nfor n in range(500): print('word%02d' % (n % 100), end=' ', flush=True); time.sleep(0.001)",
+    "at once": "print(*('word%02d' % (n % 100) for n in range(500)))",
+}
 
 
 async def disk(messages=1000, sessions=20):
+    for pace in WORDS:
+        await answers_on_disk(pace, messages, sessions)
+
+
+async def answers_on_disk(pace, messages, sessions):
     """What answers of 500 words take on disk, with their tokens and without."""
-    with Gateway("--agent", shlex.join([sys.executable, "-c", WORDS]), "--keep-stream", "off") as gateway:
+    program = shlex.join([sys.executable, "-c", WORDS[pace]])
+    with Gateway("--agent", program, "--keep-stream", "off") as gateway:
         sockets = [await entered(gateway) for _ in range(sessions)]
 
         async def talk(socket):
@@ -410,7 +420,7 @@ async def disk(messages=1000, sessions=20):
         await asyncio.gather(*(talk(socket) for socket in sockets))
         events = sum(int(json.loads(gateway.thread("info", "--json", session=path.name))["last_event_id"])
                      for path in gateway.root.glob("*-*-*"))
-        show(f"{messages} answers of 500 words on disk, in {events} events", f"{size(gateway.root):.1f} MB",
+        show(f"{messages} answers of 500 words {pace}, in {events} events: disk", f"{size(gateway.root):.1f} MB",
              "at most 15 MB")
         gateway.stop()
         gateway.options = ["--keep-stream", "1s"]
