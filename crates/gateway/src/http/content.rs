@@ -14,8 +14,8 @@ use crate::gateway::Gateway;
 use crate::session::jobs::Kind;
 use crate::session_id::SessionId;
 
-/// How much is read at a time, in bytes.
-const PIECE: usize = 256 * 1024;
+/// How much is read at a time, in bytes. SQLite comes to each piece over all pages of the content before it.
+const PIECE: usize = 1024 * 1024;
 
 /// The whole content of an event of a session
 #[utoipa::path(get, path = "/api/v1/sessions/{session}/events/{id}/content", tag = "sessions",
