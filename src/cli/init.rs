@@ -34,11 +34,12 @@ impl Init {
         if !globals.thread.is_empty() {
             return usage("init takes no --thread", "give the path alone: `thread init <path>`");
         }
-        let place = match places::create(&self.path, NewThread { private: self.private, ..NewThread::default() }) {
-            // Opened, so that exit 0 also means that the thread is usable.
-            Err(Error::AlreadyAThread(dir)) if self.if_missing => Queue::open(dir)?.place().clone(),
-            made => made?,
-        };
+        let place =
+            match places::create(&self.path, NewThread { private: self.private, ..NewThread::default() }) {
+                // Opened, so that exit 0 also means that the thread is usable.
+                Err(Error::AlreadyAThread(dir)) if self.if_missing => Queue::open(dir)?.place().clone(),
+                made => made?,
+            };
         let place = place.as_os_str().to_string_lossy();
         globals.print(output::plain(&place), json!({ "thread": place }))
     }
