@@ -10,7 +10,7 @@ import * as address from "./address.js";
 
 /** When a message is answered, as one chooses it while another is. */
 const PRIORITIES = [
-  ["next", "after this answer", "Answered after what is under way, in the order of messages"],
+  ["next", "after this", "Answered after what is under way, in the order of messages"],
   ["now", "interrupting it", "Answered at once: what is under way is stopped"],
   ["later", "when idle", "Answered when no other message waits"],
 ];

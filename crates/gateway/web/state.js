@@ -81,8 +81,10 @@ class State extends Changes {
   // The connection
 
   async opened() {
+    // Requests are answered one after the other, and the list may take longer.
+    const entered = this.enter();
     this.refresh();
-    await this.enter();
+    await entered;
   }
 
   /** Enters the session that is open, or goes on in it from the last event that is known. */

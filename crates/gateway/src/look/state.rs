@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use chrono::Utc;
 use thread::care::report::{Extent, Limits, Standing};
 use thread::files::{self, Files};
-use thread::model::run::Options;
+use thread::model::run::{Options, RUNS_KEPT, Run, RunResult};
 use thread::model::subscription::{ConsumerId, Subscription};
-use thread::model::time;
+use thread::model::time::{self, Time};
 use thread::pending::CountLimits;
 use thread::{Queue, jsonl};
 
@@ -215,8 +215,10 @@ fn consumer_form(queue: &mut Queue, standing: &Standing) -> Result<Consumer> {
         "paused" => State::Paused,
         _ => State::Idle,
     };
-    let last_run = queue.runs(&s.consumer, 1)?.pop().map(|run| {
-        let form = runs::ended(&run);
+    // Newest first.
+    let runs = queue.runs(&s.consumer, if state == State::Stalled { RUNS_KEPT } else { 1 })?;
+    let last_run = runs.first().map(|run| {
+        let form = runs::ended(run);
         let said = run.output.filter(|_| form.outcome != Outcome::Succeeded);
         LastRun {
             said: said.and_then(|span| runs::last_line(queue.files(), &s.consumer, span)),
@@ -233,7 +235,7 @@ fn consumer_form(queue: &mut Queue, standing: &Standing) -> Result<Consumer> {
         u32::try_from(value).ok()
     };
     let since = match state {
-        State::Stalled => s.state.ended.map(time::format),
+        State::Stalled => stalled_since(&runs, s).map(time::format),
         State::Waiting => s.state.since.map(time::format),
         _ => fact("since"),
     };
@@ -272,6 +274,20 @@ fn consumer_form(queue: &mut Queue, standing: &Standing) -> Result<Consumer> {
         notes: standing.notes(),
         settings: settings(queue.files(), s, &s.options),
     })
+}
+
+/// When a stalled consumer gave up first: each newer event starts it again, which may have come to nothing as well.
+/// `runs` are its last ones, newest first.
+fn stalled_since(runs: &[Run], s: &Subscription) -> Option<Time> {
+    let gave_up = |run: &Run| {
+        run.result != RunResult::Stopped
+            && (run.attempt >= s.options.max_attempts || matches!(run.exit, Some(126 | 127)))
+    };
+    let again = runs.windows(2).take_while(|pair| {
+        // By hand or after progress, attempts begin anew.
+        pair.iter().all(gave_up) && pair[1].attempt.saturating_add(1) == pair[0].attempt
+    });
+    again.last().map(|pair| pair[1].ended).or(s.state.ended)
 }
 
 fn settings(files: &Files, subscription: &Subscription, options: &Options) -> Settings {

@@ -63,7 +63,8 @@ async def a_stalled_consumer_is_found_and_resumed():
     with Queues("inbox") as queues:
         look = queues.look
         handler = f"echo no price for anvil; test -e {queues.dir}/priced"
-        queues.thread("inbox", "subscribe", "mailer", handler, "--deliver", "stdin", "--max-attempts", "1", "--stall-after", "1")
+        queues.thread("inbox", "subscribe", "mailer", handler, "--deliver", "stdin", "--max-attempts", "1", "--stall-after", "1",
+                      "--backoff", "10ms")
         first = queues.push("inbox")
         look.until_consumer("inbox", "mailer", lambda one: one["dead"] == 1)
         second = queues.push("inbox")
@@ -72,6 +73,15 @@ async def a_stalled_consumer_is_found_and_resumed():
         assert one["last_run"]["said"] == "no price for anvil" and one["last_run"]["exit"] == 1
         assert (one["pending"], one["oldest_pending_id"], one["cursor"]) == (1, second, first)
         assert any("thread resume mailer" in note for note in one["notes"])
+        # What comes later starts it once more, but it has been stalled since it gave up first.
+        for failed in 3, 4:
+            queues.push("inbox")
+            again = look.until_consumer("inbox", "mailer", lambda one: one["state"] == "stalled" and one["runs_failed"] == failed)
+            assert again["since"] == one["since"] < again["last_run"]["ended_at"]
+        # When it was resumed, it was not.
+        look.post("/inbox/consumers/mailer/resume", {})
+        again = look.until_consumer("inbox", "mailer", lambda one: one["state"] == "stalled" and one["runs_failed"] == 5)
+        assert again["since"] == again["last_run"]["ended_at"]
         entry = look.until(lambda answer: answer["threads"][0]["consumers"]["stalled"])["threads"][0]
         assert "mailer is stalled: out of attempts" in entry["attention"] and "1 dead letter" in entry["attention"]
         assert entry["oldest_pending_at"] == one["oldest_pending_at"]

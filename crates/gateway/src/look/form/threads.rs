@@ -132,7 +132,7 @@ pub struct Consumer {
     /// Why it is stalled or waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// When its run or wait began, or its last run ended.
+    /// When its run or wait began, or it gave up, or its last run ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
