@@ -19,8 +19,8 @@ parser.validateLink = () => true;
 parser.normalizeLink = (url) => url;
 parser.normalizeLinkText = (text) => text;
 
-/** How many blocks are made for one picture. */
-const STEP = 2;
+/** How many blocks are made for one picture, and how many are taken away. */
+const STEP = 2, STEP_BACK = 20;
 
 /** A text that is cut into blocks while it grows. `blocks` are done, `tail` may still change. */
 export class Blocks {
@@ -47,6 +47,11 @@ export class Blocks {
       const space = this.tail.lastIndexOf(" ", MOST);
       this.close(space > MOST / 2 ? space + 1 : MOST);
     }
+  }
+
+  /** Whether it is so long that it cannot be taken out of the page at once. */
+  isLong() {
+    return this.blocks.length > STEP_BACK;
   }
 
   /** All of the text. */
@@ -104,8 +109,9 @@ function rendered(text) {
 }
 
 /** A text, or `Blocks` that grow; `version` changes when they have grown. Of a long one only a few blocks are
- * made for each picture, the last ones first, so that the page can be used meanwhile. */
-export function Markdown({ text, source }) {
+ * made for each picture, the last ones first, so that the page can be used meanwhile. With `onGone` they are taken
+ * away in the same manner, and it is called at the end. */
+export function Markdown({ text, source, onGone }) {
   const kept = useRef(null);
   if (!source && kept.current?.text !== text) kept.current = { text, blocks: new Blocks(text) };
   const all = source ?? kept.current.blocks;
@@ -113,11 +119,14 @@ export function Markdown({ text, source }) {
   const range = useRef({ from: Math.max(0, length - STEP), to: length }).current;
   range.to = Math.min(range.to, length);
   const [, redraw] = useState(0);
-  const waits = range.from > 0 || range.to < length;
+  const waits = onGone || range.from > 0 || range.to < length;
   useEffect(() => {
     if (!waits) return;
     const frame = requestAnimationFrame(() => {
-      if (range.to < length) range.to = Math.min(length, range.to + STEP);
+      if (onGone && range.to - range.from <= STEP_BACK) return onGone();
+      // From the end: what remains need not be moved.
+      if (onGone) range.to -= STEP_BACK;
+      else if (range.to < length) range.to = Math.min(length, range.to + STEP);
       else range.from = Math.max(0, range.from - STEP);
       redraw((n) => n + 1);
     });

@@ -1,6 +1,6 @@
 // What the agent does in answer to a message: its thinking, its tools, its words, and how it ends.
 
-import { html, useState } from "./vendor/preact.js";
+import { html, useCallback, useRef, useState } from "./vendor/preact.js";
 import { Content, Copy, Do, Fold, Large, Plain, Versioned } from "./parts.js";
 import { Markdown } from "./markdown.js";
 import { Permission } from "./permission.js";
@@ -43,14 +43,19 @@ function RunHead({ run }) {
 
 export function Steps({ run }) {
   const [first, setFirst] = useState(null);
+  const [, redraw] = useState(0);
+  /** Long texts that are in the page. */
+  const long = useRef(new Set()).current;
+  const leave = useCallback((step) => { long.delete(step); redraw((n) => n + 1); }, []);
   const { steps } = run;
   const isOpen = !run.ending;
   const words = spoken(run) ? steps : steps.filter((step) => step.kind !== "text");
   const from = first ?? Math.max(0, words.length - SHOWN);
+  for (const step of words.slice(from)) if (step.source?.isLong()) long.add(step);
   return html`${from > 0 && html`<button type="button" class="quiet" onClick=${() => setFirst(Math.max(0, from - 500))}>
       ${from} earlier ${from === 1 ? "step" : "steps"}</button>`}
-    ${words.slice(from).map((step) => html`<${Versioned} key=${step.key} of=${Step} step=${step} version=${step.version} asked=${step.kind === "tool" && asks(steps, step)}
-      isLast=${isOpen && step === words[words.length - 1]} />`)}`;
+    ${words.flatMap((step, n) => (n < from && !long.has(step) ? [] : [html`<${Versioned} key=${step.key} of=${Step} step=${step} version=${step.version}
+      asked=${step.kind === "tool" && asks(steps, step)} isLast=${isOpen && step === words[words.length - 1]} leave=${n < from ? leave : null} />`]))}`;
 }
 
 /** Whether permission is asked for a call. */
@@ -58,9 +63,10 @@ function asks(steps, { callId }) {
   return steps.some((step) => step.kind === "permission" && step.asked.callId === callId && !step.answer && !step.over);
 }
 
-function Step({ step, isLast, asked }) {
+function Step({ step, isLast, asked, leave }) {
   switch (step.kind) {
-    case "text": return html`<div class=${isLast ? "answer growing" : "answer"}><${Markdown} source=${step.source} version=${step.version} /></div>`;
+    case "text": return html`<div class=${isLast ? "answer growing" : "answer"}><${Markdown} source=${step.source} version=${step.version}
+      onGone=${leave && (() => leave(step))} /></div>`;
     case "thinking": return html`<${Fold} class="thinking" summary=${isLast ? "thinking …" : thought(step)}>
       ${() => html`<${Plain} text=${step.text} label="Thinking" />`}<//>`;
     case "tool": return html`<${Tool} step=${step} version=${step.version} asked=${asked} Steps=${Steps} Ending=${Ending} />`;

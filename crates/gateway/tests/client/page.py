@@ -1193,7 +1193,10 @@ async def thousands_of_events_and_a_thousand_a_second_leave_the_page_usable():
             async with traced(browser, tab, f"{COUNT} events"):
                 await tab.open(f"#/s/{session}")
                 await tab.until(f"globalThis.thread.state.conversation?.lastSeq >= {last}")
-                await tab.answer("The end.").wait_for()
+                # Not by a locator, which reads all of the long text each time.
+                await tab.until("[...document.querySelectorAll('.answer')].at(-1)?.textContent.startsWith('The end.')")
+            # The long text before the last steps has left the page, bit by bit.
+            await expect(tab.locator(".answer")).to_have_text(["The end."])
             assert await tab.locator(".tool").count() < 100
             # All of it is brought into the view, and gone through from its end to its beginning.
             more = tab.get_by_role("button", name="earlier step")
