@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use thread_protocol::client::{Address, Client, Error, MAX_SENDS, Received, Settings};
-use thread_protocol::event::{Event, Title};
+use thread_protocol::event::{self, ErrorCode, Event, Title};
 use thread_protocol::method::*;
 use thread_protocol::{Content, MAX_FRAME, Request, response};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -320,6 +320,81 @@ async fn a_session_that_is_gone_after_a_reconnect_is_an_error_once() {
         assert_eq!(client.call::<SessionsList>(&ListParams::default()).await.unwrap().total, 0);
     };
     tokio::join!(calls, scene);
+}
+
+#[tokio::test]
+async fn a_client_comes_back_to_the_session_that_it_has_made_or_was_brought_to_until_that_is_deleted() {
+    const OTHER: &str = "0b6cd2f3-7f0f-4c39-8b9d-3d8f6a0c5b11";
+    let gateway = Gateway::start().await;
+    let (mut client, mut peer) = gateway.entered().await;
+    assert_eq!(client.session(), Some(SESSION));
+    let made = async {
+        let request = peer.request("sessions.new").await;
+        peer.answer(
+            &request,
+            json!({ "sessionId": OTHER, "title": "", "createdAt": "2026-01-01T00:00:00.000Z" }),
+        )
+        .await;
+    };
+    let params = NewParams { title: None };
+    let (new, ()) = tokio::join!(client.call::<SessionsNew>(&params), made);
+    assert_eq!((new.unwrap().session_id.as_str(), client.session()), (OTHER, Some(OTHER)));
+    drop(peer);
+    is_lost(&mut client).await;
+    let scene = async {
+        let mut peer = gateway.client().await;
+        let switch = peer.request("sessions.switch").await;
+        // It knows that nothing was there before.
+        assert_eq!((&switch.params["sessionId"], &switch.params["after"]), (&json!(OTHER), &json!(0)));
+        let title = Event::from(Title { title: "first".to_owned() });
+        peer.send(title.text(Some(OTHER), None, Some(1), None)).await;
+        // A command brings it elsewhere, where it knows no event.
+        let title = Event::from(Title { title: "elsewhere".to_owned() });
+        peer.send(title.text(Some(SESSION), None, Some(1), None)).await;
+        let payload = json!({
+            "sessionId": OTHER, "title": "", "recentMessages": [], "lastSeq": 1, "activeRun": null,
+        });
+        peer.answer(&switch, payload).await;
+        peer
+    };
+    let seen = async { [title(&mut client).await, title(&mut client).await] };
+    let (seen, mut peer) = tokio::join!(seen, scene);
+    assert_eq!(seen, ["first", "elsewhere"]);
+    let error =
+        |error_code| Event::from(event::Error { message: "x".to_owned(), error_code, retryable: false });
+    for (code, left) in [(ErrorCode::Reported, Some(OTHER)), (ErrorCode::SessionDeleted, None)] {
+        peer.send(error(code).text(Some(OTHER), None, None, None)).await;
+        client.receive().await.unwrap();
+        assert_eq!(client.session(), left);
+    }
+    drop(peer);
+    is_lost(&mut client).await;
+    let scene = async {
+        let mut peer = gateway.client().await;
+        let list = peer.request("sessions.list").await;
+        peer.answer(&list, json!({ "sessions": [], "total": 0 })).await;
+    };
+    let params = ListParams::default();
+    let (listed, ()) = tokio::join!(client.call::<SessionsList>(&params), scene);
+    assert_eq!(listed.unwrap().total, 0);
+}
+
+#[tokio::test]
+async fn the_response_to_a_call_that_was_given_up_is_not_taken_for_that_of_the_next() {
+    let gateway = Gateway::start().await;
+    let (mut client, mut peer) = gateway.entered().await;
+    let params = ListParams::default();
+    let first = tokio::select! {
+        answer = client.call::<SessionsList>(&params) => panic!("{answer:?}"),
+        request = peer.request("sessions.list") => request,
+    };
+    let scene = async {
+        let second = peer.request("sessions.list").await;
+        peer.answer(&first, json!({ "sessions": [], "total": 1 })).await;
+        peer.answer(&second, json!({ "sessions": [], "total": 2 })).await;
+    };
+    let (listed, ()) = tokio::join!(client.call::<SessionsList>(&params), scene);
+    assert_eq!(listed.unwrap().total, 2);
 }
 
 #[tokio::test]
