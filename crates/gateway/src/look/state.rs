@@ -215,9 +215,8 @@ fn consumer_form(queue: &mut Queue, standing: &Standing) -> Result<Consumer> {
         "paused" => State::Paused,
         _ => State::Idle,
     };
-    // Newest first.
     let runs = queue.runs(&s.consumer, if state == State::Stalled { RUNS_KEPT } else { 1 })?;
-    let last_run = runs.first().map(|run| {
+    let last_run = runs.last().map(|run| {
         let form = runs::ended(run);
         let said = run.output.filter(|_| form.outcome != Outcome::Succeeded);
         LastRun {
@@ -277,17 +276,17 @@ fn consumer_form(queue: &mut Queue, standing: &Standing) -> Result<Consumer> {
 }
 
 /// When a stalled consumer gave up first: each newer event starts it again, which may have come to nothing as well.
-/// `runs` are its last ones, newest first.
+/// `runs` are its last ones, in their order.
 fn stalled_since(runs: &[Run], s: &Subscription) -> Option<Time> {
     let gave_up = |run: &Run| {
         run.result != RunResult::Stopped
             && (run.attempt >= s.options.max_attempts || matches!(run.exit, Some(126 | 127)))
     };
-    let again = runs.windows(2).take_while(|pair| {
+    let again = runs.windows(2).rev().take_while(|pair| {
         // By hand or after progress, attempts begin anew.
-        pair.iter().all(gave_up) && pair[1].attempt.saturating_add(1) == pair[0].attempt
+        pair.iter().all(gave_up) && pair[0].attempt.saturating_add(1) == pair[1].attempt
     });
-    again.last().map(|pair| pair[1].ended).or(s.state.ended)
+    again.last().map(|pair| pair[0].ended).or(s.state.ended)
 }
 
 fn settings(files: &Files, subscription: &Subscription, options: &Options) -> Settings {
