@@ -80,7 +80,12 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
     area.current.style.height = "auto";
     area.current.style.height = `${area.current.scrollHeight + 2}px`;
   }, [text]);
-  useEffect(() => { if (hasKeyboard()) area.current.focus(); }, []);
+  // Whoever asks for a place to write in has it at once.
+  useLayoutEffect(() => {
+    if (!hasKeyboard() && !edited && session !== "new") return;
+    area.current.focus();
+    area.current.setSelectionRange(text.length, text.length);
+  }, []);
   useEffect(() => { if (dropped?.length) add(dropped); }, [dropped]);
 
   return html`<form class="composer" onSubmit=${(event) => { event.preventDefault(); send(); }}>
@@ -91,7 +96,7 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
         onClick=${() => change((draft) => ({ files: draft.files.filter((_, other) => other !== n) }))}>✕</button></li>`)}
       ${uploading > 0 && html`<li class="hint">storing …</li>`}
     </ul>`}
-    <textarea id="message" dir="auto" ref=${area} rows="1" placeholder="Message" aria-label="Message" value=${text} enterkeyhint="send"
+    <textarea id="message" name=${session} dir="auto" ref=${area} rows="1" placeholder="Message" aria-label="Message" value=${text} enterkeyhint="send"
       onInput=${(event) => { const { value } = event.target; change(() => ({ text: value })); }} onKeyDown=${press} onPaste=${paste}></textarea>
     ${error && html`<p class="error" role="alert">${error}</p>`}
     <div class="bar">

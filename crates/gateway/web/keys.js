@@ -37,6 +37,18 @@ function list() {
   return here.querySelectorAll(here.matches(".rows") ? "a.row" : ".exchange, .note");
 }
 
+/** Whether somebody has just followed a link to where something is written, and now begins: what is typed then is text,
+ * also while the page is still on its way there. */
+function isBeginning() {
+  const { hash } = document.activeElement ?? {};
+  if (!hash || hash !== location.hash) return false;
+  const { view, edits, session, seq } = address.current();
+  if (view !== "new" && !edits) return false;
+  const area = document.querySelector("#message");
+  if (area?.name === (edits ? `${session}/${seq}` : view)) area.focus();
+  return true;
+}
+
 export function useKeys(onHelp) {
   useEffect(() => {
     let before = null;
@@ -50,7 +62,7 @@ export function useKeys(onHelp) {
         else address.go(address.above(address.current()));
         return;
       }
-      if (typing) return;
+      if (typing || (event.key.length === 1 && isBeginning())) return;
       const key = before ? `${before} ${event.key}` : event.key;
       before = event.key === "g" ? "g" : null;
       const actions = {

@@ -130,7 +130,7 @@ class Browser:
         await context.add_init_script(WATCH)
         context.set_default_timeout(PATIENCE * 1000)
         if WEB:
-            await context.route("**/page/**", lambda route: route.fulfill(path=WEB + route.request.url.split("/page")[1]))
+            await context.route("**/page/**", lambda route: route.fulfill(path=WEB + route.request.url.split("/page", 1)[1]))
         tab = Tab(gateway, context, await context.new_page())
         await context.expose_function("violated", lambda what: tab.errors.append(what))
         self.tabs.append(tab)
@@ -648,6 +648,39 @@ async def trying_again_and_editing_are_forks():
             await copies.get_by_role("link", name="Back to it").click()
             await expect(said).to_have_text(["one", "two"])
             assert f"/s/{first}/" in tab.page.url
+
+
+async def what_is_typed_after_new_or_edit_is_the_message():
+    with Gateway(*NDJSON) as gateway:
+        async with Browser() as browser:
+            # Also where nothing can be hovered over; among the letters are those that are keys elsewhere.
+            for options in {}, {"has_touch": True, "is_mobile": True}:
+                tab = await browser.tab(gateway, **options)
+                message = tab.locator("#message")
+                await tab.click(".sessions .new")
+                await tab.keyboard.type("why g l")
+                await expect(message).to_have_value("why g l")
+                await tab.click(".sessions .new")
+                await tab.keyboard.type("now?")
+                await expect(message).to_have_value("why g lnow?")
+                await tab.say("two")
+                await tab.answer("You said: two").wait_for()
+                await tab.locator(".exchange").hover()
+                await tab.get_by_role("link", name="Edit in a copy").click()
+                await tab.keyboard.type(" of gliders")
+                await expect(message).to_have_value("two of gliders")
+                # What is typed before the page has come there is no key either.
+                await tab.evaluate("""() => {
+                    const link = document.querySelector(".sessions .new");
+                    link.focus();
+                    link.click();
+                    for (const key of "gl") link.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+                }""")
+                await expect(tab.locator("h1")).to_have_text("New session")
+                assert tab.page.url.endswith("#/new")
+                await tab.context.close()
+                browser.tabs.remove(tab)
+                tab.checked()
 
 
 async def a_message_that_is_sent_again_is_stored_once():
