@@ -78,7 +78,11 @@ fn under_way(queue: &Queue, subscription: &Subscription) -> Option<(Run, Time)> 
     let (events, last) = match state.task {
         Some(Task::Batch(last)) => (Some(state.batch), Some(last)),
         Some(Task::Single(id) | Task::DeadLetter(id)) => (Some(1), Some(id)),
-        Some(Task::Wake) | None => (None, None),
+        // It pops: what it has acknowledged so far.
+        Some(Task::Wake) | None => {
+            let acked = subscription.last_acked_id;
+            (None, Some(acked).filter(|acked| *acked > state.start_cursor))
+        }
     };
     let run = Run {
         id: id_of(began),
@@ -157,9 +161,8 @@ pub fn one(queue: &mut Queue, consumer: &ConsumerId, id: &str) -> Result<RunDeta
     };
     let output =
         place.and_then(|place| Some((read_end(queue.files(), consumer, place, OUTPUT).ok()?, place)));
-    let handled = handled(queue, subscription.as_ref(), &run, after)?;
-    let oldest = handled.last().map(|event| event.created_at.clone());
-    let timeline = timeline::of(queue, began, end, oldest.as_deref())?;
+    let mut handled = handled(queue, subscription.as_ref(), &run, after)?;
+    let timeline = timeline::of(queue, began, end, &mut handled, run.events.is_none())?;
     Ok(RunDetail {
         run,
         output_bytes: output.as_ref().map(|(_, place)| place.length),

@@ -23,6 +23,19 @@ const SHOWN = 300;
 /** What an agent has ended, and after how long without a next message it counts as idle, in milliseconds. */
 const ENDINGS = ["answer", "cancelled"], IDLE = 1000;
 
+/** How a tool ended, where it has no result. */
+const ENDED = { failed: "failed", rejected: "rejected", no_result: "no result" };
+
+/** The parts of a tool's time in which it did not wait for permission. */
+function atWork({ at_ms: at, duration_ms: took, event }, asks) {
+  let parts = [[at, at + took]];
+  for (const { call, at_ms: from, duration_ms: waited = 0 } of asks) {
+    if (call !== event) continue;
+    parts = parts.flatMap(([begin, end]) => [[begin, Math.min(end, from)], [Math.max(begin, from + waited), end]].filter(([a, b]) => a < b));
+  }
+  return parts;
+}
+
 /** The spans, with what lasts until now, and with the pauses between an answer and the next message. */
 function whole(all, run) {
   const isOver = run.outcome !== "running";
@@ -34,6 +47,12 @@ function whole(all, run) {
     const took = (spans[n + 1]?.at_ms ?? now) - span.at_ms;
     return took > IDLE ? [{ kind: "idle", at_ms: span.at_ms, duration_ms: took, label: "open for a next message", isOpen: !isOver && n === spans.length - 1 }] : [];
   });
+  const asks = spans.filter(({ kind }) => kind === "permission");
+  for (const span of spans) {
+    if (span.kind !== "tool" || !(span.duration_ms > 0)) continue;
+    span.parts = atWork(span, asks);
+    span.isOpen &&= !asks.some(({ call, isOpen }) => call === span.event && isOpen);
+  }
   return [...spans, ...pauses].sort((a, b) => a.at_ms - b.at_ms || (a.kind === "idle") - (b.kind === "idle"));
 }
 
@@ -64,13 +83,14 @@ export function Timeline({ thread, run, spans: all }) {
       const now = Math.floor(span.at_ms / 60_000), isNew = end > 120_000 && now !== minute;
       minute = now;
       return html`${isNew && html`<tr class="minute"><th colspan="5" scope="rowgroup">${now < 0 ? "before" : `minute ${now + 1}`}</th></tr>`}
-        <tr key=${n} class=${`is-${span.kind}`}>
+        <tr key=${n} class=${`is-${span.kind}${["rejected", "no_result"].includes(span.ended) ? " pale" : ""}`}>
           <td class="figure">${CLOCK.format(began + span.at_ms)}</td>
           <td class="figure after">${after(span.at_ms)}</td>
-          <td class="figure">${span.duration_ms > 0 && duration(span.duration_ms)}${span.isOpen && " so far"}</td>
+          <td class="figure">${lasted(span) > 0 && `${duration(lasted(span))}${span.isOpen ? " so far" : ""}`}</td>
           <td class="bars"><svg viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true"><rect class="floor" x="0" y="4.5" width="1000" height="1" />
-            <rect x=${scale(span.at_ms)} y="0" height="10" width=${Math.max(6, scale(span.at_ms + (span.duration_ms ?? 0)) - scale(span.at_ms))} /></svg></td>
-          <td><span class="what">${NAMES[span.kind] ?? (span.kind === "begin" || span.kind === "end" ? "" : visible(span.kind))}</span> ${" "}${label(span)}</td>
+            ${partsOf(span).map(([from, to]) => html`<rect x=${scale(from)} y="0" height="10" width=${Math.max(6, scale(to) - scale(from))} />`)}</svg></td>
+          <td><span class="what">${NAMES[span.kind] ?? (span.kind === "begin" || span.kind === "end" ? "" : visible(span.kind))}</span> ${" "}${label(span)}${span.given && html` <code class="gist">${visible(span.given)}</code>`}${
+            ENDED[span.ended] && html` <strong class=${span.ended === "failed" ? "failure" : ""}>${ENDED[span.ended]}</strong>`}</td>
         </tr>`;
     })}</tbody></table>
     ${rows.length > shown && html`<p><button type="button" onClick=${() => setShown(shown + 1000)}>Show more of ${count(rows.length, "step")}</button></p>`}
@@ -86,9 +106,17 @@ export function Timeline({ thread, run, spans: all }) {
   }
 }
 
-/** What it was given on stdin. */
-function given({ handled = [] }) {
-  return handled.slice(0, 20).map(({ id, content }) => ({ kind: "given", at_ms: 0, label: content || `event ${id}`, event: id }));
+/** When a span went on; what took no time is a point. */
+function partsOf({ parts, at_ms: at, duration_ms: took = 0 }) {
+  return parts?.length ? parts : [[at, parts ? at : at + took]];
+}
+
+const lasted = (span) => partsOf(span).reduce((sum, [from, to]) => sum + to - from, 0);
+
+/** What it was given at its beginning; what came later is a message among the spans. */
+function given({ handled = [], started_at: began }) {
+  return handled.filter(({ created_at: at }) => Date.parse(at) <= Date.parse(began)).slice(0, 20)
+    .map(({ id, content }) => ({ kind: "given", at_ms: 0, label: content || `event ${id}`, event: id }));
 }
 
 function after(ms) {
@@ -101,9 +129,9 @@ function after(ms) {
  * permission does nothing else. */
 function sumsOf(spans) {
   const kinds = Object.keys(SPENT), edges = [], sums = kinds.map(() => 0), open = kinds.map(() => 0);
-  for (const { kind, at_ms: at, duration_ms: took } of spans) {
-    const n = kinds.indexOf(kind);
-    if (n >= 0 && took > 0) edges.push([at, n, 1], [at + took, n, -1]);
+  for (const span of spans) {
+    const n = kinds.indexOf(span.kind);
+    if (n >= 0 && span.ended !== "rejected") for (const [from, to] of partsOf(span)) if (from < to) edges.push([from, n, 1], [to, n, -1]);
   }
   edges.sort(([a], [b]) => a - b);
   let before = 0;

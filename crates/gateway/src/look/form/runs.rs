@@ -69,7 +69,7 @@ pub struct RunDetail {
     pub output_truncated: bool,
     pub timeline: Vec<Span>,
     pub timeline_truncated: bool,
-    /// The events that it has handled, as far as that is known; newest first.
+    /// The events that it was given, as far as that is known; newest first.
     pub handled: Vec<Event>,
     /// What was stored in the thread while it ran.
     pub meanwhile: Vec<Event>,
@@ -84,8 +84,28 @@ pub struct Span {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
     pub label: String,
+    /// What a tool was given, in short.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub given: Option<String>,
+    /// How a tool ended, if not with a result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<ToolEnd>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<i64>,
+    /// Of a request for permission: the event of the call that waits for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call: Option<i64>,
+}
+
+/// How a tool ended that has no result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolEnd {
+    Failed,
+    /// Permission was refused.
+    Rejected,
+    /// The run went on, or ended, without one.
+    NoResult,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
