@@ -344,6 +344,7 @@ scenarios! {
         files_are_picked_dropped_and_pasted
         sessions_are_searched_renamed_switched_and_deleted
         trying_again_and_editing_are_forks
+        what_is_typed_after_new_or_edit_is_the_message
         a_message_that_is_sent_again_is_stored_once
         a_reload_during_an_answer_loses_nothing
         a_gateway_that_is_killed_during_an_answer_is_a_pause
@@ -373,6 +374,7 @@ scenarios! {
         a_filter_that_takes_too_long_says_how_far_it_has_come
         an_event_shows_its_content_and_who_handled_it
         a_run_is_a_timeline_of_its_events
+        a_run_says_how_each_tool_ended
         a_run_shows_what_it_was_given_and_not_what_others_did
         threads_are_found_and_what_is_hidden_is_said
         a_gateway_that_is_killed_while_one_looks_is_a_pause

@@ -204,7 +204,7 @@ impl Look {
                     let mut looked = Looked::briefly(&mut queue, &mut rate)?;
                     let listed = listed.filter(|_| target.kind == ThreadKind::Session);
                     let session = listed.and_then(|listed| self.session(&mut queue, listed));
-                    looked.figures.note(session.as_ref());
+                    looked.note(session.as_ref());
                     Ok((looked, session.and_then(|session| session.title)))
                 })
             }
@@ -221,7 +221,8 @@ impl Look {
     fn session(&self, queue: &mut Queue, listed: &Listed) -> Option<Session> {
         let summary = self.catalogue.summary_of(queue, listed).ok()?;
         let title = Some(summary.title()).filter(|title| !title.is_empty());
-        Some(Session { title, asks: summary.state == Some(SessionState::Asks) })
+        let is_busy = !matches!(summary.state, None | Some(SessionState::Failed));
+        Some(Session { title, asks: summary.state == Some(SessionState::Asks), is_busy })
     }
 
     /// What is known of a thread if it is a session.

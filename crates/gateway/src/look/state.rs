@@ -10,6 +10,7 @@ use thread::model::subscription::{ConsumerId, Subscription};
 use thread::model::time::{self, Time};
 use thread::pending::CountLimits;
 use thread::{Queue, jsonl};
+use thread_agent::install::CONSUMER;
 
 use super::form::{
     Consumer, ConsumerCounts, Figures, LastRun, Outcome, RunUnderWay, Settings, State, Summary, Thread,
@@ -42,23 +43,26 @@ pub struct Looked {
     extent: Extent,
 }
 
-/// What a conversation is called, and whether its agent waits for an answer.
+/// What a conversation is called, whether its agent waits for an answer, and whether it has anything to do.
 pub struct Session {
     pub title: Option<String>,
     pub asks: bool,
-}
-
-impl Figures {
-    /// An agent that asks comes before all else.
-    pub(super) fn note(&mut self, session: Option<&Session>) {
-        if session.is_some_and(|session| session.asks) {
-            let others = self.attention.take().map(|others| format!("; {others}"));
-            self.attention = Some(format!("the agent asks for permission{}", others.unwrap_or_default()));
-        }
-    }
+    pub is_busy: bool,
 }
 
 impl Looked {
+    /// An agent that asks comes before all else.
+    pub fn note(&mut self, session: Option<&Session>) {
+        let Some(session) = session else { return };
+        let figures = &mut self.figures;
+        if session.asks {
+            let others = figures.attention.take().map(|others| format!("; {others}"));
+            figures.attention = Some(format!("the agent asks for permission{}", others.unwrap_or_default()));
+        }
+        let mut agents = self.standings.iter().filter(|one| one.subscription.consumer.as_str() == CONSUMER);
+        figures.agent_is_idle = !session.is_busy && agents.any(|one| one.state == "running");
+    }
+
     /// For the list: what is pending is not counted.
     ///
     /// # Errors
@@ -113,6 +117,7 @@ fn look(queue: &mut Queue, rate: &mut Rate, until: Instant, count: CountLimits) 
         dead,
         oldest_pending_at: oldest,
         attention: attention(&standings),
+        agent_is_idle: false,
     };
     Ok(Looked { figures, standings, is_moving, extent })
 }
@@ -170,7 +175,7 @@ pub fn thread(
     queue: &mut Queue,
 ) -> Result<(Thread, bool)> {
     let mut looked = Looked::closely(queue, &mut Rate::by_minute())?;
-    looked.figures.note(session.as_ref());
+    looked.note(session.as_ref());
     let title = session.and_then(|session| session.title);
     let now = Utc::now();
     let mut hours = Rate::by_hour();

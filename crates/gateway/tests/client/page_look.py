@@ -3,6 +3,7 @@
 import asyncio
 import json
 import pathlib
+import re
 import subprocess
 import uuid
 
@@ -28,6 +29,14 @@ async def what_is_wrong_is_said_first_and_can_be_mended():
         await expect(mailer.locator(".why")).to_contain_text("out of attempts, exit 1: no price for anvil")
         await expect(mailer.locator(".facts")).to_contain_text("1 event waits")
         await picture(tab, "look-stalled")
+        # The event itself does not just wait, either.
+        await tab.open("#/look/inbox/events/1")
+        waits = tab.locator(".event .plain-list li", has_text="mailer")
+        await expect(waits).to_contain_text("stalled")
+        await expect(waits).to_contain_text("out of attempts, exit 1: no price for anvil")
+        await waits.get_by_role("link", name="the last run").click()
+        await expect(tab.locator(".verdict")).to_contain_text("It failed (exit 1)")
+        await tab.open("#/look/inbox")
         # A number leads to what it counts.
         await mailer.get_by_role("link", name="1 event").click()
         await expect(tab.locator(".list-box .text")).to_have_text(["anvil"])
@@ -131,6 +140,15 @@ async def dead_letters_are_retried_and_discarded_one_some_or_all():
         await inbox.until("seller", lambda found: found["runs_failed"] + found["runs_succeeded"] >= 11 and found["state"] == "idle")
         await expect(letter("saw")).to_contain_text("2 attempts")
         await expect(letter("saw").locator(".came-of")).to_contain_text("failed again: exit 1: no price for saw")
+        # What became of several stands beneath their buttons, which stay where they are.
+        ropes = reasons.filter(has_text="rope")
+        places = [await button(tab, name, ropes).bounding_box() for name in ("Retry these 2", "Discard these 2 …")]
+        await button(tab, "Retry these 2", ropes).click()
+        await expect(ropes.locator(".came-of.failure")).to_contain_text("both ran, both failed again: exit 1: no price for rope")
+        assert places == [await button(tab, name, ropes).bounding_box() for name in ("Retry these 2", "Discard these 2 …")]
+        await ropes.get_by_role("link", name="The runs").click()
+        await expect(tab.locator(".runs li").first).to_contain_text("dead letter")
+        await tab.page.go_back()
         # Those with one reason have an address, and the same buttons.
         await reasons.filter(has_text="rope").get_by_role("link").first.click()
         await expect(tab.locator(".letters > li")).to_have_count(2)
@@ -142,6 +160,7 @@ async def dead_letters_are_retried_and_discarded_one_some_or_all():
         await tab.get_by_label("Choose event 6 of seller").check()
         await button(tab, "Discard 2 of seller …").click()
         await expect(tab.locator("dialog")).to_contain_text("Discard 2 dead letters?")
+        await expect(tab.locator("dialog .failure")).to_have_text(["exit 1: no price for saw", "exit 1: no price for rope"])
         await button(tab, "Leave it").click()
         assert inbox.info("seller")["dead"] == 4
         await button(tab, "Discard 2 of seller …").click()
@@ -216,7 +235,7 @@ async def an_event_is_pushed_and_the_command_beside_it_does_the_same():
         await tab.get_by_role("link", name="1", exact=False).first.wait_for()
         await tab.locator(".list-box a.row").last.click()
         await tab.get_by_role("link", name="Push another like it").click()
-        await expect(tab.get_by_label("Content")).to_have_value(text)
+        await expect(tab.locator(".push").get_by_label("Content")).to_have_value(text)
         await expect(tab.get_by_label("Subtype")).to_have_value("order")
 
 
@@ -356,6 +375,10 @@ async def a_run_is_a_timeline_of_its_events():
             await expect(tab.locator(".spent-words")).to_contain_text("waiting for permission")
             await expect(tab.get_by_role("link", name="It asks for permission")).to_be_visible()
             await expect(rows.filter(has_text="thinks")).to_contain_text("I will read the script first.")
+            # What it was given is there from the beginning.
+            await expect(rows.filter(has_text="is given")).to_contain_text("backup")
+            await expect(tab.locator("tr.is-waiting")).to_have_count(1)
+            await expect(tab.locator(".brief").first).to_contain_text("backup")
             await expect(rows.filter(has_text="the run ends")).to_have_count(0)
             await tab.page.go_back()
             await tab.locator(".halves").get_by_role("link", name="Talk").click()
@@ -363,20 +386,51 @@ async def a_run_is_a_timeline_of_its_events():
             await tab.get_by_role("button", name="Allow once").click()
             await tab.answer("Done.").wait_for()
             await tab.locator(".halves").get_by_role("link", name="Look").click()
+            # Its program stays for a next message, which is no work.
+            await expect(tab.locator(".threads li")).to_contain_text("1 open, idle")
+            await expect(tab.locator(".threads li")).not_to_contain_text("running")
             await tab.locator(".threads a.row").click()
+            await expect(card(tab, "agent").locator(".state")).to_have_text("○ open, idle")
             await card(tab, "agent").locator("h2 a").click()
             await tab.locator(".runs a").last.click()
             for what in "thinks", "read", "asks", "chown":
                 await expect(rows.filter(has_text=what).first).to_be_visible()
             await expect(tab.locator(".spent-words")).to_contain_text("permission")
             await expect(rows.filter(has_text="asks")).to_contain_text("answered: once")
-            # Its program stays for a next message, which is no work.
             await expect(tab.locator(".verdict")).to_contain_text("It has answered")
             await expect(rows.last).to_contain_text("idle")
             await picture(tab, "run")
             # A step leads to its event.
             await tab.locator("tr.is-tool a", has_text="read").click()
             await expect(tab.locator(".event")).to_contain_text("backup.sh")
+
+
+async def a_run_says_how_each_tool_ended():
+    with Gateway(*ACP) as gateway:
+        plays(gateway, backup=[["call", "c1", "shell", {"command": "sh backup.sh --dry-run", "timeout": 9}], ["fail", "c1", "shell", "permission denied"],
+                               ["call", "c2", "chown", {"path": "/srv"}], ["ask", "c2", "chown /srv", {"path": "/srv"}, "all"],
+                               ["call", "c3", "look", {}], ["say", "Done."]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            session = await tab.new("backup")
+            await tab.locator(".permission.open").wait_for()
+            await tab.open(f"#/look/{session}")
+            await card(tab, "agent").get_by_role("link", name="Show the run").click()
+            tool = lambda name: tab.locator("tr.is-tool", has=tab.page.get_by_role("link", name=name, exact=True))
+            asks = tab.locator("tr.is-permission")
+            # Who waits for somebody does not work.
+            await expect(asks).to_contain_text(re.compile(r"\b[2-9](\.\d)? s so far"))
+            await expect(tool("chown /srv")).not_to_contain_text("so far")
+            run = tab.page.url
+            await tab.open(f"#/s/{session}")
+            await tab.get_by_role("button", name="Reject").click()
+            await tab.answer("Done.").wait_for()
+            await tab.page.goto(run)
+            await expect(tool("shell")).to_contain_text("sh backup.sh --dry-run 9 failed")
+            await expect(tool("chown /srv")).to_contain_text("/srv rejected")
+            await expect(tool("look")).to_contain_text("no result")
+            width = "row => [...row.querySelectorAll('rect:not(.floor)')].reduce((sum, rect) => sum + rect.width.baseVal.value, 0)"
+            assert await tool("chown /srv").evaluate(width) < await asks.evaluate(width)
 
 
 async def a_run_shows_what_it_was_given_and_not_what_others_did():

@@ -45,6 +45,7 @@ export function Actions({ thread, consumer }) {
   const resume = () => { const before = consumer.last_run?.id; return act("resume").then(() => setResumed({ before })); };
   const act = (verb, body) => post(api([thread.id, "consumers", name, verb]), body).then(() => announce(`${name}: ${verb}`));
   const close = () => setAsked(null);
+  const [became, isWrong] = resumed && state !== "paused" ? cameOf(consumer, resumed.before) : [];
   const isOver = state === "stalled" || state === "paused" || state === "waiting" || (state === "idle" && consumer.pending > 0);
   const has = Boolean(consumer.command);
   return html`
@@ -52,7 +53,7 @@ export function Actions({ thread, consumer }) {
     ${(state === "running" || state === "waiting") && html`<button type="button" class="stop" onClick=${() => setAsked("stop")}>Stop …</button>`}
     ${has && state !== "paused" && html`<${Do} action=${() => act("pause")} title=${command(thread, "pause", name)}>Pause<//>`}
     <button type="button" onClick=${() => setAsked("seek")}>Seek …</button>
-    ${resumed && state !== "paused" && html`<span class="came-of hint" role="status">Resumed: ${cameOf(consumer, resumed.before)}.</span>`}
+    ${became && html`<span class=${isWrong ? "came-of failure" : "came-of hint"} role="status">Resumed: ${became}.</span>`}
     ${asked === "stop" && html`<${Stop} thread=${thread} consumer=${consumer} act=${act} onClose=${close} />`}
     ${asked === "seek" && html`<${Seek} thread=${thread} consumer=${consumer} act=${act} onClose=${close} />`}`;
 }

@@ -8,7 +8,7 @@ import { api } from "./api.js";
 import { Actions, commandsOf } from "./actions.js";
 import { AsCommand } from "./command.js";
 import { usePages } from "./pages.js";
-import { For, NUMBER, Why, Word, count, exitText, outcomeText, whatToDo } from "./words.js";
+import { For, NUMBER, Why, Word, count, exitText, outcomeText, whatToDo, wordOf } from "./words.js";
 import * as address from "../address.js";
 
 /** Notes that say what the page says itself. */
@@ -36,7 +36,7 @@ export function Card({ thread, consumer, alone = false }) {
   const label = run?.id ? "Show the run" : "Show the last run";
   return html`<section class=${`consumer ${state}`} aria-label=${visible(name)}>
     ${alone ? html`<h1>${visible(name)}</h1>` : html`<h2><a class="row" href=${here}>${visible(name)}</a></h2>`}
-    <p class="why"><${Word} state=${state} /><${Why} consumer=${consumer} /></p>
+    <p class="why"><${Word} state=${wordOf(thread, consumer)} /><${Why} consumer=${consumer} /></p>
     ${todo && html`<p class="todo">${todo}</p>`}
     ${consumer.notes?.filter((note) => !SAID.test(note)).map((note) => html`<p class="todo">${visible(note)}</p>`)}
     <p class="facts"><${Pending} thread=${thread} consumer=${consumer} /> · cursor ${consumer.cursor > 0

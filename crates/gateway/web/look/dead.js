@@ -4,7 +4,7 @@ import { html, useState } from "../vendor/preact.js";
 import { visible } from "../text.js";
 import { api } from "./api.js";
 import { AsCommand, command } from "./command.js";
-import { Again, Letter, canRetry } from "./letter.js";
+import { Again, CameOf, Letter, canRetry, reasonsOf } from "./letter.js";
 import { usePages } from "./pages.js";
 import { NUMBER, count } from "./words.js";
 import * as address from "../address.js";
@@ -19,6 +19,7 @@ export function Dead({ thread, route }) {
 function Letters({ thread, consumer, reason }) {
   const [chosen, setChosen] = useState(new Set());
   const [done, setDone] = useState(0);
+  const [tried, setTried] = useState(null);
   const url = (before) => api([thread.id, "dead"], { consumer, reason, before });
   const about = [done, thread.dead, ...thread.consumers_state.map(({ name, dead, dead_to_retry: retried, last_run: last }) => `${name} ${dead} ${retried} ${last?.id}`)].join();
   const { items, answer, next, error, older, loading } = usePages(url, "dead", about, keyOf);
@@ -40,14 +41,15 @@ function Letters({ thread, consumer, reason }) {
       ${(consumer || reason) && html` Only those${consumer && html` of <strong>${visible(consumer)}</strong>`}${reason && html` with the reason <strong>${visible(reason)}</strong>`}. <a href=${address.deadAddress(thread.id)}>Show all</a>`}</p>
     ${error && html`<p class="error" role="alert">${error}</p>`}
     ${total > 0 && !reason && html`<${Reasons} ...${whole} reasons=${answer?.reasons ?? []} />`}
-    ${total > 0 && reason && consumer && html`<p class="buttons"><${Again} ...${whole} consumer=${consumer} which=${{ reason }} n=${total} what=${total === 1 ? "this one" : `these ${NUMBER.format(total)}`} /></p>`}
+    ${total > 0 && reason && consumer && html`<${Again} ...${whole} consumer=${consumer} which=${{ reason }} n=${total} what=${total === 1 ? "this one" : `these ${NUMBER.format(total)}`} why=${[{ reason, count: total }]} />`}
     ${total > 0 && html`<h2>One by one</h2>
       ${!thread.read_only && html`<div class="chosen bar">
         <button type="button" onClick=${() => setChosen(new Set(ticked.length === shown.length ? [] : shown.map(keyOf)))}>${ticked.length === shown.length ? "Choose none" : `Choose these ${NUMBER.format(shown.length)}`}</button>
         ${names.map((name) => {
-          const ids = ticked.filter((letter) => letter.consumer === name).map(({ id }) => id);
-          return html`<span key=${name} class="buttons"><${Again} ...${whole} consumer=${name} which=${{ ids }} n=${ids.length} what=${`${NUMBER.format(ids.length)} of ${visible(name)}`} /></span>`;
+          const those = ticked.filter((letter) => letter.consumer === name), n = those.length;
+          return html`<${Again} key=${name} ...${whole} consumer=${name} which=${{ ids: those.map(({ id }) => id) }} n=${n} what=${`${NUMBER.format(n)} of ${visible(name)}`} why=${reasonsOf(those)} onTried=${setTried} />`;
         })}
+        <${CameOf} thread=${thread} tried=${tried} />
       </div>`}`}
     <ul class="letters rows">${shown.map((letter) => html`<li key=${keyOf(letter)}><${Letter} ...${whole} letter=${letter}>
       ${!thread.read_only && html`<input type="checkbox" aria-label=${`Choose event ${letter.id} of ${letter.consumer}`} checked=${chosen.has(keyOf(letter))} onChange=${() => tick(letter)} />`}<//></li>`)}</ul>
@@ -66,8 +68,8 @@ function Reasons({ thread, reasons, onDone }) {
       <h2><a href=${address.look(thread.id, "c", name)}>${visible(name)}</a>: why</h2>
       <ul>${of.map(({ reason, count: n }) => html`<li key=${reason}>
         <a href=${address.deadAddress(thread.id, { consumer: name, reason })}><span class="figure">${NUMBER.format(n)} ×</span> ${visible(reason)}</a>
-        <span class="buttons"><${Again} thread=${thread} onDone=${onDone} consumer=${name} which=${{ reason }} n=${n} what=${n === 1 ? "this one" : `these ${NUMBER.format(n)}`} /></span></li>`)}</ul>
-      ${of.length > 1 && html`<p class="buttons all"><${Again} thread=${thread} onDone=${onDone} consumer=${name} which=${{ all: true }} n=${all} what=${`all ${NUMBER.format(all)}`} /></p>`}
+        <${Again} thread=${thread} onDone=${onDone} consumer=${name} which=${{ reason }} n=${n} what=${n === 1 ? "this one" : `these ${NUMBER.format(n)}`} why=${[{ reason, count: n }]} /></li>`)}</ul>
+      ${of.length > 1 && html`<div class="all"><${Again} thread=${thread} onDone=${onDone} consumer=${name} which=${{ all: true }} n=${all} what=${`all ${NUMBER.format(all)}`} why=${of} /></div>`}
       ${!thread.read_only && !canRetry(thread, name) && html`<p class="hint">${visible(name)} ${thread.consumers_state.some((consumer) => consumer.name === name)
         ? "pops for itself, so nothing can be delivered to it again." : "is not subscribed any more. Subscribe it again with --deliver stdin to retry."}</p>`}
     </section>`;

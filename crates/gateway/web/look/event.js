@@ -8,6 +8,7 @@ import { bytesText, jsonText, visible } from "../text.js";
 import { api, get } from "./api.js";
 import { AsCommand, command } from "./command.js";
 import { Letter } from "./letter.js";
+import { Why, Word, wordOf } from "./words.js";
 import * as address from "../address.js";
 
 export function Event({ thread, id, filter }) {
@@ -47,11 +48,22 @@ function Whole({ thread, answer: { event, content_url: url, handled = [], dead =
     <h3>Who handled it?</h3>
     ${handled.length === 0 ? html`<p class="hint">No consumer wants it.</p>` : html`<ul class="plain-list">${handled.map(({ consumer, outcome, run }) => html`<li key=${consumer}>
       <a href=${address.look(thread.id, "c", consumer)}>${visible(consumer)}</a>: ${OUTCOMES[outcome] ?? visible(outcome)}${
-        run && html` · <a href=${address.look(thread.id, "c", consumer, run)}>the run</a>`}</li>`)}</ul>`}
+        run && html` · <a href=${address.look(thread.id, "c", consumer, run)}>the run</a>`}${
+        outcome === "pending" && html`<${Standing} thread=${thread} name=${consumer} />`}</li>`)}</ul>`}
     ${dead.length > 0 && html`<h3>Dead letter</h3><ul class="letters">${dead.map((letter) => html`<li key=${letter.consumer}>
       <${Letter} thread=${thread} letter=${letter} inEvent=${true} /></li>`)}</ul>`}
     <p class="buttons">${!thread.read_only && html`<a class="button" href=${`${address.look(thread.id, "push")}?like=${event.id}`}>Push another like it</a>`}</p>
     <${AsCommand} lines=${command(thread, "peek", "--last-event-id", event.id - 1, "--filter", `id = ${event.id}`)} />`;
+}
+
+/** Why an event still waits for a consumer. */
+function Standing({ thread, name }) {
+  const consumer = thread.consumers_state.find((consumer) => consumer.name === name);
+  if (!consumer || consumer.state === "idle") return null;
+  const { run, last_run: last } = consumer;
+  const shown = run?.id ?? last?.id;
+  return html` · <${Word} state=${wordOf(thread, consumer)} /><${Why} consumer=${consumer} />${
+    shown && html` · <a href=${address.look(thread.id, "c", name, shown)}>${run?.id ? "the run" : "the last run"}</a>`}`;
 }
 
 const OUTCOMES = { acknowledged: "done", pending: "waits", dead: html`<span class="failure">dead letter</span>` };

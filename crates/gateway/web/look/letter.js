@@ -8,7 +8,7 @@ import { beginning, visible } from "../text.js";
 import { Question } from "./actions.js";
 import { api, post } from "./api.js";
 import { command, quoted } from "./command.js";
-import { cameOf, count } from "./words.js";
+import { NUMBER, cameOfSeveral, count } from "./words.js";
 import * as address from "../address.js";
 
 /** Whether a consumer can be given something again. */
@@ -24,27 +24,51 @@ function withReason(thread, consumer, reason, verb) {
     `  xargs -n 1 ${command(thread, `dead ${verb}`, consumer)}`].join("\n");
 }
 
-/** Buttons for dead letters of one consumer. `which`: `{ids}`, `{reason}` or `{all: true}`, which are `n`. */
-export function Again({ thread, consumer, which, n, what, onDone }) {
+/** What became of those that were retried last. */
+export function CameOf({ thread, tried }) {
+  const consumer = thread.consumers_state.find(({ name }) => name === tried?.consumer);
+  if (!consumer) return null;
+  const { n, before } = tried;
+  const [text, isWrong] = cameOfSeveral(consumer, before, n);
+  const ran = consumer.last_run?.id !== before.last_run?.id;
+  return html`<span class=${isWrong ? "came-of failure" : "came-of hint"} role="status">Retried: ${text}.${ran && html` <a href=${n === 1
+    ? address.look(thread.id, "c", consumer.name, consumer.last_run.id) : address.look(thread.id, "c", consumer.name)}>${n === 1 ? "The run" : "The runs"}</a>`}</span>`;
+}
+
+/** Buttons for dead letters of one consumer. `which`: `{ids}`, `{reason}` or `{all: true}`, which are `n`; `why`: their
+ * reasons, `[{reason, count}]`. What became of them stands beneath, or is left to `onTried`. */
+export function Again({ thread, consumer, which, n, what, why, onDone, onTried }) {
   const [asked, setAsked] = useState(false);
   const [tried, setTried] = useState(null);
   if (thread.read_only) return null;
-  const itself = thread.consumers_state.find(({ name }) => name === consumer);
   const act = async (verb) => {
+    const before = thread.consumers_state.find(({ name }) => name === consumer);
     const answer = await post(api([thread.id, "dead", verb]), { consumer, ...which });
-    if (verb === "retry") setTried({ before: itself?.last_run?.id });
+    if (verb === "retry" && before) (onTried ?? setTried)({ consumer, before, n: answer.retried });
     announce(`${count(answer.retried ?? answer.discarded, "dead letter")}: ${verb}`);
     onDone?.();
   };
   const lines = (verb) => which.ids ? which.ids.map((id) => command(thread, `dead ${verb}`, consumer, id))
     : which.all ? command(thread, `dead ${verb}`, consumer, "--all") : withReason(thread, consumer, which.reason, verb);
-  return html`
+  return html`<div class="buttons">
     ${canRetry(thread, consumer) && html`<${Do} action=${() => act("retry")} title=${[lines("retry")].flat().join("\n")}>Retry ${what}<//>`}
-    ${tried && itself && html`<span class="came-of hint" role="status">Retried: ${cameOf(itself, tried.before)}.</span>`}
     <button type="button" class="danger" onClick=${() => setAsked(true)}>Discard ${what} …</button>
     ${asked && html`<${Question} title=${`Discard ${count(n, "dead letter")}?`} verb="Discard" action=${() => act("discard")} lines=${lines("discard")} onClose=${() => setAsked(false)}>
+      <div>${why.slice(0, REASONS).map(({ reason, count: of }) => html`<p key=${reason}><span class="figure">${NUMBER.format(of)} ×</span> <span class="failure">${visible(reason)}</span></p>`)}
+        ${why.length > REASONS && html`<p class="hint">and ${count(why.length - REASONS, "other reason")}</p>`}</div>
       <p>${visible(consumer)} is not given ${n === 1 ? "it" : "them"} again. ${n === 1 ? "The event itself stays" : "The events themselves stay"} stored.</p>
-    <//>`}`;
+    <//>`}</div>
+    <${CameOf} thread=${thread} tried=${tried} />`;
+}
+
+/** How many reasons a question names. */
+const REASONS = 5;
+
+/** The reasons of dead letters, the most frequent first. */
+export function reasonsOf(letters) {
+  const counts = new Map();
+  for (const { reason } of letters) counts.set(reason, (counts.get(reason) ?? 0) + 1);
+  return [...counts].map(([reason, count]) => ({ reason, count })).sort((a, b) => b.count - a.count);
 }
 
 /** `children` stand before it: a box to tick. `inEvent`: its event is shown already. */
@@ -56,6 +80,6 @@ export function Letter({ thread, letter, children, inEvent = false, onDone }) {
     <p class="hint"><a href=${address.look(thread.id, "c", consumer)}>${visible(consumer)}</a> · <a href=${address.look(thread.id, "c", consumer)}>${count(attempts, "attempt")}</a> · <${Ago} time=${at} />${retrying && html` · <strong>is tried again</strong>`}</p>
     ${!inEvent && (event ? html`<p class="gist">${visible(beginning(event.content, 200))}</p>` : html`<p class="hint">The event is not stored any more.</p>`)}
     ${error && error.includes("\n") && html`<${Fold} summary="What it printed">${() => html`<${Plain} text=${visible(error)} label="Output" />`}<//>`}
-    <p class="buttons"><${Again} thread=${thread} consumer=${consumer} which=${{ ids: [id] }} n=${1} what="" onDone=${onDone} /></p>
+    <${Again} thread=${thread} consumer=${consumer} which=${{ ids: [id] }} n=${1} what="" why=${[{ reason, count: 1 }]} onDone=${onDone} />
   </div>`;
 }

@@ -8,7 +8,7 @@ import { state } from "../state.js";
 import { api } from "./api.js";
 import { Spark } from "./plot.js";
 import { useWatch } from "./stream.js";
-import { For, NUMBER, count } from "./words.js";
+import { For, NUMBER, OPEN, count } from "./words.js";
 import * as address from "../address.js";
 
 /** How many are shown at first, and the most that are told at once. */
@@ -74,10 +74,10 @@ function List({ threads }) {
 const KINDS = { session: "session", sub_agent: "sub-agent", thread: "" };
 
 function Row({ thread }) {
-  const { id, kind, path, events, events_is_exact: exact, rate, consumers = {}, dead, oldest_pending_at: oldest, newest_at: newest, error, unread, attention } = thread;
-  const { total = 0, stalled = 0, running = 0, waiting = 0, paused = 0 } = consumers;
-  const here = address.look(id);
-  const parts = [running && `${running} running`, waiting && `${waiting} waiting`, paused && `${paused} paused`].filter(Boolean);
+  const { id, kind, path, events, events_is_exact: exact, rate, consumers = {}, dead, oldest_pending_at: oldest, newest_at: newest, error, unread, attention, agent_is_idle: isOpen } = thread;
+  const { total = 0, stalled = 0, waiting = 0, paused = 0 } = consumers;
+  const here = address.look(id), running = (consumers.running ?? 0) - (isOpen ? 1 : 0);
+  const parts = [running && `${running} running`, isOpen && `1 ${OPEN}`, waiting && `${waiting} waiting`, paused && `${paused} paused`].filter(Boolean);
   return html`
     <span class="name"><a class="row" href=${here} title=${visible(path)}>${nameOf(thread)}</a> <span class="hint">${KINDS[kind] ?? ""}</span></span>
     ${unread && html`<span class="hint">not read yet</span>`}

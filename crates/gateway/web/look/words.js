@@ -10,8 +10,13 @@ export function count(n, one, many = `${one}s`) {
   return `${NUMBER.format(n)} ${n === 1 ? one : many}`;
 }
 
+/** An agent's program that has answered, and is kept open. */
+export const OPEN = "open, idle";
+
+export const wordOf = (thread, { name, state }) => (thread.agent_is_idle && name === "agent" && state === "running" ? OPEN : state);
+
 /** A shape for each state, beside its word. */
-const MARKS = { stalled: "■", waiting: "◔", running: "▶", paused: "‖", idle: "○", pending: "◔" };
+const MARKS = { stalled: "■", waiting: "◔", running: "▶", paused: "‖", idle: "○", [OPEN]: "○", pending: "◔" };
 
 export function Word({ state }) {
   return html`<strong class=${`state ${state}`}><span aria-hidden="true">${MARKS[state] ?? "·"}</span> ${visible(state)}</strong>`;
@@ -36,11 +41,25 @@ export function For({ time }) {
   return at >= 0 ? html`<span class="figure" title=${new Date(at).toLocaleString()}>${duration(Math.max(0, Date.now() - at))}</span>` : null;
 }
 
-/** What became of something that was resumed or retried: `before` is the last run of then. */
+/** What became of something that was resumed, and whether that is bad: `before` is the last run of then. */
 export function cameOf({ state, last_run: last, dead_to_retry: again }, before) {
-  if (state === "running" || again > 0) return "it runs …";
-  if (!last || last.id === before) return "it is being started …";
-  return last.outcome === "succeeded" ? "it ran, and succeeded" : `it ran, and failed again: ${failure(last)}`;
+  if (state === "running" || again > 0) return ["it runs …", false];
+  if (!last || last.id === before) return ["it is being started …", false];
+  return last.outcome === "succeeded" ? ["it ran, and succeeded", false] : [`it ran, and failed again: ${failure(last)}`, true];
+}
+
+/** The same of `n` dead letters that were retried, each in a run of its own: `before` is the consumer of then. */
+export function cameOfSeveral(consumer, before, n) {
+  const good = consumer.runs_succeeded - before.runs_succeeded, bad = consumer.runs_failed - before.runs_failed;
+  const ran = good + bad, isUnderWay = consumer.state === "running" || consumer.dead_to_retry > 0;
+  if (n === 1 || !ran) return cameOf(consumer, before.last_run?.id);
+  const why = consumer.last_run.outcome === "succeeded" ? "" : `: ${failure(consumer.last_run)}`;
+  // Others may have run as well.
+  const all = ran > n ? `${NUMBER.format(ran)} runs since` : ran < n ? `${NUMBER.format(ran)} of ${NUMBER.format(n)} ran` : n === 2 ? "both ran" : `all ${NUMBER.format(n)} ran`;
+  const each = ran === 2 ? "both " : ran === 1 ? "" : "all ";
+  const text = bad === 0 ? `${all}, ${each}succeeded` : good === 0 ? `${all}, ${each}failed again${why}`
+    : `${all}: ${NUMBER.format(good)} succeeded, ${NUMBER.format(bad)} failed again${why}`;
+  return [isUnderWay ? `${text} …` : text, bad > 0];
 }
 
 /** In how long. */

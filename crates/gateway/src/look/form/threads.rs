@@ -81,6 +81,9 @@ pub struct Figures {
     /// Why somebody should look, in one line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attention: Option<String>,
+    /// The conversation's agent has answered everything, and its program is kept open for a next message.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub agent_is_idle: bool,
 }
 
 /// How many consumers are in which state.
