@@ -83,8 +83,8 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
   // Whoever asks for a place to write in has it at once.
   useLayoutEffect(() => {
     if (!hasKeyboard() && !edited && session !== "new") return;
-    area.current.focus();
     area.current.setSelectionRange(text.length, text.length);
+    area.current.focus();
   }, []);
   useEffect(() => { if (dropped?.length) add(dropped); }, [dropped]);
 

@@ -1,6 +1,6 @@
 // The keyboard: single keys where nothing is typed.
 
-import { html, useEffect } from "./vendor/preact.js";
+import { html, useEffect, useState } from "./vendor/preact.js";
 import { Dialog } from "./dialog.js";
 import { state } from "./state.js";
 import * as address from "./address.js";
@@ -37,19 +37,52 @@ function list() {
   return here.querySelectorAll(here.matches(".rows") ? "a.row" : ".exchange, .note");
 }
 
-/** Whether somebody has just followed a link to where something is written, and now begins: what is typed then is text,
- * also while the page is still on its way there. */
-function isBeginning() {
-  const { hash } = document.activeElement ?? {};
-  if (!hash || hash !== location.hash) return false;
-  const { view, edits, session, seq } = address.current();
-  if (view !== "new" && !edits) return false;
-  const area = document.querySelector("#message");
-  if (area?.name === (edits ? `${session}/${seq}` : view)) area.focus();
-  return true;
+/** The name of the box in which something is written at an address that is for that. */
+const boxAt = ({ view, edits, session, seq }) => (edits ? `${session}/${seq}` : view === "new" ? view : null);
+
+/** Whoever follows a link to where something is written may type at once: until the page is there, nothing is a key, and
+ * what was typed is kept. */
+function useTyped() {
+  const [way] = useState({ towards: null, typed: "" });
+  useEffect(() => {
+    const set = (towards) => Object.assign(way, { towards, typed: "" });
+    const click = ({ target, ctrlKey, metaKey, shiftKey }) => {
+      const href = target.closest?.("a")?.getAttribute("href") ?? "";
+      if (!ctrlKey && !metaKey && !shiftKey) set(href.startsWith("#") ? boxAt(address.parse(href)) : null);
+    };
+    const follow = () => { if (way.towards !== boxAt(address.current())) set(null); };
+    const arrive = ({ target: box }) => {
+      if (box.id !== "message" || box.name !== way.towards) return;
+      const { typed } = way;
+      set(null);
+      if (!typed) return;
+      box.setRangeText(typed, box.value.length, box.value.length, "end");
+      box.dispatchEvent(new InputEvent("input", { bubbles: true }));
+    };
+    addEventListener("click", click);
+    addEventListener("hashchange", follow);
+    addEventListener("focusin", arrive);
+    return () => {
+      removeEventListener("click", click);
+      removeEventListener("hashchange", follow);
+      removeEventListener("focusin", arrive);
+    };
+  }, []);
+  return (event) => {
+    if (!way.towards || event.key.length !== 1) return false;
+    const box = document.querySelector("#message");
+    if (box?.name === way.towards) {
+      box.focus();
+    } else {
+      way.typed += event.key;
+      event.preventDefault();
+    }
+    return true;
+  };
 }
 
 export function useKeys(onHelp) {
+  const isText = useTyped();
   useEffect(() => {
     let before = null;
     const press = (event) => {
@@ -62,7 +95,7 @@ export function useKeys(onHelp) {
         else address.go(address.above(address.current()));
         return;
       }
-      if (typing || (event.key.length === 1 && isBeginning())) return;
+      if (typing || isText(event)) return;
       const key = before ? `${before} ${event.key}` : event.key;
       before = event.key === "g" ? "g" : null;
       const actions = {

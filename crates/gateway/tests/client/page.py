@@ -677,6 +677,7 @@ async def what_is_typed_after_new_or_edit_is_the_message():
                     for (const key of "gl") link.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
                 }""")
                 await expect(tab.locator("h1")).to_have_text("New session")
+                await expect(message).to_have_value("gl")
                 assert tab.page.url.endswith("#/new")
                 await tab.context.close()
                 browser.tabs.remove(tab)
