@@ -8,10 +8,10 @@ const SECOND = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-
 const DAY = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
 const DAY_OF_YEAR = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric" });
 
-/** Milliseconds as "30 ms", "0.2 s", "41 s", "3 min", "2 h". */
+/** Milliseconds as "30 ms", "4.1 s", "41 s", "3 min", "2 h". */
 export function duration(ms) {
   if (!(ms >= 0)) return "";
-  if (ms < 50) return `${Math.round(ms)} ms`;
+  if (ms < 999.5) return `${Math.round(ms)} ms`;
   if (ms < 9950) return `${(ms / 1000).toFixed(1)} s`;
   if (ms < 120_000) return `${Math.round(ms / 1000)} s`;
   if (ms < 7_200_000) return `${Math.round(ms / 60_000)} min`;

@@ -121,7 +121,7 @@ function given({ handled = [], started_at: began }) {
 
 function after(ms) {
   const sign = ms < 0 ? "−" : "+", all = Math.abs(ms) / 1000, minutes = Math.floor(all / 60);
-  if (all < 1) return `${sign}${Math.round(all * 1000)} ms`;
+  if (all < 1) return `${sign}${duration(all * 1000)}`;
   return minutes ? `${sign}${minutes}:${String(Math.floor(all % 60)).padStart(2, "0")}` : `${sign}${all.toFixed(1)} s`;
 }
 
