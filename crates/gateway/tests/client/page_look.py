@@ -421,7 +421,7 @@ async def a_run_says_how_each_tool_ended():
             tool = lambda name: tab.locator("tr.is-tool", has=tab.page.get_by_role("link", name=name, exact=True))
             asks = tab.locator("tr.is-permission")
             # Who waits for somebody does not work.
-            await expect(asks).to_contain_text(re.compile(r"\b([2-9]\.\d|\d\d) s so far"))
+            await expect(asks).to_contain_text(re.compile(r"([2-9]\.\d|\d\d) s so far"))
             await expect(tool("chown /srv")).not_to_contain_text("so far")
             run = tab.page.url
             await tab.open(f"#/s/{session}")
