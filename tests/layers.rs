@@ -76,6 +76,9 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("care/backup", "File::open", "unfinished copies are locked while they are made"),
     ("care/backup", "tempfile::", "it is built next to the destination"),
     ("run/process", "fs::read", "reads /proc"),
+    ("run/spawn", "stdio::stdin", "a process of ours may be given its lock as stdin"),
+    ("run/spawn", "stdin()", "a process of ours may be given its lock as stdin"),
+    ("run/spawn", "File::open", "it has /dev/null as stdin after that"),
     ("cli/external", "scheme(", "the program of a scheme is found by its name"),
     ("run/worker", "fs::read", "the directory that is searched for threads"),
 ];

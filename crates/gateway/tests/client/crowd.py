@@ -703,7 +703,7 @@ async def whoever_is_killed_each_message_ends_once_and_everybody_sees_the_same()
         if len(kinds) < 4:
             print("SKIPPED: there are only clients of "
                   f"{len(kinds)} kinds; GATEWAY_WS names no folder with npm's ws, or there is no thread-chat")
-        people = [await kinds[n % len(kinds)](f"person{n}", gateways, session) for n in range(8)]
+        people = [await kinds[n % len(kinds)](f"person{n}", gateways, session) for n in range(12)]
         stop, sayings, killed = asyncio.Event(), {}, {"gateway": 0, "at work": 0}
         talking = [asyncio.create_task(talk(person, stop, sayings)) for person in people[:3]]
         end = time.monotonic() + seconds
