@@ -211,7 +211,7 @@ async def a_run_has_its_output_and_its_timeline():
             "head -c 300000 /dev/zero | tr '\\0' y; echo; printf 'the end\\377'; exit 3",
         ])
         path = f"{pathlib.Path(THREAD).parent}:/usr/bin:/bin"
-        queues.thread("inbox", "subscribe", "worker", handler, "--deliver", "stdin", "--max-attempts", "1",
+        queues.thread("inbox", "subscribe", "worker", handler, "--deliver", "stdin", "--max-attempts", "1", "--batch-size", "1",
                       "--filter", "type = 'message'", "--env", f"PATH={path}", "--env", "SECRET=hunter2")
         queues.push("inbox", "hello")
         look.until_consumer("inbox", "worker", lambda one: one["dead"] == 1)
