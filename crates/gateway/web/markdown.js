@@ -19,8 +19,8 @@ parser.validateLink = () => true;
 parser.normalizeLink = (url) => url;
 parser.normalizeLinkText = (text) => text;
 
-/** How many blocks are made for one picture, and how many are taken away. */
-const STEP = 2, STEP_BACK = 20;
+/** How many characters are made for one picture, and how many blocks are taken away. */
+const STEP = 2000, STEP_BACK = 20;
 
 /** A text that is cut into blocks while it grows. `blocks` are done, `tail` may still change. */
 export class Blocks {
@@ -108,6 +108,12 @@ function rendered(text) {
   return elements(parser.parse(text, {}));
 }
 
+/** Where a range of blocks ends that grows from `at` for one picture. */
+function grown(blocks, at, isBack) {
+  for (let made = 0; made < STEP && (isBack ? at > 0 : at < blocks.length);) made += blocks[isBack ? --at : at++].length;
+  return at;
+}
+
 /** A text, or `Blocks` that grow; `version` changes when they have grown. Of a long one only a few blocks are
  * made for each picture, the last ones first, so that the page can be used meanwhile. With `onGone` they are taken
  * away in the same manner, and it is called at the end. */
@@ -116,7 +122,7 @@ export function Markdown({ text, source, onGone }) {
   if (!source && kept.current?.text !== text) kept.current = { text, blocks: new Blocks(text) };
   const all = source ?? kept.current.blocks;
   const { length } = all.blocks;
-  const range = useRef({ from: Math.max(0, length - STEP), to: length }).current;
+  const range = useRef({ from: grown(all.blocks, length, true), to: length }).current;
   range.to = Math.min(range.to, length);
   const [, redraw] = useState(0);
   const waits = onGone || range.from > 0 || range.to < length;
@@ -126,8 +132,8 @@ export function Markdown({ text, source, onGone }) {
       if (onGone && range.to - range.from <= STEP_BACK) return onGone();
       // From the end: what remains need not be moved.
       if (onGone) range.to -= STEP_BACK;
-      else if (range.to < length) range.to = Math.min(length, range.to + STEP);
-      else range.from = Math.max(0, range.from - STEP);
+      else if (range.to < length) range.to = grown(all.blocks, range.to, false);
+      else range.from = grown(all.blocks, range.from, true);
       redraw((n) => n + 1);
     });
     return () => cancelAnimationFrame(frame);

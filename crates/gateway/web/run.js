@@ -1,6 +1,6 @@
 // What the agent does in answer to a message: its thinking, its tools, its words, and how it ends.
 
-import { html, useCallback, useRef, useState } from "./vendor/preact.js";
+import { html, useCallback, useEffect, useRef, useState } from "./vendor/preact.js";
 import { Content, Copy, Do, Fold, Large, Plain, Versioned } from "./parts.js";
 import { Markdown } from "./markdown.js";
 import { Permission } from "./permission.js";
@@ -9,8 +9,8 @@ import { Clock, Elapsed, duration } from "./time.js";
 import { beginning, contentOf, stoppedText } from "./text.js";
 import { state } from "./state.js";
 
-/** How many steps are shown at first; the earlier ones when they are asked for. */
-const SHOWN = 60;
+/** How many steps are shown at first, how many more when they are asked for, and how many are made for one picture. */
+const SHOWN = 60, MORE = 500, STEP = 10;
 
 const DOING = {
   waiting: "waits: too many agents are running", thinking: "thinks", executing_tool: "uses a tool", streaming: "answers",
@@ -50,17 +50,24 @@ export function Steps({ run }) {
   const { steps } = run;
   const isOpen = !run.ending;
   const words = spoken(run) ? steps : steps.filter((step) => step.kind !== "text");
-  const from = first ?? Math.max(0, words.length - SHOWN);
+  /** Calls that wait for permission. */
+  const asked = new Set(steps.filter(({ kind, answer, over }) => kind === "permission" && !answer && !over).map((step) => step.asked.callId));
+  const begin = first ?? Math.max(0, words.length - SHOWN);
+  // The last ones first. When many have come at once, it begins anew.
+  const made = useRef({ from: 0, to: 0 }).current;
+  if (words.length - made.to > STEP) made.from = words.length;
+  const from = made.from = Math.max(begin, Math.min(made.from, words.length) - STEP);
+  made.to = words.length;
+  useEffect(() => {
+    if (from === begin) return;
+    const frame = requestAnimationFrame(() => redraw((n) => n + 1));
+    return () => cancelAnimationFrame(frame);
+  });
   for (const step of words.slice(from)) if (step.source?.isLong()) long.add(step);
-  return html`${from > 0 && html`<button type="button" class="quiet" onClick=${() => setFirst(Math.max(0, from - 500))}>
-      ${from} earlier ${from === 1 ? "step" : "steps"}</button>`}
+  return html`${begin > 0 && html`<button type="button" class="quiet" onClick=${() => setFirst(Math.max(0, begin - MORE))}>
+      ${begin} earlier ${begin === 1 ? "step" : "steps"}</button>`}
     ${words.flatMap((step, n) => (n < from && !long.has(step) ? [] : [html`<${Versioned} key=${step.key} of=${Step} step=${step} version=${step.version}
-      asked=${step.kind === "tool" && asks(steps, step)} isLast=${isOpen && step === words[words.length - 1]} leave=${n < from ? leave : null} />`]))}`;
-}
-
-/** Whether permission is asked for a call. */
-function asks(steps, { callId }) {
-  return steps.some((step) => step.kind === "permission" && step.asked.callId === callId && !step.answer && !step.over);
+      asked=${step.kind === "tool" && asked.has(step.callId)} isLast=${isOpen && step === words[words.length - 1]} leave=${n < begin ? leave : null} />`]))}`;
 }
 
 function Step({ step, isLast, asked, leave }) {

@@ -970,7 +970,7 @@ async def steps_that_were_too_many_are_read_when_they_are_asked_for():
             await tab.open(f"#/s/{session}")
             await tab.answer("The answer.").wait_for()
             await expect(tab.locator(".tool .name").last).to_have_text("tool2999")
-            assert await tab.locator(".tool").count() == 60
+            await expect(tab.locator(".tool")).to_have_count(60)
             await tab.get_by_role("button", name="Show what the agent did").click()
             await expect(tab.get_by_role("button", name="Show what the agent did")).to_have_count(0)
             await tab.get_by_role("button", name="2940 earlier steps").click()
@@ -1234,9 +1234,10 @@ async def thousands_of_events_and_a_thousand_a_second_leave_the_page_usable():
             assert await tab.locator(".tool").count() < 100
             # All of it is brought into the view, and gone through from its end to its beginning.
             more = tab.get_by_role("button", name="earlier step")
-            while await more.count():
-                await more.click()
-                await asyncio.sleep(0.2)
+            async with traced(browser, tab, "earlier steps"):
+                while await more.count():
+                    await more.click()
+                    await asyncio.sleep(0.2)
             await expect(tab.locator(".tool")).to_have_count(1000)
             # A long text comes bit by bit.
             await expect(tab.locator(".answer").first).to_contain_text("word 1 and more", timeout=10 * PATIENCE * 1000)
@@ -1303,6 +1304,13 @@ async def a_session_of_any_length_is_there_at_once():
             print(f"{len(lines)} events: first paint after {min(paints):.0f} ms, usable after {min(usables):.0f} ms")
             assert min(paints) < (300 if LONG else 5000) and min(usables) < (600 if LONG else 10_000), (paints, usables)
             await expect(tab.locator(".exchange")).to_have_count(10)
+            # Gone through upwards, until many exchanges are in the view, of 100 events each.
+            box, exchanges = tab.locator(".scroll"), 500 if LONG else 40
+            async with traced(browser, tab, f"{exchanges} exchanges scrolled"):
+                began = time.monotonic()
+                while await tab.locator(".exchange").count() < exchanges:
+                    assert time.monotonic() < began + 300
+                    await box.evaluate("async (e) => { for (let n = 0; n < 20; n++) { e.scrollTop -= 700; await new Promise(requestAnimationFrame); } }")
 
 
 async def the_page_is_small_and_there_at_once():

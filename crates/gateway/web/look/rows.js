@@ -1,6 +1,7 @@
 // A list of which only the rows near the view are elements, however long it is. All rows have the same height.
 
-import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/preact.js";
+import { oncePerFrame } from "../frame.js";
 
 /** How many rows are made beyond each end of the view, and how near to the end the next page is asked for, in rows. */
 const BEYOND = 10, NEAR = 60;
@@ -10,7 +11,9 @@ const BEYOND = 10, NEAR = 60;
 export function Rows({ items, row, added, label, onEnd, onTop }) {
   const box = useRef(), list = useRef(), height = useRef(36), before = useRef(added);
   const [[first, last], setSpan] = useState([0, 2 * BEYOND]);
-  const look = () => {
+  const place = useRef();
+  place.current = () => {
+    if (!box.current) return;
     const { scrollTop, clientHeight } = box.current;
     const top = Math.floor(scrollTop / height.current), bottom = Math.ceil((scrollTop + clientHeight) / height.current);
     onTop(scrollTop < height.current / 2);
@@ -19,6 +22,8 @@ export function Rows({ items, row, added, label, onEnd, onTop }) {
     const step = BEYOND / 2, from = Math.max(0, Math.floor(top / step) * step - BEYOND), to = Math.ceil(bottom / step) * step + BEYOND;
     if (from !== first || to !== last) setSpan([from, to]);
   };
+  // Rows are made once for a picture, also when a page comes while somebody scrolls.
+  const look = useMemo(() => oncePerFrame(() => place.current()), []);
   useLayoutEffect(() => {
     // On a telephone the list is not shown while an event is, and has no height.
     height.current = list.current.firstElementChild?.offsetHeight || height.current;
