@@ -19,24 +19,8 @@
 //! # }
 //! ```
 //!
-//! # Module map
-//!
-//! Dependencies go one way: `cli → care → run → queue → {sqlite, jsonl, pending} → {store, files} → model`.
-//! Only `cli` deals with terminals and the environment.
-//!
-//! | module | owns |
-//! |---|---|
-//! | [`model`] | data types: events, subscriptions, filters, and the rule for runs |
-//! | [`files`] | all access to a thread's files; locks, the log, watching |
-//! | [`store`] | the trait for storing events, subscriptions and cursors |
-//! | [`sqlite`] | the store of a thread in a directory: schema, migration, all SQL |
-//! | [`jsonl`] | `events.jsonl` as a projection of the table |
-//! | [`pending`] | whether anything is pending for a consumer |
-//! | [`queue`] | the façade: open, push, read, wait, subscribe, acknowledge |
-//! | [`run`] | waking, dispatch, supervisors, handlers, stopping |
-//! | [`care`] | doctor, backup, prune |
-//! | [`failure`] | errors as users see them: advice, and exit codes |
-//! | `cli` | the command line, one file for each command |
+//! The modules use one another in one direction only: `cli → care → run → queue → {sqlite, jsonl, pending} →
+//! {store, files} → model`. Only `cli` deals with terminals and the environment.
 //!
 //! # Guarantees, and where they are implemented
 //!

@@ -1,4 +1,4 @@
-//! Enforces the module map in `src/lib.rs`: which modules may use which, and which may depend on
+//! Enforces the table of modules in `docs/DESIGN.md`: which modules may use which, and which may depend on
 //! the terminal, the environment or other processes.
 
 use std::collections::{BTreeMap, BTreeSet};
