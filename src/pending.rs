@@ -45,26 +45,13 @@ pub fn checked_filter(subscription: &Subscription) -> Result<Option<Filter>> {
     })
 }
 
-/// Looks for the oldest pending event, until the deadline. The watermark is stored with the subscription, so
-/// its cursor must be the stored one, or one about to be stored.
+/// Looks for the oldest pending event, until the deadline. With `remember`, the watermark is stored with the
+/// subscription, so its cursor must be the stored one, or one about to be stored.
 ///
 /// # Errors
 ///
 /// [`Error::BrokenFilter`]; errors of the store.
-pub fn look(store: &mut dyn Store, subscription: &Subscription, until: Option<Instant>) -> Result<Look> {
-    look_from(store, subscription, until, true)
-}
-
-/// Like [`look`], for a subscription whose cursor is not the stored one: no watermark is written.
-pub fn look_without_memory(
-    store: &mut dyn Store,
-    subscription: &Subscription,
-    until: Option<Instant>,
-) -> Result<Look> {
-    look_from(store, subscription, until, false)
-}
-
-fn look_from(
+pub fn look(
     store: &mut dyn Store,
     subscription: &Subscription,
     until: Option<Instant>,
@@ -119,10 +106,6 @@ pub struct CountLimits {
     /// Stop after this many events.
     pub most: u64,
     pub until: Option<Instant>,
-}
-
-impl CountLimits {
-    pub const NONE: CountLimits = CountLimits { most: u64::MAX, until: None };
 }
 
 /// A number of events.

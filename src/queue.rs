@@ -324,10 +324,10 @@ impl Queue {
         cap: u64,
         take: &mut dyn FnMut(CappedRow<'_>) -> ControlFlow<()>,
     ) -> Result<Remaining> {
-        self.read_page_with(selection, cap, None, take)
+        self.read_page_until(selection, cap, None, take)
     }
 
-    /// Like [`Queue::read_page_capped`], for the filter of a stranger: its evaluation is cut off at `until`, in
+    /// Like [`Queue::read_page_capped`]. For the filter of a stranger, its evaluation is cut off at `until`, in
     /// the middle of an event if need be (though not within a single LIKE, GLOB or `instr`, which may take two
     /// seconds). What was found by then is a page like others.
     ///
@@ -335,16 +335,6 @@ impl Queue {
     ///
     /// [`Error::SlowFilter`] if not a single event was evaluated by then.
     pub fn read_page_until(
-        &mut self,
-        selection: &mut Selection,
-        cap: u64,
-        until: Instant,
-        take: &mut dyn FnMut(CappedRow<'_>) -> ControlFlow<()>,
-    ) -> Result<Remaining> {
-        self.read_page_with(selection, cap, Some(until), take)
-    }
-
-    fn read_page_with(
         &mut self,
         selection: &mut Selection,
         cap: u64,
@@ -512,7 +502,7 @@ impl Queue {
     pub fn look(&mut self, subscription: &Subscription, until: Option<Instant>) -> Result<Look> {
         // Log only the first few failures, so that a filter that fails on everything does not fill the log.
         const SHOWN: usize = 10;
-        let look = pending::look(&mut *self.store, subscription, until)?;
+        let look = pending::look(&mut *self.store, subscription, until, true)?;
         let consumer = &subscription.consumer;
         for failure in look.failures.iter().take(SHOWN) {
             let (id, error) = (failure.id, log::Quoted(&failure.message));

@@ -280,7 +280,7 @@ fn step(
     }
     let look = match remember {
         true => queue.look(subscription, until)?,
-        false => pending::look_without_memory(&mut *queue.store, subscription, until)?,
+        false => pending::look(&mut *queue.store, subscription, until, false)?,
     };
     if look.first.is_none() && !subscription.has_retry() {
         return Ok(if look.cut_short { NextStep::Unknown } else { NextStep::None { pending: false } });
@@ -317,7 +317,7 @@ fn has_newer(
     // As if the consumer had acknowledged everything that existed when its last run began.
     let since = subscription.state.start_newest.max(subscription.last_acked_id);
     let later = Subscription { last_acked_id: since, ..subscription.clone() };
-    let look = pending::look_without_memory(&mut *queue.store, &later, until)?;
+    let look = pending::look(&mut *queue.store, &later, until, false)?;
     if look.cut_short {
         return Ok(None);
     }

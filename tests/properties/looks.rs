@@ -231,11 +231,7 @@ fn run(filters: &[Filter], steps: Vec<Step>) -> Result<(), TestCaseError> {
                 Step::Look { consumer, late, remember } => {
                     let subscription = store.subscription(&id(*consumer)).unwrap().unwrap();
                     let until = late.then(Instant::now);
-                    let look = match remember {
-                        true => pending::look(store, &subscription, until),
-                        false => pending::look_without_memory(store, &subscription, until),
-                    };
-                    let look = look.unwrap();
+                    let look = pending::look(store, &subscription, until, *remember).unwrap();
                     let (filter, cursor) = (filter_of[*consumer], subscription.last_acked_id);
                     prop_assert!(
                         truth.holds(filter, cursor, &look, *late),
@@ -248,10 +244,16 @@ fn run(filters: &[Filter], steps: Vec<Step>) -> Result<(), TestCaseError> {
                     let (filter, cursor) = (filter_of[*consumer], subscription.last_acked_id);
                     let mut expected = truth.matching(filter, cursor, newest);
                     if let Some(&first) = expected.first() {
-                        let count =
-                            pending::count(store, &subscription, first, true, CountLimits::NONE, &mut |_| {})
-                                .unwrap()
-                                .events;
+                        let count = pending::count(
+                            store,
+                            &subscription,
+                            first,
+                            true,
+                            CountLimits { most: u64::MAX, until: None },
+                            &mut |_| {},
+                        )
+                        .unwrap()
+                        .events;
                         prop_assert_eq!(count, expected.len() as u64);
                     }
                     let after = subscription.scanned_upto(cursor);

@@ -56,7 +56,7 @@ fn bot() -> ConsumerId {
 }
 
 fn short_look(place: &mut Place, subscription: &Subscription) -> Look {
-    pending::look(place.queue.store(), subscription, Some(Instant::now())).unwrap()
+    pending::look(place.queue.store(), subscription, Some(Instant::now()), true).unwrap()
 }
 
 proptest! {

@@ -87,7 +87,7 @@ impl Place {
 
     /// Looks for pending events, without a deadline.
     pub fn look(&mut self, subscription: &Subscription) -> Look {
-        pending::look(self.queue.store(), subscription, None).unwrap()
+        pending::look(self.queue.store(), subscription, None, true).unwrap()
     }
 
     /// Ids of the matching events after `after`.

@@ -305,10 +305,10 @@ impl World {
             }
             Op::Look(consumer) => match store.subscription(&name(consumer))? {
                 Some(subscription) => {
-                    let look = pending::look(store, &subscription, None)?;
+                    let look = pending::look(store, &subscription, None, true)?;
                     let count = match look.first {
                         Some(first) => {
-                            let limits = CountLimits::NONE;
+                            let limits = CountLimits { most: u64::MAX, until: None };
                             pending::count(store, &subscription, first, false, limits, &mut |_| {})?.events
                         }
                         None => 0,

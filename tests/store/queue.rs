@@ -106,7 +106,7 @@ fn the_filter_of_a_stranger_is_cut_off_in_the_middle_of_an_event() {
     let mut page = |selection: &mut Selection, time: Duration| {
         let mut ids = Vec::new();
         let until = Instant::now() + time;
-        let remaining = queue.read_page_until(selection, u64::MAX, until, &mut |capped| {
+        let remaining = queue.read_page_until(selection, u64::MAX, Some(until), &mut |capped| {
             ids.push(capped.row.id);
             ControlFlow::Continue(())
         });

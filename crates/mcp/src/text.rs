@@ -85,7 +85,7 @@ fn shown(queue: &mut Queue, event: Event, content_len: u64) -> Result<Shown> {
 /// early when it is longer than [`PIECE`].
 pub fn read(queue: &mut Queue, selection: &mut Selection, until: Instant) -> Result<(Vec<Shown>, bool)> {
     let (mut rows, mut length) = (Vec::new(), 0);
-    let remaining = queue.read_page_until(selection, CUT as u64, until, &mut |capped| {
+    let remaining = queue.read_page_until(selection, CUT as u64, Some(until), &mut |capped| {
         let event = capped.row.to_event();
         length += size(&event, capped.content_len);
         rows.push((event, capped.content_len));

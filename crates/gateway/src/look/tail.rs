@@ -121,7 +121,7 @@ impl Tail {
             }
             let mut selection = Selection { after, limit: Some(PAGE), filter: filter.clone() };
             let (mut found, until) = (VecDeque::new(), Instant::now() + FILTER_TIME);
-            let remaining = queue.read_page_until(&mut selection, CUT, until, &mut |capped| {
+            let remaining = queue.read_page_until(&mut selection, CUT, Some(until), &mut |capped| {
                 found.push_back(event::form_of(&capped));
                 ControlFlow::Continue(())
             })?;
