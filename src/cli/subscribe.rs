@@ -15,6 +15,7 @@ use crate::files::log::{Quoted, log};
 use crate::files::{self, Files};
 use crate::model::duration;
 use crate::model::filter::{Filter, Scope};
+use crate::model::position::Position;
 use crate::model::run::{Deliver, Options};
 use crate::model::subscription::{ConsumerId, NO_HANDLER, NewSubscription, Subscription};
 use crate::run::control::notify_supervisors;
@@ -85,7 +86,7 @@ pub struct Subscribe {
     timeout: Option<Timeout>,
     /// Where to begin: all, new, or after this event id [default: the stored cursor, or all]
     #[arg(long, value_name = "all|new|ID", value_parser = from, allow_negative_numbers = true)]
-    from: Option<From>,
+    from: Option<Position>,
     /// Change what is given here of an existing subscription
     ///
     /// All else stays, as do its cursor, its dead letters and a pause. --filter '', --timeout none and
@@ -113,12 +114,6 @@ type WholeList = Vec<Duration>;
 type StallAfter = Option<u32>;
 type Timeout = Option<Duration>;
 
-#[derive(Debug, Clone, Copy)]
-enum From {
-    New,
-    After(i64),
-}
-
 fn deliver() -> impl TypedValueParser<Value = Deliver> {
     let ways = [Deliver::Wake, Deliver::Stdin];
     PossibleValuesParser::new(ways.map(Deliver::as_str))
@@ -140,11 +135,13 @@ fn timeout(text: &str) -> std::result::Result<Timeout, String> {
     if text == "none" { Ok(None) } else { duration::parse_positive(text).map(Some) }
 }
 
-fn from(text: &str) -> std::result::Result<From, String> {
+fn from(text: &str) -> std::result::Result<Position, String> {
     match text {
-        "all" => Ok(From::After(0)),
-        "new" => Ok(From::New),
-        id => event_id(id).map(From::After).map_err(|_| "it must be 'all', 'new' or an event id".to_owned()),
+        "all" => Ok(Position::Event(0)),
+        "new" => Ok(Position::Latest),
+        id => {
+            event_id(id).map(Position::Event).map_err(|_| "it must be 'all', 'new' or an event id".to_owned())
+        }
     }
 }
 
@@ -209,11 +206,7 @@ impl Subscribe {
         let filter = self.filter.take().or_else(|| before.as_ref()?.filter.clone());
         let filter = filter.filter(|text| !text.trim().is_empty());
         Filter::new(filter.as_deref().unwrap_or_default(), Scope::Subscription)?;
-        let from = match self.from {
-            Some(From::New) => Some(queue.store.newest()?),
-            Some(From::After(id)) => Some(id),
-            None => None,
-        };
+        let from = self.from.map(|from| queue.id_at(from)).transpose()?;
         let new = NewSubscription {
             consumer: consumer.clone(),
             handler_cmd: match (handler.clone(), &before) {

@@ -16,13 +16,18 @@ impl Queue {
     ///
     /// [`Error::UnknownConsumer`](crate::Error::UnknownConsumer).
     pub fn seek(&mut self, consumer: &ConsumerId, to: Position) -> Result<(Moved, i64)> {
-        let id = match to {
-            Position::Latest => self.store.newest()?,
-            Position::Event(id) => id,
-            Position::Time(time) => self.last_before(time)?,
-        };
+        let id = self.id_at(to)?;
         let moved = self.store.move_cursor(consumer, id, Move::Seek)?;
         log!(self, Info, "seek: consumer={consumer} last_acked_id={}", moved.position());
         Ok((moved, id))
+    }
+
+    /// The id after which a position is.
+    pub(crate) fn id_at(&mut self, position: Position) -> Result<i64> {
+        match position {
+            Position::Latest => self.store.newest(),
+            Position::Event(id) => Ok(id),
+            Position::Time(time) => self.last_before(time),
+        }
     }
 }
