@@ -9,7 +9,8 @@ use crate::error::{DatabaseErrorKind as Kind, Error};
 pub type Result<T> = std::result::Result<T, Failure>;
 
 /// A failed command: one line for people, an exit code for programs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} - {hint}")]
 pub struct Failure {
     /// What went wrong, and what did or did not happen because of it.
     pub what: String,
@@ -56,12 +57,6 @@ pub fn usage<T>(what: impl fmt::Display, hint: impl fmt::Display) -> Result<T> {
 /// Fails with exit 3: nothing came in time.
 pub fn timed_out<T>(what: impl fmt::Display, hint: impl fmt::Display) -> Result<T> {
     Err(Failure::new(3, what, hint))
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} - {}", self.what, self.hint)
-    }
 }
 
 /// Adds a hint to any error, at the call site that knows the fix.

@@ -18,17 +18,16 @@ use crate::store::Store;
 /// The beginning of every line.
 const HEAD: &[u8] = b"{\"id\":";
 
-/// A defect of the log.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A defect of the log. Lines are counted from 1.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// `events.jsonl` differs from the table from this line on (counted from 1).
+    #[error("{JSONL} differs from the table from line {line} on")]
     Differs { line: u64 },
-    /// This many events have no line yet.
+    #[error("{JSONL} lacks {events} event{}", if *events == 1 { "" } else { "s" })]
     Behind { events: u64 },
-    /// The sealed files end with an event that the table lacks, or for which it has a different one: an older
-    /// database was restored.
+    #[error("{}", Error::LogAhead(*.last))]
     Ahead { last: i64 },
-    /// A line of a sealed file (counted from 1) is not an event, or its id is not higher than the one before.
+    #[error("line {line} of {name} is not an event whose id is higher than the one before")]
     Sealed { name: String, line: u64 },
 }
 
@@ -36,20 +35,6 @@ impl Fault {
     /// Whether [`repair`](super::repair) fixes it.
     pub fn can_be_repaired(&self) -> bool {
         !matches!(self, Fault::Sealed { .. })
-    }
-}
-
-impl std::fmt::Display for Fault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Fault::Differs { line } => write!(f, "{JSONL} differs from the table from line {line} on"),
-            Fault::Behind { events: 1 } => write!(f, "{JSONL} lacks 1 event"),
-            Fault::Behind { events } => write!(f, "{JSONL} lacks {events} events"),
-            Fault::Ahead { last } => Error::LogAhead(*last).fmt(f),
-            Fault::Sealed { name, line } => {
-                write!(f, "line {line} of {name} is not an event whose id is higher than the one before")
-            }
-        }
     }
 }
 
