@@ -16,12 +16,13 @@ mod scan;
 mod wal;
 
 use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rusqlite::config::DbConfig;
-use rusqlite::types::{ToSql, ValueRef};
+use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
 use self::error::{Doing, Failed, commit, database};
@@ -305,15 +306,22 @@ impl Store for Sqlite {
     }
 
     fn tidy(&mut self) -> Result<()> {
-        self.keep_wal_short()
+        if self.wal_is_long() { self.checkpoint() } else { Ok(()) }
     }
 
     fn compact(&mut self) -> Result<()> {
-        self.vacuum()
+        let doing = "compacting the database";
+        self.must_be_writable(doing)?;
+        self.conn.execute_batch("VACUUM").doing(doing)?;
+        // The file shrinks only at the checkpoint.
+        self.checkpoint()
     }
 
     fn copy_to(&mut self, path: &Path) -> Result<()> {
-        self.write_copy(path)
+        // It reads in one transaction, blocks no writer, and never restarts because of a concurrent write. The path is
+        // bound as raw text, because it need not be UTF-8.
+        let path = ToSqlOutput::Borrowed(ValueRef::Text(path.as_os_str().as_bytes()));
+        self.conn.execute("VACUUM main INTO ?", [path]).map(drop).doing("copying the database")
     }
 }
 

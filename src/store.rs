@@ -146,7 +146,7 @@ pub struct FilterFailure {
 }
 
 /// What to record about a consumer's runs, in one transaction.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunUpdate {
     pub state: RunState,
     /// Moves the cursor forward to this event.
@@ -163,14 +163,7 @@ pub struct RunUpdate {
 impl RunUpdate {
     /// Changes the state only; a power cut may undo it.
     pub fn state(state: RunState) -> RunUpdate {
-        RunUpdate {
-            state,
-            acknowledge: None,
-            dead_letter: None,
-            cancel_retries: false,
-            run: None,
-            durable: false,
-        }
+        RunUpdate { state, ..RunUpdate::default() }
     }
 }
 

@@ -1,9 +1,7 @@
-//! Database operations of `doctor`, `backup` and `prune --compact`, beyond the store's interface.
+//! Database operations of `doctor` and `backup`, beyond the store's interface.
 
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Row, params};
 
 use super::error::{Doing, database};
@@ -132,16 +130,6 @@ impl Sqlite {
         })
     }
 
-    /// Copies a snapshot of the database into the empty file at `path`, without a sync.
-    ///
-    /// `VACUUM INTO` reads in one transaction: it sees everything committed before, blocks no writer, and
-    /// never restarts because of a concurrent write.
-    pub(super) fn write_copy(&mut self, path: &Path) -> Result<()> {
-        // Bound as raw text: a path need not be UTF-8.
-        let path = ToSqlOutput::Borrowed(ValueRef::Text(path.as_os_str().as_bytes()));
-        self.conn.execute("VACUUM main INTO ?", [path]).map(drop).doing("copying the database")
-    }
-
     /// Closes the database so that it is complete in its one file. No other connection may be open.
     pub fn close_whole(self) -> Result<()> {
         let doing = "completing the copy of the database";
@@ -150,14 +138,5 @@ impl Sqlite {
         }
         // The WAL is empty now, so closing removes it.
         self.keep_wal(false).doing(doing)
-    }
-
-    /// Rewrites the database without free pages. Other processes wait meanwhile.
-    pub(super) fn vacuum(&mut self) -> Result<()> {
-        let doing = "compacting the database";
-        self.must_be_writable(doing)?;
-        self.conn.execute_batch("VACUUM").doing(doing)?;
-        // The file shrinks only at the checkpoint.
-        self.checkpoint()
     }
 }

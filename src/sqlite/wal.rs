@@ -38,13 +38,8 @@ impl Sqlite {
         self.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep).map(drop)
     }
 
-    /// Checkpoints the WAL if it is long. For use between the steps of a long operation. If other processes
-    /// prevent it, the WAL is left to the next process.
-    pub(super) fn keep_wal_short(&mut self) -> Result<()> {
-        if self.wal_is_long() { self.checkpoint() } else { Ok(()) }
-    }
-
-    /// Checkpoints and truncates the WAL, unless others prevent it for longer than [`CHECKPOINT_TIMEOUT`].
+    /// Checkpoints and truncates the WAL, unless others prevent it for longer than [`CHECKPOINT_TIMEOUT`]; then it
+    /// is left to the next process.
     pub(super) fn checkpoint(&mut self) -> Result<()> {
         let doing = "checkpointing";
         // Don't use SQLite's own waiting: it would block writers meanwhile.
@@ -87,7 +82,7 @@ impl Sqlite {
         }
     }
 
-    fn wal_is_long(&self) -> bool {
+    pub(super) fn wal_is_long(&self) -> bool {
         let length = length(&self.wal);
         // SQLite is not asked where no page is small enough.
         length > WAL_PAGES * 512 && length > WAL_PAGES * self.page_bytes().unwrap_or(u64::MAX / WAL_PAGES)
