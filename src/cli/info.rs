@@ -68,15 +68,6 @@ const COUNT_FOR: Duration = Duration::from_millis(1500);
 /// How long to wait for other writers, to remember how far a filter was evaluated.
 const BUSY_LIMIT: Duration = Duration::from_millis(50);
 
-/// How far to determine what is pending.
-struct Effort {
-    /// For the oldest pending event.
-    look_until: Option<Instant>,
-    count: CountLimits,
-    /// Draw progress.
-    shown: bool,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// A few lines for each consumer, for scripts too
@@ -136,18 +127,11 @@ impl Info {
         if let Some(consumer) = only.as_ref().filter(|_| self.runs) {
             return runs::print(&mut queue, consumer, globals.json);
         }
-        let until = (!self.exact).then(|| Instant::now() + COUNT_FOR);
-        let effort = match self.check.is_given() {
-            true => {
-                let count = CountLimits { most: self.check.most_to_count(), until: None };
-                Effort { look_until: None, count, shown: false }
-            }
-            false => {
-                let count = CountLimits { most: u64::MAX, until };
-                Effort { look_until: until, count, shown: self.exact }
-            }
-        };
-        let report = match Report::of(&mut queue, only.as_ref(), &effort) {
+        let is_check = self.check.is_given();
+        let until = (!self.exact && !is_check).then(|| Instant::now() + COUNT_FOR);
+        let most = if is_check { self.check.most_to_count() } else { u64::MAX };
+        let shown = self.exact && !is_check;
+        let report = match Report::of(&mut queue, only.as_ref(), CountLimits { most, until }, shown) {
             Err(Error::UnknownConsumer(name)) if Path::new(name.as_str()).join(DB).exists() => {
                 return usage(
                     format_args!("'{}' is a thread, not a consumer", plain(name.as_str())),
@@ -156,7 +140,7 @@ impl Info {
             }
             report => report?,
         };
-        if self.check.is_given() {
+        if is_check {
             if matches!(self.format, Some(Format::Table | Format::Prometheus)) {
                 return usage("--check prints text or JSON", "leave out --format, or give --json instead");
             }
@@ -180,20 +164,24 @@ impl Info {
 }
 
 impl Report {
-    /// `only`: leave out all other consumers.
-    fn of(queue: &mut Queue, only: Option<&ConsumerId>, effort: &Effort) -> crate::Result<Report> {
+    /// `only`: leave out all other consumers. `shown`: draw progress.
+    fn of(
+        queue: &mut Queue,
+        only: Option<&ConsumerId>,
+        count: CountLimits,
+        shown: bool,
+    ) -> crate::Result<Report> {
         let extent = Extent::of(queue, u64::MAX)?;
-        let (count, newest, gapless) = (extent.count, extent.newest, extent.is_gapless());
+        let limits = Limits { look_until: count.until, count, gapless: extent.is_gapless() };
         let mut consumers = Vec::new();
         let subscriptions = match only {
             Some(consumer) => vec![queue.subscription(consumer)?],
             None => queue.store.subscriptions()?,
         };
         for subscription in subscriptions {
-            let limits = Limits { look_until: effort.look_until, count: effort.count, gapless };
             let standing = Standing::of(queue, subscription, limits, &|total| {
-                let mut shown = Progress::of("counting what is pending", Some(total)).only_if(effort.shown);
-                Box::new(move |ids| shown.advance(ids))
+                let mut progress = Progress::of("counting what is pending", Some(total)).only_if(shown);
+                Box::new(move |ids| progress.advance(ids))
             })?;
             let (cwd, options) = (standing.subscription.cwd.as_deref(), &standing.subscription.options);
             let settings = settings::as_json(queue.files(), cwd, options);
@@ -204,9 +192,9 @@ impl Report {
         let logs_bytes = size_of_files(files, "logs") + size_of_files(files, "logs/handlers");
         Ok(Report {
             thread: queue.place().as_os_str().to_string_lossy().into_owned(),
-            event_count: count,
-            last_event_id: newest,
-            events_pushed: newest,
+            event_count: extent.count,
+            last_event_id: extent.newest,
+            events_pushed: extent.newest,
             subscriptions: consumers,
             database_bytes,
             wal_bytes,
