@@ -22,14 +22,13 @@ impl Position {
     ///
     /// It is none of these; completes "the position …".
     pub fn parse(text: &str) -> Result<Position, String> {
-        let is_id = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let id = || text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
         match text {
-            "earliest" => return Ok(Position::Event(0)),
-            "latest" => return Ok(Position::Latest),
-            _ => {}
+            "earliest" => Some(Position::Event(0)),
+            "latest" => Some(Position::Latest),
+            _ => id().map(Position::Event).or_else(|| when(text).map(Position::Time).ok()),
         }
-        let id = text.parse().ok().filter(|_| is_id).map(Position::Event);
-        id.or_else(|| when(text).map(Position::Time).ok()).ok_or_else(|| {
+        .ok_or_else(|| {
             "it must be earliest, latest, an event id, a time like 2026-03-18T10:30:00Z or 2026-03-18, or a \
              duration like 90s, 1h or 2d"
                 .to_owned()
@@ -43,14 +42,11 @@ impl Position {
 ///
 /// It is neither.
 pub fn when(text: &str) -> Result<Time, String> {
-    let wrong = || {
+    let time = time::parse(text).or_else(|| time::parse(&format!("{text}T00:00:00Z")));
+    // Does not overflow: durations are at most ten years.
+    time.or_else(|| Some(Utc::now() - duration::parse(text).ok()?)).ok_or_else(|| {
         format!(
             "'{text}' is neither a time like 2026-03-18T10:30:00Z or 2026-03-18 nor a duration like 90s, 1h or 2d"
         )
-    };
-    if let Some(time) = time::parse(text).or_else(|| time::parse(&format!("{text}T00:00:00Z"))) {
-        return Ok(time);
-    }
-    let ago = duration::parse(text).map_err(|_| wrong())?;
-    Utc::now().checked_sub_signed(chrono::TimeDelta::from_std(ago).map_err(|_| wrong())?).ok_or_else(wrong)
+    })
 }
