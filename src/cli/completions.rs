@@ -3,7 +3,9 @@
 
 use std::ffi::OsString;
 
-use clap::{Args, CommandFactory, FromArgMatches, Subcommand, ValueEnum};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, CommandFactory, FromArgMatches, Subcommand};
+use clap_complete::Shell;
 
 use super::{Cli, Command, Globals, output};
 use crate::failure::{Result, failed};
@@ -22,14 +24,8 @@ Examples:
   thread completions fish >~/.config/fish/completions/thread.fish")]
 pub struct Completions {
     /// The shell
+    #[arg(value_parser = PossibleValuesParser::new(["bash", "zsh", "fish"]).try_map(|name| name.parse::<Shell>()))]
     shell: Shell,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Shell {
-    Bash,
-    Zsh,
-    Fish,
 }
 
 impl Completions {
@@ -46,13 +42,8 @@ impl Completions {
                 one.mut_arg("kind", |kind| kind.value_parser(["message", "record"]))
             });
         }
-        let shell = match self.shell {
-            Shell::Bash => clap_complete::Shell::Bash,
-            Shell::Zsh => clap_complete::Shell::Zsh,
-            Shell::Fish => clap_complete::Shell::Fish,
-        };
         let mut script = Vec::new();
-        clap_complete::generate(shell, &mut program, "thread", &mut script);
+        clap_complete::generate(self.shell, &mut program, "thread", &mut script);
         let script = String::from_utf8_lossy(&script);
         output::bytes(with_consumers(self.shell, &script).as_bytes()).map(drop)
     }
@@ -63,7 +54,7 @@ fn with_consumers(shell: Shell, script: &str) -> String {
     match shell {
         Shell::Bash => script.to_owned() + include_str!("completions/consumers.bash"),
         Shell::Fish => script.to_owned() + include_str!("completions/consumers.fish"),
-        Shell::Zsh => {
+        _ => {
             let place = |line: &str| match line.starts_with("'::word -- ") {
                 true => line.replace(":_default'", ":_thread_consumers'") + "\n",
                 false => format!("{line}\n"),
