@@ -198,7 +198,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             };
             match code {
                 0 => output::warn(format_args!("{failure}; what was pushed is stored")),
-                _ => output::failure(&failure, as_json),
+                _ => output::to_stderr(&output::failure_line(&failure, as_json)),
             }
             ExitCode::from(code)
         }
@@ -298,7 +298,6 @@ fn parse_alone(args: &[OsString]) -> Option<Cli> {
     Some(Cli { globals, command })
 }
 
-/// Prints the version.
 fn version(as_json: bool) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     match as_json {
@@ -348,13 +347,11 @@ fn wake_consumer(queue: &mut Queue, consumer: &ConsumerId) {
     }
 }
 
-/// Prints the name of the changed consumer.
 fn print_consumer(consumer: &ConsumerId, globals: &Globals) -> Result<()> {
     let name = consumer.as_str();
     globals.print(output::plain(name), json!({ "consumer_id": name }))
 }
 
-/// Prints a cursor's new position.
 fn print_cursor(consumer: &ConsumerId, at: i64, globals: &Globals) -> Result<()> {
     globals.print(at, json!({ "consumer_id": consumer.as_str(), "last_acked_id": at }))
 }

@@ -79,10 +79,8 @@ impl Backup {
             }
             output::line(output::plain(&path))
         };
-        // Not a failure: exit 1 means that there is no backup.
-        if let Err(failure) = printed {
-            output::warn(format_args!("{failure}; the backup is complete"));
-        }
+        // Exit 1 means that there is no backup.
+        output::confirm(printed, "the backup is complete");
         Ok(())
     }
 }
@@ -110,9 +108,7 @@ fn of_root(root: &Path, dir: &Path, globals: &Globals) -> Result<()> {
     } else {
         output::line(output::plain(&path))
     };
-    if let Err(failure) = printed {
-        output::warn(format_args!("{failure}; the backup is complete"));
-    }
+    output::confirm(printed, "the backup is complete");
     match made.failed.len() {
         0 => Ok(()),
         missing => failed(

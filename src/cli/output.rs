@@ -165,17 +165,19 @@ pub fn warn(text: impl fmt::Display) {
     to_stderr(&format!("Warning: {}\n", Escaped(&text.to_string())));
 }
 
+/// Turns a failure to print the result of what is `done` into a warning: the caller must not do it again.
+pub fn confirm(printed: Result<()>, done: &str) {
+    if let Err(failure) = printed {
+        warn(format_args!("{failure}; {done}"));
+    }
+}
+
 /// Prints a note to stderr: information that needs no action.
 pub fn note(text: impl fmt::Display) {
     to_stderr(&format!("Note: {}\n", Escaped(&text.to_string())));
 }
 
-/// Prints a failure to stderr, in one line: for people, or as JSON.
-pub fn failure(failure: &Failure, as_json: bool) {
-    to_stderr(&failure_line(failure, as_json));
-}
-
-/// The line that [`failure`] prints, with its newline.
+/// A failure in one line, with its newline: for people, or as JSON.
 pub fn failure_line(failure: &Failure, as_json: bool) -> String {
     if as_json {
         return json!({ "error": failure.what, "suggestion": failure.hint }).to_string() + "\n";

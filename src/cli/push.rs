@@ -127,7 +127,9 @@ impl Push {
             let mut progress = Progress::of("writing events.jsonl", None);
             finish(&mut queue, last_source, &mut |events| progress.advance(events));
         }
-        confirm(globals.print(count, json!({ "count": count, "first_id": first_id, "last_id": last_id })));
+        let printed =
+            globals.print(count, json!({ "count": count, "first_id": first_id, "last_id": last_id }));
+        output::confirm(printed, "what was pushed is stored");
         let ranges: Vec<_> = first_id.zip(last_id).into_iter().chain(repeated).collect();
         wait_for_delivery(&mut queue, self.sync, &ranges, globals)
     }
@@ -150,7 +152,7 @@ pub fn push_one(event: EventArgs, reply_to: Option<i64>, globals: &Globals) -> R
         }
     }
     let (stored, dispatch) = store(&mut queue, &event, 0)?;
-    confirm(match globals.json {
+    let printed = match globals.json {
         true => {
             let mut line = Vec::new();
             event.row(stored.id, &stored.created_at).write_json(&mut line);
@@ -160,7 +162,8 @@ pub fn push_one(event: EventArgs, reply_to: Option<i64>, globals: &Globals) -> R
             output::bytes(&line).map(drop)
         }
         false => output::line(stored.id),
-    });
+    };
+    output::confirm(printed, "what was pushed is stored");
     Ok((queue, stored.id))
 }
 
@@ -251,12 +254,5 @@ fn finish(queue: &mut Queue, source: &str, progress: &mut dyn FnMut(u64)) -> &'s
             output::warn(format_args!("consumers were not woken: {e}; the event is stored"));
             "failed"
         }
-    }
-}
-
-/// Turns a failure to print the result into a warning, so that the caller does not push again.
-fn confirm(printed: Result<()>) {
-    if let Err(failure) = printed {
-        output::warn(format_args!("{failure}; what was pushed is stored"));
     }
 }
