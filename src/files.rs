@@ -29,7 +29,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawMode, Stat};
 use rustix::io::Errno;
 
-pub use self::paths::{absolute, absolute_place, surrounding};
+pub use self::paths::{absolute, absolute_place, is_same, surrounding};
 pub(crate) use self::paths::{parents_to_sync, sync_dir, sync_parents};
 use crate::error::{Error, IoContext, Result};
 use crate::model::place::Place;
@@ -185,6 +185,13 @@ impl Files {
     pub fn still_there(&self) -> bool {
         let anchor = if self.place.dir().is_some() { self.path.join(DB) } else { self.path.clone() };
         rustix::fs::lstat(anchor).is_ok_and(|found| identity(&found) == self.home)
+    }
+
+    /// # Errors
+    ///
+    /// [`Error::Moved`] unless it is [still there](Files::still_there).
+    pub fn must_be_there(&self) -> Result<()> {
+        if self.still_there() { Ok(()) } else { Err(Error::Moved(self.place.clone())) }
     }
 
     /// The lock that is held while a consumer's handler runs.

@@ -108,10 +108,6 @@ impl Queue {
     }
 
     /// Like [`Queue::init`], for a thread of another kind.
-    ///
-    /// # Errors
-    ///
-    /// As [`Queue::init`].
     pub fn init_as(path: impl AsRef<Path>, new: NewThread) -> Result<PathBuf> {
         Ok(places::create(&path.into(), new)?.as_os_str().into())
     }
@@ -130,10 +126,6 @@ impl Queue {
     /// `busy_limit`, instead of a minute. A push then fails with [`Error::is_locked`] and has stored nothing;
     /// the limit also applies to the lock of the JSONL log, which a stored event does not wait for any
     /// longer. Reads wait for nobody.
-    ///
-    /// # Errors
-    ///
-    /// As [`Queue::open`].
     pub fn open_waiting(place: impl Into<Place>, busy_limit: Duration) -> Result<Queue> {
         let (files, store) = places::open(&place.into(), busy_limit)?;
         Ok(Queue { files, store, busy_limit })
@@ -193,10 +185,6 @@ impl Queue {
     }
 
     /// Like [`Queue::push_all`], without a line in the thread's log: for what is pushed many times a second.
-    ///
-    /// # Errors
-    ///
-    /// As [`Queue::push_all`].
     pub fn push_all_unlogged(&mut self, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Pushed> {
         let appended = self.append(feed)?;
         Ok(Pushed { appended, log_behind: self.publish(&mut |_| {}).err() })
@@ -423,9 +411,7 @@ impl Queue {
             if left.is_zero() {
                 return Ok(false);
             }
-            if !self.files.still_there() {
-                return Err(Error::Moved(self.place().clone()));
-            }
+            self.files.must_be_there()?;
             watcher.wait(left.min(LOOK_EVERY), None);
         }
     }

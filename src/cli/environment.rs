@@ -1,9 +1,9 @@
 //! What the program reads from its environment: variables, and the user's name.
 
 use std::ffi::OsString;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use crate::files::is_same;
 use crate::model::place::Place;
 use crate::run::{Launcher, WakeBy};
 
@@ -24,17 +24,14 @@ pub fn default_source(thread: &Place) -> String {
         return format!("internal:dm:default:{}", segment(&user()));
     };
     let own = variable("THREAD_DIR").map(Place::from);
-    match own.filter(|own| own != thread && !is_same_dir(own, thread)) {
+    let is_own =
+        |own: &Place| own == thread || own.dir().zip(thread.dir()).is_some_and(|(a, b)| is_same(a, b));
+    match own.filter(|own| !is_own(own)) {
         None => "self".to_owned(),
         Some(own) => {
             format!("internal:dm:{}:{}", segment(&own.name()), segment(&consumer.to_string_lossy()))
         }
     }
-}
-
-fn is_same_dir(one: &Place, other: &Place) -> bool {
-    let id = |place: &Place| place.dir()?.metadata().ok().map(|about| (about.dev(), about.ino()));
-    id(one).is_some_and(|one| Some(one) == id(other))
 }
 
 /// This user's name in /etc/passwd; else (in a container, for instance) from the environment, else the uid.
@@ -60,7 +57,6 @@ pub fn launcher() -> Launcher {
     Launcher { program, waking }
 }
 
-/// The variable `PATH`.
 pub fn path() -> OsString {
     std::env::var_os("PATH").unwrap_or_default()
 }

@@ -10,7 +10,6 @@ use rustix::event::{PollFd, PollFlags};
 use super::limit;
 use super::output::{self, Reader};
 use super::progress::Progress;
-use crate::error::Error;
 use crate::failure::{Result, timed_out};
 use crate::files::watch::{LOOK_EVERY, Watcher};
 use crate::model::duration;
@@ -134,9 +133,7 @@ pub fn wait(queue: &Queue, watcher: &Watcher, deadline: Option<Instant>) -> Resu
     if left.is_zero() {
         return Ok(Woken::TimedOut);
     }
-    if !queue.files().still_there() {
-        return Err(Error::Moved(queue.place().clone()).into());
-    }
+    queue.files().must_be_there()?;
     // Even without requested events, poll reports that the reader of a pipe is gone.
     let stdout = io::stdout();
     watcher.wait(left.min(LOOK_EVERY), Some(PollFd::new(&stdout, PollFlags::empty())));

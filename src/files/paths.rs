@@ -24,6 +24,12 @@ impl Files {
     }
 }
 
+/// Whether two paths lead to the same file or directory.
+pub fn is_same(one: &Path, other: &Path) -> bool {
+    let id = |path: &Path| path.metadata().ok().map(|about| (about.dev(), about.ino()));
+    id(one).is_some_and(|one| Some(one) == id(other))
+}
+
 /// Syncs the entries of any directory, if that is possible; see [`Files::sync_dir`].
 pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
     match File::open(path).and_then(|dir| dir.sync_all()) {

@@ -87,9 +87,7 @@ impl Queue {
                 if left.is_zero() {
                     return Ok(Delivery::Pending(late.into_iter().map(|late| late.consumer).collect()));
                 }
-                if !self.files.still_there() {
-                    return Err(Error::Moved(self.place().clone()));
-                }
+                self.files.must_be_there()?;
                 std::thread::sleep(POLL_INTERVAL.min(left));
             }
         }

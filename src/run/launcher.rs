@@ -1,7 +1,6 @@
 //! Starting background processes, and choosing who wakes consumers after a push.
 
 use std::ffi::OsStr;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,8 +10,8 @@ use std::time::Duration;
 use super::notifier::quoted;
 use super::spawn;
 use crate::error::{Error, Result};
-use crate::files::Files;
 use crate::files::lock::Lock;
+use crate::files::{self, Files};
 use crate::model::run::ProcessId;
 use crate::model::subscription::ConsumerId;
 
@@ -75,12 +74,8 @@ impl WakeBy {
             _ => executable_in(directories(path), "notifier"),
         };
         let Some(program) = program else { return WakeBy::Dispatch };
-        let same_file = |a: &Path, b: &Path| match (a.metadata(), b.metadata()) {
-            (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
-            _ => false,
-        };
         let dispatch_with = match executable_in(directories(path), "thread") {
-            Some(found) if same_file(&found, thread) => "thread".to_owned(),
+            Some(found) if files::is_same(&found, thread) => "thread".to_owned(),
             _ => quoted(&thread.to_string_lossy()),
         };
         WakeBy::Notifier { program, dispatch_with }

@@ -447,12 +447,10 @@ impl Supervisor<'_> {
     ///
     /// [`Error::Moved`] if it is no longer the same one.
     fn open(&self) -> Result<Queue> {
-        let moved = || Error::Moved(self.files.place().clone());
-        if !self.files.still_there() {
-            return Err(moved());
-        }
+        self.files.must_be_there()?;
         let queue = self.retrying(|| Queue::open(self.files.place()))?;
-        if self.files.still_there() { Ok(queue) } else { Err(moved()) }
+        self.files.must_be_there()?;
+        Ok(queue)
     }
 
     /// Whether to wait for a disk or a server. A server may be away for good, and another machine goes on.

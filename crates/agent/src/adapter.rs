@@ -239,9 +239,7 @@ impl Adapter {
                     }
                 }
             }
-            if !self.queue.files().still_there() {
-                return Err(Error::Moved(self.queue.place().clone()));
-            }
+            self.queue.files().must_be_there()?;
         }
     }
 

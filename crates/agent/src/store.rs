@@ -48,9 +48,7 @@ pub fn store(
             }
             Err(error) => error,
         };
-        if !queue.files().still_there() {
-            return Err(Error::Moved(queue.place().clone()));
-        }
+        queue.files().must_be_there()?;
         in_doubt |= matches!(&error, Error::Database(e) if e.kind == DatabaseErrorKind::OutcomeUnknown);
         if wait == FIRST_WAIT {
             queue.log(Level::Warn, format_args!("agent: cannot store events, still trying: {error}"));

@@ -140,9 +140,7 @@ impl Scope {
             let found;
             (queue, look, found) = self
                 .blocking(move |_| {
-                    if !queue.files().still_there() {
-                        return Err(thread::Error::Moved(queue.place().clone()).into());
-                    }
+                    queue.files().must_be_there()?;
                     let found = look(&mut queue)?;
                     Ok((queue, look, found))
                 })

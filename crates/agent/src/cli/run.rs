@@ -169,9 +169,7 @@ fn wait(
             thread::run::dispatch(queue, launcher)?;
             dispatched = Instant::now();
         }
-        if !queue.files().still_there() {
-            return Err(thread::Error::Moved(queue.place().clone()).into());
-        }
+        queue.files().must_be_there()?;
         watcher.wait(LOOK_EVERY, None);
     }
 }

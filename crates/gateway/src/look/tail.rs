@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use thread::queue::{Remaining, Selection};
-use thread::{Error, Filter, Queue};
+use thread::{Filter, Queue};
 use tokio::time::sleep;
 
 use super::event::{self, CUT};
@@ -116,9 +116,7 @@ impl Tail {
                 Some(queue) => queue,
                 None => target.open(BUSY)?,
             };
-            if !queue.files().still_there() {
-                return Err(RequestError::Thread(Error::Moved(target.place.clone())));
-            }
+            queue.files().must_be_there()?;
             let mut selection = Selection { after, limit: Some(PAGE), filter: filter.clone() };
             let (mut found, until) = (VecDeque::new(), Instant::now() + FILTER_TIME);
             let remaining = queue.read_page_until(&mut selection, CUT, Some(until), &mut |capped| {
