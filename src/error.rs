@@ -17,7 +17,8 @@ pub const MAX_PATH: usize = 480;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation on a thread failed. Unless the variant says otherwise, nothing was changed.
+/// Why an operation on a thread failed. Unless the variant says otherwise, nothing was changed. Any operation may
+/// fail because of the database or the system; the documentation of each names only what else can happen.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -201,32 +202,24 @@ impl fmt::Display for DatabaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use DatabaseErrorKind::*;
         let DatabaseError { kind, doing, message, .. } = self;
-        match kind {
-            Locked => write!(f, "the database stayed locked too long while {doing}; nothing was changed"),
-            Full => write!(f, "the disk is full while {doing}; nothing was changed"),
-            NoRoom => write!(f, "there is no room for events.db-shm while {doing} ({message})"),
-            Write => write!(f, "the disk failed to write while {doing}; nothing was changed ({message})"),
-            ReadOnly => write!(f, "no permission for the database while {doing}; nothing was changed"),
-            Permission => write!(f, "no permission for the database while {doing}: {message}"),
-            Damaged => {
-                write!(f, "the database is damaged or not a database ({message}), seen while {doing}")
-            }
+        f.write_str(&match kind {
+            Locked => format!("the database stayed locked too long while {doing}; nothing was changed"),
+            Full => format!("the disk is full while {doing}; nothing was changed"),
+            NoRoom => format!("there is no room for events.db-shm while {doing} ({message})"),
+            Write => format!("the disk failed to write while {doing}; nothing was changed ({message})"),
+            ReadOnly => format!("no permission for the database while {doing}; nothing was changed"),
+            Permission => format!("no permission for the database while {doing}: {message}"),
+            Damaged => format!("the database is damaged or not a database ({message}), seen while {doing}"),
             TooLarge => {
-                write!(
-                    f,
-                    "the event is larger than the database can store while {doing}; nothing was changed"
-                )
+                format!("the event is larger than the database can store while {doing}; nothing was changed")
             }
-            OutOfMemory => write!(f, "memory ran out while {doing}"),
+            OutOfMemory => format!("memory ran out while {doing}"),
             OutcomeUnknown => {
-                write!(
-                    f,
-                    "the database failed while {doing}, so whether it was stored is unknown ({message})"
-                )
+                format!("the database failed while {doing}, so whether it was stored is unknown ({message})")
             }
-            Unreachable => write!(f, "the database cannot be reached while {doing}: {message}"),
-            Other => write!(f, "the database failed while {doing}: {message}"),
-        }
+            Unreachable => format!("the database cannot be reached while {doing}: {message}"),
+            Other => format!("the database failed while {doing}: {message}"),
+        })
     }
 }
 

@@ -97,7 +97,6 @@ fn last_old(queue: &mut Queue, request: &Request<'_>) -> Result<i64> {
     let last = match request.old {
         Old::BeforeId(id) => id - 1,
         Old::StoredBefore(time) => queue.last_before(time)?,
-        Old::AllButNewest(0) => newest,
         Old::AllButNewest(count) => {
             let filter = request.subtype.map(|name| format!("subtype = '{}'", name.replace('\'', "''")));
             let filter = Filter::new(&filter.unwrap_or_default(), Scope::Reading)?;

@@ -38,10 +38,6 @@ pub struct Extent {
 
 impl Extent {
     /// Counts the events, unless there may be more than `most`.
-    ///
-    /// # Errors
-    ///
-    /// Those of the database.
     pub fn of(queue: &mut Queue, most: u64) -> Result<Extent> {
         let store = &mut *queue.store;
         let (newest, oldest) = (store.newest()?, store.first_after(0)?);
@@ -73,10 +69,6 @@ pub struct Standing {
 impl Standing {
     /// Determines where a consumer stands. `progress` is called with how many ids are to be counted, and what it
     /// returns with the number that were counted since its last call.
-    ///
-    /// # Errors
-    ///
-    /// Those of the database.
     pub fn of(
         queue: &mut Queue,
         mut subscription: Subscription,

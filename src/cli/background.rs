@@ -44,7 +44,6 @@ struct Background {
     delay_ms: u64,
 }
 
-/// Whether the first argument is an internal command.
 pub fn is_internal(args: &[OsString]) -> bool {
     args.get(1).is_some_and(|word| word == SUPERVISE || word == WAKE)
 }

@@ -87,7 +87,6 @@ impl Logs {
     }
 }
 
-/// The consumer, if there is only one.
 fn the_only_consumer(queue: &mut Queue) -> Result<ConsumerId> {
     let mut names: Vec<ConsumerId> =
         queue.store.subscriptions()?.into_iter().map(|one| one.consumer).collect();
@@ -101,7 +100,6 @@ fn the_only_consumer(queue: &mut Queue) -> Result<ConsumerId> {
     }
 }
 
-/// Device and inode.
 fn identity(file: &Option<File>) -> Option<(u64, u64)> {
     file.as_ref()?.metadata().ok().map(|about| (about.dev(), about.ino()))
 }

@@ -116,7 +116,6 @@ pub fn log_outcome(queue: &Queue, before: &Subscription, after: &Subscription, t
     }
 }
 
-/// The update that records the end of a run.
 fn end_update(
     current: &Subscription,
     ended: &Ended,

@@ -18,9 +18,6 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// # Errors
-    ///
-    /// System errors.
     pub fn new() -> io::Result<Shutdown> {
         let (socket, sender) = UnixStream::pair()?;
         socket.set_nonblocking(true)?;

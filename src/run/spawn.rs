@@ -47,10 +47,6 @@ pub struct Inherited {
 }
 
 /// Makes a program of ours start detached, with a copy of `lock`. It calls [`settle`] with what this returns.
-///
-/// # Errors
-///
-/// System errors.
 pub fn detached_with_lock(command: &mut Command, lock: &Lock) -> io::Result<Inherited> {
     if !WITHOUT_COPY.load(Ordering::Relaxed) {
         detached(command, Some(lock));
@@ -64,10 +60,6 @@ pub fn detached_with_lock(command: &mut Command, lock: &Lock) -> io::Result<Inhe
 }
 
 /// Completes the start of this process, and returns the lock's descriptor.
-///
-/// # Errors
-///
-/// System errors.
 ///
 /// # Safety
 ///

@@ -405,7 +405,6 @@ impl Worker<'_> {
         wanted
     }
 
-    /// Starts following a thread.
     fn start_following(&mut self, place: &Place) -> Result<()> {
         let files = files_of(place)?;
         if !files.is_owner() {
