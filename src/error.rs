@@ -223,14 +223,24 @@ impl fmt::Display for DatabaseError {
     }
 }
 
-/// Adds the operation and the path to an I/O error.
+/// What a system call on a path returned.
 pub trait IoContext<T> {
-    /// `doing` completes "cannot …".
+    /// Adds the operation and the path to an error. `doing` completes "cannot …".
     fn at(self, doing: &'static str, path: &Path) -> Result<T>;
+
+    /// `None` if there is nothing at that path.
+    fn if_there(self) -> io::Result<Option<T>>;
 }
 
-impl<T> IoContext<T> for io::Result<T> {
+impl<T, E: Into<io::Error>> IoContext<T> for std::result::Result<T, E> {
     fn at(self, doing: &'static str, path: &Path) -> Result<T> {
-        self.map_err(|source| Error::Io { doing, path: path.to_owned(), source })
+        self.map_err(|source| Error::Io { doing, path: path.to_owned(), source: source.into() })
+    }
+
+    fn if_there(self) -> io::Result<Option<T>> {
+        match self.map_err(Into::into) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            done => done.map(Some),
+        }
     }
 }

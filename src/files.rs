@@ -88,15 +88,13 @@ impl Files {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::INVAL | Errno::NAMETOOLONG) => {
                 return Err(Error::NotAThread(path));
             }
-            dir => dir.map_err(io::Error::from).at("open", &path)?,
+            dir => dir.at("open", &path)?,
         };
-        let db = match rustix::fs::statat(&dir, DB, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => return Err(Error::NotAThread(path)),
-            db => db.map_err(io::Error::from).at("look at", &path.join(DB))?,
-        };
-        if FileType::from_raw_mode(db.st_mode) == FileType::Directory {
+        let db = rustix::fs::statat(&dir, DB, AtFlags::SYMLINK_NOFOLLOW).if_there();
+        let db = db.at("look at", &path.join(DB))?;
+        let Some(db) = db.filter(|db| !FileType::from_raw_mode(db.st_mode).is_dir()) else {
             return Err(Error::NotAThread(path));
-        }
+        };
         refuse_odd(&db).at("use", &path.join(DB))?;
         let capitals = rustix::fs::statat(&dir, DB.to_ascii_uppercase(), AtFlags::SYMLINK_NOFOLLOW);
         let ignores_case = capitals.is_ok_and(|found| identity(&found) == identity(&db));
@@ -107,9 +105,8 @@ impl Files {
     /// user alone.
     pub(crate) fn at_base(place: &Place, base: &Path) -> Result<Files> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(base).at("make", base)?;
-        let dir = open_dir(rustix::fs::CWD, base, OFlags::empty()).map_err(io::Error::from);
-        let dir = dir.at("open", base)?;
-        let about = rustix::fs::fstat(&dir).map_err(io::Error::from).at("look at", base)?;
+        let dir = open_dir(rustix::fs::CWD, base, OFlags::empty()).at("open", base)?;
+        let about = rustix::fs::fstat(&dir).at("look at", base)?;
         let files = Files::like(place.clone(), base.to_owned(), dir, &about);
         for name in ["run", "logs"] {
             files.make_dir(name).at("make", &files.path_of(name))?;
@@ -307,10 +304,7 @@ impl Files {
     /// Removes a file, if it exists.
     pub fn remove(&self, name: impl AsRef<Path>) -> io::Result<()> {
         let (dir, name) = self.parent(name.as_ref())?;
-        match rustix::fs::unlinkat(&dir, name, AtFlags::empty()) {
-            Err(Errno::NOENT) => Ok(()),
-            done => Ok(done?),
-        }
+        rustix::fs::unlinkat(&dir, name, AtFlags::empty()).if_there().map(drop)
     }
 
     /// The metadata of a file or directory (`""` is the root), links not followed.
@@ -332,10 +326,7 @@ impl Files {
     /// The names in a directory of the thread (`""` is its root), in no particular order; empty if there is
     /// no such directory.
     pub fn list(&self, dir: impl AsRef<Path>) -> io::Result<Vec<OsString>> {
-        let opened = match self.open_dir(dir) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            opened => opened?,
-        };
+        let Some(opened) = self.open_dir(dir).if_there()? else { return Ok(Vec::new()) };
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::new(opened)? {
             let entry = entry?;

@@ -72,8 +72,8 @@ pub fn backup(queue: &mut Queue, place: &Path, progress: &mut dyn FnMut(u64)) ->
 
 /// Copies a thread into an empty directory, and syncs it. Returns the number of events, and the newest id.
 fn copy_to(queue: &mut Queue, draft: &Path, progress: &mut dyn FnMut(u64)) -> Result<(u64, i64)> {
-    let dir = files::open_dir(CWD, draft, OFlags::NOFOLLOW).map_err(io::Error::from);
-    let copy = queue.files.of_copy(draft.to_owned(), dir.at("open", draft)?);
+    let dir = files::open_dir(CWD, draft, OFlags::NOFOLLOW).at("open", draft)?;
+    let copy = queue.files.of_copy(draft.to_owned(), dir);
 
     let db = copy.path_of(DB);
     // Created before SQLite writes it, so that it has the right mode from the start.
@@ -177,11 +177,10 @@ fn is_used(path: &Path, note: &Note) -> bool {
 
 /// Returns an error unless `place` does not exist or is an empty directory.
 fn refuse_occupied(place: &Path) -> Result<()> {
-    match fs::symlink_metadata(place) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(e) => Err(e).at("look at", place),
-        Ok(about) if about.is_dir() && fs::read_dir(place).at("list", place)?.next().is_none() => Ok(()),
-        Ok(_) => Err(Error::Occupied(place.to_owned())),
+    match fs::symlink_metadata(place).if_there().at("look at", place)? {
+        None => Ok(()),
+        Some(about) if about.is_dir() && fs::read_dir(place).at("list", place)?.next().is_none() => Ok(()),
+        Some(_) => Err(Error::Occupied(place.to_owned())),
     }
 }
 
@@ -207,11 +206,9 @@ fn draft_beside(place: &Path) -> Result<(TempDir, File)> {
     builder.prefix(&prefix).permissions(Permissions::from_mode(0o700));
     loop {
         let draft = builder.tempdir_in(parent).at("make a directory in", parent)?;
-        let dir = match File::open(draft.path()) {
-            // Another backup has just taken it for one that was left unfinished.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-            dir => dir.at("open", draft.path())?,
-        };
+        // Otherwise, another backup has just taken it for one that was left unfinished.
+        let dir = File::open(draft.path()).if_there().at("open", draft.path())?;
+        let Some(dir) = dir else { continue };
         // Some file systems have no locks; there nobody deletes what others left.
         dir.lock().ok();
         // Another backup may have deleted it before the lock was taken.
@@ -268,10 +265,8 @@ fn paused(state: &RunState) -> RunState {
 fn copy_sealed(original: &Files, copy: &Files, store: &mut dyn Store) -> Result<()> {
     for name in jsonl::sealed(original).at("list", original.path())? {
         let path = original.path_of(&name);
-        let mut file = match original.open_file(&name, Access::Read) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-            opened => opened.at("open", &path)?,
-        };
+        let file = original.open_file(&name, Access::Read).if_there().at("open", &path)?;
+        let Some(mut file) = file else { continue };
         // A user may have emptied it instead of deleting it.
         let Some(last) = jsonl::last_event(&file).at("read", &path)? else { continue };
         if jsonl::was_replaced(store, last.id, &last.time)? {

@@ -55,10 +55,7 @@ impl Logs {
         }
         drop(queue);
         let path = files.path_of(&name);
-        let mut printed = match files.open_file(&name, Access::Read) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-            opened => Some(opened.at("read", &path)?),
-        };
+        let mut printed = files.open_file(&name, Access::Read).if_there().at("read", &path)?;
         if let (Some(file), Some(lines)) = (&mut printed, self.tail) {
             let start = start_of_tail(file, lines).at("read", &path)?;
             file.seek(SeekFrom::Start(start)).at("read", &path)?;

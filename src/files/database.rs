@@ -4,8 +4,6 @@
 //! the creating process. So SQLite may open them only if each is the thread's own file or does not exist
 //! yet; and the WAL and its index get the thread's group.
 
-use std::io;
-
 use rustix::fs::{AtFlags, Gid};
 
 use super::{Access, DB, Files, JOURNAL, SHM, WAL, refuse_odd};
@@ -24,8 +22,8 @@ impl Files {
         for name in [DB, JOURNAL, WAL, SHM] {
             let path = self.path_of(name);
             let is_shared = name == WAL || name == SHM;
-            match self.stat(name) {
-                Ok(found) => {
+            match self.stat(name).if_there().at("look at", &path)? {
+                Some(found) => {
                     refuse_odd(&found).at("use", &path)?;
                     if is_shared && found.st_uid == user && found.st_gid != self.group {
                         // By name: closing a descriptor of it would drop the locks that SQLite has on it in
@@ -34,12 +32,8 @@ impl Files {
                         rustix::fs::chownat(&*self.dir, name, None, group, AtFlags::SYMLINK_NOFOLLOW).ok();
                     }
                 }
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                    if is_shared && other_group {
-                        drop(self.open_file(name, Access::Write));
-                    }
-                }
-                Err(e) => return Err(e).at("look at", &path),
+                None if is_shared && other_group => drop(self.open_file(name, Access::Write)),
+                None => {}
             }
         }
         Ok(())

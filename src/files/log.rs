@@ -11,6 +11,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use super::lock::Lock;
 use super::rotation::{self, MAX_LINES, MAX_LOG};
 use super::{Access, Files, LOG};
+use crate::error::IoContext;
 use crate::model::time;
 
 /// Lower bound for the length of a line, in bytes: the time and the level, each in brackets.
@@ -61,11 +62,8 @@ pub fn rotate(files: &Files) -> io::Result<()> {
     }
     // If the lock is held, another process is counting already.
     let Some(lock) = Lock::try_take_file(files.open_lock("run/_log")?)? else { return Ok(()) };
-    let mut log = match files.open_file(LOG, Access::Read) {
-        // Another process has just rotated it.
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        opened => opened?,
-    };
+    // Otherwise, another process has just rotated it.
+    let Some(mut log) = files.open_file(LOG, Access::Read).if_there()? else { return Ok(()) };
     let about = log.metadata()?;
     let mut text = String::new();
     lock.file().take(256).read_to_string(&mut text)?;

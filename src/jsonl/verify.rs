@@ -81,10 +81,9 @@ fn compare(files: &Files, store: &mut dyn Store, lock: Option<&Lock>) -> Result<
     }
     let start = LogOffset { id: base.id, ..LogOffset::default() };
     let path = files.path_of(JSONL);
-    let (end, length) = match files.open_file(JSONL, Access::Read) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => (start, 0),
-        opened => {
-            let file = opened.at("open", &path)?;
+    let (end, length) = match files.open_file(JSONL, Access::Read).if_there().at("open", &path)? {
+        None => (start, 0),
+        Some(file) => {
             let length = file.metadata().at("look at", &path)?.len();
             (matching_prefix(&file, &path, start, store)?, length)
         }

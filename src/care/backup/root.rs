@@ -98,10 +98,7 @@ impl Copy<'_> {
             self.made.threads += 1;
             return Ok(true);
         };
-        match fs::remove_dir_all(to) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e).at("delete", to),
-            _ => {}
-        }
+        fs::remove_dir_all(to).if_there().at("delete", to)?;
         if is_full(&error) {
             return Err(error);
         }
@@ -120,10 +117,7 @@ impl Copy<'_> {
                 self.files(&from, &to, false)?;
                 adopt(&to, &about)?;
             } else if about.is_file() {
-                let mut file = match File::open(&from) {
-                    Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-                    opened => opened.at("open", &from)?,
-                };
+                let Some(mut file) = File::open(&from).if_there().at("open", &from)? else { continue };
                 let mut options = OpenOptions::new();
                 let mut copy = options.write(true).create_new(true).mode(0o600).open(&to).at("make", &to)?;
                 io::copy(&mut file, &mut copy).at("copy", &from)?;
@@ -164,20 +158,14 @@ fn is_full(error: &Error) -> bool {
 /// The entries of a directory, without following links. None if it has disappeared.
 fn entries(dir: &Path, is_root: bool) -> Result<Vec<(OsString, Metadata)>> {
     let mut found = Vec::new();
-    let listed = match fs::read_dir(dir) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(found),
-        listed => listed.at("list", dir)?,
-    };
-    for entry in listed {
+    for entry in fs::read_dir(dir).if_there().at("list", dir)?.into_iter().flatten() {
         let entry = entry.at("list", dir)?;
         // Under such a name, a thread is being made or removed.
         if is_root && entry.file_name().as_encoded_bytes().starts_with(b".") {
             continue;
         }
-        match entry.metadata() {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            about => found.push((entry.file_name(), about.at("look at", &entry.path())?)),
-        }
+        let about = entry.metadata().if_there().at("look at", &entry.path())?;
+        found.extend(about.map(|about| (entry.file_name(), about)));
     }
     Ok(found)
 }
