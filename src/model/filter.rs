@@ -19,6 +19,8 @@ use super::event::Row;
 mod authorizer;
 mod scratch;
 
+pub(crate) use self::scratch::text_or_blob;
+
 /// Maximum length of a filter's text, in bytes.
 const MAX_TEXT: usize = 4 * 1024;
 

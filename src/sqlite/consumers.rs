@@ -2,14 +2,15 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use rusqlite::types::{ToSql, Value};
+use rusqlite::types::ToSql;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::error::Failed;
 use super::{bytes_of, dead_letters, newest, runs, text_of, unknown};
 use crate::error::Error;
+use crate::model::filter::text_or_blob;
 use crate::model::subscription::{ConsumerId, NewSubscription, ScanWatermark, Subscription};
 use crate::model::time;
 use crate::store::{FilterFailure, Move, Moved, RunUpdate};
@@ -103,20 +104,12 @@ pub fn subscribe(conn: &Connection, new: &NewSubscription) -> Result<Option<Move
         params![consumer, new.handler_cmd, new.filter],
     )?;
     // A trigger has inserted the row.
-    let cwd = new.cwd.as_deref().map(path_value);
+    let cwd = new.cwd.as_deref().map(|cwd| text_or_blob(cwd.as_os_str().as_bytes()));
     conn.execute(
         "UPDATE consumers SET cwd = ?2, options = ?3, run = ?4 WHERE consumer_id = ?1",
         params![consumer, cwd, to_json(&new.options), run],
     )?;
     from()
-}
-
-/// A path as TEXT if it is UTF-8, else as a BLOB.
-fn path_value(path: &Path) -> Value {
-    match path.to_str() {
-        Some(text) => Value::Text(text.to_owned()),
-        None => Value::Blob(path.as_os_str().as_bytes().to_vec()),
-    }
 }
 
 pub fn unsubscribe(conn: &Connection, consumer: &ConsumerId) -> Result<Subscription, Failed> {

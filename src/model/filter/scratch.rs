@@ -138,18 +138,18 @@ fn store(scratch: &Connection, row: &Row<'_>) -> rusqlite::Result<()> {
     scratch.prepare_cached("DELETE FROM events")?.execute([])?;
     scratch.prepare_cached("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)")?.execute(params![
         row.id,
-        value(row.created_at),
-        value(row.source),
-        value(row.kind),
-        row.subtype.map(value),
-        value(row.content),
-        row.metadata.map(value)
+        text_or_blob(row.created_at),
+        text_or_blob(row.source),
+        text_or_blob(row.kind),
+        row.subtype.map(text_or_blob),
+        text_or_blob(row.content),
+        row.metadata.map(text_or_blob)
     ])?;
     Ok(())
 }
 
 /// Text, or a BLOB if the bytes are not UTF-8.
-fn value(bytes: &[u8]) -> ToSqlOutput<'_> {
+pub fn text_or_blob(bytes: &[u8]) -> ToSqlOutput<'_> {
     ToSqlOutput::Borrowed(std::str::from_utf8(bytes).map_or(ValueRef::Blob(bytes), ValueRef::from))
 }
 
