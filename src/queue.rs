@@ -169,7 +169,6 @@ impl Queue {
     /// that the outcome is unknown.
     pub fn push(&mut self, event: &NewEvent<'_>) -> Result<PushedEvent> {
         let pushed = self.append_one(event, || {})?;
-        self.log_push(event, pushed.id, pushed.repeated);
         Ok(PushedEvent { log_behind: self.publish(&mut |_| {}).err(), ..pushed })
     }
 
@@ -202,7 +201,8 @@ impl Queue {
         appended
     }
 
-    /// Like [`Queue::append`], for one event. `before_commit` is called directly before the commit.
+    /// Like [`Queue::append`], for one event, which is also logged. `before_commit` is called directly before the
+    /// commit.
     pub(crate) fn append_one(
         &mut self,
         event: &NewEvent<'_>,
@@ -218,13 +218,10 @@ impl Queue {
             Some(Stored::Repeated { id, created_at }) => (id, created_at, true),
             _ => (appended.last_id.unwrap_or_default(), appended.created_at, false),
         };
-        Ok(PushedEvent { id, created_at, repeated, log_behind: None })
-    }
-
-    pub(crate) fn log_push(&self, event: &NewEvent<'_>, id: i64, repeated: bool) {
         let again = if repeated { " repeated" } else { "" };
         let (source, kind) = (&event.source, event.kind.as_str());
         log!(self, Info, "push: source={source} type={kind} id={id}{again}");
+        Ok(PushedEvent { id, created_at, repeated, log_behind: None })
     }
 
     pub(crate) fn log_batch(&self, appended: &Appended) {

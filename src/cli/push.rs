@@ -179,7 +179,6 @@ pub fn store(queue: &mut Queue, event: &NewEvent<'_>, code: u8) -> Result<(Pushe
     }
     let stored = queue.append_one(event, signals::defer)?;
     signals::set_stored(code);
-    queue.log_push(event, stored.id, stored.repeated);
     let dispatch = finish(queue, &event.source, &mut |_| {});
     Ok((stored, dispatch))
 }

@@ -16,7 +16,6 @@ use crate::queue::{PushedEvent, Queue};
 /// As [`Queue::push`].
 pub fn push(queue: &mut Queue, launcher: &Launcher, event: &NewEvent<'_>) -> Result<PushedEvent> {
     let stored = queue.append_one(event, || {})?;
-    queue.log_push(event, stored.id, stored.repeated);
     let finished = finish(queue, launcher, &event.source, &mut |_| {});
     Ok(PushedEvent { log_behind: finished.log_behind, ..stored })
 }
