@@ -86,7 +86,7 @@ impl Prune {
         let pruned = prune::prune(&mut queue, &request, &mut |events| progress.advance(events));
         drop(progress);
         let mut report = pruned.map_err(|e| after_deleting(e.into(), freed, 0))?;
-        let further = self.compact_and_prune_sealed(&mut queue, report.failed.take());
+        let further = report.failed.take().map_or_else(|| self.compact_and_prune_sealed(&mut queue), Err);
         let Pruned { events, bytes, dead_letters } = report.pruned;
         let (sizes, sealed) = further.map_err(|e| after_deleting(e.into(), freed, events))?;
         let sealed = freed.zip(sealed).map(|((files, bytes), more)| (files + more.0, bytes + more.1));
@@ -128,18 +128,7 @@ impl Prune {
     /// The steps after deleting events: compacting, and deleting what was sealed for that and is old already.
     /// Returns the size of `events.db` in bytes before and after --compact, and the number of sealed files and
     /// their bytes.
-    ///
-    /// # Errors
-    ///
-    /// `failed`, the error of deleting events, if there is one; those of the steps.
-    fn compact_and_prune_sealed(
-        &self,
-        queue: &mut Queue,
-        failed: Option<Error>,
-    ) -> crate::Result<(Pair, Pair)> {
-        if let Some(e) = failed {
-            return Err(e);
-        }
+    fn compact_and_prune_sealed(&self, queue: &mut Queue) -> crate::Result<(Pair, Pair)> {
         let compacts = self.compact && !self.dry_run;
         let sizes = if compacts { Some(prune::compact(queue)?) } else { None };
         let sealed =
