@@ -48,9 +48,9 @@ const SYNC_STEP: u64 = 64 * 1024 * 1024;
 const PAGE_BYTES: usize = 256 * 1024;
 const PAGE_ROWS: usize = 1000;
 
-/// Brings the log of a thread in a directory up to date with the table, sealing it first if it is long. Waits at most `wait`, and never
-/// longer than 20 s, for another process that is writing it. `progress` is called with the number of events
-/// written since its last call.
+/// Brings the log of a thread in a directory up to date with the table, sealing it first if it is long. Waits at
+/// most `wait`, and never longer than 20 s, for another process that is writing it. `progress` is called with the
+/// number of events written since its last call.
 ///
 /// # Errors
 ///

@@ -10,8 +10,8 @@ use crate::model::position::Position;
 /// Move a consumer's cursor
 ///
 /// Moves it to the beginning, to the end, to an event (the next one read is the one after it), or to a time,
-/// also given as how long ago that is (the next one read is the first stored then or later). Prints the cursor's new position. If that leaves
-/// something pending, the consumer is woken.
+/// also given as how long ago that is (the next one read is the first stored then or later). Prints the cursor's
+/// new position. If that leaves something pending, the consumer is woken.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

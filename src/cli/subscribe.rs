@@ -227,13 +227,9 @@ impl Subscribe {
         if let Some((moved, id)) = moved.zip(from) {
             warn_if_clamped(moved, id);
         }
-        log!(
-            queue,
-            Info,
-            "subscribe: consumer={consumer} handler_cmd={} filter={}",
-            Quoted(&new.handler_cmd),
-            Quoted(new.filter.as_deref().unwrap_or_default())
-        );
+        let (command, filter) = (&new.handler_cmd, new.filter.as_deref().unwrap_or_default());
+        let (command, filter) = (Quoted(command), Quoted(filter));
+        log!(queue, Info, "subscribe: consumer={consumer} handler_cmd={command} filter={filter}");
         if self.replace {
             // Ends a wait of the replaced subscription.
             notify_supervisors(&mut queue);

@@ -196,10 +196,8 @@ impl<'a> NewEvent<'a> {
             return Err(InvalidEvent("has control characters in its source".into()));
         }
         let kind = Type::parse(kind).ok_or_else(|| {
-            InvalidEvent(format!(
-                "has the type '{}', which is neither 'message' nor 'record'",
-                kind.escape_debug()
-            ))
+            let kind = kind.escape_debug();
+            InvalidEvent(format!("has the type '{kind}', which is neither 'message' nor 'record'"))
         })?;
         Ok(NewEvent { source, kind, subtype, content: content.into(), metadata: None, idempotency_key: None })
     }
@@ -295,10 +293,8 @@ impl<'a> NewEvent<'a> {
         }
         let line: Line<'a> = serde_json::from_str(text).map_err(|e| InvalidEvent(explain_json(&e)))?;
         if let Some((key, meant)) = line.misspelt_key() {
-            return Err(InvalidEvent(format!(
-                "has the key '{}', did you mean '{meant}'?",
-                key.escape_debug()
-            )));
+            let key = key.escape_debug();
+            return Err(InvalidEvent(format!("has the key '{key}', did you mean '{meant}'?")));
         }
         line.unknown.iter().for_each(|key| unknown(key));
         let missing = |key: &str| InvalidEvent(format!("has no '{key}'"));

@@ -41,27 +41,25 @@ pub fn ask(program: &Path, word: &str, place: &Place, source: &str) -> Answer {
     command.args(["task", "add", "--author", &author(source)]);
     command.args(["--task-id", &format!("dispatch-{}", slug(path))]);
     command.args(["--command", &format!("{word} dispatch --thread {}", quoted(path))]);
+    let program = program.display();
     let mut child = match spawn::detached(&mut command, None).spawn() {
         Ok(child) => child,
-        Err(e) => return Answer::Failed(format!("cannot start {}: {e}", program.display())),
+        Err(e) => return Answer::Failed(format!("cannot start {program}: {e}")),
     };
     match wait(&mut child) {
         Ok(Some(status)) => match status.code() {
             Some(0) => Answer::Queued,
             Some(1) => Answer::AlreadyQueued,
-            _ => Answer::Failed(format!("{} ended with {status}", program.display())),
+            _ => Answer::Failed(format!("{program} ended with {status}")),
         },
-        Err(e) => Answer::Failed(format!("cannot wait for {}: {e}", program.display())),
+        Err(e) => Answer::Failed(format!("cannot wait for {program}: {e}")),
         Ok(None) => {
             // It leads its own process group, so its children are killed too.
             // If this fails, the group is already gone.
             kill_process_group(Pid::from_child(&child), Signal::KILL).ok();
             drop(child.wait());
-            Answer::Failed(format!(
-                "{} gave no answer within {} s and was killed",
-                program.display(),
-                ANSWER_LIMIT.as_secs()
-            ))
+            let limit = ANSWER_LIMIT.as_secs();
+            Answer::Failed(format!("{program} gave no answer within {limit} s and was killed"))
         }
     }
 }

@@ -211,14 +211,9 @@ impl Supervisor<'_> {
         let Some(waiting) = self.retrying(|| queue.store.update_run(subscription, &update))? else {
             return Ok(Next::Again);
         };
+        let (consumer, until) = (self.consumer, time::format(wait.until));
         let attempts = waiting.state.attempts;
-        log!(
-            queue,
-            Info,
-            "dispatch: consumer={} waiting until={} attempts={attempts}",
-            self.consumer,
-            time::format(wait.until)
-        );
+        log!(queue, Info, "dispatch: consumer={consumer} waiting until={until} attempts={attempts}");
         drop(queue);
         loop {
             let left = end.saturating_duration_since(Instant::now());
@@ -242,7 +237,7 @@ impl Supervisor<'_> {
                 if self.retrying(|| record_end_of_wait(&mut queue, &current))?.is_none() {
                     continue;
                 }
-                log!(queue, Info, "stop: consumer={} no longer waits", self.consumer);
+                log!(queue, Info, "stop: consumer={consumer} no longer waits");
                 return Ok(Next::Unlock);
             }
             if !current.is_same(&waiting) || current.state.phase != Phase::Waiting || current.state.paused {
@@ -302,11 +297,8 @@ impl Supervisor<'_> {
             // Another machine may have the program.
             interrupted = true;
             dispatch::leave_to_others(self.files, consumer);
-            log!(
-                self.files,
-                Warn,
-                "dispatch: consumer={consumer} cannot be run here: left to other machines for a while"
-            );
+            let left = "left to other machines for a while";
+            log!(self.files, Warn, "dispatch: consumer={consumer} cannot be run here: {left}");
         }
         let (output, span) = running.finish(exit, after);
         let after = after.as_secs_f64();
@@ -316,11 +308,11 @@ impl Supervisor<'_> {
             let end = End { exit, interrupted, output: &output, span, at: Utc::now() };
             let recorded = record_end(&mut queue, &subscription, &end)?;
             let acked = recorded.as_ref().unwrap_or(&subscription).last_acked_id;
+            let cut = if interrupted { " interrupted" } else { "" };
             log!(
                 queue,
                 Info,
-                "dispatch: consumer={consumer} ended {exit} after={after:.1}s acked={acked}{}",
-                if interrupted { " interrupted" } else { "" }
+                "dispatch: consumer={consumer} ended {exit} after={after:.1}s acked={acked}{cut}"
             );
             if let Some(recorded) = recorded {
                 log_outcome(&queue, &subscription, &recorded, task);
@@ -362,6 +354,7 @@ impl Supervisor<'_> {
         subscription: &Subscription,
         lease: Option<&dyn Lease>,
     ) -> (Exit, bool) {
+        let consumer = self.consumer;
         let mut deadline = subscription.options.timeout.map(|timeout| Instant::now() + timeout);
         let mut timed_out = false;
         let mut followed = None;
@@ -370,7 +363,7 @@ impl Supervisor<'_> {
         loop {
             if !noted && self.shutdown.requests() > 0 {
                 noted = true;
-                log!(self.files, Info, "dispatch: consumer={} ends after this run", self.consumer);
+                log!(self.files, Info, "dispatch: consumer={consumer} ends after this run");
             }
             if let Some(exit) = running.poll() {
                 let exit = if timed_out { Exit::TimedOut } else { exit };
@@ -384,12 +377,7 @@ impl Supervisor<'_> {
             }
             if let Some(lease) = lease.filter(|lease| !interrupted && is_ending(*lease)) {
                 interrupted = true;
-                log!(
-                    self.files,
-                    Warn,
-                    "dispatch: consumer={} is ended: its lease was not renewed",
-                    self.consumer
-                );
+                log!(self.files, Warn, "dispatch: consumer={consumer} is ended: its lease was not renewed");
                 running.end(libc::SIGTERM, lease.left().saturating_sub(lease.length() / 8));
             }
             if deadline.is_some_and(|at| at <= Instant::now()) {

@@ -119,12 +119,12 @@ impl Sqlite {
 
     /// Clamps these cursors to the range from 0 to the newest id; sets those that are not integers to 0.
     pub fn repair_cursors(&mut self) -> Result<()> {
-        self.transact("repairing cursors", |conn| {
         let sql = format!(
             "UPDATE consumer_progress SET updated_at = ?2, last_acked_id = \
                     CASE WHEN typeof(last_acked_id) = 'integer' THEN max(0, min(last_acked_id, ?1)) ELSE 0 END \
              WHERE {STRAY_CURSOR}"
         );
+        self.transact("repairing cursors", |conn| {
             conn.execute(&sql, params![newest(conn)?, time::now()])?;
             Ok(())
         })

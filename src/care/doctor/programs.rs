@@ -44,10 +44,9 @@ fn handlers(doctor: &mut Doctor<'_>, queue: &mut Queue) -> Result<()> {
             && let dir = subscription.cwd.as_deref().map(|cwd| queue.files.resolve(cwd))
             && !can_run(word.as_ref(), dir.as_deref(), Some(&subscription.options))?
         {
-            let problem = format!(
-                "the handler of '{}' begins with '{word}', which the shell cannot run",
-                subscription.consumer
-            );
+            let consumer = &subscription.consumer;
+            let problem =
+                format!("the handler of '{consumer}' begins with '{word}', which the shell cannot run");
             let advice =
                 "install it, or `thread unsubscribe` it, then `thread subscribe` it with another handler";
             doctor.report_lack(Finding::error(CHECK, problem).advise(advice));
