@@ -25,7 +25,7 @@ function write(key, value) {
 
 /** An id that nobody else has. */
 export function randomId() {
-  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  const bytes = crypto.getRandomValues(new Uint8Array(8));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 

@@ -68,6 +68,11 @@ impl Author {
     }
 }
 
+/// Half of a UUID, for ids that need only be unique in their session: they stand in each of its events.
+pub fn short(id: Uuid) -> String {
+    format!("{:016x}", id.as_u64_pair().1)
+}
+
 /// A text as a segment of a source: lower case, without colons.
 fn segment(text: &str) -> String {
     let plain =
@@ -117,9 +122,9 @@ pub fn message(
             _ => RequestError::Disk(storage.file_of(object), e),
         })?;
     }
-    let made = |what: &str| match &sent.key {
-        Some(key) => format!("{what}_{}", session.made_from(key)),
-        None => format!("{what}_{}", Uuid::new_v4()),
+    let made = |what: &str| {
+        let id = sent.key.as_ref().map_or_else(Uuid::new_v4, |key| session.made_from(key));
+        format!("{what}_{}", short(id))
     };
     let run_id = sent.run_id.clone().unwrap_or_else(|| made("run"));
     let message = Message {
@@ -198,7 +203,20 @@ pub fn push(queue: &mut Queue, launcher: &Launcher, event: &NewEvent<'_>) -> Res
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
+
+    #[test]
+    fn ids_of_a_session_are_short_and_each_is_another() {
+        let session = SessionId::random();
+        let ids =
+            (0..10_000).map(|_| Uuid::new_v4()).chain((0..10_000).map(|n| session.made_from(n.to_string())));
+        let ids: HashSet<String> = ids.map(short).collect();
+        assert_eq!(ids.len(), 20_000);
+        assert!(ids.iter().all(|id| id.len() == 16), "{ids:?}");
+        assert_eq!(short(session.made_from("key")), short(session.made_from("key")));
+    }
 
     #[test]
     fn any_client_makes_a_source_of_the_right_form() {

@@ -31,7 +31,7 @@ use crate::log;
 use crate::session::cursor::{Cursor, Next};
 use crate::session::frames::notice;
 use crate::session::live::Present;
-use crate::session::write::{Accepted, Author};
+use crate::session::write::{Accepted, Author, short};
 use crate::session_id::SessionId;
 
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -233,7 +233,7 @@ fn check(
         Ok(_) => ConnectParams::default(),
         Err(e) => return refuse(&e.to_string(), Close::NotConnected),
     };
-    let client = params.client_id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+    let client = params.client_id.unwrap_or_else(|| short(uuid::Uuid::new_v4()));
     for (key, name) in [("clientType", &params.client_type), ("clientId", &client)] {
         if !(1..=64).contains(&name.chars().count()) || name.chars().any(char::is_control) {
             let error = format!("bad params: '{key}' must be a text of 1 to 64 characters");
