@@ -125,7 +125,7 @@ impl fmt::Display for Quoted<'_> {
 }
 
 /// The longest command in a line, in bytes: one is written for each run of a handler.
-const LONGEST_COMMAND: usize = 160;
+const LONGEST_COMMAND: usize = 64;
 
 /// A command for a line of the log, without the middle of a long one.
 pub fn abridged(command: &str) -> Cow<'_, str> {
