@@ -21,7 +21,8 @@ async def a_client_connects_and_learns_the_methods():
         }
         assert "already" in await client.refused("connect", version="1", clientType="test")
         other = await gateway.client()
-        assert uuid.UUID(other.hello["clientId"]).version == 4
+        assigned = other.hello["clientId"]
+        assert len(assigned) == 16 and int(assigned, 16), assigned
 
 
 async def requests_are_answered_in_their_order():
