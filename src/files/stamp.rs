@@ -16,8 +16,9 @@ const CLOCK_STEP: Duration = Duration::from_millis(50);
 pub struct Stamp {
     /// Identifies the thread: see [`Files::home`](super::Files::home).
     pub home: (u64, u64),
-    /// Inode, size in bytes and modification time of the WAL.
-    wal: Option<(u64, i64, Duration)>,
+    /// Inode, size in bytes and modification time of the WAL, or of the database if there is none: what was committed
+    /// is then in the database alone.
+    wal: (u64, i64, Duration),
 }
 
 impl Stamp {
@@ -26,25 +27,23 @@ impl Stamp {
         if place.dir().is_none() {
             let base = rustix::fs::stat(path).ok()?;
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            return Some(Stamp { home: identity(&base), wal: Some((0, 0, now)) });
+            return Some(Stamp { home: identity(&base), wal: (0, 0, now) });
         }
         let db = rustix::fs::lstat(path.join(DB)).ok()?;
-        let wal = rustix::fs::lstat(path.join(WAL)).ok().map(|wal| {
-            let seconds = u64::try_from(wal.st_mtime).unwrap_or(0);
-            let modified = Duration::new(seconds, u32::try_from(wal.st_mtime_nsec).unwrap_or(0));
-            (wal.st_ino, wal.st_size, modified)
-        });
-        Some(Stamp { home: identity(&db), wal })
+        let wal = rustix::fs::lstat(path.join(WAL)).unwrap_or(db);
+        let seconds = u64::try_from(wal.st_mtime).unwrap_or(0);
+        let modified = Duration::new(seconds, u32::try_from(wal.st_mtime_nsec).unwrap_or(0));
+        Some(Stamp { home: identity(&db), wal: (wal.st_ino, wal.st_size, modified) })
     }
 
-    /// When the WAL was changed last, since 1970; `None` without one.
-    pub fn changed(&self) -> Option<Duration> {
-        self.wal.map(|(_, _, modified)| modified)
+    /// When the WAL was changed last, since 1970.
+    pub fn changed(&self) -> Duration {
+        self.wal.2
     }
 
     /// Whether the last change is so recent that another one might not change the stamp.
     pub fn is_fresh(&self) -> bool {
-        self.wal.is_some_and(|(_, _, modified)| is_fresh(UNIX_EPOCH + modified))
+        is_fresh(UNIX_EPOCH + self.changed())
     }
 }
 

@@ -336,7 +336,7 @@ impl Worker<'_> {
         let mut new: Vec<Place> =
             self.wanted().into_iter().filter(|place| !self.threads.contains_key(place)).collect();
         // What somebody is waiting for is likely to be in the newest ones.
-        let changed = |place: &Place| Stamp::of(place, place.dir()?)?.changed();
+        let changed = |place: &Place| Some(Stamp::of(place, place.dir()?)?.changed());
         new.sort_by_cached_key(|place| std::cmp::Reverse(changed(place)));
         for place in new {
             if let Err(error) = self.start_following(&place) {

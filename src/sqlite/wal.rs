@@ -119,7 +119,11 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
 
+    use std::time::UNIX_EPOCH;
+
     use super::*;
+    use crate::files::stamp::Stamp;
+    use crate::model::place::Place;
     use crate::store::Store;
 
     /// Which of the WAL and its index there are.
@@ -156,6 +160,15 @@ mod tests {
 
             assert_eq!(open().newest().unwrap(), 2);
             assert_eq!(left(&db), [!is_private, !is_private], "a reader of {mode:o} leaves it so");
+
+            // A commit is noticed, though no WAL is left.
+            let stamp = || Stamp::of(&Place::from(dir.path()), dir.path()).unwrap();
+            fs::File::open(&db).unwrap().set_modified(UNIX_EPOCH).unwrap();
+            let before = stamp();
+            write(&open());
+            open().checkpoint().unwrap();
+            assert_eq!(left(&db), [!is_private, !is_private]);
+            assert_ne!(stamp(), before);
         }
     }
 }
