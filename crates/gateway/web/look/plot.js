@@ -40,6 +40,7 @@ export function Plot({ thread, counts = [], step, label, now = Date.now() }) {
       })}
       <rect class="floor" x="0" y="19.8" width=${wide} height="0.2" />
     </svg>
+    <div class="axis" aria-hidden="true">${[begin, (begin + end) / 2].map((at) => html`<span>${CLOCK.format(at)}</span>`)}<span>now</span></div>
     <figcaption><a href=${to(begin, end)}>${count(all, "event")}</a> in ${label}${all > 0 ? `, at most ${NUMBER.format(most)} in one ${unit}` : ""}</figcaption>
   </figure>`;
 }
