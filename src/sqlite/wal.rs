@@ -4,7 +4,6 @@
 //! readers out. A process that finds the WAL long on closing checkpoints it, if no other process prevents
 //! that.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -89,11 +88,6 @@ impl Sqlite {
         length > WAL_PAGES * 512 && length > WAL_PAGES * self.page_bytes().unwrap_or(u64::MAX / WAL_PAGES)
     }
 
-    /// Whether only the owner can open the database. Others, who may not create a WAL, need the one that is there.
-    fn is_private(&self) -> bool {
-        std::fs::metadata(&self.path).is_ok_and(|about| about.mode() & 0o077 == 0)
-    }
-
     fn page_bytes(&self) -> rusqlite::Result<u64> {
         let ask = "PRAGMA page_size";
         self.conn.query_row(ask, [], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
@@ -107,68 +101,33 @@ impl Drop for Sqlite {
             // If readers or writers prevent it, the next process tries again.
             drop(self.conn.busy_timeout(Duration::ZERO));
             drop(self.truncate_wal());
-        } else if self.checkpoints && length(&self.wal) == 0 && self.is_private() {
-            // Whoever is the last to close removes an empty WAL, and its index with it: 32 KiB for each quiet thread.
-            drop(self.keep_wal(false));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{self, Permissions};
-    use std::os::unix::fs::PermissionsExt;
-
     use std::time::UNIX_EPOCH;
 
     use super::*;
     use crate::files::stamp::Stamp;
     use crate::model::place::Place;
-    use crate::store::Store;
-
-    /// Which of the WAL and its index there are.
-    fn left(db: &Path) -> [bool; 2] {
-        ["-wal", "-shm"].map(|end| Path::new(&format!("{}{end}", db.display())).exists())
-    }
-
-    fn write(store: &Sqlite) {
-        store
-            .conn
-            .execute_batch("INSERT INTO events (source, type, content) VALUES ('s', 'message', '')")
-            .unwrap();
-    }
 
     #[test]
-    fn the_last_to_close_a_quiet_private_database_leaves_only_that() {
-        for (mode, is_private) in [(0o600, true), (0o640, false), (0o604, false)] {
-            let dir = tempfile::tempdir().unwrap();
-            let db = dir.path().join("events.db");
-            Sqlite::create(&db, true).unwrap();
-            fs::set_permissions(&db, Permissions::from_mode(mode)).unwrap();
-            let open = || Sqlite::open(&db).unwrap();
-            write(&open());
-            assert_eq!(left(&db), [true, true], "what was committed is in the WAL");
-
-            let (mut first, second) = (open(), open());
-            first.checkpoint().unwrap();
-            drop(first);
-            assert_eq!(left(&db), [true, true], "somebody has it open");
-            write(&second);
-            drop(second);
-            open().checkpoint().unwrap();
-            assert_eq!(left(&db), [!is_private, !is_private], "{mode:o}");
-
-            assert_eq!(open().newest().unwrap(), 2);
-            assert_eq!(left(&db), [!is_private, !is_private], "a reader of {mode:o} leaves it so");
-
-            // A commit is noticed, though no WAL is left.
-            let stamp = || Stamp::of(&Place::from(dir.path()), dir.path()).unwrap();
-            fs::File::open(&db).unwrap().set_modified(UNIX_EPOCH).unwrap();
-            let before = stamp();
-            write(&open());
-            open().checkpoint().unwrap();
-            assert_eq!(left(&db), [!is_private, !is_private]);
-            assert_ne!(stamp(), before);
-        }
+    fn a_commit_is_noticed_though_no_wal_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = dir.path().join("events.db");
+        Sqlite::create(&db, false).unwrap();
+        std::fs::File::open(&db).unwrap().set_modified(UNIX_EPOCH).unwrap();
+        let stamp = || Stamp::of(&Place::from(dir.path()), dir.path()).unwrap();
+        let before = stamp();
+        // As the sqlite3 program does, which removes the WAL on closing.
+        let other = rusqlite::Connection::open(&db).unwrap();
+        other
+            .execute_batch("INSERT INTO events (source, type, content) VALUES ('s', 'message', '')")
+            .unwrap();
+        drop(other);
+        assert!(!dir.path().join("events.db-wal").exists());
+        assert_ne!(stamp(), before);
     }
 }

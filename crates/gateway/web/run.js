@@ -52,12 +52,13 @@ export function Steps({ run }) {
   const words = spoken(run) ? steps : steps.filter((step) => step.kind !== "text");
   /** Calls that wait for permission. */
   const asked = new Set(steps.filter(({ kind, answer, over }) => kind === "permission" && !answer && !over).map((step) => step.asked.callId));
-  const begin = first ?? Math.max(0, words.length - SHOWN);
-  // The last ones first. When many have come at once, it begins anew.
-  const made = useRef({ from: 0, to: 0 }).current;
-  if (words.length - made.to > STEP) made.from = words.length;
+  // A new attempt begins without any.
+  const begin = Math.min(first ?? Infinity, Math.max(0, words.length - SHOWN));
+  /** Which are made: the last ones at first. */
+  const made = useRef({ from: 0, length: 0 }).current;
+  if (!made.length) made.from = words.length;
   const from = made.from = Math.max(begin, Math.min(made.from, words.length) - STEP);
-  made.to = words.length;
+  made.length = words.length;
   useEffect(() => {
     if (from === begin) return;
     const frame = requestAnimationFrame(() => redraw((n) => n + 1));

@@ -126,7 +126,7 @@ pub fn message(
         let id = sent.key.as_ref().map_or_else(Uuid::new_v4, |key| session.made_from(key));
         format!("{what}_{}", short(id))
     };
-    let run_id = sent.run_id.clone().unwrap_or_else(|| made("run"));
+    let mut run_id = sent.run_id.clone().unwrap_or_else(|| made("run"));
     let message = Message {
         run_id: Some(run_id.clone()),
         message_id: Some(sent.message_id.clone().unwrap_or_else(|| made("msg"))),
@@ -143,19 +143,23 @@ pub fn message(
     let pushed = match thread::run::push(queue, launcher, &event) {
         Ok(pushed) => pushed.id,
         // A resend under another client id or with other metadata is another event: compare what was said.
-        Err(Error::KeyConflict { id, .. }) => match queue.event(id)? {
-            Some(stored) if is_resend(&stored, &message) => id,
-            _ => return Err(RequestError::KeyConflict(sent.key.clone().unwrap_or_default())),
-        },
+        Err(Error::KeyConflict { id, .. }) => {
+            let stored = queue.event(id)?.and_then(|stored| sent_before(&stored, &message));
+            // A gateway of another version may have made another id from the key.
+            let stored = stored.filter(|stored| sent.run_id.as_ref().is_none_or(|run_id| run_id == stored));
+            run_id = stored.ok_or_else(|| RequestError::KeyConflict(sent.key.clone().unwrap_or_default()))?;
+            id
+        }
         Err(e) => return Err(e.into()),
     };
     let (_, runs, _) = open_runs(queue)?;
     Ok(Accepted { event: pushed, run_id, position: runs.position(pushed) })
 }
 
-fn is_resend(stored: &Event, message: &Message) -> bool {
-    let (run_id, Entry::Message(other)) = Entry::of(stored) else { return false };
-    other.content == message.content && other.priority == message.priority && run_id == message.run_id
+/// The run of the stored message, if `message` says the same.
+fn sent_before(stored: &Event, message: &Message) -> Option<String> {
+    let (run_id, Entry::Message(other)) = Entry::of(stored) else { return None };
+    run_id.filter(|_| other.content == message.content && other.priority == message.priority)
 }
 
 /// Sets the title of a session.
