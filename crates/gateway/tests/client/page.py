@@ -977,6 +977,25 @@ async def steps_that_were_too_many_are_read_when_they_are_asked_for():
             await expect(tab.locator(".tool .name").first).to_have_text("tool2440")
 
 
+async def a_new_attempt_is_shown_though_earlier_steps_were_asked_for():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new", title="Tries"))["sessionId"]
+        about = await gateway.begun(client, session)
+        call = lambda name: json.dumps({"call_id": name, "name": name, "arguments": {}})
+        lines = [{"source": "self", "type": "record", "subtype": "toolcall", "content": call(f"tool{n}"), "metadata": about} for n in range(100)]
+        gateway.thread("push", "--batch", session=session, stdin="".join(json.dumps(line) + "\n" for line in lines))
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.open(f"#/s/{session}")
+            await tab.get_by_role("button", name="40 earlier steps").click()
+            await expect(tab.locator(".tool")).to_have_count(100)
+            said = next(event["id"] for event in gateway.events(session) if event["type"] == "message")
+            gateway.push(session, {"status": "started", "attempt": 2}, "run", **about, reply_to=said)
+            gateway.push(session, call("again"), "toolcall", **about)
+            await expect(tab.locator(".tool .name")).to_have_text(["again"])
+
+
 async def on_a_telephone_the_list_is_a_page_of_its_own():
     with Gateway(*ACP) as gateway:
         wide = "| a | b |\n|-|-|\n| " + "wide " * 40 + " | " + "x" * 200 + " |\n\n```\n" + "y" * 300 + "\n```\n" + "z" * 300
