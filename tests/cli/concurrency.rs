@@ -110,7 +110,7 @@ fn everything_at_once_works_and_consumers_see_all() {
         repeat("thread push --batch <batch"),
         repeat("thread pop --consumer reader --last-event-id 0 --limit 5"),
         repeat("thread peek --last-event-id $i --limit 20"),
-        repeat("thread peek --last-event-id 0 --filter \"source = 'batch'\""),
+        repeat("thread peek --last-event-id 0 --limit 1000 --filter \"source = 'batch'\""),
         repeat("thread info --json"),
         repeat("thread dispatch"),
         repeat("thread dispatch"),

@@ -138,6 +138,13 @@ fn cpu(pid: u32) -> u64 {
     })
 }
 
+/// How often it slept until now.
+fn sleeps(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.unwrap().trim().parse().unwrap()
+}
+
 #[test]
 fn waiting_takes_no_processor_time() {
     let (world, live) = followed_peek();
@@ -145,19 +152,21 @@ fn waiting_takes_no_processor_time() {
     let waiter = Live::start(world.thread(["pop", "--consumer", "bot", "--resume", "--wait", "1h"]));
     wait_until("the second to wait", || waits(waiter.child.id()));
     for live in [&live, &waiter] {
+        let pid = live.child.id();
         let mut spent = Vec::new();
-        // The first interval may include the rest of the start-up, and the machine may be busy for
-        // a moment.
+        // The first interval may include the rest of the start-up.
         let low = (0..4).any(|_| {
-            let (before, began) = (cpu(live.child.id()), Instant::now());
+            let (before, slept, began) = (cpu(pid), sleeps(pid), Instant::now());
             std::thread::sleep(Duration::from_secs(4));
-            let in_a_minute =
-                (cpu(live.child.id()) - before) as f64 / 1e6 * 60.0 / began.elapsed().as_secs_f64();
-            spent.push(in_a_minute);
-            in_a_minute <= 20.0
+            let (cpu, slept, seconds) =
+                (cpu(pid) - before, sleeps(pid) - slept, began.elapsed().as_secs_f64());
+            let (in_a_minute, a_second) = (cpu as f64 / 1e6 * 60.0 / seconds, slept as f64 / seconds);
+            spent.push((in_a_minute, a_second));
+            // A look a second takes 20 ms in a minute, and more where others have taken the processor's caches.
+            in_a_minute <= 200.0 && a_second <= 3.0
         });
-        eprintln!("processor time of an idle waiter, ms in a minute: {spent:?}");
-        assert!(low, "{spent:?} ms in a minute");
+        eprintln!("an idle waiter, ms in a minute and sleeps in a second: {spent:?}");
+        assert!(low, "{spent:?}");
     }
 }
 
