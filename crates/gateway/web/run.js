@@ -10,7 +10,7 @@ import { beginning, contentOf, stoppedText } from "./text.js";
 import { state } from "./state.js";
 
 /** How many steps are shown at first, how many more when they are asked for, and how many are made for one picture. */
-const SHOWN = 60, MORE = 500, STEP = 10;
+const SHOWN = 60, MORE = 500, STEP = 5;
 
 const DOING = {
   waiting: "waits: too many agents are running", thinking: "thinks", executing_tool: "uses a tool", streaming: "answers",

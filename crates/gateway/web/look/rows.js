@@ -4,7 +4,7 @@ import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../
 import { oncePerFrame } from "../frame.js";
 
 /** How many rows are made beyond each end of the view, and how near to the end the next page is asked for, in rows. */
-const BEYOND = 10, NEAR = 60;
+const BEYOND = 6, NEAR = 60;
 
 /** `added`: how many rows were ever put before the first; what is read stays in its place. `onTop(is)`: whether the view
  * is at the beginning. */
