@@ -353,8 +353,8 @@ scenarios! {
         commands_are_answered_here_alone_and_what_is_large_is_a_link
         a_reader_who_has_scrolled_up_stays_where_he_is
         older_messages_come_page_by_page
-        a_new_attempt_is_shown_though_earlier_steps_were_asked_for
         steps_that_were_too_many_are_read_when_they_are_asked_for
+        a_new_attempt_is_shown_though_earlier_steps_were_asked_for
         on_a_telephone_the_list_is_a_page_of_its_own
         light_and_dark_are_as_the_system_says_or_as_was_chosen
         nothing_moves_for_those_who_want_it_still

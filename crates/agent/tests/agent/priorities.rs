@@ -34,12 +34,14 @@ fn printed(talk: &Talk, id: i64) {
 
 #[test]
 fn next_comes_in_order_and_later_when_nothing_else_is_there() {
-    let talk = Talk::with(&["--idle", "0s"], &["sh", "-c", "read x; sleep 0.3; echo $x"]);
+    let program = "read x; until [ -e go ]; do sleep 0.01; done; echo $x";
+    let talk = Talk::with(&["--idle", "0s"], &["sh", "-c", program]);
     let first = talk.say("first");
     talk.begun(first);
     let later = talk.say_with("later", r#"{"priority":"later"}"#);
     let next = talk.say("next");
     let odd = talk.say_with("odd", r#"{"priority":"whenever"}"#);
+    talk.write("go", "");
     talk.answer(later);
     assert_eq!(order(&talk), [first, next, odd, later]);
     talk.until_idle();

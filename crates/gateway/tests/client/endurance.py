@@ -60,7 +60,9 @@ async def forty_sessions_share_three_agents():
         limit = time.monotonic() + 4 * PATIENCE
         while not all(all(endings(gateway, session).values()) for session in sessions):
             assert time.monotonic() < limit, {session: endings(gateway, session) for session in sessions}
-            commands = [command for _, command in in_root(gateway.root)]
+            # Those that are there in two looks were there at one time: a look takes a while.
+            before = dict(in_root(gateway.root))
+            commands = [command for pid, command in in_root(gateway.root) if before.get(pid) == command]
             # The program itself, not the shell or the adapter with it in their arguments.
             programs = [command for command in commands
                         if command.split(b"\0")[1:2] == [os.fsencode(PLAYER.split(" ")[-1])]]
