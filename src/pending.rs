@@ -108,6 +108,10 @@ pub struct CountLimits {
     pub until: Option<Instant>,
 }
 
+impl CountLimits {
+    pub const NONE: CountLimits = CountLimits { most: u64::MAX, until: None };
+}
+
 /// A number of events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counted {

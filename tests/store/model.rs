@@ -308,7 +308,7 @@ impl World {
                     let look = pending::look(store, &subscription, None, true)?;
                     let count = match look.first {
                         Some(first) => {
-                            let limits = CountLimits { most: u64::MAX, until: None };
+                            let limits = CountLimits::NONE;
                             pending::count(store, &subscription, first, false, limits, &mut |_| {})?.events
                         }
                         None => 0,
