@@ -34,7 +34,7 @@ use crate::conversation::{Entry, attempt_of, input_of, is_ending};
 use crate::places::{Place, Places, Waiter};
 use crate::processes::{self, Mark};
 use crate::program::{Program, ProgramEvent};
-use crate::protocol::Protocol;
+use crate::protocol::{Output, Protocol};
 use crate::store::store;
 
 /// How many pieces of output may wait to be stored.
@@ -140,6 +140,13 @@ pub struct Adapter {
     acknowledged: i64,
     /// The agent program's session, as recorded in the thread.
     session: Option<String>,
+    /// The newest request to forget what was said before it; 0 if there is none.
+    cleared: i64,
+    /// The request that was the newest one when the program was started. If there is another by now, the program knows
+    /// what it should not.
+    program_cleared: i64,
+    /// What the program has said unasked, after its answer: a run of its own begins with it.
+    unasked: Vec<Output>,
     running: Option<Running>,
     /// Where programs are counted, if their number is limited.
     places: Option<Places>,
@@ -166,7 +173,8 @@ impl Adapter {
         let filter = thread::pending::checked_filter(&subscription)?;
         let (send, receive) = sync_channel(CHANNEL);
         watch(&queue, send.clone());
-        let session = last_session(&mut queue, options.protocol.name())?;
+        let cleared = last_clear(&mut queue)?;
+        let session = last_session(&mut queue, options.protocol.name(), cleared)?;
         let cursor = subscription.last_acked_id;
         let places = Places::of(queue.path(), options.max_agents);
         Ok(Adapter {
@@ -183,6 +191,9 @@ impl Adapter {
             seen: cursor,
             acknowledged: cursor,
             session,
+            cleared,
+            program_cleared: cleared,
+            unasked: Vec::new(),
             running: None,
             places,
             place: None,
@@ -281,8 +292,14 @@ impl Adapter {
         let (run_id, entry) = Entry::of(event);
         let is_ending = is_ending(&mut self.queue, event.id, &entry)?;
         match &entry {
-            Entry::Session { protocol, session_id } if protocol == self.options.protocol.name() => {
+            Entry::Session { protocol, session_id, cleared }
+                if protocol == self.options.protocol.name() && *cleared >= self.cleared =>
+            {
                 self.session = Some(session_id.clone());
+            }
+            Entry::Clear if event.id > self.cleared => {
+                self.cleared = event.id;
+                self.session = None;
             }
             Entry::PermissionAnswer { request_id, choice } => self.permission_answered(request_id, choice),
             Entry::ToolCall(call) if self.is_own(event, run_id.as_deref()) => {
@@ -520,15 +537,25 @@ fn is_new(queue: &mut Queue) -> Result<bool> {
     Ok(queue.event(1)?.is_some() && queue.newest_matching(begun.as_ref(), newest, 1)?.is_empty())
 }
 
-/// Returns the session recorded last, wherever the cursor is; `None` if it is of another protocol.
-fn last_session(queue: &mut Queue, protocol: &str) -> Result<Option<String>> {
+/// Returns the session recorded last, wherever the cursor is; `None` if it is of another protocol, or from before the
+/// newest request to forget.
+fn last_session(queue: &mut Queue, protocol: &str, newest: i64) -> Result<Option<String>> {
     let filter = Filter::new("source = 'self' AND subtype = 'session'", Scope::Reading)?;
     let after = queue.start_of_tail(filter.as_ref(), 0, 1)?;
     let found = queue.read(After(after), filter.as_ref())?;
     Ok(found.iter().rev().find_map(|event| match Entry::of(event).1 {
-        Entry::Session { protocol: of, session_id } if of == protocol => Some(session_id),
+        Entry::Session { protocol: of, session_id, cleared } if of == protocol && cleared >= newest => {
+            Some(session_id)
+        }
         _ => None,
     }))
+}
+
+/// Returns the id of the newest request to forget what was said before it; 0 if there is none.
+fn last_clear(queue: &mut Queue) -> Result<i64> {
+    let filter = Filter::new("subtype = 'clear'", Scope::Reading)?;
+    let newest = queue.newest()?.0;
+    Ok(queue.newest_matching(filter.as_ref(), newest, 1)?.first().copied().unwrap_or(0))
 }
 
 fn code_of(status: WaitStatus) -> i32 {

@@ -11,6 +11,7 @@
 //! | an answer to a permission request | [`permission_answer`] | [`Entry::PermissionAnswer`] |
 //! | a title for the conversation | [`title`] | [`Entry::Title`] |
 //! | the conversation that this one is a copy of | [`forked`] | [`Entry::Forked`] |
+//! | the agent forgets what was said before | [`clear`] | [`Entry::Clear`] |
 //! | the agent's session | [`session`] | [`Entry::Session`] |
 //! | a copy of a sub-agent's event | [`sub_agent`] | [`Entry::SubAgent`] |
 //! | a client goes on with a run | [`continued`] | [`Entry::Continued`] |
@@ -18,7 +19,8 @@
 //!
 //! # Runs
 //!
-//! A *run* is everything done in answer to one message. Its run id is given by the sender or derived from the
+//! A *run* is everything done in answer to one message, or what the agent does unasked after its answer: a run of
+//! its own, known by the event that began it. Its run id is given by the sender or derived from the
 //! message's id ([`run_id_of`]). Two messages may have the same run id; their runs are told apart by the
 //! message's id, which the events that begin and end a run have as `reply_to`. A run ends with exactly one of
 //! an answer, an error that is not retryable, and a cancellation: each is pushed under the key [`end_key`],
@@ -28,6 +30,7 @@
 mod parse;
 pub mod runs;
 
+use std::hash::BuildHasher;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -196,11 +199,23 @@ impl Message {
 }
 
 /// A tool call. `arguments` is any JSON, null if there are none.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct ToolCall {
     pub call_id: String,
     pub name: String,
     pub arguments: Value,
+    /// What it does, for people.
+    pub title: Option<String>,
+    /// `read`, `edit`, `execute` and the like.
+    pub kind: Option<String>,
+    /// The places it works on: `[{"path","line"}]`; null if it names none.
+    pub locations: Value,
+}
+
+impl ToolCall {
+    pub fn new(call_id: impl Into<String>, name: impl Into<String>, arguments: Value) -> ToolCall {
+        ToolCall { call_id: call_id.into(), name: name.into(), arguments, ..ToolCall::default() }
+    }
 }
 
 /// What a client handed to the agent with a message, besides the message: the fields of AG-UI's `RunAgentInput`
@@ -262,6 +277,19 @@ pub struct ToolResult {
     pub name: String,
     /// What the tool returned, any JSON, or why it failed.
     pub outcome: Result<Value, String>,
+    /// What it shows besides, an array, such as changes to files: `{"type":"diff","path","oldText","newText"}`; null if
+    /// nothing.
+    pub content: Value,
+}
+
+impl ToolResult {
+    pub fn new(
+        call_id: impl Into<String>,
+        name: impl Into<String>,
+        outcome: Result<Value, String>,
+    ) -> ToolResult {
+        ToolResult { call_id: call_id.into(), name: name.into(), outcome, content: Value::Null }
+    }
 }
 
 /// An answer and its optional details.
@@ -329,17 +357,29 @@ pub struct SubAgent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
     pub run_id: String,
-    /// The id of the message that it answers.
+    /// The id of the message that it answers; of a run that the agent began itself, of the event that began it.
     pub reply_to: i64,
     /// The number of the attempt that writes; the first is 1. 0 outside of any: then it is left out.
     pub attempt: u64,
+    /// The agent began it itself, unasked: it answers no message.
+    pub is_own: bool,
 }
 
 impl Run {
+    /// A run that the agent begins itself. It has one attempt, and is known by the event that begins it, once that is
+    /// stored.
+    pub fn own() -> Run {
+        let run_id = format!("run_{:016x}", std::hash::RandomState::new().hash_one(std::process::id()));
+        Run { run_id, reply_to: 0, attempt: 1, is_own: true }
+    }
+
     /// The beginning of the attempt.
     pub fn started(&self) -> NewEvent<'static> {
-        let content = json!({ "status": "started", "attempt": self.attempt });
-        self.reply_record("run", content.to_string())
+        let content = json!({ "status": "started", "attempt": self.attempt }).to_string();
+        match self.is_own {
+            true => self.record("run", content),
+            false => self.record_with("run", content, [("reply_to", self.reply_to.into())]),
+        }
     }
 
     /// A piece of the answer.
@@ -377,10 +417,10 @@ impl Run {
         with_metadata(event, metadata)
     }
 
-    /// The result of a call. One that is longer than [`MAX_RESULT`] becomes text, and is cut.
+    /// The result of a call. One that is longer than [`MAX_RESULT`] becomes text, and is cut; such content is left out.
     pub fn tool_result(&self, result: &ToolResult) -> NewEvent<'static> {
-        let ToolResult { call_id, name, outcome } = result;
-        let content = match outcome {
+        let ToolResult { call_id, name, outcome, content: shown } = result;
+        let mut content = match outcome {
             Ok(Value::String(text)) => {
                 json!({ "call_id": call_id, "name": name, "result": cut(text) })
             }
@@ -391,6 +431,9 @@ impl Run {
             }
             Err(error) => json!({ "call_id": call_id, "name": name, "error": cut(error) }),
         };
+        if !shown.is_null() && shown.to_string().len() <= MAX_RESULT {
+            content["content"] = shown.clone();
+        }
         self.record("toolresult", content.to_string())
     }
 
@@ -453,7 +496,8 @@ impl Run {
             }
         };
         put("message_id", answer.message_id.clone().map(Value::from));
-        put("reply_to", Some(self.reply_to.into()));
+        let (key, id) = self.subject();
+        put(key, Some(id));
         put("total_tokens", answer.total_tokens.map(Value::from));
         put("latency_ms", answer.latency_ms.map(Value::from));
         put("stage", answer.stage.clone().map(Value::from));
@@ -487,7 +531,8 @@ impl Run {
     /// An ending that is no answer.
     fn ending(&self, subtype: &'static str, content: String, partial: &str) -> NewEvent<'static> {
         let mut metadata = self.metadata();
-        metadata.insert("reply_to".into(), self.reply_to.into());
+        let (key, id) = self.subject();
+        metadata.insert(key.into(), id);
         if !partial.is_empty() {
             let end = partial.floor_char_boundary(MAX_PARTIAL);
             metadata.insert("partial".into(), partial[..end].into());
@@ -504,9 +549,9 @@ impl Run {
         self.record_with(subtype, content.into(), [])
     }
 
-    /// A record with `reply_to`.
-    fn reply_record(&self, subtype: &'static str, content: impl Into<String>) -> NewEvent<'static> {
-        self.record_with(subtype, content.into(), [("reply_to", self.reply_to.into())])
+    /// The key and the value by which an ending names its run.
+    fn subject(&self) -> (&'static str, Value) {
+        (if self.is_own { "began" } else { "reply_to" }, self.reply_to.into())
     }
 
     fn record_with<const N: usize>(
@@ -522,8 +567,17 @@ impl Run {
 }
 
 fn call_content(call: &ToolCall) -> String {
-    let ToolCall { call_id, name, arguments } = call;
-    json!({ "call_id": call_id, "name": name, "arguments": arguments }).to_string()
+    let ToolCall { call_id, name, arguments, title, kind, locations } = call;
+    let mut content = json!({ "call_id": call_id, "name": name, "arguments": arguments });
+    for (key, text) in [("title", title), ("kind", kind)] {
+        if let Some(text) = text {
+            content[key] = text.clone().into();
+        }
+    }
+    if !locations.is_null() {
+        content["locations"] = locations.clone();
+    }
+    content.to_string()
 }
 
 /// A result as it is kept.
@@ -608,10 +662,23 @@ pub fn title(source: &str, title: &str) -> Result<NewEvent<'static>, InvalidEven
     record_from(source, "title", title.to_owned(), [])
 }
 
-/// The agent program's own session, for its next process to load.
-pub fn session(protocol: &str, session_id: &str) -> NewEvent<'static> {
-    let content = json!({ "protocol": protocol, "session_id": session_id }).to_string();
-    own_event(Type::Record, Some("session"), content)
+/// The agent is to forget what was said before this: it begins again with an empty session.
+///
+/// # Errors
+///
+/// `source` is empty or has control characters.
+pub fn clear(source: &str) -> Result<NewEvent<'static>, InvalidEvent> {
+    record_from(source, "clear", String::new(), [])
+}
+
+/// The agent program's own session, for its next process to load. `cleared` is the newest [`clear`] before it; 0 if
+/// there is none.
+pub fn session(protocol: &str, session_id: &str, cleared: i64) -> NewEvent<'static> {
+    let mut content = json!({ "protocol": protocol, "session_id": session_id });
+    if cleared > 0 {
+        content["cleared"] = cleared.into();
+    }
+    own_event(Type::Record, Some("session"), content.to_string())
 }
 
 /// A copy of a sub-agent's event, for its parent's thread.

@@ -86,6 +86,19 @@ pub trait Protocol: Send {
     /// Whether one process serves many prompts: the program is persistent.
     fn keeps_process(&self) -> bool;
 
+    /// Whether a persistent program may say something while no prompt is due. For this it has all state that it needs.
+    fn speaks_unasked(&self) -> bool {
+        false
+    }
+
+    /// Whether the program still works at something after its answer, of which it will say how it ended.
+    fn works_in_background(&self) -> bool {
+        false
+    }
+
+    /// Notes that what the program has said unasked is over.
+    fn unasked_done(&mut self) {}
+
     /// Whether prompts can have this field of a [`ClientInput`].
     fn takes(&self, field: &str) -> bool;
 

@@ -134,7 +134,7 @@ pub fn start(parent: &mut Queue, launcher: &Launcher, new: &NewSubAgent) -> Resu
     queue.subscribe(&subscription(CONSUMER, new.handler.clone(), FILTER, &new.cwd))?;
     if new.call_id.is_none() {
         let arguments = json!({ "sub_agent": sub.id, "task": new.task });
-        let call = ToolCall { call_id, name: new.name.clone(), arguments };
+        let call = ToolCall::new(call_id, new.name.clone(), arguments);
         push(parent, launcher, &sub.run().tool_call(&call))?;
     }
     if new.background {
@@ -220,7 +220,7 @@ impl Sub {
 
     /// The parent's run; calls and their results have no `reply_to`.
     fn run(&self) -> Run {
-        Run { run_id: self.run_id.clone(), reply_to: 0, attempt: self.attempt }
+        Run { run_id: self.run_id.clone(), reply_to: 0, attempt: self.attempt, is_own: false }
     }
 
     fn push_result(
@@ -229,7 +229,7 @@ impl Sub {
         launcher: &Launcher,
         outcome: std::result::Result<Value, String>,
     ) -> Result<()> {
-        let result = ToolResult { call_id: self.call_id.clone(), name: self.name.clone(), outcome };
+        let result = ToolResult::new(self.call_id.clone(), self.name.clone(), outcome);
         let event = self.run().tool_result(&result).with_key(result_key(&self.call_id))?;
         match push(parent, launcher, &event) {
             // The call already has another result.
@@ -349,7 +349,8 @@ impl Sub {
     ///
     /// Those of its thread.
     pub fn end(&self, queue: &mut Queue, launcher: &Launcher, why: &str) -> Result<()> {
-        let run = Run { run_id: crate::conversation::run_id_of(TASK), reply_to: TASK, attempt: 0 };
+        let run_id = crate::conversation::run_id_of(TASK);
+        let run = Run { run_id, reply_to: TASK, attempt: 0, is_own: false };
         match push(queue, launcher, &run.cancelled(why, "")) {
             Ok(_) | Err(Error::KeyConflict { .. }) => Ok(()),
             Err(e) => Err(e),

@@ -166,7 +166,7 @@ impl Turn<'_> {
                 self.screen.note(format_args!("-> {} {}", call.tool_name, brief(&call.arguments)));
                 self.calls.insert(call.call_id.clone(), call);
             }
-            Event::ToolResult(ToolResult { call_id, tool_name, result, error, unreported }) => {
+            Event::ToolResult(ToolResult { call_id, tool_name, result, error, unreported, .. }) => {
                 self.calls.remove(&call_id);
                 self.screen.note(match error {
                     Some(why) if unreported => format!("<- {tool_name}: no result reported ({why})"),

@@ -49,8 +49,9 @@ export class Conversation {
           at, id: message.id, source: message.source, mine: message.metadata?.client === this.clientId,
           priority: message.metadata?.priority,
         });
-      } else if (message.replyTo) {
-        const run = this.exchange(message.replyTo).run;
+      } else if (message.replyTo ?? message.metadata?.began) {
+        // A run that the agent began itself answers no message.
+        const run = message.replyTo ? this.exchange(message.replyTo).run : this.unasked(message.metadata.began, message.runId);
         run.runId ??= message.runId;
         const { metadata = {} } = message;
         const ending = { seq: message.seq, at, id: message.id, content: message.content, large: message.large };
@@ -63,7 +64,7 @@ export class Conversation {
         for (const aside of earlier) if (aside.seq !== run.ending.seq) this.aside(run, aside);
         this.touch(run.of);
       } else {
-        this.note({ seq: message.seq, at, content: message.content, large: message.large, from: "agent" });
+        this.note({ seq: message.seq, at, content: message.content, large: message.large, from: message.role === "system" ? "system" : "agent" });
       }
     }
   }
@@ -82,10 +83,10 @@ export class Conversation {
     const open = [];
     let passed = false;
     for (let n = this.items.length - 1; n >= 0; n--) {
-      const { run, message, priority } = this.items[n];
+      const { run, message, priority, unasked } = this.items[n];
       if (!run) continue;
       const begun = run.attempt || run.ending;
-      if (message && !run.ending && (begun || !passed || priority === "later")) open.unshift(run);
+      if ((message || unasked) && !run.ending && (begun || !passed || priority === "later")) open.unshift(run);
       if (begun && (!priority || priority === "next")) passed = true;
     }
     return open;
@@ -124,7 +125,7 @@ export class Conversation {
 
   apply({ event, payload, seq, time }) {
     const at = time ? Date.parse(time) : Date.now();
-    const run = this.runOf(payload.runId, seq);
+    const run = this.runOf(payload.runId, seq) ?? this.begun(event, payload, seq);
     switch (event) {
       case "message": return this.message(payload, seq, Date.parse(payload.timestamp), run);
       case "clients": this.clients = payload.clients; return this.onChange();
@@ -352,6 +353,18 @@ export class Conversation {
     exchange.priority = about.priority;
     exchange.run.runId = runId ?? exchange.run.runId;
     this.touch(exchange);
+  }
+
+  /** The run that an event begins without a message: the agent's own. */
+  begun(event, { runId, status }, seq) {
+    return event === "status" && status === "started" && seq && runId ? this.unasked(seq, runId) : null;
+  }
+
+  unasked(seq, runId) {
+    const exchange = this.exchange(seq);
+    exchange.unasked = true;
+    exchange.run.runId ??= runId;
+    return exchange.run;
   }
 
   /** The exchange that a message begins. Its message may be further back in the history. */

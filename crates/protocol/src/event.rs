@@ -277,6 +277,15 @@ pub struct ToolCall {
     pub tool_name: String,
     #[serde(deserialize_with = "any::deserialize")]
     pub arguments: Value,
+    /// What the call does, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// What kind of tool it is: `read`, `edit`, `delete`, `move`, `search`, `execute`, `think`, `fetch` or another word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// The files that it works on: `{"path","line"}`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub locations: Vec<Value>,
 }
 
 /// Has a `result` or an `error`.
@@ -291,6 +300,9 @@ pub struct ToolResult {
     pub result: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// What the tool shows besides, such as changes to files: `{"type":"diff","path","oldText","newText"}`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub content: Vec<Value>,
     /// The agent's program has reported none; `error` says why nobody waits for it any longer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unreported: bool,

@@ -27,6 +27,8 @@ pub struct Attempt {
     pub message_id: String,
     pub began: Instant,
     pub last_output: Instant,
+    /// When it last said something that is kept.
+    pub last_said: Instant,
     /// The answer so far.
     pub text: String,
     /// Content parts of the answer that are not text, each with the length of the text before it.
@@ -148,6 +150,7 @@ impl Attempt {
             run,
             began: now,
             last_output: now,
+            last_said: now,
             text: String::new(),
             parts: Vec::new(),
             status: None,
@@ -166,7 +169,8 @@ impl Attempt {
     }
 }
 
-/// The id of the answer, and of its pieces, that an attempt gives.
+/// The id of the answer, and of its pieces, that an attempt gives. Unique: ids of messages and of the events that begin
+/// runs of the agent's own are ids of one thread.
 pub fn message_id_of(attempt: &Run) -> String {
     format!("msg_{}_{}", attempt.reply_to, attempt.attempt)
 }

@@ -127,21 +127,26 @@ fn pieces(mut text: &str) -> impl Iterator<Item = &str> {
 }
 
 impl Adapter {
-    /// Handles the program's output. Apart from its session, there may be none while no answer is due.
+    /// Handles the program's output. What it says while no answer is due begins a run of its own, if its protocol has
+    /// that; else it may say nothing but its session.
     pub(super) fn handle_output(&mut self, output: Output) {
         if let Output::Session(id) = output {
             if self.session.as_ref() != Some(&id) {
-                self.outbox.event(session(self.options.protocol.name(), &id));
+                self.outbox.event(session(self.options.protocol.name(), &id, self.program_cleared));
             }
             return;
         }
         let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.done.is_none()) else {
-            // A status is no part of an answer.
-            if !matches!(output, Output::Status(_)) {
-                self.stray();
+            match output {
+                // A status is no part of an answer.
+                Output::Status(_) => {}
+                Output::Done(_) => self.stray(),
+                output if self.options.protocol.speaks_unasked() => self.unasked.push(output),
+                _ => self.stray(),
             }
             return;
         };
+        attempt.last_said = Instant::now();
         attempt.bytes += size_of(&output);
         let events = self.outbox.count - attempt.events_before;
         if attempt.bytes > self.options.max_output || events >= MAX_EVENTS {
@@ -192,7 +197,7 @@ impl Adapter {
                         return;
                     }
                     let ToolResult { call_id, name, .. } = result.clone();
-                    push_call(attempt, &mut self.outbox, &ToolCall { call_id, name, arguments: Value::Null });
+                    push_call(attempt, &mut self.outbox, &ToolCall::new(call_id, name, Value::Null));
                     attempt.calls.remove(&result.call_id);
                 }
                 attempt.results.insert(result.call_id.clone());
@@ -311,7 +316,7 @@ impl Adapter {
                 _ => continue,
             };
             let (call_id, name) = (call_id.clone(), call.name.clone());
-            given_up.push(ToolResult { call_id, name, outcome: Err(error.to_owned()) });
+            given_up.push(ToolResult::new(call_id, name, Err(error.to_owned())));
         }
         // The program learns of it when it is stored, as of any result.
         for result in given_up {
@@ -351,10 +356,15 @@ fn size_of(output: &Output) -> u64 {
         Output::Part(value) | Output::Plan(value) | Output::State(value) | Output::StateDelta(value) => {
             value.to_string().len()
         }
-        Output::Call(call) => call.call_id.len() + call.name.len() + call.arguments.to_string().len(),
-        Output::Result(ToolResult { call_id, name, outcome }) => {
+        Output::Call(call) => {
+            let title = call.title.as_ref().map_or(0, String::len);
+            let values = call.arguments.to_string().len() + call.locations.to_string().len();
+            call.call_id.len() + call.name.len() + title + values
+        }
+        Output::Result(ToolResult { call_id, name, outcome, content }) => {
             let outcome = outcome.as_ref().map_or_else(String::len, |result| result.to_string().len());
-            call_id.len() + name.len() + outcome.min(MAX_RESULT)
+            let content = content.to_string().len().min(MAX_RESULT);
+            call_id.len() + name.len() + outcome.min(MAX_RESULT) + content
         }
         Output::Asks(asked) => {
             let choices = asked.choices.iter().map(|choice| choice.id.len() + choice.name.len());

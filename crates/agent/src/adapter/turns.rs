@@ -35,6 +35,15 @@ const GIVE_WAY: Duration = Duration::from_secs(1);
 /// How long a program may go on printing when its next message is due.
 const SETTLE: Duration = Duration::from_secs(1);
 
+/// A run that the agent began itself is over when it has been quiet for this long.
+const UNASKED_QUIET: Duration = Duration::from_secs(3);
+
+/// How long it may take to stop, once it was told to.
+const UNASKED_STOP: Duration = Duration::from_millis(300);
+
+/// How long a program is kept that works in the background and says nothing.
+const BACKGROUND: Duration = Duration::from_secs(60 * 60);
+
 /// The error of an attempt that a previous adapter left open.
 const KILLED: &str = "the adapter was killed";
 
@@ -50,6 +59,16 @@ impl Adapter {
             return self.check_attempt();
         }
         self.drop_exited();
+        if !self.unasked.is_empty() {
+            self.begin_unasked()?;
+            return Ok(Step::Again);
+        }
+        // It knows what it is to forget.
+        if self.program_cleared < self.cleared {
+            self.end_program();
+            self.unasked.clear();
+            self.program_cleared = self.cleared;
+        }
         if self.running.is_none() {
             self.place = None;
         }
@@ -69,11 +88,14 @@ impl Adapter {
                 self.restore_cursor()?;
                 // Only a program that is kept is worth staying for. The supervisor looks for new messages
                 // again after this, so none is missed.
+                let idle = self.options.idle;
                 let until = match self.options.protocol.keeps_process() {
-                    true => self.idle_since + self.options.idle,
+                    true if self.works_in_background() => self.idle_since + idle.max(BACKGROUND),
+                    true => self.idle_since + idle,
                     false => Instant::now(),
                 };
-                let is_wanted = |places: &Places| self.running.is_some() && places.is_wanted();
+                let may_end = self.running.is_some() && !self.works_in_background();
+                let is_wanted = |places: &Places| may_end && places.is_wanted();
                 if Instant::now() >= until || self.places.as_ref().is_some_and(is_wanted) {
                     return Ok(Step::End);
                 }
@@ -85,6 +107,11 @@ impl Adapter {
                     return Ok(Step::Wait(at));
                 }
                 self.retry = None;
+                // What it says before the message is given to it is no answer to that.
+                self.settle_program();
+                if !self.unasked.is_empty() {
+                    return Ok(Step::Again);
+                }
                 if let Some(wait) = self.take_place(id) {
                     return Ok(Step::Wait(Instant::now() + wait));
                 }
@@ -97,7 +124,10 @@ impl Adapter {
             Next::GiveUp(id) => {
                 self.clean_up_before(id);
                 let attempts = self.options.attempts;
-                let error = format!("{KILLED} or the agent program failed in each of {attempts} attempts");
+                let error = match self.runs.get(id).is_some_and(|open| open.run.is_own) {
+                    true => KILLED.to_owned(),
+                    false => format!("{KILLED} or the agent program failed in each of {attempts} attempts"),
+                };
                 self.close(id, Why::Failed { error, retryable: false })?;
             }
         }
@@ -128,6 +158,54 @@ impl Adapter {
             Err(e) => self.warn(format_args!("agents cannot be counted: {e}")),
         }
         self.waiter = None;
+        None
+    }
+
+    /// Whether the program is still at work, though it has answered. Where none is to stay, nobody waits for that.
+    fn works_in_background(&self) -> bool {
+        let stays = self.running.is_some() && !self.options.idle.is_zero();
+        stays && self.options.protocol.works_in_background()
+    }
+
+    /// Begins a run with what the program has said unasked.
+    fn begin_unasked(&mut self) -> Result<()> {
+        let run = Run::own();
+        self.outbox.event(run.started());
+        self.outbox.attempt_begins();
+        // Stored before what is said in it; its id is that of this event.
+        self.flush_and_catch_up()?;
+        let said = std::mem::take(&mut self.unasked);
+        let begun = self.runs.with_run_id(&run.run_id).next().map(|open| open.run.clone());
+        let Some(run) = begun else {
+            self.warn("the cursor was moved past what the agent said unasked");
+            return Ok(());
+        };
+        self.attempt = Some(Attempt::new(run, self.outbox.count()));
+        for output in said {
+            self.handle_output(output);
+        }
+        Ok(())
+    }
+
+    /// Ends a run that the agent began itself once it has been quiet for a while: it does not say when it is done.
+    /// Returns when to look again.
+    fn check_unasked(&mut self) -> Option<Instant> {
+        let has_gone = self.running.is_none();
+        let attempt = self.attempt.as_mut().filter(|attempt| attempt.run.is_own && attempt.done.is_none())?;
+        let id = attempt.run.reply_to;
+        let quiet = match &attempt.ending {
+            Some(ending) if matches!(ending.why, Why::Failed { .. }) => return None,
+            Some(_) => UNASKED_STOP,
+            None if attempt.waits_for_somebody() => return None,
+            None if self.runs.iter().any(|open| open.id() != id) => SETTLE,
+            None if !attempt.calls.is_empty() => self.options.quiet,
+            None => UNASKED_QUIET,
+        };
+        let until = attempt.last_said + quiet;
+        if Instant::now() < until && !has_gone {
+            return Some(until);
+        }
+        attempt.done = Some(Done::Answered { content: None, total_tokens: None, stage: None });
         None
     }
 
@@ -164,7 +242,7 @@ impl Adapter {
                 Some(Why::Ended)
             } else if let Some(verdict) = self.runs.verdict(id) {
                 Some(Why::Verdict(verdict))
-            } else if !attempt.waits_for_somebody() && Instant::now() >= quiet_at {
+            } else if !attempt.run.is_own && !attempt.waits_for_somebody() && Instant::now() >= quiet_at {
                 let quiet = thread::model::duration::format(self.options.quiet);
                 let error = format!("the agent program printed nothing for {quiet}");
                 Some(Why::Failed { error, retryable: true })
@@ -181,6 +259,7 @@ impl Adapter {
             return Ok(Step::Again);
         }
         self.escalate();
+        let unasked_until = self.check_unasked();
         if self.program_is_done() {
             self.finish()?;
             return Ok(Step::Again);
@@ -189,8 +268,10 @@ impl Adapter {
         let exited = self.running.as_ref().filter(|running| running.exited.is_some());
         let moments = [
             exited.map(|running| Instant::now() + OUTPUT_GRACE.saturating_sub(running.waited)),
+            unasked_until,
             attempt.ending.as_ref().and_then(Ending::next_stage_at),
-            (attempt.ending.is_none() && !attempt.waits_for_somebody()).then_some(quiet_at),
+            (attempt.ending.is_none() && !attempt.waits_for_somebody() && !attempt.run.is_own)
+                .then_some(quiet_at),
             attempt.asked.iter().map(|asked| asked.until).min(),
             attempt.client_calls.values().filter(|call| call.event_id.is_some()).map(|call| call.until).min(),
         ];
@@ -260,6 +341,9 @@ impl Adapter {
         self.drop_exited();
         let Some(mut attempt) = self.attempt.take() else { return Ok(()) };
         let id = attempt.run.reply_to;
+        if attempt.run.is_own {
+            self.options.protocol.unasked_done();
+        }
         let why = match (attempt.ending.take(), attempt.done.take()) {
             (Some(ending), _) => ending.why,
             (None, Some(Done::Answered { content, total_tokens, stage })) => {
@@ -316,11 +400,15 @@ impl Adapter {
             }
             Why::Stopped => {
                 let why = "the agent was stopped".to_owned();
-                (why.clone(), run.attempt_failed(&why, None))
+                let event = match run.is_own {
+                    true => run.failed(&why, &partial),
+                    false => run.attempt_failed(&why, None),
+                };
+                (why, event)
             }
             Why::Failed { error, retryable } => {
                 let error = self.shortened(error);
-                let event = match retryable && open.attempts < self.options.attempts {
+                let event = match retryable && !run.is_own && open.attempts < self.options.attempts {
                     true => {
                         self.retry = Some((id, Instant::now() + wait_after(open.attempts)));
                         run.attempt_failed(&error, None)
@@ -389,7 +477,7 @@ impl Adapter {
         let Some(open) = self.runs.get(id) else { return };
         let (run, calls) = (open.run.clone(), open.open_calls.clone());
         for (call_id, name) in calls {
-            let result = ToolResult { call_id, name, outcome: Err(why.to_owned()) };
+            let result = ToolResult::new(call_id, name, Err(why.to_owned()));
             self.result_event(&run, &result.call_id, run.unreported_result(&result));
         }
     }
@@ -413,6 +501,17 @@ impl Adapter {
             attempt.spared = descendants(&self.supervisor);
         }
         self.settle_program();
+        if !self.unasked.is_empty() {
+            // It spoke up just now: a run within this one, which has not been given its message yet.
+            self.begin_unasked()?;
+            self.flush_and_catch_up()?;
+            if let Some(mut unasked) = self.attempt.take() {
+                self.options.protocol.unasked_done();
+                let content = unasked.take_answer();
+                self.answer(&mut unasked, Answer { content, ..Answer::default() });
+                self.flush_and_catch_up()?;
+            }
+        }
         let prompt = self.prompt(run)?;
         if self.options.protocol.takes(ClientInput::TOOLS) {
             attempt.client_tools = prompt.input.tools().map(str::to_owned).collect();
@@ -449,11 +548,13 @@ impl Adapter {
         while let Some(running) = &self.running {
             let is_read = running.program.is_read();
             self.drain(None);
-            if is_read {
+            if is_read || !self.unasked.is_empty() {
                 break;
             }
             if Instant::now() >= until {
-                self.stray();
+                if !self.options.protocol.speaks_unasked() {
+                    self.stray();
+                }
                 break;
             }
             self.wait(Instant::now() + Duration::from_millis(1));
@@ -478,8 +579,8 @@ impl Adapter {
         let fresh = self.options.protocol.keeps_process() && self.running.is_none();
         let transcript = match fresh {
             true => {
-                let runs = &self.runs;
-                transcript(&mut self.queue, |id| runs.get(id).is_some())?
+                let (runs, cleared) = (&self.runs, self.cleared);
+                transcript(&mut self.queue, cleared, |id| runs.get(id).is_some())?
             }
             false => Vec::new(),
         };
@@ -517,6 +618,7 @@ impl Adapter {
             Input::File(file)
         };
         self.started += 1;
+        self.program_cleared = self.cleared;
         let mut command = self.command(attempt);
         if !keeps && !files.is_empty() {
             command.env(ATTACHMENTS_VARIABLE, files);

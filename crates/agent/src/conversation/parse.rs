@@ -18,7 +18,8 @@ pub enum Entry {
     Message(Message),
     RunStarted {
         attempt: u64,
-        reply_to: i64,
+        /// The message that is answered; `None` if the agent began the run itself.
+        reply_to: Option<i64>,
     },
     Token {
         text: String,
@@ -38,12 +39,16 @@ pub enum Entry {
     Answer {
         answer: Answer,
         reply_to: Option<i64>,
+        /// The event that began the run, if the agent began it itself.
+        began: Option<i64>,
     },
     /// An ending if it is not retryable, else the failure of an attempt.
     Error {
         error: String,
         retryable: bool,
         reply_to: Option<i64>,
+        /// See [`Entry::Answer`].
+        began: Option<i64>,
         interrupted_by: Option<i64>,
         /// What had been said of the answer when the run ended.
         partial: Option<String>,
@@ -52,6 +57,8 @@ pub enum Entry {
     Cancelled {
         why: String,
         reply_to: Option<i64>,
+        /// See [`Entry::Answer`].
+        began: Option<i64>,
         /// What had been said of the answer.
         partial: Option<String>,
     },
@@ -67,7 +74,11 @@ pub enum Entry {
     Session {
         protocol: String,
         session_id: String,
+        /// The newest [`Entry::Clear`] before it; 0 if there is none.
+        cleared: i64,
     },
+    /// The agent forgets what was said before.
+    Clear,
     Title(String),
     /// The conversation is a copy of another.
     Forked(Fork),
@@ -100,12 +111,13 @@ impl Entry {
         (run_id, entry)
     }
 
-    /// Returns the message whose run this ends, provided that it is stored under the message's end key.
+    /// Returns the message whose run this ends (of a run that the agent began itself, the event that began it),
+    /// provided that it is stored under its end key.
     pub fn ends(&self) -> Option<i64> {
         match self {
-            Entry::Answer { reply_to, .. }
-            | Entry::Cancelled { reply_to, .. }
-            | Entry::Error { retryable: false, reply_to, .. } => *reply_to,
+            Entry::Answer { reply_to, began, .. }
+            | Entry::Cancelled { reply_to, began, .. }
+            | Entry::Error { retryable: false, reply_to, began, .. } => reply_to.or(*began),
             _ => None,
         }
     }
@@ -181,6 +193,7 @@ fn entry(event: &Event, metadata: &Metadata) -> Option<Entry> {
     match subtype {
         "cancel" => return Some(Entry::Cancel { why: content() }),
         "title" => return Some(Entry::Title(content())),
+        "clear" => return Some(Entry::Clear),
         "continued" => {
             let (reply_to, after) = (metadata.id("reply_to")?, metadata.id("after")?);
             return Some(Entry::Continued { reply_to, after });
@@ -208,7 +221,7 @@ fn entry(event: &Event, metadata: &Metadata) -> Option<Entry> {
     Some(match subtype {
         "run" => Entry::RunStarted {
             attempt: Object::of(event)?.0.get("attempt")?.as_u64()?,
-            reply_to: metadata.id("reply_to")?,
+            reply_to: metadata.id("reply_to"),
         },
         "token" => Entry::Token { text: content(), message_id: metadata.text("message_id") },
         "thinking" => Entry::Thinking { text: content(), message_id: metadata.text("message_id") },
@@ -229,6 +242,7 @@ fn entry(event: &Event, metadata: &Metadata) -> Option<Entry> {
                 error: object.text("error").unwrap_or_default(),
                 retryable: object.0.get("retryable").and_then(Value::as_bool).unwrap_or(false),
                 reply_to: metadata.id("reply_to"),
+                began: metadata.id("began"),
                 interrupted_by: metadata.id("interrupted_by"),
                 partial: metadata.text("partial"),
             }
@@ -236,12 +250,17 @@ fn entry(event: &Event, metadata: &Metadata) -> Option<Entry> {
         "cancelled" => Entry::Cancelled {
             why: content(),
             reply_to: metadata.id("reply_to"),
+            began: metadata.id("began"),
             partial: metadata.text("partial"),
         },
         "permission" => Entry::Permission(permission(&Object::of(event)?)?),
         "session" => {
             let object = Object::of(event)?;
-            Entry::Session { protocol: object.text("protocol")?, session_id: object.text("session_id")? }
+            Entry::Session {
+                protocol: object.text("protocol")?,
+                session_id: object.text("session_id")?,
+                cleared: object.0.get("cleared").and_then(Value::as_i64).unwrap_or(0),
+            }
         }
         "sub_agent" => {
             let mut object = Object::of(event)?;
@@ -282,7 +301,7 @@ fn answer(event: &Event, metadata: &Metadata) -> Entry {
         latency_ms: metadata.number("latency_ms"),
         stage: metadata.text("stage"),
     };
-    Entry::Answer { answer, reply_to: metadata.id("reply_to") }
+    Entry::Answer { answer, reply_to: metadata.id("reply_to"), began: metadata.id("began") }
 }
 
 /// Content that is a JSON object.
@@ -296,6 +315,11 @@ impl Object {
     fn text(&self, key: &str) -> Option<String> {
         self.0.get(key)?.as_str().map(str::to_owned)
     }
+
+    /// Null if there is none.
+    fn array(&self, key: &str) -> Value {
+        self.0.get(key).filter(|value| value.is_array()).cloned().unwrap_or_default()
+    }
 }
 
 fn tool_call(object: &Object) -> Option<ToolCall> {
@@ -303,6 +327,9 @@ fn tool_call(object: &Object) -> Option<ToolCall> {
         call_id: object.text("call_id")?,
         name: object.text("name").unwrap_or_default(),
         arguments: object.0.get("arguments").cloned().unwrap_or_default(),
+        title: object.text("title"),
+        kind: object.text("kind"),
+        locations: object.array("locations"),
     })
 }
 
@@ -316,6 +343,7 @@ fn tool_result(object: &Object) -> Option<ToolResult> {
             Some(error) => Err(error.to_string()),
             None => Ok(object.0.get("result").cloned().unwrap_or_default()),
         },
+        content: object.array("content"),
     })
 }
 

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Entry, Priority, Run};
 
-/// A run that has no ending yet.
+/// A run that has no ending yet: of a message, or one that the agent began itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenRun {
     /// With the number of the last attempt; 0 before the first.
@@ -49,7 +49,25 @@ pub struct OpenPermission {
 }
 
 impl OpenRun {
-    /// The id of the message that it answers.
+    /// A run that has not begun.
+    fn new(run: Run, source: &str, created_at: &str) -> OpenRun {
+        OpenRun {
+            run,
+            source: source.to_owned(),
+            priority: Priority::default(),
+            resume: false,
+            created_at: created_at.to_owned(),
+            since: None,
+            attempts: 0,
+            last_begun: 0,
+            in_attempt: false,
+            open_calls: BTreeMap::new(),
+            open_permissions: Vec::new(),
+            cancel: None,
+        }
+    }
+
+    /// The id of the message that it answers, or of the event with which the agent began it itself.
     pub fn id(&self) -> i64 {
         self.run.reply_to
     }
@@ -87,7 +105,7 @@ pub enum Verdict {
 pub enum Next {
     /// End this run without another attempt.
     End(i64, Verdict),
-    /// End this run: it has used up its attempts.
+    /// End this run: it has used up its attempts, or the agent began it itself and is gone.
     GiveUp(i64),
     Run(i64),
     Nothing,
@@ -135,21 +153,17 @@ impl Runs {
         match entry {
             Entry::Message(message) if is_pending => {
                 let run_id = run_id.unwrap_or_default().to_owned();
-                let run = OpenRun {
-                    run: Run { run_id, reply_to: id, attempt: 0 },
-                    source: source.to_owned(),
-                    priority: message.priority,
-                    resume: message.resume,
-                    created_at: created_at.to_owned(),
-                    since: None,
-                    attempts: 0,
-                    last_begun: 0,
-                    in_attempt: false,
-                    open_calls: BTreeMap::new(),
-                    open_permissions: Vec::new(),
-                    cancel: None,
-                };
-                self.open.insert(id, run);
+                let run = Run { run_id, reply_to: id, attempt: 0, is_own: false };
+                let run = OpenRun { resume: message.resume, ..OpenRun::new(run, source, created_at) };
+                self.open.insert(id, OpenRun { priority: message.priority, ..run });
+            }
+            Entry::RunStarted { reply_to: None, .. } => {
+                let run_id = run_id.unwrap_or_default().to_owned();
+                let run = Run { run_id, reply_to: id, attempt: 1, is_own: true };
+                let run = OpenRun { priority: Priority::Later, ..OpenRun::new(run, source, created_at) };
+                let since = Some(created_at.to_owned());
+                let begun = OpenRun { since, attempts: 1, last_begun: id, in_attempt: true, ..run };
+                self.open.insert(id, begun);
             }
             Entry::Cancel { why } => {
                 let by = match why.trim() {
@@ -161,7 +175,7 @@ impl Runs {
                     run.cancel.get_or_insert(by.clone());
                 }
             }
-            Entry::RunStarted { reply_to, .. } => {
+            Entry::RunStarted { reply_to: Some(reply_to), .. } => {
                 if let Some(run) = self.open.get_mut(reply_to) {
                     run.run.attempt += 1;
                     run.attempts += 1;
@@ -308,7 +322,8 @@ impl Runs {
             }
         }
         match self.iter().min_by_key(|run| run.rank()) {
-            Some(run) if run.attempts >= most => Next::GiveUp(run.id()),
+            // Nobody can take up what the agent began itself.
+            Some(run) if run.run.is_own || run.attempts >= most => Next::GiveUp(run.id()),
             Some(run) => Next::Run(run.id()),
             None => Next::Nothing,
         }

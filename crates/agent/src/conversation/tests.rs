@@ -12,7 +12,7 @@ fn read(event: &NewEvent<'_>) -> (Option<String>, Entry) {
 }
 
 fn run() -> Run {
-    Run { run_id: "r".into(), reply_to: 3, attempt: 2 }
+    Run { run_id: "r".into(), reply_to: 3, attempt: 2, is_own: false }
 }
 
 #[test]
@@ -42,8 +42,8 @@ fn a_message_without_metadata_begins_a_run_of_its_own_and_comes_next() {
 
 #[test]
 fn everything_a_run_writes_reads_back() {
-    let call = ToolCall { call_id: "c".into(), name: "grep".into(), arguments: json!({ "for": "x" }) };
-    let done = ToolResult { call_id: "c".into(), name: "grep".into(), outcome: Ok(json!([1])) };
+    let call = ToolCall::new("c", "grep", json!({ "for": "x" }));
+    let done = ToolResult::new("c", "grep", Ok(json!([1])));
     let broken = ToolResult { outcome: Err("no such file".into()), ..done.clone() };
     let answer = Answer {
         content: "all".into(),
@@ -75,12 +75,13 @@ fn everything_a_run_writes_reads_back() {
         error: "oh".into(),
         retryable,
         reply_to: Some(3),
+        began: None,
         interrupted_by,
         partial: (!retryable).then(|| "so far".to_owned()),
     };
     let partial = Some("so far".to_owned());
     for (event, entry, in_run) in [
-        (run().started(), Entry::RunStarted { attempt: 2, reply_to: 3 }, true),
+        (run().started(), Entry::RunStarted { attempt: 2, reply_to: Some(3) }, true),
         (run().token("m", "to"), Entry::Token { text: token, message_id: m1 }, true),
         (run().thinking("m", "hm"), Entry::Thinking { text: thought, message_id: m2 }, true),
         (run().tool_call(&call), Entry::ToolCall(call), true),
@@ -91,12 +92,12 @@ fn everything_a_run_writes_reads_back() {
         (run().state(&json!(null)), Entry::State(json!(null)), true),
         (run().state_delta(&json!([])), Entry::StateDelta(json!([])), true),
         (run().unsupported(&["tools"]), Entry::Unsupported(vec!["tools".into()]), true),
-        (run().answer(&answer), Entry::Answer { answer, reply_to: Some(3) }, true),
+        (run().answer(&answer), Entry::Answer { answer, reply_to: Some(3), began: None }, true),
         (run().failed("oh", "so far"), error(false, None), true),
         (run().attempt_failed("oh", Some(9)), error(true, Some(9)), true),
         (
             run().cancelled("by me", "so far"),
-            Entry::Cancelled { why: "by me".into(), reply_to: Some(3), partial },
+            Entry::Cancelled { why: "by me".into(), reply_to: Some(3), began: None, partial },
             true,
         ),
         (cancel("external:a", "r", "enough").unwrap(), Entry::Cancel { why: "enough".into() }, true),
@@ -106,7 +107,11 @@ fn everything_a_run_writes_reads_back() {
             Entry::PermissionAnswer { request_id: "p".into(), choice: "y".into() },
             false,
         ),
-        (session("acp", "s1"), Entry::Session { protocol: "acp".into(), session_id: "s1".into() }, false),
+        (
+            session("acp", "s1", 7),
+            Entry::Session { protocol: "acp".into(), session_id: "s1".into(), cleared: 7 },
+            false,
+        ),
         (
             continued("x", "r", 3, 5, ClientInput::default(), "k".into()).unwrap(),
             Entry::Continued { reply_to: 3, after: 5 },
@@ -131,8 +136,8 @@ fn what_a_client_hands_over_and_answers_is_known_as_such() {
     assert_eq!(input_of(&stored(&event, 7)), given);
     assert_eq!(given.tools().collect::<Vec<_>>(), ["color"]);
     assert_eq!(given.fields().map(|(field, _)| field).collect::<Vec<_>>(), ["tools", "state"]);
-    let call = ToolCall { call_id: "c".into(), name: "color".into(), arguments: Value::Null };
-    let result = ToolResult { call_id: "c".into(), name: "color".into(), outcome: Ok("blue".into()) };
+    let call = ToolCall::new("c", "color", Value::Null);
+    let result = ToolResult::new("c", "color", Ok("blue".into()));
     for (event, is_clients) in [
         (run().tool_call(&call), false),
         (run().client_tool_call(&call), true),
@@ -171,7 +176,7 @@ fn what_a_failed_run_had_said_is_kept_up_to_a_mebibyte() {
 #[test]
 fn of_a_result_that_is_too_long_the_beginning_is_kept_with_a_note() {
     let long = "é".repeat(MAX_RESULT);
-    let result = |outcome| ToolResult { call_id: "c".into(), name: "t".into(), outcome };
+    let result = |outcome| ToolResult::new("c", "t", outcome);
     let kept = format!("{}\n[cut: 2097152 bytes in all]", "é".repeat(MAX_RESULT / 2));
     let read_back = |outcome| match read(&run().tool_result(&result(outcome))).1 {
         Entry::ToolResult(result) => result.outcome,
@@ -209,7 +214,7 @@ fn only_endings_have_the_end_key() {
 
 #[test]
 fn only_self_starts_or_ends_a_run() {
-    for event in [run().started(), run().cancelled("x", ""), run().failed("x", ""), session("acp", "s")] {
+    for event in [run().started(), run().cancelled("x", ""), run().failed("x", ""), session("acp", "s", 0)] {
         let theirs = NewEvent { source: "external:web:a:dm:b:c".into(), ..event };
         assert_eq!(read(&theirs).1, Entry::Other);
     }

@@ -1,8 +1,10 @@
 //! An agent that speaks the Agent Client Protocol, version 1, on stdio: JSON-RPC, one message per line.
 //!
 //! A new process is sent `initialize` and then given a session: the one recorded in the thread if the agent
-//! can load it, else a new one, whose first prompt begins with the transcript. After that each message is a
+//! can resume or load it, else a new one, whose first prompt begins with the transcript. After that each message is a
 //! prompt. The agent's requests to an editor (files, terminals) are refused.
+//!
+//! An agent may go on after its answer: it has calls that are still in progress, and speaks when they are done.
 
 mod blocks;
 
@@ -14,9 +16,9 @@ use agent_client_protocol_schema::v1::{
     AGENT_METHOD_NAMES, CLIENT_METHOD_NAMES, CancelNotification, ContentBlock, EnvVariable, Implementation,
     InitializeRequest, InitializeResponse, LoadSessionRequest, McpServer, McpServerStdio, NewSessionRequest,
     NewSessionResponse, PermissionOptionKind, PromptCapabilities, PromptRequest, PromptResponse,
-    RequestPermissionOutcome, RequestPermissionRequest, RequestPermissionResponse, SelectedPermissionOutcome,
-    SessionNotification, SessionUpdate, StopReason, TextContent, ToolCallContent, ToolCallStatus,
-    ToolCallUpdate,
+    RequestPermissionOutcome, RequestPermissionRequest, RequestPermissionResponse, ResumeSessionRequest,
+    SelectedPermissionOutcome, SessionNotification, SessionUpdate, StopReason, TextContent, ToolCallContent,
+    ToolCallId, ToolCallStatus, ToolCallUpdate, ToolCallUpdateFields,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -39,37 +41,112 @@ enum Request {
     Initialize,
     NewSession,
     LoadSession,
+    /// As loading it, but the agent does not repeat its history.
+    ResumeSession,
     Prompt,
 }
 
 /// What is known of a call. An agent may announce it before it knows its details.
 #[derive(Debug, Default)]
 struct Call {
-    name: String,
-    arguments: Value,
-    /// What it shows, such as a change to a file; empty if nothing.
-    content: String,
-    /// The name and arguments that were reported.
-    reported: Option<(String, Value)>,
+    call: ToolCall,
+    /// What it shows, such as a change to a file.
+    content: Vec<ToolCallContent>,
+    /// As it was reported.
+    reported: Option<ToolCall>,
     finished: bool,
+    /// It began in a turn that is over. If it is not finished, the agent works at it in the background.
+    past: bool,
 }
 
 impl Call {
     fn is_complete(&self) -> bool {
-        let is_empty = self.arguments.is_null() || self.arguments.as_object().is_some_and(Map::is_empty);
-        !self.name.is_empty() && !is_empty
+        let arguments = &self.call.arguments;
+        let is_empty = arguments.is_null() || arguments.as_object().is_some_and(Map::is_empty);
+        !self.call.name.is_empty() && !is_empty
+    }
+
+    /// Takes over what an update says.
+    fn update(&mut self, fields: &mut ToolCallUpdateFields, meta: Option<&Map<String, Value>>) {
+        let call = &mut self.call;
+        let title = fields.title.take().filter(|title| !title.is_empty());
+        if let Some(kind) = fields.kind.as_ref().and_then(word_of) {
+            call.kind = Some(kind);
+        }
+        // A title changes, and says what this call does; a name is the tool's.
+        let given = fields.name.take().filter(|name| !name.is_empty()).or_else(|| tool_name(meta));
+        if let Some(name) = given {
+            call.name = name;
+        } else if call.name.is_empty() {
+            call.name = title.clone().or_else(|| call.kind.clone()).unwrap_or_default();
+        }
+        call.title = title.or_else(|| call.title.take());
+        if let Some(arguments) = fields.raw_input.take() {
+            call.arguments = arguments;
+        }
+        if let Some(locations) = fields.locations.take().filter(|locations| !locations.is_empty()) {
+            call.locations = serde_json::to_value(locations).unwrap_or_default();
+        }
+        if let Some(content) = fields.content.take().filter(|content| !content.is_empty()) {
+            self.content = content;
+        }
+    }
+
+    /// What it shows, as text.
+    fn text(&self) -> String {
+        content_text(&self.content)
+    }
+
+    /// Its content, unless that says no more than the result.
+    fn shown(&self, outcome: &Result<Value, String>) -> Value {
+        let text = match outcome {
+            Ok(result) => result.as_str(),
+            Err(error) => Some(error.as_str()),
+        };
+        let is_text = |one: &ToolCallContent| matches!(one, ToolCallContent::Content(content) if matches!(content.content, ContentBlock::Text(_)));
+        if self.content.is_empty() || self.content.iter().all(is_text) && text == Some(self.text().as_str()) {
+            return Value::Null;
+        }
+        serde_json::to_value(&self.content).unwrap_or_default()
     }
 
     /// Reports it, unless it was reported like this already.
-    fn report(&mut self, call_id: &str) -> Option<Output> {
-        let now = (self.name.clone(), self.arguments.clone());
-        if self.reported.as_ref() == Some(&now) {
+    fn report(&mut self) -> Option<Output> {
+        if self.reported.as_ref() == Some(&self.call) {
             return None;
         }
-        let (name, arguments) = now.clone();
-        self.reported = Some(now);
-        Some(Output::Call(ToolCall { call_id: call_id.to_owned(), name, arguments }))
+        self.reported = Some(self.call.clone());
+        Some(Output::Call(self.call.clone()))
     }
+
+    /// Whether it goes on after the agent has answered.
+    fn is_task(&self) -> bool {
+        self.call.arguments.get("run_in_background") == Some(&Value::Bool(true))
+    }
+}
+
+/// The name of the tool, where the agent gives it in an extension of its own: `{"claudeCode":{"toolName":"Bash"}}`.
+fn tool_name(meta: Option<&Map<String, Value>>) -> Option<String> {
+    let of = |object: &Map<String, Value>| {
+        let name = ["toolName", "tool_name"].into_iter().find_map(|key| object.get(key)?.as_str())?;
+        Some(name.to_owned()).filter(|name| !name.is_empty())
+    };
+    let meta = meta?;
+    of(meta).or_else(|| meta.values().find_map(|value| of(value.as_object()?)))
+}
+
+/// The id of the agent's own session, where it gives another in an extension of its own.
+fn reported_session(meta: &Value) -> Option<String> {
+    let of = |object: &Value| {
+        let id = ["sessionId", "session_id"].into_iter().find_map(|key| object.get(key)?.as_str())?;
+        Some(id.to_owned()).filter(|id| !id.is_empty())
+    };
+    of(meta).or_else(|| meta.as_object()?.values().find_map(of))
+}
+
+/// The word that stands for a value in the protocol.
+fn word_of(value: &impl Serialize) -> Option<String> {
+    serde_json::to_value(value).ok()?.as_str().map(str::to_owned)
 }
 
 /// A program that gives the agent tools, by the Model Context Protocol on its stdin and stdout.
@@ -104,13 +181,19 @@ pub struct Acp {
     requests: BTreeMap<u64, Request>,
     /// The session of this process.
     session: Option<String>,
+    /// The session that the agent has now, if it is another: it has begun one itself. Prompts still name the first, by
+    /// which the agent knows this client; another process loads this one.
+    newest: Option<String>,
     /// The prompt that waits for the session.
     waiting: Option<Prompt>,
     can_load: bool,
+    can_resume: bool,
     /// What prompts may contain besides text and links.
     takes: PromptCapabilities,
-    /// This prompt's calls, by their ids.
+    /// This prompt's calls, and earlier ones that are still in progress, by their ids.
     calls: BTreeMap<String, Call>,
+    /// How many tasks it was given to do in the background, and has not spoken of yet.
+    tasks: u32,
     /// The agent's open requests for permission: their JSON-RPC ids, by these ids as text.
     permissions: BTreeMap<String, Value>,
 }
@@ -126,10 +209,13 @@ impl Acp {
             last_id: 0,
             requests: BTreeMap::new(),
             session: None,
+            newest: None,
             waiting: None,
             can_load: false,
+            can_resume: false,
             takes: PromptCapabilities::default(),
             calls: BTreeMap::new(),
+            tasks: 0,
             permissions: BTreeMap::new(),
         }
     }
@@ -145,7 +231,7 @@ impl Acp {
     }
 
     fn send_prompt(&mut self, prompt: &Prompt, with_transcript: bool, out: &mut Vec<u8>) {
-        self.calls.clear();
+        self.calls.retain(|_, call| !call.finished);
         let mut blocks = blocks_of(&prompt.content, &prompt.attachments, &self.takes);
         if let Some(context) = prompt.input.get(ClientInput::CONTEXT) {
             blocks.insert(0, ContentBlock::Text(TextContent::new(context_text(context))));
@@ -192,10 +278,18 @@ impl Acp {
         out: &mut Vec<u8>,
     ) -> Result<Vec<Output>, Done> {
         if let Some(error) = message.get("error") {
-            // The agent may no longer have the session.
-            if request == Request::LoadSession {
-                self.new_session(out);
-                return Ok(Vec::new());
+            // The agent may no longer have the session, or have it only to load.
+            let old = self.waiting.as_ref().and_then(|prompt| prompt.session.clone());
+            match (request, old) {
+                (Request::ResumeSession, Some(session)) if self.can_load => {
+                    self.load_session(session, out);
+                    return Ok(Vec::new());
+                }
+                (Request::ResumeSession | Request::LoadSession, _) => {
+                    self.new_session(out);
+                    return Ok(Vec::new());
+                }
+                _ => {}
             }
             let error = format!("the agent answered with an error: {}", error_text(error));
             // Errors before the prompt, such as a missing login, would only be repeated.
@@ -213,15 +307,16 @@ impl Acp {
                     return Err(Done::Failed { error, retryable: false });
                 }
                 self.can_load = response.agent_capabilities.load_session;
+                self.can_resume = response.agent_capabilities.session_capabilities.resume.is_some();
                 self.takes = response.agent_capabilities.prompt_capabilities;
-                let old = self.waiting.as_ref().and_then(|prompt| prompt.session.clone());
-                match old.filter(|_| self.can_load) {
-                    Some(session) => {
-                        let params = LoadSessionRequest::new(session, self.cwd.clone());
+                match self.waiting.as_ref().and_then(|prompt| prompt.session.clone()) {
+                    Some(session) if self.can_resume => {
+                        let params = ResumeSessionRequest::new(session, self.cwd.clone());
                         let params = params.mcp_servers(self.servers());
-                        self.request(Request::LoadSession, AGENT_METHOD_NAMES.session_load, params, out);
+                        self.request(Request::ResumeSession, AGENT_METHOD_NAMES.session_resume, params, out);
                     }
-                    None => self.new_session(out),
+                    Some(session) if self.can_load => self.load_session(session, out),
+                    _ => self.new_session(out),
                 }
                 Ok(Vec::new())
             }
@@ -232,10 +327,10 @@ impl Acp {
                 if let Some(prompt) = self.waiting.take() {
                     self.send_prompt(&prompt, true, out);
                 }
-                // A session that cannot be loaded is not worth recording.
-                Ok(if self.can_load { vec![Output::Session(id)] } else { Vec::new() })
+                // A session that cannot be taken up again is not worth recording.
+                Ok(if self.can_continue() { vec![Output::Session(id)] } else { Vec::new() })
             }
-            Request::LoadSession => {
+            Request::ResumeSession | Request::LoadSession => {
                 if let Some(prompt) = self.waiting.take() {
                     self.session = prompt.session.clone();
                     self.send_prompt(&prompt, false, out);
@@ -245,9 +340,18 @@ impl Acp {
             Request::Prompt => {
                 let done = prompt_done(result)?;
                 // Calls that never got complete, and never began.
-                let calls = self.calls.iter_mut().filter(|(_, call)| call.reported.is_none());
-                let mut output: Vec<Output> =
-                    calls.filter_map(|(call_id, call)| call.report(call_id)).collect();
+                let calls = self.calls.values_mut().filter(|call| call.reported.is_none() && !call.past);
+                let mut output: Vec<Output> = calls.filter_map(Call::report).collect();
+                if !matches!(done, Done::Answered { .. }) {
+                    // What was cancelled is not worked at any longer.
+                    self.calls.values_mut().for_each(|call| call.finished = true);
+                    self.tasks = 0;
+                }
+                self.turn_done();
+                if let Some(id) = reported_session(&result["_meta"]) {
+                    self.newest = Some(id);
+                }
+                output.extend(self.newest_session());
                 output.push(Output::Done(done));
                 Ok(output)
             }
@@ -257,14 +361,27 @@ impl Acp {
     /// Handles a notification.
     fn handle_notification(&mut self, method: &str, message: &Value) -> Vec<Output> {
         // While a session is loaded, the agent repeats its history.
-        if method != CLIENT_METHOD_NAMES.session_update || !self.is_open(Request::Prompt) {
+        if method != CLIENT_METHOD_NAMES.session_update || self.session.is_none() {
             return Vec::new();
         }
+        let params = &message["params"];
+        let id = reported_session(&params["_meta"]).or_else(|| reported_session(&params["update"]["_meta"]));
+        self.newest =
+            id.or_else(|| params["sessionId"].as_str().map(str::to_owned)).or_else(|| self.newest.take());
         // Unknown kinds of updates are ignored.
-        let Ok(update) = serde_json::from_value::<SessionNotification>(message["params"].clone()) else {
+        let Ok(update) = serde_json::from_value::<SessionNotification>(params.clone()) else {
             return Vec::new();
         };
-        match update.update {
+        let mut output = self.handle_update(update.update);
+        // In a turn, only the session in which it ends counts: it may have others for a while.
+        if !self.is_open(Request::Prompt) && !output.is_empty() {
+            output.extend(self.newest_session());
+        }
+        output
+    }
+
+    fn handle_update(&mut self, update: SessionUpdate) -> Vec<Output> {
+        match update {
             SessionUpdate::AgentMessageChunk(chunk) => vec![match part_of(&chunk.content) {
                 Some(part) => Output::Part(part),
                 None => Output::Token(text_of(&chunk.content)),
@@ -273,7 +390,14 @@ impl Acp {
             SessionUpdate::Plan(plan) => {
                 vec![Output::Plan(serde_json::to_value(plan.entries).unwrap_or_default())]
             }
-            SessionUpdate::ToolCall(call) => self.call(ToolCallUpdate::from(call)),
+            SessionUpdate::ToolCall(call) => {
+                // Agents use ids again.
+                let id = call.tool_call_id.to_string();
+                if self.calls.get(&id).is_some_and(|known| known.past) {
+                    self.calls.remove(&id);
+                }
+                self.call(ToolCallUpdate::from(call))
+            }
             SessionUpdate::ToolCallUpdate(call) => self.call(call),
             _ => Vec::new(),
         }
@@ -282,27 +406,26 @@ impl Acp {
     /// Handles the beginning, progress or end of a call. It is reported once its details are complete or it
     /// begins, again whenever they change, and has one result.
     fn call(&mut self, update: ToolCallUpdate) -> Vec<Output> {
-        let call_id = update.tool_call_id.to_string();
-        let fields = update.fields;
-        let call = self.calls.entry(call_id.clone()).or_default();
+        let mut fields = update.fields;
+        let call = known(&mut self.calls, &update.tool_call_id);
         if call.finished {
             return Vec::new();
         }
-        if let Some(name) = fields.title.or(fields.name) {
-            call.name = name;
-        }
-        if let Some(arguments) = fields.raw_input {
-            call.arguments = arguments;
-        }
-        if let Some(content) = fields.content.filter(|content| !content.is_empty()) {
-            call.content = content_text(&content);
-        }
+        call.update(&mut fields, update.meta.as_ref());
         let mut output = Vec::new();
+        let ends = matches!(fields.status, Some(ToolCallStatus::Completed | ToolCallStatus::Failed));
         let begins = !matches!(fields.status, None | Some(ToolCallStatus::Pending));
-        if begins || call.reported.is_some() || call.is_complete() {
-            output.extend(call.report(&call_id));
+        if call.past {
+            // Its turn is over, and it was closed there: it belongs to where it ends.
+            if !ends {
+                return output;
+            }
+            call.reported = None;
         }
-        let content = Some(call.content.clone()).filter(|text| !text.is_empty());
+        if begins || call.reported.is_some() || call.is_complete() {
+            output.extend(call.report());
+        }
+        let content = Some(call.text()).filter(|text| !text.is_empty());
         let outcome = match fields.status {
             Some(ToolCallStatus::Completed) => {
                 Ok(fields.raw_output.or_else(|| content.map(Value::from)).unwrap_or_default())
@@ -314,8 +437,32 @@ impl Acp {
             _ => return output,
         };
         call.finished = true;
-        output.push(Output::Result(ToolResult { call_id, name: call.name.clone(), outcome }));
+        let ToolCall { call_id, name, .. } = call.call.clone();
+        let content = call.shown(&outcome);
+        let is_task = outcome.is_ok() && call.is_task();
+        output.push(Output::Result(ToolResult { content, ..ToolResult::new(call_id, name, outcome) }));
+        self.tasks += u32::from(is_task);
         output
+    }
+
+    /// The turn is over; what it has begun may go on.
+    fn turn_done(&mut self) {
+        self.calls.values_mut().for_each(|call| call.past = true);
+    }
+
+    /// Whether another process can take up the session.
+    fn can_continue(&self) -> bool {
+        self.can_load || self.can_resume
+    }
+
+    /// The session that another process is to take up, if the agent has begun one itself.
+    fn newest_session(&self) -> Option<Output> {
+        self.newest.clone().filter(|_| self.can_continue()).map(Output::Session)
+    }
+
+    fn load_session(&mut self, session: String, out: &mut Vec<u8>) {
+        let params = LoadSessionRequest::new(session, self.cwd.clone()).mcp_servers(self.servers());
+        self.request(Request::LoadSession, AGENT_METHOD_NAMES.session_load, params, out);
     }
 
     /// Handles a request by the agent.
@@ -339,15 +486,18 @@ impl Acp {
         };
         let request_id = id.to_string();
         self.permissions.insert(request_id.clone(), id.clone());
-        if !self.is_open(Request::Prompt) {
+        if self.session.is_none() {
             self.answer_permission(&request_id, RequestPermissionOutcome::Cancelled, out);
             return Vec::new();
         }
-        let call_id = asked.tool_call.tool_call_id.to_string();
+        let call_id = asked.tool_call.tool_call_id.clone();
         let mut output = self.call(asked.tool_call);
         // What people are to judge is what they see: all that is known of the call.
-        let call = self.calls.entry(call_id.clone()).or_default();
-        output.extend(call.report(&call_id));
+        let call = known(&mut self.calls, &call_id);
+        if std::mem::take(&mut call.past) {
+            call.reported = None;
+        }
+        output.extend(call.report());
         let choices = asked.options.iter().map(|option| Choice {
             id: option.option_id.to_string(),
             name: option.name.clone(),
@@ -355,10 +505,10 @@ impl Acp {
         });
         output.push(Output::Asks(Permission {
             request_id,
-            title: call.name.clone(),
-            call_id: Some(call_id),
-            arguments: call.arguments.clone(),
-            details: call.content.clone(),
+            title: call.call.title.clone().unwrap_or_else(|| call.call.name.clone()),
+            call_id: Some(call.call.call_id.clone()),
+            arguments: call.call.arguments.clone(),
+            details: call.text(),
             choices: choices.collect(),
         }));
         output
@@ -393,6 +543,19 @@ impl Protocol for Acp {
 
     fn keeps_process(&self) -> bool {
         true
+    }
+
+    fn speaks_unasked(&self) -> bool {
+        true
+    }
+
+    fn works_in_background(&self) -> bool {
+        self.tasks > 0 || self.calls.values().any(|call| call.past && !call.finished)
+    }
+
+    fn unasked_done(&mut self) {
+        self.tasks = self.tasks.saturating_sub(1);
+        self.turn_done();
     }
 
     fn takes(&self, field: &str) -> bool {
@@ -434,9 +597,7 @@ impl Protocol for Acp {
     }
 
     fn cancel(&mut self, out: &mut Vec<u8>) -> bool {
-        let (Some(session), true) = (self.session.clone(), self.is_open(Request::Prompt)) else {
-            return false;
-        };
+        let Some(session) = self.session.clone() else { return false };
         let params = CancelNotification::new(session);
         send(out, json!({ "jsonrpc": "2.0", "method": AGENT_METHOD_NAMES.session_cancel, "params": params }));
         let open: Vec<String> = self.permissions.keys().cloned().collect();
@@ -455,6 +616,14 @@ impl Protocol for Acp {
         };
         self.answer_permission(request_id, outcome, out);
     }
+}
+
+/// A call, which may be a new one.
+fn known<'c>(calls: &'c mut BTreeMap<String, Call>, id: &ToolCallId) -> &'c mut Call {
+    calls.entry(id.to_string()).or_insert_with(|| Call {
+        call: ToolCall { call_id: id.to_string(), ..ToolCall::default() },
+        ..Call::default()
+    })
 }
 
 fn prompt_done(result: &Value) -> Result<Done, Done> {

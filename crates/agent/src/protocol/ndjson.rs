@@ -161,7 +161,7 @@ impl Protocol for Ndjson {
     fn permit(&mut self, _: &str, _: Option<&str>, _: &mut Vec<u8>) {}
 
     fn tool_result(&mut self, result: &ToolResult, input: &ClientInput, out: &mut Vec<u8>) {
-        let ToolResult { call_id, name, outcome } = result;
+        let ToolResult { call_id, name, outcome, .. } = result;
         let mut line =
             json!({ "event": "tool_result", "run_id": self.run_id, "call_id": call_id, "name": name });
         match outcome {
@@ -203,14 +203,14 @@ fn output_of(line: Line) -> Result<Output, String> {
     Ok(match line {
         Line::Token { content } => Output::Token(content),
         Line::Thinking { content } => Output::Thinking(content),
-        Line::ToolCall { call_id, name, arguments } => Output::Call(ToolCall { call_id, name, arguments }),
+        Line::ToolCall { call_id, name, arguments } => Output::Call(ToolCall::new(call_id, name, arguments)),
         Line::ToolResult { call_id, name, result, error } => {
             let outcome = match error {
                 Some(Value::String(error)) => Err(error),
                 Some(error) => Err(error.to_string()),
                 None => Ok(result.unwrap_or_default()),
             };
-            Output::Result(ToolResult { call_id, name, outcome })
+            Output::Result(ToolResult::new(call_id, name, outcome))
         }
         Line::Status { content } => {
             Output::Status(Status::of(&content).ok_or_else(|| format!("'{content}' is not a status"))?)

@@ -178,7 +178,7 @@ fn a_call_is_stored_when_its_details_are_known_or_it_begins_and_is_corrected() {
     assert_eq!(
         calls(&talk),
         [
-            r#"a: `ls -la` {"command":"ls -la"}"#,
+            r#"a: Terminal {"command":"ls -la"}"#,
             r#"a= Ok(String("two files"))"#,
             "b: Terminal {}",
             r#"b: Terminal {"command":"pwd"}"#,
@@ -209,7 +209,7 @@ fn a_request_for_permission_has_all_that_is_to_be_judged() {
     assert_eq!(
         calls(&talk)[..2],
         [
-            r#"c: `rm -r /` {"command":"rm -r /"}"#.to_owned(),
+            r#"c: Terminal {"command":"rm -r /"}"#.to_owned(),
             format!(r#"c? `rm -r /` {{"command":"rm -r /"}} {change}"#)
         ]
     );
@@ -362,4 +362,186 @@ fn a_program_that_speaks_something_else_is_an_error() {
         let Entry::Error { error, retryable: false, .. } = talk.ending(id) else { panic!() };
         assert!(error.contains(says), "{script}: {error}");
     }
+}
+
+/// The runs that the agent began itself: the ids of the events that began them.
+fn unasked(talk: &Talk, count: usize) -> Vec<i64> {
+    talk.until("it begins no run itself", |entries| {
+        let began = entries.iter().filter_map(|(id, _, entry)| match entry {
+            Entry::RunStarted { reply_to: None, .. } => Some(*id),
+            _ => None,
+        });
+        Some(began.collect::<Vec<_>>()).filter(|began| began.len() >= count)
+    })
+}
+
+#[test]
+fn what_an_agent_says_after_its_answer_is_a_run_of_its_own() {
+    let talk = Talk::new();
+    let Some(agent) = counting(&talk, &[]) else { return };
+    // Work in the background keeps the program: it would long have been ended for being idle.
+    install(&talk, &["--idle", "200ms"], &agent);
+    let id = talk.say("later 3 the task is done");
+    assert!(talk.answer(id).starts_with("1. later"));
+    let began = unasked(&talk, 1)[0];
+    assert_eq!(talk.answer(began), "the task is done");
+    let event = talk.events().into_iter().find(|event| event.id == began).unwrap();
+    assert!(!event.metadata.unwrap().contains("reply_to"));
+    let run_id = talk.entries().into_iter().find(|(id, ..)| *id == began).unwrap().1.unwrap();
+    assert_eq!(talk.tokens(&run_id).concat(), "the task is done");
+    let call = r#"task: task {"say":"the task is done"}"#;
+    let closed = r#"task= Err("the answer came without it")"#;
+    assert_eq!(calls(&talk), [call, closed, call, r#"task= Ok(String("done"))"#]);
+    assert_eq!(talk.is_settled(), Ok(()));
+    // Nothing is left to wait for.
+    talk.until_idle();
+    let next = talk.say("again");
+    assert_eq!(talk.answer(next), "2. again");
+}
+
+#[test]
+fn what_an_agent_says_unasked_is_no_part_of_the_next_answer() {
+    let talk = Talk::new();
+    let Some(agent) = counting(&talk, &[]) else { return };
+    install(&talk, &[], &agent);
+    let first = talk.say("chatter 2");
+    assert_eq!(talk.answer(first), "1. chatter 2");
+    unasked(&talk, 1);
+    let second = talk.say("and now?");
+    assert_eq!(talk.answer(second), "2. and now?");
+    let began = unasked(&talk, 1);
+    assert_eq!(began.len(), 1);
+    assert!(talk.answer(began[0]).starts_with("word word "));
+    assert_eq!(talk.is_settled(), Ok(()));
+}
+
+#[test]
+fn a_run_that_the_agent_began_itself_ends_once_if_anything_is_killed_in_it() {
+    for victim in ["program", "adapter"] {
+        let talk = Talk::new();
+        let Some(agent) = counting(&talk, &[]) else { return };
+        install(&talk, &[], &agent);
+        let first = talk.say("chatter 1000");
+        talk.answer(first);
+        let began = unasked(&talk, 1)[0];
+        let pids = match victim {
+            "program" => talk.processes(),
+            _ => {
+                let all = talk.everything().into_iter();
+                all.filter(|(_, line)| line.contains("thread-agent\0--")).map(|(pid, _)| pid).collect()
+            }
+        };
+        assert!(!pids.is_empty(), "{:?}", talk.everything());
+        for pid in pids {
+            talk.sh(&format!("kill -9 {pid}"));
+        }
+        let second = talk.say("go on");
+        assert!(talk.answer(second).ends_with("go on"));
+        match talk.ending(began) {
+            Entry::Error { retryable: false, partial: Some(said), .. } => assert!(said.starts_with("word ")),
+            other => panic!("{victim}: {other:?}"),
+        }
+        assert_eq!(talk.is_settled(), Ok(()));
+    }
+}
+
+#[test]
+fn a_run_that_the_agent_began_itself_can_be_cancelled() {
+    let talk = Talk::new();
+    let Some(agent) = counting(&talk, &[]) else { return };
+    install(&talk, &[], &agent);
+    let first = talk.say("chatter 5");
+    talk.answer(first);
+    let began = unasked(&talk, 1)[0];
+    let run_id = talk.entries().into_iter().find(|(id, ..)| *id == began).unwrap().1.unwrap();
+    talk.cancel(&run_id);
+    assert!(matches!(talk.ending(began), Entry::Cancelled { .. }));
+    assert!(!talk.processes().is_empty(), "the agent is kept");
+}
+
+#[test]
+fn the_session_that_an_agent_begins_itself_is_the_one_that_is_loaded() {
+    let talk = Talk::new();
+    let Some(agent) = counting(&talk, &[]) else { return };
+    install(&talk, &["--idle", "1s"], &agent);
+    let mut answer = String::new();
+    for text in ["one", "two", "/clear", "three"] {
+        let id = talk.say(text);
+        answer = talk.answer(id);
+    }
+    assert_eq!(answer, "1. three");
+    talk.until_idle();
+    let id = talk.say("four");
+    assert_eq!(talk.answer(id), "2. four");
+}
+
+#[test]
+fn a_clear_begins_again_without_what_was_said_before() {
+    for options in [&[][..], &["--no-load"]] {
+        let talk = Talk::new();
+        let Some(agent) = counting(&talk, options) else { return };
+        install(&talk, &["--idle", "1s"], &agent);
+        for text in ["one", "two"] {
+            let id = talk.say(text);
+            talk.answer(id);
+        }
+        let clear = ["push", "--source", "x", "--type", "record", "--subtype", "clear", "--content", ""];
+        talk.thread(&clear).ok();
+        let id = talk.say("three");
+        assert_eq!(talk.answer(id), "1. three", "{options:?}");
+        talk.until_idle();
+        let id = talk.say("four");
+        assert_eq!(talk.answer(id), "2. four", "{options:?}");
+        // Also while no program runs.
+        talk.until_idle();
+        talk.thread(&clear).ok();
+        let id = talk.say("five");
+        assert_eq!(talk.answer(id), "1. five", "{options:?}");
+    }
+}
+
+#[test]
+fn a_session_is_resumed_where_it_cannot_be_loaded() {
+    let talk = Talk::new();
+    let Some(agent) = counting(&talk, &["--no-load", "--resume"]) else { return };
+    install(&talk, &["--idle", "1s"], &agent);
+    let id = talk.say("one");
+    assert_eq!(talk.answer(id), "1. one");
+    talk.until_idle();
+    let id = talk.say("two");
+    assert_eq!(talk.answer(id), "2. two");
+    assert!(!talk.read("state/resumed").is_empty());
+}
+
+#[test]
+fn a_call_keeps_the_name_of_its_tool_its_title_kind_places_and_changes() {
+    let diff = json!({ "type": "diff", "path": "/a", "oldText": "x", "newText": "y" });
+    let steps = json!([
+        call("tool_call", json!({ "toolCallId": "a", "title": "bash", "kind": "execute", "rawInput": {} })),
+        call("tool_call_update", json!({ "toolCallId": "a", "title": "pwd; rm -f zz", "rawInput": { "command": "pwd" },
+            "locations": [{ "path": "/a", "line": 3 }] })),
+        call("tool_call_update", json!({ "toolCallId": "a", "status": "completed", "content": [diff] })),
+        call("tool_call", json!({ "toolCallId": "b", "title": "`ls`", "rawInput": { "command": "ls" },
+            "_meta": { "claudeCode": { "toolName": "Bash" } } })),
+        call("tool_call_update", json!({ "toolCallId": "b", "status": "failed", "rawOutput": "no" })),
+        { "stop": "end_turn" },
+    ]);
+    let Some(talk) = plays(&[], &[steps]) else { return };
+    let id = talk.say("x");
+    talk.answer(id);
+    let stored = |subtype: &str| -> Vec<serde_json::Value> {
+        let of_kind = talk.events().into_iter().filter(|event| event.subtype.as_deref() == Some(subtype));
+        of_kind.map(|event| serde_json::from_str(&event.content).unwrap()).collect()
+    };
+    assert_eq!(
+        stored("toolcall"),
+        [
+            json!({ "call_id": "a", "name": "bash", "arguments": { "command": "pwd" }, "title": "pwd; rm -f zz",
+                "kind": "execute", "locations": [{ "path": "/a", "line": 3 }] }),
+            json!({ "call_id": "b", "name": "Bash", "arguments": { "command": "ls" }, "title": "`ls`", "kind": "other" }),
+        ]
+    );
+    let results = stored("toolresult");
+    assert_eq!((&results[0]["name"], &results[0]["content"]), (&json!("bash"), &json!([diff])));
+    assert_eq!(results[1], json!({ "call_id": "b", "name": "Bash", "error": "\"no\"" }));
 }

@@ -1,5 +1,10 @@
 """An agent that uses the protocol's Python package, for what the package's examples do not cover: it loads
-sessions, counts prompts, and can be cancelled. Usage: acp_agent.py STATE_DIR [--no-load] [--forgetful]"""
+sessions, counts prompts, can be cancelled, and speaks unasked. Usage: acp_agent.py STATE_DIR [--no-load]
+[--resume] [--forgetful]
+
+As coding agents do, it begins another session of its own at `/clear`, under which it sends its updates from then
+on. A message `later SECONDS WORDS` begins a task in the background: its tool call completes after the answer, and then
+it says the words. `chatter SECONDS` speaks for so long after its answer."""
 
 import asyncio
 import pathlib
@@ -12,6 +17,7 @@ from acp import schema
 
 STATE = pathlib.Path(sys.argv[1])
 LOADS = "--no-load" not in sys.argv
+RESUMES = "--resume" in sys.argv
 FORGETS = "--forgetful" in sys.argv
 
 
@@ -19,12 +25,17 @@ class Counting(acp.Agent):
     def __init__(self):
         self.counts = {}
         self.cancelled = asyncio.Event()
+        self.tasks = []
+        # What a session is called by now, by the id that the client knows.
+        self.names = {}
 
     def on_connect(self, conn):
         self.conn = conn
 
     async def initialize(self, protocol_version, **_):
         can = schema.AgentCapabilities(load_session=LOADS)
+        if RESUMES:
+            can.session_capabilities = schema.SessionCapabilities(resume=schema.SessionResumeCapabilities())
         return acp.InitializeResponse(protocol_version=acp.PROTOCOL_VERSION, agent_capabilities=can)
 
     async def new_session(self, cwd, **_):
@@ -38,7 +49,13 @@ class Counting(acp.Agent):
         await self.say(session_id, "the history of the session, which must not be pushed again")
         return schema.LoadSessionResponse()
 
+    async def resume_session(self, cwd, session_id, **_):
+        self.counts[session_id] = int((STATE / session_id).read_text())
+        (STATE / "resumed").write_text(session_id)
+        return schema.ResumeSessionResponse()
+
     async def say(self, session, text):
+        session = self.names.get(session, session)
         await self.conn.session_update(session, acp.update_agent_message(acp.text_block(text)))
 
     async def prompt(self, session_id, prompt, **_):
@@ -47,14 +64,39 @@ class Counting(acp.Agent):
         if before and not FORGETS:
             # The last count in the transcript of the lost session.
             self.counts[session_id] = max([int(n) for n in re.findall(r"^(\d+)\. ", before[0], re.M)] or [0])
+        if text == "/clear":
+            self.names[session_id] = uuid.uuid4().hex
+            self.counts[session_id] = 0
+            (STATE / self.names[session_id]).write_text("0")
+            await self.say(session_id, "cleared")
+            return acp.PromptResponse(stop_reason="end_turn")
         count = self.counts[session_id] = self.counts.get(session_id, 0) + 1
-        (STATE / session_id).write_text(str(count))
+        (STATE / self.names.get(session_id, session_id)).write_text(str(count))
         await self.say(session_id, f"{count}. ")
         if text == "long":
             await self.cancelled.wait()
             return acp.PromptResponse(stop_reason="cancelled")
         await self.say(session_id, text)
+        word, *rest = text.split(" ", 2)
+        if word == "later":
+            call = acp.start_tool_call("task", "task", kind="execute", status="in_progress", raw_input={"say": rest[1]})
+            await self.conn.session_update(session_id, call)
+            self.tasks.append(asyncio.create_task(self.later(session_id, float(rest[0]), rest[1])))
+        elif word == "chatter":
+            self.tasks.append(asyncio.create_task(self.chatter(session_id, float(rest[0]))))
         return acp.PromptResponse(stop_reason="end_turn")
+
+    async def later(self, session, seconds, words):
+        await asyncio.sleep(seconds)
+        done = acp.update_tool_call("task", status="completed", raw_output="done")
+        await self.conn.session_update(session, done)
+        await self.say(session, words)
+
+    async def chatter(self, session, seconds):
+        until = asyncio.get_running_loop().time() + seconds
+        while asyncio.get_running_loop().time() < until:
+            await self.say(session, "word ")
+            await asyncio.sleep(0.05)
 
     async def cancel(self, session_id, **_):
         self.cancelled.set()

@@ -302,7 +302,7 @@ fn an_answer_that_somebody_else_gives_meanwhile_does_not_end_the_run() {
     assert_eq!(talk.answer(1), "theirs");
     talk.until_idle();
     let answers = talk.entries().into_iter().filter_map(|(.., entry)| match entry {
-        Entry::Answer { answer, reply_to: Some(1) } => Some(answer.content),
+        Entry::Answer { answer, reply_to: Some(1), .. } => Some(answer.content),
         _ => None,
     });
     assert_eq!(answers.collect::<Vec<_>>(), ["theirs", "mine\n"]);

@@ -73,7 +73,7 @@ fn ending_by_dispatch(talk: &Talk, id: i64) -> Entry {
 
 /// How many attempts a message has had.
 fn attempts(talk: &Talk, id: i64) -> usize {
-    let begins = |entry: &Entry| matches!(entry, Entry::RunStarted { reply_to, .. } if *reply_to == id);
+    let begins = |entry: &Entry| matches!(entry, Entry::RunStarted { reply_to, .. } if *reply_to == Some(id));
     talk.entries().iter().filter(|(.., entry)| begins(entry)).count()
 }
 

@@ -212,7 +212,7 @@ impl Talk {
     pub fn begun(&self, to: i64) -> i64 {
         self.until(&format!("no run of event {to} began"), |entries| {
             let begins =
-                |entry: &Entry| matches!(entry, Entry::RunStarted { reply_to, .. } if *reply_to == to);
+                |entry: &Entry| matches!(entry, Entry::RunStarted { reply_to, .. } if *reply_to == Some(to));
             entries.iter().find(|(.., entry)| begins(entry)).map(|(id, ..)| *id)
         })
     }

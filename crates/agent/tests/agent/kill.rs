@@ -129,7 +129,7 @@ fn each_message_ends_once_whatever_is_killed() {
         })
     };
     for (.., entry) in &entries {
-        if let Entry::RunStarted { reply_to, .. } = entry
+        if let Entry::RunStarted { reply_to: Some(reply_to), .. } = entry
             && !begun.iter().any(|(_, id)| id == reply_to)
         {
             begun.push((priority_of(*reply_to).unwrap(), *reply_to));

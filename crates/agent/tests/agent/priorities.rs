@@ -13,7 +13,7 @@ const IGNORES: &str = "trap '' INT TERM; read x; case $x in long*) echo begun; w
 
 fn order(talk: &Talk) -> Vec<i64> {
     let started = |(.., entry): (i64, Option<String>, Entry)| match entry {
-        Entry::RunStarted { reply_to, .. } => Some(reply_to),
+        Entry::RunStarted { reply_to, .. } => reply_to,
         _ => None,
     };
     talk.entries().into_iter().filter_map(started).collect()

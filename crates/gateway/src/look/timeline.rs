@@ -266,7 +266,7 @@ impl Spans {
             }
             Entry::Status(status) => self.note(SpanKind::Status, at, status.as_str(), id),
             Entry::RunStarted { attempt, reply_to } => {
-                if !self.answered.contains(&reply_to) {
+                if let Some(reply_to) = reply_to.filter(|id| !self.answered.contains(id)) {
                     self.answered.push(reply_to);
                 }
                 self.note(SpanKind::Status, at, &format!("attempt {attempt}"), id)

@@ -149,12 +149,12 @@ impl Fixture {
 }
 
 pub fn call(id: &str) -> ToolCall {
-    ToolCall { call_id: id.into(), name: "t".into(), arguments: Default::default() }
+    ToolCall::new(id, "t", Default::default())
 }
 
 /// The run of a message that names none.
 pub fn run(message: i64) -> Run {
-    Run { run_id: format!("run_{message}"), reply_to: message, attempt: 1 }
+    Run { run_id: format!("run_{message}"), reply_to: message, attempt: 1, is_own: false }
 }
 
 /// Reads everything that is stored.

@@ -11,6 +11,9 @@ use super::excerpt::{TITLE, beginning};
 use crate::session_id::SessionId;
 use crate::storage::Storage;
 
+/// What clients see of a request to forget.
+const CLEARED: &str = "The agent no longer knows what was said before this.";
+
 /// The frames of a stored event; `None` if clients do not see it.
 pub fn of(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option<Frames> {
     let mut event = shown(storage, session, stored)?;
@@ -60,6 +63,7 @@ pub fn content_of(storage: &Storage, stored: &SessionEvent) -> Content {
         (Entry::Error { partial, .. } | Entry::Cancelled { partial, .. }, None) => {
             Content::Text(partial.clone().unwrap_or_default())
         }
+        (Entry::Clear, None) => Content::Text(CLEARED.to_owned()),
         _ => Content::Text(String::new()),
     }
 }
@@ -126,12 +130,16 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
             call_id: shown(&call.call_id),
             tool_name: call.name.clone(),
             arguments: call.arguments.clone(),
+            title: call.title.clone(),
+            kind: call.kind.clone(),
+            locations: call.locations.as_array().cloned().unwrap_or_default(),
         }),
         Entry::ToolResult(result) => Event::from(frame::ToolResult {
             call_id: shown(&result.call_id),
             tool_name: result.name.clone(),
             result: result.outcome.as_ref().ok().cloned(),
             error: result.outcome.as_ref().err().cloned(),
+            content: result.content.as_array().cloned().unwrap_or_default(),
             unreported: is_unreported(event),
         }),
         Entry::Error { error, retryable, .. } => {
@@ -144,6 +152,7 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
             Event::from(frame::Error { message: error.clone(), error_code, retryable: !ends })
         }
         Entry::Cancelled { why, .. } if ends => Event::from(frame::Cancelled { message: why.clone() }),
+        Entry::Clear => message(frame::Role::System, Map::new(), None),
         Entry::Title(title) => Event::from(frame::Title { title: beginning(title, TITLE) }),
         Entry::SubAgent(sub) => Event::from(frame::SubAgent {
             parent_call_id: shown_call_id(&sub.parent_call_id, sub.attempt),

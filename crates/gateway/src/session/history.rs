@@ -34,7 +34,7 @@ const MAX_TOKENS: usize = 20_000;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Messages, and what may be the end of a run without an answer.
-const ENTRIES: &str = "type = 'message' OR subtype = 'cancelled' \
+const ENTRIES: &str = "type = 'message' OR subtype IN ('cancelled', 'clear') \
                        OR subtype = 'error' AND content LIKE '%\"retryable\":false%'";
 
 /// What happened between messages.
@@ -125,7 +125,9 @@ pub fn before(queue: &mut Queue, before: i64, limit: usize, room: u64) -> Result
                 }
             }
             // What looks like the end of a run may be none.
-            if event.ends.is_none() && !matches!(event.entry, Entry::Message(_) | Entry::Answer { .. }) {
+            if event.ends.is_none()
+                && !matches!(event.entry, Entry::Message(_) | Entry::Answer { .. } | Entry::Clear)
+            {
                 continue;
             }
             size += event.event.content.len();
@@ -261,6 +263,7 @@ fn entry(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Histor
             metadata.insert("why".to_owned(), why.clone().into());
             (Role::Cancelled, *reply_to)
         }
+        Entry::Clear => (Role::System, None),
         _ => (Role::User, None),
     };
     // It is the content.

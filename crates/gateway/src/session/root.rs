@@ -270,6 +270,8 @@ fn copy(
         Some(id) => drop(metadata.insert("reply_to".into(), id.into())),
         None => drop(metadata.shift_remove("reply_to")),
     }
+    // Of a run that the agent began itself, only the answer is copied.
+    metadata.shift_remove("began");
     let mut copy = NewEvent::message(event.source, event.content).map_err(Error::from)?;
     copy.metadata = (!metadata.is_empty()).then(|| Value::Object(metadata).to_string().into());
     copy.idempotency_key = reply_to.filter(|_| is_ending).map(|id| end_key(id).into());

@@ -74,7 +74,8 @@ impl RunLog {
             let at = event.event.created_at.clone();
             found.extend(match (&event.entry, event.ends) {
                 (Entry::RunStarted { attempt, reply_to }, _) => {
-                    Some(Happened::Begins { seq: *reply_to, attempt: *attempt, at })
+                    let seq = reply_to.unwrap_or(event.id());
+                    Some(Happened::Begins { seq, attempt: *attempt, at })
                 }
                 (entry, Some(seq)) => {
                     let outcome = match entry {
@@ -120,8 +121,9 @@ fn is_active_since(path: &Path, since: SystemTime) -> bool {
 /// When a message's run began, if that was before the log began; `None` if it never did.
 fn began_before(queue: &mut Queue, seq: i64) -> Result<Option<String>> {
     let mut began = None;
-    let condition = format!("subtype = 'run' AND metadata ->> 'reply_to' = {seq}");
-    for_each(queue, seq, &condition, &mut |event| {
+    // One that the agent began itself is known by the event that began it.
+    let condition = format!("subtype = 'run' AND (metadata ->> 'reply_to' = {seq} OR id = {seq})");
+    for_each(queue, seq - 1, &condition, &mut |event| {
         began.get_or_insert_with(|| event.event.created_at.clone());
     })?;
     Ok(began)

@@ -172,6 +172,16 @@ pub fn title(queue: &mut Queue, launcher: &Launcher, source: &str, title: &str) 
     push(queue, launcher, &event)
 }
 
+/// Makes the agent forget what was said so far.
+///
+/// # Errors
+///
+/// Errors of the thread.
+pub fn clear(queue: &mut Queue, launcher: &Launcher, source: &str) -> Result<()> {
+    let event = conversation::clear(source).map_err(Error::from)?;
+    push(queue, launcher, &event)
+}
+
 /// Answers a permission request of the agent.
 ///
 /// # Errors

@@ -1,4 +1,5 @@
-//! Commands: messages that the gateway answers itself, to the sender only. Nothing is stored. Any other text
+//! Commands: messages that the gateway answers itself, to the sender only. None is stored; `/clear` stores an event of
+//! its own. Any other text
 //! that begins with a slash is a message like all others.
 
 use thread_protocol::event;
@@ -11,6 +12,8 @@ use crate::error::Result;
 use crate::session::excerpt::TITLE;
 use crate::session::frames::notice;
 use crate::session::history;
+use crate::session::jobs::Kind;
+use crate::session::write;
 use crate::session_id::SessionId;
 
 const HELP: &str = "\
@@ -20,6 +23,7 @@ const HELP: &str = "\
 /history [n]           shows the last messages
 /status                shows the status of the gateway and the session
 /cancel                cancels the run under way
+/clear                 makes the agent forget what was said so far; the conversation stays
 /help                  shows this help
 //text                 sends /text to the agent";
 
@@ -39,6 +43,7 @@ pub enum Command<'t> {
     History(&'t str),
     Status,
     Cancel,
+    Clear,
     Help,
 }
 
@@ -53,6 +58,7 @@ pub fn parse(text: &str) -> Parsed<'_> {
         "history" => Command::History(argument),
         "status" => Command::Status,
         "cancel" => Command::Cancel,
+        "clear" if argument.is_empty() => Command::Clear,
         "help" => Command::Help,
         _ if rest.starts_with('/') => return Parsed::Text(rest),
         _ => return Parsed::Text(text),
@@ -140,6 +146,13 @@ async fn answer(caller: &Caller, command: Command<'_>) -> Result<Answer> {
                 );
             }
             text.into()
+        }
+        Command::Clear => {
+            let session = caller.session_or_current(None)?;
+            let (gateway, source) = (caller.gateway.clone(), caller.author.source(session));
+            let work = move || write::clear(&mut gateway.root.queue(session)?, &gateway.launcher, &source);
+            caller.run(session, Kind::Write, work).await?;
+            "From the next message on, the agent starts with an empty context.".to_owned().into()
         }
         Command::Cancel => {
             let session = caller.session_or_current(None)?;

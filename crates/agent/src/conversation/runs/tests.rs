@@ -69,7 +69,7 @@ impl Talk {
     }
 
     fn begin(&mut self, of: i64) -> i64 {
-        self.note(Some(format!("run_{of}")), Entry::RunStarted { attempt: 1, reply_to: of }, false)
+        self.note(Some(format!("run_{of}")), Entry::RunStarted { attempt: 1, reply_to: Some(of) }, false)
     }
 
     fn fail(&mut self, of: i64, interrupted_by: Option<i64>) {
@@ -78,7 +78,7 @@ impl Talk {
     }
 
     fn answer(&mut self, of: i64) {
-        let entry = Entry::Answer { answer: Answer::default(), reply_to: Some(of) };
+        let entry = Entry::Answer { answer: Answer::default(), reply_to: Some(of), began: None };
         self.note(Some(format!("run_{of}")), entry, false);
     }
 
@@ -235,15 +235,13 @@ fn calls_are_open_until_their_result_or_the_end_of_the_attempt() {
     let mut talk = Talk::default();
     let id = talk.message(Priority::Next);
     let run = Some(format!("run_{id}"));
-    let call = |n: &str| {
-        Entry::ToolCall(ToolCall { call_id: n.into(), name: "t".into(), arguments: Default::default() })
-    };
+    let call = |n: &str| Entry::ToolCall(ToolCall::new(n, "t", Default::default()));
     talk.note(run.clone(), call("before"), false);
     talk.begin(id);
     talk.note(run.clone(), call("a"), false);
     talk.note(run.clone(), call("b"), false);
     talk.note(Some("another".into()), call("c"), false);
-    let result = ToolResult { call_id: "a".into(), name: "t".into(), outcome: Err("x".into()) };
+    let result = ToolResult::new("a", "t", Err("x".into()));
     talk.note(run, Entry::ToolResult(result), false);
     assert_eq!(open_calls(&talk, id), [("b".to_owned(), "t".to_owned())]);
     talk.fail(id, None);
@@ -270,7 +268,12 @@ fn the_cursor_stops_before_the_oldest_unfinished_message() {
 fn an_ending_without_its_key_ends_nothing() {
     let mut talk = Talk::default();
     let id = talk.message(Priority::Next);
-    talk.store(None, Entry::Answer { answer: Answer::default(), reply_to: Some(id) }, false, false);
+    talk.store(
+        None,
+        Entry::Answer { answer: Answer::default(), reply_to: Some(id), began: None },
+        false,
+        false,
+    );
     assert_eq!(talk.next(), Next::Run(id));
 }
 
@@ -363,7 +366,7 @@ fn records_belong_to_the_run_whose_attempt_began_last() {
     talk.fail(first, Some(now));
     talk.begin(now);
     for id in [first, now] {
-        let call = ToolCall { call_id: "c".into(), name: "t".into(), arguments: Default::default() };
+        let call = ToolCall::new("c", "t", Default::default());
         talk.note(Some(format!("run_{id}")), Entry::ToolCall(call), false);
     }
     assert_eq!([first, now].map(|id| open_calls(&talk, id).len()), [0, 1]);
@@ -382,7 +385,7 @@ fn a_call_that_is_corrected_is_one_call() {
     let id = talk.message(Priority::Next);
     talk.begin(id);
     for name in ["Terminal", "ls -la"] {
-        let call = ToolCall { call_id: "c".into(), name: name.into(), arguments: Default::default() };
+        let call = ToolCall::new("c", name, Default::default());
         talk.note(Some(format!("run_{id}")), Entry::ToolCall(call), false);
     }
     assert_eq!(open_calls(&talk, id), [("c".to_owned(), "ls -la".to_owned())]);
@@ -409,11 +412,18 @@ fn a_cursor_that_is_set_forward_ends_runs() {
 }
 
 fn error(of: i64, retryable: bool, interrupted_by: Option<i64>) -> Entry {
-    Entry::Error { error: "x".into(), retryable, reply_to: Some(of), interrupted_by, partial: None }
+    Entry::Error {
+        error: "x".into(),
+        retryable,
+        reply_to: Some(of),
+        began: None,
+        interrupted_by,
+        partial: None,
+    }
 }
 
 fn cancelled(of: i64) -> Entry {
-    Entry::Cancelled { why: "x".into(), reply_to: Some(of), partial: None }
+    Entry::Cancelled { why: "x".into(), reply_to: Some(of), began: None, partial: None }
 }
 
 /// What can happen at any moment.

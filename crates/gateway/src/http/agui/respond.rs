@@ -161,7 +161,7 @@ pub fn standing(queue: &mut Queue, message: i64) -> Result<Standing> {
 fn run_of(queue: &mut Queue, event_id: i64) -> Result<Option<i64>> {
     let found = newest(queue, "run", event_id, 1)?;
     Ok(found.first().and_then(|event| match Entry::of(event).1 {
-        Entry::RunStarted { reply_to, .. } => Some(reply_to),
+        Entry::RunStarted { reply_to, .. } => Some(reply_to.unwrap_or(event.id)),
         _ => None,
     }))
 }
@@ -282,7 +282,7 @@ fn answer_call(
     };
     let (call_id, name) = (call.call_id.clone(), call.name.clone());
     let key = result_key(&call_id);
-    let result = run.run.client_tool_result(client, &ToolResult { call_id, name, outcome }, handed);
+    let result = run.run.client_tool_result(client, &ToolResult::new(call_id, name, outcome), handed);
     match thread::run::push(queue, launcher, &result.clone().with_key(key).map_err(Error::from)?) {
         // The key may be that of the same call in an earlier attempt, or for an earlier message.
         Err(Error::KeyConflict { id, .. }) if id < run.last_begun => write::push(queue, launcher, &result),

@@ -88,6 +88,7 @@ fn shown_at(queue: &mut Queue, after: i64) -> Result<Option<Start>> {
             Entry::Message(_) if id == after => return Ok(Start::of(&event)),
             Entry::Continued { .. } => return Ok(Start::of(&event)),
             Entry::RunStarted { reply_to, .. } => {
+                let reply_to = reply_to.unwrap_or(id);
                 // An attempt may begin after a client has gone on with the run.
                 let filter = Filter::new("subtype = 'continued'", Scope::Reading)?;
                 let last = queue.newest_matching(filter.as_ref(), id, 1)?;

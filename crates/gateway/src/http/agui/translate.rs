@@ -41,11 +41,12 @@ impl Version {
     }
 }
 
-/// What a stream shows of the run of a message.
+/// What a stream shows of the run of a message, or of one that the agent has begun itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Start {
     /// The message, or the event with which a client goes on with its run.
     pub event: i64,
+    /// Of a run that the agent has begun itself, the event that began it.
     pub message: i64,
     /// Events of the run up to this one belong to earlier streams.
     pub shown: i64,
@@ -60,7 +61,10 @@ impl Start {
     /// What an event begins; `None` if nothing.
     pub fn of(stored: &SessionEvent) -> Option<Start> {
         match stored.entry {
-            Entry::Message(_) => Some(Start::of_message(stored.id())),
+            // Also a run that the agent begins itself.
+            Entry::Message(_) | Entry::RunStarted { reply_to: None, .. } => {
+                Some(Start::of_message(stored.id()))
+            }
             Entry::Continued { reply_to, after } if (1..stored.id()).contains(&reply_to) => {
                 Some(Start { event: stored.id(), message: reply_to, shown: after })
             }
@@ -343,7 +347,7 @@ impl Translator {
         let SessionEvent { event, run_id, entry, .. } = stored;
         match entry {
             Entry::RunStarted { attempt, reply_to } => {
-                if *reply_to == self.start.message {
+                if reply_to.unwrap_or(event.id) == self.start.message {
                     self.started = true;
                     self.streamed = Streamed::default();
                     if *attempt > 1 {
@@ -616,7 +620,7 @@ impl Translator {
         let ending = match &*told.event {
             "tool_call" => {
                 let arguments = payload["arguments"].clone();
-                let call = ToolCall { call_id: call_id.clone(), name: text("name"), arguments };
+                let call = ToolCall::new(call_id.clone(), text("name"), arguments);
                 self.tool_call(&call_id, &call, false, Some(id), output);
                 return;
             }
@@ -626,7 +630,7 @@ impl Translator {
                     Value::String(error) => Err(error.clone()),
                     error => Err(error.to_string()),
                 };
-                let result = ToolResult { call_id: call_id.clone(), name: text("name"), outcome };
+                let result = ToolResult::new(call_id.clone(), text("name"), outcome);
                 return self.tool_result(&call_id, &result, &format!("result_{event_id}"), Some(id), output);
             }
             "status" => return output.push(custom("status", json!({ "status": payload }))),
@@ -885,7 +889,7 @@ mod tests {
     }
 
     fn run() -> thread_agent::conversation::Run {
-        thread_agent::conversation::Run { run_id: "r".into(), reply_to: 1, attempt: 1 }
+        thread_agent::conversation::Run { run_id: "r".into(), reply_to: 1, attempt: 1, is_own: false }
     }
 
     fn message() -> thread::NewEvent<'static> {
@@ -895,8 +899,8 @@ mod tests {
 
     #[test]
     fn each_message_is_begun_and_ended_around_what_comes_between() {
-        let call = ToolCall { call_id: "c".into(), name: "ls".into(), arguments: Value::Null };
-        let result = ToolResult { call_id: "c".into(), name: "ls".into(), outcome: Ok("a".into()) };
+        let call = ToolCall::new("c", "ls", Value::Null);
+        let result = ToolResult::new("c", "ls", Ok("a".into()));
         let answer = Answer { content: "abc".into(), ..Answer::default() };
         let events = [
             message(),

@@ -218,7 +218,7 @@ async fn output_of_sub_agents_comes_once_and_never_after_the_result_of_its_call(
     assert_eq!(notices(drain(&mut early).await.1), ["a2", "b2"]);
 
     // The result is read; from then on nobody gets output of its call, whatever it had.
-    let done = ToolResult { call_id: "a".into(), name: "t".into(), outcome: Ok("x".into()) };
+    let done = ToolResult::new("a", "t", Ok("x".into()));
     let result = fixture.push(&run(message).tool_result(&done));
     advance(&live, reader).await;
     live.relay(vec![output("a", "a3"), output("b", "b3")]);

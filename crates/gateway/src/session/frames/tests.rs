@@ -45,8 +45,8 @@ fn unkeyed(event: NewEvent<'static>) -> NewEvent<'static> {
 #[test]
 fn each_kind_of_event_has_its_frame() {
     let run = run(3);
-    let call = ToolCall { call_id: "c".into(), name: "grep".into(), arguments: json!({ "for": "x" }) };
-    let done = ToolResult { call_id: "c".into(), name: "grep".into(), outcome: Ok(json!(null)) };
+    let call = ToolCall::new("c", "grep", json!({ "for": "x" }));
+    let done = ToolResult::new("c", "grep", Ok(json!(null)));
     let broken = ToolResult { outcome: Err("no".into()), ..done.clone() };
     let answer = Answer {
         content: "all".into(),
@@ -135,7 +135,7 @@ fn each_kind_of_event_has_its_frame() {
 #[test]
 fn what_is_the_agents_own_is_shown_to_nobody() {
     for event in [
-        conversation::session("acp", "s"),
+        conversation::session("acp", "s", 0),
         conversation::cancel(THEM, "run_3", "enough").unwrap(),
         NewEvent { source: THEM.into(), ..run(3).started() },
     ] {

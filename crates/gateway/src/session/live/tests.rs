@@ -169,7 +169,7 @@ async fn the_relay_runs_while_there_are_open_calls_and_clients() {
     live.count_client(true);
     assert!(live.claim_relay(), "it has ended, and is needed again");
 
-    let done = |id: &str| ToolResult { call_id: id.into(), name: "t".into(), outcome: Err("x".into()) };
+    let done = |id: &str| ToolResult::new(id, "t", Err("x".into()));
     fixture.push(&run(message).tool_result(&done("old")));
     let reader = advance(&live, reader).await;
     // An id that comes again is a new call.
