@@ -28,6 +28,9 @@ use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
 use crate::queue::places::{self, files_of, listen};
 
+/// The folder in a thread's directory with the threads of its agent's sub-agents.
+const SUB_AGENTS: &str = "agents";
+
 /// How long to wait for another writer before moving on to other threads.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(20);
 
@@ -57,7 +60,8 @@ pub struct WorkerScope {
     /// Individual threads, or places that name all threads of a server. If one is moved away, the worker waits for
     /// it to come back.
     pub threads: Vec<Place>,
-    /// Directories whose threads are all followed, including ones created later.
+    /// Directories whose threads are all followed, including ones created later. Of every thread, those of its agent's
+    /// sub-agents are followed as well.
     pub roots: Vec<PathBuf>,
     /// The most runs that the worker has at a time, at least 1; `None` for no limit. Runs that others start
     /// do not count.
@@ -188,6 +192,9 @@ struct Followed {
     busy: Vec<ConsumerId>,
     /// Something is due, but all slots were taken.
     queued: bool,
+    /// The threads of its agent's sub-agents, as of the last look. One that is made comes with events here, so where
+    /// nothing changes nothing is listed.
+    below: Vec<PathBuf>,
 }
 
 impl Followed {
@@ -293,6 +300,9 @@ impl Worker<'_> {
         };
         let Some(thread) = self.threads.get_mut(place) else { return };
         let now = Instant::now();
+        let below = threads_below(place);
+        let is_new = below.iter().any(|path| !thread.below.contains(path));
+        thread.below = below;
         thread.seen = settled;
         thread.looked = Some(now);
         let waits = looked.iter().flatten().filter_map(|(_, done)| match done {
@@ -307,6 +317,9 @@ impl Worker<'_> {
         let is_busy = |done: &Dispatched| matches!(done, Dispatched::LockHeld | Dispatched::Started);
         let all = looked.into_iter().flatten();
         thread.busy = all.filter(|(_, done)| is_busy(done)).map(|(consumer, _)| consumer).collect();
+        if is_new {
+            self.follow_new();
+        }
     }
 
     /// Checks all threads for changes without a notice, and finds new and removed ones.
@@ -333,6 +346,11 @@ impl Worker<'_> {
             }
         }
         self.list_servers();
+        self.follow_new();
+    }
+
+    /// Follows the threads in scope that it does not follow yet.
+    fn follow_new(&mut self) {
         let mut new: Vec<Place> =
             self.wanted().into_iter().filter(|place| !self.threads.contains_key(place)).collect();
         // What somebody is waiting for is likely to be in the newest ones.
@@ -402,6 +420,8 @@ impl Worker<'_> {
                 }
             }
         }
+        let below = self.threads.values().flat_map(|thread| &thread.below);
+        wanted.extend(below.filter(|path| path.exists()).map(Place::from));
         wanted
     }
 
@@ -426,6 +446,7 @@ impl Worker<'_> {
             is_away: false,
             busy: Vec::new(),
             queued: false,
+            below: Vec::new(),
         };
         self.threads.insert(place.clone(), thread);
         Ok(())
@@ -436,6 +457,16 @@ impl Worker<'_> {
             (self.tell)(News::Trouble { place, error });
         }
     }
+}
+
+/// The threads of the sub-agents of a thread's agent.
+fn threads_below(place: &Place) -> Vec<PathBuf> {
+    let Some(dir) = place.dir() else { return Vec::new() };
+    let entries = std::fs::read_dir(dir.join(SUB_AGENTS)).into_iter().flatten().flatten();
+    // A link may lead anywhere, also back to here.
+    let entries = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let paths = entries.map(|entry| entry.path());
+    paths.filter(|path| Stamp::of(&Place::from(path), path).is_some()).collect()
 }
 
 /// Whether the lock of a consumer that was busy is free now. Its holder has looked again, unless it was

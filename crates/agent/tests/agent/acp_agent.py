@@ -100,6 +100,8 @@ class Counting(acp.Agent):
 
     async def cancel(self, session_id, **_):
         self.cancelled.set()
+        for task in self.tasks:
+            task.cancel()
 
 
-asyncio.run(acp.run_agent(Counting()))
+asyncio.run(acp.run_agent(Counting(), use_unstable_protocol=True))

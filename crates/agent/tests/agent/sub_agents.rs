@@ -243,3 +243,63 @@ fn a_sub_agent_that_nobody_waits_for_any_more_is_cancelled() {
     talk.until("no result", |_| (!results(&talk).is_empty()).then_some(()));
     nothing_is_left_running(&talk);
 }
+
+/// A worker in the foreground, ended with its test.
+struct Worker(std::process::Child);
+
+impl Worker {
+    fn start(talk: &Talk, words: &[&str]) -> Worker {
+        let mut command = talk.command("thread");
+        command.args(["dispatch", "--follow"]).args(words).stdout(Stdio::null()).stderr(Stdio::null());
+        Worker(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+#[test]
+fn a_worker_takes_up_a_sub_agent_in_the_background_whose_processes_were_all_killed() {
+    for by_root in [false, true] {
+        let talk = Talk::new();
+        let sub = talk.write("sub.sh", WORKS);
+        let script = format!(
+            "read x; case $x in failed*) echo heard;; *) thread agent run --background --name helper -- sh {sub};; esac"
+        );
+        talk.install(&[], &["sh", "-c", &script]);
+        let id = talk.say("hello");
+        talk.answer(id);
+        at_work(&talk);
+        let end = std::time::Instant::now() + PATIENCE;
+        loop {
+            let left = talk.everything();
+            if left.is_empty() {
+                break;
+            }
+            assert!(std::time::Instant::now() < end, "they do not end: {left:?}");
+            for (pid, _) in left {
+                talk.sh(&format!("kill -9 {pid}"));
+            }
+        }
+        let root = talk.path("");
+        let _worker = match by_root {
+            true => Worker::start(&talk, &["--root", root.to_str().unwrap()]),
+            false => Worker::start(&talk, &[]),
+        };
+        let heard = |entries: &[(i64, Option<String>, Entry)]| -> Vec<i64> {
+            let said = entries.iter().filter_map(|(id, _, entry)| match entry {
+                Entry::Message(message) if message.content.starts_with("failed: ") => Some(*id),
+                _ => None,
+            });
+            said.collect()
+        };
+        let told = talk.until("the parent hears nothing", |entries| heard(entries).first().copied());
+        assert_eq!(talk.answer(told), "heard\n");
+        assert_eq!(heard(&talk.entries()).len(), 1);
+        assert_eq!(talk.is_settled(), Ok(()));
+    }
+}
