@@ -21,6 +21,7 @@ mod http;
 mod log;
 mod look;
 mod options;
+mod published;
 mod session;
 mod storage;
 mod ws;
@@ -50,6 +51,7 @@ use crate::http::server;
 use crate::look::Look;
 use crate::look::threads::Threads;
 use crate::options::Options;
+use crate::published::Published;
 use crate::session::catalogue::Catalogue;
 use crate::session::hub::Hub;
 use crate::session::jobs::{Jobs, THREADS};
@@ -192,12 +194,12 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
     let local = format!("http://{address}");
     let url = public.unwrap_or_else(|| local.clone());
     let storage = Storage::open(root.dir(), url.clone(), remote, other_origins)?;
-    let published = Published::new(root.dir(), &local).map_err(|e| {
+    let published = Arc::new(Published::new(root.dir(), &local).map_err(|e| {
         StartError::failed(
             format!("cannot write {}/address: {e}", root.dir().display()),
             "check that directory, its permissions and its disk",
         )
-    })?;
+    })?);
     let storage = Arc::new(storage);
     let context = Context {
         root: root.clone(),
@@ -245,7 +247,9 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
         let gateway = gateway.clone();
         tokio::spawn(async move { stream::sweep_forever(&gateway.hub.context, keep).await });
     }
+    let keeping = tokio::spawn(keep_published(published.clone()));
     server::serve(gateway, listener, Places::new(connections, strangers)).await;
+    keeping.abort();
     published.withdraw();
     tracing::info!("stopped");
     Ok(())
@@ -272,6 +276,15 @@ fn start_worker(gateway: &Gateway) -> std::io::Result<()> {
         }
     };
     std::thread::Builder::new().name("worker".to_owned()).spawn(work).map(drop)
+}
+
+/// Sees to it that local clients find a gateway, also when another one was killed.
+async fn keep_published(published: Arc<Published>) {
+    let mut looks = tokio::time::interval(published::LOOK_EVERY);
+    loop {
+        looks.tick().await;
+        published.keep();
+    }
 }
 
 /// Removes attachments that have no session, at the start and every hour.
@@ -314,33 +327,6 @@ fn connection_limits(wanted: u32) -> (u32, usize) {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let strangers = usize::try_from(files / 4).unwrap_or(usize::MAX);
     (wanted.min(u32::try_from(files / 2).unwrap_or(u32::MAX)), strangers)
-}
-
-/// The file `address` in the root, by which local clients find the gateway.
-struct Published {
-    path: PathBuf,
-    url: String,
-}
-
-impl Published {
-    fn new(root: &std::path::Path, url: &str) -> std::io::Result<Published> {
-        let path = root.join("address");
-        let temporary = root.join(format!(".address-{}", std::process::id()));
-        let placed =
-            std::fs::write(&temporary, format!("{url}\n")).and_then(|()| std::fs::rename(&temporary, &path));
-        if let Err(e) = placed {
-            std::fs::remove_file(&temporary).ok();
-            return Err(e);
-        }
-        Ok(Published { path, url: url.to_owned() })
-    }
-
-    /// Removes the file, unless another gateway has overwritten it.
-    fn withdraw(&self) {
-        if std::fs::read_to_string(&self.path).is_ok_and(|text| text.trim() == self.url) {
-            std::fs::remove_file(&self.path).ok();
-        }
-    }
 }
 
 /// The signals that the gateway handles.

@@ -166,6 +166,12 @@ scenarios! {
         an_ag_ui_stream_goes_on_to_the_answer
         only_the_key_makes_an_ending
     }
+    unasked {
+        what_an_agent_says_unasked_is_seen_by_everybody_and_kept
+        a_clear_keeps_the_conversation_and_the_agent_forgets_it
+        a_call_shows_its_tool_its_title_and_its_change
+        a_gateway_takes_up_a_sub_agent_whose_processes_were_all_killed
+    }
     closing {
         a_bad_beginning_is_answered_where_it_can_be_and_closed
         a_frame_that_is_no_request_ends_a_connection_at_any_time
@@ -197,6 +203,7 @@ scenarios! {
         what_waits_in_one_session_is_not_told_in_another
         a_cancel_in_one_session_leaves_another_alone
         two_gateways_on_one_root_are_as_good_as_one
+        a_gateway_that_stops_leaves_the_address_of_another
         a_fork_has_what_was_said_and_answers_none_of_it_again
         the_stream_of_a_run_that_ended_is_deleted_and_nothing_else
         a_session_in_which_nothing_has_happened_is_not_swept_again

@@ -5,11 +5,12 @@ import asyncio
 import datetime
 import json
 import os
+import time
 
 from agui import get
 from attachments import until
 from crowd import AGENT
-from harness import Gateway, run
+from harness import PATIENCE, Gateway, run
 
 
 async def everybody_in_a_session_knows_how_many_are():
@@ -164,6 +165,24 @@ async def two_gateways_on_one_root_are_as_good_as_one():
         event = await here.wait("error")
         assert event["payload"]["errorCode"] == "session_deleted"
         assert (await here.request("sessions.list"))["total"] == 0
+
+
+async def a_gateway_that_stops_leaves_the_address_of_another():
+    with Gateway() as one, Gateway(root=one.root) as two:
+        address = lambda: (one.root / "address").read_text().strip()
+        assert address() == two.url
+        two.stop()
+        assert address() == one.url
+        # One that is killed leaves its own for a while.
+        with Gateway(root=one.root) as three:
+            assert address() == three.url
+            three.kill()
+            until = time.monotonic() + PATIENCE
+            while address() != one.url:
+                assert time.monotonic() < until, address()
+                await asyncio.sleep(0.05)
+        one.stop()
+        assert not (one.root / "address").exists()
 
 
 async def a_fork_has_what_was_said_and_answers_none_of_it_again():
