@@ -216,7 +216,10 @@ impl Queue {
         })?;
         let (id, created_at, repeated) = match stored {
             Some(Stored::Repeated { id, created_at }) => (id, created_at, true),
-            _ => (appended.last_id.unwrap_or_default(), appended.created_at, false),
+            _ => {
+                let created_at = event.created_at.as_deref().map_or(appended.created_at, str::to_owned);
+                (appended.last_id.unwrap_or_default(), created_at, false)
+            }
         };
         let again = if repeated { " repeated" } else { "" };
         let (source, kind) = (&event.source, event.kind.as_str());

@@ -28,7 +28,7 @@ pub struct Appended {
     /// First and last id; both `None` if nothing was stored.
     pub first_id: Option<i64>,
     pub last_id: Option<i64>,
-    /// The `created_at` of all events of the transaction.
+    /// The `created_at` of all events of the transaction, but those that bring their own.
     pub created_at: String,
 }
 

@@ -51,6 +51,9 @@ pub struct NewEvent<'a> {
     pub metadata: Option<Cow<'a, str>>,
     /// Pushing an event again with the same key stores nothing. At most [`MAX_KEY`] bytes.
     pub idempotency_key: Option<Cow<'a, str>>,
+    /// The `created_at` to store it with, if it is a copy of an event of another thread; `None`: now. Copies are
+    /// stored in the order of their times, before anything else is in the thread.
+    pub created_at: Option<Cow<'a, str>>,
 }
 
 /// Maximum length of an idempotency key, in bytes: it is stored in an index.
@@ -199,7 +202,15 @@ impl<'a> NewEvent<'a> {
             let kind = kind.escape_debug();
             InvalidEvent(format!("has the type '{kind}', which is neither 'message' nor 'record'"))
         })?;
-        Ok(NewEvent { source, kind, subtype, content: content.into(), metadata: None, idempotency_key: None })
+        Ok(NewEvent {
+            source,
+            kind,
+            subtype,
+            content: content.into(),
+            metadata: None,
+            idempotency_key: None,
+            created_at: None,
+        })
     }
 
     /// Adds metadata: the text of a JSON object.

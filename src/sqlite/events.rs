@@ -67,8 +67,10 @@ impl Inserter<'_> {
         }
         let mut stored = Vec::with_capacity(events.len());
         for group in events.chunks(ROWS_PER_INSERT) {
-            // An event with a key may be a duplicate, even of the event just before it.
-            if group.len() == ROWS_PER_INSERT && group.iter().all(|event| event.idempotency_key.is_none()) {
+            // An event with a key may be a duplicate, even of the event just before it; a copy has its own time.
+            let is_plain =
+                |event: &NewEvent<'_>| event.idempotency_key.is_none() && event.created_at.is_none();
+            if group.len() == ROWS_PER_INSERT && group.iter().all(is_plain) {
                 self.insert(group).doing(doing)?;
                 stored.extend(group.iter().map(|_| self.count()));
                 continue;
@@ -100,9 +102,9 @@ impl Inserter<'_> {
         Stored::New(id)
     }
 
-    /// Stores the events with one statement.
+    /// Stores the events with one statement. They have the same time.
     fn insert(&self, events: &[NewEvent<'_>]) -> rusqlite::Result<()> {
-        // Few events have one of the last two columns, and all have the same time.
+        // Few events have one of the last two columns.
         let plain = events.iter().all(|event| event.metadata.is_none() && event.idempotency_key.is_none());
         let (columns, row) = if plain {
             ("", "(?1, ?, ?, ?, ?)")
@@ -115,7 +117,8 @@ impl Inserter<'_> {
         let mut insert = self.conn.prepare_cached(&format!(
             "INSERT OR FAIL INTO events (created_at, source, type, subtype, content{columns}) VALUES {rows}"
         ))?;
-        insert.raw_bind_parameter(1, &self.appended.created_at)?;
+        let own = events.first().and_then(|event| event.created_at.as_deref());
+        insert.raw_bind_parameter(1, own.unwrap_or(&self.appended.created_at))?;
         let mut next = 2;
         let mut bind = |value: &dyn ToSql| {
             next += 1;

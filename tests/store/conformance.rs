@@ -22,6 +22,7 @@ macro_rules! conformance {
             ids_rise_from_one_and_outlive_their_events
             an_event_is_read_back_unchanged
             events_of_one_append_have_the_same_time
+            copies_keep_their_times
             an_empty_append_stores_nothing
             a_long_append_keeps_the_order
             an_append_is_all_or_nothing
@@ -257,6 +258,25 @@ pub fn events_of_one_append_have_the_same_time(store: &mut dyn Store) {
     assert!(before <= appended.created_at && appended.created_at <= time::now());
     assert_eq!(time::format(time::parse(&appended.created_at).unwrap()), appended.created_at);
     assert!(events(store).iter().all(|event| event.created_at == appended.created_at));
+}
+
+pub fn copies_keep_their_times(store: &mut dyn Store) {
+    // More than are stored at once, with and without keys.
+    let time = |n: usize| format!("2020-01-01T00:00:{n:02}.000Z");
+    let contents: Vec<String> = (0..40).map(|n| n.to_string()).collect();
+    let copy = |n: usize| {
+        let copy = NewEvent { created_at: Some(time(n).into()), ..message(&contents[n]) };
+        if n.is_multiple_of(7) { with_key(&copy, &contents[n]) } else { copy }
+    };
+    let copies: Vec<NewEvent<'_>> = (0..40).map(copy).collect();
+    append(store, &copies).unwrap();
+    let appended = append(store, &[message("new")]).unwrap();
+    let times: Vec<String> = events(store).into_iter().map(|event| event.created_at).collect();
+    let expected: Vec<String> = (0..40).map(time).chain([appended.created_at]).collect();
+    assert_eq!(times, expected);
+    assert_eq!(store.first_since(&time(20)).unwrap(), Some(21));
+    let again = put(store, &copy(7)).unwrap();
+    assert_eq!(again, Stored::Repeated { id: 8, created_at: time(7) });
 }
 
 pub fn an_empty_append_stores_nothing(store: &mut dyn Store) {

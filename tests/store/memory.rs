@@ -46,6 +46,7 @@ impl MemoryStore {
             };
         }
         self.newest += 1;
+        let created_at = event.created_at.as_deref().unwrap_or(created_at);
         self.events.insert(self.newest, event.row(self.newest, created_at).to_event());
         if let Some(key) = event.idempotency_key.as_deref() {
             self.keys.insert(key.to_owned(), self.newest);

@@ -733,6 +733,7 @@ fn own_event(kind: Type, subtype: Option<&'static str>, content: impl Into<Strin
         content: content.into().into(),
         metadata: None,
         idempotency_key: None,
+        created_at: None,
     }
 }
 

@@ -205,6 +205,8 @@ scenarios! {
         two_gateways_on_one_root_are_as_good_as_one
         a_gateway_that_stops_leaves_the_address_of_another
         a_fork_has_what_was_said_and_answers_none_of_it_again
+        a_fork_keeps_the_answers_of_messages_that_were_queued
+        what_is_copied_keeps_its_time
         the_stream_of_a_run_that_ended_is_deleted_and_nothing_else
         a_session_in_which_nothing_has_happened_is_not_swept_again
     }

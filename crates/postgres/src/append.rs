@@ -67,7 +67,9 @@ impl Inserter<'_> {
         }
         match events {
             // One round trip, with nothing between the lock and the event.
-            [event] if event.idempotency_key.is_none() && self.next.is_none() => {
+            [event]
+                if event.idempotency_key.is_none() && event.created_at.is_none() && self.next.is_none() =>
+            {
                 Ok(vec![self.put_first(event)?])
             }
             _ => self.put_many(events),
@@ -110,7 +112,7 @@ impl Inserter<'_> {
             let before =
                 event.idempotency_key.as_deref().and_then(|key| match (own.get(key), known.get(key)) {
                     (Some((id, first)), _) => {
-                        Some((*id, self.appended.created_at.clone(), is_equal(first, event)))
+                        Some((*id, self.time_of(first).to_owned(), is_equal(first, event)))
                     }
                     (None, Some(found)) => Some((found.id, found.created_at.clone(), event.is_same(found))),
                     (None, None) => None,
@@ -151,6 +153,11 @@ impl Inserter<'_> {
         Ok(())
     }
 
+    /// The `created_at` of a new event.
+    fn time_of<'e>(&'e self, event: &'e NewEvent<'_>) -> &'e str {
+        event.created_at.as_deref().unwrap_or(&self.appended.created_at)
+    }
+
     /// Counts a stored event. Before that, `next` is its id.
     fn count(&mut self) -> Stored {
         let id = self.next.unwrap_or_default();
@@ -185,7 +192,7 @@ impl Inserter<'_> {
             let row: [Option<&[u8]>; 9] = [
                 Some(&thread.to_be_bytes()),
                 Some(&id.to_be_bytes()),
-                Some(self.appended.created_at.as_bytes()),
+                Some(self.time_of(event).as_bytes()),
                 Some(event.source.as_bytes()),
                 Some(event.kind.as_str().as_bytes()),
                 event.subtype.as_deref().map(str::as_bytes),

@@ -4,7 +4,7 @@
 //! renamed. It disappears in one step, too. What a crash leaves under temporary names is removed by a later
 //! start.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io;
 use std::ops::ControlFlow;
@@ -24,6 +24,7 @@ use thread::{Error, Event, Filter, NewEvent, Queue};
 use thread_agent::conversation::{self, Entry, Fork, end_key, is_ending};
 use thread_protocol::method::Place;
 
+use super::history;
 use super::jobs::BUSY;
 use super::place::place;
 use crate::agent::Agent;
@@ -111,9 +112,9 @@ impl Root {
         self.create_with(id, agent, |_| Ok(0))
     }
 
-    /// Creates a session with the messages and answers of another, up to the message `before` (all of them if
-    /// none is given). Its agent gets them as the conversation so far. Its title is by
-    /// default that of the other, or none if nothing was copied: then its first message names it. Returns the title.
+    /// Creates a session with the messages of another before the message `before` (all of them if none is given)
+    /// and their answers. Its agent gets them as the conversation so far. Its title is by default that of the
+    /// other, or none if nothing was copied: then its first message names it. Returns the title.
     ///
     /// # Errors
     ///
@@ -217,8 +218,9 @@ impl Root {
     }
 }
 
-/// Copies the messages and answers before an event to an empty thread, page by page. `keep` is called with the
-/// metadata of each before it is stored. Returns how many.
+/// Copies the messages before an event, and their answers, to an empty thread, page by page. If the event is a
+/// message, the answers to earlier ones may come after it: messages queue. `keep` is called with the metadata of
+/// each before it is stored. Returns how many.
 fn copy_messages(
     from: &mut Queue,
     end: i64,
@@ -227,7 +229,10 @@ fn copy_messages(
 ) -> Result<i64> {
     let filter = Filter::new("type = 'message'", Scope::Reading)?;
     let mut selection = Selection { after: 0, limit: None, filter };
-    let (mut ids, mut copied) = (HashMap::new(), 0);
+    let end_event = history::event(from, end)?;
+    let cuts_runs = end_event.is_some_and(|event| matches!(event.entry, Entry::Message(_)));
+    // The new ids of what is copied, and the messages that have no answer yet.
+    let (mut ids, mut open, mut copied) = (HashMap::new(), BTreeSet::new(), 0);
     loop {
         let (mut page, mut size) = (Vec::new(), 0);
         let remaining = from.read_page(&mut selection, &mut |row| {
@@ -242,17 +247,47 @@ fn copy_messages(
         for event in page {
             copied += 1;
             ids.insert(event.id, copied);
-            let is_ending = is_ending(from, event.id, &Entry::of(&event).1)?;
+            let entry = Entry::of(&event).1;
+            let is_ending = is_ending(from, event.id, &entry)?;
+            match entry.ends() {
+                Some(message) if is_ending => drop(open.remove(&message)),
+                _ if matches!(entry, Entry::Message(_)) => drop(open.insert(event.id)),
+                _ => {}
+            }
             copies.push(copy(event, &ids, is_ending, keep)?);
         }
         if copies.is_empty() {
-            return Ok(copied);
+            break;
         }
         to.push_all(&mut |put| put(&copies).map(drop))?;
         if remaining == Remaining::None {
-            return Ok(copied);
+            break;
         }
     }
+    if !cuts_runs {
+        return Ok(copied);
+    }
+    let mut later = Vec::new();
+    for message in open {
+        later.extend(from.id_of_key(&end_key(message))?.filter(|id| *id > end));
+    }
+    // As they were answered.
+    later.sort_unstable();
+    let mut later = later.into_iter().peekable();
+    while later.peek().is_some() {
+        let (mut answers, mut size) = (Vec::new(), 0);
+        while let Some(id) = later.next_if(|_| size < PAGE_BYTES) {
+            let Some(event) = from.event(id)? else { continue };
+            let entry = Entry::of(&event).1;
+            if matches!(entry, Entry::Answer { .. }) && is_ending(from, id, &entry)? {
+                size += event.content.len();
+                answers.push(copy(event, &ids, true, keep)?);
+            }
+        }
+        copied += answers.len() as i64;
+        to.push_all(&mut |put| put(&answers).map(drop))?;
+    }
+    Ok(copied)
 }
 
 /// A copy of a message or answer for another thread. `ids` are the new ids of the events that are copied.
@@ -275,6 +310,7 @@ fn copy(
     let mut copy = NewEvent::message(event.source, event.content).map_err(Error::from)?;
     copy.metadata = (!metadata.is_empty()).then(|| Value::Object(metadata).to_string().into());
     copy.idempotency_key = reply_to.filter(|_| is_ending).map(|id| end_key(id).into());
+    copy.created_at = Some(event.created_at.into());
     Ok(copy)
 }
 

@@ -238,6 +238,67 @@ async def a_fork_has_what_was_said_and_answers_none_of_it_again():
         assert "unknown session" in await client.refused("sessions.fork", sessionId="nonsense")
 
 
+async def a_fork_keeps_the_answers_of_messages_that_were_queued():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        gateway.fake_agent(session)
+        for n in range(4):
+            await client.request("agent", message=f"say {n}", priority="later" if n == 1 else "next")
+        said = (await client.request("sessions.history"))["messages"]
+        seqs = [message["seq"] for message in said]
+        # The second one had time. The last one failed.
+        for n in 0, 2, 1:
+            gateway.ending(session, seqs[n], f"said {n}", run_id=said[n]["runId"], message_id=f"answer {n}")
+        gateway.ending(session, seqs[3], {"error": "no", "retryable": False}, "error", run_id=said[3]["runId"])
+        told = lambda messages: [(m["role"], m["content"]) for m in messages]
+        everything = [("user", f"say {n}") for n in range(4)] + [("assistant", f"said {n}") for n in (0, 2, 1)]
+        for before, kept in [
+            (said[2]["id"], [("user", "say 0"), ("user", "say 1"), ("assistant", "said 0"), ("assistant", "said 1")]),
+            (said[1]["id"], [("user", "say 0"), ("assistant", "said 0")]),
+            (said[0]["id"], []),
+            # Up to an answer: what came before it.
+            ("answer 2", everything[:5]),
+            (None, everything),
+        ]:
+            await client.request("sessions.fork", sessionId=session, **({"before": before} if before else {}))
+            copied = (await client.request("sessions.history"))["messages"]
+            assert told(copied) == kept, (before, copied)
+            question = {message["seq"]: message["content"] for message in copied}
+            for answer in copied:
+                if answer["role"] == "assistant":
+                    assert question[answer["replyTo"]] == answer["content"].replace("said", "say"), copied
+            # They are endings there: nothing waits.
+            assert (await client.request("status"))["session"]["queuedRequests"] == 0
+
+
+async def what_is_copied_keeps_its_time():
+    with Gateway("--agent", "sed s/^/echo:/") as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        # More than are stored at once.
+        gateway.thread("push", "--batch", session=session, stdin="".join(
+            json.dumps({"source": "external:test:a", "type": "message", "content": f"old {n}"}) + "\n" for n in range(40)
+        ))
+        await client.wait(lambda e: e["event"] == "final" and e["payload"]["content"] == "echo:old 39")
+        said = (await client.request("sessions.history", limit=200))["messages"]
+        later = (await client.request("sessions.new"))["sessionId"]
+        fork = (await client.request("sessions.fork", sessionId=session))["sessionId"]
+        copied = (await client.request("sessions.history", limit=200))["messages"]
+        times = [message["timestamp"] for message in said]
+        assert len(times) == 80 and [message["timestamp"] for message in copied] == times
+        # In the frames and in the log, too.
+        await client.request("sessions.switch", sessionId=fork, after=0)
+        frames = [e for e in client.events if e["payload"].get("sessionId") == fork and e["event"] in ("message", "final")]
+        assert [e["time"] for e in frames] == times
+        events = gateway.events(fork)
+        assert gateway.logged(fork) == events and [event["created_at"] for event in events[:80]] == times
+        assert all(event["created_at"] >= times[-1] for event in events[80:])
+        # The copy itself is new.
+        listed = [entry["id"] for entry in (await client.request("sessions.list"))["sessions"]]
+        assert listed == [fork, later, session]
+
+
 async def the_stream_of_a_run_that_ended_is_deleted_and_nothing_else():
     def stream(session):
         return [e["id"] for e in gateway.events(session) if e.get("subtype") in ("token", "thinking")]
