@@ -296,6 +296,8 @@ scenarios! {
         an_attachment_goes_with_the_last_session_that_shows_it
         what_has_had_no_session_for_a_day_is_deleted
         what_is_uploaded_is_what_its_bytes_say
+        a_file_that_could_not_be_stored_can_be_sent_again
+        many_send_the_same_file_at_once
     }
     security {
         the_page_exchanges_the_token_for_a_cookie_and_the_cookie_lets_in

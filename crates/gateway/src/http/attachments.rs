@@ -90,8 +90,9 @@ pub async fn store_inline(
     let object = Object::new(BUCKET, &path);
     let object =
         object.ok_or_else(|| HttpError(StatusCode::BAD_REQUEST, "a file's name cannot be used".into()))?;
-    let is_there = tokio::fs::metadata(gateway.storage.file_of(&object)).await;
-    if !is_there.is_ok_and(|about| about.len() == bytes.len() as u64) {
+    // Of an earlier version, or after a power cut, it may be there in part.
+    let there = tokio::fs::read(gateway.storage.file_of(&object)).await;
+    if !there.is_ok_and(|there| there == bytes) {
         store(gateway, &object, bytes.into()).await?;
     }
     let url = gateway.storage.url(&object);

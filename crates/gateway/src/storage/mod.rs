@@ -10,6 +10,7 @@ pub mod sign;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use axum::body::Bytes;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::{GetResult, ObjectStore, ObjectStoreExt, PutPayload};
-use rustix::fs::{Mode, OFlags, mkdirat, openat};
+use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, flock, mkdirat, openat, renameat, unlinkat};
 use thread_agent::attachments::STORAGE;
 
 use crate::access::token::read_or_create_secret;
@@ -30,6 +31,9 @@ pub const BUCKET: &str = "attachments";
 
 /// The file in the root with the key that signs URLs.
 const KEY: &str = "signing-key";
+
+/// What the names of files begin with that are being written.
+const DRAFT: &str = ".draft-";
 
 pub struct Storage {
     /// The folder below the root. It has all attachments that were uploaded here.
@@ -121,7 +125,8 @@ impl Storage {
         written.await.map_err(|e| failed(e.into()))?.map_err(|e| failed(e.into()))
     }
 
-    /// Writes an object's local file, which only its owner may read.
+    /// Writes an object's local file, which only its owner may read. It appears whole, under the name of a draft
+    /// until then: whatever happens on the way, the same can be written again.
     fn write(&self, object: &Object, bytes: &[u8]) -> io::Result<()> {
         let name = object.name();
         let (dirs, file) = name.rsplit_once('/').unwrap_or(("", &name));
@@ -132,10 +137,14 @@ impl Storage {
         }
         opened.push(open_dir(&opened[opened.len() - 1], Path::new(claims::CLAIMS))?);
         let folder = &opened[opened.len() - 2];
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let mut file = File::from(openat(folder, file, flags, Mode::from_raw_mode(0o600))?);
-        file.write_all(bytes)?;
-        file.sync_all()?;
+        remove_left_drafts(folder)?;
+        let (name, mut draft) = make_draft(folder)?;
+        let placed = draft.write_all(bytes).and_then(|()| draft.sync_all());
+        let placed = placed.and_then(|()| Ok(renameat(folder, &name, folder, file)?));
+        if let Err(e) = placed {
+            unlinkat(folder, &name, AtFlags::empty()).ok();
+            return Err(e);
+        }
         opened.into_iter().rev().try_for_each(|dir| File::from(dir).sync_all())
     }
 
@@ -153,6 +162,34 @@ fn open_dir(parent: impl std::os::fd::AsFd, dir: &Path) -> io::Result<OwnedFd> {
     }
     let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     Ok(openat(&parent, dir, flags, Mode::empty())?)
+}
+
+/// Makes an empty file under a name that no object has, and locks it for as long as it is open.
+fn make_draft(folder: &OwnedFd) -> io::Result<(String, File)> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    loop {
+        let name = format!("{DRAFT}{}", uuid::Uuid::new_v4());
+        let draft = File::from(openat(folder, &name, flags, Mode::from_raw_mode(0o600))?);
+        // Before it was locked, it may have been taken for one that was left.
+        if flock(&draft, FlockOperation::NonBlockingLockExclusive).is_ok() && draft.metadata()?.nlink() > 0 {
+            return Ok((name, draft));
+        }
+    }
+}
+
+/// Removes the drafts that nobody is writing: their gateway was killed.
+fn remove_left_drafts(folder: &OwnedFd) -> io::Result<()> {
+    for entry in Dir::read_from(folder)?.flatten() {
+        if !entry.file_name().to_bytes().starts_with(DRAFT.as_bytes()) {
+            continue;
+        }
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let Ok(draft) = openat(folder, entry.file_name(), flags, Mode::empty()) else { continue };
+        if flock(&draft, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            unlinkat(folder, entry.file_name(), AtFlags::empty()).ok();
+        }
+    }
+    Ok(())
 }
 
 /// Opens a remote store, with what the environment says about it now.

@@ -4,9 +4,12 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import http.client
 import json
 import os
+import resource
 import shutil
+import signal
 import time
 import urllib.error
 import urllib.parse
@@ -294,6 +297,62 @@ async def an_attachment_goes_with_the_last_session_that_shows_it():
         for session in early, forged:
             await client.request("sessions.delete", sessionId=session)
         assert fetch(unsent["url"])[:2] == (200, b"for later")
+
+
+def inline(gateway, run_id, data, thread="pictures"):
+    """Sends a message with a file in it. Returns the status."""
+    part = {"type": "binary", "mimeType": "application/octet-stream", "data": base64.b64encode(data).decode()}
+    body = {"threadId": thread, "runId": run_id, "messages": [{"id": run_id, "role": "user", "content": [part]}]}
+    try:
+        get(gateway, "/api/v1/agent/run", {"Content-Type": "application/json"}, json.dumps(body).encode())
+        return 200
+    except urllib.error.HTTPError as e:
+        return e.code
+
+
+def with_small_files(kills):
+    """Nothing larger can be written than 64 KiB; trying it kills, or fails as on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL if kills else signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, 64 * 1024))
+
+
+async def a_file_that_could_not_be_stored_can_be_sent_again():
+    data = os.urandom(300_000)
+    for kills in True, False:
+        with Gateway("--agent", "cat") as gateway:
+            # There is a session, and an attachment that fits.
+            assert inline(gateway, "r0", PNG) == 200
+            files = lambda: [path for path in gateway.root.glob("storage/**/*") if path.is_file()]
+            before = set(files())
+            gateway.kill()
+            gateway.preexec = lambda: with_small_files(kills)
+            gateway.restart()
+            try:
+                assert inline(gateway, "r1", data) == 507 and not kills
+            except (OSError, http.client.HTTPException):
+                assert kills and gateway.process.wait(PATIENCE) == -signal.SIGXFSZ
+            gateway.kill()
+            gateway.preexec = None
+            gateway.restart()
+            assert inline(gateway, "r2", data) == inline(gateway, "r3", data) == 200
+            new = [path for path in files() if path not in before and path.parent.name != ".sessions"]
+            # It is there once, whole, and nothing else is.
+            assert [path.read_bytes() == data for path in new] == [True], new
+            # What has its name and length is not it.
+            new[0].write_bytes(bytes(len(data)))
+            assert inline(gateway, "r4", data) == 200 and new[0].read_bytes() == data
+
+
+async def many_send_the_same_file_at_once():
+    with Gateway("--agent", "cat") as gateway:
+        assert inline(gateway, "r0", PNG) == 200
+        for turn in range(10):
+            data = os.urandom(2_000_000)
+            sent = [asyncio.to_thread(inline, gateway, f"r{turn}-{n}", data) for n in range(8)]
+            assert await asyncio.gather(*sent) == [200] * 8
+            found = [path for path in gateway.root.glob("storage/**/*") if path.is_file() and path.stat().st_size == len(data)]
+            assert data in [path.read_bytes() for path in found]
+            assert not list(gateway.root.glob("storage/**/.draft*"))
 
 
 async def what_has_had_no_session_for_a_day_is_deleted():
