@@ -147,6 +147,7 @@ scenarios! {
         a_session_that_is_moved_away_is_gone_for_whoever_is_in_it
         history_is_read_page_by_page
         the_steps_of_runs_are_read_page_by_page
+        what_the_agent_says_is_not_divided_by_what_others_do
         the_list_says_what_a_session_needs
         nothing_is_before_the_beginning
         a_switch_with_after_leaves_no_gap_and_no_double

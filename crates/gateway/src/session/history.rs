@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use thread::model::filter::Scope;
 use thread::queue::{Remaining, Selection};
 use thread::{After, Event, Filter, Queue};
-use thread_agent::conversation::{ClientInput, Entry, Status, is_ending};
+use thread_agent::conversation::{ClientInput, Entry, SELF, Status, is_ending};
 use thread_protocol::event::Role;
 use thread_protocol::method::{HistoryEntry, Place};
 use tokio::time::timeout;
@@ -165,19 +165,33 @@ pub fn steps(queue: &mut Queue, after: i64, before: i64, limit: usize) -> Result
         messages.push(event);
     }
     messages.reverse();
+    // What others do while the agent speaks does not divide what it says, so a page does not begin there either.
+    let others = messages.iter().take_while(|step| !is_agents(step)).count();
+    if has_more && others < messages.len() {
+        messages.drain(..others);
+    }
     let mut text = Text { bytes: PAGE, tokens: MAX_TOKENS };
     let mut from = messages.first().filter(|_| has_more).map_or(after, SessionEvent::id);
     let mut all = Vec::with_capacity(messages.len());
     for step in messages {
-        let is_last = step.ends.is_some() || step.entry == Entry::Status(Status::Done);
-        if !is_last {
-            text.between(queue, (from, step.id()), &mut all)?;
+        if is_agents(&step) {
+            let is_last = step.ends.is_some() || step.entry == Entry::Status(Status::Done);
+            if !is_last {
+                text.between(queue, (from, step.id()), &mut all)?;
+            }
+            from = step.id();
         }
-        from = step.id();
         all.push(step);
     }
     text.between(queue, (from, before), &mut all)?;
+    // A text stands where it begins.
+    all.sort_by_key(SessionEvent::id);
     Ok(Page { messages: all, has_more, left_out: None })
+}
+
+/// Whether a step is one of the agent's own.
+fn is_agents(step: &SessionEvent) -> bool {
+    step.event.source == SELF
 }
 
 /// How much more text may be read.

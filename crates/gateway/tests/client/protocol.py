@@ -408,6 +408,43 @@ async def the_steps_of_runs_are_read_page_by_page():
         assert "1 to 1000" in await client.refused("sessions.steps", limit=1001)
 
 
+async def what_the_agent_says_is_not_divided_by_what_others_do():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        about = await gateway.begun(client, session)
+        first = gateway.push(session, "Let me ", "token", **about)
+        await client.request("sessions.rename", sessionId=session, title="Ours")
+        gateway.push(session, "see.", "token", **about)
+        call = gateway.push(session, {"call_id": "c", "name": "ls", "arguments": {}}, "toolcall", **about)
+        gateway.push(session, {"call_id": "c", "name": "ls", "result": "x"}, "toolresult", **about)
+        gateway.push(session, "There is o", "token", **about)
+        # What had been said when the agent heard of it is stored after it.
+        await client.request("agent.cancel", sessionId=session, runId=about["run_id"])
+        gateway.push(session, "ne file", "token", **about)
+        last = gateway.ending(session, 1, "cancelled by test", "cancelled", partial="Let me see.There is one file", **about)
+        await client.seq(last)
+        steps = lambda **params: client.request("sessions.steps", **params)
+        whole = (await steps())["events"]
+        assert [e["seq"] for e in whole] == sorted(e["seq"] for e in whole), whole
+        said = lambda events: [(e["seq"], e["payload"]["content"]) for e in events if e["event"] == "token"]
+        # What was said last is the end of the answer, which history has whole.
+        assert said(whole) == [(first, "Let me see.")], whole
+        [*_, answer] = (await client.request("sessions.history"))["messages"]
+        assert answer["role"] == "cancelled" and answer["content"] == "Let me see.There is one file", answer
+        # Wherever a page ends. (Nobody sees the request to cancel, so a page is not of that alone.)
+        for limit in range(2, 9):
+            pages, before = [], last + 1
+            while not pages or pages[0]["hasMore"]:
+                pages.insert(0, await steps(limit=limit, before=before))
+                before = pages[0]["events"][0]["seq"]
+            events = [event for page in pages for event in page["events"]]
+            texts = said(events)
+            assert (first, "Let me see.") in texts and texts[1:] in ([], [(texts[-1][0], "There is one file")]), (limit, texts)
+            assert [e for e in events if e["event"] != "token"] == [e for e in whole if e["event"] != "token"], limit
+        assert said((await steps(after=first, before=call))["events"])[-1][1] == "see."
+
+
 async def the_list_says_what_a_session_needs():
     with Gateway() as gateway:
         client = await gateway.client()
