@@ -11,11 +11,12 @@ use crate::access::proxy::Proxies;
 use crate::access::token::Token;
 use crate::agent::Agent;
 use crate::counters::Counters;
+use crate::error::RequestError;
 use crate::look::Look;
 use crate::session::catalogue::Catalogue;
 use crate::session::hub::Hub;
-use crate::session::jobs::Jobs;
-use crate::session::root::Root;
+use crate::session::jobs::{Jobs, Kind, blocking};
+use crate::session::root::{Deletion, Root};
 use crate::session::tallies::Tallies;
 use crate::storage::Storage;
 
@@ -48,6 +49,35 @@ impl Gateway {
     /// Whether a token is the right one, or none is required.
     pub fn admits(&self, offered: &str) -> bool {
         self.token.as_ref().is_none_or(|token| token.matches(offered))
+    }
+
+    /// Deletes what there is of a session besides its directory, and tells its readers.
+    pub async fn finish(&self, deletion: Deletion) {
+        let session = deletion.session;
+        self.storage.release(session).await;
+        self.catalogue.forget(session);
+        if let Some(live) = self.hub.live(session) {
+            live.removed();
+        }
+        let done = blocking(move || deletion.done().map_err(|e| RequestError::Failed(e.to_string())));
+        if let Err(e) = done.await {
+            e.log("the end of a deletion");
+        }
+    }
+
+    /// Continues the deletions that were not finished: their gateway was killed, or something stood in the way.
+    pub async fn continue_deletions(self: &Arc<Gateway>) {
+        let root = self.root.clone();
+        let Ok(sessions) = blocking(move || Ok(root.being_deleted())).await else { return };
+        for session in sessions {
+            let root = self.root.clone();
+            match self.jobs().run(session, Kind::Write, move || root.delete(session)).await {
+                Ok(deletion) => self.finish(deletion).await,
+                // By another gateway, or a request.
+                Err(RequestError::NotNow(_) | RequestError::UnknownSession(_)) => {}
+                Err(e) => e.log("a deletion"),
+            }
+        }
     }
 
     /// Blocking work on sessions.

@@ -62,6 +62,9 @@ use crate::session::stream;
 use crate::session::watch::ChangeWatcher;
 use crate::storage::Storage;
 
+/// How often deletions that were not finished are looked for.
+const CONTINUE_DELETIONS: Duration = Duration::from_secs(5);
+
 fn main() -> ExitCode {
     let options = match Options::try_parse() {
         Ok(options) => options,
@@ -243,6 +246,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
     thread::run::spawn::without_copy();
     start_worker(&gateway).map_err(system_error)?;
     tokio::spawn(sweep_attachments(gateway.clone()));
+    tokio::spawn(continue_deletions(gateway.clone()));
     if let Some(keep) = options.keep_stream.0 {
         let gateway = gateway.clone();
         tokio::spawn(async move { stream::sweep_forever(&gateway.hub.context, keep).await });
@@ -284,6 +288,16 @@ async fn keep_published(published: Arc<Published>) {
     loop {
         looks.tick().await;
         published.keep();
+    }
+}
+
+/// Finishes what a gateway that was killed has left half deleted, at the start and from then on: it may be another one
+/// on the same root.
+async fn continue_deletions(gateway: Arc<Gateway>) {
+    let mut pause = tokio::time::interval(CONTINUE_DELETIONS);
+    loop {
+        pause.tick().await;
+        gateway.continue_deletions().await;
     }
 }
 

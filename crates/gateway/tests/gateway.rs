@@ -208,6 +208,7 @@ scenarios! {
         a_fork_has_what_was_said_and_answers_none_of_it_again
         a_fork_keeps_the_answers_of_messages_that_were_queued
         what_is_copied_keeps_its_time
+        a_deletion_is_finished_although_its_gateway_was_killed
         the_stream_of_a_run_that_ended_is_deleted_and_nothing_else
         a_session_in_which_nothing_has_happened_is_not_swept_again
     }

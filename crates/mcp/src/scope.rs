@@ -76,7 +76,11 @@ impl Scope {
     /// The thread of a session, or the server's own.
     pub fn path_of(&self, session: Option<&str>) -> Result<PathBuf> {
         match (session, &self.root, &self.thread) {
-            (Some(id), Some(root), _) => Ok(root.path_of(parse(id)?)),
+            (Some(id), Some(root), _) => {
+                let id = parse(id)?;
+                root.refuse_deleted(id)?;
+                Ok(root.path_of(id))
+            }
             (Some(_), None, _) => {
                 Err(Problem::new("this server is for one thread, not for sessions", "leave out `session`"))
             }

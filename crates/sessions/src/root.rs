@@ -1,5 +1,6 @@
 //! The folder of the sessions: which there are, and opening them.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -13,6 +14,10 @@ use crate::session_id::SessionId;
 
 /// How long a job waits inside SQLite for another writer.
 pub const BUSY: Duration = Duration::from_millis(100);
+
+/// The folder in the root with an empty file for each session that is being deleted, named by its id. Such a session
+/// is not listed and cannot be opened, whatever is left of it.
+pub const DELETING: &str = "deleting";
 
 /// The folder of the sessions.
 pub struct Root {
@@ -69,12 +74,34 @@ impl Root {
         self.dir.join(id.to_string())
     }
 
+    /// The file that says that a session is being deleted.
+    pub fn deletion_mark(&self, id: SessionId) -> PathBuf {
+        self.dir.join(DELETING).join(id.to_string())
+    }
+
+    /// # Errors
+    ///
+    /// [`RequestError::NotNow`]: the session is being deleted.
+    pub fn refuse_deleted(&self, id: SessionId) -> Result<()> {
+        if self.deletion_mark(id).exists() {
+            return Err(RequestError::NotNow(format!("session '{id}' is being deleted")));
+        }
+        Ok(())
+    }
+
+    /// The sessions that are being deleted.
+    pub fn being_deleted(&self) -> HashSet<SessionId> {
+        let marks = fs::read_dir(self.dir.join(DELETING)).into_iter().flatten().flatten();
+        marks.filter_map(|mark| SessionId::parse_name(&mark.file_name())).collect()
+    }
+
     /// Opens a session's thread.
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownSession`]; errors of the thread.
+    /// [`RequestError::UnknownSession`], [`RequestError::NotNow`]; errors of the thread.
     pub fn queue(&self, id: SessionId) -> Result<Queue> {
+        self.refuse_deleted(id)?;
         Queue::open_waiting(self.path_of(id), BUSY).map_err(|e| match e {
             Error::NotAThread(_) => RequestError::UnknownSession(id.to_string()),
             e => e.into(),
@@ -85,8 +112,9 @@ impl Root {
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownSession`]; the root cannot be read.
+    /// [`RequestError::UnknownSession`], [`RequestError::NotNow`]; the root cannot be read.
     pub fn entry(&self, id: SessionId) -> Result<Listed> {
+        self.refuse_deleted(id)?;
         let dir = fs::File::open(&self.dir).map_err(|e| self.failed(e))?;
         stat(&dir, id).ok_or_else(|| RequestError::UnknownSession(id.to_string()))
     }
@@ -94,9 +122,11 @@ impl Root {
     /// All sessions, most recently active first.
     pub fn entries(&self) -> io::Result<Vec<Listed>> {
         let dir = fs::File::open(&self.dir)?;
+        let deleted = self.being_deleted();
         let ids: Vec<SessionId> = fs::read_dir(&self.dir)?
             .flatten()
             .filter_map(|entry| SessionId::parse(entry.file_name().to_str()?))
+            .filter(|id| !deleted.contains(id))
             .collect();
         // Most of the time goes into `stat`: with many sessions, two threads share the work.
         let stat_all = |ids: &[SessionId]| ids.iter().filter_map(|id| stat(&dir, *id)).collect::<Vec<_>>();

@@ -131,7 +131,7 @@ impl Threads {
     ///
     /// # Errors
     ///
-    /// [`RequestError::Unknown`]: there is none.
+    /// [`RequestError::Unknown`]: there is none. [`RequestError::NotNow`]: it is being deleted.
     pub fn find(&self, id: &str) -> Result<Target> {
         if let Some(named) = self.named.iter().find(|named| named.name == id) {
             return Ok(named.target());
@@ -141,6 +141,7 @@ impl Threads {
             None => (id, None),
         };
         let session = SessionId::parse(session).ok_or_else(|| unknown(id))?;
+        self.root.refuse_deleted(session)?;
         match sub_agent {
             None => Ok(self.session(session)),
             Some(name) => {

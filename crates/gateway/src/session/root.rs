@@ -1,19 +1,21 @@
 //! The directory of the sessions; creating and deleting sessions.
 //!
 //! A session appears in one step, with its agent subscribed: it is created under a temporary name and
-//! renamed. It disappears in one step, too. What a crash leaves under temporary names is removed by a later
-//! start.
+//! renamed. It disappears in one step, too: a mark hides it before anything of it is changed. A deletion that is
+//! not finished, because its gateway was killed, is continued by any gateway on the root. What a crash leaves
+//! under temporary names is removed by a later start.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io;
 use std::ops::ControlFlow;
 use std::ops::Deref;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::FlockOperation;
 use serde_json::{Map, Value};
 use thread::model::filter::Scope;
 use thread::model::run::StopRequest;
@@ -23,6 +25,7 @@ use thread::queue::{Remaining, Selection};
 use thread::{Error, Event, Filter, NewEvent, Queue};
 use thread_agent::conversation::{self, Entry, Fork, end_key, is_ending};
 use thread_protocol::method::Place;
+use thread_sessions::root::DELETING;
 
 use super::history;
 use super::jobs::BUSY;
@@ -99,6 +102,7 @@ impl Root {
     ///
     /// As [`Root::create`].
     pub fn create_if_missing(&self, id: SessionId, agent: Option<&Agent>) -> Result<()> {
+        self.refuse_deleted(id)?;
         if self.path_of(id).join(thread::files::DB).exists() { Ok(()) } else { self.create(id, agent) }
     }
 
@@ -198,14 +202,47 @@ impl Root {
         made
     }
 
-    /// Stops the handlers of a session, then deletes it.
+    /// Marks a session as deleted, stops its handlers, and removes its directory. Continues a deletion that was
+    /// begun before. The mark stays until [`Deletion::done`].
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownSession`]; a handler cannot be stopped, or the directory not be renamed: then
-    /// the session stays.
-    pub fn delete(&self, id: SessionId) -> Result<()> {
-        drop(self.queue(id)?);
+    /// [`RequestError::UnknownSession`]; [`RequestError::NotNow`] if somebody else is deleting it; it cannot be
+    /// marked: then the session stays. A handler cannot be stopped, or the directory not be removed: then the
+    /// session stays marked, and this has to be tried again.
+    pub fn delete(&self, id: SessionId) -> Result<Deletion> {
+        if !self.deletion_mark(id).exists() {
+            drop(self.queue(id)?);
+        }
+        let deletion = self.mark(id)?;
+        if self.path_of(id).exists() {
+            self.remove(id)?;
+        }
+        Ok(deletion)
+    }
+
+    fn mark(&self, id: SessionId) -> Result<Deletion> {
+        let (mark, folder) = (self.deletion_mark(id), self.dir().join(DELETING));
+        let failed = |e| self.failed(e);
+        // Not with its parents: a root that has vanished must not be created again.
+        match fs::DirBuilder::new().mode(0o700).create(&folder) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(failed(e)),
+            _ => {}
+        }
+        let mut options = fs::OpenOptions::new();
+        let lock = options.write(true).create(true).mode(0o600).open(&mark).map_err(failed)?;
+        let is_locked = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
+        // Whoever had the lock before may have finished.
+        if !is_locked || lock.metadata().map_err(failed)?.nlink() == 0 {
+            return Err(RequestError::NotNow(format!("session '{id}' is being deleted")));
+        }
+        for dir in [&folder, self.dir()] {
+            fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)?;
+        }
+        Ok(Deletion { session: id, mark, _lock: lock })
+    }
+
+    fn remove(&self, id: SessionId) -> Result<()> {
         let dir = self.path_of(id);
         // The session's agent first, so that it starts no further sub-agents.
         for thread in std::iter::once(dir.clone()).chain(thread_agent::sub_agent::threads_in(&dir)) {
@@ -215,6 +252,24 @@ impl Root {
         fs::rename(self.path_of(id), &temporary)
             .and_then(|()| fs::remove_dir_all(&temporary))
             .map_err(|e| self.failed(e))
+    }
+}
+
+/// A session that is being deleted, by nobody else while this lives.
+pub struct Deletion {
+    pub session: SessionId,
+    mark: PathBuf,
+    _lock: fs::File,
+}
+
+impl Deletion {
+    /// Nothing is left of the session: its id may be used again.
+    ///
+    /// # Errors
+    ///
+    /// The mark cannot be removed: then this has to be tried again.
+    pub fn done(self) -> io::Result<()> {
+        fs::remove_file(self.mark)
     }
 }
 

@@ -99,13 +99,15 @@ impl Caller {
     ///
     /// # Errors
     ///
-    /// As [`Jobs::run`](crate::session::jobs::Jobs::run).
+    /// [`RequestError::NotNow`]: the session is being deleted. As [`Jobs::run`](crate::session::jobs::Jobs::run).
     pub async fn run<T: Send + 'static>(
         &self,
         session: SessionId,
         kind: Kind,
         work: impl FnMut() -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        // Not after the deletion, whose turn may take seconds.
+        self.gateway.root.refuse_deleted(session)?;
         self.gateway.jobs().run(session, kind, work).await
     }
 }

@@ -187,13 +187,9 @@ pub async fn search(caller: &Caller, params: SearchParams) -> Result<Reply<Sessi
 /// `sessions.delete`.
 pub async fn delete(caller: &Caller, params: DeleteParams) -> Result<Reply<Deleted>> {
     let session = parse_session(&params.session_id)?;
-    let gateway = caller.gateway.clone();
-    caller.run(session, Kind::Write, move || gateway.root.delete(session)).await?;
-    caller.gateway.storage.release(session).await;
-    caller.gateway.catalogue.forget(session);
-    if let Some(live) = caller.gateway.hub.live(session) {
-        live.removed();
-    }
+    let (jobs, root) = (caller.gateway.jobs(), caller.gateway.root.clone());
+    let deletion = jobs.run(session, Kind::Write, move || root.delete(session)).await?;
+    caller.gateway.finish(deletion).await;
     Ok(Deleted { session_id: session.to_string() }.into())
 }
 

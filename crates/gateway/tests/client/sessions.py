@@ -2,13 +2,16 @@
 client has come to."""
 
 import asyncio
+import contextlib
 import datetime
 import json
 import os
+import pathlib
+import sqlite3
 import time
 
 from agui import get
-from attachments import until
+from attachments import PNG, until, upload
 from crowd import AGENT
 from harness import PATIENCE, Gateway, run
 
@@ -297,6 +300,56 @@ async def what_is_copied_keeps_its_time():
         # The copy itself is new.
         listed = [entry["id"] for entry in (await client.request("sessions.list"))["sessions"]]
         assert listed == [fork, later, session]
+
+
+async def a_deletion_is_finished_although_its_gateway_was_killed():
+    # An agent that takes as long as it may to stop.
+    agent = "trap ': >asked' INT TERM; echo working; while :; do sleep 0.1; done"
+    for restarts in True, False:
+        with Gateway("--agent", agent) as gateway, contextlib.ExitStack() as others:
+            client = await gateway.client()
+            session = (await client.request("agent", message="work"))["sessionId"]
+            await client.wait("token")
+            stays = (await client.request("sessions.new"))["sessionId"]
+            part = {"type": "binary", "mimeType": "image/png", "url": upload(gateway, PNG)["url"]}
+            await client.request("agent", sessionId=session, message=[part])
+            if not restarts:
+                there = await others.enter_context(Gateway("--agent", agent, root=gateway.root)).client()
+            sent = client.send("sessions.delete", {"sessionId": session})
+            await until((gateway.root / "asked").exists)
+            # So that it is not done before its gateway is killed.
+            lock = sqlite3.connect(gateway.root / session / "events.db", isolation_level=None, timeout=PATIENCE)
+            others.callback(lock.close)
+            lock.execute("BEGIN IMMEDIATE")
+            # It is as if it were gone, for everybody.
+            for one in [await gateway.client(), *([] if restarts else [there])]:
+                assert [entry["id"] for entry in (await one.request("sessions.list"))["sessions"]] == [stays]
+                assert "is being deleted" in await one.refused("agent", sessionId=session, message="too late")
+                assert "is being deleted" in await one.refused("sessions.switch", sessionId=session)
+            assert not sent.done() and (gateway.root / session).exists(), sent
+            gateway.kill()
+            with contextlib.suppress(ConnectionError):
+                await sent
+            lock.execute("ROLLBACK")
+            lock.close()
+            if restarts:
+                gateway.restart()
+                there = await gateway.client()
+            assert [entry["id"] for entry in (await there.request("sessions.list"))["sessions"]] == [stays]
+            await until(lambda: not (gateway.root / session).exists() and not list((gateway.root / "deleting").iterdir()))
+            assert "unknown session" in await there.refused("agent", sessionId=session, message="too late")
+            # Its attachments and its agent are gone, too.
+            assert not list((gateway.root / "storage" / "attachments").iterdir())
+            mark = f"THREAD_DIR={gateway.root / session}".encode()
+            environments = [path for path in pathlib.Path("/proc").glob("[0-9]*/environ") if os.access(path, os.R_OK)]
+
+            def runs(path):
+                try:
+                    return mark in path.read_bytes().split(b"\0")
+                except OSError:
+                    return False
+
+            await until(lambda: not any(map(runs, environments)))
 
 
 async def the_stream_of_a_run_that_ended_is_deleted_and_nothing_else():

@@ -78,6 +78,7 @@ pub async fn run(
         }
     };
     let session = SessionId::named(&input.thread_id);
+    gateway.root.refuse_deleted(session)?;
     let (thread_id, run_id) = (input.thread_id.clone(), input.run_id.clone());
     let own = gateway.clone();
     let work = move || {
