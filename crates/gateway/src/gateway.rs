@@ -1,14 +1,15 @@
 //! State shared by all connections. None of it has to outlive the process.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use thread::run::Launcher;
 use tokio::sync::watch;
 
+use crate::access::logins::Logins;
 use crate::access::origin::Origins;
 use crate::access::proxy::Proxies;
-use crate::access::token::Token;
+use crate::access::token::{self, Proof, Token};
 use crate::agent::Agent;
 use crate::counters::Counters;
 use crate::error::RequestError;
@@ -20,10 +21,16 @@ use crate::session::root::{Deletion, Root};
 use crate::session::tallies::Tallies;
 use crate::storage::Storage;
 
+/// How often it is looked whether clients that stay are still to be let in, whatever has changed.
+const LOOK_AGAIN: Duration = Duration::from_secs(3600);
+
 pub struct Gateway {
     pub root: Arc<Root>,
     /// `None` with `--no-auth`: every request is allowed.
     pub token: Option<Token>,
+    pub logins: Logins,
+    /// Changes when the token or a login may have.
+    pub access: watch::Sender<()>,
     pub origins: Origins,
     pub proxies: Proxies,
     /// The port it listens on, which is part of the cookie's name.
@@ -49,6 +56,44 @@ impl Gateway {
     /// Whether a token is the right one, or none is required.
     pub fn admits(&self, offered: &str) -> bool {
         self.token.as_ref().is_none_or(|token| token.matches(offered))
+    }
+
+    /// Whether a cookie is of a login that lasts, or none is required.
+    pub fn admits_login(&self, value: &str) -> bool {
+        let Some(token) = &self.token else { return true };
+        token.text().is_some_and(|token| self.logins.is_valid(value, &token))
+    }
+
+    /// Waits until a client that was let in would be no more; not because the whole root has vanished.
+    pub async fn expels(&self, proof: &Proof) {
+        let mut access = self.access.subscribe();
+        loop {
+            let admits = match proof {
+                Proof::NotNeeded => true,
+                Proof::Token(token) => self.admits(token),
+                Proof::Login(value) => self.admits_login(value),
+            };
+            // The sender lives as long as the gateway.
+            if !admits && self.root.is_there() || access.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Looks for changes of the token and of the logins.
+    pub async fn watch_access(&self) {
+        let Some(token) = &self.token else { return };
+        let mut seen = None;
+        let mut since = Instant::now();
+        loop {
+            let now = Some((token::stamp(token.path()), token::stamp(self.logins.folder())));
+            // A login that is over changes nothing.
+            if now != seen || since.elapsed() >= LOOK_AGAIN {
+                (seen, since) = (now, Instant::now());
+                self.access.send_replace(());
+            }
+            tokio::time::sleep(thread::LOOK_EVERY).await;
+        }
     }
 
     /// Deletes what there is of a session besides its directory, and tells its readers.

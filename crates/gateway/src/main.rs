@@ -5,7 +5,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `access` | tokens, origins, host names, proxies, places for connections |
+//! | `access` | tokens, logins, origins, host names, proxies, places for connections |
 //! | `session` | sessions on disk: creating, writing, listing, searching; who reads them, and from where |
 //! | `look` | looking at threads and their consumers, those of `--thread` too; what people do about them
 //! | `ws` | the WebSocket: connections, methods, commands, stored events as frames |
@@ -40,6 +40,7 @@ use thread_sessions::session_id;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::access::logins::Logins;
 use crate::access::origin::{self, Origins};
 use crate::access::places::Places;
 use crate::access::proxy::Proxies;
@@ -168,6 +169,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
     let root = Arc::new(root);
     let threads = Threads::new(root.clone(), &options.thread)?;
     let token = if options.no_auth { None } else { Some(Token::of(root.dir())?) };
+    let logins = Logins::of(root.dir());
     let other_origins = origin::parse("--storage-origin", &options.storage_origin)?;
     let (connections, strangers) = connection_limits(options.max_connections);
     if connections < options.max_connections {
@@ -217,6 +219,8 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
     let gateway = Arc::new(Gateway {
         root,
         token,
+        logins,
+        access: watch::Sender::new(()),
         origins,
         proxies: Proxies::new(&options.trusted_proxy),
         port: address.port(),
@@ -235,8 +239,8 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
     });
     tokio::spawn(signals.until_shutdown(shutdown_sender));
     tracing::info!(address = local, url, root = %gateway.root.dir().display(), "started");
-    match &gateway.token {
-        Some(token) => println!("{url}/#token={}", token.text()),
+    match gateway.token.as_ref().and_then(Token::text) {
+        Some(token) => println!("{url}/#token={token}"),
         None => println!("{url}/"),
     }
     if gateway.agent.is_none() && !gateway.read_only && options.thread.is_empty() {
@@ -247,6 +251,8 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
     start_worker(&gateway).map_err(system_error)?;
     tokio::spawn(sweep_attachments(gateway.clone()));
     tokio::spawn(continue_deletions(gateway.clone()));
+    let watched = gateway.clone();
+    tokio::spawn(async move { watched.watch_access().await });
     if let Some(keep) = options.keep_stream.0 {
         let gateway = gateway.clone();
         tokio::spawn(async move { stream::sweep_forever(&gateway.hub.context, keep).await });

@@ -296,13 +296,15 @@ scenarios! {
         a_url_that_is_not_ours_is_refused_wherever_it_is_shown
         only_what_a_client_has_uploaded_is_signed
         an_attachment_goes_with_the_last_session_that_shows_it
-        what_has_had_no_session_for_a_day_is_deleted
-        what_is_uploaded_is_what_its_bytes_say
         a_file_that_could_not_be_stored_can_be_sent_again
         many_send_the_same_file_at_once
+        what_has_had_no_session_for_a_day_is_deleted
+        what_is_uploaded_is_what_its_bytes_say
     }
     security {
         the_page_exchanges_the_token_for_a_cookie_and_the_cookie_lets_in
+        a_login_has_a_value_of_its_own_and_ends_when_it_is_logged_out
+        another_token_counts_at_once
         nobody_comes_in_without_the_token
         other_origins_and_other_names_are_refused
         pages_of_a_named_origin_need_the_token_and_get_no_cookies

@@ -22,6 +22,14 @@ export async function login(token) {
   }
 }
 
+/** Ends the login of this browser, and with it everything that the page has open. */
+export async function logout() {
+  const answer = await fetch("api/v1/logout", { method: "POST" }).catch(() => null);
+  if (!answer) throw new Error("The gateway cannot be reached.");
+  if (!answer.ok && answer.status !== 401) throw new Error(`The gateway answered ${answer.status}.`);
+  location.reload();
+}
+
 export function Login({ error, onDone }) {
   const [token, setToken] = useState("");
   const [wrong, setWrong] = useState(error);

@@ -1,6 +1,8 @@
-// What both halves of the page have: the way from one to the other, and the choice of colours.
+// What both halves of the page have: the way from one to the other, the choice of colours, and the way out.
 
 import { html, useState } from "./vendor/preact.js";
+import { logout } from "./login.js";
+import { Do } from "./parts.js";
 import { state } from "./state.js";
 import * as address from "./address.js";
 
@@ -10,6 +12,12 @@ export function Halves() {
     <a href=${state.talkAddress()} aria-current=${isLook ? null : "true"} title="g t">Talk</a>
     <a href=${address.look()} aria-current=${isLook ? "true" : null} title="g l">Look</a>
   </nav>`;
+}
+
+/** Where no token is needed, there is nothing to log out of. */
+export function LogOut() {
+  if (!("login" in document.documentElement.dataset)) return null;
+  return html`<${Do} class="quiet" action=${logout}>Log out<//>`;
 }
 
 export function Theme() {

@@ -1,7 +1,7 @@
 // The list of sessions: what each is called, when something happened there, and what it needs.
 
 import { html, useRef, useState } from "./vendor/preact.js";
-import { Halves, Theme } from "./nav.js";
+import { Halves, LogOut, Theme } from "./nav.js";
 import { Do } from "./parts.js";
 import { Ago, useClock, duration } from "./time.js";
 import { readOnly, state } from "./state.js";
@@ -39,6 +39,7 @@ export function Sessions({ onHelp }) {
     <div class="bottom">
       <${Theme} />
       <button type="button" class="quiet" onClick=${onHelp}>Keys</button>
+      <${LogOut} />
     </div>
   </nav>`;
 }

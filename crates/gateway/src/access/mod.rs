@@ -1,5 +1,6 @@
-//! Access control: tokens, origins, host names, proxies, and places for connections.
+//! Access control: tokens, logins, origins, host names, proxies, and places for connections.
 
+pub mod logins;
 pub mod origin;
 pub mod places;
 pub mod proxy;

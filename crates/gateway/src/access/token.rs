@@ -1,12 +1,14 @@
 //! The access token, and where a request may carry it.
 //!
 //! It is created once for each root, so that all gateways of the root share it, in a file that only its owner
-//! may read. Tokens are compared in constant time, so that timing reveals nothing about the right one.
+//! may read. The file is looked at for each request: another token counts at once, and while there is none, nobody
+//! is let in. Tokens are compared in constant time, so that timing reveals nothing about the right one.
 
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::{HeaderMap, header};
 use rustix::fs::OFlags;
@@ -17,7 +19,34 @@ use crate::error::StartError;
 /// The name of the file in the root.
 pub const FILE: &str = "token";
 
-pub struct Token(String);
+pub struct Token {
+    path: PathBuf,
+    /// The directory that the file is in, and by what it is recognized.
+    root: (PathBuf, Option<(u64, u64)>),
+    known: Mutex<Known>,
+}
+
+/// What was read from the file.
+struct Known {
+    stamp: Option<Stamp>,
+    /// `None` if there is no token.
+    text: Option<Arc<str>>,
+}
+
+/// By which another file, or another content, is noticed: device, inode, size, times of content and of state.
+type Stamp = (u64, u64, u64, (i64, i64), (i64, i64));
+
+/// Device and inode; `None` if there is nothing.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|about| (about.dev(), about.ino()))
+}
+
+/// `None` if there is nothing.
+pub fn stamp(path: &Path) -> Option<Stamp> {
+    let about = fs::metadata(path).ok()?;
+    let times = ((about.mtime(), about.mtime_nsec()), (about.ctime(), about.ctime_nsec()));
+    Some((about.dev(), about.ino(), about.len(), times.0, times.1))
+}
 
 impl Token {
     /// The token of a root, created if there is none.
@@ -26,15 +55,37 @@ impl Token {
     ///
     /// The file cannot be read or created; others may read it; it holds no token.
     pub fn of(root: &Path) -> Result<Token, StartError> {
-        read_or_create_secret(&root.join(FILE)).map(Token)
+        let path = root.join(FILE);
+        // Before it is read: what is written after that is noticed.
+        let stamp = stamp(&path);
+        let text = read_or_create_secret(&path)?;
+        let root = (root.to_owned(), identity(root));
+        Ok(Token { path, root, known: Mutex::new(Known { stamp, text: Some(text.into()) }) })
     }
 
-    pub fn text(&self) -> &str {
-        &self.0
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The token as it is now; `None` if there is none, or its file cannot be used. If the whole root has vanished, as
+    /// when it is not mounted, that says nothing of the token.
+    pub fn text(&self) -> Option<Arc<str>> {
+        let now = stamp(&self.path);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let vanished = now.is_none() && identity(&self.root.0) != self.root.1;
+        if known.stamp != now && !vanished {
+            let read = read_secret(&self.path);
+            if let Err(e) = &read {
+                tracing::error!("nobody is let in: {e}");
+            }
+            *known = Known { stamp: now, text: read.ok().map(Into::into) };
+        }
+        known.text.clone()
     }
 
     pub fn matches(&self, offered: &str) -> bool {
-        self.0.as_bytes().ct_eq(offered.as_bytes()).into()
+        self.text().is_some_and(|text| text.as_bytes().ct_eq(offered.as_bytes()).into())
     }
 }
 
@@ -44,25 +95,30 @@ impl Token {
 ///
 /// The file cannot be read or created; others may access it; it holds no secret.
 pub fn read_or_create_secret(path: &Path) -> Result<String, StartError> {
+    if matches!(open(path), Err(e) if e.kind() == io::ErrorKind::NotFound) {
+        create(path).map_err(|e| {
+            StartError::failed(
+                format!("cannot make {}: {e}", path.display()),
+                "check that directory, its permissions and its disk",
+            )
+        })?;
+    }
+    read_secret(path)
+}
+
+/// Reads a secret from a file that only its owner may read.
+///
+/// # Errors
+///
+/// The file cannot be read; others may access it; it holds no secret.
+fn read_secret(path: &Path) -> Result<String, StartError> {
     let unusable = |e: io::Error| {
         StartError::failed(
             format!("the secret in {} cannot be used: {e}", path.display()),
             "check the file, or remove it to get another",
         )
     };
-    let file = match open(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            create(path).map_err(|e| {
-                StartError::failed(
-                    format!("cannot make {}: {e}", path.display()),
-                    "check that directory, its permissions and its disk",
-                )
-            })?;
-            open(path)
-        }
-        opened => opened,
-    }
-    .map_err(unusable)?;
+    let file = open(path).map_err(unusable)?;
     let about = file.metadata().map_err(unusable)?;
     let wrong = |what: &str, fix: String| {
         Err(StartError::failed(format!("{} {what}", path.display()), format!("{fix} to get another")))
@@ -121,10 +177,20 @@ pub fn random_hex(bytes: usize) -> io::Result<String> {
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Result of checking a request's token. If none is required and none was sent, it is valid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Why a client was let in. It is good for as long as the gateway says so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Proof {
+    /// No token is required.
+    NotNeeded,
+    Token(String),
+    /// The value of a cookie.
+    Login(String),
+}
+
+/// Result of checking a request's token or cookie. If none is required and none was sent, it is valid.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenCheck {
-    Valid,
+    Valid(Proof),
     Invalid,
     /// No token was sent, but one is required.
     Missing,
@@ -136,7 +202,7 @@ pub enum Offered<'r> {
     Nothing,
     /// In `Authorization: Bearer`.
     Bearer(&'r str),
-    /// In the cookie that the link sets.
+    /// The value of the cookie that a login sets.
     Cookie(&'r str),
 }
 
@@ -145,19 +211,21 @@ pub fn cookie_name(port: u16) -> String {
     format!("thread_{port}")
 }
 
-/// Extracts the token of a request. An `Authorization` header without a bearer token counts as an empty one.
+/// Extracts the token or cookie of a request. An `Authorization` header without a bearer token counts as an empty one.
 pub fn offered<'r>(headers: &'r HeaderMap, cookie: &str) -> Offered<'r> {
     if let Some(value) = headers.get(header::AUTHORIZATION) {
         let bearer = value.to_str().ok().and_then(|text| text.split_once(' '));
         let token = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, t)| t.trim());
         return Offered::Bearer(token.unwrap_or_default());
     }
+    cookie_of(headers, cookie).map_or(Offered::Nothing, Offered::Cookie)
+}
+
+/// The value of a cookie.
+pub fn cookie_of<'r>(headers: &'r HeaderMap, cookie: &str) -> Option<&'r str> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    match pairs.find(|(name, _)| *name == cookie) {
-        Some((_, value)) => Offered::Cookie(value),
-        None => Offered::Nothing,
-    }
+    pairs.find(|(name, _)| *name == cookie).map(|(_, value)| value)
 }
 
 #[cfg(test)]
@@ -180,14 +248,42 @@ mod tests {
     fn a_token_is_made_once_and_nobody_else_may_read_it() {
         let root = tempfile::tempdir().unwrap();
         let first = Token::of(root.path()).unwrap();
-        assert_eq!(first.text().len(), 64);
-        assert!(Token::of(root.path()).unwrap().matches(first.text()));
+        let text = first.text().unwrap();
+        assert_eq!(text.len(), 64);
+        assert!(Token::of(root.path()).unwrap().matches(&text));
         assert!(!first.matches(""));
         let file = root.path().join(FILE);
         assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
         fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
         assert!(Token::of(root.path()).is_err());
+    }
+
+    #[test]
+    fn the_token_is_the_one_that_is_in_the_file_now() {
+        let root = tempfile::tempdir().unwrap();
+        let token = Token::of(root.path()).unwrap();
+        let first = token.text().unwrap();
+        let put = |text: &str| {
+            let draft = root.path().join("draft");
+            fs::write(&draft, text).unwrap();
+            fs::set_permissions(&draft, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+            fs::rename(draft, token.path()).unwrap();
+        };
+        let second = "a".repeat(64);
+        put(&second);
+        assert!(token.matches(&second) && !token.matches(&first));
+        put("short");
+        assert!(!token.matches(&second) && !token.matches("short") && !token.matches(""));
+        fs::remove_file(token.path()).unwrap();
+        assert!(token.text().is_none() && !token.matches(&first) && !token.matches(""));
+        put(&first);
+        assert!(token.matches(&first));
+        // A root that has vanished has taken the file with it.
+        let moved = root.path().with_extension("moved");
+        fs::rename(root.path(), &moved).unwrap();
+        assert!(token.matches(&first) && !token.matches(&second));
+        fs::rename(moved, root.path()).unwrap();
     }
 
     #[test]

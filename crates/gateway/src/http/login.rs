@@ -1,30 +1,72 @@
-//! `POST /api/v1/login`: sets the cookie by which a browser is let in, for a page that shows the token in
-//! `Authorization`. The link that is printed has the token in its fragment, which only the page sees.
+//! Logging a browser in and out. A page shows the token in `Authorization`, once, and gets a cookie for it. The link
+//! that is printed has the token in its fragment, which only the page sees.
 
+use std::io;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::error::ErrorBody;
-use crate::access::token::cookie_name;
+use super::error::{ErrorBody, HttpError};
+use crate::access::logins::LIFETIME;
+use crate::access::token::{Token, cookie_name, cookie_of};
 use crate::gateway::Gateway;
 
-/// How long the cookie lasts, in seconds: a month.
-const COOKIE_AGE: u32 = 30 * 24 * 3600;
+pub const LOGIN: &str = "/api/v1/login";
+pub const LOGOUT: &str = "/api/v1/logout";
 
 /// Exchange the token for a cookie, for a page
+///
+/// The cookie has a random value of its own and lasts for 30 days. One that is sent is renewed instead.
 #[utoipa::path(post, path = "/api/v1/login", tag = "sessions", responses(
     (status = 204),
     (status = "4XX", body = ErrorBody),
+    (status = "5XX", body = ErrorBody),
 ))]
-pub async fn login(State(gateway): State<Arc<Gateway>>) -> Response {
+pub async fn login(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Result<Response, HttpError> {
     // With `--no-auth`, nobody needs a cookie.
-    let Some(token) = &gateway.token else { return StatusCode::NO_CONTENT.into_response() };
-    let (name, token) = (cookie_name(gateway.port), token.text());
+    let Some(token) = gateway.token.as_ref().and_then(Token::text) else {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    };
+    // Another value would end what this browser has open.
+    let known = cookie_of(&headers, &cookie_name(gateway.port)).map(str::to_owned);
+    let own = gateway.clone();
+    let begin = move || match known.filter(|known| own.logins.renew(known, &token)) {
+        Some(known) => Ok(known),
+        None => own.logins.begin(&token),
+    };
+    let value = kept(tokio::task::spawn_blocking(begin).await)?;
+    Ok(with_cookie(&gateway, &value, LIFETIME.as_secs()))
+}
+
+/// `POST /api/v1/logout`: ends the login whose cookie is sent, for the page. What was opened with it is closed.
+///
+/// # Errors
+///
+/// The root cannot be written to.
+pub async fn logout(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Result<Response, HttpError> {
+    let value = cookie_of(&headers, &cookie_name(gateway.port)).map(str::to_owned);
+    if let (Some(value), Some(token)) = (value, gateway.token.as_ref().and_then(Token::text)) {
+        let own = gateway.clone();
+        kept(tokio::task::spawn_blocking(move || own.logins.end(&value, &token)).await)?;
+        gateway.access.send_replace(());
+    }
+    Ok(with_cookie(&gateway, "", 0))
+}
+
+fn kept<T>(done: Result<io::Result<T>, tokio::task::JoinError>) -> Result<T, HttpError> {
+    done.unwrap_or_else(|e| Err(io::Error::other(e))).map_err(|e| {
+        tracing::error!("a login cannot be kept or ended: {e}");
+        HttpError(StatusCode::INSUFFICIENT_STORAGE, "the gateway cannot write to its directory".into())
+    })
+}
+
+/// Sets the cookie for so many seconds.
+fn with_cookie(gateway: &Gateway, value: &str, age: u64) -> Response {
+    let name = cookie_name(gateway.port);
     let secure = if gateway.storage.base.starts_with("https://") { "; Secure" } else { "" };
-    let cookie = format!("{name}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age={COOKIE_AGE}{secure}");
+    let cookie = format!("{name}={value}; HttpOnly; SameSite=Strict; Path=/; Max-Age={age}{secure}");
     (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)], [(header::CACHE_CONTROL, "no-store")])
         .into_response()
 }

@@ -166,12 +166,13 @@ pub async fn page(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Re
     page.response(&headers)
 }
 
-/// The page says to its script where to open, and whether one may only look.
+/// The page says to its script where to open, whether one may only look, and whether one logs in.
 fn html(gateway: &Gateway) -> String {
     let nobody_to_talk_to = gateway.agent.is_none() && gateway.look.threads.named().next().is_some();
     let opens = if nobody_to_talk_to { " data-opens=\"look\"" } else { "" };
     let looks = if gateway.read_only { " data-read-only" } else { "" };
-    FILES[0].text.replacen("<html", &format!("<html{opens}{looks}"), 1)
+    let logs_in = if gateway.token.is_some() { " data-login" } else { "" };
+    FILES[0].text.replacen("<html", &format!("<html{opens}{looks}{logs_in}"), 1)
 }
 
 #[cfg(test)]

@@ -8,15 +8,15 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::error::HttpError;
+use super::login::{LOGIN, LOGOUT};
 use crate::error::RequestError;
 use crate::gateway::Gateway;
 
-/// It sets a cookie, and changes nothing here.
-const LOGIN: &str = "/api/v1/login";
-
 pub async fn only_looking(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
     let looks = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-    if gateway.read_only && !looks && request.uri().path() != LOGIN {
+    // Whoever looks has to be let in.
+    let looks = looks || [LOGIN, LOGOUT].contains(&request.uri().path());
+    if gateway.read_only && !looks {
         return HttpError::from(RequestError::ReadOnly).into_response();
     }
     next.run(request).await

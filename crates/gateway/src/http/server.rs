@@ -26,13 +26,16 @@ use super::{agui, attachments, content, login, mcp, metrics, openapi, page, read
 use crate::access::origin::Asker;
 use crate::access::places::{Places, Seat};
 use crate::access::proxy::Client;
-use crate::access::token::{Offered, TokenCheck, cookie_name, offered};
+use crate::access::token::{Offered, Proof, TokenCheck, cookie_name, offered};
 use crate::gateway::Gateway;
 use crate::log::refused;
 use crate::ws;
 
 /// Where a load balancer asks, under any name.
 const HEALTH: &str = "/healthz";
+
+/// The type of responses that last.
+const EVENT_STREAM: &str = "text/event-stream";
 
 /// How long a browser may take a preflight's answer for granted.
 const PREFLIGHT_AGE: Duration = Duration::from_secs(3600);
@@ -109,7 +112,8 @@ pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, places: Places)
 fn routes(gateway: &Arc<Gateway>) -> Router {
     let with_token = Router::new()
         .route("/metrics", get(metrics::metrics))
-        .route("/api/v1/login", post(login::login))
+        .route(login::LOGIN, post(login::login))
+        .route(login::LOGOUT, post(login::logout))
         .route("/api/v1/sessions/{session}/events/{id}/content", get(content::content))
         .route("/api/v1/agent/run", post(agui::run).layer(DefaultBodyLimit::max(MAX_INPUT)))
         .route("/api/v1/agent/events", get(agui::events))
@@ -196,14 +200,18 @@ async fn admit(
     };
     let cookie = cookie_name(gateway.port);
     let check = match offered(request.headers(), &cookie) {
-        _ if gateway.token.is_none() => TokenCheck::Valid,
+        _ if gateway.token.is_none() => TokenCheck::Valid(Proof::NotNeeded),
         Offered::Cookie(_) if asker == Asker::Other => TokenCheck::Missing,
         Offered::Nothing => TokenCheck::Missing,
-        Offered::Bearer(token) | Offered::Cookie(token) if gateway.admits(token) => TokenCheck::Valid,
+        Offered::Bearer(token) if gateway.admits(token) => TokenCheck::Valid(Proof::Token(token.to_owned())),
+        Offered::Cookie(value) if gateway.admits_login(value) => {
+            TokenCheck::Valid(Proof::Login(value.to_owned()))
+        }
         Offered::Bearer(_) | Offered::Cookie(_) => TokenCheck::Invalid,
     };
+    let is_valid = matches!(check, TokenCheck::Valid(_));
     request.extensions_mut().insert(check);
-    if check == TokenCheck::Valid && !seat.admit() {
+    if is_valid && !seat.admit() {
         gateway.counters.refused();
         let why = "too many connections; try again later";
         let mut response = refuse(client, &request, StatusCode::SERVICE_UNAVAILABLE, why);
@@ -215,7 +223,7 @@ async fn admit(
     let (body, rest) = within(body, limit);
     let response = next.run(Request::from_parts(parts, body)).await;
     // A client reads why it was refused only once it has sent its body. Strangers need not learn it.
-    if check == TokenCheck::Valid && response.status().is_client_error() {
+    if is_valid && response.status().is_client_error() {
         tokio::spawn(drain(rest));
     }
     response
@@ -230,7 +238,18 @@ async fn require_token(
     next: Next,
 ) -> Response {
     let why = match check {
-        TokenCheck::Valid => return next.run(request).await,
+        TokenCheck::Valid(proof) => {
+            let response = next.run(request).await;
+            let kind = response.headers().get(header::CONTENT_TYPE);
+            if kind.is_none_or(|kind| kind != EVENT_STREAM) {
+                return response;
+            }
+            // A stream lasts no longer than what it was opened with.
+            return response.map(|body| {
+                let expelled = async move { gateway.expels(&proof).await };
+                Body::from_stream(body.into_data_stream().take_until(Box::pin(expelled)))
+            });
+        }
         TokenCheck::Invalid => "wrong token",
         TokenCheck::Missing => "the token is missing; the gateway has it in the file `token` in its root",
     };

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,6 +26,7 @@ use super::caller::{Caller, Done, Place, Reply};
 use super::methods;
 use super::socket::{self, Reader, Received, Writer};
 use crate::access::places::Seat;
+use crate::access::token::Proof;
 use crate::gateway::Gateway;
 use crate::log;
 use crate::session::cursor::{Cursor, Next};
@@ -50,20 +51,20 @@ pub async fn serve(
     upgraded: Upgraded,
     seat: Arc<Seat>,
     origins: Vec<String>,
-    admitted: bool,
+    admitted: Option<Proof>,
 ) {
     let (mut reader, mut writer) = socket::open(upgraded).await;
-    if admitted {
+    if admitted.is_some() {
         reader.trust();
     }
-    let author = tokio::select! {
-        author = handshake(&gateway, &seat, &mut reader, &mut writer, admitted) => author,
+    let client = tokio::select! {
+        client = handshake(&gateway, &seat, &mut reader, &mut writer, admitted) => client,
         () = gateway.shutting_down() => Err(End::Close(Close::GoingAway)),
         () = seat.dismissed() => Err(End::Gone),
     };
-    let end = match author {
+    let end = match client {
         Err(end) => end,
-        Ok(author) => {
+        Ok((author, proof)) => {
             let (stop, stopped) = oneshot::channel();
             let (ending, ended) = oneshot::channel();
             let (sender, requests) = mpsc::unbounded_channel();
@@ -82,7 +83,7 @@ pub async fn serve(
                 awaited: None,
                 unflushed: false,
             };
-            let end = connection.run(requests).await;
+            let end = connection.run(requests, &proof).await;
             drop(stop);
             let Ok(back) = reading.await else { return };
             (reader, writer) = (back, connection.writer);
@@ -159,19 +160,19 @@ impl Alive {
     }
 }
 
-/// Waits for `connect` and answers it. Returns who the client is.
+/// Waits for `connect` and answers it. Returns who the client is, and why it was let in.
 async fn handshake(
     gateway: &Gateway,
     seat: &Seat,
     reader: &mut Reader,
     writer: &mut Writer,
-    admitted: bool,
-) -> Result<Author, End> {
+    admitted: Option<Proof>,
+) -> Result<(Author, Proof), End> {
     let request = async {
         loop {
             match reader.next().await {
                 Received::Sign => {}
-                Received::Text(text) if text.len() > MAX_FRAME_BEFORE_CONNECT && !admitted => {
+                Received::Text(text) if text.len() > MAX_FRAME_BEFORE_CONNECT && admitted.is_none() => {
                     return Err(End::Close(Close::FrameTooBig));
                 }
                 Received::Text(text) => return Request::parse(&text).map_err(End::Malformed),
@@ -182,7 +183,7 @@ async fn handshake(
     };
     let request = timeout(CONNECT_TIMEOUT, request).await.map_err(|_| End::Close(Close::NotConnected))??;
     let refusal = match check(gateway, seat, &request, admitted) {
-        Ok(author) => {
+        Ok((author, proof)) => {
             reader.trust();
             let connected = Connected {
                 gateway_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -191,7 +192,7 @@ async fn handshake(
             };
             let text = response::payload::<Connect>(&request.id, &connected);
             send(writer, text.into()).await?;
-            return Ok(author);
+            return Ok((author, proof));
         }
         Err(refusal) => refusal,
     };
@@ -210,8 +211,8 @@ fn check(
     gateway: &Gateway,
     seat: &Seat,
     request: &Request,
-    admitted: bool,
-) -> Result<Author, (String, Close)> {
+    admitted: Option<Proof>,
+) -> Result<(Author, Proof), (String, Close)> {
     let refuse = |message: &str, why| Err((message.to_owned(), why));
     if request.method != <Connect as thread_protocol::Method>::NAME {
         return refuse("the first request must be connect", Close::NotConnected);
@@ -220,10 +221,14 @@ fn check(
         return refuse("the gateway speaks version \"1\"", Close::Version);
     }
     let offered = request.params.get("token").and_then(|token| token.as_str());
-    if !offered.map_or(admitted, |token| gateway.admits(token)) {
+    let proof = match offered {
+        Some(token) => gateway.admits(token).then(|| Proof::Token(token.to_owned())),
+        None => admitted,
+    };
+    let Some(proof) = proof else {
         gateway.counters.wrong_token();
         return refuse("wrong or missing token", Close::Unauthorized);
-    }
+    };
     if !seat.admit() {
         gateway.counters.refused();
         return refuse("too many connections; try again later", Close::Full);
@@ -240,7 +245,7 @@ fn check(
             return refuse(&error, Close::NotConnected);
         }
     }
-    Ok(Author { client, client_type: params.client_type })
+    Ok((Author { client, client_type: params.client_type }, proof))
 }
 
 /// Reads requests until the connection ends or is stopped.
@@ -306,8 +311,9 @@ struct QueuedMessage {
 
 impl Connection {
     /// Answers requests and writes events until the connection ends.
-    async fn run(&mut self, mut requests: mpsc::UnboundedReceiver<Request>) -> End {
+    async fn run(&mut self, mut requests: mpsc::UnboundedReceiver<Request>, proof: &Proof) -> End {
         let gateway = self.caller.gateway.clone();
+        let mut expelled = pin!(gateway.expels(proof));
         let mut pings = interval(PING_EVERY);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         pings.tick().await;
@@ -320,6 +326,7 @@ impl Connection {
                 biased;
                 end = &mut self.ended => return end.unwrap_or(End::Gone),
                 () = gateway.shutting_down() => return End::Close(Close::GoingAway),
+                () = &mut expelled => return End::Close(Close::Unauthorized),
                 _ = pings.tick() => self.write(Out::Ping).await,
                 done = Working::done(&mut working) => {
                     working = None;

@@ -43,7 +43,11 @@ pub async fn upgrade(
         let _counted = Counted::new(&gateway.counters);
         // Fails only if the client is gone.
         if let Ok(upgraded) = upgrade.await {
-            connection::serve(gateway, upgraded, seat, origins, check == TokenCheck::Valid).await;
+            let proof = match check {
+                TokenCheck::Valid(proof) => Some(proof),
+                TokenCheck::Invalid | TokenCheck::Missing => None,
+            };
+            connection::serve(gateway, upgraded, seat, origins, proof).await;
         }
     });
     let headers = [

@@ -843,6 +843,8 @@ async def the_token_is_taken_from_the_link_or_asked_for():
             await expect(tab.locator(".sessions")).to_be_visible()
             kept = await tab.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])")
             assert gateway.token not in kept, kept
+            [cookie] = await tab.context.cookies()
+            assert gateway.token not in cookie["value"]
             stranger = await browser.tab(gateway, enter=False)
             await stranger.open()
             await stranger.get_by_label("Token").fill("wrong")
@@ -853,11 +855,18 @@ async def the_token_is_taken_from_the_link_or_asked_for():
             await expect(stranger.locator(".sessions")).to_be_visible()
             # The browser says that it was refused; so it should.
             stranger.errors = [error for error in stranger.errors if "401" not in error]
+            # Logging out is for this browser alone.
+            await tab.get_by_role("button", name="Log out").click()
+            await expect(tab.get_by_label("Token")).to_be_visible()
+            assert not await tab.context.cookies()
+            await stranger.reload()
+            await expect(stranger.locator(".sessions")).to_be_visible()
     with Gateway("--no-auth") as gateway:
         async with Browser() as browser:
             tab = await browser.tab(gateway, enter=False)
             await tab.open()
             await expect(tab.locator(".sessions")).to_be_visible()
+            await expect(tab.get_by_role("button", name="Log out")).to_have_count(0)
 
 
 async def commands_are_answered_here_alone_and_what_is_large_is_a_link():

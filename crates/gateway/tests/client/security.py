@@ -37,6 +37,21 @@ def ask(gateway, path, method="GET", body=None, **headers):
     return answer.status, answer.headers, answer.read()
 
 
+def login(gateway, **headers):
+    """Logs in with the token. Returns the cookie, as a browser sends it."""
+    status, headers, _ = ask(gateway, "/api/v1/login", "POST", b"", Authorization="Bearer " + gateway.token, **headers)
+    assert status == 204, status
+    return headers["Set-Cookie"].split(";")[0]
+
+
+def replace_token(gateway, token):
+    """Puts another token in place of the one that is there."""
+    draft = gateway.root / "draft"
+    draft.write_text(token)
+    draft.chmod(0o600)
+    draft.rename(gateway.root / "token")
+
+
 async def upgrade(gateway, **headers):
     """The status of a WebSocket handshake."""
     try:
@@ -68,6 +83,78 @@ async def the_page_exchanges_the_token_for_a_cookie_and_the_cookie_lets_in():
         await client.request("status")
         client = await gateway.client(token=False, headers={"Authorization": "Bearer " + gateway.token})
         await client.request("status")
+
+
+async def a_login_has_a_value_of_its_own_and_ends_when_it_is_logged_out():
+    with Gateway() as gateway, Gateway(root=gateway.root) as other:
+        cookie = login(gateway)
+        name, _, value = cookie.partition("=")
+        assert name == f"thread_{gateway.port}" and gateway.token not in cookie and len(value) == 64, cookie
+        # Nothing in the root tells it, and it is no token.
+        files = [path for path in gateway.root.rglob("*") if path.is_file()]
+        assert not [path for path in files if value in str(path) or value.encode() in path.read_bytes()]
+        [kept] = (gateway.root / "logins").iterdir()
+        modes = [stat.S_IMODE(path.stat().st_mode) for path in (kept.parent, kept)]
+        assert modes == [0o700, 0o600] and kept.stat().st_size == 0, modes
+        assert ask(gateway, "/metrics", Authorization="Bearer " + value)[0] == 401
+        bad = await gateway.client(connect=False)
+        bad.send("connect", {"version": "1", "clientType": "t", "token": value})
+        assert await bad.ends() == 1008
+        # It is good for every gateway on the root, and after a restart.
+        at = lambda one: ask(one, "/metrics", Cookie=f"thread_{one.port}={value}")[0]
+        assert at(gateway) == at(other) == 200
+        gateway.kill()
+        gateway.restart()
+        assert at(gateway) == 200
+        # Whoever logs in once more keeps it; another browser gets another.
+        assert login(gateway, Cookie=cookie) == cookie != login(gateway)
+
+        logout = lambda **headers: ask(gateway, "/api/v1/logout", "POST", b"", **headers)
+        assert logout()[0] == logout(Cookie=name + "=wrong")[0] == 401
+        here = await gateway.client(token=False, headers={"Cookie": cookie})
+        there = await other.client(token=False, headers={"Cookie": f"thread_{other.port}={value}"})
+        stays = await gateway.client()
+        status, headers, _ = logout(Cookie=cookie)
+        assert status == 204 and headers["Set-Cookie"].startswith(name + "=;") and "Max-Age=0" in headers["Set-Cookie"]
+        assert at(gateway) == at(other) == 401
+        assert await here.ends() == await there.ends() == 1008
+        await stays.request("status")
+    with Gateway("--read-only") as gateway:
+        cookie = login(gateway)
+        assert ask(gateway, "/metrics", Cookie=cookie)[0] == 200
+        assert ask(gateway, "/api/v1/logout", "POST", b"", Cookie=cookie)[0] == 204
+        assert ask(gateway, "/metrics", Cookie=cookie)[0] == 401
+
+
+async def another_token_counts_at_once():
+    with Gateway() as gateway, Gateway(root=gateway.root) as other:
+        by_token = lambda one, token: ask(one, "/metrics", Authorization="Bearer " + token)[0]
+        cookie, old, new = login(gateway), gateway.token, "another-token-" + "x" * 20
+        clients = [
+            await gateway.client(), await other.client(),
+            await gateway.client(token=False, headers={"Authorization": "Bearer " + old}),
+            await gateway.client(token=False, headers={"Cookie": cookie}),
+        ]
+        session = (await clients[0].request("sessions.new"))["sessionId"]
+        path = f"/api/v1/threads/{session}/events/stream"
+        streams = [asyncio.create_task(asyncio.to_thread(ask, gateway, path, **headers))
+                   for headers in ({"Authorization": "Bearer " + old}, {"Cookie": cookie})]
+        replace_token(gateway, new)
+        for one in gateway, other:
+            assert (by_token(one, old), by_token(one, new)) == (401, 200)
+        assert ask(gateway, "/metrics", Cookie=cookie)[0] == 401
+        # What was opened with it is closed.
+        assert [await client.ends() for client in clients] == [1008] * len(clients)
+        for status, _, _ in await asyncio.gather(*streams):
+            assert status in (200, 401), status
+        gateway.token = new
+        cookie, client = login(gateway), await gateway.client()
+        # Without a token, nobody is let in.
+        (gateway.root / "token").unlink()
+        assert by_token(gateway, new) == by_token(gateway, "") == ask(gateway, "/metrics", Cookie=cookie)[0] == 401
+        assert await client.ends() == 1008 and ask(gateway, "/healthz")[0] == 200
+        replace_token(gateway, new)
+        assert by_token(gateway, new) == ask(gateway, "/metrics", Cookie=cookie)[0] == 200
 
 
 async def nobody_comes_in_without_the_token():
@@ -147,7 +234,7 @@ async def pages_of_a_named_origin_need_the_token_and_get_no_cookies():
         status, headers, _ = ask(gateway, "/metrics", Origin="https://evil.example", **auth)
         assert status == 403 and allowed(headers) is None and "origin" in headers["Vary"].lower()
         # The cookie is for the gateway's own pages, also where a browser sends it from another one.
-        cookie = {"Cookie": f"thread_{gateway.port}={gateway.token}"}
+        cookie = {"Cookie": login(gateway)}
         assert ask(gateway, "/metrics", **cookie)[0] == 200
         assert ask(gateway, "/metrics", **page, **cookie)[0] == 401
         for site, expected in ("same-origin", 200), ("none", 200), ("same-site", 401), ("cross-site", 401):

@@ -1,7 +1,7 @@
 // Look: the threads, and what is wrong, waits, runs and was in each.
 
 import { html } from "../vendor/preact.js";
-import { Halves, Theme } from "../nav.js";
+import { Halves, LogOut, Theme } from "../nav.js";
 import { visible } from "../text.js";
 import { state } from "../state.js";
 import { Thread } from "./thread.js";
@@ -17,6 +17,7 @@ export function Look({ onHelp }) {
       <span class="space"></span>
       <${Theme} />
       <button type="button" class="quiet" onClick=${onHelp}>Keys</button>
+      <${LogOut} />
     </div>
     ${route.thread ? html`<${Thread} key=${route.thread} route=${route} />` : html`<${Threads} />`}
   </main>`;
