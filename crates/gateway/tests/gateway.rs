@@ -346,6 +346,8 @@ scenarios! {
     }
     page {
         an_answer_streams_with_its_thinking_and_its_tools
+        an_answer_that_grows_is_at_each_moment_what_it_would_be_at_once
+        steps_with_code_between_them_stay_steps
         what_was_done_is_there_after_a_reload
         two_browsers_in_one_session_see_the_same
         sub_agents_stand_with_the_call_they_work_for

@@ -4,7 +4,7 @@
 // An item is an exchange (a message and the run that answers it) or a note (something that was said aside).
 // A run has steps: what the agent did in the attempt under way, in order.
 
-import { Blocks } from "./markdown.js";
+import { Blocks } from "./blocks.js";
 
 export class Conversation {
   /** `onChange(item)` is called with each item that has changed, and with nothing for the conversation itself. */

@@ -2,7 +2,7 @@
 
 import { html, useCallback, useEffect, useRef, useState } from "./vendor/preact.js";
 import { Content, Copy, Do, Fold, Large, Plain, Versioned } from "./parts.js";
-import { Markdown } from "./markdown.js";
+import { Markdown, isLong } from "./markdown.js";
 import { Permission } from "./permission.js";
 import { Tool } from "./tool.js";
 import { Clock, Elapsed, duration } from "./time.js";
@@ -64,7 +64,7 @@ export function Steps({ run }) {
     const frame = requestAnimationFrame(() => redraw((n) => n + 1));
     return () => cancelAnimationFrame(frame);
   });
-  for (const step of words.slice(from)) if (step.source?.isLong()) long.add(step);
+  for (const step of words.slice(from)) if (step.source && isLong(step.source)) long.add(step);
   return html`${begin > 0 && html`<button type="button" class="quiet" onClick=${() => setFirst(Math.max(0, begin - MORE))}>
       ${begin} earlier ${begin === 1 ? "step" : "steps"}</button>`}
     ${words.flatMap((step, n) => (n < from && !long.has(step) ? [] : [html`<${Versioned} key=${step.key} of=${Step} step=${step} version=${step.version}

@@ -53,6 +53,7 @@ files! {
     "announce.js"
     "app.js"
     "attachments.js"
+    "blocks.js"
     "composer.js"
     "connection.js"
     "conversation.js"

@@ -200,6 +200,203 @@ async def an_answer_streams_with_its_thinking_and_its_tools():
             await expect(tab.locator(".unseen[role=status]")).to_contain_text("Answer: The script runs as")
 
 
+# Forms in which an answer may come.
+FORMS = """
+Do this:
+
+1. First:
+```sh
+ls
+```
+2. Second:
+```sh
+cat a
+```
+3. Third
+=====
+1. First
+
+   ```sh
+   ls
+
+   cd
+   ```
+
+2. Second
+   goes on
+3. Third
+
+   - a
+     - b
+
+       more
+   - c
+* other
++ third
+=====
+| left | middle | right |
+|:--|:-:|--:|
+| 1 | 2 | 3 |
+
+para
+a | b
+--|--
+1 | 2
+=====
+- [ ] one
+- [x] two **bold**
+- [X] three
+
+1. [ ] four
+- [ ]
+- [x](http://a.example)
+=====
+See [one][1] and [two] and [three][], and [one][1].
+
+[1]: http://one.example/ 'a title
+that goes on'
+[two]: <http://two.example/>
+
+# Heading
+
+> [Three]: http://three.example/
+
+[1]: http://not.example/
+=====
+> a
+> > b
+> c
+lazy
+> - x
+> - y
+
+out
+=====
+<b>bold</b> <script>alert(1)</script>
+
+<div>
+x
+</div>
+=====
+````md
+```
+x
+```
+````
+~~~
+```
+=====
+Title
+===
+para
+#
+1)
+1) x
+***
+- a
+---
+    code
+
+
+    more
+
+para
+    lazy
+=====
+[no]: http://no.example/
+'title
+more
+
+then' [no]
+"""[1:-1].split("\n=====\n")
+
+# What an element, or HTML, shows: its tags, what matters of them, and its text without spaces.
+SHAPES = """
+const shape = {
+  tags: new Set("a blockquote br code em h1 h2 h3 h4 h5 h6 hr li ol p pre strong table tbody td th thead tr ul".split(" ")),
+  of(node) {
+    if (node.nodeType === Node.TEXT_NODE) return node.data.replace(/\\s/g, "");
+    const is = (name) => node.classList.contains(name);
+    if (is("leads-to")) return "";
+    if (is("box")) return node.getAttribute("aria-label") === "done" ? "[x]" : "[]";
+    const tag = is("heading") ? node.classList[1] : node.localName;
+    const inside = [...node.childNodes].map(shape.of).join("");
+    if (!shape.tags.has(tag)) return inside;
+    const about = [tag === "ol" && node.start !== 1 && `start=${node.start}`, ["center", "right"].find(is), node.getAttribute("href")];
+    return `<${[tag, ...about].filter(Boolean).join(" ")}>${inside}${["hr", "br"].includes(tag) ? "" : `</${tag}>`}`;
+  },
+  // A link that leads nowhere is shown as text.
+  ofHtml(html) {
+    const link = (text) => { const url = /href="([^"]*)"/.exec(text)?.[1]; try { return url && new URL(url).href; } catch { return null; } };
+    const links = html.replace(/<a ([^>]*)>(.*?)<\\/a>/gs, (all, about, text) => link(about) ? all : text);
+    return links.replace(/\\s*<(\\/?)(\\w+)([^>]*)>\\s*|[^<]+/g, (text, end, tag, rest) => {
+      if (!tag) return text.replace(/\\s/g, "").replace(/&(lt|gt|quot|amp);/g, (_, name) => ({ lt: "<", gt: ">", quot: '"', amp: "&" })[name]);
+      const about = [/start="\\d+"/.exec(rest)?.[0].replaceAll('"', ""), /text-align:(center|right)/.exec(rest)?.[1], link(rest)];
+      return `<${[end + tag, ...about].filter(Boolean).join(" ")}>`;
+    });
+  },
+};
+"""
+
+GROWS = """async (forms) => {
+  """ + SHAPES + """
+  const { h, render } = await import("./page/vendor/preact.js");
+  const { default: MarkdownIt } = await import("./page/vendor/markdown-it.js");
+  const { Blocks } = await import("./page/blocks.js");
+  const { Markdown } = await import("./page/markdown.js");
+  const whole = new MarkdownIt({ html: false, linkify: true }), box = document.createElement("div");
+  whole.linkify.set({ fuzzyLink: false, fuzzyEmail: false, fuzzyIP: false });
+  let cuts = 0;
+  for (const form of forms) for (const size of [1, 5]) {
+    const source = new Blocks();
+    render(null, box);
+    for (let at = 0; at < form.length; at += size) {
+      source.add(form.slice(at, at + size));
+      render(h(Markdown, { source, version: at }), box);
+      // Several blocks at once may take several pictures.
+      while (box.querySelectorAll(".block").length < source.blocks.length) await new Promise(requestAnimationFrame);
+      const text = form.slice(0, at + size), shown = shape.of(box).replaceAll("[X]", "[x]");
+      const should = shape.ofHtml(whole.render(text)).replaceAll("[X]", "[x]");
+      if (shown !== should) return { text, shown, should };
+      cuts++;
+    }
+  }
+  return cuts;
+}"""
+
+
+async def an_answer_that_grows_is_at_each_moment_what_it_would_be_at_once():
+    with Gateway(*NDJSON) as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            cuts = await tab.evaluate(GROWS, FORMS)
+            assert isinstance(cuts, int) and cuts > 900, cuts
+
+
+async def steps_with_code_between_them_stay_steps():
+    with Gateway(*NDJSON) as gateway:
+        plays(gateway, how=[
+            ["say", "1. **Stop** it:\n```sh\nsystemctl stop x\n```\n2. Look at [the log]"], ["wait", "go"],
+            ["say", ":\n\n   ```sh\n   journalctl -u x\n   ```\n\n3. [ ] Start it\n\n| n | size |\n|---|-----:|\n| 1 | 20 |\n\n[the log]: https://log.example/"]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("how")
+            steps = tab.locator(".answer ol > li")
+            await expect(steps).to_have_text(["Stop it:", "Look at [the log]"])
+            await expect(tab.locator(".answer pre")).to_have_text("systemctl stop x\n")
+            go(gateway)
+            for _ in range(2):
+                await expect(steps).to_have_count(3)
+                assert await tab.evaluate("[...document.querySelectorAll('.answer ol')].map((list) => list.start)") == [1, 2]
+                await expect(steps.nth(1).locator("pre")).to_have_text("journalctl -u x\n")
+                await expect(steps.nth(1).get_by_role("link", name="the log")).to_have_attribute("href", "https://log.example/")
+                await expect(steps.nth(2).get_by_role("img", name="to do")).to_be_visible()
+                await expect(tab.locator(".answer th").last).to_have_css("text-align", "right")
+                await expect(tab.locator(".answer td").last).to_have_css("text-align", "right")
+                await tab.answer("Start it").wait_for()
+                await tab.reload()
+
+
 async def what_was_done_is_there_after_a_reload():
     with Gateway(*NDJSON) as gateway:
         plays(gateway, work=[
