@@ -123,7 +123,7 @@ methods! {
     SessionsSteps = "sessions.steps": StepsParams => StepsPage;
     /// Gives a session a title.
     SessionsRename = "sessions.rename": RenameParams => Renamed;
-    /// Searches titles and messages.
+    /// Searches titles, messages, tool calls and errors.
     SessionsSearch = "sessions.search": SearchParams => SessionList;
     /// Stops the runs of a session and removes it.
     SessionsDelete = "sessions.delete": DeleteParams => Deleted;
@@ -269,6 +269,9 @@ pub struct SessionSummary {
     /// The text that a search has found.
     #[serde(default, rename = "match", skip_serializing_if = "Option::is_none")]
     pub matched: Option<String>,
+    /// The event that has it, unless it is the title.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub match_seq: Option<u64>,
 }
 
 words! {
@@ -652,7 +655,7 @@ mod tests {
         let session = json!({
             "id": id, "title": "t", "lastMessage": null, "lastActivity": time, "messageCount": 2,
             "state": "running", "since": time, "forkedFrom": { "sessionId": id, "title": "t", "before": null, "seq": 1 },
-            "match": "m",
+            "match": "m", "matchSeq": 3,
         });
         let made = json!({ "sessionId": id, "title": "", "createdAt": time });
         let entry = json!({

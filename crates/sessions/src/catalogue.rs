@@ -192,5 +192,6 @@ pub fn list_entry(listed: &Listed, summary: &Summary) -> SessionSummary {
         since: summary.since.clone(),
         forked_from: summary.forked_from.clone(),
         matched: None,
+        match_seq: None,
     }
 }

@@ -4,9 +4,12 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Datelike, Days, Local, NaiveDate};
+use serde_json::Value;
+use thread::model::event::CappedRow;
 use thread::model::filter::Scope;
 use thread::queue::{Remaining, Selection};
 use thread::{Filter, Queue};
+use thread_agent::conversation::Entry;
 use thread_protocol::Content;
 use thread_protocol::method::{DateFilter, SessionList};
 
@@ -21,6 +24,10 @@ const TIME_LIMIT: Duration = Duration::from_secs(2);
 
 /// How much text is shown behind a match, in characters.
 const CONTEXT: usize = 60;
+
+/// What is searched: what was said, what tools were given and returned, and errors.
+const SEARCHED: &str =
+    "type = 'message' OR type = 'record' AND subtype IN ('toolcall', 'toolresult', 'error')";
 
 /// The first of the days that a filter covers, and the day after the last.
 fn days(filter: DateFilter, today: NaiveDate) -> (NaiveDate, NaiveDate) {
@@ -40,7 +47,7 @@ fn covers(filter: DateFilter, time: DateTime<Local>, today: NaiveDate) -> bool {
     (from..to).contains(&time.date_naive())
 }
 
-/// Sessions whose title or messages contain `query`, ignoring case, most recently active first.
+/// Sessions whose title, messages, tool calls or errors contain `query`, ignoring case, most recently active first.
 ///
 /// # Errors
 ///
@@ -68,13 +75,11 @@ pub fn search(
             None => Some(None),
             Some(query) => {
                 let Ok(summary) = catalogue.summary(root, &listed) else { continue };
-                let outcome = around(&summary.title(), query, CONTEXT).map_or_else(
-                    || root.queue(listed.id).and_then(|mut queue| find(&mut queue, query, until)),
-                    |title| Ok(Found::Text(title)),
-                );
-                match outcome {
-                    Ok(Found::Text(text)) => Some(Some(text)),
-                    Ok(Found::Nothing) | Err(_) => None,
+                let title = around(&summary.title(), query, CONTEXT).map(|text| (text, None));
+                match root.queue(listed.id).and_then(|mut queue| find(&mut queue, query, until)) {
+                    Ok(Found::Text(text, seq)) => Some(Some((text, Some(seq)))),
+                    Ok(Found::Nothing) | Err(_) => title.map(Some),
+                    Ok(Found::TimeIsUp) if title.is_some() => Some(title),
                     Ok(Found::TimeIsUp) => {
                         truncated = true;
                         break;
@@ -82,12 +87,12 @@ pub fn search(
                 }
             }
         };
-        let Some(text) = found else { continue };
+        let Some(found) = found else { continue };
         total += 1;
         if sessions.len() < limit {
             let Ok(summary) = catalogue.summary(root, &listed) else { continue };
             let mut shown = catalogue::list_entry(&listed, &summary);
-            shown.matched = text;
+            (shown.matched, shown.match_seq) = found.map_or((None, None), |(text, seq)| (Some(text), seq));
             sessions.push(shown);
         } else if query.is_some() {
             // Further matches would only be counted, at the cost of reading all sessions.
@@ -98,20 +103,20 @@ pub fn search(
 }
 
 enum Found {
-    Text(String),
+    /// A piece of text, and the event that has it.
+    Text(String, u64),
     Nothing,
     TimeIsUp,
 }
 
 fn find(queue: &mut Queue, query: &str, until: Instant) -> Result<Found> {
-    let filter = Filter::new("type = 'message'", Scope::Reading)?;
+    let filter = Filter::new(SEARCHED, Scope::Reading)?;
     let mut selection = Selection { after: 0, limit: None, filter };
     let mut found = Found::Nothing;
     loop {
         let remaining = queue.read_page_capped(&mut selection, LARGE, &mut |capped| {
-            let text = Content::stored(&String::from_utf8_lossy(capped.row.content)).text();
-            if let Some(text) = around(&text, query, CONTEXT) {
-                found = Found::Text(text);
+            if let Some(text) = around(&text_of(&capped), query, CONTEXT) {
+                found = Found::Text(text, capped.row.id.unsigned_abs());
             } else if Instant::now() >= until {
                 found = Found::TimeIsUp;
             }
@@ -120,6 +125,41 @@ fn find(queue: &mut Queue, query: &str, until: Instant) -> Result<Found> {
         if remaining == Remaining::None || !matches!(found, Found::Nothing) {
             return Ok(found);
         }
+    }
+}
+
+/// What can be read of an event.
+fn text_of(capped: &CappedRow<'_>) -> String {
+    if capped.row.kind == b"message" {
+        return Content::stored(&String::from_utf8_lossy(capped.row.content)).text();
+    }
+    let mut texts = Vec::new();
+    match Entry::of(&capped.row.to_event()).1 {
+        Entry::ToolCall(call) => {
+            texts.push(call.name);
+            strings(call.arguments, &mut texts);
+        }
+        Entry::ToolResult(result) => {
+            texts.push(result.name);
+            match result.outcome {
+                Ok(value) => strings(value, &mut texts),
+                Err(error) => texts.push(error),
+            }
+        }
+        Entry::Error { error, .. } => texts.push(error),
+        _ => {}
+    }
+    texts.join("\n")
+}
+
+/// All texts and numbers in a value.
+fn strings(value: Value, into: &mut Vec<String>) {
+    match value {
+        Value::String(text) => into.push(text),
+        Value::Number(number) => into.push(number.to_string()),
+        Value::Array(values) => values.into_iter().for_each(|value| strings(value, into)),
+        Value::Object(fields) => fields.into_iter().for_each(|(_, value)| strings(value, into)),
+        Value::Null | Value::Bool(_) => {}
     }
 }
 
