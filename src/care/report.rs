@@ -1,6 +1,6 @@
 //! Where a consumer stands, as `thread info` and other programs show it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use chrono::Utc;
 use serde_json::{Value, json};
@@ -13,6 +13,9 @@ use crate::pending::{self, CountLimits, Counted};
 use crate::queue::Queue;
 use crate::run::dispatch;
 use crate::run::process::{AtWork, at_work};
+
+/// After how long it is a problem that nobody takes what waits for a consumer without a handler.
+const UNTAKEN: Duration = Duration::from_secs(5 * 60);
 
 /// How far to determine what is pending.
 #[derive(Debug, Clone, Copy)]
@@ -161,6 +164,26 @@ impl Standing {
         }
         facts.retain(|(_, value)| !value.is_null());
         Ok(Standing { subscription, state: word, facts, pending, oldest })
+    }
+
+    /// When the oldest pending event was stored. `None` if nothing is pending.
+    fn oldest_at(&self) -> Option<Time> {
+        time::parse(self.oldest.as_ref()?.1.as_deref()?)
+    }
+
+    /// Age of the oldest pending event; 0 if the clock was set back. `None` if there is none.
+    pub fn oldest_age(&self, now: Time) -> Option<Duration> {
+        Some((now - self.oldest_at()?).to_std().unwrap_or_default())
+    }
+
+    /// Since when nobody has taken what waits for a consumer without a handler, if that is a while ago.
+    pub fn untaken_since(&self, now: Time) -> Option<Time> {
+        if self.subscription.has_handler() || self.state != "idle" {
+            return None;
+        }
+        let moved = self.subscription.updated_at.as_deref().and_then(time::parse);
+        let since = self.oldest_at()?.max(moved.unwrap_or_default());
+        (now - since).to_std().is_ok_and(|age| age >= UNTAKEN).then_some(since)
     }
 
     /// What to say about the consumer's last runs, for people.

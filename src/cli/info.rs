@@ -227,13 +227,6 @@ impl Consumer {
         format!("{at_least}{}", self.pending.events)
     }
 
-    /// Age of the oldest pending event; 0 if the clock was set back. `None` if there is none.
-    fn oldest_age(&self, now: Time) -> Option<Duration> {
-        let (_, stored_at) = self.oldest.as_ref()?;
-        let stored_at = time::parse(stored_at.as_deref()?)?;
-        Some((now - stored_at).to_std().unwrap_or_default())
-    }
-
     fn as_json(&self) -> Value {
         let s = &self.subscription;
         let (oldest_id, oldest_at) = self.oldest.clone().unzip();

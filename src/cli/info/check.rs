@@ -26,8 +26,8 @@ pub struct CheckArgs {
     /// Print only a line for each consumer that needs attention; exit 1 if there is one
     ///
     /// A consumer needs attention if it is stalled or paused, has dead letters, has a filter that failed on
-    /// events, has had something pending for a minute with nothing running or waiting, or exceeds one of
-    /// the limits below.
+    /// events, has had something pending for a minute with nothing running or waiting (without a handler,
+    /// for five minutes in which nobody has taken anything), or exceeds one of the limits below.
     #[arg(long)]
     check: bool,
     /// With --check: the most events that may be pending for a consumer
@@ -130,6 +130,10 @@ impl CheckArgs {
         if unattended && self.max_age.is_none() && age > UNATTENDED {
             let age = duration::rough(age);
             report("unattended", format!("{pending} pending for {age}, with nothing running or waiting"));
+        }
+        if let Some(since) = consumer.untaken_since(now).filter(|_| self.max_age.is_none()) {
+            let age = duration::rough((now - since).to_std().unwrap_or_default());
+            report("unattended", format!("{pending} pending, and nobody has taken them for {age}"));
         }
         if s.dead > 0 {
             report("dead", format!("{}, see `thread dead list`", events(s.dead.unsigned_abs())));

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use chrono::Utc;
 use thread::care::report::{Extent, Limits, Standing};
 use thread::files::{self, Files};
+use thread::model::duration;
 use thread::model::run::{Options, RUNS_KEPT, Run, RunResult};
 use thread::model::subscription::{ConsumerId, Subscription};
 use thread::model::time::{self, Time};
@@ -116,14 +117,14 @@ fn look(queue: &mut Queue, rate: &mut Rate, until: Instant, count: CountLimits) 
         consumers,
         dead,
         oldest_pending_at: oldest,
-        attention: attention(&standings),
+        attention: attention(&standings, now),
         agent_is_idle: false,
     };
     Ok(Looked { figures, standings, is_moving, extent })
 }
 
 /// Why somebody should look at a thread.
-fn attention(standings: &[Standing]) -> Option<String> {
+fn attention(standings: &[Standing], now: Time) -> Option<String> {
     let mut reasons = Vec::new();
     for one in standings {
         let name = &one.subscription.consumer;
@@ -137,6 +138,11 @@ fn attention(standings: &[Standing]) -> Option<String> {
     for one in standings.iter().filter(|one| one.subscription.dead > 0) {
         let (dead, name) = (one.subscription.dead, &one.subscription.consumer);
         reasons.push(format!("{dead} dead letter{} of {name}", if dead == 1 { "" } else { "s" }));
+    }
+    for one in standings {
+        let Some(since) = one.untaken_since(now) else { continue };
+        let age = duration::rough((now - since).to_std().unwrap_or_default());
+        reasons.push(format!("nobody has taken what waits for {} for {age}", one.subscription.consumer));
     }
     let more = reasons.len().saturating_sub(NAMED);
     reasons.truncate(NAMED);
@@ -267,6 +273,7 @@ fn consumer_form(queue: &mut Queue, standing: &Standing) -> Result<Consumer> {
         pending_is_exact: !standing.pending.at_least,
         oldest_pending_id,
         oldest_pending_at: oldest_pending_at.flatten(),
+        untaken_since: standing.untaken_since(Utc::now()).map(time::format),
         run,
         last_run,
         dead: s.dead.unsigned_abs(),

@@ -161,6 +161,9 @@ pub struct Consumer {
     pub oldest_pending_id: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest_pending_at: Option<String>,
+    /// Since when nobody has taken what waits, if it has no handler and that is some minutes ago.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub untaken_since: Option<String>,
     /// The run under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<RunUnderWay>,
