@@ -16,6 +16,8 @@ use crate::error::{Result, StartError};
 /// The agent that new sessions get.
 #[derive(Debug, Clone)]
 pub struct Agent {
+    /// What to call it, if its command says so.
+    pub name: Option<String>,
     install: Install,
     launcher: Launcher,
 }
@@ -39,11 +41,13 @@ impl Agent {
             read_env_file(file).map_err(|e| StartError::usage(e.what, e.hint))?;
         }
         let options = [settings.words(), stay.words()].concat();
-        let install = Install { options, env_file, ..Install::new(words(line, &cwd)?, cwd) };
+        let words = words(line, &cwd)?;
+        let name = name_of(&words);
+        let install = Install { options, env_file, ..Install::new(words, cwd) };
         install.handler().map_err(|e| {
             StartError::failed(e.to_string(), "install thread-agent beside thread-serve, or on PATH")
         })?;
-        Ok(Agent { install, launcher: launcher.clone() })
+        Ok(Agent { name, install, launcher: launcher.clone() })
     }
 
     /// Subscribes the agent in a thread of which it is to see the first `said` events as past.
@@ -114,6 +118,20 @@ fn words(line: &str, cwd: &Path) -> Result<Vec<String>, StartError> {
     Ok(words)
 }
 
+/// What to call an agent: `claude-code-acp` for `npx -y @zed-industries/claude-code-acp@latest`. `None` if its command
+/// does not say.
+fn name_of(words: &[String]) -> Option<String> {
+    const STARTERS: [&str; 7] = ["node", "npx", "python", "python3", "uvx", "bun", "bunx"];
+    if words.iter().any(|word| word == "-c") {
+        return None;
+    }
+    let mut names = words.iter().filter(|word| !word.starts_with('-')).map(|word| word.rsplit('/').next());
+    let name = names.find_map(|name| name.filter(|name| !STARTERS.contains(name)))?.split('@').next()?;
+    let name = [".py", ".mjs", ".js", ".sh"].iter().find_map(|kind| name.strip_suffix(kind)).unwrap_or(name);
+    let is_plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+    is_plain.then(|| name.to_owned())
+}
+
 /// The consumer id of a session's agent.
 pub fn consumer() -> ConsumerId {
     ConsumerId::stored(CONSUMER)
@@ -128,4 +146,18 @@ pub fn launcher() -> Result<Launcher, StartError> {
     let program = thread_agent::launcher::program("thread")
         .map_err(|e| StartError::failed(e, "install thread beside thread-serve, or on PATH"))?;
     Ok(Launcher { program, waking: WakeBy::Dispatch })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_is_called_after_its_program() {
+        let of = |line: &str| name_of(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(of("npx -y @zed-industries/claude-code-acp@latest").as_deref(), Some("claude-code-acp"));
+        assert_eq!(of("opencode acp").as_deref(), Some("opencode"));
+        assert_eq!(of("/opt/venv/bin/python /srv/helper.py --acp").as_deref(), Some("helper"));
+        assert_eq!((of("sh -c x"), of("'a\"b'"), of("node")), (None, None, None));
+    }
 }

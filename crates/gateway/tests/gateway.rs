@@ -355,11 +355,13 @@ scenarios! {
         a_call_without_a_result_is_no_error
         what_was_said_between_tools_stands_there_after_a_reload
         the_events_of_a_run_lead_to_look_and_back
+        events_of_a_message_are_its_own
         what_waits_says_so_and_can_be_taken_back_or_hurried
         a_run_is_stopped
         a_failure_stands_where_it_happened
         files_are_picked_dropped_and_pasted
         sessions_are_searched_renamed_switched_and_deleted
+        what_is_found_is_shown_in_its_place
         trying_again_and_editing_are_forks
         what_is_typed_after_new_or_edit_is_the_message
         a_message_that_is_sent_again_is_stored_once
@@ -367,8 +369,11 @@ scenarios! {
         a_gateway_that_is_killed_during_an_answer_is_a_pause
         everything_can_be_done_with_the_keyboard
         the_token_is_taken_from_the_link_or_asked_for
+        the_link_leads_to_a_box_to_type_in
+        escape_closes_what_is_open_and_leaves_nothing
         commands_are_answered_here_alone_and_what_is_large_is_a_link
         a_reader_who_has_scrolled_up_stays_where_he_is
+        ones_own_message_is_always_shown
         older_messages_come_page_by_page
         steps_that_were_too_many_are_read_when_they_are_asked_for
         a_new_attempt_is_shown_though_earlier_steps_were_asked_for
@@ -389,6 +394,9 @@ scenarios! {
         dead_letters_are_retried_and_discarded_one_some_or_all
         an_event_is_pushed_and_the_command_beside_it_does_the_same
         events_are_filtered_read_page_by_page_and_followed
+        words_are_searched_for_in_the_contents
+        what_nobody_takes_is_flagged_when_it_is_old
+        runs_of_one_second_are_told_apart
         a_filter_that_takes_too_long_says_how_far_it_has_come
         an_event_shows_its_content_and_who_handled_it
         a_run_is_a_timeline_of_its_events

@@ -1,6 +1,7 @@
-// One address for each thing. Talk: #/ the list, #/new, #/s/<session>, #/s/<session>/<seq> for a message in it, and
-// #/s/<session>/<seq>/edit for a changed copy of it.
-// Look: #/look the threads, #/look/<thread>, and in a thread: /events?filter=…, /events/<id>, /dead?consumer=…, /push,
+// One address for each thing. Chat: #/ the list, #/new, #/s/<session>, #/s/<session>/<seq> for a message in it,
+// #/s/<session>/<seq>?find=<text> for an event in it where a text is marked, and #/s/<session>/<seq>/edit for a changed
+// copy of a message.
+// Queues: #/look the threads, #/look/<thread>, and in a thread: /events?filter=…, /events/<id>, /dead?consumer=…, /push,
 // /c/<consumer>, and /c/<consumer>/<run>.
 
 const PAGES = { events: "events", dead: "dead", push: "push" };
@@ -12,7 +13,8 @@ export function parse(hash) {
   const [id, digits, what] = parts;
   const seq = /^\d+$/.test(digits ?? "") ? Number(digits) : null;
   if (view === "s" && /^[0-9a-f-]{36}$/i.test(id ?? "")) {
-    return { view: "session", session: id.toLowerCase(), seq, edits: seq !== null && what === "edit" };
+    const find = (seq !== null && new URLSearchParams(query).get("find")) || null;
+    return { view: "session", session: id.toLowerCase(), seq, find, edits: seq !== null && what === "edit" };
   }
   return { view: view === "new" ? "new" : "list" };
 }
@@ -36,11 +38,11 @@ function decoded(part) {
 export const current = () => parse(location.hash);
 export const listAddress = () => "#/";
 export const newAddress = () => "#/new";
-export const sessionAddress = (session, seq) => `#/s/${session}${seq ? `/${seq}` : ""}`;
+export const sessionAddress = (session, seq, find) => `#/s/${session}${seq ? `/${seq}${search({ find })}` : ""}`;
 
 export const editAddress = (session, seq) => `${sessionAddress(session, seq)}/edit`;
 
-/** An address in Look: of the threads, or of what the parts name in a thread. */
+/** An address in Queues: of the threads, or of what the parts name in a thread. */
 export function look(...parts) {
   return ["#/look", ...parts.map(encodeURIComponent)].join("/");
 }
@@ -57,10 +59,10 @@ function search(params) {
   return given.length ? `?${new URLSearchParams(given)}` : "";
 }
 
-/** Where Escape leads. */
+/** Where Escape leads; null if nothing is open that it would close. */
 export function above(route) {
   if (route.edits) return sessionAddress(route.session);
-  if (route.view !== "look") return listAddress();
+  if (route.view !== "look") return null;
   const { page, thread, consumer, event, params } = route;
   if (page === "run") return look(thread, "c", consumer);
   if (page === "events" && event) return eventsAddress(thread, params);

@@ -3,15 +3,15 @@
 import { html, render, useEffect, useErrorBoundary, useState } from "./vendor/preact.js";
 import { Announcer } from "./announce.js";
 import { Help, useKeys } from "./keys.js";
-import { Login, takeToken } from "./login.js";
+import { Login, hasToken, takeToken } from "./login.js";
 import { Look, lookTitle } from "./look/look.js";
 import { state } from "./state.js";
-import { Talk } from "./talk.js";
+import { Chat } from "./talk.js";
 import { visible } from "./text.js";
 import * as address from "./address.js";
 
 /** What each kind of address shows. */
-const VIEWS = { list: Talk, new: Talk, session: Talk, look: Look };
+const VIEWS = { list: Chat, new: Chat, session: Chat, look: Look };
 
 function App({ refused }) {
   const [, redraw] = useState(0);
@@ -35,6 +35,13 @@ function App({ refused }) {
 globalThis.thread = { state };
 
 const refused = await takeToken();
+// The link may be opened where the page is open already.
+addEventListener("hashchange", async () => {
+  if (!hasToken()) return;
+  await takeToken();
+  state.connection.connect();
+  dispatchEvent(new HashChangeEvent("hashchange"));
+});
 // Where there is nobody to talk to, the gateway says so.
 if (document.documentElement.dataset.opens === "look" && address.current().view === "list") {
   state.opensOnly = true;

@@ -25,8 +25,11 @@ export class Conversation {
     this.items = [];
     this.bySeq = new Map();
     this.hasOlder = false;
-    /** What was sent and has not come back as an event. */
+    /** What was sent and has not come back as an event; how much ever was. */
     this.sending = [];
+    this.sent = 0;
+    /** What was searched for, if it is marked: `{item, step}`. */
+    this.found = null;
     this.version = 0;
   }
 
@@ -71,6 +74,28 @@ export class Conversation {
 
   get oldestSeq() {
     return this.items.find((item) => item.seq)?.seq ?? null;
+  }
+
+  /** The item that an event belongs to, if it is known: the message, or what was done about it. */
+  itemAt(seq) {
+    if (this.bySeq.has(seq)) return this.bySeq.get(seq);
+    if (!(seq >= this.oldestSeq)) return null;
+    const isOf = ({ run }) => run && (run.ending?.seq === seq || stepAt(run, seq) || run.earlier.some((attempt) => stepAt(attempt, seq)));
+    const isAround = (item) => item.run && item.seq < seq && (item.run.ending?.seq ?? Infinity) > seq;
+    return this.items.find(isOf) ?? this.items.find(isAround) ?? this.items.findLast((item) => item.seq < seq) ?? null;
+  }
+
+  /** Whether everything is known of an item that there is to know at first. */
+  isRead({ run }) {
+    return !run?.ending || Boolean(run.ending.live || run.filled || run.stepsBefore);
+  }
+
+  /** Opens what was found. */
+  find(item, seq) {
+    const step = item.run && stepAt(item.run, seq);
+    this.found = { item, step };
+    if (step) step.version++;
+    this.touch(item);
   }
 
   /** The run under way. */
@@ -186,6 +211,7 @@ export class Conversation {
         if ("error" in payload) call.error = payload.error;
         else call.result = payload.result;
         call.unreported = payload.unreported === true;
+        call.resultSeq = seq;
         call.until = at;
         call.version++;
         break;
@@ -398,6 +424,8 @@ export class Conversation {
     this.onChange(item);
   }
 }
+
+const stepAt = ({ steps }, seq) => steps.find((step) => step.seq === seq || step.resultSeq === seq);
 
 function newRun(of) {
   return {

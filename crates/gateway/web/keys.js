@@ -6,11 +6,11 @@ import { state } from "./state.js";
 import * as address from "./address.js";
 
 export const KEYS = [
-  ["g t, g l", "talk, look"],
+  ["g c, g q", "chat, queues"],
   ["/", "search or filter"],
   ["j, k", "next, previous in a list"],
   ["Enter", "open it"],
-  ["Esc", "leave what is open or typed in"],
+  ["Esc", "close what is open, leave what is typed in"],
   ["n", "new session"],
   ["w", "write a message"],
   ["?", "this help"],
@@ -38,7 +38,7 @@ function list() {
 }
 
 /** The name of the box in which something is written at an address that is for that. */
-const boxAt = ({ view, edits, session, seq }) => (edits ? `${session}/${seq}` : view === "new" ? view : null);
+const boxAt = ({ view, edits, session, seq }) => (edits ? `${session}/${seq}` : view === "new" || view === "list" ? "new" : null);
 
 /** Whoever follows a link to where something is written may type at once: until the page is there, nothing is a key, and
  * what was typed is kept. */
@@ -92,15 +92,15 @@ export function useKeys(onHelp) {
       if (event.key === "Escape") {
         if (typing) event.target.blur();
         else if (document.activeElement?.closest(".exchange")) document.querySelector("#message")?.focus();
-        else address.go(address.above(address.current()));
+        else if (address.above(address.current())) address.go(address.above(address.current()));
         return;
       }
       if (typing || isText(event)) return;
       const key = before ? `${before} ${event.key}` : event.key;
       before = event.key === "g" ? "g" : null;
       const actions = {
-        "g t": () => address.go(state.talkAddress()),
-        "g l": () => address.go(address.look()),
+        "g c": () => address.go(state.talkAddress()),
+        "g q": () => address.go(address.look()),
         "/": () => document.querySelector("#search")?.focus(),
         n: () => address.go(address.newAddress()),
         j: () => move(list(), 1),

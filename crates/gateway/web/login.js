@@ -2,9 +2,13 @@
 
 import { html, useState } from "./vendor/preact.js";
 
+const IN_ADDRESS = /^#token=([^&/]+)/;
+
+export const hasToken = () => IN_ADDRESS.test(location.hash);
+
 /** Takes the token out of the address, so that it is in no history and on no screen. Returns why it was refused. */
 export async function takeToken() {
-  const token = /^#token=([^&/]+)/.exec(location.hash)?.[1];
+  const token = IN_ADDRESS.exec(location.hash)?.[1];
   if (!token) return null;
   history.replaceState(null, "", `${location.pathname}${location.search}#/`);
   return login(decodeURIComponent(token));

@@ -5,6 +5,7 @@ import { Content, Copy, Do, Large, Versioned } from "./parts.js";
 import { Dialog } from "./dialog.js";
 import { Run } from "./run.js";
 import { Clock, Stamp } from "./time.js";
+import { mark, unmark } from "./mark.js";
 import { beginning, contentOf, jsonText, visible, whoText } from "./text.js";
 import { readOnly, state } from "./state.js";
 import * as address from "./address.js";
@@ -83,23 +84,32 @@ export function Messages({ conversation }) {
     return () => watch.disconnect();
   }, []);
   useEffect(() => { if (!stays.current) setBelow(true); }, [newest]);
-  useEffect(() => { if (conversation.sending.length) toEnd(); }, [conversation.sending.length]);
+  // What one sends oneself is always shown. It may have come back before it was ever drawn as being sent.
+  useLayoutEffect(() => { if (conversation.sent) toEnd(); }, [conversation.sent]);
+  useEffect(() => unmark, []);
   useEffect(() => {
-    // The message that the address names is brought into view, once.
-    const { seq, edits } = state.route;
-    if (!seq || found.current === seq) return;
-    const element = document.getElementById(`e${seq}`);
+    // What the address names is brought into view, once.
+    const { seq, edits, find } = state.route, place = `${seq} ${find}`;
+    if (found.current === place) return;
+    if (!find) unmark();
+    if (!seq) found.current = place;
+    const item = seq && conversation.itemAt(seq);
+    const element = item && conversation.isRead(item) && document.getElementById(item.key);
     if (element) {
-      found.current = seq;
+      found.current = place;
       stays.current = false;
       anchor.current = null;
       element.scrollIntoView({ block: edits ? "nearest" : "start" });
       if (!edits) element.focus({ preventScroll: true });
       lastTop.current = box.current.scrollTop;
-    } else if (conversation.hasOlder && seq < (conversation.oldestSeq ?? 0)) {
+      if (!find) return;
+      conversation.find(item, seq);
+      mark(box.current, element, seq === item.seq ? ".said" : conversation.found.step ? `[data-seq="${conversation.found.step.seq}"]` : ".run", find,
+        () => { stays.current = false; lastTop.current = box.current.scrollTop; });
+    } else if (seq && !item && conversation.hasOlder && seq < (conversation.oldestSeq ?? 0)) {
       older();
     }
-  }, [state.route.seq, conversation.items.length, loading]);
+  });
 
   // Whoever opens something wants to read it, even if it does not end in view.
   const opening = (event) => {
@@ -217,7 +227,7 @@ function Sending({ entry, error }) {
   </div></article>`;
 }
 
-function inLook({ runId, of }) {
+function inQueues({ runId, of }) {
   return address.eventsAddress(state.conversation.id, runId ? { filter: `metadata ->> 'run_id' = '${runId.replaceAll("'", "''")}'` } : { event: of.seq });
 }
 
@@ -232,10 +242,10 @@ function Events({ run, onClose }) {
     state.lookedAt(run).then(setLooked, () => {});
   }, []);
   return html`<${Dialog} title="What the agent did, event by event" class="wide" onClose=${onClose}>
-    <p><a href=${looked ? address.look(id, "c", "agent", looked.id) : address.look(id, "c", "agent")}>${looked ? "This run in Look" : "The agent in Look"}</a>
+    <p><a href=${looked ? address.look(id, "c", "agent", looked.id) : address.look(id, "c", "agent")}>${looked ? "This run in Queues" : "The agent in Queues"}</a>
       <span class="hint"> shows where the time went.</span></p>
     ${error && html`<p class="error" role="alert">${error}</p>`}
-    <p class="hint">${page?.hasMore && `The last ${page.events.length}. `}<a href=${inLook(run)}>All of them in Look</a></p>
+    <p class="hint">${page?.hasMore && `The last ${page.events.length}. `}<a href=${inQueues(run)}>All of them in Queues</a></p>
     ${page && page.events.length === 0 && html`<p class="hint">There are none yet.</p>`}
     <ol class="events">${page?.events.map((event) => html`<li key=${event.seq}><details>
       <summary><span class="figure">${event.seq}</span><${Stamp} time=${event.time} /><span>${event.event}</span><span class="gist">${gistOf(event)}</span></summary>

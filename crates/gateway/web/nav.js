@@ -9,8 +9,8 @@ import * as address from "./address.js";
 export function Halves() {
   const isLook = state.route.view === "look";
   return html`<nav class="halves" aria-label="Parts of this page">
-    <a href=${state.talkAddress()} aria-current=${isLook ? null : "true"} title="g t">Talk</a>
-    <a href=${address.look()} aria-current=${isLook ? "true" : null} title="g l">Look</a>
+    <a href=${state.talkAddress()} aria-current=${isLook ? null : "true"} title="g c">Chat</a>
+    <a href=${address.look()} aria-current=${isLook ? "true" : null} title="g q">Queues</a>
   </nav>`;
 }
 

@@ -1,6 +1,6 @@
 // Small pieces that many others use.
 
-import { Component, html, useState } from "./vendor/preact.js";
+import { Component, html, useEffect, useState } from "./vendor/preact.js";
 import { bytesText, contentOf, showable } from "./text.js";
 import { Markdown } from "./markdown.js";
 
@@ -18,10 +18,11 @@ export function Do({ action, children, class: name = "", ...others }) {
     error && html`<span class="error" role="alert">${error}</span>`}`;
 }
 
-/** Something that can be opened; its inside is made when it is. */
-export function Fold({ class: name = "", summary, open = false, children, label }) {
-  const [isOpen, setOpen] = useState(open);
-  return html`<details class=${`fold ${name}`} open=${isOpen} onToggle=${(event) => setOpen(event.currentTarget.open)}>
+/** Something that can be opened; its inside is made when it is. It is opened for what was found inside. */
+export function Fold({ class: name = "", summary, open = false, isFound = false, children, label, ...others }) {
+  const [isOpen, setOpen] = useState(open || isFound);
+  useEffect(() => { if (isFound) setOpen(true); }, [isFound]);
+  return html`<details class=${`fold ${name}`} ...${others} open=${isOpen} onToggle=${(event) => setOpen(event.currentTarget.open)}>
     <summary aria-label=${label}>${summary}</summary>
     ${isOpen && html`<div class="inside">${typeof children === "function" ? children() : children}</div>`}
   </details>`;

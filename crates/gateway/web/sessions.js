@@ -5,7 +5,7 @@ import { Halves, LogOut, Theme } from "./nav.js";
 import { Do } from "./parts.js";
 import { Ago, useClock, duration } from "./time.js";
 import { readOnly, state } from "./state.js";
-import { visible } from "./text.js";
+import { unmarked, visible } from "./text.js";
 import * as address from "./address.js";
 
 const DAYS = [["", "any time"], ["today", "today"], ["yesterday", "yesterday"], ["this_week", "this week"], ["last_week", "last week"]];
@@ -29,7 +29,7 @@ export function Sessions({ onHelp }) {
     ${sessions.error && html`<p class="error" role="alert">The list cannot be read. ${sessions.error}</p>`}
     ${search?.error && html`<p class="error" role="alert">${search.error}</p>`}
     ${search?.truncated && html`<p class="hint">Not everything could be searched in two seconds.</p>`}
-    ${search?.found && shown.length === 0 && html`<p class="hint">Nothing found in titles and messages.</p>`}
+    ${search?.found && shown.length === 0 && html`<p class="hint">Nothing found in titles, messages and tools.</p>`}
     ${sessions.loaded && !search && shown.length === 0 && html`<p class="hint">There are no sessions yet.</p>`}
     <ul>
       ${shown.map((session) => html`<li key=${session.id}><${Row} session=${session} /></li>`)}
@@ -68,10 +68,10 @@ function Search() {
 }
 
 function Row({ session }) {
-  const { id, title, state: what, since, match, lastActivity, lastMessage, forkedFrom } = session;
+  const { id, title, state: what, since, match, matchSeq, lastActivity, lastMessage, forkedFrom } = session;
   const isCurrent = state.conversation?.id === id;
   const unread = state.isUnread(session);
-  return html`<a class=${`session ${what ?? ""} ${unread ? "unread" : ""}`} href=${address.sessionAddress(id)}
+  return html`<a class=${`session ${what ?? ""} ${unread ? "unread" : ""}`} href=${address.sessionAddress(id, matchSeq, state.search?.query?.trim())}
       aria-current=${isCurrent ? "page" : null}>
     <span class="title">${visible(title) || "Untitled"}</span>
     <span class="about">
@@ -83,7 +83,7 @@ function Row({ session }) {
       ${forkedFrom && html`<span class="part" title=${`Of “${visible(forkedFrom.title)}”`}>copy</span>`}
       ${!since && html`<span class="part"><${Ago} time=${lastActivity} /></span>`}
     </span>
-    ${match ? html`<span class="excerpt found"><${Match} text=${match} /></span>` : lastMessage && lastMessage !== title && html`<span class="excerpt">${visible(lastMessage)}</span>`}
+    ${match ? html`<span class="excerpt found"><${Match} text=${match} /></span>` : lastMessage && lastMessage !== title && html`<span class="excerpt">${visible(unmarked(lastMessage))}</span>`}
   </a>`;
 }
 
@@ -93,8 +93,9 @@ function Since({ since }) {
 }
 
 /** The text that was found, with what was looked for marked. */
-function Match({ text }) {
+function Match({ text: raw }) {
   const query = state.search?.query?.trim().toLowerCase();
+  const plain = unmarked(raw), text = plain.toLowerCase().includes(query ?? "") ? plain : raw;
   const at = query ? text.toLowerCase().indexOf(query) : -1;
   if (at < 0) return visible(text);
   // So near to the beginning that it is seen in a narrow column.

@@ -64,7 +64,7 @@ class State extends Changes {
     this.changed();
   }
 
-  /** Where the way to Talk leads: from Look back to where one was. */
+  /** Where the way to Chat leads: from Queues back to where one was. */
   talkAddress() {
     const last = this.route.view === "look" && lastSession.get();
     return last ? address.sessionAddress(last) : address.listAddress();
@@ -268,7 +268,7 @@ class State extends Changes {
   /** Puts a message on its way. It is kept in the browser until the gateway has it. */
   async send(content, priority) {
     if (JSON.stringify(content).length > LONGEST) throw new Error("The message is too long. Attach it as a file.");
-    if (this.route.view === "new") {
+    if (["new", "list"].includes(this.route.view)) {
       const { sessionId } = await this.ask("sessions.new");
       outbox.add(sessionId, this.entry(content, priority));
       drafts.set("new", { text: "", files: [] });
@@ -285,6 +285,7 @@ class State extends Changes {
   dispatch(conversation, entry) {
     outbox.add(conversation.id, entry);
     conversation.sending = [...conversation.sending, entry];
+    conversation.sent++;
     this.changed();
     if (this.connection.state === "open" && conversation.entered) this.deliver(conversation, entry);
   }
@@ -390,7 +391,7 @@ class State extends Changes {
     return `${stem} (${n})`;
   }
 
-  /** The run of the session's agent, as Look has it, in which a run was worked on; null if it is not kept. */
+  /** The run of the session's agent, as Queues has it, in which a run was worked on; null if it is not kept. */
   async lookedAt(run) {
     const at = run.firstBegan ?? run.ending?.at;
     const list = [this.conversation.id, "consumers", "agent", "runs"];
@@ -404,13 +405,16 @@ class State extends Changes {
     return null;
   }
 
-  /** The events of a run, as they came. */
-  async eventsOf(run) {
-    const before = run.ending ? run.ending.seq + 1 : undefined;
-    const page = await this.ask("sessions.steps", {
-      sessionId: this.conversation.id, after: Math.max(run.of.seq - 1, 0), before, limit: 200,
-    });
-    return page;
+  /** The last events of a run, as they came: those of other runs may stand between them. */
+  async eventsOf(run, most = 200) {
+    const { id } = this.conversation;
+    let before = run.ending ? run.ending.seq + 1 : undefined, events = [], page;
+    do {
+      page = await this.ask("sessions.steps", { sessionId: id, after: Math.max(run.of.seq - 1, 0), before, limit: STEPS });
+      events.unshift(...page.events.filter(({ payload }) => payload.runId === run.runId));
+      before = page.events[0]?.seq;
+    } while (page.hasMore && before && events.length < most);
+    return { events: events.slice(-most), hasMore: page.hasMore || events.length > most };
   }
 }
 

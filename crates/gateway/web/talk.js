@@ -1,4 +1,4 @@
-// Talk: the list of sessions, and the conversation that is open.
+// Chat: the list of sessions, and the conversation that is open.
 
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { Composer } from "./composer.js";
@@ -11,16 +11,37 @@ import { visible } from "./text.js";
 import { readOnly, state } from "./state.js";
 import * as address from "./address.js";
 
-export function Talk({ onHelp }) {
-  const { route, conversation } = state;
-  return html`<main class="talk" data-view=${route.view === "list" ? "list" : "conversation"}>
+export function Chat({ onHelp }) {
+  const { route, conversation, sessions } = state;
+  // On a telephone the list is a page of its own, once there is one.
+  const isList = route.view === "list" && !(sessions.loaded && !sessions.list.length && !readOnly && !opens);
+  return html`<main class="talk" data-view=${isList ? "list" : "conversation"}>
     <${Sessions} onHelp=${onHelp} />
     <div class="open-session">
       ${conversation && html`<${Open} key=${conversation.id} conversation=${conversation} />`}
       ${route.view === "new" && html`<${New} />`}
-      ${route.view === "list" && html`<p class="empty hint">Choose a session${!readOnly && html`, or <a href=${address.newAddress()}>begin a new one</a>`}.</p>`}
+      ${route.view === "list" && (readOnly || opens ? html`<p class="empty hint">Choose a session${
+        !readOnly && html`, or <a href=${address.newAddress()}>begin a new one</a>`}.</p>` : html`<${Welcome} />`)}
     </div>
   </main>`;
+}
+
+/** The agent of new sessions: `undefined` if there is none, empty if its name is not known. `opens` is set if there is
+ * nobody to talk to. */
+const { agent, opens } = document.documentElement.dataset;
+
+/** What somebody sees who opens the page: what it is, and a place to write in. */
+function Welcome() {
+  const [dropped, drop] = useDrop();
+  return html`<section class="conversation welcome" ...${drop}>
+    <div class="scroll"><div class="messages">
+      <p class="product">thread</p>
+      <p>Conversations with ${agent ? html`the agent <strong>${agent}</strong>` : "an agent"}, kept as durable queues on this machine: nothing that is said or done here is lost.</p>
+      <p class="hint">${agent === undefined ? "No agent is set up here: messages wait until one is there." : "Write a message to begin a session."}</p>
+    </div></div>
+    <${Offline} connection=${state.connection} />
+    <${Write} session="new" dropped=${dropped} />
+  </section>`;
 }
 
 function New() {
@@ -89,7 +110,7 @@ function Header({ conversation, title, clients }) {
     <${Back} />
     <h1>${visible(title) || "Untitled"}</h1>
     <span class="here" title="Clients in this session, this one included">${clients > 1 ? `${clients} here` : ""}</span>
-    <a class="look-link" href=${address.look(conversation.id)} title="Its events, its agent's runs and what waits">Look</a>
+    <a class="look-link" href=${address.look(conversation.id)} title="Its events, its agent's runs and what waits">Queue</a>
     ${!readOnly && html`<button type="button" class="quiet" onClick=${() => setDoing("rename")}>Rename</button>
       <button type="button" class="quiet" onClick=${() => setDoing("delete")}>Delete</button>`}
     ${doing === "rename" && html`<${Rename} title=${title} onClose=${done} />`}

@@ -15,6 +15,18 @@ export function beginning(text, length) {
   return line.length > length ? line.slice(0, length - 1) + "…" : line;
 }
 
+/** A line of Markdown without its marks: for excerpts. */
+export function unmarked(text) {
+  return text
+    .replace(/!?\[([^\]]*)\]\([^)\s]*\)/g, "$1")
+    .replace(/(`{3,}|~{3,})\w*/g, "")
+    .replace(/(`+)(.+?)\1/g, "$2")
+    .replace(/(\*\*|__|~~)(?=\S)(.+?)(?<=\S)\1/g, "$2")
+    .replace(/(^|[\s(])([*_])(?=\S)([^*_]+?)(?<=\S)\2(?=[\s).,:;!?]|$)/g, "$1$3")
+    .replace(/(^|\s)(#{1,6}|>)\s+/g, "$1")
+    .replace(/\s+/g, " ").trim();
+}
+
 /** Why something was cancelled, without the names that tell clients apart. */
 export function stoppedBy(why = "") {
   const client = /^cancelled by external:gateway:([^:]*):\S*: requested by a client$/.exec(why)?.[1];

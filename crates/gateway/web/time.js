@@ -5,6 +5,7 @@ import { html, useEffect, useState } from "./vendor/preact.js";
 const FULL = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "medium" });
 const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const SECOND = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const MILLISECOND = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3 });
 const DAY = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
 const DAY_OF_YEAR = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric" });
 
@@ -55,13 +56,16 @@ export function Clock({ time }) {
   return html`<time dateTime=${new Date(time).toISOString()} title=${FULL.format(time)}>${text}</time>`;
 }
 
-/** The time of day with its seconds; before today with the day. */
-export function Stamp({ time }) {
+/** The time of day with its seconds, or `exact` to the millisecond; before today with the day. */
+export function Stamp({ time, exact = false }) {
   const at = typeof time === "number" ? time : Date.parse(time);
   if (!(at >= 0)) return null;
   const isToday = new Date(at).toDateString() === new Date().toDateString();
-  return html`<time dateTime=${new Date(at).toISOString()} title=${FULL.format(at)}>${isToday ? "" : `${DAY.format(at)}, `}${SECOND.format(at)}</time>`;
+  return html`<time dateTime=${new Date(at).toISOString()} title=${FULL.format(at)}>${isToday ? "" : `${DAY.format(at)}, `}${(exact ? MILLISECOND : SECOND).format(at)}</time>`;
 }
+
+/** Whether two times are of the same second, so that only more of them tells them apart. */
+export const isSameSecond = (one, other) => Math.floor(Date.parse(one) / 1000) === Math.floor(Date.parse(other) / 1000);
 
 /** How long something takes or took: counts while it has no end. */
 export function Elapsed({ from, to }) {

@@ -26,7 +26,7 @@ export function Tool({ step, Steps, Ending }) {
   const isOver = step.until !== undefined;
   const given = step.arguments;
   const brief = gist(given, name);
-  return html`<${Fold} class=${`tool ${how === "error" ? "wrong" : ""}`} open=${how === "error"} summary=${html`
+  return html`<${Fold} class=${`tool ${how === "error" ? "wrong" : ""}`} open=${how === "error"} data-seq=${step.seq} isFound=${state.conversation?.found?.step === step} summary=${html`
       <span class="name">${visible(name)}</span> ${" "}<span class="gist">${brief}</span>
       <span class=${how === "waits for you" ? "figure doing" : "figure"}>${how}${how && took ? " · " : ""}${took}</span>`}>
     ${() => html`

@@ -83,6 +83,7 @@ files! {
     "look/threads.js"
     "look/timeline.js"
     "look/words.js"
+    "mark.js"
     "markdown.js"
     "messages.js"
     "nav.js"
@@ -167,13 +168,15 @@ pub async fn page(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Re
     page.response(&headers)
 }
 
-/// The page says to its script where to open, whether one may only look, and whether one logs in.
+/// The page tells its script where to open, who answers, whether one may only look, and whether one logs in.
 fn html(gateway: &Gateway) -> String {
     let nobody_to_talk_to = gateway.agent.is_none() && gateway.look.threads.named().next().is_some();
     let opens = if nobody_to_talk_to { " data-opens=\"look\"" } else { "" };
     let looks = if gateway.read_only { " data-read-only" } else { "" };
     let logs_in = if gateway.token.is_some() { " data-login" } else { "" };
-    FILES[0].text.replacen("<html", &format!("<html{opens}{looks}{logs_in}"), 1)
+    let agent = gateway.agent.as_ref().map(|agent| agent.name.as_deref().unwrap_or_default());
+    let agent = agent.map(|name| format!(" data-agent=\"{name}\"")).unwrap_or_default();
+    FILES[0].text.replacen("<html", &format!("<html{opens}{looks}{logs_in}{agent}"), 1)
 }
 
 #[cfg(test)]

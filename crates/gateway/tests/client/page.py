@@ -622,14 +622,40 @@ async def the_events_of_a_run_lead_to_look_and_back():
                 edges = {round(edge) for edge in await rows.evaluate_all(f"rows => rows.map((row) => row.querySelector('{part}').getBoundingClientRect().left)")}
                 assert len(edges) == 1, (part, edges)
             await picture(tab, "events")
-            await tab.get_by_role("link", name="This run in Look").click()
+            await tab.get_by_role("link", name="This run in Queues").click()
             await tab.wait_for_url(f"**/#/look/{session}/c/agent/*")
             await expect(tab.locator("h1")).to_contain_text("Run of agent")
-            # The way back to Talk leads to where one was, also after a reload.
+            # The way back to Chat leads to where one was, also after a reload.
             await tab.reload()
-            await tab.locator(".halves").get_by_role("link", name="Talk").click()
+            await tab.locator(".halves").get_by_role("link", name="Chat").click()
             await tab.answer("Done.").wait_for()
             assert tab.session() == session
+
+
+async def events_of_a_message_are_its_own():
+    with Gateway(*NDJSON) as gateway:
+        plays(gateway, first=[["wait", "ready"], *([["call", "c1", "read", {"path": "a"}], ["result", "c1", "read", "text"]] * 3), ["wait", "go"], ["say", "Done."]],
+              second=[["call", "c2", "write", {"path": "b"}], ["result", "c2", "write", "ok"], ["say", "Also done."]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("first")
+            await tab.say("second")
+            second = tab.locator(".exchange", has=tab.page.locator(".said", has_text="second"))
+            await expect(second.locator(".queue")).to_contain_text("next")
+            go(gateway, "ready")
+            await expect(tab.locator(".tool")).to_have_count(1)
+            await second.hover()
+            await second.get_by_role("button", name="Events").click()
+            await tab.see("There are none yet.", "dialog")
+            await expect(tab.locator(".events li")).to_have_count(0)
+            await tab.keyboard.press("Escape")
+            go(gateway)
+            await tab.answer("Also done.").wait_for()
+            await second.hover()
+            await second.get_by_role("button", name="Events").click()
+            rows = tab.locator(".events summary")
+            await expect(rows.filter(has_text="tool_call")).to_contain_text("write")
+            await expect(rows.filter(has_text="read")).to_have_count(0)
 
 
 async def what_waits_says_so_and_can_be_taken_back_or_hurried():
@@ -752,7 +778,7 @@ async def sessions_are_searched_renamed_switched_and_deleted():
             await expect(titles).to_have_text(["Invoices of May"])
             await expect(tab.locator(".session mark")).to_have_text("Invoices")
             await tab.fill("#search", "nowhere")
-            await tab.see("Nothing found in titles and messages.", ".sessions")
+            await tab.see("Nothing found in titles, messages and tools.", ".sessions")
             note, box = await tab.get_by_text("Nothing found").bounding_box(), await tab.locator("#search").bounding_box()
             assert 0 <= note["y"] - box["y"] - box["height"] < 40, (note, box)
             # A hit begins at a word, and is in view however much stands around it.
@@ -766,7 +792,7 @@ async def sessions_are_searched_renamed_switched_and_deleted():
             await tab.fill("#search", "invoices")
             await expect(titles).to_have_text(["Invoices of May"])
             await tab.click(".session")
-            await tab.wait_for_url(f"**/#/s/{first}")
+            await tab.wait_for_url(f"**/#/s/{first}/*?find=invoices")
             await tab.answer("Invoices of May").wait_for()
             await tab.fill("#search", "")
             await expect(titles).to_have_count(2)
@@ -789,6 +815,42 @@ async def sessions_are_searched_renamed_switched_and_deleted():
             assert not (gateway.root / second).exists()
             await tab.open(f"#/s/{second}")
             await tab.see("nknown session", ".empty")
+
+
+async def what_is_found_is_shown_in_its_place():
+    with Gateway(*NDJSON) as gateway:
+        filler = "".join(f"line {n}\n\n" for n in range(30))
+        plays(gateway, tools=[["call", "c1", "read", {"path": "/srv/needle.conf"}], ["result", "c1", "read", "port = 8080"],
+                              ["call", "c2", "run", {}], ["fail", "c2", "run", "no route to host"], ["say", f"{filler}The **haystack** is here.\n\n{filler}"]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            first = await tab.new("tools")
+            await tab.answer("line 29").wait_for()
+            # So far back that it is on no page that is read at first.
+            line = lambda n: {"source": "external:cli", "type": "message", "content": f"later {n}", "metadata": {"reply_to": 1}}
+            gateway.thread("push", "--batch", session=first, stdin="".join(json.dumps(line(n)) + "\n" for n in range(60)))
+            await tab.new("elsewhere")
+            await tab.answer("You said: elsewhere").wait_for()
+            marked = "[...(CSS.highlights.get('found') ?? [])].map((range) => range.toString())"
+            in_view = """(() => { const range = [...(CSS.highlights.get('found') ?? [])][0], box = document.querySelector('.scroll');
+                if (!range || !box) return false;
+                const inner = range.getBoundingClientRect(), outer = box.getBoundingClientRect();
+                return inner.height > 0 && inner.top >= outer.top && inner.bottom <= outer.bottom; })()"""
+            for words, shown in ("needle.conf", "needle.conf"), ("PORT = 8080", "port = 8080"), ("no route", "no route"), ("HAYSTACK", "haystack"), ("later 7", "later 7"):
+                await tab.fill("#search", words)
+                hit = tab.locator(".session", has=tab.page.locator("mark"))
+                await expect(hit).to_have_count(1)
+                await expect(hit.locator(".excerpt")).not_to_contain_text("*")
+                await hit.click()
+                await tab.wait_for_url(f"**/#/s/{first}/*?find=*")
+                await tab.until(in_view)
+                assert (await tab.evaluate(marked))[0] == shown
+                # Also by its address.
+                await tab.reload()
+                await tab.until(in_view)
+                await tab.open("#/new")
+                await expect(tab.locator("h1")).to_have_text("New session")
+                await tab.until(f"{marked}.length === 0")
 
 
 async def trying_again_and_editing_are_forks():
@@ -1066,6 +1128,60 @@ async def the_token_is_taken_from_the_link_or_asked_for():
             await expect(tab.get_by_role("button", name="Log out")).to_have_count(0)
 
 
+async def the_link_leads_to_a_box_to_type_in():
+    with Gateway(*NDJSON) as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway, enter=False)
+            await tab.open()
+            await expect(tab.get_by_label("Token")).to_be_visible()
+            # Who is asked for the token, and then opens the link in the same tab, is in.
+            tab.errors.clear()
+            await tab.open(f"#token={gateway.token}")
+            await expect(tab.locator("#message")).to_be_focused()
+            assert gateway.token not in tab.page.url
+            await expect(tab.locator(".product")).to_have_text("thread")
+            await tab.see("the agent page_agent", ".welcome")
+            await picture(tab, "welcome")
+            await tab.keyboard.type("hello")
+            await tab.keyboard.press("Enter")
+            await tab.wait_for_url("**/#/s/*")
+            await tab.answer("You said: hello").wait_for()
+            # Nothing is asked of somebody who was here before.
+            await tab.open("#/")
+            await tab.reload()
+            await expect(tab.locator("#message")).to_be_focused()
+            await expect(tab.get_by_label("Token")).to_have_count(0)
+            phone = await browser.tab(gateway, viewport={"width": 360, "height": 700}, has_touch=True, is_mobile=True)
+            await expect(phone.locator(".session")).to_be_visible()
+    with Gateway(*NDJSON) as gateway:
+        async with Browser() as browser:
+            phone = await browser.tab(gateway, viewport={"width": 360, "height": 700}, has_touch=True, is_mobile=True)
+            await expect(phone.locator("#message")).to_be_in_viewport()
+            await phone.say("hello")
+            await phone.answer("You said: hello").wait_for()
+
+
+async def escape_closes_what_is_open_and_leaves_nothing():
+    with Gateway(*NDJSON) as gateway:
+        plays(gateway, **{"**What** is `it`?": [["say", "# Well\n\nIt is **bold**, `code`, and a [link](https://a.example/); not snake_case_words."]]})
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            session = await tab.new("**What** is `it`?")
+            await tab.answer("Well").wait_for()
+            # In the list it is plain text.
+            await expect(tab.locator(".session .excerpt")).to_have_text("Well It is bold, code, and a link; not snake_case_words.")
+            await tab.locator(".exchange").hover()
+            await tab.get_by_role("link", name="Edit in a copy").click()
+            await expect(tab.locator(".copying")).to_be_visible()
+            for _ in range(4):
+                await tab.keyboard.press("Escape")
+            await expect(tab.locator(".copying")).to_have_count(0)
+            for _ in range(4):
+                await tab.keyboard.press("Escape")
+            await asyncio.sleep(0.2)
+            assert tab.session() == session, tab.page.url
+
+
 async def commands_are_answered_here_alone_and_what_is_large_is_a_link():
     with Gateway() as gateway:
         async with Browser() as browser:
@@ -1124,6 +1240,38 @@ async def a_reader_who_has_scrolled_up_stays_where_he_is():
             go(gateway, "on")
             await tab.answer("The end.").wait_for()
             assert await box.evaluate(at_end), "the view has not followed"
+
+
+async def ones_own_message_is_always_shown():
+    with Gateway(*NDJSON) as gateway:
+        plays(gateway, long=[["say", "".join(f"before {n}\n\n" for n in range(60))]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("long")
+            await tab.answer("before 59").wait_for()
+            await tab.get_by_text("before 0", exact=True).wait_for(state="attached")
+            at_end = "(() => { const e = document.querySelector('.scroll'); return e.scrollHeight - e.scrollTop - e.clientHeight < 50; })()"
+            for n in range(8):
+                await tab.until(at_end)
+                await tab.locator(".scroll").hover()
+                await tab.mouse.wheel(0, -1500)
+                await tab.until(f"!{at_end}")
+                await tab.say(f"message {n}")
+                await expect(tab.locator(".said", has_text=f"message {n}")).to_be_in_viewport(timeout=5000)
+                await tab.answer(f"You said: message {n}").wait_for()
+            # The gateway may answer before the next picture.
+            await tab.until(at_end)
+            await tab.locator(".scroll").hover()
+            await tab.mouse.wheel(0, -1500)
+            await tab.until(f"!{at_end}")
+            frames = "window.requestAnimationFrame"
+            await tab.evaluate(f"() => {{ window.held = []; window.frame = {frames}; {frames} = (work) => window.held.push(work); }}")
+            await tab.page.fill("#message", "held back")
+            await tab.keyboard.press("Enter")
+            await tab.until("globalThis.thread.state.conversation.items.some(({ message }) => message?.content === 'held back')")
+            await tab.until("globalThis.thread.state.conversation.sending.length === 0")
+            await tab.evaluate(f"() => {{ {frames} = window.frame; for (const work of window.held) {frames}(work); }}")
+            await expect(tab.locator(".said", has_text="held back")).to_be_in_viewport(timeout=5000)
 
 
 async def older_messages_come_page_by_page():

@@ -1,9 +1,12 @@
 """The half of the page that looks, in a real browser: at real threads, with real handlers that fail, wait and run."""
 
 import asyncio
+import contextlib
+import datetime
 import json
 import pathlib
 import re
+import sqlite3
 import subprocess
 import uuid
 
@@ -286,10 +289,11 @@ async def events_are_filtered_read_page_by_page_and_followed():
         await tab.keyboard.press("Enter")
         await expect(tab.locator("[role=alert]").first).to_contain_text("color")
         tab.errors = [error for error in tab.errors if "400" not in error]
-        await tab.locator("#search").fill("match")
+        # What only looks like one can be searched for.
+        await tab.locator("#search").fill("no (match")
         await tab.keyboard.press("Enter")
         await tab.get_by_role("link", name="Search the contents for it").click()
-        await expect(texts).to_have_text(["a match", "no match"])
+        await tab.see("No event matches.")
         tab.errors = [error for error in tab.errors if "400" not in error]
         await tab.get_by_role("link", name="All", exact=True).click()
         await expect(texts.first).to_have_text("a match")
@@ -300,6 +304,69 @@ async def events_are_filtered_read_page_by_page_and_followed():
         await expect(other.locator(".event h2")).to_have_text("Event 1007")
         await tab.locator(".event").get_by_role("link", name="Older").click()
         await expect(tab.locator(".event h2")).to_have_text("Event 1006")
+
+
+async def words_are_searched_for_in_the_contents():
+    async with looking(thread=lambda inbox: inbox.batch(events(10))) as (inbox, gateway, browser, tab):
+        for text in "It's 100% sure", "it is 1000 sure", "a_b", "axb", "nothing", "back\\slash":
+            inbox.push("--content-file", "-", stdin=text)
+        await tab.open("#/look/inbox/events")
+        texts, search = tab.locator(".list-box .text"), tab.locator("#search")
+        await expect(texts).to_have_count(16)
+        for words, found in ("NOTHING", ["nothing"]), ("it's 100%", ["It's 100% sure"]), ("a_b", ["a_b"]), ("\\s", ["back\\slash"]), \
+                ("1000", ["it is 1000 sure"]), ('"number 10"', ["number 10"]), ("id", []), ("salt and pepper", []):
+            await search.fill(words)
+            await tab.keyboard.press("Enter")
+            await expect(texts).to_have_text(found)
+            await tab.see(f"Events whose content has “{words.strip(chr(34))}” in it", ".event-list")
+            await expect(search).to_have_value(words.strip('"'))
+        # New ones come if they have it, and the address says what was searched.
+        await search.fill("match")
+        await tab.keyboard.press("Enter")
+        await tab.see("No event matches.")
+        inbox.push("no such thing")
+        inbox.push("a match")
+        await expect(texts).to_have_text(["a match"])
+        await tab.reload()
+        await expect(texts).to_have_text(["a match"])
+        await expect(search).to_have_value("match")
+        # SQL is a filter as before.
+        await search.fill("content LIKE 'axb' OR id = 1")
+        await tab.keyboard.press("Enter")
+        await expect(texts).to_have_text(["axb", "number 1"])
+        await expect(tab.get_by_text("Events whose content has")).to_have_count(0)
+
+
+async def what_nobody_takes_is_flagged_when_it_is_old():
+    async with looking() as (inbox, gateway, browser, tab):
+        inbox.do("subscribe", "reader", "--no-handler")
+        inbox.push("one")
+        inbox.push("two")
+        reader = card(tab, "reader")
+        await expect(reader.locator(".facts")).to_contain_text("2 events wait")
+        await expect(tab.locator(".verdict")).to_have_text("Nothing is wrong.")
+        stored = lambda minutes: (datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(minutes=minutes)).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+        with contextlib.closing(sqlite3.connect(inbox.path / "events.db", isolation_level=None)) as db:
+            db.execute("UPDATE events SET created_at = ?", [stored(15)])
+        await expect(reader.locator(".why")).to_contain_text("nobody has taken these for 15 min")
+        await expect(tab.locator(".verdict")).to_have_text("nobody has taken what waits for 1 consumer.")
+        await tab.open("#/look")
+        await expect(tab.locator(".verdict")).to_have_text("1 thread needs attention.")
+        await expect(tab.locator(".attention")).to_contain_text("nobody has taken what waits for reader for 15m")
+        inbox.do("ack", "--consumer", "reader", "1")
+        await expect(tab.locator(".verdict")).to_have_text("Nothing is wrong.")
+
+
+async def runs_of_one_second_are_told_apart():
+    async with looking() as (inbox, gateway, browser, tab):
+        inbox.subscribe("quick", "cat >/dev/null", "--deliver", "stdin", "--batch-size", "1")
+        inbox.batch(events(30))
+        await inbox.until("quick", lambda found: found["pending"] == 0 and found["state"] == "idle")
+        await tab.open("#/look/inbox/c/quick")
+        times = tab.locator(".runs time")
+        await expect(times).to_have_count(30)
+        shown = await times.all_inner_texts()
+        assert len(set(shown)) == len(shown), shown
 
 
 async def a_filter_that_takes_too_long_says_how_far_it_has_come():
@@ -361,7 +428,7 @@ async def a_run_is_a_timeline_of_its_events():
             await tab.new("backup")
             await tab.locator(".permission.open").wait_for()
             await tab.keyboard.press("Escape")
-            await tab.locator(".halves").get_by_role("link", name="Look").click()
+            await tab.locator(".halves").get_by_role("link", name="Queues").click()
             await expect(tab.locator(".attention")).to_have_text("the agent asks for permission")
             await tab.locator(".threads a.row").click()
             await tab.see("The agent asks for permission: answer it", ".page")
@@ -383,11 +450,11 @@ async def a_run_is_a_timeline_of_its_events():
             await expect(tab.locator(".brief").first).to_contain_text("backup")
             await expect(rows.filter(has_text="the run ends")).to_have_count(0)
             await tab.page.go_back()
-            await tab.locator(".halves").get_by_role("link", name="Talk").click()
+            await tab.locator(".halves").get_by_role("link", name="Chat").click()
             await tab.locator("a.session").click()
             await tab.get_by_role("button", name="Allow once").click()
             await tab.answer("Done.").wait_for()
-            await tab.locator(".halves").get_by_role("link", name="Look").click()
+            await tab.locator(".halves").get_by_role("link", name="Queues").click()
             # Its program stays for a next message, which is no work.
             await expect(tab.locator(".threads li")).to_contain_text("1 open, idle")
             await expect(tab.locator(".threads li")).not_to_contain_text("running")

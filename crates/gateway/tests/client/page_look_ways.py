@@ -55,9 +55,9 @@ async def everything_is_reached_by_the_keyboard():
                     return
                 await asyncio.sleep(0.05)
             raise AssertionError(f"no j leads to {text}")
-        await press("g"), await press("t")
+        await press("g"), await press("c")
         await tab.locator(".sessions").wait_for()
-        await press("g"), await press("l")
+        await press("g"), await press("q")
         await tab.locator(".threads").wait_for()
         await along("inbox")
         await press("Enter")
@@ -99,7 +99,7 @@ async def everything_is_reached_by_the_keyboard():
         await press("Escape")
         await expect(tab.locator(".event")).to_have_count(0)
         await press("?")
-        await expect(tab.locator("dialog")).to_contain_text("talk, look")
+        await expect(tab.locator("dialog")).to_contain_text("chat, queues")
         await press("Escape")
 
 

@@ -1,4 +1,4 @@
-// Requests of Look, and their answers.
+// Requests of Queues, and their answers.
 
 import { sentence } from "../text.js";
 

@@ -2,7 +2,7 @@
 
 import { html } from "../vendor/preact.js";
 import { Fold } from "../parts.js";
-import { Stamp, duration } from "../time.js";
+import { Stamp, duration, isSameSecond } from "../time.js";
 import { visible } from "../text.js";
 import { api } from "./api.js";
 import { Actions, commandsOf } from "./actions.js";
@@ -18,7 +18,7 @@ const URGENCY = ["stalled", "waiting", "running", "paused"];
 
 /** What is wrong first, then what waits, then what runs. */
 export function byNeed(a, b) {
-  const rank = ({ state, pending }) => { const n = URGENCY.indexOf(state); return n >= 0 ? n : pending > 0 ? 1.5 : 9; };
+  const rank = ({ state, pending, untaken_since: untaken }) => { if (untaken) return 0.5; const n = URGENCY.indexOf(state); return n >= 0 ? n : pending > 0 ? 1.5 : 9; };
   return rank(a) - rank(b) || (a.name < b.name ? -1 : 1);
 }
 
@@ -86,16 +86,17 @@ function Runs({ thread, name, consumer }) {
   return html`
     ${error && html`<p class="error" role="alert">${error}</p>`}
     ${items && items.length === 0 && html`<p class="hint">It has not run yet.</p>`}
-    <ol class="runs rows">${items?.map((run) => html`<li key=${run.id}><${RunRow} thread=${thread} name=${name} run=${run} /></li>`)}</ol>
+    <ol class="runs rows">${items?.map((run, n) => html`<li key=${run.id}><${RunRow} thread=${thread} name=${name} run=${run}
+      exact=${[items[n - 1], items[n + 1]].some((other) => other && isSameSecond(other.started_at, run.started_at))} /></li>`)}</ol>
     ${next !== null && items && html`<p><button type="button" disabled=${loading} onClick=${older}>Older runs</button></p>`}`;
 }
 
-function RunRow({ thread, name, run }) {
+function RunRow({ thread, name, run, exact }) {
   const { id, started_at: began, duration_ms: took, attempt, events, outcome, first_event: first, last_event: last } = run;
   const isWrong = !["succeeded", "running"].includes(outcome);
   const which = first && last ? (first === last ? `event ${first}` : `events ${first} to ${last}`) : events ? count(events, "event") : "";
   return html`<a class="row" href=${address.look(thread.id, "c", name, id)}>
-    <span><${Stamp} time=${began} /></span>
+    <span><${Stamp} time=${began} exact=${exact} /></span>
     <span class="figure">${took >= 0 ? duration(took) : ""}</span>
     <span class=${isWrong ? "failure" : ""}>${outcomeText(outcome)}${isWrong && exitText(run.exit) && `, ${exitText(run.exit)}`}</span>
     <span>${[which, attempt > 1 && `attempt ${attempt}`].filter(Boolean).join(" · ")}</span>

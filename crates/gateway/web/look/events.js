@@ -12,6 +12,21 @@ import { Tail } from "./tail.js";
 import { NUMBER, count } from "./words.js";
 import * as address from "../address.js";
 
+/** What only a filter has. Without it, SQL is a constant or a column, and nobody means that. */
+const SQL = /[=<>()|&~]|\w\s*%\s*\w|\b(id|created_at|source|type|subtype|content|metadata)\s+(not\s+)?(like|glob|in|is|isnull|notnull|between)\b/i;
+
+/** The filter that finds words in contents. */
+const finding = (words) => `content LIKE '%${words.replace(/[\\%_]/g, "\\$&").replaceAll("'", "''")}%' ESCAPE '\\'`;
+
+/** The words that a filter of that kind finds, or null. */
+function foundBy(filter) {
+  const words = /^content LIKE '%([^]*)%' ESCAPE '\\'$/.exec(filter)?.[1].replaceAll("''", "'").replace(/\\([\\%_])/g, "$1") ?? null;
+  return words !== null && finding(words) === filter ? words : null;
+}
+
+/** What somebody has typed, as a filter. */
+const filterOf = (text) => (!text || SQL.test(text) ? text : finding(/^"([^"]+)"$/.exec(text)?.[1] ?? text));
+
 const EXAMPLES = [
   ["type = 'message'", "what was said"],
   ["subtype = 'error'", "of one kind"],
@@ -41,16 +56,18 @@ function List({ thread, filter, open }) {
     tail.open();
     return () => { leave(); tail.close(); };
   }, []);
-  const { items, error, incomplete, failures, loading, next, isLive, stream } = tail;
+  const { items, error, isRefused, incomplete, failures, loading, next, isLive, stream } = tail;
+  const words = foundBy(filter), mayBeWords = isRefused && words === null;
   const row = (event) => html`<${Versioned} of=${Row} key=${event.id} event=${event} thread=${thread.id} filter=${filter} isOpen=${event.id === open} />`;
   return html`<div class="bar">
       <button type="button" aria-pressed=${isLive} onClick=${() => tail.live(!isLive)}>${isLive ? "Live · pause" : "Paused · go on"}</button>
       <span class="hint" role="status">${error || !items.length ? "" : next === null ? `${count(items.length, "event")}${filter ? " match" : ""}` : `the newest ${NUMBER.format(items.length)}`}</span>
       ${!thread.read_only && html`<a class="button" href=${address.look(thread.id, "push")}>Push an event</a>`}
     </div>
+    ${words !== null && html`<p class="hint">Events whose content has “${visible(words)}” in it. As a filter: <code>${visible(filter)}</code></p>`}
     ${isLive && html`<${Offline} connection=${stream} />`}
-    ${error && html`<p class="error" role="alert">${error} ${" "}${/^[\p{L}\p{N} _.-]+$/u.test(filter)
-      ? html`<a class="button" href=${address.eventsAddress(thread.id, { filter: `content LIKE '%${filter}%'` })}>Search the contents for it</a>`
+    ${error && html`<p class="error" role="alert">${error} ${" "}${mayBeWords
+      ? html`<a class="button" href=${address.eventsAddress(thread.id, { filter: finding(filter) })}>Search the contents for it</a>`
       : html`<button type="button" onClick=${() => tail.again()}>Try again</button>`}</p>`}
     ${isLive && stream.state === "refused" && html`<p class="error" role="alert">New events are not shown as they come. ${stream.why}</p>`}
     ${failures && html`<p class="hint">On ${count(failures.events, "event")} the filter itself failed, so they do not match: ${visible(failures.message)}</p>`}
@@ -68,15 +85,16 @@ function Row({ event, thread, filter, isOpen }) {
 }
 
 function Filter({ thread, filter }) {
-  const [text, setText] = useState(filter);
-  useEffect(() => setText(filter), [filter]);
-  const show = (text) => address.go(address.eventsAddress(thread.id, { filter: text.trim() }));
+  const shown = foundBy(filter) ?? filter;
+  const [text, setText] = useState(shown);
+  useEffect(() => setText(shown), [shown]);
+  const show = (text) => address.go(address.eventsAddress(thread.id, { filter: filterOf(text.trim()) }));
   const submit = (event) => { event.preventDefault(); show(text); };
   return html`<form class="filter" role="search" onSubmit=${submit}>
-    <label for="search">Filter</label>
+    <label for="search">Filter or words</label>
     <input id="search" value=${text} placeholder="type = 'message' AND content LIKE '%invoice%'" spellcheck=${false} autocomplete="off"
-      onInput=${(event) => setText(event.target.value)} onKeyDown=${(event) => { if (event.key === "Escape") setText(filter); }} />
-    <button class="primary" disabled=${text.trim() === filter}>Show</button>
+      onInput=${(event) => setText(event.target.value)} onKeyDown=${(event) => { if (event.key === "Escape") setText(shown); }} />
+    <button class="primary" disabled=${text.trim() === shown}>Show</button>
     ${filter && html`<a class="button" href=${address.eventsAddress(thread.id)}>All</a>`}
     <${Fold} class="examples" summary="Examples">${() => html`
       <p class="hint">SQL over id, created_at, source, type, subtype, content and metadata, as <code>thread peek --filter</code> and <code>thread subscribe --filter</code> take it.</p>

@@ -1,4 +1,4 @@
-// Look: the threads, and what is wrong, waits, runs and was in each.
+// Queues: the threads, and what is wrong, waits, runs and was in each.
 
 import { html } from "../vendor/preact.js";
 import { Halves, LogOut, Theme } from "../nav.js";
@@ -38,6 +38,6 @@ function Crumbs({ route: { page, thread, consumer, event, run } }) {
 }
 
 export function lookTitle({ thread, consumer, event, run }) {
-  if (!thread) return "Look";
+  if (!thread) return "Queues";
   return [run && "run", event && `event ${event}`, consumer, state.threadName].filter(Boolean).join(" – ");
 }

@@ -81,14 +81,14 @@ export class Tail extends Changes {
       this.incomplete = page.incomplete ?? null;
       this.failures = page.filter_failures ?? null;
     } catch (error) {
-      if (error.name !== "AbortError") this.error = error.message;
+      if (error.name !== "AbortError") Object.assign(this, { error: error.message, isRefused: error.status === 400 });
     }
     this.loading = false;
     this.changed();
   }
 
   again() {
-    this.error = null;
+    Object.assign(this, { error: null, isRefused: false });
     return this.isOpen ? this.older() : this.open();
   }
 

@@ -52,7 +52,9 @@ function Tabs({ thread, page }) {
 function Overview({ thread }) {
   const { consumers_state: consumers = [], id, path, dead } = thread;
   const stalled = consumers.filter((consumer) => consumer.state === "stalled").length;
-  const wrong = [stalled > 0 && `${count(stalled, "consumer")} ${stalled === 1 ? "has" : "have"} stalled`].filter(Boolean);
+  const untaken = consumers.filter((consumer) => consumer.untaken_since).length;
+  const wrong = [stalled > 0 && `${count(stalled, "consumer")} ${stalled === 1 ? "has" : "have"} stalled`,
+    untaken > 0 && `nobody has taken what waits for ${count(untaken, "consumer")}`].filter(Boolean).join(", ");
   const asks = /^the agent asks/.test(thread.attention ?? "");
   const held = consumers.filter(({ state, pending }) => state === "paused" && pending > 0).length;
   return html`<div class="page">

@@ -82,7 +82,8 @@ export function Why({ consumer }) {
       ${next && html` · next try <${Until} time=${next} />`}${reason && ` · ${visible(reason)}`}`;
     case "running": return html` · run began <${For} time=${run?.started_at ?? since} /> ago${run?.attempt > 1 ? `, attempt ${run.attempt}` : ""}${consumer.paused ? ", and none follows: it is paused" : ""}`;
     case "paused": return html`: it is not started until it is resumed${failed && html` · its last run failed, <span class="failure">${failed}</span>`}`;
-    default: if (!consumer.command) return html`: it reads by itself, with <code>thread pop</code>`;
+    default: if (!consumer.command) return html`: it reads by itself, with <code>thread pop</code>${
+      consumer.untaken_since && html` · <span class="failure">nobody has taken these for <${For} time=${consumer.untaken_since} /></span>`}`;
       return last && html` · last run <${Ago} time=${last.ended_at ?? last.started_at} />, ${failed ? html`<span class="failure">${failed}</span>` : outcomeText(last.outcome)}`;
   }
 }
@@ -95,6 +96,7 @@ export function whatToDo(consumer) {
   if (state === "stalled") return "It has given up on what waits. See what its last run said, mend that, then resume. (The next event that it wants starts it once more, too.)";
   if (state === "waiting" && reason === "interrupted") return "The process that looked after it is gone. Resume, or the next event, starts it again.";
   if (state === "waiting") return "It tries again by itself. Resume tries now.";
+  if (consumer.untaken_since) return "It has no handler: a program has to pop its events, or somebody has to unsubscribe it.";
   if (state === "idle" && pending > 0 && consumer.command) return "Nothing starts it by itself: resume does, and so does the next event.";
   return "";
 }
