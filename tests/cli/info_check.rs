@@ -97,6 +97,25 @@ fn a_consumer_that_does_not_keep_up_is_reported() {
 }
 
 #[test]
+fn what_nobody_takes_from_a_consumer_without_a_handler_is_reported_when_it_is_old() {
+    let world = World::with_thread();
+    world.thread(["subscribe", "--consumer", "reader", "--no-handler"]).quiet();
+    world.off(["push", "--source", "self", "--type", "message", "--content", "x"]).quiet();
+    world.off(["push", "--source", "self", "--type", "message", "--content", "y"]).quiet();
+    assert_eq!(check(&world, &[]), None);
+    world.db().execute("UPDATE events SET created_at = '2026-03-18T10:30:00.123Z'", []).unwrap();
+    let said = check(&world, &[]).unwrap();
+    assert!(
+        said.starts_with("reader: unattended (2 events pending, and nobody has taken them for "),
+        "{said}"
+    );
+    assert_eq!(check(&world, &["--max-pending", "2", "--max-age", "999999h"]), None);
+    // Somebody has taken one just now.
+    world.thread(["ack", "--consumer", "reader", "--event-id", "1"]).quiet();
+    assert_eq!(check(&world, &[]), None);
+}
+
+#[test]
 fn dead_letters_and_events_on_which_a_filter_failed_are_told() {
     let world = World::with_thread();
     let options = ["--deliver", "stdin", "--max-attempts", "1", "--filter", "content = 'bad'"];

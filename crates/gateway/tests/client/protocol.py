@@ -300,6 +300,18 @@ async def sessions_are_made_listed_named_searched_and_removed():
         found = await client.request("sessions.search", query="NEEDLE")
         assert [session["id"] for session in found["sessions"]] == [ids[0]]
         assert "needle" in found["sessions"][0]["match"]
+        said = (await client.request("sessions.history", sessionId=ids[0]))["messages"][0]
+        assert found["sessions"][0]["matchSeq"] == said["seq"]
+        # What tools were given and returned, and errors, are searched too; a title has no place.
+        about = {"run_id": said["runId"]}
+        for kind, content in ("toolcall", {"call_id": "c", "name": "read", "arguments": {"path": ["/srv/\"quoted\".conf"]}}), \
+                ("toolresult", {"call_id": "c", "name": "read", "error": "permission\ndenied"}), \
+                ("toolresult", {"call_id": "d", "name": "read", "result": {"port": 8080}}), ("error", {"error": "exploded", "retryable": True}):
+            seq = gateway.push(ids[0], json.dumps(content), kind, **about)
+            for query in {"toolcall": ['/SRV/"quoted"'], "toolresult": ["8080"] if "result" in content else ["denied"], "error": ["exploded"]}[kind]:
+                found = (await client.request("sessions.search", query=query))["sessions"]
+                assert [(one["id"], one["matchSeq"]) for one in found] == [(ids[0], seq)], (query, found)
+        assert "matchSeq" not in (await client.request("sessions.search", query="three"))["sessions"][0]
         assert [s["id"] for s in (await client.request("sessions.search", query="deux"))["sessions"]] == [ids[1]]
         assert (await client.request("sessions.search", query="nowhere"))["sessions"] == []
         assert len((await client.request("sessions.search", date_filter="today"))["sessions"]) == 4
