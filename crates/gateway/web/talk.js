@@ -4,6 +4,7 @@ import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { Composer } from "./composer.js";
 import { Dialog } from "./dialog.js";
 import { Messages } from "./messages.js";
+import { Halves } from "./nav.js";
 import { Offline } from "./offline.js";
 import { Do } from "./parts.js";
 import { Sessions } from "./sessions.js";
@@ -34,6 +35,7 @@ const { agent, opens } = document.documentElement.dataset;
 function Welcome() {
   const [dropped, drop] = useDrop();
   return html`<section class="conversation welcome" ...${drop}>
+    <header class="narrow"><${Halves} /></header>
     <div class="scroll"><div class="messages">
       <p class="product">thread</p>
       <p>Conversations with ${agent ? html`the agent <strong>${agent}</strong>` : "an agent"}, kept as durable queues on this machine: nothing that is said or done here is lost.</p>

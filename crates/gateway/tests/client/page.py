@@ -85,8 +85,11 @@ class Tab:
 
     async def new(self, text):
         """Begins a session with a message. Returns its id."""
-        await self.page.click(".sessions .new")
-        await self.page.wait_for_selector("h1:has-text('New session')")
+        await self.until("globalThis.thread.state.sessions.loaded")
+        # On a telephone one writes at once where there is no session yet.
+        if await self.page.locator(".sessions .new").is_visible():
+            await self.page.click(".sessions .new")
+            await self.page.wait_for_selector("h1:has-text('New session')")
         await self.say(text)
         await self.page.wait_for_url("**/#/s/*")
         return self.session()
