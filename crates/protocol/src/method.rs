@@ -431,7 +431,7 @@ pub struct HistoryEntry {
     pub id: String,
     #[cfg_attr(test, schemars(range(min = 1)))]
     pub seq: i64,
-    #[cfg_attr(test, schemars(extend("enum" = ["user", "assistant", "error", "cancelled"])))]
+    #[cfg_attr(test, schemars(extend("enum" = ["user", "assistant", "system", "error", "cancelled"])))]
     pub role: Role,
     /// For a run that failed or was cancelled, what had been said until then.
     pub content: Content,

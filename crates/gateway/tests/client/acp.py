@@ -22,8 +22,8 @@ def send(**message):
         print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
 
 
-def update(session, kind, **what):
-    send(method="session/update", params={"sessionId": session, "update": {"sessionUpdate": kind, **what}})
+def update(session, update_kind, **what):
+    send(method="session/update", params={"sessionId": session, "update": {"sessionUpdate": update_kind, **what}})
 
 
 def say(session, text):
