@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::model::event::InvalidEvent;
 use crate::model::filter::FilterError;
+use crate::model::key::InvalidKey;
 use crate::model::place::Place;
 use crate::model::subscription::ConsumerId;
 
@@ -80,6 +81,9 @@ pub enum Error {
     BrokenSubscription(String),
     #[error("the idempotency key '{key}' belongs to event {id}, which is different")]
     KeyConflict { key: String, id: i64 },
+    /// Only the programs make keys that begin with `thread:`.
+    #[error("the idempotency key '{0}' is reserved")]
+    ReservedKey(String),
     #[error(transparent)]
     Database(#[from] DatabaseError),
     #[error("cannot {doing} {}: {source}", path.display())]
@@ -134,6 +138,15 @@ impl Error {
                 !matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
             }
             _ => false,
+        }
+    }
+}
+
+impl From<InvalidKey> for Error {
+    fn from(problem: InvalidKey) -> Error {
+        match problem {
+            InvalidKey::Reserved(key) => Error::ReservedKey(key),
+            problem => Error::InvalidEvent(problem.into()),
         }
     }
 }

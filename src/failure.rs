@@ -5,6 +5,7 @@
 use std::fmt;
 
 use crate::error::{DatabaseErrorKind as Kind, Error};
+use crate::model::key::RESERVED;
 
 pub type Result<T> = std::result::Result<T, Failure>;
 
@@ -75,7 +76,10 @@ impl<E: Into<Error>> From<E> for Failure {
     fn from(error: E) -> Failure {
         let error = error.into();
         let code = match error {
-            Error::InvalidEvent(_) | Error::InvalidLine { .. } | Error::InvalidFilter(_) => 2,
+            Error::InvalidEvent(_)
+            | Error::InvalidLine { .. }
+            | Error::InvalidFilter(_)
+            | Error::ReservedKey(_) => 2,
             _ => 1,
         };
         Failure { what: error.to_string(), hint: hint(&error), code }
@@ -118,6 +122,11 @@ pub fn hint(error: &Error) -> String {
         }
         Error::BrokenSubscription(_) => "fix that, or `thread unsubscribe` it and subscribe it again",
         Error::KeyConflict { .. } => "use a new key for a new event; nothing was stored",
+        Error::ReservedKey(_) => {
+            return format!(
+                "keys that begin with '{RESERVED}' are made by the programs; choose another; nothing was stored"
+            );
+        }
         Error::Advised { advice, .. } => return advice.clone(),
         Error::Database(e) if e.advice.is_some() => e.advice.unwrap_or_default(),
         Error::Database(e) => match e.kind {

@@ -7,6 +7,7 @@ pub mod duration;
 pub mod event;
 pub mod filter;
 mod json;
+pub mod key;
 pub mod place;
 pub mod position;
 pub mod run;

@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::json::{strip_white_space, write_object, write_string};
+use super::key::{IdempotencyKey, InvalidKey};
 
 /// Type of an event. Any other type is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,15 +50,12 @@ pub struct NewEvent<'a> {
     pub content: Cow<'a, str>,
     /// A JSON object, compact.
     pub metadata: Option<Cow<'a, str>>,
-    /// Pushing an event again with the same key stores nothing. At most [`MAX_KEY`] bytes.
-    pub idempotency_key: Option<Cow<'a, str>>,
+    /// Pushing an event again with the same key stores nothing.
+    pub idempotency_key: Option<IdempotencyKey<'a>>,
     /// The `created_at` to store it with, if it is a copy of an event of another thread; `None`: now. Copies are
     /// stored in the order of their times, before anything else is in the thread.
     pub created_at: Option<Cow<'a, str>>,
 }
-
-/// Maximum length of an idempotency key, in bytes: it is stored in an index.
-pub const MAX_KEY: usize = 1024;
 
 /// Why something is not an event; completes "line 3 …" or "the event …".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -245,21 +243,18 @@ impl<'a> NewEvent<'a> {
         Ok(self)
     }
 
-    /// Adds an idempotency key: 1 to [`MAX_KEY`] bytes of text.
+    /// Adds an idempotency key that somebody has chosen.
     ///
     /// # Errors
     ///
-    /// It is empty or too long.
-    pub fn with_key(mut self, key: impl Into<Cow<'a, str>>) -> Result<NewEvent<'a>, InvalidEvent> {
-        let key = key.into();
-        if key.is_empty() {
-            return Err(InvalidEvent("has an empty idempotency key".into()));
-        }
-        if key.len() > MAX_KEY {
-            return Err(InvalidEvent(format!("has an idempotency key longer than {MAX_KEY} bytes")));
-        }
-        self.idempotency_key = Some(key);
-        Ok(self)
+    /// Those of [`IdempotencyKey::from_user`].
+    pub fn with_key(self, key: impl Into<Cow<'a, str>>) -> Result<NewEvent<'a>, InvalidKey> {
+        Ok(self.keyed(IdempotencyKey::from_user(key)?))
+    }
+
+    /// Adds an idempotency key.
+    pub fn keyed(self, key: IdempotencyKey<'a>) -> NewEvent<'a> {
+        NewEvent { idempotency_key: Some(key), ..self }
     }
 
     /// The event as stored with the given id and time.
@@ -334,7 +329,7 @@ impl<'a> NewEvent<'a> {
             None => event,
         };
         match line.idempotency_key {
-            Some(Text(key)) => event.with_key(key),
+            Some(Text(key)) => Ok(event.with_key(key)?),
             None => Ok(event),
         }
     }

@@ -131,7 +131,7 @@ impl Inserter<'_> {
             bind(&event.content)?;
             if !plain {
                 bind(&event.metadata)?;
-                bind(&event.idempotency_key)?;
+                bind(&event.idempotency_key.as_deref())?;
             }
         }
         insert.raw_execute().map(drop)
@@ -149,7 +149,7 @@ fn find(conn: &Connection, event: &NewEvent<'_>) -> rusqlite::Result<Option<(i64
          FROM events WHERE idempotency_key = ?1",
     )?;
     let values = params![
-        event.idempotency_key,
+        event.idempotency_key.as_deref(),
         event.source,
         event.kind.as_str(),
         event.subtype,

@@ -1,8 +1,7 @@
 //! The events of a conversation: the shape of each kind, written and read back.
 //!
 //! This is the only module that knows the shapes: [`Message`], [`Run`] and the free functions make
-//! [`NewEvent`]s, [`Entry::of`] reads stored ones, [`runs`] says which runs are open. Only [`is_ending`] does
-//! I/O.
+//! [`NewEvent`]s, [`Entry::of`] reads stored ones, [`runs`] says which runs are open. Only [`keys`] does I/O.
 //!
 //! | event | made by | read as |
 //! |---|---|---|
@@ -27,6 +26,7 @@
 //! so there can be only one, whichever process writes it. An event that looks like an ending but is not the
 //! one stored under that key ends nothing: [`is_ending`] tells.
 
+pub mod keys;
 mod parse;
 pub mod runs;
 
@@ -34,9 +34,11 @@ use std::hash::BuildHasher;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
+use thread::NewEvent;
 use thread::model::event::{InvalidEvent, Type};
-use thread::{NewEvent, Queue};
+use thread::model::key::IdempotencyKey;
 
+pub use keys::{end_key, ending_of, is_ending, result_key, result_of, sub_key};
 pub use parse::{Entry, attempt_of, input_of, is_for_client, is_from_client, is_unreported};
 
 /// The source of all events written by the agent's side.
@@ -59,21 +61,6 @@ pub fn run_id_of(event_id: i64) -> String {
     format!("run_{event_id}")
 }
 
-/// Returns the idempotency key of the ending of the run that answers this event.
-pub fn end_key(event_id: i64) -> String {
-    format!("end:{event_id}")
-}
-
-/// Whether the event with this id is the ending that it looks like: the one stored under its [`end_key`].
-///
-/// # Errors
-///
-/// Those of the database.
-pub fn is_ending(queue: &mut Queue, event_id: i64, entry: &Entry) -> thread::Result<bool> {
-    let Some(of) = entry.ends() else { return Ok(false) };
-    Ok(queue.id_of_key(&end_key(of))? == Some(event_id))
-}
-
 /// Returns the id of a call as clients see it: programs may use an id again in a later attempt.
 pub fn shown_call_id(call_id: &str, attempt: u64) -> String {
     if attempt > 1 { format!("{call_id}.{attempt}") } else { call_id.to_owned() }
@@ -81,16 +68,6 @@ pub fn shown_call_id(call_id: &str, attempt: u64) -> String {
 
 /// How long a call of one of a client's tools waits for its result.
 pub const CLIENT_TOOL_TIMEOUT: Duration = Duration::from_secs(10 * 60);
-
-/// Returns the idempotency key of the result of a call.
-pub fn result_key(call_id: &str) -> String {
-    format!("result:{call_id}")
-}
-
-/// Returns the idempotency key of a sub-agent's event in its parent's thread.
-pub fn sub_key(sub_agent: &str, event_id: i64) -> String {
-    format!("sub:{sub_agent}:{event_id}")
-}
 
 /// When a message is processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -274,6 +251,7 @@ impl ClientInput {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolResult {
     pub call_id: String,
+    /// The name of the call; empty if it is not known.
     pub name: String,
     /// What the tool returned, any JSON, or why it failed.
     pub outcome: Result<Value, String>,
@@ -420,17 +398,18 @@ impl Run {
     /// The result of a call. One that is longer than [`MAX_RESULT`] becomes text, and is cut; such content is left out.
     pub fn tool_result(&self, result: &ToolResult) -> NewEvent<'static> {
         let ToolResult { call_id, name, outcome, content: shown } = result;
-        let mut content = match outcome {
-            Ok(Value::String(text)) => {
-                json!({ "call_id": call_id, "name": name, "result": cut(text) })
-            }
+        let mut content = json!({ "call_id": call_id });
+        if !name.is_empty() {
+            content["name"] = name.as_str().into();
+        }
+        match outcome {
+            Ok(Value::String(text)) => content["result"] = cut(text).into(),
             Ok(result) => {
                 let text = result.to_string();
-                let result = if text.len() > MAX_RESULT { cut(&text).into() } else { result.clone() };
-                json!({ "call_id": call_id, "name": name, "result": result })
+                content["result"] = if text.len() > MAX_RESULT { cut(&text).into() } else { result.clone() };
             }
-            Err(error) => json!({ "call_id": call_id, "name": name, "error": cut(error) }),
-        };
+            Err(error) => content["error"] = cut(error).into(),
+        }
         if !shown.is_null() && shown.to_string().len() <= MAX_RESULT {
             content["content"] = shown.clone();
         }
@@ -632,14 +611,14 @@ pub fn permission_answer(
 ///
 /// # Errors
 ///
-/// `source` is empty or has control characters; the key is too long.
+/// `source` is empty or has control characters.
 pub fn continued(
     source: &str,
     run_id: &str,
     reply_to: i64,
     after: i64,
     input: ClientInput,
-    key: String,
+    key: IdempotencyKey<'static>,
 ) -> Result<NewEvent<'static>, InvalidEvent> {
     let mut metadata = Map::from_iter([
         ("run_id".to_owned(), run_id.into()),
@@ -650,7 +629,7 @@ pub fn continued(
         metadata.insert(ClientInput::KEY.to_owned(), input.0.into());
     }
     let event = NewEvent::new(source.to_owned(), "record", Some("continued".into()), String::new())?;
-    with_metadata(event, metadata).with_key(key)
+    Ok(with_metadata(event, metadata).keyed(key))
 }
 
 /// A title for the conversation; the newest one counts.
@@ -692,8 +671,9 @@ pub fn sub_agent(told: &SubAgent) -> NewEvent<'static> {
     if told.attempt > 0 {
         metadata.insert("attempt".to_owned(), told.attempt.into());
     }
-    with_metadata(own_event(Type::Record, Some("sub_agent"), content), metadata)
-        .keyed(sub_key(&told.sub_agent, told.sub_event_id))
+    let event = with_metadata(own_event(Type::Record, Some("sub_agent"), content), metadata);
+    // The name of a folder is short enough.
+    NewEvent { idempotency_key: sub_key(&told.sub_agent, told.sub_event_id).ok(), ..event }
 }
 
 /// Returns the text of a message's content, for programs that read only text: the content itself or, for an
@@ -742,17 +722,6 @@ fn with_metadata(mut event: NewEvent<'static>, metadata: Map<String, Value>) -> 
         event.metadata = Some(Value::Object(metadata).to_string().into());
     }
     event
-}
-
-trait Keyed {
-    fn keyed(self, key: String) -> Self;
-}
-
-impl Keyed for NewEvent<'static> {
-    fn keyed(mut self, key: String) -> Self {
-        self.idempotency_key = Some(key.into());
-        self
-    }
 }
 
 #[cfg(test)]

@@ -10,22 +10,24 @@ use std::time::Duration;
 use thread::error::DatabaseErrorKind;
 use thread::files::log::Level;
 use thread::model::subscription::ConsumerId;
-use thread::run::Launcher;
 use thread::run::wake::wake_others;
+use thread::run::{Launcher, push};
 use thread::{After, Error, NewEvent, Queue, Result};
+
+use crate::conversation::keys::{instead, stands_for, stored_before};
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// Stores these events in one transaction and wakes the thread's other consumers.
 ///
-/// An event whose idempotency key already belongs to a different event is dropped: there can be only one,
-/// and another process stored it first.
+/// An event whose idempotency key belongs to one that [stands for](stands_for) it is dropped: there can be only one,
+/// and another process stored it first. If the key belongs to something else, the event is stored as [`instead`] says.
 ///
 /// # Errors
 ///
-/// [`Error::Moved`]: the thread is gone. Any other error means that `stop` was set while the events could
-/// not be stored.
+/// [`Error::Moved`]: the thread is gone. [`Error::KeyConflict`]: there is no key under which an event can be stored.
+/// Any other error means that `stop` was set while the events could not be stored.
 pub fn store(
     queue: &mut Queue,
     (launcher, own): (&Launcher, &ConsumerId),
@@ -38,14 +40,11 @@ pub fn store(
     while !events.is_empty() {
         let error = match store_once(queue, &events, &mut before, in_doubt) {
             Ok(()) => break,
-            Err(Error::KeyConflict { key, .. }) => {
-                // The last of them: if two events in this batch share the key, the first one is stored.
-                let has_key = |event: &NewEvent<'_>| event.idempotency_key.as_deref() == Some(key.as_str());
-                if let Some(at) = events.iter().rposition(has_key) {
-                    events.remove(at);
-                }
-                continue;
-            }
+            Err(Error::KeyConflict { key, id }) => match resolve(queue, &mut events, &key, id) {
+                Ok(()) => continue,
+                Err(error @ Error::KeyConflict { .. }) => return Err(error),
+                Err(error) => error,
+            },
             Err(error) => error,
         };
         queue.files().must_be_there()?;
@@ -63,6 +62,61 @@ pub fn store(
         queue.log(Level::Warn, format_args!("wake: {e}"));
     }
     Ok(())
+}
+
+/// Drops or changes the event whose key belongs to event `id`.
+fn resolve(queue: &mut Queue, events: &mut Vec<NewEvent<'static>>, key: &str, id: i64) -> Result<()> {
+    let has_key = |event: &NewEvent<'_>| event.idempotency_key.as_deref() == Some(key);
+    let Some(at) = events.iter().rposition(has_key) else { return Ok(()) };
+    // If two events share the key, the first one is stored.
+    if events[..at].iter().any(has_key) {
+        events.remove(at);
+        return Ok(());
+    }
+    // Without one, the key is free again.
+    let Some(holder) = queue.event(id)? else { return Ok(()) };
+    match instead(events[at].clone(), &holder)? {
+        None => drop(events.remove(at)),
+        Some(event) => {
+            warn_of_taken(queue, key, id);
+            events[at] = event;
+        }
+    }
+    Ok(())
+}
+
+/// Stores an event of the programs that has a key, wherever that is done several times, and wakes the consumers. Its
+/// key may belong to another event, as in [`store`].
+///
+/// # Errors
+///
+/// [`Error::KeyConflict`]: there is no key under which it can be stored; those of the database.
+pub fn push_once(queue: &mut Queue, launcher: &Launcher, event: NewEvent<'static>) -> Result<()> {
+    if let Some(key) = &event.idempotency_key
+        && stored_before(queue, key)?.is_some_and(|stored| stands_for(&stored, &event))
+    {
+        return Ok(());
+    }
+    let (key, id) = match push(queue, launcher, &event) {
+        Err(Error::KeyConflict { key, id }) => (key, id),
+        pushed => return pushed.map(drop),
+    };
+    let Some(holder) = queue.event(id)? else { return push(queue, launcher, &event).map(drop) };
+    let Some(event) = instead(event, &holder)? else { return Ok(()) };
+    warn_of_taken(queue, &key, id);
+    match push(queue, launcher, &event) {
+        Err(Error::KeyConflict { key, id }) => match queue.event(id)? {
+            Some(holder) if stands_for(&holder, &event) => Ok(()),
+            _ => Err(Error::KeyConflict { key, id }),
+        },
+        pushed => pushed.map(drop),
+    }
+}
+
+fn warn_of_taken(queue: &Queue, key: &str, id: i64) {
+    let what =
+        format_args!("agent: the idempotency key '{key}' belongs to event {id}, which is something else");
+    queue.log(Level::Warn, what);
 }
 
 /// Tries once. `in_doubt` makes it check first whether an earlier try succeeded.

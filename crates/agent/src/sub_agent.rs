@@ -10,6 +10,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use thread::model::key::IdempotencyKey;
 use thread::model::run::Options;
 use thread::model::subscription::{ConsumerId, NewSubscription};
 use thread::queue::NewThread;
@@ -18,10 +19,11 @@ use thread::run::{Launcher, push};
 use thread::{After, Error, Event, Filter, Queue, Result};
 
 use crate::conversation::{
-    Entry, Message, Run, SubAgent, ToolCall, ToolResult, cancel, end_key, result_key, sub_agent,
+    Entry, Message, Run, SubAgent, ToolCall, ToolResult, cancel, ending_of, result_key, sub_agent,
 };
 use crate::install::{CONSUMER, FILTER};
 use crate::launcher;
+use crate::store::push_once;
 
 /// The consumer that copies a sub-agent's events.
 pub const REPORTER: &str = "report";
@@ -230,18 +232,13 @@ impl Sub {
         outcome: std::result::Result<Value, String>,
     ) -> Result<()> {
         let result = ToolResult::new(self.call_id.clone(), self.name.clone(), outcome);
-        let event = self.run().tool_result(&result).with_key(result_key(&self.call_id))?;
-        match push(parent, launcher, &event) {
-            // The call already has another result.
-            Ok(_) | Err(Error::KeyConflict { .. }) => Ok(()),
-            Err(e) => Err(e),
-        }
+        // If the call has another result already, that stays.
+        push_once(parent, launcher, self.run().tool_result(&result).keyed(result_key(&self.call_id)?))
     }
 
     /// Returns how it ended, `None` if it has not: its answer, or why there is none.
     pub fn ending(&self, queue: &mut Queue) -> Result<Option<std::result::Result<String, String>>> {
-        let Some(id) = queue.id_of_key(&end_key(TASK))? else { return Ok(None) };
-        Ok(queue.event(id)?.and_then(|event| match Entry::of(&event).1 {
+        Ok(ending_of(queue, TASK)?.and_then(|event| match Entry::of(&event).1 {
             Entry::Answer { answer, .. } => Some(Ok(answer.content)),
             Entry::Error { error, .. } => Some(Err(error)),
             Entry::Cancelled { why, .. } => Some(Err(format!("cancelled: {why}"))),
@@ -268,7 +265,7 @@ impl Sub {
         {}
         for event in &events {
             if let Some(copy) = self.copy_of(event) {
-                push(&mut parent, launcher, &copy)?;
+                push_once(&mut parent, launcher, copy)?;
             }
         }
         if let Some(outcome) = self.ending(queue)? {
@@ -309,7 +306,7 @@ impl Sub {
             ..Message::default()
         };
         let event = message.event(&format!("internal:agent:{}:{}", self.id, self.name))?;
-        push(parent, launcher, &event.with_key(format!("report:{}", self.id))?).map(drop)
+        push_once(parent, launcher, event.keyed(IdempotencyKey::reserved("report", &self.id)?))
     }
 
     fn copy_of(&self, event: &Event) -> Option<thread::NewEvent<'static>> {
@@ -349,12 +346,8 @@ impl Sub {
     ///
     /// Those of its thread.
     pub fn end(&self, queue: &mut Queue, launcher: &Launcher, why: &str) -> Result<()> {
-        let run_id = crate::conversation::run_id_of(TASK);
-        let run = Run { run_id, reply_to: TASK, attempt: 0, is_own: false };
-        match push(queue, launcher, &run.cancelled(why, "")) {
-            Ok(_) | Err(Error::KeyConflict { .. }) => Ok(()),
-            Err(e) => Err(e),
-        }
+        let run = Run { run_id: crate::conversation::run_id_of(TASK), reply_to: TASK, attempt: 0, is_own: false };
+        push_once(queue, launcher, run.cancelled(why, ""))
     }
 }
 

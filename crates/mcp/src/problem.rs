@@ -67,7 +67,10 @@ fn of_thread(error: &RequestError, e: &thread::Error, is_local: bool) -> (String
         Error::UnknownConsumer(_) => "`info` shows those that there are",
         Error::AlreadySubscribed(_) => "choose another name",
         Error::KeyConflict { .. } => "use a new key for a new message; nothing was stored",
-        Error::InvalidEvent(_) | Error::InvalidFilter(_) | Error::SlowFilter { .. } => {
+        Error::InvalidEvent(_)
+        | Error::InvalidFilter(_)
+        | Error::SlowFilter { .. }
+        | Error::ReservedKey(_) => {
             return (e.to_string(), hint(e));
         }
         e if e.is_locked() => return (error.to_string(), "try again in a moment".to_owned()),

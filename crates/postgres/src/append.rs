@@ -245,8 +245,9 @@ fn is_equal(one: &NewEvent<'_>, other: &NewEvent<'_>) -> bool {
 /// The server knows no U+0000 in a text; in the content, which is bytes, it does.
 fn refuse_nul(events: &[NewEvent<'_>]) -> Result<()> {
     for event in events {
-        for (what, text) in [("subtype", &event.subtype), ("idempotency key", &event.idempotency_key)] {
-            if text.as_deref().is_some_and(|text| text.contains('\0')) {
+        let (subtype, key) = (event.subtype.as_deref(), event.idempotency_key.as_deref());
+        for (what, text) in [("subtype", subtype), ("idempotency key", key)] {
+            if text.is_some_and(|text| text.contains('\0')) {
                 return Err(InvalidEvent(format!(
                     "has a NUL character in its {what}, which PostgreSQL cannot store"
                 ))

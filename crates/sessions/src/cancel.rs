@@ -1,8 +1,9 @@
 //! Ending runs.
 
+use thread::model::key::IdempotencyKey;
 use thread::run::Launcher;
 use thread::{Error, Queue};
-use thread_agent::conversation::{self, Entry};
+use thread_agent::conversation::{self, Entry, keys};
 
 use crate::error::{RequestError, Result};
 use crate::runs::open_runs;
@@ -58,15 +59,20 @@ fn request_end(queue: &mut Queue, launcher: &Launcher, source: &str, run_id: &st
 }
 
 /// The idempotency key of the event with which a client goes on with a run under this name.
-pub fn continue_key(run_id: &str) -> String {
-    format!("continue:{run_id}")
+///
+/// # Errors
+///
+/// It is too long.
+pub fn continue_key(run_id: &str) -> Result<IdempotencyKey<'static>> {
+    Ok(IdempotencyKey::reserved("continue", run_id).map_err(Error::from)?)
 }
 
 /// The message with whose run a client goes on under this name.
 fn continued_by(queue: &mut Queue, run_id: &str) -> Result<Option<i64>> {
-    let id = queue.store().id_of_key(&continue_key(run_id))?;
-    let event = id.map(|id| queue.event(id)).transpose()?.flatten();
-    Ok(event.and_then(|event| match Entry::of(&event).1 {
+    let key = continue_key(run_id)?;
+    let event = queue.id_of_key(&key)?.map(|id| queue.event(id)).transpose()?.flatten();
+    let events = [event, keys::stored_before(queue, &key)?];
+    Ok(events.into_iter().flatten().find_map(|event| match Entry::of(&event).1 {
         Entry::Continued { reply_to, .. } => Some(reply_to),
         _ => None,
     }))

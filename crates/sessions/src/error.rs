@@ -96,6 +96,9 @@ impl From<thread::Error> for RequestError {
             thread::Error::NotAThread(path) => RequestError::UnknownSession(Place::from(path).name()),
             thread::Error::Moved(place) => RequestError::UnknownSession(place.name()),
             thread::Error::InvalidEvent(e) => RequestError::BadParams(format!("the message {e}")),
+            error @ thread::Error::ReservedKey(_) => {
+                RequestError::BadParams(format!("{error} - {}", thread::failure::hint(&error)))
+            }
             error => RequestError::Thread(error),
         }
     }

@@ -38,8 +38,8 @@ pub struct Attempt {
     pub bytes: u64,
     /// The [`count`](super::output::Outbox::count) of events before it.
     pub events_before: u64,
-    /// Ids of calls that were pushed and have no result yet.
-    pub calls: BTreeSet<String>,
+    /// Calls that were pushed and have no result yet: their names, by their ids.
+    pub calls: BTreeMap<String, String>,
     /// Ids of calls whose result was pushed.
     pub results: BTreeSet<String>,
     /// The names of the client's tools, if the program was told of them.
@@ -156,7 +156,7 @@ impl Attempt {
             status: None,
             bytes: 0,
             events_before,
-            calls: BTreeSet::new(),
+            calls: BTreeMap::new(),
             results: BTreeSet::new(),
             client_tools: BTreeSet::new(),
             client_calls: BTreeMap::new(),

@@ -10,7 +10,7 @@ use super::{Adapter, Permit};
 use crate::conversation::runs::OpenRun;
 use crate::conversation::{
     Choice, ClientInput, MAX_RESULT, Permission, Priority, Run, Status, ToolCall, ToolResult, result_key,
-    session,
+    result_of, session,
 };
 use crate::protocol::{Done, Output};
 
@@ -189,8 +189,12 @@ impl Adapter {
             Output::State(state) => self.outbox.event(attempt.run.state(&state)),
             Output::StateDelta(delta) => self.outbox.event(attempt.run.state_delta(&delta)),
             Output::Call(call) => push_call(attempt, &mut self.outbox, &call),
-            Output::Result(result) => {
-                if !attempt.calls.remove(&result.call_id) {
+            Output::Result(mut result) => {
+                if let Some(name) = attempt.calls.remove(&result.call_id) {
+                    if result.name.is_empty() {
+                        result.name = name;
+                    }
+                } else {
                     // Either the call came while the attempt was being ended, and was not pushed, or this is a
                     // second result: the first one counts.
                     if attempt.ending.is_some() || attempt.results.contains(&result.call_id) {
@@ -227,12 +231,12 @@ impl Adapter {
 
     pub(super) fn result_event(&mut self, run: &Run, call_id: &str, event: NewEvent<'static>) {
         let begun = self.runs.get(run.reply_to).map_or(0, |open| open.last_begun);
-        let key = result_key(call_id);
-        match self.queue.id_of_key(&key) {
+        // A key that is too long is left out.
+        let Ok(key) = result_key(call_id) else { return self.outbox.event(event) };
+        match result_of(&mut self.queue, &key, call_id) {
             Ok(Some(id)) if id > begun => {}
             Ok(Some(_)) => self.outbox.event(event),
-            // A key that is too long is left out.
-            _ => self.outbox.event(event.clone().with_key(key).unwrap_or(event)),
+            _ => self.outbox.event(event.keyed(key)),
         }
     }
 
@@ -384,7 +388,7 @@ pub fn too_long() -> String {
 
 /// Pushes a tool call.
 fn push_call(attempt: &mut Attempt, outbox: &mut Outbox, call: &ToolCall) {
-    attempt.calls.insert(call.call_id.clone());
+    attempt.calls.insert(call.call_id.clone(), call.name.clone());
     push_status(attempt, outbox, Status::ExecutingTool);
     if attempt.client_tools.contains(&call.name) {
         attempt.client_calls.insert(call.call_id.clone(), ClientCall::new(call.name.clone()));

@@ -109,7 +109,7 @@ impl Protocol for Ndjson {
         let mut event: Value = serde_json::from_str(&prompt.event).unwrap_or_default();
         event["run_id"] = prompt.run.run_id.clone().into();
         self.run_id = Some(prompt.run.run_id);
-        if let Some(metadata) = event["metadata"].as_object_mut() {
+        if let Some(metadata) = event.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.shift_remove(ClientInput::KEY);
         }
         hand_over(&prompt.input, &mut event);

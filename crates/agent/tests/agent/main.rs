@@ -7,6 +7,7 @@ mod exec;
 mod failures;
 mod harness;
 mod install;
+mod keys;
 mod kill;
 mod ndjson;
 mod places;

@@ -76,6 +76,10 @@ async fn only_its_owner(
     if let Some(Ok(marked)) = begun.as_ref().map(|id| HeaderValue::from_str(&owners.mark(id, owner))) {
         response.headers_mut().insert(SESSION, marked);
     }
+    // Clients take 202 for a failure.
+    if ends && response.status() == StatusCode::ACCEPTED {
+        *response.status_mut() = StatusCode::NO_CONTENT;
+    }
     match shown.or(begun) {
         Some(id) if ends || response.status() == StatusCode::NOT_FOUND => sessions.ended(&id),
         Some(id) => sessions.used(&id),

@@ -102,7 +102,7 @@ impl SessionEvent {
     pub fn stored(id: i64, new: &thread::NewEvent<'_>) -> SessionEvent {
         let event = new.row(id, "2026-03-18T10:30:00.123Z").to_event();
         let (run_id, entry) = Entry::of(&event);
-        let key = new.idempotency_key.as_deref();
+        let key = new.idempotency_key.as_ref();
         let ends = entry.ends().filter(|of| key == Some(&conversation::end_key(*of)));
         SessionEvent { event, run_id, entry, ends, large: None, frames: OnceLock::new() }
     }

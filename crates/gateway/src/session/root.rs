@@ -364,7 +364,7 @@ fn copy(
     metadata.shift_remove("began");
     let mut copy = NewEvent::message(event.source, event.content).map_err(Error::from)?;
     copy.metadata = (!metadata.is_empty()).then(|| Value::Object(metadata).to_string().into());
-    copy.idempotency_key = reply_to.filter(|_| is_ending).map(|id| end_key(id).into());
+    copy.idempotency_key = reply_to.filter(|_| is_ending).map(end_key);
     copy.created_at = Some(event.created_at.into());
     Ok(copy)
 }

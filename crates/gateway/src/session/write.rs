@@ -5,9 +5,10 @@
 //! the stored one is found.
 
 use serde_json::{Map, Value};
+use thread::model::key::IdempotencyKey;
 use thread::run::Launcher;
 use thread::{Error, Event, NewEvent, Queue};
-use thread_agent::conversation::{self, Entry, Message, Priority};
+use thread_agent::conversation::{self, Entry, Message, Priority, keys};
 use thread_protocol::Content;
 use uuid::Uuid;
 
@@ -17,9 +18,6 @@ use super::runs::open_runs;
 use crate::error::{RequestError, Result};
 use crate::session_id::SessionId;
 use crate::storage::{Object, Storage, parts};
-
-/// Longest idempotency key, in bytes.
-pub const MAX_KEY: usize = 512;
 
 /// A client, as the author of what it sends.
 #[derive(Debug, Clone)]
@@ -36,7 +34,7 @@ pub struct ClientMessage {
     pub priority: Priority,
     /// Keys of the client's choice, stored with the message.
     pub metadata: Map<String, Value>,
-    /// Idempotency key: a second message with the same key is a resend.
+    /// Becomes part of the idempotency key: a second message with the same one is a resend.
     pub key: Option<String>,
     /// An id for the run, if the client has chosen one.
     pub run_id: Option<String>,
@@ -137,8 +135,17 @@ pub fn message(
         content: sent.content.to_stored(),
     };
     let mut event = message.event(&author.source(session)).map_err(Error::from)?;
+    let mut before = None;
     if let Some(key) = &sent.key {
-        event = event.with_key(format!("message:{key}")).map_err(Error::from)?;
+        let key = IdempotencyKey::reserved("message", key).map_err(Error::from)?;
+        before = keys::stored_before(queue, &key)?
+            .and_then(|event| Some((event.id, sent_before(&event, &message)?)));
+        event = event.keyed(key);
+    }
+    if let Some((id, before)) = before {
+        thread::run::dispatch(queue, launcher)?;
+        let (_, runs, _) = open_runs(queue)?;
+        return Ok(Accepted { event: id, run_id: before, position: runs.position(id) });
     }
     let pushed = match thread::run::push(queue, launcher, &event) {
         Ok(pushed) => pushed.id,

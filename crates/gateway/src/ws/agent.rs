@@ -1,5 +1,7 @@
 //! Sending messages.
 
+use thread::Error;
+use thread::model::key::{IdempotencyKey, InvalidKey};
 use thread_agent::conversation::Priority;
 use thread_protocol::Content;
 use thread_protocol::method::{Acceptance, Accepted, AgentParams};
@@ -10,7 +12,7 @@ use super::sessions;
 use crate::error::{RequestError, Result};
 use crate::session::jobs::Kind;
 use crate::session::live::test_delay;
-use crate::session::write::{self, ClientMessage, MAX_KEY};
+use crate::session::write::{self, ClientMessage};
 use crate::session_id::SessionId;
 
 /// Metadata keys that the gateway sets itself.
@@ -69,11 +71,14 @@ pub fn is_looking(params: &AgentParams) -> bool {
 
 fn key_of(key: Option<String>, session: Option<SessionId>) -> Result<Option<String>> {
     let bad = |what: &str| Err(RequestError::BadParams(format!("'idempotencyKey' {what}")));
-    match key {
-        None => Ok(None),
-        Some(_) if session.is_none() => bad("needs a 'sessionId'"),
-        Some(key) if key.is_empty() || key.len() > MAX_KEY => bad("must be 1 to 512 bytes"),
-        Some(key) => Ok(Some(key)),
+    let Some(key) = key else { return Ok(None) };
+    if session.is_none() {
+        return bad("needs a 'sessionId'");
+    }
+    match IdempotencyKey::of_client("message", &key) {
+        Ok(_) => Ok(Some(key)),
+        Err(e @ InvalidKey::Reserved(_)) => Err(Error::from(e).into()),
+        Err(_) => bad("must be 1 to 512 bytes"),
     }
 }
 

@@ -10,7 +10,7 @@ use thread::model::filter::Scope as FilterScope;
 use thread::model::time;
 use thread::{Filter, Queue};
 use thread_agent::conversation::runs::{OpenRun, Runs};
-use thread_agent::conversation::{Entry, end_key, run_id_of, text_of};
+use thread_agent::conversation::{Entry, ending_of, run_id_of, text_of};
 use thread_agent::sub_agent::{Sub, threads_in};
 use thread_protocol::method::SessionState;
 use thread_sessions::cancel::cancel as cancel_run;
@@ -264,8 +264,7 @@ pub fn of_sub_agent(sub: &Sub, queue: &mut Queue, offset: usize) -> Result<Statu
 fn ended(queue: &mut Queue, process: String, offset: usize) -> Result<Status> {
     let unknown = || Problem::from(RequestError::UnknownRun(process.chars().take(80).collect()));
     let message = message_of(queue, &process)?.ok_or_else(unknown)?;
-    let ending = queue.id_of_key(&end_key(message))?.ok_or_else(unknown)?;
-    let event = queue.event(ending)?.ok_or_else(unknown)?;
+    let event = ending_of(queue, message)?.ok_or_else(unknown)?;
     let (state, text, partial) = match Entry::of(&event).1 {
         Entry::Answer { answer, .. } => ("answered", text_of(&answer.content), None),
         Entry::Error { error, partial, .. } => ("failed", error, partial),

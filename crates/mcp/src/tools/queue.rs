@@ -8,11 +8,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 use thread::model::filter::Scope as FilterScope;
+use thread::model::key::{IdempotencyKey, InvalidKey};
 use thread::model::run::Options;
 use thread::model::subscription::{ConsumerId, NewSubscription};
 use thread::queue::Selection;
 use thread::{After, Filter, Queue};
-use thread_agent::conversation::{Message, Priority};
+use thread_agent::conversation::{Message, Priority, keys};
 use thread_sessions::runs::open_runs;
 use tokio_util::sync::CancellationToken;
 
@@ -22,9 +23,6 @@ use crate::text::{self, PIECE, Shown};
 
 /// The longest message, in bytes: what every reader gets whole.
 pub const MAX_CONTENT: usize = 1024 * 1024;
-
-/// Longest idempotency key, in bytes.
-const MAX_KEY: usize = 512;
 
 /// How long a call of `wait` takes at most: hosts give up on tools after a minute.
 pub const MAX_WAIT: Duration = Duration::from_secs(50);
@@ -75,14 +73,23 @@ pub async fn push(scope: &Arc<Scope>, args: PushArgs) -> Result<Pushed> {
         let what = format!("the content has {} bytes, more than {MAX_CONTENT}", args.content.len());
         return Err(Problem::new(what, "store it in a file, and push its path"));
     }
-    let fits = |key: &String| !key.is_empty() && key.len() <= MAX_KEY;
-    if args.idempotency_key.as_ref().is_some_and(|key| !fits(key)) {
-        return Err(Problem::new("the idempotency_key is empty or too long", "use 1 to 512 bytes"));
-    }
-    scope.blocking(move |scope| store(scope, &mut open(&path)?, args)).await
+    let key =
+        match args.idempotency_key.as_deref().map(|key| IdempotencyKey::of_client("mcp", key)).transpose() {
+            Ok(key) => key,
+            Err(e @ InvalidKey::Reserved(_)) => return Err(thread::Error::from(e).into()),
+            Err(_) => {
+                return Err(Problem::new("the idempotency_key is empty or too long", "use 1 to 512 bytes"));
+            }
+        };
+    scope.blocking(move |scope| store(scope, &mut open(&path)?, args, key)).await
 }
 
-fn store(scope: &Scope, queue: &mut Queue, args: PushArgs) -> Result<Pushed> {
+fn store(
+    scope: &Scope,
+    queue: &mut Queue,
+    args: PushArgs,
+    key: Option<IdempotencyKey<'static>>,
+) -> Result<Pushed> {
     if let Some(id) = args.reply_to
         && queue.stored_at(id)?.is_none()
     {
@@ -102,16 +109,23 @@ fn store(scope: &Scope, queue: &mut Queue, args: PushArgs) -> Result<Pushed> {
         ..Message::default()
     };
     let mut event = message.event(&scope.source).map_err(thread::Error::from)?;
-    if let Some(key) = args.idempotency_key {
-        // Not a key of an ending, nor of anything else that others make.
-        event = event.with_key(format!("mcp:{key}")).map_err(thread::Error::from)?;
+    let mut before = None;
+    if let Some(key) = key {
+        before = keys::stored_before(queue, &key)?.filter(|stored| event.is_same(stored));
+        event = event.keyed(key);
     }
-    let pushed = thread::run::push(queue, &scope.launcher, &event)?;
+    let (id, repeated) = match before {
+        Some(stored) => (stored.id, true),
+        None => {
+            let pushed = thread::run::push(queue, &scope.launcher, &event)?;
+            (pushed.id, pushed.repeated)
+        }
+    };
     let (_, runs, _) = open_runs(queue)?;
-    let run = runs.get(pushed.id);
+    let run = runs.get(id);
     Ok(Pushed {
-        id: pushed.id,
-        repeated: pushed.repeated,
+        id,
+        repeated,
         run_id: run.map(|run| run.run.run_id.clone()),
         runs_ahead: run.and_then(|run| runs.position(run.id())),
     })

@@ -6,9 +6,10 @@ use thread::run::Launcher;
 use thread::{Error, Event, Filter, Queue};
 use thread_agent::conversation::runs::{OpenRun, Runs};
 use thread_agent::conversation::{
-    self, ClientInput, Entry, Permission, ToolCall, ToolResult, attempt_of, is_for_client, result_key,
-    shown_call_id,
+    self, ClientInput, Entry, Permission, ToolCall, ToolResult, attempt_of, is_for_client, keys, result_key,
+    result_of, shown_call_id,
 };
+use thread_agent::store::push_once;
 use thread_protocol::method::Place;
 
 use super::input::{Input, Resume, ResumeStatus, ToolMessage};
@@ -51,10 +52,16 @@ pub fn respond(
     }
     let of = run_of(queue, shown)?.ok_or_else(|| RequestError::UnknownRun(input.run_id.clone()))?;
     let rest = if hands_over { ClientInput::default() } else { rest(queue, of, input)? };
-    let key = write::continue_key(&input.run_id);
+    let key = write::continue_key(&input.run_id)?;
+    let is_one = |event: &Event| matches!(Entry::of(event).1, Entry::Continued { .. });
+    let before = keys::stored_before(queue, &key)?.filter(is_one);
     let event = conversation::continued(source, &input.run_id, of, shown, rest, key).map_err(Error::from)?;
-    let id = match thread::run::push(queue, launcher, &event) {
-        Ok(pushed) => pushed.id,
+    let stored = match before {
+        Some(event) => Ok(event.id),
+        None => thread::run::push(queue, launcher, &event).map(|pushed| pushed.id),
+    };
+    let id = match stored {
+        Ok(id) => id,
         // It is asked for again.
         Err(Error::KeyConflict { id, .. }) => id,
         Err(e) => return Err(e.into()),
@@ -281,12 +288,13 @@ fn answer_call(
         None => Ok(message.content.clone()),
     };
     let (call_id, name) = (call.call_id.clone(), call.name.clone());
-    let key = result_key(&call_id);
+    let key = result_key(&call_id).map_err(Error::from)?;
+    let before = result_of(queue, &key, &call_id)?;
     let result = run.run.client_tool_result(client, &ToolResult::new(call_id, name, outcome), handed);
-    match thread::run::push(queue, launcher, &result.clone().with_key(key).map_err(Error::from)?) {
+    match before {
         // The key may be that of the same call in an earlier attempt, or for an earlier message.
-        Err(Error::KeyConflict { id, .. }) if id < run.last_begun => write::push(queue, launcher, &result),
-        Ok(_) | Err(Error::KeyConflict { .. }) => Ok(()),
-        Err(e) => Err(e.into()),
+        Some(id) if id < run.last_begun => write::push(queue, launcher, &result),
+        Some(_) => Ok(()),
+        None => Ok(push_once(queue, launcher, result.keyed(key))?),
     }
 }

@@ -47,9 +47,10 @@ impl From<RequestError> for Refusal {
         };
         let status = match &e {
             Error::UnknownConsumer(_) => StatusCode::NOT_FOUND,
-            Error::InvalidFilter(_) | Error::SlowFilter { .. } | Error::InvalidEvent(_) => {
-                StatusCode::BAD_REQUEST
-            }
+            Error::InvalidFilter(_)
+            | Error::SlowFilter { .. }
+            | Error::InvalidEvent(_)
+            | Error::ReservedKey(_) => StatusCode::BAD_REQUEST,
             Error::KeyConflict { .. } | Error::NotHeard(_) => StatusCode::CONFLICT,
             Error::NotOwner(_) => StatusCode::FORBIDDEN,
             Error::Database(e) if matches!(e.kind, DatabaseErrorKind::Locked | DatabaseErrorKind::Full) => {

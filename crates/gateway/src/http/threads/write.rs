@@ -68,7 +68,8 @@ pub async fn push(
         event = event.with_metadata(&Value::Object(metadata).to_string()).map_err(invalid)?;
     }
     if let Some(key) = body.idempotency_key {
-        event = event.with_key(key).map_err(invalid)?;
+        event =
+            event.with_key(key).map_err(|e| Refusal::from(crate::error::RequestError::Thread(e.into())))?;
     }
     let pushed =
         gateway.look.at(&thread, Kind::Write, move |look, _, queue| look.push(queue, &event)).await?;
