@@ -5,8 +5,9 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use thread::error::{Error, Result};
-use thread::model::event::{Event, NewEvent};
+use thread::model::event::{Defaults, Event, NewEvent};
 use thread::model::filter::{Filter, Scope};
+use thread::model::key::{IdempotencyKey, InvalidKey};
 use thread::model::run::{Deliver, Exit, Options, Phase, RUNS_KEPT, Run, RunResult, RunState, Span, Task};
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, ScanWatermark, Subscription};
 use thread::model::time;
@@ -30,6 +31,7 @@ macro_rules! conformance {
             a_different_event_under_a_key_is_refused_with_the_whole_append
             a_key_lasts_as_long_as_its_event
             an_event_is_found_by_its_key
+            keys_of_the_programs_are_stored_and_no_user_can_choose_one
             reading_respects_range_limit_and_break
             texts_over_a_cap_are_left_out_and_their_length_told
             content_is_read_in_pieces
@@ -397,6 +399,27 @@ pub fn an_event_is_found_by_its_key(store: &mut dyn Store) {
     assert_eq!((store.id_of_key("k").unwrap(), store.id_of_key("l").unwrap()), (Some(2), None));
     prune(store, PruneRange { upto: 2, ..EVERYTHING }).unwrap();
     assert_eq!(store.id_of_key("k").unwrap(), None);
+}
+
+pub fn keys_of_the_programs_are_stored_and_no_user_can_choose_one(store: &mut dyn Store) {
+    put(store, &with_key(&message("a user's"), "end:5")).unwrap();
+    let own = message("a program's").keyed(IdempotencyKey::of_event("end", 5));
+    assert_eq!(put(store, &own).unwrap(), Stored::New(2));
+    assert!(matches!(put(store, &own).unwrap(), Stored::Repeated { id: 2, .. }));
+    let other = message("another").keyed(IdempotencyKey::of_event("end", 5));
+    let refused = put(store, &other);
+    assert!(matches!(refused, Err(Error::KeyConflict { key, id: 2 }) if key == "thread:end:5"));
+    let before = everything(store);
+    for key in ["thread:end:5", "thread:end:6", "thread:result:c", "thread:"] {
+        let chosen = message("a user's").with_key(key);
+        assert_eq!(chosen, Err(InvalidKey::Reserved(key.to_owned())));
+        let line = format!(r#"{{"source":"s","type":"message","content":"x","idempotency_key":"{key}"}}"#);
+        let defaults = Defaults::default();
+        assert!(NewEvent::from_json(line.as_bytes(), &defaults, &mut |_| ()).is_err());
+    }
+    assert_eq!(everything(store), before);
+    let ids = ["end:5", "thread:end:5", "thread:end:6"].map(|key| store.id_of_key(key).unwrap());
+    assert_eq!(ids, [Some(1), Some(2), None]);
 }
 
 pub fn reading_respects_range_limit_and_break(store: &mut dyn Store) {

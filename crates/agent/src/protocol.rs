@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::attachments::Attachment;
 use crate::conversation::{ClientInput, Permission, Run, Status, ToolCall, ToolResult};
-use crate::transcript::Spoken;
+use crate::transcript::{MESSAGES, Spoken};
 
 pub use acp::{Acp, ToolServer};
 pub use exec::Exec;
@@ -67,7 +67,7 @@ pub struct Prompt {
     pub content: String,
     /// The message's attached files.
     pub attachments: Vec<Attachment>,
-    /// The conversation so far, for the first prompt of a persistent process; else empty.
+    /// The conversation so far, for the first prompt of a process; else empty.
     pub transcript: Vec<Spoken>,
     /// The recorded session, for the first prompt of a persistent process; else `None`.
     pub session: Option<String>,
@@ -98,6 +98,11 @@ pub trait Protocol: Send {
 
     /// Notes that what the program has said unasked is over.
     fn unasked_done(&mut self) {}
+
+    /// The maximum number of earlier messages that a new process gets.
+    fn transcript(&self) -> usize {
+        MESSAGES
+    }
 
     /// Whether prompts can have this field of a [`ClientInput`].
     fn takes(&self, field: &str) -> bool;

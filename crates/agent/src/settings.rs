@@ -29,6 +29,10 @@ pub struct Settings {
     /// How to answer when the program asks for permission (acp)
     #[arg(long, value_enum, value_name = "HOW", default_value_t = PermitArg::Ask, requires = "program")]
     pub permit: PermitArg,
+    /// Put the last N messages, at most 32 KiB, before each message on stdin (exec) [default without N: 50]
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "50")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..), requires = "program")]
+    pub transcript: Option<u32>,
     /// Give the program the tools of `thread mcp`: this conversation's thread, all sessions beside it,
     /// what runs, sub-agents (acp)
     #[arg(long, requires = "program")]
@@ -99,6 +103,7 @@ impl Settings {
             ("--permit", name(&|| self.permit.to_possible_value())),
         ];
         let words = pairs.into_iter().flat_map(|(option, value)| [option.to_owned(), value]);
+        let words = words.chain(self.transcript.map(|most| format!("--transcript={most}")));
         words.chain(self.mcp.then(|| "--mcp".to_owned())).collect()
     }
 
@@ -108,13 +113,19 @@ impl Settings {
     ///
     /// They do not: a usage error.
     pub fn check(&self) -> failure::Result<()> {
-        match self.mcp && self.protocol != ProtocolArg::Acp {
-            true => failure::usage(
+        if self.mcp && self.protocol != ProtocolArg::Acp {
+            return failure::usage(
                 "only an agent of the Agent Client Protocol can be given tools",
                 "give --protocol acp as well, or leave out --mcp",
-            ),
-            false => Ok(()),
+            );
         }
+        if self.transcript.is_some() && self.protocol != ProtocolArg::Exec {
+            return failure::usage(
+                "a program that is kept running is given the conversation so far anyway",
+                "leave out --transcript",
+            );
+        }
+        Ok(())
     }
 }
 

@@ -8,8 +8,8 @@ use thread::{Filter, Queue, Result};
 
 use crate::conversation::{Entry, text_of};
 
-/// The maximum number of messages in a transcript.
-const MESSAGES: usize = 50;
+/// The maximum number of messages in a transcript, unless another is given.
+pub const MESSAGES: usize = 50;
 /// The maximum size of their text, in bytes; the newest messages take precedence.
 const BYTES: usize = 32 * 1024;
 
@@ -39,13 +39,18 @@ pub struct Spoken {
     pub content: String,
 }
 
-/// Returns the last messages of a thread, oldest first, without those whose id is `unanswered`. Those up to `cleared` are
+/// Returns the last messages of a thread, at most `most`, oldest first, without those whose id is `unanswered`. Those up to `cleared` are
 /// to be forgotten.
-pub fn transcript(queue: &mut Queue, cleared: i64, unanswered: impl Fn(i64) -> bool) -> Result<Vec<Spoken>> {
+pub fn transcript(
+    queue: &mut Queue,
+    cleared: i64,
+    most: usize,
+    unanswered: impl Fn(i64) -> bool,
+) -> Result<Vec<Spoken>> {
     let filter = Filter::new("type = 'message'", Scope::Reading)?;
     let (mut upto, mut bytes) = (queue.newest()?.0, 0);
     let mut said: Vec<Spoken> = Vec::new();
-    while upto > cleared && said.len() < MESSAGES && bytes < BYTES {
+    while upto > cleared && said.len() < most && bytes < BYTES {
         let after = (upto - STEP).max(cleared);
         let mut page = Vec::new();
         let mut selection = Selection { after, limit: None, filter: filter.clone() };
@@ -57,7 +62,7 @@ pub fn transcript(queue: &mut Queue, cleared: i64, unanswered: impl Fn(i64) -> b
         };
         while queue.read_page(&mut selection, &mut take)? == Remaining::Some && selection.after < upto {}
         for event in page.into_iter().rev().filter(|event| !unanswered(event.id)) {
-            if said.len() == MESSAGES || bytes >= BYTES {
+            if said.len() == most || bytes >= BYTES {
                 break;
             }
             let role = match Entry::of(&event).1 {
@@ -115,12 +120,12 @@ mod tests {
             events.extend(std::iter::repeat_n(token, 200));
         }
         let (_root, mut queue) = talk(&events);
-        let said = transcript(&mut queue, 0, |_| false).unwrap();
+        let said = transcript(&mut queue, 0, MESSAGES, |_| false).unwrap();
         let contents: Vec<String> = said.iter().map(|one| one.content.clone()).collect();
         assert_eq!(contents, (10..60).map(|n| n.to_string()).collect::<Vec<_>>());
         assert_eq!((said[0].role, said[1].role), (Role::User, Role::Assistant));
         let last = 59 * 201 + 1;
-        assert_eq!(transcript(&mut queue, 0, |id| id == last).unwrap().last().unwrap().content, "58");
+        assert_eq!(transcript(&mut queue, 0, MESSAGES, |id| id == last).unwrap().last().unwrap().content, "58");
     }
 
     #[test]
@@ -128,7 +133,7 @@ mod tests {
         let long = "é".repeat(40_000);
         let events = ["old", &long, "new"].map(|text| NewEvent::message("x", text).unwrap());
         let (_root, mut queue) = talk(&events);
-        let said = transcript(&mut queue, 0, |_| false).unwrap();
+        let said = transcript(&mut queue, 0, MESSAGES, |_| false).unwrap();
         assert_eq!(said.len(), 2);
         let bytes: usize = said.iter().map(|one| one.content.len()).sum();
         assert!(bytes > BYTES - 4 && bytes <= BYTES, "{bytes}");

@@ -576,13 +576,13 @@ impl Adapter {
             Some(Entry::Message(message)) => message,
             _ => Message::default(),
         };
-        let fresh = self.options.protocol.keeps_process() && self.running.is_none();
-        let transcript = match fresh {
-            true => {
+        let fresh = self.running.is_none();
+        let transcript = match self.options.protocol.transcript() {
+            most if fresh && most > 0 => {
                 let (runs, cleared) = (&self.runs, self.cleared);
-                transcript(&mut self.queue, cleared, |id| runs.get(id).is_some())?
+                transcript(&mut self.queue, cleared, most, |id| runs.get(id).is_some())?
             }
-            false => Vec::new(),
+            _ => Vec::new(),
         };
         Ok(Prompt {
             run,

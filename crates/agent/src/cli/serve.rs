@@ -35,7 +35,10 @@ pub fn run(settings: Settings, stay: Stay, program: Vec<String>, globals: &Globa
             .push((ENV_FILE.to_owned(), current_directory()?.join(file).to_string_lossy().into_owned()));
     }
     let protocol: Box<dyn Protocol> = match settings.protocol {
-        ProtocolArg::Exec => Box::<Exec>::default(),
+        ProtocolArg::Exec => {
+            let most = settings.transcript.map_or(0, |most| usize::try_from(most).unwrap_or(usize::MAX));
+            Box::new(Exec::with_transcript(most))
+        }
         ProtocolArg::Ndjson => Box::<Ndjson>::default(),
         ProtocolArg::Acp => {
             let servers = if settings.mcp { vec![tools(&queue, &consumer)?] } else { Vec::new() };

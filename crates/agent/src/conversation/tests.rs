@@ -113,7 +113,7 @@ fn everything_a_run_writes_reads_back() {
             false,
         ),
         (
-            continued("x", "r", 3, 5, ClientInput::default(), "k".into()).unwrap(),
+            continued("x", "r", 3, 5, ClientInput::default(), end_key(3)).unwrap(),
             Entry::Continued { reply_to: 3, after: 5 },
             true,
         ),
@@ -201,10 +201,10 @@ fn an_event_outside_of_any_attempt_says_none() {
 
 #[test]
 fn only_endings_have_the_end_key() {
-    let ending = |event: NewEvent<'static>| event.idempotency_key.map(|key| key.into_owned());
+    let ending = |event: NewEvent<'static>| event.idempotency_key.map(|key| key.to_string());
     for event in [run().answer(&Answer::default()), run().failed("x", ""), run().cancelled("x", "")] {
         assert_eq!(read(&event).1.ends(), Some(3));
-        assert_eq!(ending(event).as_deref(), Some("end:3"));
+        assert_eq!(ending(event).as_deref(), Some("thread:end:3"));
     }
     for event in [run().started(), run().attempt_failed("x", None), run().token("m", "x")] {
         assert_eq!(read(&event).1.ends(), None);

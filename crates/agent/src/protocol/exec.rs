@@ -1,13 +1,24 @@
-//! A program that is run once for each message: text in on stdin, text out on stdout.
+//! A program that is run once for each message: text in on stdin, text out on stdout. Text in is
+//! the message, after the conversation so far if that is wanted.
 
 use super::{Done, Ended, Output, Prompt, Protocol};
 use crate::attachments::Attachment;
 use crate::conversation::text_of;
+use crate::transcript::as_text;
 use crate::utf8::Utf8Stream;
 
 #[derive(Debug, Default)]
 pub struct Exec {
     stdout: Utf8Stream,
+    /// How many earlier messages come before each.
+    transcript: usize,
+}
+
+impl Exec {
+    /// One whose program gets that many earlier messages before each.
+    pub fn with_transcript(most: usize) -> Exec {
+        Exec { transcript: most, ..Exec::default() }
+    }
 }
 
 impl Protocol for Exec {
@@ -17,6 +28,10 @@ impl Protocol for Exec {
 
     fn keeps_process(&self) -> bool {
         false
+    }
+
+    fn transcript(&self) -> usize {
+        self.transcript
     }
 
     fn takes(&self, _: &str) -> bool {
@@ -36,6 +51,9 @@ impl Protocol for Exec {
         for Attachment { path, mime_type, .. } in prompt.attachments {
             let mime_type = mime_type.map(|name| format!(" ({name})")).unwrap_or_default();
             text.push_str(&format!("Attached: {path}{mime_type}\n"));
+        }
+        if !prompt.transcript.is_empty() {
+            text = format!("{}\n\n{text}", as_text(&prompt.transcript));
         }
         out.extend(text.into_bytes());
     }

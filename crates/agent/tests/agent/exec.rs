@@ -308,3 +308,37 @@ fn an_answer_that_somebody_else_gives_meanwhile_does_not_end_the_run() {
     assert_eq!(answers.collect::<Vec<_>>(), ["theirs", "mine\n"]);
     assert_eq!(talk.cursor(), 1);
 }
+
+#[test]
+fn a_program_sees_the_message_alone_unless_it_is_given_the_transcript() {
+    let talk = Talk::with(&[], &["cat"]);
+    for text in ["one", "two"] {
+        let id = talk.say(text);
+        assert_eq!(talk.answer(id), text);
+    }
+    talk.thread(&["unsubscribe", "--consumer", "agent"]).ok();
+    talk.install(&["--transcript=3"], &["cat"]);
+    let id = talk.say("three");
+    let so_far = "[assistant]\none\n\n[user]\ntwo\n\n[assistant]\ntwo\n";
+    let whole = |so_far: &str, next: &str| {
+        format!(
+            "The conversation so far, from an earlier session:\n\n{so_far}\nThe next message follows.\n\n{next}"
+        )
+    };
+    assert_eq!(talk.answer(id), whole(so_far, "three"));
+    talk.thread(&["unsubscribe", "--consumer", "agent"]).ok();
+    talk.install(&["--transcript"], &["sh", "-c", "wc -l"]);
+    let id = talk.say("four");
+    let lines = whole(
+        &format!("[user]\none\n\n{so_far}\n[user]\nthree\n\n[assistant]\n{}\n", whole(so_far, "three")),
+        "four",
+    );
+    assert_eq!(talk.answer(id).trim(), lines.matches('\n').count().to_string());
+}
+
+#[test]
+fn a_program_that_is_kept_running_needs_no_transcript() {
+    let talk = Talk::new();
+    let words = ["agent", "install", "--protocol", "ndjson", "--transcript", "--", "cat"];
+    assert!(talk.thread(&words).fails(2).contains("leave out --transcript"));
+}

@@ -11,7 +11,7 @@ use crate::sub_agents::{at_work, results};
 fn insert(talk: &Talk, rows: &[(&str, &str, &str)]) {
     let script = "import json, sqlite3, sys\n\
         with sqlite3.connect(sys.argv[1] + '/events.db', timeout=60) as db:\n    \
-        db.executemany(\"INSERT INTO events (source, type, subtype, content, idempotency_key) \
+        db.executemany(\"INSERT OR IGNORE INTO events (source, type, subtype, content, idempotency_key) \
         VALUES (?, 'record', 'note', ?, ?)\", json.load(open('rows.json')))";
     talk.write("insert.py", script);
     talk.write("rows.json", &serde_json::to_string(rows).unwrap());

@@ -2,7 +2,7 @@
 
 use thread_agent::conversation::Entry;
 
-use crate::harness::{Talk, fixture};
+use crate::harness::{ADA, Talk, fixture};
 
 #[test]
 fn a_program_keeps_running_and_remembers() {
@@ -333,4 +333,37 @@ fn a_call_of_a_clients_tool_gets_an_error_when_another_message_comes() {
     let next = talk.say("go on");
     assert_eq!(talk.answer(next), "next");
     assert!(talk.read("heard").contains("the user went on without it"), "{}", talk.read("heard"));
+}
+
+#[test]
+fn a_line_has_metadata_only_if_the_message_has() {
+    let script =
+        r#"while read -r x; do printf '%s\n' "$x" >> lines; echo '{"event":"final","content":"done"}'; done"#;
+    let talk = Talk::with(&["--protocol", "ndjson"], &["sh", "-c", script]);
+    let without = talk.thread(&["push", "--source", ADA, "--content", "plain"]).ok().trim().parse().unwrap();
+    assert_eq!(talk.answer(without), "done");
+    let with = talk.say_with("more", r#"{"a":1}"#);
+    assert_eq!(talk.answer(with), "done");
+    let lines = talk.read("lines");
+    let lines: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((lines[0].get("metadata"), &lines[1]["metadata"]), (None, &serde_json::json!({ "a": 1 })));
+}
+
+#[test]
+fn a_result_without_a_name_has_that_of_its_call_or_none() {
+    let script = r#"read x; echo '{"event":"tool_call","call_id":"c","name":"find"}'
+        echo '{"event":"tool_result","call_id":"c","result":1}'; echo '{"event":"tool_result","call_id":"d","result":2}'
+        echo '{"event":"final","content":"done"}'; read x"#;
+    let talk = Talk::with(&["--protocol", "ndjson", "--idle", "1s"], &["sh", "-c", script]);
+    let id = talk.say("x");
+    assert_eq!(talk.answer(id), "done");
+    let results = talk.events().into_iter().filter(|event| event.subtype.as_deref() == Some("toolresult"));
+    let results: Vec<serde_json::Value> =
+        results.map(|event| serde_json::from_str(&event.content).unwrap()).collect();
+    let expected = [
+        serde_json::json!({ "call_id": "c", "name": "find", "result": 1 }),
+        serde_json::json!({ "call_id": "d", "result": 2 }),
+    ];
+    assert_eq!(results, expected);
 }

@@ -42,7 +42,7 @@ def endings(gateway, session):
     """By the id of each message of a client, its run and whether it has its ending."""
     with contextlib.closing(sqlite3.connect(f"file:{gateway.root / session / 'events.db'}?mode=ro", uri=True)) as db:
         found = db.execute("""SELECT m.metadata ->> 'run_id', (SELECT count(*) FROM events AS e
-            WHERE e.idempotency_key = 'end:' || m.id) FROM events AS m WHERE m.type = 'message' AND m.source <> 'self'""")
+            WHERE e.idempotency_key = 'thread:end:' || m.id) FROM events AS m WHERE m.type = 'message' AND m.source <> 'self'""")
         return dict(found.fetchall())
 
 

@@ -59,6 +59,8 @@ async def a_message_keeps_what_its_client_may_say_about_it():
         assert "reply_to" not in stored["metadata"] and stored["metadata"]["message_id"] != "mine"
         for key in "", "k" * 513:
             assert "1 to 512" in await client.refused("agent", sessionId=session, message="x", idempotencyKey=key)
+        refused = await client.refused("agent", sessionId=session, message="x", idempotencyKey="thread:end:2")
+        assert "keys that begin with 'thread:' are made by the programs; choose another" in refused, refused
         await client.request("agent", sessionId=session, message="x", idempotencyKey="k" * 512)
         assert len(gateway.events(session)) == 2
 

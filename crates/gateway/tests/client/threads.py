@@ -297,6 +297,8 @@ async def an_event_is_stored_once_and_only_if_it_is_one():
         kept = look.get(f"/inbox/events/{stored['id']}")["event"]
         assert {key: kept[key] for key in event} == event
         assert "key" in look.refused(409, "/inbox/events", {**event, "content": "other", "idempotency_key": "k"})
+        reserved = look.refused(400, "/inbox/events", {**event, "idempotency_key": "thread:end:2"})
+        assert "keys that begin with 'thread:' are made by the programs; choose another" in reserved, reserved
         bad = [
             {**event, "type": "other"}, {**event, "source": ""}, {**event, "source": "a\nb"}, {**event, "meta": 1},
             {**event, "metadata": []}, {"source": "me", "type": "message"}, {**event, "idempotency_key": ""},

@@ -73,7 +73,7 @@ fn tell(session: &Session, steps: &Value) -> Value {
     session.thread(&["dispatch"]);
     let end = Instant::now() + PATIENCE;
     loop {
-        if let Some(ending) = session.queue().id_of_key(&format!("end:{id}")).unwrap() {
+        if let Some(ending) = session.queue().id_of_key(&format!("thread:end:{id}")).unwrap() {
             let event = session.queue().event(ending).unwrap().unwrap();
             return serde_json::from_str(&event.content).unwrap_or_else(|e| panic!("{e}: {}", event.content));
         }

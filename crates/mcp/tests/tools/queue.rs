@@ -54,6 +54,11 @@ fn what_a_tool_pushes_is_no_answer_to_a_request_for_permission() {
         assert!(client.refusal("push", tricky).contains("bad arguments"));
     }
     // Keys of endings and results are not to be had.
+    let taken = client.refusal("push", json!({ "content": answer, "idempotency_key": "thread:end:1" }));
+    assert!(
+        taken.contains("keys that begin with 'thread:' are made by the programs; choose another"),
+        "{taken}"
+    );
     client.call("push", json!({ "content": answer, "idempotency_key": "end:1" }));
     let mut queue = session.queue();
     assert_eq!(queue.id_of_key("end:1").unwrap(), None);
