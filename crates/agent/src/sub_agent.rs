@@ -346,7 +346,8 @@ impl Sub {
     ///
     /// Those of its thread.
     pub fn end(&self, queue: &mut Queue, launcher: &Launcher, why: &str) -> Result<()> {
-        let run = Run { run_id: crate::conversation::run_id_of(TASK), reply_to: TASK, attempt: 0, is_own: false };
+        let run =
+            Run { run_id: crate::conversation::run_id_of(TASK), reply_to: TASK, attempt: 0, is_own: false };
         push_once(queue, launcher, run.cancelled(why, ""))
     }
 }

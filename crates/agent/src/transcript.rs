@@ -39,8 +39,8 @@ pub struct Spoken {
     pub content: String,
 }
 
-/// Returns the last messages of a thread, at most `most`, oldest first, without those whose id is `unanswered`. Those up to `cleared` are
-/// to be forgotten.
+/// Returns the last messages of a thread, at most `most`, oldest first, without those whose id is `unanswered` and
+/// those up to `cleared`, which are to be forgotten.
 pub fn transcript(
     queue: &mut Queue,
     cleared: i64,
@@ -125,7 +125,10 @@ mod tests {
         assert_eq!(contents, (10..60).map(|n| n.to_string()).collect::<Vec<_>>());
         assert_eq!((said[0].role, said[1].role), (Role::User, Role::Assistant));
         let last = 59 * 201 + 1;
-        assert_eq!(transcript(&mut queue, 0, MESSAGES, |id| id == last).unwrap().last().unwrap().content, "58");
+        assert_eq!(
+            transcript(&mut queue, 0, MESSAGES, |id| id == last).unwrap().last().unwrap().content,
+            "58"
+        );
     }
 
     #[test]

@@ -149,7 +149,13 @@ pub fn instead(event: NewEvent<'static>, holder: &Event) -> Result<Option<NewEve
     let (run_id, entry) = entry_of(&event);
     let Some(of) = entry.ends() else { return Ok(Some(event.keyed(spare))) };
     let attempt = attempt_of(&event.row(i64::MAX, "").to_event()).unwrap_or(0);
-    let run = Run { run_id: run_id.unwrap_or_default(), reply_to: of, attempt };
+    let is_own = matches!(
+        entry,
+        Entry::Answer { began: Some(_), .. }
+            | Entry::Error { began: Some(_), .. }
+            | Entry::Cancelled { began: Some(_), .. }
+    );
+    let run = Run { run_id: run_id.unwrap_or_default(), reply_to: of, attempt, is_own };
     let partial = match entry {
         Entry::Answer { answer, .. } => answer.content,
         Entry::Error { partial, .. } | Entry::Cancelled { partial, .. } => partial.unwrap_or_default(),
