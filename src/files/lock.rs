@@ -6,6 +6,10 @@
 //! explicit *unlock*, because a process that the handler left in the background may hold a copy too, and
 //! would keep the consumer busy forever. A process that has held a lock, even briefly, must look again for
 //! pending events after releasing it, so no process takes a lock just to see whether it is free.
+//!
+//! A supervisor that has several runs to supervise gives each a description of its own without a gap: its
+//! lock is *shared*, which excludes those who take it exclusively, as all others do, and can be taken a second
+//! time before the first is released.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -88,6 +92,28 @@ impl Lock {
         let same = (passed.dev(), passed.ino()) == super::identity(&named);
         // Locking again through the same description succeeds, unless another process holds the lock.
         (same && file.try_lock().is_ok()).then_some(Lock(file))
+    }
+
+    /// Makes the lock one that [`Lock::again`] can be taken beside. Others are excluded all the same, because
+    /// [`Lock::try_take`] and [`Lock::take`] are exclusive. `None` if another process took it during the
+    /// change, which systems other than Linux do not rule out.
+    pub fn shared(self) -> Option<Lock> {
+        self.0.try_lock_shared().is_ok().then_some(self)
+    }
+
+    /// Takes a [shared](Lock::shared) lock a second time, through an open file description of its own. After
+    /// the first is released, its copies hold nothing any more, and at no moment was the file unlocked.
+    pub fn again(&self, files: &Files, name: impl AsRef<Path>) -> Result<Lock> {
+        let name = name.as_ref();
+        let taken = files.open_lock(name).and_then(|file| {
+            file.try_lock_shared().map_err(io::Error::from)?;
+            let (own, other) = (self.0.metadata()?, file.metadata()?);
+            if (own.dev(), own.ino()) != (other.dev(), other.ino()) {
+                return Err(io::Error::other("it was replaced"));
+            }
+            Ok(Lock(file))
+        });
+        taken.at("lock", &files.path_of(name))
     }
 
     /// Unlocks for every process that shares this lock.

@@ -19,7 +19,7 @@ use crate::files::log::log;
 use crate::model::run::{self, Action, Phase, ProcessId, RunState};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time::Time;
-use crate::pending;
+use crate::pending::{self, Look};
 use crate::queue::Queue;
 use crate::store::RunUpdate;
 
@@ -282,6 +282,28 @@ fn step(
         true => queue.look(subscription, until)?,
         false => pending::look(&mut *queue.store, subscription, until, false)?,
     };
+    step_after(queue, subscription, &look, until, remember)
+}
+
+/// The run that is due at once, of a consumer whose pending events were looked for.
+pub(super) fn run_after(
+    queue: &mut Queue,
+    subscription: &Subscription,
+    look: &Look,
+) -> Result<Option<Start>> {
+    match step_after(queue, subscription, look, None, true)? {
+        NextStep::Start(start) if start.wait.is_none() => Ok(Some(start)),
+        _ => Ok(None),
+    }
+}
+
+fn step_after(
+    queue: &mut Queue,
+    subscription: &Subscription,
+    look: &Look,
+    until: Option<Instant>,
+    remember: bool,
+) -> Result<NextStep> {
     if look.first.is_none() && !subscription.has_retry() {
         return Ok(if look.cut_short { NextStep::Unknown } else { NextStep::None { pending: false } });
     }

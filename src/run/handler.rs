@@ -64,7 +64,9 @@ pub fn next_task(
         return Ok(Some(NextTask { task: Task::Wake, events: 0, stdin: None }));
     }
     let consumer = &subscription.consumer;
-    for letter in queue.store.dead_letters(Some(consumer))?.into_iter().filter(|letter| letter.retry) {
+    let letters =
+        if subscription.has_retry() { queue.store.dead_letters(Some(consumer))? } else { Vec::new() };
+    for letter in letters.into_iter().filter(|letter| letter.retry) {
         let id = letter.event_id;
         let mut page = Vec::new();
         queue.store.read(id.saturating_sub(1), id, 1, &mut |row| {
@@ -116,14 +118,47 @@ fn stdin_file(queue: &Queue, contents: &[u8]) -> Result<File> {
 
 /// Starts the handler, which then holds a copy of `lock`, and is told the epoch of the lease, if there is one.
 pub fn start(
-    queue: &Queue,
+    files: &Files,
     subscription: &Subscription,
     task: Task,
     stdin: Option<File>,
     (lock, epoch): (&Lock, Option<i64>),
 ) -> Result<Running> {
-    let mut output = Output::open(&queue.files, subscription);
-    let mut command = command(queue, subscription);
+    let mut output = Output::open(files, subscription);
+    match &mut output {
+        Ok(output) => output.begin(subscription, task),
+        Err(e) => {
+            let consumer = &subscription.consumer;
+            log!(files, Warn, "handler: consumer={consumer} its output is lost: {e}");
+        }
+    }
+    let output = output.ok();
+    let command = command(files, subscription);
+    let file = output.as_ref().map(|output| &output.file);
+    let spawned = match epoch {
+        #[cfg(target_os = "linux")]
+        None => {
+            let given = spawn::Given { stdin: stdin.as_ref(), output: file };
+            spawn::without_fork(&command, lock, given)
+        }
+        _ => fork(command, lock, epoch, stdin, file),
+    };
+    let pid = spawned.map_err(|source| Error::Spawn { what: "the handler", source })?;
+    #[cfg(target_os = "linux")]
+    let exit_notice = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok();
+    #[cfg(not(target_os = "linux"))]
+    let exit_notice = None;
+    Ok(Running { pid, exit_notice, exit: None, kill_at: None, output })
+}
+
+/// Starts the handler by a fork, in which more can be done: with a lease, its shell ends with this process.
+fn fork(
+    mut command: Command,
+    lock: &Lock,
+    epoch: Option<i64>,
+    stdin: Option<File>,
+    output: Option<&File>,
+) -> std::io::Result<Pid> {
     if let Some(epoch) = epoch {
         command.env("THREAD_EPOCH", epoch.to_string());
         end_with_parent(&mut command);
@@ -132,26 +167,12 @@ pub fn start(
     if let Some(file) = stdin {
         command.stdin(file);
     }
-    match &mut output {
-        Ok(output) => {
-            output.begin(subscription, task);
-            if let (Ok(out), Ok(err)) = (output.file.try_clone(), output.file.try_clone()) {
-                command.stdout(out).stderr(err);
-            }
-        }
-        Err(e) => {
-            let consumer = &subscription.consumer;
-            log!(queue, Warn, "handler: consumer={consumer} its output is lost: {e}");
-        }
+    if let Some(file) = output
+        && let (Ok(out), Ok(err)) = (file.try_clone(), file.try_clone())
+    {
+        command.stdout(out).stderr(err);
     }
-    let failed = |source| Error::Spawn { what: "the handler", source };
-    let child = command.spawn().map_err(failed)?;
-    let pid = Pid::from_child(&child);
-    #[cfg(target_os = "linux")]
-    let exit_notice = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok();
-    #[cfg(not(target_os = "linux"))]
-    let exit_notice = None;
-    Ok(Running { pid, exit_notice, exit: None, kill_at: None, output: output.ok() })
+    Ok(Pid::from_child(&command.spawn()?))
 }
 
 /// Lets the shell be killed with its supervisor, which alone ends it before the lease is over.
@@ -167,15 +188,15 @@ fn end_with_parent(command: &mut Command) {
 }
 
 /// The handler's command line, with its working directory and environment.
-fn command(queue: &Queue, subscription: &Subscription) -> Command {
+fn command(files: &Files, subscription: &Subscription) -> Command {
     let mut command = Command::new("/bin/sh");
     command.arg("-c").arg(&subscription.handler_cmd);
     command.env_clear().envs(spawn::handler_environment(&subscription.options));
-    command.env("THREAD_DIR", queue.place().as_os_str());
+    command.env("THREAD_DIR", files.place().as_os_str());
     command.env("THREAD_CONSUMER", subscription.consumer.as_str());
     command.env("THREAD_LAST_ACKED_ID", subscription.last_acked_id.to_string());
     if let Some(cwd) = &subscription.cwd {
-        command.current_dir(queue.files.resolve(cwd));
+        command.current_dir(files.resolve(cwd));
     }
     command
 }

@@ -1,10 +1,15 @@
-//! Recording the end of a run: applying the rule for runs, in one transaction.
+//! Recording the end of a run: applying the rule for runs, in one transaction, with the start of the run that
+//! follows at once, if one does.
 
 use crate::error::{Error, Result};
+use crate::files::Files;
 use crate::files::log::{Quoted, log};
-use crate::model::run::{Deliver, Ended, Exit, Outcome, Phase, Run, STOPPED, Span, Task, apply_outcome};
+use crate::model::run::{
+    Deliver, Ended, Exit, Outcome, Phase, Run, RunState, STOPPED, Span, Task, apply_outcome,
+};
 use crate::model::subscription::{NOTHING_ACKNOWLEDGED, Subscription};
 use crate::model::time::Time;
+use crate::pending::Look;
 use crate::queue::Queue;
 use crate::store::{DeadLetterUpdate, RunUpdate};
 
@@ -19,6 +24,17 @@ pub struct End<'a> {
     pub at: Time,
 }
 
+/// The run that follows at once on another.
+pub struct Following {
+    /// The state at its start.
+    pub state: RunState,
+    /// Whether a power cut may not undo what the run before acknowledged.
+    pub durable: bool,
+}
+
+/// Prepares the run that follows, of a consumer whose row will be this one, and whose pending events were looked for.
+pub type Follow<'f> = dyn FnMut(&mut Queue, &Subscription, &Look) -> Option<Following> + 'f;
+
 /// Applies the rule to a run that has ended, and records the result. Returns the updated subscription;
 /// `None` if it was removed or replaced.
 pub fn record_end(
@@ -26,6 +42,17 @@ pub fn record_end(
     subscription: &Subscription,
     end: &End<'_>,
 ) -> Result<Option<Subscription>> {
+    Ok(record_end_and_start(queue, subscription, end, &mut |_, _, _| None)?.map(|(recorded, _)| recorded))
+}
+
+/// Like [`record_end`]. If the rule allows another run at once and `follow` prepares one, its start is recorded in the
+/// same transaction; returns whether that is so.
+pub fn record_end_and_start(
+    queue: &mut Queue,
+    subscription: &Subscription,
+    end: &End<'_>,
+    follow: &mut Follow<'_>,
+) -> Result<Option<(Subscription, bool)>> {
     let End { exit, interrupted, output, span, at: now } = *end;
     loop {
         let current =
@@ -34,7 +61,7 @@ pub fn record_end(
         let state = &current.state;
         if state.phase != Phase::Running || state.supervisor != subscription.state.supervisor {
             // An attempt that seemed to fail had succeeded, or another process recorded the end.
-            return Ok(Some(current));
+            return Ok(Some((current, false)));
         }
         let task = state.task.unwrap_or(Task::Wake);
         let rewound = current.rewinds != state.start_rewinds;
@@ -44,26 +71,38 @@ pub fn record_end(
             _ => None,
         };
         let cursor = acknowledge.unwrap_or(0).max(current.last_acked_id);
-        let pending = is_pending(queue, &current, cursor)?;
+        let moved = Subscription { last_acked_id: cursor, ..current.clone() };
+        let look = look_past(queue, &moved)?;
+        let pending = look.first.is_some() || moved.has_retry();
         // An interrupted run whose events are acknowledged all the same counts as complete.
         let interrupted = interrupted && acknowledge.is_none();
         let stopped = state.stop.is_some();
         let ended = Ended { task, exit, stopped, interrupted, cursor, rewound, pending, now };
-        let newest = queue.store.newest()?;
-        let update = end_update(&current, &ended, acknowledge, (output, span), newest);
+        let mut update = end_update(&current, &ended, acknowledge, (output, span), look.newest);
+        let may_follow = pending
+            && !stopped
+            && !interrupted
+            && update.state.phase == Phase::Idle
+            && update.dead_letter.is_none();
+        let mut follows = false;
+        if may_follow {
+            let after = Subscription { state: update.state.clone(), ..moved };
+            if let Some(following) = follow(queue, &after, &look) {
+                (update.state, update.durable) = (following.state, following.durable);
+                follows = true;
+            }
+        }
         if let Some(updated) = queue.store.update_run(&current, &update)? {
-            return Ok(Some(updated));
+            return Ok(Some((updated, follows)));
         }
     }
 }
 
-/// Whether anything is pending past `cursor`, which the consumer's cursor is about to become, or a dead
-/// letter has to be redelivered. A broken filter matches nothing.
-fn is_pending(queue: &mut Queue, subscription: &Subscription, cursor: i64) -> Result<bool> {
-    let moved = Subscription { last_acked_id: cursor, ..subscription.clone() };
-    match queue.look(&moved, None) {
-        Err(Error::BrokenFilter { .. }) => Ok(moved.has_retry()),
-        look => Ok(look?.first.is_some() || moved.has_retry()),
+/// Looks for what is pending past the cursor, which is about to be recorded. A broken filter matches nothing.
+fn look_past(queue: &mut Queue, moved: &Subscription) -> Result<Look> {
+    match queue.look(moved, None) {
+        Err(Error::BrokenFilter { .. }) => Ok(Look { newest: queue.store.newest()?, ..Look::default() }),
+        look => look,
     }
 }
 
@@ -99,20 +138,20 @@ fn skipped(queue: &mut Queue, current: &Subscription) -> Result<Option<i64>> {
 }
 
 /// Logs how the end of a run changed the consumer.
-pub fn log_outcome(queue: &Queue, before: &Subscription, after: &Subscription, task: Task) {
+pub fn log_outcome(files: &Files, before: &Subscription, after: &Subscription, task: Task) {
     let consumer = &after.consumer;
     if after.state.dead_lettered > before.state.dead_lettered
         && let Task::Single(id) = task
     {
         let attempts = before.state.attempts;
-        log!(queue, Warn, "dispatch: consumer={consumer} id={id} is a dead letter attempts={attempts}");
+        log!(files, Warn, "dispatch: consumer={consumer} id={id} is a dead letter attempts={attempts}");
     }
     if after.acknowledged_nothing() {
-        log!(queue, Warn, "dispatch: consumer={consumer} {NOTHING_ACKNOWLEDGED}");
+        log!(files, Warn, "dispatch: consumer={consumer} {NOTHING_ACKNOWLEDGED}");
     }
     if after.state.phase == Phase::Stalled {
         let reason = Quoted(after.state.reason.as_deref().unwrap_or_default());
-        log!(queue, Warn, "dispatch: consumer={consumer} stalled reason={reason}");
+        log!(files, Warn, "dispatch: consumer={consumer} stalled reason={reason}");
     }
 }
 

@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
@@ -32,8 +33,9 @@ pub enum Liveness {
 impl ProcessId {
     /// This process.
     pub fn own() -> ProcessId {
+        static OWN: OnceLock<ProcessId> = OnceLock::new();
         let pid = std::process::id();
-        ProcessId::of(pid).unwrap_or_else(|| ProcessId::with_start(pid, 0))
+        OWN.get_or_init(|| ProcessId::of(pid).unwrap_or_else(|| ProcessId::with_start(pid, 0))).clone()
     }
 
     /// The process that has the pid now; `None` if there is none.

@@ -7,9 +7,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+#[cfg(target_os = "linux")]
+use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
+#[cfg(target_os = "linux")]
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -126,6 +130,83 @@ fn prepare_child(lock: Option<RawFd>) -> io::Result<()> {
         None => close_fds::set_fds_cloexec(3, &[]),
     }
     Ok(())
+}
+
+/// What a command started by [`without_fork`] is given besides its lock.
+#[cfg(target_os = "linux")]
+pub struct Given<'g> {
+    /// `/dev/null` if there is none.
+    pub stdin: Option<&'g File>,
+    /// For standard output and error; `/dev/null` if there is none.
+    pub output: Option<&'g File>,
+}
+
+/// Starts a command detached, with a copy of `lock`, without copying this process first. Of the command, this takes
+/// the program, which must be a path, the arguments, the working directory, and as the whole environment the variables
+/// that were set. For a process that has a session of its own and whose limit on open files is the one to pass on.
+/// Returns the pid.
+#[cfg(target_os = "linux")]
+pub fn without_fork(command: &Command, lock: &Lock, given: Given<'_>) -> io::Result<rustix::process::Pid> {
+    let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(io::Error::from);
+    let program = text(command.get_program())?;
+    let mut args = vec![program.clone()];
+    for arg in command.get_args() {
+        args.push(text(arg)?);
+    }
+    let mut variables = Vec::new();
+    for (name, value) in command.get_envs() {
+        let variable = [name.as_bytes(), b"=", value.unwrap_or_default().as_bytes()].concat();
+        variables.push(CString::new(variable)?);
+    }
+    let folder = command.get_current_dir().map(|folder| text(folder.as_os_str())).transpose()?;
+    let pointers = |all: &[CString]| -> Vec<*mut libc::c_char> {
+        all.iter().map(|one| one.as_ptr().cast_mut()).chain([std::ptr::null_mut()]).collect()
+    };
+    let (args, variables) = (pointers(&args), pointers(&variables));
+    let null = match (given.stdin, given.output) {
+        (Some(_), Some(_)) => None,
+        _ => Some(File::options().read(true).write(true).open("/dev/null")?),
+    };
+    let or_null = |file: Option<&File>| file.or(null.as_ref()).map_or(-1, File::as_raw_fd);
+    let (stdin, output, lock) = (or_null(given.stdin), or_null(given.output), lock.file().as_raw_fd());
+    // What a library may have opened otherwise.
+    close_fds::set_fds_cloexec(3, &[]);
+    let done = |code: libc::c_int| if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code)) };
+    // SAFETY: the pointers are to texts that live until the end of this function, in arrays that end with null; what
+    // is initialised here is destroyed here.
+    unsafe {
+        let mut actions: libc::posix_spawn_file_actions_t = std::mem::zeroed();
+        done(libc::posix_spawn_file_actions_init(&raw mut actions))?;
+        let mut attributes: libc::posix_spawnattr_t = std::mem::zeroed();
+        let made = done(libc::posix_spawnattr_init(&raw mut attributes));
+        let mut pid = 0;
+        let spawned = made.and_then(|()| {
+            // The copy has another number, since the C library need not clear close-on-exec for the same one. All
+            // other descriptors are closed by the exec.
+            let copy = if lock == 3 { 4 } else { 3 };
+            for (from, to) in [(stdin, 0), (output, 1), (output, 2), (lock, copy)] {
+                done(libc::posix_spawn_file_actions_adddup2(&raw mut actions, from, to))?;
+            }
+            if let Some(folder) = &folder {
+                done(libc::posix_spawn_file_actions_addchdir_np(&raw mut actions, folder.as_ptr()))?;
+            }
+            let mut signals: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut signals);
+            done(libc::posix_spawnattr_setsigmask(&raw mut attributes, &raw const signals))?;
+            libc::sigfillset(&raw mut signals);
+            done(libc::posix_spawnattr_setsigdefault(&raw mut attributes, &raw const signals))?;
+            let flags = libc::POSIX_SPAWN_SETSIGDEF | libc::POSIX_SPAWN_SETSIGMASK;
+            let flags = libc::POSIX_SPAWN_SETSID | flags as libc::c_short;
+            done(libc::posix_spawnattr_setflags(&raw mut attributes, flags))?;
+            let (args, variables) = (args.as_ptr(), variables.as_ptr());
+            let (actions, attributes) = (&raw const actions, &raw const attributes);
+            done(libc::posix_spawn(&raw mut pid, program.as_ptr(), actions, attributes, args, variables))
+        });
+        libc::posix_spawnattr_destroy(&raw mut attributes);
+        libc::posix_spawn_file_actions_destroy(&raw mut actions);
+        spawned?;
+        rustix::process::Pid::from_raw(pid).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
 }
 
 /// The variables of this process that a handler inherits with [`Options::clear_env`], besides `LC_*`.

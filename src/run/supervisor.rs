@@ -7,6 +7,7 @@
 //! background cannot hold the next run's lock. The database is not open while the handler runs or the
 //! supervisor waits.
 
+use std::cell::Cell;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use chrono::Utc;
 
 use super::dispatch::{self, NextStep, Start, Wait, next_step};
 use super::handler::{self, NextTask, Running};
-use super::outcome::{End, log_outcome, record_end, record_end_of_wait};
+use super::outcome::{End, Following, log_outcome, record_end, record_end_and_start, record_end_of_wait};
 use super::shutdown::Shutdown;
 use crate::error::{Error, Result};
 use crate::files::lock::Lock;
@@ -25,6 +26,7 @@ use crate::model::place::Place;
 use crate::model::run::{Exit, Phase, ProcessId, RunState, StopRequest, Task};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time;
+use crate::pending::Look;
 use crate::queue::Queue;
 use crate::queue::places::{files_of, listen};
 use crate::store::{Lease, Leased, RunUpdate};
@@ -34,6 +36,12 @@ const TIMEOUT_GRACE: Duration = Duration::from_secs(10);
 
 /// The longest pause between two attempts while the disk is full or the database locked.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// After this time a run is no longer a short one: its handler's process is recorded, and the database closed.
+const SHORT_RUN: Duration = Duration::from_millis(100);
+
+/// How often, at least, what a backlog's runs acknowledge is synced.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
 
 /// How long processes have between TERM and KILL when the supervisor itself is shut down.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
@@ -63,15 +71,20 @@ pub unsafe fn supervise(
     let files = files_of(place)?;
     // SAFETY: guaranteed by the caller.
     let lock = unsafe { Lock::adopt(lock_fd, &files, files.consumer_lock(consumer)) };
-    let Some(mut lock) = lock.filter(|_| files.is_owner()) else {
+    let Some(lock) = lock.filter(|_| files.is_owner()) else {
         return Err(Error::Other("a supervisor is started by a dispatcher, which passes it a lock".into()));
+    };
+    let Some(mut lock) = lock.shared() else {
+        // Its new holder looks again.
+        return Ok(());
     };
     // Processes that its handlers leave behind become its own children, to be reaped.
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).ok();
     listen(place);
     let watcher = Watcher::new(&files, CONTROL);
-    let supervisor = Supervisor { files: &files, consumer, watcher, worker, shutdown };
+    let synced = Cell::new(Instant::now());
+    let supervisor = Supervisor { files: &files, consumer, watcher, worker, shutdown, synced };
     loop {
         let taken = supervisor.take_lease(lease);
         if matches!(taken, Ok(Leased::Elsewhere)) {
@@ -80,8 +93,8 @@ pub unsafe fn supervise(
             return Ok(());
         }
         let done = taken.and_then(|taken| match &taken {
-            Leased::Taken(lease) => supervisor.act(&lock, Some(&**lease)),
-            _ => supervisor.act(&lock, None),
+            Leased::Taken(lease) => supervisor.act(&mut lock, Some(&**lease)),
+            _ => supervisor.act(&mut lock, None),
         });
         lock.release();
         if supervisor.leaves_the_rest() {
@@ -105,6 +118,16 @@ struct Supervisor<'a> {
     watcher: Watcher,
     worker: Option<u32>,
     shutdown: &'a Shutdown,
+    /// When what was acknowledged was last synced.
+    synced: Cell<Instant>,
+}
+
+/// A run that is due, and recorded.
+struct Run {
+    subscription: Subscription,
+    given: NextTask,
+    /// The number of attempts before this one.
+    attempts_before: u32,
 }
 
 /// What to do after a step.
@@ -134,7 +157,7 @@ impl Supervisor<'_> {
     }
 
     /// Does what is due, under the lock and the lease: a run, or a wait and then a run.
-    fn act(&self, lock: &Lock, lease: Option<&dyn Lease>) -> Result<()> {
+    fn act(&self, lock: &mut Lock, lease: Option<&dyn Lease>) -> Result<()> {
         // Waits are measured with the monotonic clock, whatever happens to the time of day.
         let mut waited = false;
         while self.shutdown.requests() == 0 && !lease.is_some_and(is_ending) {
@@ -160,9 +183,7 @@ impl Supervisor<'_> {
                 NextStep::Start(Start { wait: Some(wait), .. }) if !waited => {
                     self.wait(queue, &subscription, wait, lease)?
                 }
-                NextStep::Start(Start { first, newest, .. }) => {
-                    self.run_handler(queue, &subscription, first, newest, (lock, lease))?
-                }
+                NextStep::Start(start) => self.run_handlers(queue, &subscription, start, lock, lease)?,
             };
             match next {
                 Next::Again => {}
@@ -246,52 +267,62 @@ impl Supervisor<'_> {
         }
     }
 
-    /// One run of the handler, from the record of its start to the record of its end.
-    fn run_handler(
+    /// Runs of the handler, from the record of the first one's start to that of the last one's end: further ones as
+    /// long as one is due at once.
+    fn run_handlers(
         &self,
         mut queue: Queue,
         found: &Subscription,
-        first: Option<i64>,
-        newest: i64,
-        (lock, lease): (&Lock, Option<&dyn Lease>),
+        start: Start,
+        lock: &mut Lock,
+        lease: Option<&dyn Lease>,
     ) -> Result<Next> {
-        let consumer = self.consumer;
-        let next = self.retrying(|| handler::next_task(&mut queue, found, first))?;
-        let Some(NextTask { task, events, stdin }) = next else { return Ok(Next::Unlock) };
+        let next = self.retrying(|| handler::next_task(&mut queue, found, start.first))?;
+        let Some(given) = next else { return Ok(Next::Unlock) };
         // A shutdown request may have arrived while the disk was full.
         if self.shutdown.requests() > 0 {
             return Ok(Next::Unlock);
         }
-        let update = RunUpdate::state(self.started(found, task, events, newest));
+        let update = RunUpdate::state(self.started(found, &given, start.newest));
         let Some(subscription) = self.retrying(|| queue.store.update_run(found, &update))? else {
             return Ok(Next::Again);
         };
+        let mut run = Run { subscription, given, attempts_before: found.state.attempts };
+        let mut kept = Some(queue);
+        while let Some(next) = self.run_handler(&mut kept, run, lock, lease)? {
+            run = next;
+        }
+        Ok(Next::Unlock)
+    }
+
+    /// One run, whose start is recorded. Returns the next one, whose start was recorded with this one's end.
+    fn run_handler(
+        &self,
+        kept: &mut Option<Queue>,
+        run: Run,
+        lock: &mut Lock,
+        lease: Option<&dyn Lease>,
+    ) -> Result<Option<Run>> {
+        let Run { subscription, given: NextTask { task, stdin, .. }, attempts_before } = run;
+        let consumer = self.consumer;
         self.watcher.clear();
         let began = Instant::now();
         let epoch = lease.map(|lease| lease.epoch());
-        let mut running = match handler::start(&queue, &subscription, task, stdin, (lock, epoch)) {
+        let mut running = match handler::start(self.files, &subscription, task, stdin, (lock, epoch)) {
             Ok(running) => running,
             Err(failed) => {
                 // It never ran, so no attempt is counted; the next push or dispatch tries again.
-                let state = RunState { attempts: found.state.attempts, ..subscription.state.idle() };
-                self.retrying(|| queue.store.update_run(&subscription, &RunUpdate::state(state.clone())))?;
+                let update =
+                    RunUpdate::state(RunState { attempts: attempts_before, ..subscription.state.idle() });
+                self.retrying(|| self.reuse(kept)?.store.update_run(&subscription, &update))?;
                 return Err(failed);
             }
         };
-        let recorded = super::control::update(&mut queue, &subscription, |current| {
-            let state = RunState { handler: running.process(), ..current.state.clone() };
-            Some(RunUpdate::state(state))
-        });
-        if let Err(e) = recorded {
-            // The handler is running, and must be supervised whether or not other processes can find it.
-            log!(queue, Error, "dispatch: consumer={consumer} {e}");
-        }
         let command = abridged(&subscription.handler_cmd);
         let command = Quoted(&command);
-        log!(queue, Info, "dispatch: consumer={consumer} spawned handler_cmd={command}");
-        drop(queue);
+        log!(self.files, Info, "dispatch: consumer={consumer} spawned handler_cmd={command}");
 
-        let (exit, mut interrupted) = self.wait_for_end(&mut running, &subscription, lease);
+        let (exit, mut interrupted) = self.wait_for_end(kept, &mut running, &subscription, lease);
         let after = began.elapsed();
         if lease.is_some() && matches!(exit, Exit::Code(126 | 127)) {
             // Another machine may have the program.
@@ -302,28 +333,83 @@ impl Supervisor<'_> {
         }
         let (output, span) = running.finish(exit, after);
         let after = after.as_secs_f64();
+        let renewed = self.renew(lock);
 
+        let mut next = None;
         self.retrying(|| {
-            let mut queue = self.open()?;
+            let queue = self.reuse(kept)?;
             let end = End { exit, interrupted, output: &output, span, at: Utc::now() };
-            let recorded = record_end(&mut queue, &subscription, &end)?;
-            let acked = recorded.as_ref().unwrap_or(&subscription).last_acked_id;
+            let mut durable = true;
+            let recorded = record_end_and_start(queue, &subscription, &end, &mut |queue, after, look| {
+                let may_follow = renewed && self.shutdown.requests() == 0 && !self.leaves_the_rest();
+                let following = match may_follow && !lease.is_some_and(is_ending) {
+                    true => self.following(queue, after, look),
+                    false => None,
+                };
+                let (state, given) = following?;
+                durable = self.synced.get().elapsed() >= SYNC_EVERY;
+                next = Some((given, after.state.attempts));
+                Some(Following { state, durable })
+            });
+            let recorded = recorded.inspect_err(|_| *kept = None)?;
+            if durable {
+                self.synced.set(Instant::now());
+            }
+            let acked = recorded.as_ref().map_or(subscription.last_acked_id, |(now, _)| now.last_acked_id);
             let cut = if interrupted { " interrupted" } else { "" };
             log!(
-                queue,
+                self.files,
                 Info,
                 "dispatch: consumer={consumer} ended {exit} after={after:.1}s acked={acked}{cut}"
             );
-            if let Some(recorded) = recorded {
-                log_outcome(&queue, &subscription, &recorded, task);
+            Ok(match recorded {
+                Some((started, true)) => next.take().map(|(given, attempts_before)| Run {
+                    subscription: started,
+                    given,
+                    attempts_before,
+                }),
+                Some((recorded, false)) => {
+                    log_outcome(self.files, &subscription, &recorded, task);
+                    None
+                }
+                None => None,
+            })
+        })
+    }
+
+    /// Prepares the run of a consumer that has just ended one, if another is due at once. What fails here is tried
+    /// again once the end of that run is recorded.
+    fn following(
+        &self,
+        queue: &mut Queue,
+        after: &Subscription,
+        look: &Look,
+    ) -> Option<(RunState, NextTask)> {
+        let start = dispatch::run_after(queue, after, look).ok()??;
+        let given = handler::next_task(queue, after, start.first).ok()??;
+        Some((self.started(after, &given, start.newest), given))
+    }
+
+    /// Takes the lock for the next run, so that what the last one left in the background has no part in it. Returns
+    /// false if that is not possible; then there is no next run under this lock.
+    fn renew(&self, lock: &mut Lock) -> bool {
+        match lock.again(self.files, self.files.consumer_lock(self.consumer)) {
+            Ok(again) => {
+                std::mem::replace(lock, again).release();
+                true
             }
-            Ok(())
-        })?;
-        Ok(Next::Unlock)
+            Err(e) => {
+                if self.files.still_there() {
+                    log!(self.files, Warn, "supervise: consumer={} {e}", self.consumer);
+                }
+                false
+            }
+        }
     }
 
     /// The state at the start of a run.
-    fn started(&self, found: &Subscription, task: Task, events: u64, newest: i64) -> RunState {
+    fn started(&self, found: &Subscription, given: &NextTask, newest: i64) -> RunState {
+        let (task, events) = (given.task, given.events);
         // A dead letter is tried once; that does not count as an attempt at the pending events.
         let attempt = u32::from(!matches!(task, Task::DeadLetter(_)));
         RunState {
@@ -350,11 +436,13 @@ impl Supervisor<'_> {
     /// lease is over. Returns how it ended, and whether it was cut short by the shutdown or the lease.
     fn wait_for_end(
         &self,
+        kept: &mut Option<Queue>,
         running: &mut Running,
         subscription: &Subscription,
         lease: Option<&dyn Lease>,
     ) -> (Exit, bool) {
         let consumer = self.consumer;
+        let mut short_until = Some(Instant::now() + SHORT_RUN);
         let mut deadline = subscription.options.timeout.map(|timeout| Instant::now() + timeout);
         let mut timed_out = false;
         let mut followed = None;
@@ -384,16 +472,22 @@ impl Supervisor<'_> {
                 (deadline, timed_out) = (None, true);
                 running.end(libc::SIGTERM, TIMEOUT_GRACE);
             }
+            if short_until.is_some_and(|until| until <= Instant::now()) {
+                short_until = None;
+                self.settle_in(kept.take(), running, subscription);
+            }
             let (notice, longest) = running.wait_for();
+            let short =
+                short_until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
             let left = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
             // Once a second, because this clock stands still while the machine sleeps.
             let renewed = lease.filter(|_| !interrupted).map_or(Duration::MAX, |lease| {
                 lease.left().saturating_sub(lease.length() / 4).min(LOOK_EVERY)
             });
-            let longest = longest.min(left).min(renewed);
+            let longest = longest.min(short).min(left).min(renewed);
             let requested = self.watcher.wait(longest, notice.into_iter().chain([self.shutdown.poll_fd()]));
             if requested
-                && let Some(stop) = self.stop_request(subscription, lease)
+                && let Some(stop) = self.stop_request(kept, subscription, lease)
                 && followed != Some(stop)
             {
                 // Once per request: `stop` repeats its notice until the run is over.
@@ -403,12 +497,36 @@ impl Supervisor<'_> {
         }
     }
 
-    fn stop_request(&self, subscription: &Subscription, lease: Option<&dyn Lease>) -> Option<StopRequest> {
+    /// Records the handler's process, and closes the database, which stays open while only short runs follow each
+    /// other.
+    fn settle_in(&self, kept: Option<Queue>, running: &Running, subscription: &Subscription) {
+        let recorded = kept.map_or_else(|| self.open(), Ok).and_then(|mut queue| {
+            super::control::update(&mut queue, subscription, |current| {
+                let state = RunState { handler: running.process(), ..current.state.clone() };
+                Some(RunUpdate::state(state))
+            })
+        });
+        if let Err(e) = recorded {
+            // The handler is running, and must be supervised whether or not other processes can find it.
+            log!(self.files, Error, "dispatch: consumer={} {e}", self.consumer);
+        }
+    }
+
+    fn stop_request(
+        &self,
+        kept: &mut Option<Queue>,
+        subscription: &Subscription,
+        lease: Option<&dyn Lease>,
+    ) -> Option<StopRequest> {
         if let Some(lease) = lease {
             return lease.stop_request(&subscription.token);
         }
         // A notice is only a hint. If the row cannot be read now, `stop` repeats the notice.
-        let mut queue = self.open().ok()?;
+        let mut opened = None;
+        let queue = match kept {
+            Some(queue) => queue,
+            None => opened.insert(self.open().ok()?),
+        };
         let current = queue.store.subscription(self.consumer).ok()??;
         if current.is_same(subscription) { current.state.stop } else { None }
     }
@@ -423,7 +541,9 @@ impl Supervisor<'_> {
             let mut queue = self.open()?;
             let Some(subscription) = queue.store.subscription(self.consumer)? else { return Ok(None) };
             match next_step(&mut queue, &subscription, None)? {
-                NextStep::Start(_) => dispatch::try_lock(self.files, self.consumer),
+                NextStep::Start(_) => {
+                    Ok(dispatch::try_lock(self.files, self.consumer)?.and_then(Lock::shared))
+                }
                 NextStep::None { .. } | NextStep::Unknown => Ok(None),
             }
         })
@@ -439,6 +559,21 @@ impl Supervisor<'_> {
         let queue = self.retrying(|| Queue::open(self.files.place()))?;
         self.files.must_be_there()?;
         Ok(queue)
+    }
+
+    /// The thread, which is opened if it is not open.
+    ///
+    /// # Errors
+    ///
+    /// As [`Supervisor::open`].
+    fn reuse<'q>(&self, kept: &'q mut Option<Queue>) -> Result<&'q mut Queue> {
+        match kept {
+            Some(queue) => {
+                self.files.must_be_there()?;
+                Ok(queue)
+            }
+            None => Ok(kept.insert(self.open()?)),
+        }
     }
 
     /// Whether to wait for a disk or a server. A server may be away for good, and another machine goes on.
