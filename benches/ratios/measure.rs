@@ -1,8 +1,11 @@
 //! Timing whole processes, alternating between two kinds of work.
 
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
+use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 /// Time and memory of one run of a process.
@@ -25,6 +28,33 @@ pub fn run(command: &mut Command) -> Run {
     let wall = began.elapsed();
     assert!(status.success(), "{command:?} ended with {status}");
     Run { wall, peak }
+}
+
+/// Runs a shell that does nothing, in the cheapest way: spawned, in a session of its own, with its output in a file.
+pub fn run_shell(output: &File) {
+    let args = [c"sh".as_ptr().cast_mut(), c"-c".as_ptr().cast_mut(), c":".as_ptr().cast_mut(), null_mut()];
+    let environment = [c"PATH=/usr/bin:/bin".as_ptr().cast_mut(), null_mut()];
+    // SAFETY: the texts are constants in arrays that end with null, and what is initialised is destroyed.
+    unsafe {
+        let mut actions: libc::posix_spawn_file_actions_t = std::mem::zeroed();
+        let mut attributes: libc::posix_spawnattr_t = std::mem::zeroed();
+        libc::posix_spawn_file_actions_init(&raw mut actions);
+        libc::posix_spawnattr_init(&raw mut attributes);
+        for descriptor in [1, 2] {
+            libc::posix_spawn_file_actions_adddup2(&raw mut actions, output.as_raw_fd(), descriptor);
+        }
+        #[cfg(target_os = "linux")]
+        libc::posix_spawnattr_setflags(&raw mut attributes, libc::POSIX_SPAWN_SETSID as libc::c_short);
+        let (mut pid, mut status) = (0, 0);
+        let program = c"/bin/sh".as_ptr();
+        let (args, environment) = (args.as_ptr(), environment.as_ptr());
+        let (with, like) = (&raw const actions, &raw const attributes);
+        assert_eq!(libc::posix_spawn(&raw mut pid, program, with, like, args, environment), 0, "sh starts");
+        libc::posix_spawn_file_actions_destroy(&raw mut actions);
+        libc::posix_spawnattr_destroy(&raw mut attributes);
+        assert_eq!(libc::waitpid(pid, &raw mut status, 0), pid, "sh ends");
+        assert_eq!(status, 0, "sh succeeds");
+    }
 }
 
 /// Waits for a child. Returns its exit status and its peak memory in bytes.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::measure::{Pairs, quantile, reap, run};
+use crate::measure::{Pairs, quantile, reap, run, run_shell};
 use crate::peers::{Redis, Sqlite, is_there};
 use crate::place::Place;
 use crate::{Plan, figure, row};
@@ -21,6 +21,7 @@ pub const ALL: &[(&str, Work)] = &[
     ("consumers", consumers),
     ("growth", growth),
     ("wake", wake),
+    ("runs", runs),
     ("watchdog", watchdog),
     ("crowd", crowd),
     ("followers", followers),
@@ -255,7 +256,37 @@ fn wake(plan: &Plan, place: &Place) {
         reap(sh).expect("sh ends");
     }
     let pairs = Pairs::of(pairs.0, pairs.1);
-    row("push to its handler's first act, push and sh -c", &pairs, Some(1.8));
+    row("push to its handler's first act, push and sh -c", &pairs, Some(1.3));
+}
+
+/// A backlog that is handled one event at a time, by a handler that does nothing, against as many shells, one after
+/// another.
+fn runs(plan: &Plan, place: &Place) {
+    const EVENTS: u32 = 300;
+    let words = ["subscribe", "--consumer", "c", "--deliver", "stdin", "--batch-size", "1", "--handler", ":"];
+    let ours = || {
+        let thread = place.new_thread(EVENTS);
+        run(place.in_thread(&thread, words).env("THREAD_NOTIFIER", "off"));
+        let began = Instant::now();
+        run(&mut place.in_thread(&thread, ["dispatch"]));
+        let last = format!("acked={EVENTS}\n");
+        while !fs::read_to_string(thread.join("logs/thread.log")).is_ok_and(|log| log.ends_with(&last)) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let time = began.elapsed();
+        // Its supervisor is about to end, and may have the folder open.
+        wait_until_idle(place, &thread);
+        fs::remove_dir_all(thread).ok();
+        time
+    };
+    let output = File::create(place.path("output")).expect("a file for output");
+    let theirs = || {
+        let began = Instant::now();
+        (0..EVENTS).for_each(|_| run_shell(&output));
+        began.elapsed()
+    };
+    let pairs = Pairs::measure(plan.pick(5, 15), ours, theirs);
+    row("300 events one at a time, 300 times sh -c :", &pairs, Some(2.0));
 }
 
 /// What starting the watchdog of a notifier adds to a push: pushes through a notifier that exits 0, with no

@@ -42,15 +42,18 @@ pub fn record_end(
     subscription: &Subscription,
     end: &End<'_>,
 ) -> Result<Option<Subscription>> {
-    Ok(record_end_and_start(queue, subscription, end, &mut |_, _, _| None)?.map(|(recorded, _)| recorded))
+    Ok(record_end_and_start(queue, subscription, end, false, &mut |_, _, _| None)?
+        .map(|(recorded, _)| recorded))
 }
 
 /// Like [`record_end`]. If the rule allows another run at once and `follow` prepares one, its start is recorded in the
-/// same transaction; returns whether that is so.
+/// same transaction; returns whether that is so. `unsynced`: what runs before it acknowledged was not synced, and has to
+/// be if no run follows.
 pub fn record_end_and_start(
     queue: &mut Queue,
     subscription: &Subscription,
     end: &End<'_>,
+    unsynced: bool,
     follow: &mut Follow<'_>,
 ) -> Result<Option<(Subscription, bool)>> {
     let End { exit, interrupted, output, span, at: now } = *end;
@@ -84,6 +87,7 @@ pub fn record_end_and_start(
             && !interrupted
             && update.state.phase == Phase::Idle
             && update.dead_letter.is_none();
+        update.durable |= unsynced;
         let mut follows = false;
         if may_follow {
             let after = Subscription { state: update.state.clone(), ..moved };

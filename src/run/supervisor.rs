@@ -40,7 +40,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// After this time a run is no longer a short one: its handler's process is recorded, and the database closed.
 const SHORT_RUN: Duration = Duration::from_millis(100);
 
-/// How often, at least, what a backlog's runs acknowledge is synced.
+/// How often, at least, what a backlog's short runs acknowledge is synced.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
 /// How long processes have between TERM and KILL when the supervisor itself is shut down.
@@ -83,8 +83,8 @@ pub unsafe fn supervise(
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).ok();
     listen(place);
     let watcher = Watcher::new(&files, CONTROL);
-    let synced = Cell::new(Instant::now());
-    let supervisor = Supervisor { files: &files, consumer, watcher, worker, shutdown, synced };
+    let unsynced = Cell::default();
+    let supervisor = Supervisor { files: &files, consumer, watcher, worker, shutdown, unsynced };
     loop {
         let taken = supervisor.take_lease(lease);
         if matches!(taken, Ok(Leased::Elsewhere)) {
@@ -118,8 +118,8 @@ struct Supervisor<'a> {
     watcher: Watcher,
     worker: Option<u32>,
     shutdown: &'a Shutdown,
-    /// When what was acknowledged was last synced.
-    synced: Cell<Instant>,
+    /// Since when what runs have acknowledged has not been synced.
+    unsynced: Cell<Option<Instant>>,
 }
 
 /// A run that is due, and recorded.
@@ -339,22 +339,21 @@ impl Supervisor<'_> {
         self.retrying(|| {
             let queue = self.reuse(kept)?;
             let end = End { exit, interrupted, output: &output, span, at: Utc::now() };
-            let mut durable = true;
-            let recorded = record_end_and_start(queue, &subscription, &end, &mut |queue, after, look| {
+            let (mut durable, unsynced) = (true, self.unsynced.get());
+            let mut follow = |queue: &mut Queue, after: &Subscription, look: &Look| {
                 let may_follow = renewed && self.shutdown.requests() == 0 && !self.leaves_the_rest();
                 let following = match may_follow && !lease.is_some_and(is_ending) {
                     true => self.following(queue, after, look),
                     false => None,
                 };
                 let (state, given) = following?;
-                durable = self.synced.get().elapsed() >= SYNC_EVERY;
+                durable = unsynced.is_some_and(|since| since.elapsed() >= SYNC_EVERY);
                 next = Some((given, after.state.attempts));
                 Some(Following { state, durable })
-            });
+            };
+            let recorded = record_end_and_start(queue, &subscription, &end, unsynced.is_some(), &mut follow);
             let recorded = recorded.inspect_err(|_| *kept = None)?;
-            if durable {
-                self.synced.set(Instant::now());
-            }
+            self.unsynced.set(if durable { None } else { unsynced.or_else(|| Some(Instant::now())) });
             let acked = recorded.as_ref().map_or(subscription.last_acked_id, |(now, _)| now.last_acked_id);
             let cut = if interrupted { " interrupted" } else { "" };
             log!(
@@ -497,13 +496,14 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Records the handler's process, and closes the database, which stays open while only short runs follow each
-    /// other.
+    /// Records the handler's process, and closes the database, which stays open only while short runs follow each other.
     fn settle_in(&self, kept: Option<Queue>, running: &Running, subscription: &Subscription) {
+        // What the runs before it have acknowledged must not wait for a sync until its end.
+        let durable = self.unsynced.take().is_some();
         let recorded = kept.map_or_else(|| self.open(), Ok).and_then(|mut queue| {
             super::control::update(&mut queue, subscription, |current| {
                 let state = RunState { handler: running.process(), ..current.state.clone() };
-                Some(RunUpdate::state(state))
+                Some(RunUpdate { durable, ..RunUpdate::state(state) })
             })
         });
         if let Err(e) = recorded {

@@ -122,11 +122,11 @@ pub fn unsubscribe(conn: &Connection, consumer: &ConsumerId) -> Result<Subscript
 pub fn move_cursor(conn: &Connection, consumer: &ConsumerId, id: i64, how: Move) -> Result<Moved, Failed> {
     let (moved, target) = plan_move(conn, consumer, id, how)?;
     if let Some(target) = target {
-        conn.execute(
+        let mut statement = conn.prepare_cached(
             "INSERT INTO consumer_progress (consumer_id, last_acked_id, updated_at) VALUES (?1, ?2, ?3) \
              ON CONFLICT (consumer_id) DO UPDATE SET last_acked_id = ?2, updated_at = ?3",
-            params![consumer.as_str(), target, time::now()],
         )?;
+        statement.execute(params![consumer.as_str(), target, time::now()])?;
     }
     Ok(moved)
 }
@@ -164,11 +164,9 @@ pub fn update_run(
     if !current.is_some_and(|current| current.is_same(seen) && facts(&current) == facts(seen)) {
         return Ok(None);
     }
-    conn.execute(
-        // The row can be missing only for a read-only program.
-        "UPDATE consumers SET run = ?2, revision = revision + 1 WHERE consumer_id = ?1",
-        params![consumer.as_str(), to_json(&update.state)],
-    )?;
+    // The row can be missing only for a read-only program.
+    conn.prepare_cached("UPDATE consumers SET run = ?2, revision = revision + 1 WHERE consumer_id = ?1")?
+        .execute(params![consumer.as_str(), to_json(&update.state)])?;
     if let Some(change) = &update.dead_letter {
         dead_letters::update(conn, consumer, change)?;
     }

@@ -8,17 +8,21 @@ use crate::model::subscription::ConsumerId;
 
 /// Stores a run, as JSON, and forgets the oldest beyond [`RUNS_KEPT`]. Must be called inside a transaction.
 pub fn insert(conn: &Connection, consumer: &ConsumerId, run: &str) -> rusqlite::Result<()> {
-    // A database of an earlier version has no such table; only this statement needs it.
-    migrate::add_table(conn, "runs")?;
     let consumer = consumer.as_str();
-    let number: i64 = conn.query_row(
-        "INSERT INTO runs (consumer_id, number, run) \
-         SELECT ?1, coalesce(max(number), 0) + 1, ?2 FROM runs WHERE consumer_id = ?1 RETURNING number",
-        params![consumer, run],
-        |row| row.get(0),
-    )?;
+    let insert = "INSERT INTO runs (consumer_id, number, run) \
+                  SELECT ?1, coalesce(max(number), 0) + 1, ?2 FROM runs WHERE consumer_id = ?1 RETURNING number";
+    let mut insert = match conn.prepare_cached(insert) {
+        Ok(statement) => statement,
+        Err(_) => {
+            // A database of an earlier version has no such table; only this statement needs it.
+            migrate::add_table(conn, "runs")?;
+            conn.prepare_cached(insert)?
+        }
+    };
+    let number: i64 = insert.query_row(params![consumer, run], |row| row.get(0))?;
     let last = number.saturating_sub(RUNS_KEPT as i64);
-    conn.execute("DELETE FROM runs WHERE consumer_id = ? AND number <= ?", params![consumer, last])?;
+    conn.prepare_cached("DELETE FROM runs WHERE consumer_id = ? AND number <= ?")?
+        .execute(params![consumer, last])?;
     Ok(())
 }
 

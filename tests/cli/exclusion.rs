@@ -1,8 +1,9 @@
 //! No consumer ever has two runs at a time, and nothing is lost, whichever process is killed when.
 
+use std::fs::File;
 use std::time::{Duration, Instant};
 
-use crate::harness::{World, kill_and_wait, skipped};
+use crate::harness::{World, is_running, kill_and_wait, skipped, wait_until};
 
 /// Records its pid while it works, in a file of its consumer, and checks whether another run is
 /// active. Only shell built-ins touch that file, so a surviving child of a killed handler is never
@@ -160,4 +161,32 @@ fn they_also_do_on_a_case_insensitive_file_system() {
         return;
     }
     assert_both_ran(&world, &said);
+}
+
+#[test]
+fn between_the_runs_of_a_backlog_the_lock_is_never_free_and_what_a_run_left_has_no_part_in_it() {
+    const EVENTS: usize = 40;
+    let world = World::with_thread();
+    let line = r#"{"source":"self","type":"message","content":"x"}"#.to_owned() + "\n";
+    world.off(["push", "--batch"]).stdin(line.repeat(EVENTS)).quiet();
+    // What the runs leave behind ends when this test does.
+    world.write("guard", "");
+    let handler = "while [ -e guard ]; do sleep 0.1; done & echo $! >>left";
+    world.off(["subscribe", "bot", handler, "--deliver", "stdin", "--batch-size", "1"]).ok();
+    world.thread(["dispatch"]).quiet();
+    let log = || world.read("inbox/logs/thread.log");
+    wait_until("the first run", || log().contains(" spawned "));
+    let last = format!("acked={EVENTS}\n");
+    // Before the end, whoever tries the lock is turned away. Then it is free, though all that was left lives.
+    wait_until("a free lock", || {
+        let lock = File::open(world.path("inbox/run/bot.lock")).unwrap();
+        // So often that no gap goes unnoticed.
+        (0..1000).any(|_| lock.try_lock().is_ok())
+    });
+    assert!(log().contains(&last), "free before the last run had ended: {}", log());
+    let left = world.read("left");
+    assert_eq!(left.lines().count(), EVENTS);
+    assert!(left.lines().all(|pid| is_running(pid.parse().unwrap())), "{left}");
+    std::fs::remove_file(world.path("guard")).unwrap();
+    wait_until("the end of what was left", || !left.lines().any(|pid| is_running(pid.parse().unwrap())));
 }

@@ -26,7 +26,7 @@ use thread::jsonl::STATE;
 
 use self::disk::{Dice, Disk, FATES, Fate, Found};
 use self::record::{NameOp, Op, Recording, record};
-use crate::harness::World;
+use crate::harness::{World, wait_until};
 use crate::inject::strace;
 use crate::long;
 
@@ -70,8 +70,8 @@ fn fresh_folder() -> tempfile::TempDir {
 fn check(found: &Found, told: &Told, inodes: &HashMap<u64, usize>, dice: &mut Dice) -> Vec<String> {
     let folder = fresh_folder();
     let dir = folder.path();
-    for made in ["run", "logs"] {
-        fs::create_dir(dir.join(made)).unwrap();
+    for made in ["run", "logs/handlers"] {
+        fs::create_dir_all(dir.join(made)).unwrap();
     }
     for (path, (_, bytes)) in found {
         fs::write(dir.join(path), bytes).unwrap();
@@ -429,6 +429,31 @@ fn a_rotation_of_the_log_survives_a_power_cut_at_any_moment() {
     assert!(recording.ops.iter().any(renamed), "nothing was renamed");
     let depth = if long() { Depth::Every } else { Depth::Sample(10) };
     assert_sound("a rotation", &recording, &depth);
+}
+
+/// The ends of runs that are followed by others are not synced; that of the last one is, and so is what it acknowledged.
+#[test]
+fn what_a_backlog_s_last_run_acknowledged_survives_a_power_cut_at_any_moment() {
+    if strace().is_none() {
+        return;
+    }
+    let world = World::with_thread();
+    world.off(["subscribe", "bot", ":", "--deliver", "stdin", "--batch-size", "1"]).ok();
+    // Makes the folder of its log.
+    world.thread(["push", "--source", "self", "--type", "message", "--content", "before"]).quiet();
+    let log = |acked: usize| format!("acked={acked}\n");
+    wait_until("the first run", || world.read("inbox/logs/thread.log").ends_with(&log(1)));
+    world.wait_until_quiet();
+    batch(&world, 1, 12, 10);
+    let script = "set -e\n\
+                  thread push --batch --json <batch-1\n\
+                  thread dispatch\n\
+                  until grep -q 'acked=13$' $THREAD_DIR/logs/thread.log; do sleep 0.1; done\n\
+                  echo '{\"last_acked_id\":13}'\n";
+    world.write("series", script);
+    let recording = record(&world, &inbox(&world), &["sh", "series"], &[]);
+    let depth = if long() { Depth::Every } else { Depth::Sample(60) };
+    assert_sound("a backlog", &recording, &depth);
 }
 
 /// Records this test in a separate process, which runs a series with the SQLite library in that sync mode.

@@ -46,6 +46,32 @@ fn raw(pid: Pid) -> u32 {
     pid.as_raw_nonzero().get() as u32
 }
 
+/// A backlog costs its handler's runs, and little more for each: not a connection, and not a sync.
+#[test]
+fn a_backlog_is_handled_with_one_connection_and_a_sync_a_second() {
+    let Some(strace) = strace() else { return };
+    const EVENTS: usize = 60;
+    let world = World::with_thread();
+    let lines = r#"{"source":"self","type":"message","content":"x"}"#.to_owned() + "\n";
+    world.off(["push", "--batch"]).stdin(lines.repeat(EVENTS)).quiet();
+    world.off(["subscribe", "bot", ":", "--deliver", "stdin", "--batch-size", "1"]).ok();
+    let began = Instant::now();
+    let mut run = world.sh("exec \"$0\" \"$@\"");
+    run.command().arg(strace).args(["-f", "-qq", "-y", "-o", "calls", "-e", "trace=openat,fsync,fdatasync"]);
+    run.command().arg(env!("CARGO_BIN_EXE_thread")).arg("dispatch");
+    // It ends with the supervisor, which it traces too.
+    run.ok();
+    let seconds = began.elapsed().as_secs() as usize;
+    let log = world.read("inbox/logs/thread.log");
+    assert!(log.contains(&format!("acked={EVENTS}\n")), "{log}");
+    let calls = world.read("calls");
+    let count = |part: &str| calls.lines().filter(|line| line.contains(part)).count();
+    let opened = count("events.db\", ");
+    assert!((1..10).contains(&opened), "the database was opened {opened} times");
+    let synced = count("sync(");
+    assert!((1..12 + seconds).contains(&synced), "{synced} syncs in {seconds} s");
+}
+
 /// A supervisor holds the lock and finds that its subscription is gone. A new subscription made
 /// before it unlocks is turned away, and no other command follows.
 #[test]
