@@ -58,6 +58,9 @@ pub enum Error {
     /// responded to a request.
     #[error("'{0}' runs elsewhere (on another machine or in a container), which did not respond")]
     NotHeard(ConsumerId),
+    /// The supervisor of a consumer is alive but did not respond to a request, and its run cannot be ended without it.
+    #[error("the supervisor of '{consumer}' (process {supervisor}) is alive but did not respond")]
+    Unresponsive { consumer: ConsumerId, supervisor: u32 },
     /// The lease of a consumer's runs is another machine's by now.
     #[error("another machine has taken over the runs of '{0}'; nothing was changed")]
     Fenced(ConsumerId),
@@ -102,6 +105,9 @@ pub enum Error {
     /// Another process has held a lock for too long.
     #[error("another process has been holding {} for too long", .0.display())]
     LockTimeout(PathBuf),
+    /// This process, or the whole system, has as many files open as it may. Says what could not be done.
+    #[error("too many open files ({0})")]
+    TooManyFiles(String),
     #[error("cannot start {what}: {source}")]
     Spawn { what: &'static str, source: io::Error },
     /// A failure of another place than a directory, which knows best how to fix it.
@@ -131,8 +137,8 @@ impl Error {
             Error::Io { source, .. } => {
                 use io::ErrorKind::{OutOfMemory, QuotaExceeded, StorageFull, WouldBlock};
                 matches!(source.kind(), StorageFull | QuotaExceeded | OutOfMemory | WouldBlock)
-                    || matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
             }
+            Error::TooManyFiles(_) => true,
             // Everything else means too many processes or too little memory.
             Error::Spawn { source, .. } => {
                 !matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
@@ -236,6 +242,11 @@ impl fmt::Display for DatabaseError {
     }
 }
 
+/// Whether a system call failed because too many files are open.
+pub fn is_too_many_files(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
 /// What a system call on a path returned.
 pub trait IoContext<T> {
     /// Adds the operation and the path to an error. `doing` completes "cannot …".
@@ -247,7 +258,12 @@ pub trait IoContext<T> {
 
 impl<T, E: Into<io::Error>> IoContext<T> for std::result::Result<T, E> {
     fn at(self, doing: &'static str, path: &Path) -> Result<T> {
-        self.map_err(|source| Error::Io { doing, path: path.to_owned(), source: source.into() })
+        self.map_err(|source| match source.into() {
+            source if is_too_many_files(&source) => {
+                Error::TooManyFiles(format!("cannot {doing} {}", path.display()))
+            }
+            source => Error::Io { doing, path: path.to_owned(), source },
+        })
     }
 
     fn if_there(self) -> io::Result<Option<T>> {

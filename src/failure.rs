@@ -107,6 +107,12 @@ pub fn hint(error: &Error) -> String {
         Error::OnlyInDirectory(_) => "use the tools of the place where the thread is",
         Error::UnknownConsumer(_) => "see `thread info` for those that are, or `thread subscribe` it",
         Error::NotHeard(_) => "stop it there; if that is gone, the next push or `thread dispatch` takes over",
+        Error::Unresponsive { supervisor, .. } => {
+            return format!(
+                "continue it with `kill -CONT {supervisor}`, or kill it, and stop the consumer again"
+            );
+        }
+        Error::TooManyFiles(_) => "close some, or raise the limit (`ulimit -n`), then try again",
         Error::Fenced(_) => "end here: that machine goes on, and does again what was not acknowledged",
         Error::AlreadySubscribed(_) => {
             "`thread unsubscribe` it first, or change it with --replace; its cursor stays"

@@ -195,7 +195,7 @@ impl Queue {
             log!(self, Warn, "push: logs/thread.log could not be rotated: {e}");
         }
         let appended = self.store.append(feed);
-        if let Err(e @ (Error::Database(_) | Error::Io { .. })) = &appended {
+        if let Err(e @ (Error::Database(_) | Error::Io { .. } | Error::TooManyFiles(_))) = &appended {
             log!(self, Error, "push: {e}");
         }
         appended

@@ -189,24 +189,43 @@ pub fn end(
     kill_after: Duration,
     give_up_after: Duration,
 ) -> Vec<ProcessId> {
-    let began = Instant::now();
-    let mut signalled: Vec<ProcessId> = Vec::new();
+    let mut ending = Ending::default();
     loop {
         let left = find();
-        if left.is_empty() || began.elapsed() >= give_up_after {
+        if left.is_empty() || ending.began.elapsed() >= give_up_after {
             return left;
         }
+        ending.signal(left, first, kill_after);
+        std::thread::sleep(ENDING_STEP);
+    }
+}
+
+/// Processes that are being ended, step by step.
+#[derive(Debug)]
+pub struct Ending {
+    began: Instant,
+    signalled: Vec<ProcessId>,
+}
+
+impl Default for Ending {
+    fn default() -> Ending {
+        Ending { began: Instant::now(), signalled: Vec::new() }
+    }
+}
+
+impl Ending {
+    /// Signals those that are left: each once with `first`, and with KILL from `kill_after` on.
+    pub fn signal(&mut self, left: Vec<ProcessId>, first: Signal, kill_after: Duration) {
         for process in left {
             // Fails if the process is gone by now, which is fine.
-            if began.elapsed() >= kill_after {
+            if self.began.elapsed() >= kill_after {
                 process.signal(Signal::KILL).ok();
-            } else if !signalled.contains(&process) {
+            } else if !self.signalled.contains(&process) {
                 // A stopped process handles the signal only once it continues.
                 process.signal(first).and_then(|()| process.signal(Signal::CONT)).ok();
-                signalled.push(process);
+                self.signalled.push(process);
             }
         }
-        std::thread::sleep(ENDING_STEP);
     }
 }
 

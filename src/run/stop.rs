@@ -4,7 +4,8 @@
 //! supervisor was killed but its handler is still running, a process certainly belongs to the run in two
 //! cases: it is in the process group of the recorded handler, which is still the same process; or it holds
 //! the consumer's lock and has this thread and consumer in its environment. No other process is ever
-//! signalled.
+//! signalled. The same processes are ended, and the end of the run recorded, if the supervisor is alive but has not
+//! acted on the request in time, because it is stopped or hangs.
 
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use rustix::process::Signal;
 
 use super::control::{notify_supervisors, update};
 use super::outcome::{End, record_end, record_end_of_wait};
-use super::process::{self, Liveness, handler_of, supervisor_of};
+use super::process::{self, Ending, Liveness, handler_of, supervisor_of};
 use crate::error::{Error, Result};
 use crate::model::run::{Exit, Phase, ProcessId, RunState, StopRequest};
 use crate::model::subscription::{ConsumerId, Subscription};
@@ -31,8 +32,9 @@ const POLL_SERVER: Duration = Duration::from_millis(200);
 /// How long a consumer that is between two runs may take to start the next.
 const BETWEEN_RUNS: Duration = Duration::from_millis(500);
 
-/// How long a supervisor in another container may take to respond, in addition to the time before KILL.
-const REMOTE_MARGIN: Duration = Duration::from_secs(5);
+/// How long a supervisor may take to respond, in addition to the time before KILL; and how long killed processes may
+/// take to disappear if it does not.
+const MARGIN: Duration = Duration::from_secs(5);
 
 /// The result of a request to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,54 +49,136 @@ pub enum Stopped {
 ///
 /// # Errors
 ///
-/// [`Error::UnknownConsumer`], [`Error::NotOwner`]; [`Error::NotHeard`] if its supervisor is in another PID
-/// namespace and does not respond.
+/// [`Error::UnknownConsumer`], [`Error::NotOwner`]; [`Error::NotHeard`] if its supervisor is in another PID namespace
+/// and does not respond; [`Error::Unresponsive`] if it does not respond here, and the processes of the run cannot be
+/// found or ended without it.
 pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> Result<Stopped> {
-    let subscription = queue.subscription(consumer)?;
-    if !queue.files.is_owner() {
-        return Err(Error::NotOwner(queue.place().clone()));
-    }
-    let began = Instant::now();
-    // The start time of the run or wait that the request was made for.
-    let mut asked: Option<Option<Time>> = None;
+    let pause = if queue.place().dir().is_some() { POLL_INTERVAL } else { POLL_SERVER };
+    let mut stopping = Stopping::new(queue, consumer, request)?;
     loop {
-        let current = queue.store.subscription(consumer)?;
-        let Some(current) = current.filter(|now| now.is_same(&subscription)) else {
-            // Unsubscribed or replaced in the meantime: the run in question is over.
-            return Ok(if asked.is_some() { Stopped::Done } else { Stopped::NothingToStop });
-        };
-        let state = &current.state;
-        if !matches!(state.phase, Phase::Running | Phase::Waiting) {
-            let starting = state.phase == Phase::Idle && began.elapsed() < BETWEEN_RUNS;
-            if asked.is_some() {
-                return Ok(Stopped::Done);
-            }
-            if !starting
-                || process::holders_of(&queue.files, &queue.files.consumer_lock(consumer)).next().is_none()
-            {
-                return Ok(Stopped::NothingToStop);
-            }
-        } else if state.stop.is_none() && asked.is_some_and(|since| since != state.since) {
-            // That run or wait is over; another has started since.
-            return Ok(Stopped::Done);
-        } else if asked != Some(state.since) {
-            // Once per run: do not overwrite a concurrent stop request.
-            if request_stop(queue, &current, request)? {
-                asked = Some(state.since);
-            }
-            continue;
-        } else if supervisor_of(&queue.files, &current) == Liveness::Dead {
-            end_orphans(queue, &current, request);
-            record_stopped(queue, &current)?;
-        } else {
-            notify_supervisors(queue);
-            let patience = Duration::from_millis(request.kill_after_ms).saturating_add(REMOTE_MARGIN);
-            if supervisor_of(&queue.files, &current) == Liveness::Unknown && began.elapsed() > patience {
-                withdraw_stop(queue, &current, request)?;
-                return Err(Error::NotHeard(consumer.clone()));
-            }
+        if let Some(stopped) = stopping.step(queue)? {
+            return Ok(stopped);
         }
-        std::thread::sleep(if queue.place().dir().is_some() { POLL_INTERVAL } else { POLL_SERVER });
+        std::thread::sleep(pause);
+    }
+}
+
+/// A stop under way, for callers that do something else between two looks.
+#[derive(Debug)]
+pub struct Stopping {
+    subscription: Subscription,
+    request: StopRequest,
+    began: Instant,
+    asked: Option<Asked>,
+}
+
+/// A request that was made.
+#[derive(Debug)]
+struct Asked {
+    /// The start time of the run or wait that it was made for.
+    since: Option<Time>,
+    at: Instant,
+    /// The handler's first process, whose group is the run's. A process group id is not reused while the group has
+    /// members, so that holds after this process is gone, too.
+    group: Option<ProcessId>,
+    /// The processes of the run, once they are ended from here.
+    ending: Option<Ending>,
+}
+
+impl Stopping {
+    /// # Errors
+    ///
+    /// [`Error::UnknownConsumer`], [`Error::NotOwner`].
+    pub fn new(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> Result<Stopping> {
+        let subscription = queue.subscription(consumer)?;
+        if !queue.files.is_owner() {
+            return Err(Error::NotOwner(queue.place().clone()));
+        }
+        Ok(Stopping { subscription, request, began: Instant::now(), asked: None })
+    }
+
+    /// Asks for the stop, or looks what has become of it. Returns at once; `None` if the run or wait is not over.
+    ///
+    /// # Errors
+    ///
+    /// As [`stop`].
+    pub fn step(&mut self, queue: &mut Queue) -> Result<Option<Stopped>> {
+        let consumer = &self.subscription.consumer;
+        loop {
+            let current = queue.store.subscription(consumer)?;
+            let Some(current) = current.filter(|now| now.is_same(&self.subscription)) else {
+                // Unsubscribed or replaced in the meantime: the run in question is over.
+                let was_asked = self.asked.is_some();
+                return Ok(Some(if was_asked { Stopped::Done } else { Stopped::NothingToStop }));
+            };
+            let state = &current.state;
+            if !matches!(state.phase, Phase::Running | Phase::Waiting) {
+                let starting = state.phase == Phase::Idle && self.began.elapsed() < BETWEEN_RUNS;
+                if self.asked.is_some() {
+                    return Ok(Some(Stopped::Done));
+                }
+                let lock = queue.files.consumer_lock(consumer);
+                if !starting || process::holders_of(&queue.files, &lock).next().is_none() {
+                    return Ok(Some(Stopped::NothingToStop));
+                }
+                return Ok(None);
+            }
+            let asked = match &mut self.asked {
+                // That run or wait is over; another has started since.
+                Some(asked) if asked.since != state.since && state.stop.is_none() => {
+                    return Ok(Some(Stopped::Done));
+                }
+                Some(asked) if asked.since == state.since => asked,
+                asked => {
+                    // Once per run: do not overwrite a concurrent stop request.
+                    if request_stop(queue, &current, self.request)? {
+                        *asked =
+                            Some(Asked { since: state.since, at: Instant::now(), group: None, ending: None });
+                    }
+                    continue;
+                }
+            };
+            if handler_of(&queue.files, &current) == Liveness::Alive {
+                asked.group = state.handler.clone();
+            }
+            // Another stop may have asked for less patience since.
+            let request = state.stop.unwrap_or(self.request);
+            let patience = Duration::from_millis(request.kill_after_ms).saturating_add(MARGIN);
+            let supervisor = supervisor_of(&queue.files, &current);
+            if supervisor != Liveness::Dead {
+                notify_supervisors(queue);
+                if asked.at.elapsed() <= patience {
+                    return Ok(None);
+                }
+            }
+            let is_known = state.handler.is_some() || state.phase == Phase::Waiting;
+            let consumer = consumer.clone();
+            let unheard = match (supervisor, &state.supervisor) {
+                (Liveness::Unknown, _) => Some(Error::NotHeard(consumer)),
+                (Liveness::Alive, Some(process))
+                    if !is_known || asked.at.elapsed() > patience.saturating_add(MARGIN) =>
+                {
+                    Some(Error::Unresponsive { consumer, supervisor: process.pid })
+                }
+                _ => None,
+            };
+            if let Some(unheard) = unheard {
+                withdraw_stop(queue, &current, request)?;
+                return Err(unheard);
+            }
+            let left = left_of(queue, &current, asked.group.as_ref());
+            if !left.is_empty() {
+                let first = Signal::from_named_raw(request.signal).unwrap_or(Signal::TERM);
+                let kill_after = match supervisor {
+                    // They have had that time.
+                    Liveness::Alive => Duration::ZERO,
+                    _ => Duration::from_millis(request.kill_after_ms),
+                };
+                asked.ending.get_or_insert_default().signal(left, first, kill_after);
+                return Ok(None);
+            }
+            record_stopped(queue, &current)?;
+        }
     }
 }
 
@@ -120,7 +204,7 @@ fn withdraw_stop(queue: &mut Queue, subscription: &Subscription, request: StopRe
     .map(drop)
 }
 
-/// Records the end of a run or wait whose supervisor is dead, unless another process has done so.
+/// Records the end of a run or wait whose supervisor is dead or does not respond, unless another process has done so.
 fn record_stopped(queue: &mut Queue, subscription: &Subscription) -> Result<()> {
     match subscription.state.phase {
         Phase::Waiting => record_end_of_wait(queue, subscription).map(drop),
@@ -131,23 +215,18 @@ fn record_stopped(queue: &mut Queue, subscription: &Subscription) -> Result<()> 
     }
 }
 
-/// Ends the processes that a killed supervisor left running.
-fn end_orphans(queue: &Queue, subscription: &Subscription, request: StopRequest) {
+/// The processes of a run that still run, other than its supervisor.
+fn left_of(queue: &Queue, subscription: &Subscription, group: Option<&ProcessId>) -> Vec<ProcessId> {
     let lock = queue.files.consumer_lock(&subscription.consumer);
     let variable = |name: &str, value: &[u8]| [name.as_bytes(), b"=", value].concat();
     let run_variables = [
         variable("THREAD_DIR", queue.place().as_os_str().as_bytes()),
         variable("THREAD_CONSUMER", subscription.consumer.as_str().as_bytes()),
     ];
-    // A process group id is not reused while the group has members, so the group is still the run's.
-    let state = &subscription.state;
-    let handler = state.handler.clone().filter(|_| handler_of(&queue.files, subscription) == Liveness::Alive);
-    let orphans = || -> Vec<ProcessId> {
-        let holders =
-            process::holders_of(&queue.files, &lock).filter(|p| process::was_given(p.pid, &run_variables));
-        let members = handler.iter().flat_map(|handler| process::members_of(handler.pid));
-        holders.chain(members).collect()
-    };
-    let first = Signal::from_named_raw(request.signal).unwrap_or(Signal::TERM);
-    process::end(orphans, first, Duration::from_millis(request.kill_after_ms), Duration::MAX);
+    // A push from a handler passes these variables on to the supervisors that it starts.
+    let supervisor = subscription.state.supervisor.as_ref().map(|process| process.pid);
+    let holders = process::holders_of(&queue.files, &lock)
+        .filter(|p| Some(p.pid) != supervisor && process::was_given(p.pid, &run_variables));
+    let members = group.into_iter().flat_map(|handler| process::members_of(handler.pid));
+    holders.chain(members).collect()
 }

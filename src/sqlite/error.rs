@@ -2,7 +2,7 @@
 
 use rusqlite::{ErrorCode, ffi};
 
-use crate::error::{DatabaseError, DatabaseErrorKind, Error};
+use crate::error::{DatabaseError, DatabaseErrorKind, Error, is_too_many_files};
 
 /// Adds the operation to an SQLite error; other errors stay unchanged.
 pub trait Doing<T> {
@@ -38,6 +38,13 @@ impl From<Error> for Failed {
 }
 
 pub fn failed(error: rusqlite::Error, doing: &'static str) -> Error {
+    // Whatever keeps SQLite from opening a file has this one code; only the system says what it was. A result with
+    // another extended code was not caused by a failed call.
+    let system = std::io::Error::last_os_error();
+    let cannot_open = error.sqlite_error().is_some_and(|e| e.extended_code == ffi::SQLITE_CANTOPEN);
+    if cannot_open && is_too_many_files(&system) {
+        return Error::TooManyFiles(format!("while {doing}"));
+    }
     database(kind_of(&error), doing, error)
 }
 

@@ -518,3 +518,26 @@ fn a_database_that_cannot_grow_stores_nothing_and_says_so() {
     assert_eq!(world.query("SELECT count(*) FROM events"), 2);
     world.assert_log_is_exact();
 }
+
+#[test]
+fn too_many_open_files_are_reported_as_that() {
+    let world = World::with_thread();
+    for command in ["peek --last-event-id 0", "info", "push --source self --type record --content x"] {
+        let mut refused = 0;
+        for files in 3.. {
+            let done = world.sh(&format!("ulimit -n {files}; exec thread {command}")).output();
+            if done.status.success() {
+                break;
+            }
+            let told = String::from_utf8(done.stderr).unwrap();
+            // With fewer files, the program's libraries cannot be loaded.
+            if told.starts_with("Error: ") {
+                refused += 1;
+                let is_said = told.contains("too many open files (") && told.contains("raise the limit");
+                assert!(is_said, "{files} files, {command}: {told}");
+            }
+        }
+        assert!(refused > 0, "{command}");
+    }
+    assert_eq!(world.query("SELECT count(*) FROM events"), 1);
+}

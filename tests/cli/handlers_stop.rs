@@ -2,6 +2,8 @@
 
 use std::process::Stdio;
 
+use rustix::process::{Pid, Signal};
+
 use crate::harness::{World, ids, is_running, kill_and_wait, wait_until};
 
 /// A handler that ignores TERM, as do its child and its grandchild. Each records its pid.
@@ -288,6 +290,73 @@ fn a_pid_that_now_belongs_to_another_process_is_never_signalled() {
     innocent.kill().unwrap();
     innocent.wait().unwrap();
     assert_stopped(&world);
+}
+
+/// Suspends the supervisor of a consumer. Returns its pid.
+fn suspend_supervisor(world: &World) -> u32 {
+    let pid = || world.run_state("bot", "$.supervisor.pid").as_u64().unwrap_or(0) as u32;
+    wait_until("the supervisor", || pid() != 0);
+    signal(pid(), Signal::STOP);
+    pid()
+}
+
+fn signal(pid: u32, signal: Signal) {
+    rustix::process::kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
+}
+
+#[test]
+fn a_run_whose_supervisor_is_suspended_is_stopped_all_the_same() {
+    let world = World::with_thread();
+    world.subscribe("bot", STUBBORN, &[]);
+    world.push("a");
+    wait_until("all three", || pids(&world).len() == 3);
+    wait_until("the record of it", || is_recorded(&world));
+    let supervisor = suspend_supervisor(&world);
+    assert_eq!(stop(&world, &["--kill-after", "100ms"]), "bot\n");
+    assert!(pids(&world).iter().all(|&pid| !is_running(pid)));
+    assert!(is_running(supervisor), "it is signalled only as far as it belongs to the run");
+    assert_stopped(&world);
+    // It finds the end on record, and starts what is due.
+    world.push("b");
+    signal(supervisor, Signal::CONT);
+    wait_until("the next run", || pids(&world).len() == 6);
+    assert_eq!(stop(&world, &["--kill-after", "100ms"]), "bot\n");
+    assert_stopped(&world);
+}
+
+#[test]
+fn a_wait_whose_supervisor_is_suspended_is_stopped_all_the_same() {
+    let world = World::with_thread();
+    world.subscribe("bot", "exit 1", &["--backoff", "1h"]);
+    world.push("a");
+    world.wait_for_state("bot", "waiting");
+    let supervisor = suspend_supervisor(&world);
+    assert_eq!(stop(&world, &["--kill-after", "100ms"]), "bot\n");
+    let info = world.consumer("bot");
+    assert_eq!((&info["state"], &info["reason"]), (&"stalled".into(), &"stopped".into()), "{info}");
+    signal(supervisor, Signal::CONT);
+    world.wait_until_quiet();
+    assert_eq!(world.state("bot"), "stalled");
+}
+
+#[test]
+fn a_suspended_supervisor_without_a_known_handler_is_reported() {
+    let world = World::with_thread();
+    world.subscribe("bot", "touch up; sleep 1000", &[]);
+    world.push("a");
+    world.wait_for_file("up");
+    wait_until("the record of it", || is_recorded(&world));
+    let supervisor = suspend_supervisor(&world);
+    // As if it had been suspended before it recorded what it had started.
+    world.set_run_state("bot", "$.handler", serde_json::Value::Null);
+    let told = world.thread(["stop", "--consumer", "bot", "--kill-after", "100ms"]).fails(1);
+    let what = format!(
+        "Error: the supervisor of 'bot' (process {supervisor}) is alive but did not respond - continue it with \
+         `kill -CONT {supervisor}`, or kill it, and stop the consumer again"
+    );
+    assert_eq!(told, what);
+    assert_eq!(world.state("bot"), "running");
+    assert!(world.run_state("bot", "$.stop").is_null(), "the request was withdrawn");
 }
 
 #[test]
