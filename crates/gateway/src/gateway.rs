@@ -1,6 +1,6 @@
 //! State shared by all connections. None of it has to outlive the process.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use thread::run::Launcher;
@@ -12,17 +12,23 @@ use crate::access::proxy::Proxies;
 use crate::access::token::{self, Proof, Token};
 use crate::agent::Agent;
 use crate::counters::Counters;
-use crate::error::RequestError;
+use crate::error::{RequestError, Result};
+use crate::http::metrics::Health;
 use crate::look::Look;
 use crate::session::catalogue::Catalogue;
 use crate::session::hub::Hub;
-use crate::session::jobs::{Jobs, Kind, blocking};
-use crate::session::root::{Deletion, Root};
+use crate::session::jobs::{Common, Jobs, Kind, blocking};
+use crate::session::root::Root;
 use crate::session::tallies::Tallies;
+use crate::session_id::SessionId;
 use crate::storage::Storage;
 
 /// How often it is looked whether clients that stay are still to be let in, whatever has changed.
 const LOOK_AGAIN: Duration = Duration::from_secs(3600);
+
+/// How often to look whether the handlers of a session that is deleted have ended: at first, and later.
+const FIRST_STEP: Duration = Duration::from_millis(20);
+const LONGEST_STEP: Duration = Duration::from_millis(300);
 
 pub struct Gateway {
     pub root: Arc<Root>,
@@ -45,6 +51,8 @@ pub struct Gateway {
     /// Whether clients may only look.
     pub read_only: bool,
     pub tallies: Tallies,
+    pub health: Health,
+    pub common: Common,
     pub storage: Arc<Storage>,
     pub counters: Arc<Counters>,
     pub started: Instant,
@@ -96,30 +104,43 @@ impl Gateway {
         }
     }
 
-    /// Deletes what there is of a session besides its directory, and tells its readers.
-    pub async fn finish(&self, deletion: Deletion) {
-        let session = deletion.session;
+    /// Deletes a session and what belongs to it, and tells its readers. While its handlers end, nothing is held but
+    /// the deletion.
+    ///
+    /// # Errors
+    ///
+    /// As [`Root::begin_deletion`] and [`Root::delete`].
+    pub async fn delete(&self, session: SessionId) -> Result<()> {
+        let root = self.root.clone();
+        let deletion = self.jobs().run(session, Kind::Write, move || root.begin_deletion(session)).await?;
+        let (deletion, mut pause) = (Arc::new(Mutex::new(deletion)), FIRST_STEP);
+        loop {
+            let (root, deletion) = (self.root.clone(), deletion.clone());
+            let step = move || root.delete(&mut deletion.lock().unwrap_or_else(PoisonError::into_inner));
+            if self.jobs().run(session, Kind::Write, step).await? {
+                break;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_STEP);
+        }
         self.storage.release(session).await;
         self.catalogue.forget(session);
         if let Some(live) = self.hub.live(session) {
             live.removed();
         }
-        let done = blocking(move || deletion.done().map_err(|e| RequestError::Failed(e.to_string())));
-        if let Err(e) = done.await {
-            e.log("the end of a deletion");
-        }
+        let done = move || deletion.lock().unwrap_or_else(PoisonError::into_inner).done();
+        let done = move || done().map_err(|e| RequestError::Failed(e.to_string()));
+        blocking(&self.common.lists, done).await
     }
 
     /// Continues the deletions that were not finished: their gateway was killed, or something stood in the way.
-    pub async fn continue_deletions(self: &Arc<Gateway>) {
+    pub async fn continue_deletions(&self) {
         let root = self.root.clone();
-        let Ok(sessions) = blocking(move || Ok(root.being_deleted())).await else { return };
-        for session in sessions {
-            let root = self.root.clone();
-            match self.jobs().run(session, Kind::Write, move || root.delete(session)).await {
-                Ok(deletion) => self.finish(deletion).await,
+        let being_deleted = blocking(&self.common.lists, move || Ok(root.being_deleted()));
+        for session in being_deleted.await.unwrap_or_default() {
+            match self.delete(session).await {
                 // By another gateway, or a request.
-                Err(RequestError::NotNow(_) | RequestError::UnknownSession(_)) => {}
+                Ok(()) | Err(RequestError::NotNow(_) | RequestError::UnknownSession(_)) => {}
                 Err(e) => e.log("a deletion"),
             }
         }

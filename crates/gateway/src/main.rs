@@ -48,6 +48,7 @@ use crate::access::token::Token;
 use crate::agent::Agent;
 use crate::error::StartError;
 use crate::gateway::Gateway;
+use crate::http::metrics::Health;
 use crate::http::server;
 use crate::look::Look;
 use crate::look::threads::Threads;
@@ -95,7 +96,7 @@ fn main() -> ExitCode {
     log::start(options.log);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        .max_blocking_threads(THREADS + thread_mcp::scope::AT_ONCE)
+        .max_blocking_threads(THREADS)
         .thread_stack_size(1024 * 1024)
         .enable_all()
         .build();
@@ -216,6 +217,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
     let (hub, catalogue) = (Hub::new(context), Arc::<Catalogue>::default());
     let look =
         Look::new(hub.context.clone(), catalogue.clone(), launcher.clone(), threads, options.read_only);
+    let health = Health::start(root.clone()).map_err(system_error)?;
     let gateway = Arc::new(Gateway {
         root,
         token,
@@ -232,6 +234,8 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
         look: Arc::new(look),
         read_only: options.read_only,
         tallies: Default::default(),
+        health,
+        common: Default::default(),
         counters: Default::default(),
         storage,
         started: Instant::now(),

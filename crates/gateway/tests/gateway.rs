@@ -341,6 +341,15 @@ scenarios! {
         thousands_of_sessions_are_listed_without_being_opened
         a_thread_that_cannot_be_shown_is_said_at_the_start
     }
+    leaving {
+        requests_that_are_left_hold_up_nobody
+        websockets_that_are_left_hold_up_nobody
+        stops_that_wait_or_are_left_hold_up_nobody
+        sessions_that_are_deleted_while_their_handlers_end_hold_up_nobody
+        tools_that_wait_or_are_left_hold_up_nobody
+        a_tail_that_lags_keeps_no_file_open
+        a_copy_and_searches_hold_up_nobody
+    }
     description {
         made_up_requests_get_answers_that_are_described
     }

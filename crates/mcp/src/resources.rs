@@ -8,7 +8,7 @@ use std::sync::Arc;
 use thread_sessions::catalogue;
 
 use crate::problem::{Problem, Result};
-use crate::scope::{Scope, open};
+use crate::scope::{Scope, Turn, open};
 use crate::text;
 
 /// How many events a resource has at most, and how many sessions are listed.
@@ -27,7 +27,7 @@ pub struct Resource {
 /// The server's own thread, and the sessions that were active last.
 pub async fn list(scope: &Arc<Scope>) -> Result<Vec<Resource>> {
     scope
-        .blocking(|scope| {
+        .blocking(Turn::List, |scope| {
             let own = scope.thread.iter().map(|path| {
                 let title = path.file_name().map(|name| name.to_string_lossy().into_owned());
                 Resource { uri: uri(&path.display()), title: title.unwrap_or_default() }
@@ -52,7 +52,7 @@ fn uri(path: &dyn std::fmt::Display) -> String {
 pub async fn read(scope: &Arc<Scope>, uri: String) -> Result<String> {
     let path = path_of(scope, &uri)?;
     scope
-        .blocking(move |_| {
+        .blocking(Turn::Read(path.clone()), move |_| {
             let mut queue = open(&path)?;
             let (events, _) = text::tail(&mut queue, EVENTS)?;
             let lines = events.iter().filter_map(|event| serde_json::to_string(event).ok());

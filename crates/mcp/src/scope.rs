@@ -10,9 +10,9 @@ use thread::run::Launcher;
 use thread_agent::install::CONSUMER;
 use thread_agent::sub_agent::is_sub_agent;
 use thread_sessions::catalogue::Catalogue;
+use thread_sessions::turns::Turns;
 use thread_sessions::watch::ChangeWatcher;
 use thread_sessions::{Root, SessionId};
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -46,7 +46,25 @@ pub struct Scope {
     pub ending: CancellationToken,
     /// The calls under way.
     pub calls: TaskTracker,
-    turns: Arc<Semaphore>,
+    turns: Turns<Turn>,
+}
+
+/// What work is on: of each, one piece is done at a time.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Turn {
+    Read(PathBuf),
+    Write(PathBuf),
+    /// All sessions.
+    List,
+    Search,
+}
+
+/// What a look has found.
+pub enum Look<T> {
+    Found(T),
+    Nothing,
+    /// Nothing so far; there is more to look at.
+    More,
 }
 
 impl Scope {
@@ -64,7 +82,7 @@ impl Scope {
             is_local: false,
             ending: CancellationToken::new(),
             calls: TaskTracker::new(),
-            turns: Arc::new(Semaphore::new(AT_ONCE)),
+            turns: Turns::new(AT_ONCE),
         }
     }
 
@@ -106,51 +124,46 @@ impl Scope {
         })
     }
 
-    /// Does work that may block on the disk.
+    /// Does work that may block on the disk. It has its turn until it is done, even if nobody waits for it any more.
     pub async fn blocking<T: Send + 'static>(
         self: &Arc<Scope>,
+        turn: Turn,
         work: impl FnOnce(&Scope) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        // Never closed. The work has its turn until it is done, also if nobody waits for it any more.
-        let turn = Arc::clone(&self.turns).acquire_owned().await;
         let scope = Arc::clone(self);
-        let work = move || {
-            let _turn = turn;
-            work(&scope)
-        };
-        tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| {
-            // It panicked, which has been reported on stderr, or the server is about to end.
-            Err(Problem::new("this server could not do it", "try again"))
-        })
+        let done = self.turns.run(turn, move || work(&scope)).await;
+        // It panicked, which has been reported on stderr, or the server is about to end.
+        done.unwrap_or_else(|| Err(Problem::new("this server could not do it", "try again")))
     }
 
     /// Looks at a thread until there is something to see, at first at once and then whenever something was
-    /// stored. `None` at `end`, if nobody waits for it any more, and if the server ends.
+    /// stored. `None` at `end`, if nobody waits for it any more, and if the server ends. Between two looks, it holds
+    /// neither a turn nor files.
     pub async fn until<T: Send + 'static>(
         self: &Arc<Scope>,
         path: PathBuf,
         end: Instant,
         cancelled: &CancellationToken,
-        mut look: impl FnMut(&mut Queue) -> Result<Option<T>> + Send + 'static,
+        mut look: impl FnMut(&mut Queue) -> Result<Look<T>> + Send + 'static,
     ) -> Result<Option<T>> {
-        let (mut queue, watch) = self
-            .blocking(move |scope| {
-                let queue = open(&path)?;
-                let watch = scope.watcher.watch(&queue);
-                Ok((queue, watch))
-            })
-            .await?;
+        let turn = Turn::Read(path.clone());
+        let own = path.clone();
+        let watch = self.blocking(turn.clone(), move |scope| Ok(scope.watcher.watch(&open(&own)?))).await?;
         loop {
+            let own = path.clone();
             let found;
-            (queue, look, found) = self
-                .blocking(move |_| {
-                    queue.files().must_be_there()?;
-                    let found = look(&mut queue)?;
-                    Ok((queue, look, found))
+            (look, found) = self
+                .blocking(turn.clone(), move |_| {
+                    let found = look(&mut open(&own)?)?;
+                    Ok((look, found))
                 })
                 .await?;
-            if found.is_some() {
-                return Ok(found);
+            let is_over = || Instant::now() >= end || cancelled.is_cancelled() || self.ending.is_cancelled();
+            match found {
+                Look::Found(found) => return Ok(Some(found)),
+                Look::More if is_over() => return Ok(None),
+                Look::More => continue,
+                Look::Nothing => {}
             }
             tokio::select! {
                 () = watch.changed.notified() => {}

@@ -210,7 +210,17 @@ pub async fn call(
 ) -> Option<Result<Map<String, Value>>> {
     let tool = tools(scope).find(|tool| tool.name == name)?;
     let _call = scope.calls.token();
-    Some(called(scope, tool, arguments, cancelled).await)
+    // A sub-agent is ended with its call. Everything else is left: what waits for its turn is not begun any more.
+    let is_left = async {
+        match tool.name {
+            "subagent_run" => std::future::pending().await,
+            _ => cancelled.cancelled().await,
+        }
+    };
+    tokio::select! {
+        done = called(scope, tool, arguments, cancelled) => Some(done),
+        () = is_left => Some(Err(Problem::new("the call was cancelled", "call the tool again"))),
+    }
 }
 
 async fn called(

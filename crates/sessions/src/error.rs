@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use thread::error::DatabaseErrorKind;
+use thread::error::{DatabaseErrorKind, is_too_many_files};
 use thread::model::place::Place;
 
 /// Why a request was refused. The connection stays.
@@ -68,19 +68,20 @@ fn for_clients(error: &thread::Error) -> String {
             }
             _ => e.to_string(),
         },
+        thread::Error::TooManyFiles(_) => TOO_MANY_FILES.to_owned(),
         thread::Error::Io { source, .. } | thread::Error::Spawn { source, .. } => disk_for_clients(source),
         thread::Error::InvalidFilter(_) | thread::Error::SlowFilter { .. } => error.to_string(),
         _ => "the session cannot be used now; its operator finds the reason in the gateway's log".to_owned(),
     }
 }
 
+const TOO_MANY_FILES: &str = "the gateway has too many files open; try again later";
+
 /// An error of the disk without the path.
 fn disk_for_clients(error: &std::io::Error) -> String {
     use std::io::ErrorKind;
     match error.kind() {
-        _ if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
-            "the gateway has too many files open; try again later".to_owned()
-        }
+        _ if is_too_many_files(error) => TOO_MANY_FILES.to_owned(),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             "the disk is full; nothing was stored".to_owned()
         }

@@ -12,6 +12,7 @@
 //! | [`runs`] | which runs are open |
 //! | [`cancel`](mod@cancel) | ending them |
 //! | [`watch`] | notices of what is new |
+//! | [`turns`] | blocking work, in bounded numbers |
 
 pub mod cancel;
 pub mod catalogue;
@@ -22,6 +23,7 @@ pub mod root;
 pub mod runs;
 pub mod search;
 pub mod session_id;
+pub mod turns;
 pub mod watch;
 
 pub use error::{RequestError, Result};

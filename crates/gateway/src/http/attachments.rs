@@ -91,9 +91,9 @@ pub async fn store_inline(
     let object =
         object.ok_or_else(|| HttpError(StatusCode::BAD_REQUEST, "a file's name cannot be used".into()))?;
     // Of an earlier version, or after a power cut, it may be there in part.
-    let there = tokio::fs::read(gateway.storage.file_of(&object)).await;
-    if !there.is_ok_and(|there| there == bytes) {
-        store(gateway, &object, bytes.into()).await?;
+    let bytes = Bytes::from(bytes);
+    if !gateway.storage.has(&object, bytes.clone()).await {
+        store(gateway, &object, bytes).await?;
     }
     let url = gateway.storage.url(&object);
     if is_binary {
@@ -168,8 +168,7 @@ pub async fn download(
         HttpError(StatusCode::BAD_GATEWAY, "the attachment cannot be read".into())
     };
     let found = gateway.storage.get(&object).await.map_err(unread)?.ok_or_else(missing)?;
-    let size = found.meta.size;
-    let mut stream = found.into_stream();
+    let (size, mut stream) = (found.size, found.pieces);
     // The first chunk is long enough to determine the type.
     let first = stream.next().await.transpose().map_err(unread)?.unwrap_or_default();
     let mime_type = type_of(&first);

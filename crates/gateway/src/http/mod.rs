@@ -6,7 +6,7 @@ mod content;
 mod error;
 mod login;
 mod mcp;
-mod metrics;
+pub mod metrics;
 mod openapi;
 mod page;
 mod read_only;

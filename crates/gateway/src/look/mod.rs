@@ -37,16 +37,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thread::Queue;
+use thread::model::subscription::ConsumerId;
 use thread::run::Launcher;
+use thread_sessions::turns::Keyed;
 
 use self::overview::Overview;
-use self::threads::{Target, Threads};
+use self::threads::{Target, ThreadId, Threads};
 use self::watched::Watched;
 use crate::error::Result;
 use crate::session::catalogue::Catalogue;
 use crate::session::jobs::{BUSY, Jobs, Kind};
 use crate::session::live::Context;
-use crate::session_id::SessionId;
 
 /// How long the filter of a request may take.
 pub const FILTER_TIME: Duration = Duration::from_secs(2);
@@ -61,7 +62,9 @@ pub struct Look {
     context: Arc<Context>,
     catalogue: Arc<Catalogue>,
     launcher: Launcher,
-    jobs: Jobs,
+    jobs: Jobs<ThreadId>,
+    /// Who waits for the end of a run or wait: of each consumer one, who looks now and then.
+    stops: Keyed<(ThreadId, ConsumerId)>,
     read_only: bool,
 }
 
@@ -81,6 +84,7 @@ impl Look {
             catalogue,
             launcher,
             jobs: Jobs::looking(),
+            stops: Keyed::default(),
             read_only,
         }
     }
@@ -95,9 +99,19 @@ impl Look {
         self: &Arc<Look>,
         id: &str,
         kind: Kind,
+        work: impl FnMut(&Look, &Target, &mut Queue) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let id = self.threads.parse(id)?;
+        self.at_thread(&id, kind, work).await
+    }
+
+    async fn at_thread<T: Send + 'static>(
+        self: &Arc<Look>,
+        id: &ThreadId,
+        kind: Kind,
         mut work: impl FnMut(&Look, &Target, &mut Queue) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (look, own) = (self.clone(), id.to_owned());
+        let (look, own) = (self.clone(), id.clone());
         let work = move || {
             let target = look.threads.find(&own)?;
             work(&look, &target, &mut target.open(BUSY)?)
@@ -105,15 +119,25 @@ impl Look {
         self.run(id, kind, work).await
     }
 
+    /// The id of a thread that is there.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::Unknown`](crate::error::RequestError::Unknown): there is none.
+    pub async fn existing(self: &Arc<Look>, id: &str) -> Result<ThreadId> {
+        let id = self.threads.parse(id)?;
+        let (look, own) = (self.clone(), id.clone());
+        self.run(&id, Kind::Read, move || look.threads.find_existing(&own)).await?;
+        Ok(id)
+    }
+
     /// Does work for the thread with an id, in its turn.
     async fn run<T: Send + 'static>(
         &self,
-        id: &str,
+        id: &ThreadId,
         kind: Kind,
         work: impl FnMut() -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        // Any id has turns like a session.
-        let turn = SessionId::named(&format!("look {id}"));
-        self.jobs.run_within(PATIENCE, turn, kind, work).await
+        self.jobs.run_within(PATIENCE, id.clone(), kind, work).await
     }
 }

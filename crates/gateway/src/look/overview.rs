@@ -15,6 +15,7 @@ use thread::model::time;
 use thread::{LOOK_EVERY, Queue};
 use thread_protocol::method::SessionState;
 use thread_sessions::root::Listed;
+use thread_sessions::turns::Threads;
 
 use super::Look;
 use super::form::{Figures, Summary, ThreadKind, ThreadList, Trouble};
@@ -41,12 +42,23 @@ const ANYWAY: Duration = Duration::from_secs(10);
 /// How many different pages are kept as JSON.
 const PAGES: usize = 8;
 
-#[derive(Default)]
 pub struct Overview {
     entries: Mutex<HashMap<String, Entry>>,
-    last: tokio::sync::Mutex<Option<(Instant, Arc<Listing>)>>,
+    /// Locked while somebody looks, until that is done.
+    last: Arc<tokio::sync::Mutex<Last>>,
+    thread: Threads,
     /// How many threads were opened to look at them.
     pub opened: AtomicU64,
+}
+
+/// The list, and when it was made.
+type Last = Option<(Instant, Arc<Listing>)>;
+
+impl Default for Overview {
+    fn default() -> Overview {
+        let thread = Threads::new(1);
+        Overview { entries: Mutex::default(), last: Arc::default(), thread, opened: AtomicU64::new(0) }
+    }
 }
 
 /// What is known of a thread.
@@ -107,14 +119,17 @@ impl Look {
     ///
     /// The root cannot be read.
     pub async fn listing(self: &Arc<Look>) -> Result<Arc<Listing>> {
-        let mut last = self.overview.last.lock().await;
+        let mut last = self.overview.last.clone().lock_owned().await;
         if let Some((_, listing)) = last.as_ref().filter(|(at, _)| at.elapsed() < LOOK_EVERY) {
             return Ok(listing.clone());
         }
-        let (look, before) = (self.clone(), last.as_ref().map(|(_, listing)| listing.clone()));
-        let listing = blocking(move || look.look_at_all(before)).await?;
-        *last = Some((Instant::now(), listing.clone()));
-        Ok(listing)
+        let look = self.clone();
+        let work = move || {
+            let listing = look.look_at_all(last.as_ref().map(|(_, listing)| listing.clone()))?;
+            *last = Some((Instant::now(), listing.clone()));
+            Ok(listing)
+        };
+        blocking(&self.overview.thread, work).await
     }
 
     /// A page of the list.

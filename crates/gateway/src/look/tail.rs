@@ -12,9 +12,10 @@ use tokio::time::sleep;
 
 use super::event::{self, CUT};
 use super::form::Event;
+use super::threads::{Target, ThreadId};
 use super::{FILTER_TIME, Look};
 use crate::error::{RequestError, Result};
-use crate::session::jobs::{BUSY, Kind};
+use crate::session::jobs::Kind;
 use crate::session::watch::SessionWatch;
 
 /// The most events that are read at a time.
@@ -25,7 +26,7 @@ const BETWEEN: Duration = Duration::from_millis(100);
 
 pub struct Tail {
     look: Arc<Look>,
-    id: String,
+    id: ThreadId,
     filter: Option<Filter>,
     /// Events up to this id have been read.
     position: i64,
@@ -37,8 +38,6 @@ pub struct Tail {
     /// The last page was full.
     is_behind: bool,
     read: Option<Instant>,
-    /// Open while there is more to read.
-    queue: Option<Queue>,
     watch: Arc<SessionWatch>,
 }
 
@@ -56,8 +55,9 @@ impl Tail {
     ///
     /// There is no such thread; errors of the thread.
     pub async fn new(look: &Arc<Look>, id: &str, after: Option<i64>, filter: Option<Filter>) -> Result<Tail> {
+        let id = look.threads.parse(id)?;
         let (position, watch) = look
-            .at(id, Kind::Read, move |look, _, queue| {
+            .at_thread(&id, Kind::Read, move |look, _, queue| {
                 // Watched before it is read, so that events stored in between are noticed.
                 let watch = look.context.watcher.watch(queue);
                 let newest = queue.newest()?.0;
@@ -66,7 +66,7 @@ impl Tail {
             .await?;
         Ok(Tail {
             look: look.clone(),
-            id: id.to_owned(),
+            id,
             filter,
             position,
             told: after.unwrap_or(-1),
@@ -74,7 +74,6 @@ impl Tail {
             more: true,
             is_behind: false,
             read: None,
-            queue: None,
             watch,
         })
     }
@@ -108,15 +107,9 @@ impl Tail {
 
     /// Reads a page.
     async fn read_on(&mut self) -> Result<()> {
-        let (look, id, after) = (self.look.clone(), self.id.clone(), self.position);
-        let (filter, mut held) = (self.filter.clone(), self.queue.take());
-        let work = move || {
-            let target = look.threads.find(&id)?;
-            let mut queue = match held.take() {
-                Some(queue) => queue,
-                None => target.open(BUSY)?,
-            };
-            queue.files().must_be_there()?;
+        let (after, filter) = (self.position, self.filter.clone());
+        // The thread is closed after each page: a reader that lags keeps no files open.
+        let work = move |_: &Look, _: &Target, queue: &mut Queue| {
             let mut selection = Selection { after, limit: Some(PAGE), filter: filter.clone() };
             let (mut found, until) = (VecDeque::new(), Instant::now() + FILTER_TIME);
             let remaining = queue.read_page_until(&mut selection, CUT, Some(until), &mut |capped| {
@@ -124,32 +117,22 @@ impl Tail {
                 ControlFlow::Continue(())
             })?;
             for event in &mut found {
-                event::complete(&mut queue, event, CUT)?;
+                event::complete(queue, event, CUT)?;
             }
             let more = remaining == Remaining::Some || found.len() as u64 == PAGE;
-            // Whoever has everything keeps no files open.
-            Ok((Some(queue).filter(|_| more), found, selection.after, more))
+            Ok((found, selection.after, more))
         };
-        let done = self.look.run(&self.id, Kind::Read, work).await;
+        let done = self.look.at_thread(&self.id, Kind::Read, work).await;
         self.read = Some(Instant::now());
         match done {
-            Ok((queue, found, position, more)) => {
-                (self.queue, self.waiting, self.position) = (queue, found, position);
+            Ok((found, position, more)) => {
+                (self.waiting, self.position) = (found, position);
                 (self.more, self.is_behind) = (more, more);
                 Ok(())
             }
             // It waits as long as that takes.
             Err(RequestError::Locked) => Ok(()),
             Err(e) => Err(e),
-        }
-    }
-}
-
-impl Drop for Tail {
-    fn drop(&mut self) {
-        // Not on a thread that serves connections.
-        if let (Some(queue), Ok(runtime)) = (self.queue.take(), tokio::runtime::Handle::try_current()) {
-            runtime.spawn_blocking(move || drop(queue));
         }
     }
 }

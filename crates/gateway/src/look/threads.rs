@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,24 @@ const MAX_NAME: usize = 64;
 
 /// A name that is a path of the interface.
 const RESERVED: &str = "watch";
+
+/// The id of a thread, which may have been written in several ways.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ThreadId {
+    Named(String),
+    Session(SessionId),
+    SubAgent(SessionId, String),
+}
+
+impl fmt::Display for ThreadId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ThreadId::Named(name) => f.write_str(name),
+            ThreadId::Session(session) => session.fmt(f),
+            ThreadId::SubAgent(session, name) => write!(f, "{session}{OF}{name}"),
+        }
+    }
+}
 
 /// A thread that can be looked at.
 #[derive(Debug, Clone)]
@@ -127,28 +146,44 @@ impl Threads {
         Ok(Threads { root, named, sub_agents: Mutex::default() })
     }
 
-    /// The thread with an id.
+    /// Reads an id, without looking at the disk.
     ///
     /// # Errors
     ///
-    /// [`RequestError::Unknown`]: there is none. [`RequestError::NotNow`]: it is being deleted.
-    pub fn find(&self, id: &str) -> Result<Target> {
-        if let Some(named) = self.named.iter().find(|named| named.name == id) {
-            return Ok(named.target());
+    /// [`RequestError::Unknown`]: it is none.
+    pub fn parse(&self, id: &str) -> Result<ThreadId> {
+        if self.named.iter().any(|named| named.name == id) {
+            return Ok(ThreadId::Named(id.to_owned()));
         }
         let (session, sub_agent) = match id.split_once(OF) {
             Some((session, name)) => (session, Some(name)),
             None => (id, None),
         };
         let session = SessionId::parse(session).ok_or_else(|| unknown(id))?;
-        self.root.refuse_deleted(session)?;
-        match sub_agent {
-            None => Ok(self.session(session)),
-            Some(name) => {
-                let is_there = names_in(&self.agents_of(session)).iter().any(|known| known == name);
-                is_there.then(|| self.sub_agent(session, name)).ok_or_else(|| unknown(id))
-            }
+        Ok(match sub_agent {
+            None => ThreadId::Session(session),
+            Some(name) => ThreadId::SubAgent(session, name.to_owned()),
+        })
+    }
+
+    /// The thread with an id.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::Unknown`]: there is none. [`RequestError::NotNow`]: it is being deleted.
+    pub fn find(&self, id: &ThreadId) -> Result<Target> {
+        if let ThreadId::Session(session) | ThreadId::SubAgent(session, _) = id {
+            self.root.refuse_deleted(*session)?;
         }
+        let found = match id {
+            ThreadId::Named(name) => self.named.iter().find(|named| named.name == *name).map(Named::target),
+            ThreadId::Session(session) => Some(self.session(*session)),
+            ThreadId::SubAgent(session, name) => {
+                let is_there = names_in(&self.agents_of(*session)).contains(name);
+                is_there.then(|| self.sub_agent(*session, name))
+            }
+        };
+        found.ok_or_else(|| unknown(&id.to_string()))
     }
 
     /// The thread with an id, if it is there.
@@ -156,9 +191,9 @@ impl Threads {
     /// # Errors
     ///
     /// [`RequestError::Unknown`]: there is none.
-    pub fn find_existing(&self, id: &str) -> Result<Target> {
+    pub fn find_existing(&self, id: &ThreadId) -> Result<Target> {
         let target = self.find(id)?;
-        if target.stamp().is_some() { Ok(target) } else { Err(unknown(id)) }
+        if target.stamp().is_some() { Ok(target) } else { Err(unknown(&target.id)) }
     }
 
     /// The threads of `--thread`.
@@ -289,7 +324,10 @@ mod tests {
         let threads = Threads::new(root.clone(), &given).unwrap();
         let ids: Vec<String> = threads.named().map(|target| target.id).collect();
         assert_eq!(ids, ["inbox", "more", "odd"]);
-        assert_eq!(threads.find("more").unwrap().place, Place::from(at("other/inbox")));
+        assert_eq!(
+            threads.find(&threads.parse("more").unwrap()).unwrap().place,
+            Place::from(at("other/inbox"))
+        );
         let refusal = |given: &[PathBuf]| Threads::new(root.clone(), given).err().unwrap().to_string();
         for (given, why) in [
             (vec![at("inbox"), at("other/inbox")], "is given twice - give it another name: --thread NAME="),
@@ -314,7 +352,8 @@ mod tests {
         std::os::unix::fs::symlink(dir.path().join("inbox"), root.path_of(session).join("agents/link"))
             .unwrap();
         let threads = Threads::new(root.clone(), &[dir.path().join("inbox")]).unwrap();
-        let found = |id: &str| threads.find(id).ok().map(|target| target.kind);
+        let find = |id: &str| threads.parse(id).and_then(|id| threads.find(&id));
+        let found = |id: &str| find(id).ok().map(|target| target.kind);
         assert_eq!(found("inbox"), Some(ThreadKind::Thread));
         assert_eq!(found(&session.to_string()), Some(ThreadKind::Session));
         assert_eq!(found(&format!("{session}~helper-1")), Some(ThreadKind::SubAgent));
@@ -324,7 +363,12 @@ mod tests {
         for name in ["", ".", "..", "link", "../..", "../../../inbox", "helper-1/", "/"] {
             assert_eq!(found(&format!("{session}~{name}")), None, "{name}");
         }
-        assert!(threads.find(&SessionId::random().to_string()).unwrap().open(Duration::ZERO).is_err());
+        assert!(find(&SessionId::random().to_string()).unwrap().open(Duration::ZERO).is_err());
+        // An id is the same however it is written.
+        let parsed = |id: String| threads.parse(&id).unwrap();
+        assert_eq!(parsed(session.to_string().to_uppercase()), ThreadId::Session(session));
+        let upper = format!("{}~helper-1", session.to_string().to_uppercase());
+        assert_eq!(parsed(upper).to_string(), format!("{session}~helper-1"));
         let all = threads.below_the_root().unwrap();
         let ids: Vec<&str> = all.iter().map(|(target, _)| target.id.as_str()).collect();
         assert_eq!(ids, [session.to_string(), format!("{session}~helper-1")]);

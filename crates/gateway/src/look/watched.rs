@@ -16,19 +16,16 @@ use super::Look;
 use super::form::{Summary, Thread, Trouble};
 use super::overview::{Listing, explained};
 use super::state;
-use super::threads::Target;
+use super::threads::{Target, ThreadId};
 use crate::error::{RequestError, Result};
 use crate::session::jobs::{BUSY, Kind};
 
 /// After how long a thread is looked at although its files have not changed.
 const ANYWAY: Duration = Duration::from_secs(10);
 
-/// Those who watch a thread, by its id; those who watch the list, under [`LIST`].
+/// Those who watch a thread, by its id; those who watch the list, without one.
 #[derive(Default)]
-pub struct Watched(Mutex<HashMap<String, watch::Sender<Seen>>>);
-
-/// No thread has this id.
-const LIST: &str = "";
+pub struct Watched(Mutex<HashMap<Option<ThreadId>, watch::Sender<Seen>>>);
 
 /// What was seen last.
 #[derive(Clone)]
@@ -52,23 +49,27 @@ struct Last {
 impl Look {
     /// Watches the list.
     pub fn watch_list(self: &Arc<Look>) -> watch::Receiver<Seen> {
-        self.watch(LIST)
+        self.watch_any(None)
     }
 
     /// Watches a thread.
-    pub fn watch(self: &Arc<Look>, id: &str) -> watch::Receiver<Seen> {
+    pub fn watch(self: &Arc<Look>, id: ThreadId) -> watch::Receiver<Seen> {
+        self.watch_any(Some(id))
+    }
+
+    fn watch_any(self: &Arc<Look>, id: Option<ThreadId>) -> watch::Receiver<Seen> {
         let mut all = self.all_watched();
-        if let Some(sender) = all.get(id) {
+        if let Some(sender) = all.get(&id) {
             return sender.subscribe();
         }
         let (sender, receiver) = watch::channel(Seen::NotYet);
-        all.insert(id.to_owned(), sender.clone());
+        all.insert(id.clone(), sender.clone());
         drop(all);
-        tokio::spawn(self.clone().follow(id.to_owned(), sender));
+        tokio::spawn(self.clone().follow(id, sender));
         receiver
     }
 
-    fn all_watched(&self) -> MutexGuard<'_, HashMap<String, watch::Sender<Seen>>> {
+    fn all_watched(&self) -> MutexGuard<'_, HashMap<Option<ThreadId>, watch::Sender<Seen>>> {
         self.watched.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -83,16 +84,16 @@ impl Look {
     }
 
     /// Looks until nobody watches any more.
-    async fn follow(self: Arc<Look>, id: String, sender: watch::Sender<Seen>) {
+    async fn follow(self: Arc<Look>, id: Option<ThreadId>, sender: watch::Sender<Seen>) {
         let mut last = Last::default();
         loop {
             let began = Instant::now();
-            let seen = match id.as_str() {
-                LIST => match self.listing().await {
+            let seen = match &id {
+                None => match self.listing().await {
                     Ok(listing) => Some(Seen::List(listing)),
                     Err(e) => Some(Seen::Gone(explained(e))),
                 },
-                id => self.look_again(id, &mut last).await,
+                Some(id) => self.look_again(id, &mut last).await,
             };
             let is_over = matches!(seen, Some(Seen::Gone(_)));
             if let Some(seen) = seen {
@@ -114,10 +115,10 @@ impl Look {
     }
 
     /// Looks at a thread, if it may have changed.
-    async fn look_again(self: &Arc<Look>, id: &str, last: &mut Last) -> Option<Seen> {
+    async fn look_again(self: &Arc<Look>, id: &ThreadId, last: &mut Last) -> Option<Seen> {
         let is_due = last.is_moving || last.at.is_none_or(|at| at.elapsed() >= ANYWAY);
         let known = last.stamp.filter(|_| !is_due);
-        let (look, own) = (self.clone(), id.to_owned());
+        let (look, own) = (self.clone(), id.clone());
         match self.run(id, Kind::Read, move || look.look_closely(&own, known)).await {
             Ok(None) => None,
             Ok(Some((thread, stamp, is_moving))) => {
@@ -146,7 +147,11 @@ impl Look {
 
     /// Looks at a thread, unless its files are as they were. Also returns the state of its files, and whether it may
     /// change without them.
-    fn look_closely(&self, id: &str, known: Option<Stamp>) -> Result<Option<(Thread, Option<Stamp>, bool)>> {
+    fn look_closely(
+        &self,
+        id: &ThreadId,
+        known: Option<Stamp>,
+    ) -> Result<Option<(Thread, Option<Stamp>, bool)>> {
         let target = self.threads.find(id)?;
         let gone = || RequestError::Unknown(format!("the thread '{id}' is gone"));
         let stamp = target.stamp().ok_or_else(gone)?;

@@ -124,7 +124,7 @@ impl Fixture {
         let watch = self.context.watcher.watch(&queue);
         let (agent, runs, upto) = open_runs(&mut queue).unwrap();
         let live = Live::new(session, self.context.clone(), watch, runs, upto);
-        (Arc::new(live), Reader { queue: Some(queue), agent: Some(agent) })
+        (Arc::new(live), Reader { queue: Some(queue), agent: Some(agent), once: false })
     }
 
     /// The session, with everything from its beginning in the ring that has room there.
@@ -133,7 +133,7 @@ impl Fixture {
         let watch = self.context.watcher.watch(&queue);
         let (agent, _, _) = open_runs(&mut queue).unwrap();
         let live = Arc::new(Live::new(self.session, self.context.clone(), watch, Default::default(), 0));
-        let reader = advance(&live, Reader { queue: Some(queue), agent: Some(agent) }).await;
+        let reader = advance(&live, Reader { queue: Some(queue), agent: Some(agent), once: false }).await;
         (live, reader)
     }
 

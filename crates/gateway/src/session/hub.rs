@@ -89,8 +89,9 @@ async fn follow(
     queue: Queue,
     agent: AgentView,
 ) {
-    let mut reader = Reader { queue: Some(queue), agent: Some(agent) };
+    let mut reader = Reader { queue: Some(queue), agent: Some(agent), once: false };
     let mut backoff = Backoff::default();
+    let Some(id) = live.upgrade().map(|live| live.session) else { return };
     while let Some(session) = live.upgrade() {
         let agent = reader.agent.clone();
         let more = match session.advance(reader).await {
@@ -107,9 +108,8 @@ async fn follow(
                 return;
             }
             Err(e) => {
-                let id = session.session;
                 drop(session);
-                reader = Reader { queue: None, agent };
+                reader = Reader { queue: None, agent, once: false };
                 backoff.failed(id, &e).await;
                 continue;
             }
@@ -117,20 +117,25 @@ async fn follow(
         drop(session);
         if !more && timeout(LINGER, watch.changed.notified()).await.is_err() {
             // Quiet: nothing is kept until the next event.
-            close(&mut reader).await;
+            close(&context, id, &mut reader).await;
             if let Some(session) = live.upgrade() {
                 session.clear_ring();
             }
             watch.changed.notified().await;
         }
     }
-    close(&mut reader).await;
+    close(&context, id, &mut reader).await;
 }
 
 /// Closes the database, which may write to the disk.
-async fn close(reader: &mut Reader) {
-    let queue = reader.queue.take();
-    drop(tokio::task::spawn_blocking(move || drop(queue)).await);
+async fn close(context: &Context, session: SessionId, reader: &mut Reader) {
+    let mut queue = reader.queue.take();
+    let close = move || {
+        drop(queue.take());
+        Ok(())
+    };
+    // It fails only when the runtime is shutting down.
+    context.jobs.run(session, Kind::Read, close).await.ok();
 }
 
 #[cfg(test)]

@@ -1,28 +1,45 @@
 //! Blocking work on sessions: on threads of its own, and bounded, so that one session cannot hold up another.
 //!
-//! A session has one job that reads and one that writes at a time. Whoever waits for its turn occupies no
-//! thread. A job that finds the database locked fails after [`BUSY`] and is tried again later, also without a
-//! thread. Jobs of sessions never take the last [`RESERVED`] threads, which are for everything else: the list
-//! of sessions, the health check; nor those of [`Jobs::looking`].
+//! A session has one job that reads and one that writes at a time, until that is done, even if the client that asked for
+//! it has left. A job that waits for its turn occupies no thread. A job that finds the database locked fails after
+//! [`BUSY`] and is tried again later, also without a thread. Jobs of sessions and other blocking work have their own
+//! threads, so neither waits for the other.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-use tokio::sync::Semaphore;
+use thread_sessions::turns::{Threads, Turns};
 
 use crate::error::{RequestError, Result};
 use crate::session_id::SessionId;
 
 pub use thread_sessions::root::BUSY;
+pub use thread_sessions::turns::Kind;
 
-/// The size of the pool of blocking threads.
-pub const THREADS: usize = 40;
+/// For jobs of sessions.
+const SESSIONS: usize = 24;
 
-const RESERVED: usize = 8;
+/// For copying sessions, which may take long.
+const COPYING: usize = 2;
 
 /// For looking at threads, which may take long.
 const LOOKING: usize = 8;
+
+/// For lists and small things.
+const LISTING: usize = 3;
+
+/// For searches, which may take long.
+const SEARCHING: usize = 3;
+
+/// For files of attachments.
+const STORAGE: usize = 4;
+
+/// For figures on all sessions, the list of all threads, sweeping, and what the runtime does itself.
+const REST: usize = 8;
+
+/// The size of the pool of blocking threads: nobody ever waits for one who was given a place.
+pub const THREADS: usize =
+    SESSIONS + COPYING + LOOKING + LISTING + SEARCHING + STORAGE + REST + thread_mcp::scope::AT_ONCE;
 
 /// How long a job is tried again in all, while the database is locked.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -31,28 +48,26 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// What a job does to its session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    Read,
-    Write,
-}
-
-pub struct Jobs {
-    sessions: Mutex<HashMap<(SessionId, Kind), Weak<Semaphore>>>,
-    threads: Semaphore,
-}
+/// Jobs on sessions, or on what else has ids of this type.
+pub struct Jobs<I = SessionId>(Turns<(I, Kind)>);
 
 impl Default for Jobs {
     fn default() -> Jobs {
-        Jobs { sessions: Mutex::default(), threads: Semaphore::new(THREADS - RESERVED - LOOKING) }
+        Jobs(Turns::new(SESSIONS))
     }
 }
 
 impl Jobs {
-    /// With threads of their own, for work that is to delay no session.
-    pub fn looking() -> Jobs {
-        Jobs { sessions: Mutex::default(), threads: Semaphore::new(LOOKING) }
+    /// For copies, which delay no other work on the session that is copied.
+    pub fn copying() -> Jobs {
+        Jobs(Turns::new(COPYING))
+    }
+}
+
+impl<I: Clone + Eq + Hash> Jobs<I> {
+    /// For work that is to delay no session.
+    pub fn looking() -> Jobs<I> {
+        Jobs(Turns::new(LOOKING))
     }
 
     /// Does work on a session. If the database is locked, the work is done again from its beginning, so it
@@ -63,11 +78,11 @@ impl Jobs {
     /// Errors of `work`. [`RequestError::Locked`]: the database was locked for a minute; nothing was stored.
     pub async fn run<T: Send + 'static>(
         &self,
-        session: SessionId,
+        id: I,
         kind: Kind,
         work: impl FnMut() -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        self.run_within(PATIENCE, session, kind, work).await
+        self.run_within(PATIENCE, id, kind, work).await
     }
 
     /// Like [`Jobs::run`]; while the database is locked, the work is tried again for at most `patience`.
@@ -78,25 +93,18 @@ impl Jobs {
     pub async fn run_within<T: Send + 'static>(
         &self,
         patience: Duration,
-        session: SessionId,
+        id: I,
         kind: Kind,
         mut work: impl FnMut() -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let turn = self.turns(session, kind);
         let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
         loop {
-            let done = {
-                // Neither semaphore is ever closed.
-                let _turn = turn.acquire().await;
-                let _thread = self.threads.acquire().await;
-                let done;
-                (work, done) = blocking(move || {
-                    let done = work();
-                    Ok((work, done))
-                })
-                .await?;
-                done
+            let once = move || {
+                let done = work();
+                (work, done)
             };
+            let done;
+            (work, done) = self.0.run((id.clone(), kind), once).await.ok_or_else(failed)?;
             match done {
                 Err(RequestError::Thread(e)) if e.is_locked() => {
                     if began.elapsed() >= patience {
@@ -109,20 +117,26 @@ impl Jobs {
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
+}
 
-    /// The turns of a session's jobs of one kind.
-    fn turns(&self, session: SessionId, kind: Kind) -> Arc<Semaphore> {
-        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(turns) = sessions.get(&(session, kind)).and_then(Weak::upgrade) {
-            return turns;
-        }
-        if sessions.len() >= 1024 {
-            sessions.retain(|_, turns| turns.strong_count() > 0);
-        }
-        let turns = Arc::new(Semaphore::new(1));
-        sessions.insert((session, kind), Arc::downgrade(&turns));
-        turns
+/// Blocking work that is not on one session.
+pub struct Common {
+    pub lists: Threads,
+    pub searches: Threads,
+    pub figures: Threads,
+    pub copies: Jobs,
+}
+
+impl Default for Common {
+    fn default() -> Common {
+        let [lists, searches, figures] = [LISTING, SEARCHING, 1].map(Threads::new);
+        Common { lists, searches, figures, copies: Jobs::copying() }
     }
+}
+
+/// Threads for the files of attachments.
+pub fn storage() -> Threads {
+    Threads::new(STORAGE)
 }
 
 /// Does work that may block on the disk, but on no session's database for long.
@@ -130,12 +144,16 @@ impl Jobs {
 /// # Errors
 ///
 /// Errors of `work`.
-pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        // `work` panicked, which has been reported on stderr, or the runtime is shutting down.
-        Err(_) => Err(RequestError::Failed("the gateway could not do this".into())),
-    }
+pub async fn blocking<T: Send + 'static>(
+    threads: &Threads,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    threads.run(work).await.ok_or_else(failed)?
+}
+
+/// The work panicked, which has been reported on stderr, or the runtime is shutting down.
+fn failed() -> RequestError {
+    RequestError::Failed("the gateway could not do this".into())
 }
 
 #[cfg(test)]

@@ -190,7 +190,8 @@ impl Live {
             })
         };
         let read = || async {
-            let read = read_page(&self.context, self.session, after, Reader::default()).await?;
+            let reader = Reader { once: true, ..Reader::default() };
+            let read = read_page(&self.context, self.session, after, reader).await?;
             Ok(Arc::new(read.page))
         };
         cell.get_or_try_init(read).await.cloned()
@@ -369,6 +370,8 @@ fn open_calls(runs: &Runs) -> impl Iterator<Item = String> {
 pub struct Reader {
     pub queue: Option<Queue>,
     pub agent: Option<AgentView>,
+    /// It reads one page: the database is closed with it, where that may write to the disk.
+    pub once: bool,
 }
 
 /// A page as it was read.
@@ -391,7 +394,7 @@ async fn read_page(
 ) -> Result<ReadPage> {
     let (mut share, mut room, mut reader) = (context.budget.share(PAGE).await, LARGE, reader);
     loop {
-        let Reader { mut queue, agent: known } = reader;
+        let Reader { mut queue, agent: known, once } = reader;
         let own = context.clone();
         let job = move || {
             // The job may be tried again: then it opens the database anew, and still knows the agent.
@@ -412,7 +415,7 @@ async fn read_page(
             }
             let filter = agent.as_ref().and_then(AgentView::filter);
             let (reading, pending) = read(&mut queue, after, room, filter)?;
-            Ok((reading, pending, Reader { queue: Some(queue), agent }, runs))
+            Ok((reading, pending, Reader { queue: Some(queue).filter(|_| !once), agent, once }, runs))
         };
         let (reading, pending, read, runs) = context.jobs.run(session, Kind::Read, job).await?;
         reader = read;

@@ -5,6 +5,7 @@
 //! not finished, because its gateway was killed, is continued by any gateway on the root. What a crash leaves
 //! under temporary names is removed by a later start.
 
+use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io;
@@ -19,9 +20,10 @@ use rustix::fs::FlockOperation;
 use serde_json::{Map, Value};
 use thread::model::filter::Scope;
 use thread::model::run::StopRequest;
-use thread::model::subscription::ConsumerId;
+use thread::model::subscription::{ConsumerId, Subscription};
 use thread::queue::NewThread;
 use thread::queue::{Remaining, Selection};
+use thread::run::stop::Stopping;
 use thread::{Error, Event, Filter, NewEvent, Queue};
 use thread_agent::conversation::{self, Entry, Fork, end_key, is_ending};
 use thread_protocol::method::Place;
@@ -202,26 +204,17 @@ impl Root {
         made
     }
 
-    /// Marks a session as deleted, stops its handlers, and removes its directory. Continues a deletion that was
-    /// begun before. The mark stays until [`Deletion::done`].
+    /// Marks a session as deleted, or takes up a deletion that was begun before. The mark stays until
+    /// [`Deletion::done`].
     ///
     /// # Errors
     ///
     /// [`RequestError::UnknownSession`]; [`RequestError::NotNow`] if somebody else is deleting it; it cannot be
-    /// marked: then the session stays. A handler cannot be stopped, or the directory not be removed: then the
-    /// session stays marked, and this has to be tried again.
-    pub fn delete(&self, id: SessionId) -> Result<Deletion> {
+    /// marked: then the session stays.
+    pub fn begin_deletion(&self, id: SessionId) -> Result<Deletion> {
         if !self.deletion_mark(id).exists() {
             drop(self.queue(id)?);
         }
-        let deletion = self.mark(id)?;
-        if self.path_of(id).exists() {
-            self.remove(id)?;
-        }
-        Ok(deletion)
-    }
-
-    fn mark(&self, id: SessionId) -> Result<Deletion> {
         let (mark, folder) = (self.deletion_mark(id), self.dir().join(DELETING));
         let failed = |e| self.failed(e);
         // Not with its parents: a root that has vanished must not be created again.
@@ -239,19 +232,32 @@ impl Root {
         for dir in [&folder, self.dir()] {
             fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)?;
         }
-        Ok(Deletion { session: id, mark, _lock: lock })
+        Ok(Deletion { session: id, mark, _lock: lock, stops: HashMap::new() })
     }
 
-    fn remove(&self, id: SessionId) -> Result<()> {
-        let dir = self.path_of(id);
+    /// Stops the handlers of a session, then removes its directory: one step of that, which waits for nothing. Returns
+    /// whether it was the last.
+    ///
+    /// # Errors
+    ///
+    /// A handler cannot be stopped, or the directory not be removed: then the session stays marked, and this has to
+    /// be tried again.
+    pub fn delete(&self, deletion: &mut Deletion) -> Result<bool> {
+        let dir = self.path_of(deletion.session);
+        if !dir.exists() {
+            return Ok(true);
+        }
         // The session's agent first, so that it starts no further sub-agents.
         for thread in std::iter::once(dir.clone()).chain(thread_agent::sub_agent::threads_in(&dir)) {
-            stop_all(&thread)?;
+            if !deletion.stop_all(&thread)? {
+                return Ok(false);
+            }
         }
         let temporary = self.dir().join(format!("{TEMPORARY}{}", SessionId::random()));
-        fs::rename(self.path_of(id), &temporary)
+        fs::rename(&dir, &temporary)
             .and_then(|()| fs::remove_dir_all(&temporary))
-            .map_err(|e| self.failed(e))
+            .map_err(|e| self.failed(e))?;
+        Ok(true)
     }
 }
 
@@ -260,6 +266,8 @@ pub struct Deletion {
     pub session: SessionId,
     mark: PathBuf,
     _lock: fs::File,
+    /// The handlers that were asked to end, until they have.
+    stops: HashMap<(PathBuf, ConsumerId), Option<Stopping>>,
 }
 
 impl Deletion {
@@ -268,8 +276,30 @@ impl Deletion {
     /// # Errors
     ///
     /// The mark cannot be removed: then this has to be tried again.
-    pub fn done(self) -> io::Result<()> {
-        fs::remove_file(self.mark)
+    pub fn done(&self) -> io::Result<()> {
+        fs::remove_file(&self.mark)
+    }
+
+    /// Pauses all consumers of a thread and asks their handlers to end. Returns whether they have.
+    fn stop_all(&mut self, thread: &Path) -> Result<bool> {
+        let mut queue = Queue::open_waiting(thread, BUSY)?;
+        let mut are_over = true;
+        for Subscription { consumer, .. } in queue.subscriptions()? {
+            let stopping = match self.stops.entry((thread.to_owned(), consumer.clone())) {
+                Occupied(known) => known.into_mut(),
+                Vacant(new) => {
+                    thread::run::control::pause(&mut queue, &consumer)?;
+                    new.insert(Some(Stopping::new(&mut queue, &consumer, STOP)?))
+                }
+            };
+            if let Some(under_way) = stopping {
+                match under_way.step(&mut queue)? {
+                    Some(_) => *stopping = None,
+                    None => are_over = false,
+                }
+            }
+        }
+        Ok(are_over)
     }
 }
 
@@ -367,15 +397,4 @@ fn copy(
     copy.idempotency_key = reply_to.filter(|_| is_ending).map(end_key);
     copy.created_at = Some(event.created_at.into());
     Ok(copy)
-}
-
-/// Pauses all consumers of a thread and stops their handlers.
-fn stop_all(thread: &Path) -> Result<()> {
-    let mut queue = Queue::open_waiting(thread, BUSY)?;
-    for subscription in queue.subscriptions()? {
-        let consumer: &ConsumerId = &subscription.consumer;
-        thread::run::control::pause(&mut queue, consumer)?;
-        thread::run::stop::stop(&mut queue, consumer, STOP)?;
-    }
-    Ok(())
 }

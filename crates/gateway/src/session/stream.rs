@@ -15,6 +15,7 @@ use thread::care::prune::{self, Old, Request};
 use thread::files::{DB, JSONL};
 use thread::model::time::{self, Time};
 use thread_agent::sub_agent::threads_in;
+use thread_sessions::turns::Threads;
 
 use super::event::for_each;
 use super::jobs::{BUSY, Kind, blocking};
@@ -36,9 +37,10 @@ const WORTHWHILE: u64 = 4;
 
 /// Sweeps all sessions, now and from then on.
 pub async fn sweep_forever(context: &Context, keep: Duration) {
+    let thread = Threads::new(1);
     let pause = keep.clamp(Duration::from_secs(1), LONGEST_PAUSE);
     loop {
-        if let Err(e) = sweep(context, keep).await {
+        if let Err(e) = sweep(context, &thread, keep).await {
             e.log("a sweep of the sessions");
         }
         tokio::time::sleep(pause).await;
@@ -48,11 +50,11 @@ pub async fn sweep_forever(context: &Context, keep: Duration) {
 /// Deletes the streams that have been kept for long enough. Sessions are written to one after the other, each
 /// in turn with its clients. What is damaged is logged and left as it is; what is locked is left for the next
 /// sweep.
-async fn sweep(context: &Context, keep: Duration) -> Result<()> {
+async fn sweep(context: &Context, thread: &Threads, keep: Duration) -> Result<()> {
     let before = SystemTime::now() - keep;
     let (root, file) = (context.root.clone(), context.root.dir().join(SWEPT));
     let own = file.clone();
-    let (swept, entries) = blocking(move || {
+    let (swept, entries) = blocking(thread, move || {
         let swept = fs::read_to_string(own).ok().and_then(|text| time::parse(text.trim()));
         Ok((swept.map(SystemTime::from), root.entries().map_err(|e| root.failed(e))?))
     })
@@ -70,7 +72,7 @@ async fn sweep(context: &Context, keep: Duration) -> Result<()> {
     }
     if is_complete && context.root.is_there() {
         let text = time::format(before.into());
-        blocking(move || write(&file, &text).map_err(|e| RequestError::Disk(file, e))).await?;
+        blocking(thread, move || write(&file, &text).map_err(|e| RequestError::Disk(file, e))).await?;
     }
     Ok(())
 }

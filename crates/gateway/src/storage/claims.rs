@@ -85,13 +85,12 @@ impl Storage {
     async fn delete_each(self: &Arc<Storage>, over: impl Fn(&Path) -> bool + Send + 'static) {
         let bucket = self.dir.join(BUCKET);
         let own = bucket.clone();
-        let marked = tokio::task::spawn_blocking(move || mark_deleted(&own, over)).await;
+        let marked = self.blocking(move || mark_deleted(&own, over)).await;
         let failed = |e: &dyn std::fmt::Display| tracing::error!("an attachment cannot be deleted: {e}");
         let marked = match marked {
-            Ok(Ok(marked)) => marked,
+            Ok(marked) => marked,
             // Nothing was ever uploaded.
-            Ok(Err(e)) if e.kind() == io::ErrorKind::NotFound => return,
-            Ok(Err(e)) => return failed(&e),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return,
             Err(e) => return failed(&e),
         };
         for name in marked {
@@ -100,9 +99,8 @@ impl Storage {
                 continue;
             }
             let folder = bucket.join(format!("{DELETED}{name}"));
-            let removed = tokio::task::spawn_blocking(move || fs::remove_dir_all(folder)).await;
-            match removed {
-                Ok(Err(e)) if e.kind() != io::ErrorKind::NotFound => failed(&e),
+            match self.blocking(move || fs::remove_dir_all(folder)).await {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => failed(&e),
                 _ => {}
             }
         }

@@ -8,26 +8,32 @@ pub mod parts;
 pub mod sign;
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use object_store::local::LocalFileSystem;
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
 use object_store::path::Path as ObjectPath;
-use object_store::{GetResult, ObjectStore, ObjectStoreExt, PutPayload};
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, flock, mkdirat, openat, renameat, unlinkat};
 use thread_agent::attachments::STORAGE;
+use thread_sessions::turns::Threads;
 
 use crate::access::token::read_or_create_secret;
 use crate::error::StartError;
+use crate::session::jobs;
 use crate::session_id::SessionId;
 use sign::Signer;
 
 /// The bucket of uploaded files.
 pub const BUCKET: &str = "attachments";
+
+/// How much of a file is read at a time, in bytes.
+const PIECE: usize = 256 * 1024;
 
 /// The file in the root with the key that signs URLs.
 const KEY: &str = "signing-key";
@@ -37,10 +43,11 @@ const DRAFT: &str = ".draft-";
 
 pub struct Storage {
     /// The folder below the root. It has all attachments that were uploaded here.
-    files: LocalFileSystem,
     dir: PathBuf,
     /// The same folder, open: files are made below it, and never it or its parents again.
     folder: OwnedFd,
+    /// For reading and writing these files.
+    threads: Threads,
     /// The remote store, if there is one. The folder then has copies for agents, which open files.
     remote: Option<Arc<dyn ObjectStore>>,
     signer: Signer,
@@ -66,8 +73,8 @@ impl Storage {
             StartError::failed(format!("{} cannot be used: {e}", dir.display()), "check its permissions")
         };
         let folder = open_dir(rustix::fs::CWD, &dir).map_err(|e| unusable(e.to_string()))?;
-        let files = LocalFileSystem::new_with_prefix(&dir).map_err(|e| unusable(e.to_string()))?;
-        Ok(Storage { files, dir, folder, remote, signer, base, other_origins })
+        let threads = jobs::storage();
+        Ok(Storage { dir, folder, threads, remote, signer, base, other_origins })
     }
 
     /// The signed URL of an object.
@@ -94,17 +101,57 @@ impl Storage {
     /// # Errors
     ///
     /// Errors of the store.
-    pub async fn get(&self, object: &Object) -> Result<Option<GetResult>, object_store::Error> {
-        let location = object.location();
-        let found = match &self.remote {
-            Some(remote) => remote.get(&location).await,
-            None => self.files.get(&location).await,
-        };
-        match found {
-            Ok(found) => Ok(Some(found)),
+    pub async fn get(self: &Arc<Storage>, object: &Object) -> Result<Option<Found>, object_store::Error> {
+        let Some(remote) = &self.remote else { return self.read(object).await };
+        match remote.get(&object.location()).await {
+            Ok(found) => Ok(Some(Found { size: found.meta.size, pieces: found.into_stream() })),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(e) => Err(e),
         }
+    }
+
+    /// Reads a local file piece by piece, each once the one before it was taken.
+    async fn read(self: &Arc<Storage>, object: &Object) -> Result<Option<Found>, object_store::Error> {
+        let path = self.file_of(object);
+        let open = move || -> io::Result<Option<(Arc<File>, u64)>> {
+            let file = match File::open(path) {
+                Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                    return Ok(None);
+                }
+                opened => opened?,
+            };
+            let about = file.metadata()?;
+            Ok(about.is_file().then(|| (Arc::new(file), about.len())))
+        };
+        let Some((file, size)) = self.blocking(open).await.map_err(failed)? else { return Ok(None) };
+        let next = move |(own, file, at): (Arc<Storage>, Arc<File>, u64)| async move {
+            let reading = file.clone();
+            let read = move || {
+                let mut piece = vec![0; PIECE];
+                let length = reading.read_at(&mut piece, at)?;
+                piece.truncate(length);
+                Ok(piece)
+            };
+            let piece = own.blocking(read).await.map_err(failed)?;
+            let after = at + piece.len() as u64;
+            Ok((!piece.is_empty()).then(|| (Bytes::from(piece), (own, file, after))))
+        };
+        let pieces = futures_util::stream::try_unfold((self.clone(), file, 0), next).boxed();
+        Ok(Some(Found { size, pieces }))
+    }
+
+    /// Whether an object is there with just these bytes.
+    pub async fn has(&self, object: &Object, bytes: Bytes) -> bool {
+        let path = self.file_of(object);
+        self.blocking(move || Ok(std::fs::read(path)? == bytes)).await.unwrap_or(false)
+    }
+
+    /// Does work on the files.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        self.threads.run(work).await.unwrap_or_else(|| Err(io::Error::other("the gateway could not do this")))
     }
 
     /// Stores an object. Once this has returned, the local file survives a power cut.
@@ -117,12 +164,7 @@ impl Storage {
             remote.put(&object.location(), PutPayload::from_bytes(bytes.clone())).await?;
         }
         let (own, object) = (self.clone(), object.clone());
-        let failed = |source: Box<dyn std::error::Error + Send + Sync>| object_store::Error::Generic {
-            store: "local",
-            source,
-        };
-        let written = tokio::task::spawn_blocking(move || own.write(&object, &bytes));
-        written.await.map_err(|e| failed(e.into()))?.map_err(|e| failed(e.into()))
+        self.blocking(move || own.write(&object, &bytes)).await.map_err(failed)
     }
 
     /// Writes an object's local file, which only its owner may read. It appears whole, under the name of a draft
@@ -152,6 +194,16 @@ impl Storage {
     pub fn file_of(&self, object: &Object) -> PathBuf {
         self.dir.join(&object.bucket).join(&object.path)
     }
+}
+
+/// An object that was found.
+pub struct Found {
+    pub size: u64,
+    pub pieces: BoxStream<'static, Result<Bytes, object_store::Error>>,
+}
+
+fn failed(e: io::Error) -> object_store::Error {
+    object_store::Error::Generic { store: "local", source: e.into() }
 }
 
 /// Opens a directory below another; makes it if there is none, but not its parents.

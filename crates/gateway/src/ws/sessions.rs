@@ -28,7 +28,9 @@ pub async fn list(caller: &Caller, params: ListParams) -> Result<Reply<SessionLi
     let limit = within("limit", params.limit, 10, 100)?;
     let offset = usize::try_from(params.offset.unwrap_or_default()).unwrap_or(usize::MAX);
     let gateway = caller.gateway.clone();
-    blocking(move || gateway.catalogue.page(&gateway.root, offset, limit)).await.map(Reply::from)
+    let own = gateway.clone();
+    let page = move || own.catalogue.page(&own.root, offset, limit);
+    blocking(&gateway.common.lists, page).await.map(Reply::from)
 }
 
 /// Creates a session, with a title if one is given.
@@ -77,7 +79,8 @@ pub async fn fork(caller: &Caller, params: ForkParams) -> Result<Reply<NewSessio
         let copying = Copying { before, title: title.clone(), title_there, source: &source };
         gateway.root.fork(from, session, copying, gateway.agent.as_ref(), &gateway.storage)
     };
-    let title = caller.run(from, Kind::Write, work).await?;
+    // It reads, for long perhaps, and so that nobody waits for it.
+    let title = caller.gateway.common.copies.run(from, Kind::Read, work).await?;
     enter_new(caller, session, title).await
 }
 
@@ -177,19 +180,21 @@ pub async fn rename(caller: &Caller, params: RenameParams) -> Result<Reply<Renam
 pub async fn search(caller: &Caller, params: SearchParams) -> Result<Reply<SessionList>> {
     let limit = within("limit", params.limit, 10, 100)?;
     let gateway = caller.gateway.clone();
-    let found = blocking(move || {
+    let search = move || {
         let (root, catalogue) = (&gateway.root, &gateway.catalogue);
         search::search(root, catalogue, params.query.as_deref(), params.date_filter, limit)
-    });
-    found.await.map(Reply::from)
+    };
+    blocking(&caller.gateway.common.searches, search).await.map(Reply::from)
 }
 
 /// `sessions.delete`.
 pub async fn delete(caller: &Caller, params: DeleteParams) -> Result<Reply<Deleted>> {
     let session = parse_session(&params.session_id)?;
-    let (jobs, root) = (caller.gateway.jobs(), caller.gateway.root.clone());
-    let deletion = jobs.run(session, Kind::Write, move || root.delete(session)).await?;
-    caller.gateway.finish(deletion).await;
+    let gateway = caller.gateway.clone();
+    // To its end, even if the client leaves.
+    let deleting = tokio::spawn(async move { gateway.delete(session).await });
+    // It fails only if it panicked, which was reported on stderr.
+    deleting.await.map_err(|_| RequestError::Failed("the gateway could not do this".into()))??;
     Ok(Deleted { session_id: session.to_string() }.into())
 }
 

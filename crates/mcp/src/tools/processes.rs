@@ -19,7 +19,7 @@ use thread_sessions::runs::open_runs;
 use thread_sessions::{RequestError, catalogue};
 
 use crate::problem::{Problem, Result};
-use crate::scope::{Scope, open};
+use crate::scope::{Scope, Turn, open};
 use crate::text::{self, PIECE};
 
 /// How long a list may take.
@@ -73,8 +73,9 @@ pub async fn list(scope: &Arc<Scope>, args: ListArgs) -> Result<Processes> {
         Some(_) => args.session.as_deref().map(|session| scope.path_of(Some(session))).transpose()?,
         None => Some(scope.path_of(args.session.as_deref())?),
     };
+    let turn = one.clone().map_or(Turn::List, Turn::Read);
     scope
-        .blocking(move |scope| {
+        .blocking(turn, move |scope| {
             let until = Instant::now() + LIST_FOR;
             let (mut processes, mut truncated) = (Vec::new(), false);
             if let Some(path) = one {
@@ -216,7 +217,7 @@ impl Status {
 pub async fn status(scope: &Arc<Scope>, args: StatusArgs) -> Result<Status> {
     let path = scope.path_of(args.session.as_deref())?;
     scope
-        .blocking(move |_| {
+        .blocking(Turn::Read(path.clone()), move |_| {
             let mut queue = open(&path)?;
             let (process, offset) = (args.process, args.offset.unwrap_or(0));
             let (_, runs, _) = open_runs(&mut queue)?;
@@ -318,7 +319,7 @@ pub struct Cancelled {
 pub async fn cancel(scope: &Arc<Scope>, args: CancelArgs) -> Result<Cancelled> {
     let path = scope.path_of(args.session.as_deref())?;
     scope
-        .blocking(move |scope| {
+        .blocking(Turn::Write(path.clone()), move |scope| {
             if let Some((sub, mut queue)) = sub_agent(&path, &args.process)? {
                 let requested = sub.ending(&mut queue)?.is_none();
                 if requested {

@@ -18,7 +18,7 @@ use thread_sessions::runs::open_runs;
 use tokio_util::sync::CancellationToken;
 
 use crate::problem::{Problem, Result};
-use crate::scope::{Scope, open};
+use crate::scope::{Look, Scope, Turn, open};
 use crate::text::{self, PIECE, Shown};
 
 /// The longest message, in bytes: what every reader gets whole.
@@ -81,7 +81,7 @@ pub async fn push(scope: &Arc<Scope>, args: PushArgs) -> Result<Pushed> {
                 return Err(Problem::new("the idempotency_key is empty or too long", "use 1 to 512 bytes"));
             }
         };
-    scope.blocking(move |scope| store(scope, &mut open(&path)?, args, key)).await
+    scope.blocking(Turn::Write(path.clone()), move |scope| store(scope, &mut open(&path)?, args, key)).await
 }
 
 fn store(
@@ -160,7 +160,7 @@ pub async fn peek(scope: &Arc<Scope>, args: PeekArgs) -> Result<Peeked> {
     let filter = filter_of(args.filter.as_deref())?;
     let limit = args.limit.unwrap_or(EVENTS).clamp(1, MAX_EVENTS);
     scope
-        .blocking(move |_| {
+        .blocking(Turn::Read(path.clone()), move |_| {
             let mut queue = open(&path)?;
             if let Some(id) = args.id {
                 return peek_one(&mut queue, id, args.offset.unwrap_or(0));
@@ -233,23 +233,19 @@ pub async fn wait(scope: &Arc<Scope>, args: WaitArgs, cancelled: &CancellationTo
     let mut selection = Selection { after, limit: Some(EVENTS), filter };
     let reached = Arc::new(std::sync::atomic::AtomicI64::new(after));
     let seen = Arc::clone(&reached);
-    let given_up = cancelled.clone();
     let look = move |queue: &mut Queue| {
-        loop {
-            let until = Instant::now() + FILTER_FOR;
-            let (events, more) = match text::read(queue, &mut selection, until.min(last)) {
-                // It was not given the time that a filter has.
-                Err(e) if until > last && e.is_slow_filter() => return Ok(None),
-                read => read?,
-            };
-            seen.store(selection.after, std::sync::atomic::Ordering::Relaxed);
-            if !events.is_empty() {
-                return Ok(Some(events));
-            }
-            if !more || Instant::now() >= end || given_up.is_cancelled() {
-                return Ok(None);
-            }
-        }
+        let until = Instant::now() + FILTER_FOR;
+        let (events, more) = match text::read(queue, &mut selection, until.min(last)) {
+            // It was not given the time that a filter has.
+            Err(e) if until > last && e.is_slow_filter() => return Ok(Look::Nothing),
+            read => read?,
+        };
+        seen.store(selection.after, std::sync::atomic::Ordering::Relaxed);
+        Ok(match (events.is_empty(), more) {
+            (false, _) => Look::Found(events),
+            (true, true) => Look::More,
+            (true, false) => Look::Nothing,
+        })
     };
     let events = scope.until(path, end.into(), cancelled, look).await?;
     let cursor = reached.load(std::sync::atomic::Ordering::Relaxed);
@@ -257,7 +253,7 @@ pub async fn wait(scope: &Arc<Scope>, args: WaitArgs, cancelled: &CancellationTo
 }
 
 async fn newest(scope: &Arc<Scope>, path: PathBuf) -> Result<i64> {
-    scope.blocking(move |_| Ok(open(&path)?.newest()?.0)).await
+    scope.blocking(Turn::Read(path.clone()), move |_| Ok(open(&path)?.newest()?.0)).await
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -277,7 +273,7 @@ pub struct Acked {
 pub async fn ack(scope: &Arc<Scope>, args: AckArgs) -> Result<Acked> {
     let path = scope.path_of(args.session.as_deref())?;
     scope
-        .blocking(move |_| {
+        .blocking(Turn::Write(path.clone()), move |_| {
             let mut queue = open(&path)?;
             let consumer = ConsumerId::stored(args.consumer);
             if queue.subscription(&consumer)?.has_handler() {
@@ -320,7 +316,7 @@ pub struct Consumer {
 pub async fn info(scope: &Arc<Scope>, args: InfoArgs) -> Result<Info> {
     let path = scope.path_of(args.session.as_deref())?;
     scope
-        .blocking(move |scope| {
+        .blocking(Turn::Read(path.clone()), move |scope| {
             let mut queue = open(&path)?;
             let newest = queue.newest()?.0;
             let until = Instant::now() + FILTER_FOR;
@@ -374,7 +370,7 @@ pub async fn subscribe(scope: &Arc<Scope>, args: SubscribeArgs) -> Result<Subscr
         Filter::new(filter, FilterScope::Subscription).map_err(thread::Error::from)?;
     }
     scope
-        .blocking(move |scope| {
+        .blocking(Turn::Write(path.clone()), move |scope| {
             let mut queue = open(&path)?;
             let new = NewSubscription {
                 consumer: consumer.clone(),

@@ -11,7 +11,7 @@ use thread_protocol::method::{DateFilter, SessionList, SessionSummary};
 use thread_sessions::search::search as search_in;
 
 use crate::problem::{Problem, Result};
-use crate::scope::{Scope, open};
+use crate::scope::{Scope, Turn, open};
 use crate::text::{self, CUT, PIECE};
 
 /// How many sessions and messages are shown, by default and at most.
@@ -111,7 +111,7 @@ impl From<SessionList> for Sessions {
 pub async fn search(scope: &Arc<Scope>, args: SearchArgs) -> Result<Sessions> {
     let limit = args.limit.unwrap_or(SHOWN).clamp(1, MOST);
     scope
-        .blocking(move |scope| {
+        .blocking(Turn::Search, move |scope| {
             let day = args.day.map(DateFilter::from);
             let found = search_in(scope.root()?, &scope.catalogue, args.query.as_deref(), day, limit)?;
             Ok(found.into())
@@ -122,7 +122,9 @@ pub async fn search(scope: &Arc<Scope>, args: SearchArgs) -> Result<Sessions> {
 pub async fn list(scope: &Arc<Scope>, args: ListArgs) -> Result<Sessions> {
     let limit = args.limit.unwrap_or(SHOWN).clamp(1, MOST);
     let offset = args.offset.unwrap_or(0);
-    scope.blocking(move |scope| Ok(scope.catalogue.page(scope.root()?, offset, limit)?.into())).await
+    scope
+        .blocking(Turn::List, move |scope| Ok(scope.catalogue.page(scope.root()?, offset, limit)?.into()))
+        .await
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -163,7 +165,7 @@ pub async fn get(scope: &Arc<Scope>, args: GetArgs) -> Result<Conversation> {
     let path = scope.path_of(args.session.as_deref())?;
     let limit = args.limit.unwrap_or(SHOWN).clamp(1, MOST);
     scope
-        .blocking(move |scope| {
+        .blocking(Turn::Read(path.clone()), move |scope| {
             let root = scope.root()?;
             let session = scope.session_of(&path).ok_or_else(|| {
                 Problem::new("this thread is no session", "name one; `sessions_list` shows them")

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::processes::{Status, of_sub_agent};
 use super::queue::MAX_WAIT;
 use crate::problem::{Problem, Result};
-use crate::scope::{Scope, open};
+use crate::scope::{Look, Scope, Turn, open};
 
 /// How often the sub-agent's consumers are dispatched, in case all its processes were killed.
 const DISPATCH_EVERY: Duration = Duration::from_secs(5);
@@ -34,13 +34,16 @@ pub async fn run(scope: &Arc<Scope>, args: RunArgs, cancelled: &CancellationToke
     let path = scope.path_of(args.session.as_deref())?;
     let background = args.background.unwrap_or(false);
     let end = Instant::now() + MAX_WAIT;
-    let sub = scope.blocking(move |scope| start(scope, &mut open(&path)?, args)).await?;
+    let sub =
+        scope.blocking(Turn::Write(path.clone()), move |scope| start(scope, &mut open(&path)?, args)).await?;
     if background {
-        return scope.blocking(move |_| of_sub_agent(&sub, &mut open(&sub.dir)?, 0)).await;
+        return scope
+            .blocking(Turn::Read(sub.dir.clone()), move |_| of_sub_agent(&sub, &mut open(&sub.dir)?, 0))
+            .await;
     }
     loop {
         let looked = sub.clone();
-        let look = move |queue: &mut Queue| Ok(looked.ending(queue)?);
+        let look = move |queue: &mut Queue| Ok(looked.ending(queue)?.map_or(Look::Nothing, Look::Found));
         let slice = end.min(Instant::now() + DISPATCH_EVERY);
         let outcome = scope.until(sub.dir.clone(), slice, cancelled, look).await?;
         if outcome.is_none() && scope.ending.is_cancelled() && !scope.is_local {
@@ -48,22 +51,23 @@ pub async fn run(scope: &Arc<Scope>, args: RunArgs, cancelled: &CancellationToke
             return Err(Problem::new("this server ends; the sub-agent works on", "ask process_status later"));
         }
         if outcome.is_none() && (cancelled.is_cancelled() || scope.ending.is_cancelled()) {
+            let turn = Turn::Write(sub.dir.clone());
             let cancel = move |scope: &Scope| {
                 let why = "the request that waited for it was cancelled";
                 Ok(sub.cancel(&mut open(&sub.dir)?, &scope.launcher, why)?)
             };
-            scope.blocking(cancel).await?;
+            scope.blocking(turn, cancel).await?;
             return Err(Problem::new("the sub-agent was cancelled", "run it again if it is still needed"));
         }
         if outcome.is_none() && Instant::now() < end {
             let dir = sub.dir.clone();
             let again = move |scope: &Scope| Ok(thread::run::dispatch(&mut open(&dir)?, &scope.launcher)?);
-            scope.blocking(again).await?;
+            scope.blocking(Turn::Write(sub.dir.clone()), again).await?;
             continue;
         }
         // It goes on if it takes longer; its answer becomes the result of its call, and can be asked for.
         return scope
-            .blocking(move |scope| {
+            .blocking(Turn::Write(sub.parent.clone()), move |scope| {
                 if let Some(outcome) = &outcome {
                     sub.deliver(&mut open(&sub.parent)?, &scope.launcher, outcome)?;
                 }

@@ -12,7 +12,7 @@ use thread_sessions::runs::open_runs;
 
 use super::processes::elapsed;
 use crate::problem::Result;
-use crate::scope::{Scope, open};
+use crate::scope::{Scope, Turn, open};
 
 /// How many of the last durations a wait is estimated by.
 const DURATIONS: usize = 20;
@@ -49,7 +49,7 @@ pub struct WaitTime {
 pub async fn wait_time(scope: &Arc<Scope>, args: Args) -> Result<WaitTime> {
     let path = scope.path_of(args.session.as_deref())?;
     scope
-        .blocking(move |_| {
+        .blocking(Turn::Read(path.clone()), move |_| {
             let mut queue = open(&path)?;
             let (_, runs, _) = open_runs(&mut queue)?;
             let ahead = match &args.process {

@@ -51,7 +51,10 @@ impl From<RequestError> for Refusal {
             | Error::SlowFilter { .. }
             | Error::InvalidEvent(_)
             | Error::ReservedKey(_) => StatusCode::BAD_REQUEST,
-            Error::KeyConflict { .. } | Error::NotHeard(_) => StatusCode::CONFLICT,
+            Error::KeyConflict { .. } | Error::NotHeard(_) | Error::Unresponsive { .. } => {
+                StatusCode::CONFLICT
+            }
+            Error::TooManyFiles(_) => StatusCode::SERVICE_UNAVAILABLE,
             Error::NotOwner(_) => StatusCode::FORBIDDEN,
             Error::Database(e) if matches!(e.kind, DatabaseErrorKind::Locked | DatabaseErrorKind::Full) => {
                 StatusCode::SERVICE_UNAVAILABLE

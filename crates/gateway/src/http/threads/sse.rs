@@ -22,7 +22,6 @@ use crate::http::error::ErrorBody;
 use crate::look::events::filter;
 use crate::look::tail::{Piece, Tail};
 use crate::look::watched::Seen;
-use crate::session::jobs::blocking;
 
 /// How often a comment is written to an idle stream, so that proxies do not close it.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
@@ -134,9 +133,8 @@ pub async fn watch(
     State(gateway): State<Arc<Gateway>>,
     Path(thread): Path<String>,
 ) -> Result<Response, Refusal> {
-    let (look, id) = (gateway.look.clone(), thread.clone());
-    blocking(move || look.threads.find_existing(&id)).await?;
-    let seen = gateway.look.watch(&thread);
+    let id = gateway.look.existing(&thread).await?;
+    let seen = gateway.look.watch(id);
     let watching = Watching { gateway: gateway.clone(), seen, page: (0, 0), is_first: true };
     Ok(response(gateway, watching))
 }

@@ -220,7 +220,8 @@ pub async fn stop(
     let default = StopRequest::default();
     let kill_after_ms = body.kill_after_ms.unwrap_or(default.kill_after_ms).min(LONGEST_GRACE);
     let request = StopRequest { kill_after_ms, skip: body.skip.unwrap_or(false), ..default };
-    act(&gateway, names, Verb::Stop(request)).await
+    let (thread, consumer) = names;
+    Ok(Json(gateway.look.stop(&thread, ConsumerId::stored(consumer), request).await?))
 }
 
 /// Where a cursor is to be moved.

@@ -78,7 +78,7 @@ async fn whatever_is_stored_between_any_two_steps_of_entering_comes_once_and_in_
         // One enters before the session is read on, one after it, and one comes back.
         let mut early = Cursor::new(live.clone(), position).of_client();
         next_step(&mut fixture);
-        let reader = advance(&live, Reader { queue: Some(queue), agent: Some(agent) }).await;
+        let reader = advance(&live, Reader { queue: Some(queue), agent: Some(agent), once: false }).await;
         let mut late = Cursor::new(live.clone(), position);
         let mut back = Cursor::new(live.clone(), first);
         next_step(&mut fixture);

@@ -1,5 +1,6 @@
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use thread::error::{DatabaseError, DatabaseErrorKind};
 use tokio::sync::oneshot;
@@ -60,16 +61,61 @@ async fn a_session_has_one_job_of_each_kind_at_a_time() {
 }
 
 #[tokio::test]
-async fn jobs_of_sessions_never_take_the_last_threads() {
+async fn a_client_that_leaves_keeps_its_turn_until_its_work_is_done() {
+    let (jobs, session) = (Arc::new(Jobs::default()), SessionId::random());
+    let (left, runs) = start(&jobs, session, Kind::Read);
+    in_time(runs).await.unwrap();
+    left.job.abort();
+    let (next, mut next_runs) = start(&jobs, session, Kind::Read);
+    let (other, other_runs) = start(&jobs, SessionId::random(), Kind::Read);
+    in_time(other_runs).await.unwrap();
+    other.end().await;
+    assert!(next_runs.try_recv().is_err(), "there are two at a time");
+    left.end.send(()).unwrap();
+    in_time(next_runs).await.unwrap();
+    next.end().await;
+}
+
+#[test]
+fn no_other_module_hands_out_blocking_threads() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut found = Vec::new();
+    let mut dirs = ["gateway", "mcp", "sessions"].map(|name| crates.join(name).join("src")).to_vec();
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_dir() {
+                dirs.push(entry);
+            } else if std::fs::read_to_string(&entry)
+                .is_ok_and(|text| text.contains(concat!("spawn_", "blocking")))
+            {
+                found.push(entry.strip_prefix(crates).unwrap().to_owned());
+            }
+        }
+    }
+    found.sort();
+    // The watcher looks at all sessions once a second, whoever asks for what.
+    assert_eq!(found, ["sessions/src/turns.rs", "sessions/src/watch.rs"].map(Path::new));
+}
+
+#[tokio::test]
+async fn jobs_of_sessions_never_take_the_threads_of_others() {
     let jobs = Arc::new(Jobs::default());
     let mut running = Vec::new();
-    for _ in 0..THREADS - RESERVED - LOOKING {
+    for _ in 0..SESSIONS {
         let (held, runs) = start(&jobs, SessionId::random(), Kind::Read);
         in_time(runs).await.unwrap();
         running.push(held);
     }
     let (waiting, mut waits) = start(&jobs, SessionId::random(), Kind::Read);
-    assert_eq!(in_time(blocking(|| Ok(5))).await.unwrap(), 5, "there is a thread for everything else");
+    let common = Common::default();
+    for threads in [&common.lists, &common.searches, &common.figures, &storage()] {
+        assert_eq!(
+            in_time(blocking(threads, || Ok(5))).await.unwrap(),
+            5,
+            "there is a thread for everything else"
+        );
+    }
+    in_time(common.copies.run(SessionId::random(), Kind::Read, || Ok(()))).await.unwrap();
     assert!(waits.try_recv().is_err());
     running.pop().unwrap().end().await;
     in_time(waits).await.unwrap();
@@ -119,18 +165,4 @@ async fn other_errors_are_told_at_once() {
     };
     let done = jobs.run(SessionId::random(), Kind::Read, work).await;
     assert!(matches!(done, Err(RequestError::NoSession)) && tries.load(Ordering::SeqCst) == 1);
-}
-
-#[tokio::test]
-async fn turns_that_nobody_waits_for_are_forgotten() {
-    let jobs = Jobs::default();
-    let session = SessionId::random();
-    let turns = jobs.turns(session, Kind::Read);
-    assert!(Arc::ptr_eq(&turns, &jobs.turns(session, Kind::Read)));
-    assert!(!Arc::ptr_eq(&turns, &jobs.turns(session, Kind::Write)));
-    for _ in 0..3000 {
-        jobs.turns(SessionId::random(), Kind::Read);
-    }
-    assert!(jobs.sessions.lock().unwrap().len() <= 1024);
-    assert!(Arc::ptr_eq(&turns, &jobs.turns(session, Kind::Read)));
 }

@@ -245,14 +245,14 @@ async fn a_database_that_was_locked_takes_nothing_from_what_is_known_of_the_agen
     let mut fixture = Fixture::new();
     fixture.subscribe(Some("content <> 'no'"), Some(0));
     let yes = fixture.say("yes");
-    let (live, Reader { queue, agent }) = fixture.live().await;
+    let (live, Reader { queue, agent, once }) = fixture.live().await;
     fixture.say("no");
     // Whoever wants a thread for himself has to be the only one.
     let path = fixture.context.root.path_of(fixture.session);
     drop((queue, std::mem::replace(&mut fixture.queue, Fixture::new().queue)));
     let other = rusqlite::Connection::open(path.join(thread::files::DB)).unwrap();
     other.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; COMMIT").unwrap();
-    let mut advancing = Box::pin(live.advance(Reader { queue: None, agent }));
+    let mut advancing = Box::pin(live.advance(Reader { queue: None, agent, once }));
     assert!(now(advancing.as_mut()).is_none());
     // It is tried once before this job has its turn.
     tokio::select! {
