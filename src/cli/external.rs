@@ -1,7 +1,7 @@
 //! External commands, as in git: `thread hello` runs `thread-hello`, from this program's directory or else
 //! from `PATH`.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -82,19 +82,20 @@ fn directories() -> Vec<PathBuf> {
     beside.into_iter().chain(launcher::directories(&environment::path())).collect()
 }
 
-/// The section of the help that lists external commands; empty if there are none.
+/// The section of the help that lists external commands; empty if there are none. It gives their names alone, so that
+/// the help looks the same wherever the programs are.
 pub fn listed() -> String {
-    let mut found = BTreeMap::new();
+    let mut found = BTreeSet::new();
     for entry in directories().iter().flat_map(std::fs::read_dir).flatten().flatten() {
         let file = entry.file_name();
         let name = file.to_str().and_then(|file| file.strip_prefix(PREFIX)).filter(|name| !name.is_empty());
-        if let Some(name) = name.filter(|_| is_executable(&entry.path())) {
-            found.entry(name.to_owned()).or_insert_with(|| entry.path());
-        }
+        found.extend(name.filter(|_| is_executable(&entry.path())).map(str::to_owned));
     }
     let own = Cli::command();
-    found.retain(|name, _| own.find_subcommand(name).is_none());
-    let Some(width) = found.keys().map(|name| name.chars().count()).max() else { return String::new() };
-    let lines = found.iter().map(|(name, path)| format!("  {name:width$}  {}\n", path.display()));
-    format!("Further programs, which run as commands of thread:\n{}\n", lines.collect::<String>())
+    found.retain(|name| own.find_subcommand(name).is_none());
+    if found.is_empty() {
+        return String::new();
+    }
+    let names = Vec::from_iter(found).join(" ");
+    format!("Further programs, which run as commands of thread:\n  {names}\n\n")
 }
