@@ -53,6 +53,7 @@ use serde_json::json;
 use self::consumer::ConsumerArg;
 use self::globals::Globals;
 use self::number::{event_id, limit};
+use crate::error::Code;
 use crate::failure::{Failure, Result, failed, usage};
 use crate::files::log::log;
 use crate::model::subscription::ConsumerId;
@@ -95,7 +96,7 @@ Environment:
 
 Exit codes:
   0  done
-  1  operation failed
+  1  operation failed, or an event of `push --sync` became a dead letter
   2  usage error
   3  nothing came in time
 
@@ -192,15 +193,15 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     match catch_panic(|| run(args, as_json)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            let code = match signals::code_once_stored() {
-                Some(code) if failure.code == 1 => code,
-                _ => failure.code,
+            let exit = match signals::code_once_stored() {
+                Some(exit) if failure.exit == 1 => exit,
+                _ => failure.exit,
             };
-            match code {
+            match exit {
                 0 => output::warn(format_args!("{failure}; what was pushed is stored")),
                 _ => output::to_stderr(&output::failure_line(&failure, as_json)),
             }
-            ExitCode::from(code)
+            ExitCode::from(exit)
         }
     }
 }
@@ -318,7 +319,7 @@ fn catch_panic(work: impl FnOnce() -> Result<()>) -> Result<()> {
     }));
     panic::catch_unwind(panic::AssertUnwindSafe(work)).unwrap_or_else(|_| {
         let message = PANIC.get().map_or("", String::as_str);
-        failed(format_args!("a bug in thread: {message}"), "please report it")
+        failed(Code::Failed, format_args!("a bug in thread: {message}"), "please report it")
     })
 }
 

@@ -2,10 +2,13 @@
 //!
 //! The command line turns these into "what - how to fix it" and an exit code: see [`failure`](crate::failure).
 
+mod code;
+
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use self::code::Code;
 use crate::model::event::InvalidEvent;
 use crate::model::filter::FilterError;
 use crate::model::key::InvalidKey;
@@ -112,7 +115,7 @@ pub enum Error {
     Spawn { what: &'static str, source: io::Error },
     /// A failure of another place than a directory, which knows best how to fix it.
     #[error("{what}")]
-    Advised { what: String, advice: String },
+    Advised { code: Code, what: String, advice: String },
     /// Any other failure, as a complete sentence.
     #[error("{0}")]
     Other(String),
@@ -128,6 +131,44 @@ impl Error {
     /// again at once.
     pub fn is_locked(&self) -> bool {
         matches!(self, Error::Database(e) if e.kind == DatabaseErrorKind::Locked)
+    }
+
+    /// Which error it is, for programs.
+    pub fn code(&self) -> Code {
+        match self {
+            Error::NotAThread(_) => Code::NotAThread,
+            Error::AlreadyAThread(_) => Code::AlreadyAThread,
+            Error::Leftovers(_) => Code::Leftovers,
+            Error::ForeignDatabase(_) => Code::ForeignDatabase,
+            Error::NewerSchema { .. } => Code::NewerSchema,
+            Error::NoWal { .. } => Code::WalUnsupported,
+            Error::PathTooLong { .. } => Code::PathTooLong,
+            Error::Moved(_) => Code::ThreadMoved,
+            Error::NotOwner(_) => Code::NotOwner,
+            Error::UnknownScheme(_) => Code::UnknownScheme,
+            Error::OnlyInDirectory(_) => Code::OnlyInDirectory,
+            Error::UnknownConsumer(_) => Code::UnknownConsumer,
+            Error::NotHeard(_) => Code::NoResponse,
+            Error::Fenced(_) => Code::LeaseLost,
+            Error::AlreadySubscribed(_) => Code::AlreadySubscribed,
+            Error::InvalidEvent(_) | Error::InvalidLine { .. } => Code::EventInvalid,
+            Error::InvalidFilter(_) => Code::FilterInvalid,
+            Error::SlowFilter { .. } => Code::FilterSlow,
+            Error::BrokenFilter { .. } => Code::FilterBroken,
+            Error::BrokenSubscription(_) => Code::SubscriptionBroken,
+            Error::KeyConflict { .. } => Code::IdempotencyConflict,
+            Error::ReservedKey(_) => Code::KeyReserved,
+            Error::Unresponsive { .. } => Code::NoResponse,
+            Error::TooManyFiles(_) => Code::TooManyFiles,
+            Error::Database(e) => e.kind.code(),
+            Error::Io { source, .. } => Code::of_io(source),
+            Error::LogAhead(_) => Code::LogAhead,
+            Error::Occupied(_) | Error::InsideThread(_) => Code::DestinationInvalid,
+            Error::LockTimeout(_) => Code::Locked,
+            Error::Spawn { .. } => Code::SpawnFailed,
+            Error::Advised { code, .. } => *code,
+            Error::Other(_) => Code::Failed,
+        }
     }
 
     /// Whether the failure may be temporary, so that a retry is worthwhile.
@@ -186,6 +227,8 @@ pub enum DatabaseErrorKind {
     Write,
     ReadOnly,
     Permission,
+    /// The server has no database of that name.
+    Missing,
     Damaged,
     TooLarge,
     OutOfMemory,
@@ -197,6 +240,22 @@ pub enum DatabaseErrorKind {
 }
 
 impl DatabaseErrorKind {
+    fn code(self) -> Code {
+        match self {
+            DatabaseErrorKind::Locked => Code::Locked,
+            DatabaseErrorKind::Full | DatabaseErrorKind::NoRoom => Code::DiskFull,
+            DatabaseErrorKind::Write => Code::DiskFailed,
+            DatabaseErrorKind::ReadOnly | DatabaseErrorKind::Permission => Code::PermissionDenied,
+            DatabaseErrorKind::Missing => Code::DatabaseMissing,
+            DatabaseErrorKind::Damaged => Code::DatabaseDamaged,
+            DatabaseErrorKind::TooLarge => Code::TooLarge,
+            DatabaseErrorKind::OutOfMemory => Code::OutOfMemory,
+            DatabaseErrorKind::OutcomeUnknown => Code::OutcomeUnknown,
+            DatabaseErrorKind::Unreachable => Code::Unreachable,
+            DatabaseErrorKind::Other => Code::DatabaseFailed,
+        }
+    }
+
     fn may_pass(self) -> bool {
         use DatabaseErrorKind::{Full, Locked, NoRoom, OutOfMemory, OutcomeUnknown, Unreachable, Write};
         matches!(self, Full | Locked | NoRoom | OutOfMemory | OutcomeUnknown | Unreachable | Write)
@@ -228,6 +287,7 @@ impl fmt::Display for DatabaseError {
             Write => format!("the disk failed to write while {doing}; nothing was changed ({message})"),
             ReadOnly => format!("no permission for the database while {doing}; nothing was changed"),
             Permission => format!("no permission for the database while {doing}: {message}"),
+            Missing => format!("the database is missing, seen while {doing}: {message}"),
             Damaged => format!("the database is damaged or not a database ({message}), seen while {doing}"),
             TooLarge => {
                 format!("the event is larger than the database can store while {doing}; nothing was changed")

@@ -3,8 +3,9 @@
 //! This is the only place that turns the library's errors into advice.
 
 use std::fmt;
+use std::io;
 
-use crate::error::{DatabaseErrorKind as Kind, Error};
+use crate::error::{Code, DatabaseErrorKind as Kind, Error};
 use crate::model::key::RESERVED;
 
 pub type Result<T> = std::result::Result<T, Failure>;
@@ -17,23 +18,25 @@ pub struct Failure {
     pub what: String,
     /// How to fix it.
     pub hint: String,
+    /// Which error it is.
+    pub code: Code,
     /// 1: the operation failed; 2: usage error; 3: nothing came in time.
-    pub code: u8,
+    pub exit: u8,
 }
 
 impl Failure {
-    pub fn new(code: u8, what: impl fmt::Display, hint: impl fmt::Display) -> Failure {
-        Failure { what: what.to_string(), hint: hint.to_string(), code }
+    pub fn new(exit: u8, code: Code, what: impl fmt::Display, hint: impl fmt::Display) -> Failure {
+        Failure { what: what.to_string(), hint: hint.to_string(), code, exit }
     }
 
-    /// The operation failed (exit 1).
+    /// The operation failed (exit 1), with no code of its own.
     pub fn failed(what: impl fmt::Display, hint: impl fmt::Display) -> Failure {
-        Failure::new(1, what, hint)
+        Failure::new(1, Code::Failed, what, hint)
     }
 
     /// A usage error (exit 2).
     pub fn usage(what: impl fmt::Display, hint: impl fmt::Display) -> Failure {
-        Failure::new(2, what, hint)
+        Failure::new(2, Code::Usage, what, hint)
     }
 
     /// A usage error as the argument parser renders it, in one line.
@@ -46,8 +49,8 @@ impl Failure {
 }
 
 /// Fails with exit 1.
-pub fn failed<T>(what: impl fmt::Display, hint: impl fmt::Display) -> Result<T> {
-    Err(Failure::failed(what, hint))
+pub fn failed<T>(code: Code, what: impl fmt::Display, hint: impl fmt::Display) -> Result<T> {
+    Err(Failure::new(1, code, what, hint))
 }
 
 /// Fails with exit 2: a usage error.
@@ -57,32 +60,32 @@ pub fn usage<T>(what: impl fmt::Display, hint: impl fmt::Display) -> Result<T> {
 
 /// Fails with exit 3: nothing came in time.
 pub fn timed_out<T>(what: impl fmt::Display, hint: impl fmt::Display) -> Result<T> {
-    Err(Failure::new(3, what, hint))
+    Err(Failure::new(3, Code::TimedOut, what, hint))
 }
 
-/// Adds a hint to any error, at the call site that knows the fix.
+/// Adds a hint to an error of the system, at the call site that knows the fix.
 pub trait WithHint<T> {
     /// Fails with exit code 1 as `<what>: <cause> - <hint>`.
     fn with_hint(self, what: impl fmt::Display, hint: impl fmt::Display) -> Result<T>;
 }
 
-impl<T, E: fmt::Display> WithHint<T> for std::result::Result<T, E> {
+impl<T> WithHint<T> for io::Result<T> {
     fn with_hint(self, what: impl fmt::Display, hint: impl fmt::Display) -> Result<T> {
-        self.or_else(|cause| failed(format_args!("{what}: {cause}"), hint))
+        self.or_else(|cause| failed(Code::of_io(&cause), format_args!("{what}: {cause}"), hint))
     }
 }
 
 impl<E: Into<Error>> From<E> for Failure {
     fn from(error: E) -> Failure {
         let error = error.into();
-        let code = match error {
+        let exit = match error {
             Error::InvalidEvent(_)
             | Error::InvalidLine { .. }
             | Error::InvalidFilter(_)
             | Error::ReservedKey(_) => 2,
             _ => 1,
         };
-        Failure { what: error.to_string(), hint: hint(&error), code }
+        Failure { what: error.to_string(), hint: hint(&error), code: error.code(), exit }
     }
 }
 
@@ -142,6 +145,7 @@ pub fn hint(error: &Error) -> String {
             Kind::ReadOnly | Kind::Permission => {
                 "check who owns the thread's directory and events.db, and their permissions"
             }
+            Kind::Missing => "create it, or name another",
             Kind::Damaged => {
                 "restore the thread from a backup, or salvage it with `sqlite3 events.db .recover`"
             }

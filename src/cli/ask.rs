@@ -11,6 +11,7 @@ use clap::Args;
 use super::event::EventArgs;
 use super::reading::{self, Woken};
 use super::{Globals, output, push, signals};
+use crate::error::Code;
 use crate::failure::{Failure, Result, timed_out};
 use crate::model::duration;
 use crate::model::event::{Event, Type};
@@ -48,6 +49,7 @@ impl Ask {
         let id = push::store(&mut queue, &question, 3)?.0.id;
         let interrupted = Failure::new(
             3,
+            Code::Interrupted,
             format_args!("interrupted before an answer to event {id} came; the question stays stored"),
             format_args!("a later answer will show with `{}`", peek_for_answers(id)),
         );
@@ -58,10 +60,12 @@ impl Ask {
             && let Some(ending) = &answer.subtype
         {
             // Not exit 1, which would mean that the question is not stored.
-            return timed_out(
+            return Err(Failure::new(
+                3,
+                Code::NotAnswered,
                 format_args!("event {id} was not answered ({ending}): {}", output::plain(&answer.content)),
                 "the question stays stored; to ask again, use another key",
-            );
+            ));
         }
         if globals.json {
             let mut line = Vec::new();

@@ -9,6 +9,7 @@ use super::progress::Progress;
 use super::{Globals, limit, output};
 use crate::care::backup;
 use crate::care::backup::root::backup_root;
+use crate::error::Code;
 use crate::failure::{Result, failed, usage};
 use crate::files::DB;
 
@@ -112,6 +113,7 @@ fn of_root(root: &Path, dir: &Path, globals: &Globals) -> Result<()> {
     match made.failed.len() {
         0 => Ok(()),
         missing => failed(
+            Code::Failed,
             format_args!("{missing} of {} threads are not in the backup", made.threads + missing as u64),
             "check them with `thread doctor`",
         ),

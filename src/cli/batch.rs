@@ -10,7 +10,7 @@ use rustix::fs::FileType;
 
 use super::event::stdin_is_closed;
 use super::progress::Progress;
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::failure::{Result, WithHint, failed};
 use crate::files::Files;
 use crate::model::event::{Defaults, InvalidEvent, NewEvent, source_warning};
@@ -85,6 +85,7 @@ impl Batch {
     pub fn open(files: &Files) -> Result<Batch> {
         if stdin_is_closed() {
             return failed(
+                Code::Io,
                 "cannot read the batch from stdin, which is closed or not connected to anything",
                 "give it a file or a pipe; nothing was stored",
             );

@@ -8,6 +8,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Subcommand};
 use clap_complete::Shell;
 
 use super::{Cli, Command, Globals, output};
+use crate::error::Code;
 use crate::failure::{Result, failed};
 use crate::model::subscription::ConsumerId;
 
@@ -77,7 +78,7 @@ pub fn is_request(args: &[OsString]) -> bool {
 /// Fails if no consumer name is expected there.
 pub fn print_consumers(line: &str) -> Result<()> {
     let Some((globals, prefix)) = consumer_prefix(line) else {
-        return failed("no consumer name is expected here", "complete something else");
+        return failed(Code::Failed, "no consumer name is expected here", "complete something else");
     };
     globals.enter()?;
     let mut queue = globals.open()?;

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::output::{self, Reader};
 use super::{ConsumerArg, Globals, event_id, wake_consumer};
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::failure::{Result, failed, usage};
 use crate::model::run::Deliver;
 use crate::model::subscription::{ConsumerId, DeadLetter, Subscription};
@@ -120,6 +120,7 @@ impl Which {
         let (mut queue, consumer, event) = self.open(globals)?;
         if !can_retry(&queue.subscription(&consumer)?) {
             return failed(
+                Code::Failed,
                 format_args!(
                     "the consumer '{consumer}' pops for itself, so nothing can be delivered to it again"
                 ),
@@ -201,7 +202,11 @@ fn check_known(queue: &mut Queue, consumer: &ConsumerId) -> Result<()> {
 
 fn no_such_letter<T>(consumer: Option<&ConsumerId>, id: i64) -> Result<T> {
     let whose = consumer.map_or("any consumer".to_owned(), |consumer| format!("'{consumer}'"));
-    failed(format_args!("event {id} is not a dead letter of {whose}"), "see `thread dead list`")
+    failed(
+        Code::NotADeadLetter,
+        format_args!("event {id} is not a dead letter of {whose}"),
+        "see `thread dead list`",
+    )
 }
 
 fn text_line(letter: &DeadLetter, with_name: bool) -> String {

@@ -6,6 +6,7 @@ use serde_json::json;
 use super::output::{self, plain};
 use super::{Globals, environment};
 use crate::care::doctor::{self, Level, Remedy};
+use crate::error::Code;
 use crate::failure::{Result, failed, hint};
 
 /// Check a thread for damage, and repair it
@@ -66,6 +67,6 @@ impl Doctor {
             (1, true) => "1 thing wrong with the thread cannot be repaired by --fix".to_owned(),
             (n, true) => format!("{n} things wrong with the thread cannot be repaired by --fix"),
         };
-        failed(what, "follow the advice beside each finding")
+        failed(Code::Unhealthy, what, "follow the advice beside each finding")
     }
 }

@@ -8,6 +8,7 @@ use clap::{Args, ValueHint};
 use rustix::fs::{FileType, OFlags};
 
 use super::{environment, output};
+use crate::error::Code;
 use crate::failure::{Result, WithHint, failed, usage};
 use crate::model::event::{Defaults, NewEvent, Type};
 use crate::model::place::Place;
@@ -134,12 +135,14 @@ fn read_content(path: &Path) -> Result<String> {
     )?;
     if from_stdin && bytes.is_empty() && stdin_is_closed() {
         return failed(
+            Code::Io,
             "cannot read the content from stdin, which is closed or not connected to anything",
             "give it a file or a pipe, or store an empty event with --content ''; nothing was stored",
         );
     }
     if bytes.len() as u64 > MAX_CONTENT {
         return failed(
+            Code::TooLarge,
             format_args!("the content from {name} is larger than {MAX_CONTENT} bytes"),
             "store it in a file and push its path; nothing was stored",
         );

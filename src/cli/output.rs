@@ -180,7 +180,9 @@ pub fn note(text: impl fmt::Display) {
 /// A failure in one line, with its newline: for people, or as JSON.
 pub fn failure_line(failure: &Failure, as_json: bool) -> String {
     if as_json {
-        return json!({ "error": failure.what, "suggestion": failure.hint }).to_string() + "\n";
+        return json!({ "error": failure.what, "suggestion": failure.hint, "code": failure.code.as_str() })
+            .to_string()
+            + "\n";
     }
     let label = styled("Error:", AnsiColor::Red.on_default().bold(), coloured(&io::stderr()));
     format!("{label} {}\n", Escaped(&failure.to_string()))

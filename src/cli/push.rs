@@ -9,8 +9,8 @@ use super::batch::{Batch, LineFormat};
 use super::event::EventArgs;
 use super::progress::Progress;
 use super::{Globals, environment, event_id, output, signals};
-use crate::error::Error;
-use crate::failure::{Failure, Result, failed, timed_out};
+use crate::error::{Code, Error};
+use crate::failure::{Failure, Result, failed};
 use crate::model::duration;
 use crate::model::event::{NewEvent, source_warning};
 use crate::queue::delivery::Delivery;
@@ -49,7 +49,8 @@ pub struct Push {
     /// Mark it as the answer to this event, by reply_to in its metadata
     #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true)]
     reply_to: Option<i64>,
-    /// Then wait up to this long until every consumer whose filter matches has acknowledged it
+    /// Then wait up to this long until every consumer whose filter matches has acknowledged it (exit 3: not in
+    /// time; exit 1: it is a dead letter)
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     sync: Option<Duration>,
     /// Store each line of stdin as an event
@@ -70,7 +71,12 @@ impl Push {
     }
 
     fn push_many(self, globals: &Globals) -> Result<()> {
-        let interrupted = Failure::failed("interrupted, nothing was stored", "push the whole batch again");
+        let interrupted = Failure::new(
+            1,
+            Code::Interrupted,
+            "interrupted, nothing was stored",
+            "push the whole batch again",
+        );
         signals::on_interrupt(Some(&interrupted), globals.json)?;
         let mut queue = globals.open()?;
         let event = self.event;
@@ -100,6 +106,7 @@ impl Push {
             // The conflicting event was in this batch, and was rolled back with it.
             Err(Error::KeyConflict { key, id }) if queue.newest()?.0 < id => {
                 return failed(
+                    Code::IdempotencyConflict,
                     format_args!("two different events of the batch have the idempotency key '{key}'"),
                     "use a new key for a new event; nothing was stored",
                 );
@@ -146,6 +153,7 @@ pub fn push_one(event: EventArgs, reply_to: Option<i64>, globals: &Globals) -> R
         // Otherwise a later event with this id would appear to be answered.
         if !(1..=newest).contains(&id) {
             return failed(
+                Code::UnknownEvent,
                 format_args!("there is no event {id} to answer; the newest is {newest}"),
                 "give the id of the question; nothing was stored",
             );
@@ -194,28 +202,32 @@ fn wait_for_delivery(
     signals::set_stored(3);
     let interrupted = Failure::new(
         3,
+        Code::Interrupted,
         "interrupted before it was known to be acknowledged; what was pushed is stored",
         "see `thread info`, and do not push it again",
     );
     signals::allow(&interrupted, globals.json)?;
     let recipients = ranges.iter().map(|&(first, last)| queue.recipients(first, last));
     let recipients: crate::Result<Vec<_>> = recipients.collect();
-    let what = match recipients.and_then(|all| queue.wait_for_delivery(all.concat(), timeout)) {
+    let (exit, code, what) = match recipients.and_then(|all| queue.wait_for_delivery(all.concat(), timeout)) {
         Ok(Delivery::Acknowledged) => return Ok(()),
         Ok(Delivery::Pending(late)) => {
             let names: Vec<String> = late.iter().map(|consumer| format!("'{consumer}'")).collect();
-            format!("not acknowledged in time by {}", names.join(", "))
+            (3, Code::TimedOut, format!("not acknowledged in time by {}", names.join(", ")))
         }
         Ok(Delivery::Dead { consumer, event_id }) => {
-            format!("event {event_id} is a dead letter of '{consumer}'")
+            signals::set_stored(1);
+            (1, Code::DeadLetter, format!("event {event_id} is a dead letter of '{consumer}'"))
         }
-        // Not exit 1, which would mean that nothing is stored.
-        Err(e) => format!("cannot tell whether it was acknowledged: {e}"),
+        // Not exit 1: nothing has failed for certain.
+        Err(e) => (3, e.code(), format!("cannot tell whether it was acknowledged: {e}")),
     };
-    timed_out(
+    Err(Failure::new(
+        exit,
+        code,
         format_args!("{what}; what was pushed is stored"),
         "see `thread info` and `thread logs`, and do not push it again",
-    )
+    ))
 }
 
 /// The steps after a commit: the JSONL log, then waking consumers. Failures are warnings, because the

@@ -7,6 +7,7 @@ use signal_hook::consts::{SIGABRT, SIGALRM, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SI
 use signal_hook::low_level::signal_name;
 
 use super::{ConsumerArg, Globals, output, print_consumer};
+use crate::error::Code;
 use crate::failure::{Result, failed};
 use crate::files::log::log;
 use crate::model::duration;
@@ -57,6 +58,7 @@ impl Stop {
         match stop(&mut queue, &consumer, StopRequest { signal, kill_after_ms, skip })? {
             Stopped::Done => print_consumer(&consumer, globals),
             Stopped::NothingToStop => failed(
+                Code::NotRunning,
                 format_args!("the consumer '{}' is not running or waiting", output::plain(consumer.as_str())),
                 "see `thread info`; to keep it from being started, `thread pause` it",
             ),

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::consumer::one_of;
 use super::{ConsumerArg, Globals, event_id, limit, output, settings, wake_consumer, warn_if_clamped};
+use crate::error::Code;
 use crate::failure::{Result, WithHint, failed, usage};
 use crate::files::log::{Quoted, log};
 use crate::files::{self, Files};
@@ -306,6 +307,7 @@ fn directory(given: Option<&Path>) -> Result<PathBuf> {
     };
     if !dir.is_dir() {
         return failed(
+            Code::FileNotFound,
             format_args!("{} is not a directory", dir.display()),
             "give --cwd a directory that exists",
         );

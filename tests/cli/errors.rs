@@ -98,7 +98,7 @@ fn each_kind_of_failure_has_its_exit_code() {
         assert_eq!((stdout.as_str(), stderr.lines().count()), ("", 1), "{args:?}: {stderr}");
         let json: Value = serde_json::from_str(&stderr).unwrap();
         let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
-        assert_eq!(keys, ["error", "suggestion"]);
+        assert_eq!(keys, ["error", "suggestion", "code"]);
         assert!(stderr.starts_with("{\"error\":\""), "{stderr}");
         // With arguments, both forms must agree; without any, `--json` itself changes the error.
         if !args.is_empty() {
@@ -107,6 +107,48 @@ fn each_kind_of_failure_has_its_exit_code() {
         }
     }
     assert_eq!(world.query("SELECT count(*) FROM events"), 0);
+}
+
+#[test]
+fn each_error_has_a_code_for_programs() {
+    let world = World::with_thread();
+    world.idle_consumer("bot", "");
+    let keyed = ["push", "--idempotency-key", "k"];
+    world.off(keyed).arg("one").ok();
+    let table: [(&[&str], &str); 12] = [
+        (&["frobnicate"], "usage"),
+        (&["info", "-t", "nowhere"], "not_a_thread"),
+        (&["init", "inbox"], "already_a_thread"),
+        (&["info", "-t", "nowhere://x"], "unknown_scheme"),
+        (&["unsubscribe", "nobody"], "unknown_consumer"),
+        (&["subscribe", "bot", "true"], "already_subscribed"),
+        (&["push", "--idempotency-key", "k", "two"], "idempotency_conflict"),
+        (&["push", "--reply-to", "7", "x"], "unknown_event"),
+        (&["peek", "--filter", "nosuch = 1"], "filter_invalid"),
+        (&["push", "--content-file", "none"], "file_not_found"),
+        (&["dead", "show", "bot", "1"], "not_a_dead_letter"),
+        (&["ask", "x", "--timeout", "10ms"], "timed_out"),
+    ];
+    for (args, code) in table {
+        let run = world.thread(args).arg("--json").output();
+        let stderr = String::from_utf8(run.stderr).unwrap();
+        let json: Value = serde_json::from_str(&stderr).unwrap();
+        assert_eq!(json["code"], code, "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn the_specification_lists_the_codes_of_errors() {
+    let spec = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("SPEC.md")).unwrap();
+    let section = spec.split_once("\n### Error codes\n").unwrap().1.split("\n## ").next().unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once(" | "));
+    let mut listed: Vec<&str> =
+        rows.flat_map(|(words, _)| words.split(", ")).map(|w| w.trim_matches('`')).collect();
+    listed.retain(|word| *word != "code");
+    let mut known: Vec<&str> = thread::error::Code::ALL.iter().map(|code| code.as_str()).collect();
+    listed.sort_unstable();
+    known.sort_unstable();
+    assert_eq!(listed, known);
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn with_json_the_error_is_json() {
     send(&child, Signal::INT);
     // Stdin is closed only now: earlier, the end of input would be an empty batch.
     let output = child.wait_with_output().unwrap();
-    let said = r#"{"error":"interrupted, nothing was stored","suggestion":"push the whole batch again"}"#;
+    let said = r#"{"error":"interrupted, nothing was stored","suggestion":"push the whole batch again","code":"interrupted"}"#;
     assert_eq!(text(&output.stderr), format!("{said}\n"));
     assert_eq!(output.status.code(), Some(130));
 }

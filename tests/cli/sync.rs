@@ -111,10 +111,18 @@ fn a_dead_letter_ends_a_synced_push() {
     let world = World::with_thread();
     world.subscribe("bot", "exit 1", &["--deliver", "stdin", "--max-attempts", "1"]);
     let begun = Instant::now();
-    let (stdout, stderr) = push(&world, "one", "1h").ends_with(3);
+    let (stdout, stderr) = push(&world, "one", "1h").ends_with(1);
     assert!(begun.elapsed() < PATIENCE);
     assert_eq!(stdout, "1\n");
     assert!(stderr.starts_with("Error: event 1 is a dead letter of 'bot'; what was pushed is stored - "));
+    let (_, stderr) = push(&world, "two", "1h").arg("--json").ends_with(1);
+    assert!(stderr.ends_with(",\"code\":\"dead_letter\"}\n"), "{stderr}");
+    // Nothing came in time, which is another answer.
+    world.thread(["pause", "bot"]).quiet();
+    world.subscribe("late", "exit 1", &["--deliver", "stdin", "--backoff", "1h"]);
+    let (_, stderr) = push(&world, "three", "100ms").arg("--json").ends_with(3);
+    assert!(stderr.ends_with(",\"code\":\"timed_out\"}\n"), "{stderr}");
+    world.thread(["unsubscribe", "late"]).quiet();
     world.wait_until_quiet();
 }
 

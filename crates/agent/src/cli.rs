@@ -178,13 +178,13 @@ pub fn print(line: impl fmt::Display) -> Result<()> {
 }
 
 fn report(failure: &Failure, as_json: bool) -> ExitCode {
-    let Failure { what, hint, code } = failure;
+    let Failure { what, hint, code, exit } = failure;
     let plain = |text: &str| text.replace(|c: char| c.is_control(), " ");
     let line = match as_json {
-        true => json!({ "error": what, "suggestion": hint }).to_string(),
+        true => json!({ "error": what, "suggestion": hint, "code": code.as_str() }).to_string(),
         false => format!("Error: {} - {}", plain(what), plain(hint)),
     };
     // If stderr is closed, the exit code still tells.
     drop(writeln!(std::io::stderr(), "{line}"));
-    ExitCode::from(*code)
+    ExitCode::from(*exit)
 }

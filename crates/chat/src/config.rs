@@ -50,7 +50,11 @@ pub fn load(options: &Options) -> Result<Config> {
 }
 
 fn no_gateway() -> Failure {
-    Failure::new("no gateway has been started here", "start one with `thread serve`, or name one with --url")
+    Failure::new(
+        "no_gateway",
+        "no gateway has been started here",
+        "start one with `thread serve`, or name one with --url",
+    )
 }
 
 /// The directory `thread` in one of the XDG directories.
@@ -66,6 +70,7 @@ fn read(root: Option<&Path>, name: &str) -> Result<Option<String>> {
         Ok(text) => Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty())),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(Failure::new(
+            "io",
             format_args!("cannot read {}: {e}", path.display()),
             "run it as the user who started the gateway, or choose another root with --root",
         )),

@@ -17,7 +17,11 @@ type Lines = Editor<(), FileHistory>;
 /// Reads and sends messages until Ctrl-D, `/quit`, or Ctrl-C at the prompt.
 pub async fn run(session: &mut Session, screen: &mut Screen) -> Result<Outcome> {
     let cannot = |e: ReadlineError| {
-        Failure::new(format_args!("cannot read lines from here: {e}"), "give the message as an argument")
+        Failure::new(
+            "io",
+            format_args!("cannot read lines from here: {e}"),
+            "give the message as an argument",
+        )
     };
     // The prompt goes to the terminal even if stdout, which gets the answers, is redirected.
     let config = Config::builder().behavior(Behavior::PreferTerm).build();
@@ -67,7 +71,7 @@ async fn listen<T>(
     printer: &mut impl ExternalPrinter,
     mut reading: tokio::task::JoinHandle<T>,
 ) -> Result<T> {
-    let gone = |_| Failure::new("the terminal cannot be read", "give the message as an argument");
+    let gone = |_| Failure::new("io", "the terminal cannot be read", "give the message as an argument");
     loop {
         tokio::select! {
             line = &mut reading => return line.map_err(gone),

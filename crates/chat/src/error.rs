@@ -1,6 +1,10 @@
 //! A failure as reported to the user: what failed, how to fix it, and the exit code.
 
+use std::borrow::Cow;
 use std::fmt::Display;
+
+/// The code of what the gateway sent and this version cannot read.
+pub const UNREADABLE: &str = "unreadable";
 
 pub type Result<T> = std::result::Result<T, Failure>;
 
@@ -8,18 +12,20 @@ pub type Result<T> = std::result::Result<T, Failure>;
 pub struct Failure {
     pub what: String,
     pub fix: String,
-    pub code: u8,
+    /// Which error it is: a word of docs/CHAT.md, or the one that the gateway gives.
+    pub code: Cow<'static, str>,
+    pub exit: u8,
 }
 
 impl Failure {
     /// An operation that failed: exit 1.
-    pub fn new(what: impl Display, fix: impl Display) -> Failure {
-        Failure { what: what.to_string(), fix: fix.to_string(), code: 1 }
+    pub fn new(code: impl Into<Cow<'static, str>>, what: impl Display, fix: impl Display) -> Failure {
+        Failure { what: what.to_string(), fix: fix.to_string(), code: code.into(), exit: 1 }
     }
 
     /// A usage error: exit 2.
     pub fn usage(what: impl Display, fix: impl Display) -> Failure {
-        Failure { code: 2, ..Failure::new(what, fix) }
+        Failure { exit: 2, ..Failure::new("usage", what, fix) }
     }
 
     /// A usage error found by clap, on one line.

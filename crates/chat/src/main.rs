@@ -39,14 +39,18 @@ fn main() -> ExitCode {
             let json = std::env::args_os().any(|argument| argument == "--json");
             let failure = Failure::of_usage(&e);
             Screen::new(json).failure(&failure);
-            return ExitCode::from(failure.code);
+            return ExitCode::from(failure.exit);
         }
     };
     let mut screen = Screen::new(options.json);
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(e) => {
-            screen.failure(&Failure::new(format_args!("cannot start: {e}"), "close other programs"));
+            screen.failure(&Failure::new(
+                "failed",
+                format_args!("cannot start: {e}"),
+                "close other programs",
+            ));
             return ExitCode::FAILURE;
         }
     };
@@ -59,7 +63,7 @@ fn main() -> ExitCode {
         Ok(Outcome::Interrupted) => ExitCode::from(INTERRUPTED),
         Err(failure) => {
             screen.failure(&failure);
-            ExitCode::from(failure.code)
+            ExitCode::from(failure.exit)
         }
     }
 }
@@ -94,8 +98,8 @@ async fn run(options: Options, screen: &mut Screen) -> Result<Outcome> {
 
 fn read_stdin() -> Result<String> {
     let mut text = String::new();
-    io::stdin()
-        .read_to_string(&mut text)
-        .map_err(|e| Failure::new(format_args!("cannot read the message: {e}"), "give it as UTF-8 text"))?;
+    io::stdin().read_to_string(&mut text).map_err(|e| {
+        Failure::new("io", format_args!("cannot read the message: {e}"), "give it as UTF-8 text")
+    })?;
     Ok(text)
 }

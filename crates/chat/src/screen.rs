@@ -10,7 +10,7 @@ use thread_protocol::method::{HistoryEntry, SessionSummary};
 use thread_protocol::{Content, Unreadable};
 use unicode_width::UnicodeWidthChar;
 
-use crate::error::Failure;
+use crate::error::{Failure, UNREADABLE};
 use crate::visible::{self, on_one_line, visible};
 
 /// The width of a terminal if it is not known, in columns.
@@ -137,14 +137,18 @@ impl Screen {
         }
         let (what, fix) = (on_one_line(&failure.what), on_one_line(&failure.fix));
         let _ = match self.json {
-            true => writeln!(io::stderr(), "{}", serde_json::json!({ "error": what, "suggestion": fix })),
+            true => writeln!(
+                io::stderr(),
+                "{}",
+                serde_json::json!({ "error": what, "suggestion": fix, "code": failure.code })
+            ),
             false => writeln!(io::stderr(), "Error: {what} - {fix}"),
         };
     }
 
     /// Reports a frame that cannot be read.
     pub fn unreadable(&mut self, error: &Unreadable) {
-        self.failure(&Failure::new(error, "use the `thread chat` of the gateway's version"));
+        self.failure(&Failure::new(UNREADABLE, error, "use the `thread chat` of the gateway's version"));
     }
 
     pub fn sessions(&mut self, sessions: &[SessionSummary]) {

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use thread_protocol::client::{Client, Error, Received, Settings};
 use thread_protocol::method::*;
-use thread_protocol::{Content, Method};
+use thread_protocol::{Content, Method, code};
 use uuid::Uuid;
 
 use crate::config::Config;
-use crate::error::{Failure, Result};
+use crate::error::{Failure, Result, UNREADABLE};
 use crate::options::Options;
 
 /// How long to try to reconnect.
@@ -60,7 +60,7 @@ impl Session {
             Start::Last => match session.config.last_session() {
                 // It may have been deleted meanwhile.
                 Some(id) => match session.client.call::<SessionsSwitch>(&switch(id)).await {
-                    Err(Error::Refused(why)) if is_unknown(&why) => session.create().await?,
+                    Err(Error::Refused(why)) if why.code == code::UNKNOWN_SESSION => session.create().await?,
                     entered => drop(entered.map_err(|e| explain(&session.config, &e))?),
                 },
                 None => session.create().await?,
@@ -156,53 +156,53 @@ fn explain(config: &Config, error: &Error) -> Failure {
     match error {
         Error::Lost(why) => {
             let fix = "start it with `thread serve`, or choose another with --url";
-            Failure::new(format_args!("cannot reach the gateway at {url}: {why}"), fix)
+            Failure::new("unreachable", format_args!("cannot reach the gateway at {url}: {why}"), fix)
         }
-        Error::Unanswered { .. } => {
-            Failure::new(error, "see what the gateway prints; `thread chat --history 5` shows what arrived")
-        }
+        Error::Unanswered { .. } => Failure::new(
+            "outcome_unknown",
+            error,
+            "see what the gateway prints; `thread chat --history 5` shows what arrived",
+        ),
         Error::TooLarge(_) => Failure::new(
+            "too_large",
             "as JSON, the message is larger than 1 MiB, which is more than the gateway takes",
             "send a shorter one, or use `thread push` in the session's directory",
         ),
         Error::Unreadable(_) | Error::Oversized(_) => {
-            Failure::new(error, "use the `thread chat` of the gateway's version")
+            Failure::new(UNREADABLE, error, "use the `thread chat` of the gateway's version")
         }
-        Error::Closed { .. } => Failure::new(error, NEEDS_TOKEN),
+        Error::Closed { .. } => Failure::new(code::UNAUTHORIZED, error, NEEDS_TOKEN),
         Error::Forbidden => Failure::new(
+            code::FORBIDDEN,
             format_args!("the gateway does not serve {url} under this name"),
             "use its IP address, or start it with --origin and this name",
         ),
         Error::NotAGateway(why) => Failure::new(
+            "not_a_gateway",
             format_args!("what answers at {url} is not a gateway: {why}"),
             "choose the address that `thread serve` prints, with --url",
         ),
         Error::Untrusted(why) => Failure::new(
+            "untrusted",
             format_args!("the certificate of {url} is not trusted: {why}"),
             "name the file with the certificate of its authority with --ca",
         ),
         Error::Ca { path, why } => Failure::new(
+            "io",
             format_args!("cannot read certificates from {}: {why}", path.display()),
             "give a file with certificates in the PEM format with --ca",
         ),
         Error::Refused(why) => {
-            let fix = if why.contains("token") {
-                NEEDS_TOKEN
-            } else if is_unknown(why) {
-                "`thread chat --sessions` lists the sessions"
-            } else if why.contains("disk is full") {
-                "free some space where the gateway keeps its sessions, then try again"
-            } else {
-                "try again, see what the gateway prints, or begin another session with --new"
+            let fix = match &*why.code {
+                code::UNAUTHORIZED => NEEDS_TOKEN,
+                code::UNKNOWN_SESSION => "`thread chat --sessions` lists the sessions",
+                "disk_full" => "free some space where the gateway keeps its sessions, then try again",
+                _ => "try again, see what the gateway prints, or begin another session with --new",
             };
-            Failure::new(format_args!("the gateway refused: {why}"), fix)
+            let code = if why.code.is_empty() { "failed" } else { &why.code };
+            Failure::new(code.to_owned(), format_args!("the gateway refused: {why}"), fix)
         }
     }
 }
 
 const NEEDS_TOKEN: &str = "set THREAD_TOKEN to the content of the file `token` in the gateway's root";
-
-/// Whether the requested session does not exist.
-fn is_unknown(why: &str) -> bool {
-    why.starts_with("unknown session")
-}

@@ -8,7 +8,7 @@ use thread_protocol::client::Received;
 use thread_protocol::event::{
     ErrorCode, Event, Permission, PermissionRequest, Plan, PlanStatus, Role, ToolCall, ToolResult,
 };
-use thread_protocol::{COMMANDS, Frame, Unreadable};
+use thread_protocol::{COMMANDS, Frame, Unreadable, code};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::error::{Failure, Result};
@@ -31,7 +31,7 @@ pub enum Outcome {
 /// Sends a message and shows its run.
 pub async fn send(session: &mut Session, screen: &mut Screen, text: &str) -> Result<Outcome> {
     let mut interrupts = signal(SignalKind::interrupt())
-        .map_err(|e| Failure::new(format_args!("cannot listen to signals: {e}"), "try again"))?;
+        .map_err(|e| Failure::new("failed", format_args!("cannot listen to signals: {e}"), "try again"))?;
     let text = as_message(text);
     let accepted = tokio::select! {
         accepted = session.send(&text) => accepted?,
@@ -152,7 +152,7 @@ impl Turn<'_> {
             }
             Event::Error(error) if error.error_code == ErrorCode::SessionDeleted => {
                 let fix = "begin another one: thread chat --new";
-                self.screen.failure(&Failure::new("the session was deleted", fix));
+                self.screen.failure(&Failure::new(code::UNKNOWN_SESSION, "the session was deleted", fix));
                 return Some(Outcome::Failed);
             }
             _ if self.run.is_none() || frame.run_id != self.run => {}
@@ -211,7 +211,8 @@ impl Turn<'_> {
             }
             Event::Error(error) => {
                 let fix = "send it again, or see the session's log";
-                self.screen.failure(&Failure::new(&error.message, fix));
+                let code = error.error_code.as_str().to_owned();
+                self.screen.failure(&Failure::new(code, &error.message, fix));
                 return Some(Outcome::Failed);
             }
             Event::Cancelled(cancelled) => {

@@ -96,7 +96,7 @@ fn main() -> ExitCode {
 fn report(failure: &Failure) -> ExitCode {
     let plain = |text: &str| text.replace(|c: char| c.is_control(), " ");
     eprintln!("Error: {} - {}", plain(&failure.what), plain(&failure.hint));
-    ExitCode::from(failure.code)
+    ExitCode::from(failure.exit)
 }
 
 async fn run(options: Options) -> Result<()> {
@@ -128,7 +128,8 @@ async fn run(options: Options) -> Result<()> {
     let session = async {
         let server = Server::new(Arc::clone(&scope)).serve(stdio()).await;
         let hint = "start it from a host, see docs/MCP.md";
-        let server = server.with_hint("the client does not speak MCP", hint)?;
+        let server =
+            server.map_err(|e| Failure::failed(format_args!("the client does not speak MCP: {e}"), hint))?;
         // Ends when the client closes its side.
         drop(server.waiting().await);
         Ok(())

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 
+use thread::error::Code;
 use thread::failure::hint;
 use thread_sessions::RequestError;
 
@@ -31,6 +32,14 @@ impl Problem {
         // It may name what was given.
         let shown = &what[..what.floor_char_boundary(LONGEST)];
         format!("{shown} - {fix}")
+    }
+
+    /// Which error it is, for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Problem::Told { .. } => Code::Failed.as_str(),
+            Problem::Request(error) => error.code(),
+        }
     }
 
     /// Whether a filter took too long for a single event.

@@ -31,7 +31,9 @@ impl Server {
 
     fn failed(&self, problem: &Problem) -> CallToolResult {
         problem.log();
-        CallToolResult::error(vec![ContentBlock::text(problem.text(self.scope.is_local))])
+        let mut result = CallToolResult::error(vec![ContentBlock::text(problem.text(self.scope.is_local))]);
+        result.meta = Some(code_of(problem));
+        result
     }
 }
 
@@ -104,6 +106,14 @@ impl ServerHandler for Server {
 impl Server {
     fn refused(&self, problem: &Problem) -> ErrorData {
         problem.log();
-        ErrorData::resource_not_found(problem.text(self.scope.is_local), None)
+        let code = serde_json::json!({ "code": problem.code() });
+        ErrorData::resource_not_found(problem.text(self.scope.is_local), Some(code))
     }
+}
+
+/// The error's code, beside the text for an LLM.
+fn code_of(problem: &Problem) -> MetaObject {
+    let mut meta = MetaObject::new();
+    meta.insert("code".to_owned(), problem.code().into());
+    meta
 }

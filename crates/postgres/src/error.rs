@@ -3,7 +3,7 @@
 use std::error::Error as _;
 
 use postgres::error::{DbError, SqlState};
-use thread::error::{DatabaseError, DatabaseErrorKind as Kind};
+use thread::error::{Code, DatabaseError, DatabaseErrorKind as Kind};
 use thread::{Error, Result};
 
 /// Adds the operation to an error of the server or of the connection to it.
@@ -19,8 +19,8 @@ impl<T> Doing<T> for Result<T, postgres::Error> {
 }
 
 /// A failure with advice of its own.
-pub fn problem(what: &str, advice: &str) -> Error {
-    Error::Advised { what: what.to_owned(), advice: advice.to_owned() }
+pub fn problem(code: Code, what: &str, advice: &str) -> Error {
+    Error::Advised { code, what: what.to_owned(), advice: advice.to_owned() }
 }
 
 pub fn failed(error: &postgres::Error, doing: &'static str) -> Error {
@@ -89,7 +89,7 @@ fn assess_code(db: &DbError) -> (Kind, &'static str) {
             Kind::Permission,
             "check user and password: PGPASSWORD, ~/.pgpass or the service file, and pg_hba.conf on the server",
         ),
-        "3D000" => (Kind::Permission, "create the database with `createdb`, or name another"),
+        "3D000" => (Kind::Missing, "create it with `createdb`, or name another"),
         _ if *code == SqlState::INSUFFICIENT_PRIVILEGE => {
             (Kind::Permission, "ask for the rights that `Many machines` in SPEC.md lists")
         }

@@ -2,6 +2,7 @@
 
 use postgres::Client;
 use postgres::types::Type;
+use thread::error::Code;
 use thread::model::place::Place;
 use thread::{Error, Result};
 
@@ -99,6 +100,7 @@ fn find(client: &mut Client, place: &Place, schema: &str, thread: &str) -> Resul
     if server < OLDEST_SERVER {
         let (major, minor) = (server / 10_000, server % 10_000);
         return Err(problem(
+            Code::DatabaseFailed,
             &format!("the server is PostgreSQL {major}.{minor}, which is too old"),
             "use PostgreSQL 15 or later",
         ));
@@ -117,6 +119,7 @@ fn bring_up_to_date(client: &mut Client, schema: &str) -> Result<()> {
     let encoding: String = client.query_typed("SHOW server_encoding", &[]).doing(doing)?[0].get(0);
     if encoding != "UTF8" {
         return Err(problem(
+            Code::DatabaseFailed,
             &format!("the database has the encoding {encoding}"),
             "create one with `createdb --encoding UTF8 --template template0`",
         ));

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use sha1::{Digest, Sha1};
+use thread::error::Code;
 use thread::model::place::Place;
 use thread::{Error, Result};
 
@@ -100,7 +101,11 @@ impl Target {
             |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let state = variable("XDG_STATE_HOME").or_else(|| Some(variable("HOME")?.join(".local/state")));
         let state = state.ok_or_else(|| {
-            problem("there is no folder for what belongs to this machine", "set HOME or XDG_STATE_HOME")
+            problem(
+                Code::Failed,
+                "there is no folder for what belongs to this machine",
+                "set HOME or XDG_STATE_HOME",
+            )
         })?;
         Ok(state.join("thread").join(digest))
     }
@@ -129,7 +134,11 @@ fn decoded(text: &str) -> Result<String> {
 }
 
 fn unclear(what: &str) -> Error {
-    problem(&format!("the place of the thread {what}"), "write it as postgres://user@host/database#thread")
+    problem(
+        Code::PlaceInvalid,
+        &format!("the place of the thread {what}"),
+        "write it as postgres://user@host/database#thread",
+    )
 }
 
 fn unnamed() -> Error {
@@ -138,6 +147,7 @@ fn unnamed() -> Error {
 
 fn unknown(name: &str) -> Error {
     problem(
+        Code::PlaceInvalid,
         &format!("the place of the thread has the parameter '{}', which is not known", name.escape_debug()),
         "see `Many machines` in SPEC.md for those that are",
     )
@@ -146,6 +156,7 @@ fn unknown(name: &str) -> Error {
 /// A place is shown by `ps`, in logs and to handlers.
 fn secret() -> Error {
     problem(
+        Code::PlaceInvalid,
         "the place of the thread contains a password, which everybody could read",
         "leave it out, and put it into ~/.pgpass or PGPASSWORD",
     )

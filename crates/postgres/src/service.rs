@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use thread::Result;
+use thread::error::Code;
 
 use crate::environment::Environment;
 use crate::error::problem;
@@ -29,6 +30,7 @@ pub fn read(name: &str, environment: &Environment) -> Result<BTreeMap<String, St
         }
     }
     Err(problem(
+        Code::PlaceInvalid,
         &format!("there is no service '{}' in a service file", name.escape_debug()),
         "write it to ~/.pg_service.conf, or name the host in the place",
     ))

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use thread::Result;
+use thread::error::Code;
 
 use crate::environment::Environment;
 use crate::error::problem;
@@ -104,6 +105,7 @@ impl Settings {
         };
         if let Some(unknown) = service.keys().find(|name| Settings::known(name).is_none()) {
             return Err(problem(
+                Code::PlaceInvalid,
                 &format!("the service file has the setting '{}', which is not known", unknown.escape_debug()),
                 "leave it out there",
             ));
@@ -131,6 +133,7 @@ impl Settings {
         let hostaddr: Vec<IpAddr> = hostaddr.collect::<Result<_>>()?;
         if !hostaddr.is_empty() && hostaddr.len() != host.len() {
             return Err(problem(
+                Code::PlaceInvalid,
                 "there are not as many host addresses as hosts",
                 "give one hostaddr for each host",
             ));
@@ -141,7 +144,11 @@ impl Settings {
         }
         port.resize(host.len().max(port.len()), String::new());
         if port.len() != host.len() {
-            return Err(problem("there are more ports than hosts", "give one port, or one for each host"));
+            return Err(problem(
+                Code::PlaceInvalid,
+                "there are more ports than hosts",
+                "give one port, or one for each host",
+            ));
         }
         for one in &mut port {
             if one.is_empty() {
@@ -155,6 +162,7 @@ impl Settings {
         let user = value("user").unwrap_or_else(|| environment.user());
         if user.is_empty() {
             return Err(problem(
+                Code::PlaceInvalid,
                 "no user of the database is given",
                 "name one: postgres://user@host/database#thread",
             ));
@@ -185,6 +193,7 @@ impl Settings {
         };
         if sslrootcert.as_deref() == Some("system") && sslmode != SslMode::VerifyFull {
             return Err(problem(
+                Code::PlaceInvalid,
                 "sslrootcert=system needs sslmode=verify-full",
                 "give that, or leave out sslmode",
             ));
@@ -221,7 +230,11 @@ impl Settings {
 }
 
 fn not_valid(name: &str, value: &str) -> thread::Error {
-    problem(&format!("'{}' is not a valid {name}", value.escape_debug()), "see libpq's documentation of it")
+    problem(
+        Code::PlaceInvalid,
+        &format!("'{}' is not a valid {name}", value.escape_debug()),
+        "see libpq's documentation of it",
+    )
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ pub enum Incoming {
     Response {
         id: String,
         /// The payload as JSON, or why the request failed.
-        outcome: Result<Box<RawValue>, String>,
+        outcome: Result<Box<RawValue>, Refusal>,
     },
     Event(Box<Frame>),
     /// Something that this version does not know, to be ignored.
@@ -23,6 +23,20 @@ pub enum Incoming {
         /// Its place, if it is an event of the thread.
         seq: Option<i64>,
     },
+}
+
+/// Why a request failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub error: String,
+    /// Which error it is. Empty if an older gateway does not say.
+    pub code: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.error)
+    }
 }
 
 /// A frame that cannot be read. A client shows it and goes on.
@@ -67,6 +81,8 @@ struct Envelope<'a> {
     payload: Option<&'a RawValue>,
     #[serde(borrow)]
     error: Option<&'a RawValue>,
+    #[serde(borrow)]
+    code: Option<&'a RawValue>,
     seq: Option<i64>,
     #[serde(borrow)]
     time: Option<Cow<'a, str>>,
@@ -117,7 +133,10 @@ impl Incoming {
             ("res", _, Some(id)) => {
                 let outcome = match (frame.ok, frame.payload, frame.error) {
                     (Some(true), Some(payload), _) => Ok(payload.to_owned()),
-                    (Some(false), _, error) => Err(reason(error)),
+                    (Some(false), _, error) => {
+                        let code = frame.code.and_then(|code| serde_json::from_str(code.get()).ok());
+                        Err(Refusal { error: reason(error), code: code.unwrap_or_default() })
+                    }
                     _ => return Err(unreadable("it lacks 'ok' or 'payload'".to_owned())),
                 };
                 Ok(Incoming::Response { id: id.to_owned(), outcome })
@@ -363,23 +382,25 @@ mod tests {
     #[test]
     fn a_response_has_a_payload_or_a_reason() {
         let response = |text: &str| match Incoming::parse(text) {
-            Ok(Incoming::Response { id, outcome }) => (id, outcome.map(|payload| payload.get().to_owned())),
+            Ok(Incoming::Response { id, outcome }) => {
+                (id, outcome.map(|payload| payload.get().to_owned()).map_err(|why| (why.error, why.code)))
+            }
             other => panic!("{text}: {other:?}"),
         };
         let nothing = crate::method::Nothing {};
         let ok = crate::response::payload::<crate::method::PermissionAnswer>("1", &nothing);
         assert_eq!(ok, r#"{"type":"res","id":"1","ok":true,"payload":{}}"#);
         assert_eq!(response(&ok), ("1".into(), Ok("{}".into())));
-        let refused = crate::response::error("2", "no");
-        assert_eq!(refused, r#"{"type":"res","id":"2","ok":false,"error":"no"}"#);
-        assert_eq!(response(&refused), ("2".into(), Err("no".into())));
+        let refused = crate::response::error("2", "no", "not_found");
+        assert_eq!(refused, r#"{"type":"res","id":"2","ok":false,"error":"no","code":"not_found"}"#);
+        assert_eq!(response(&refused), ("2".into(), Err(("no".into(), "not_found".into()))));
         for (error, reason) in [
             (r#","error":{"message":"no"}"#, "no"),
             (r#","error":{"code":1}"#, r#"{"code":1}"#),
             ("", "the gateway gave no reason"),
         ] {
             let text = format!(r#"{{"type":"res","id":"3","ok":false{error}}}"#);
-            assert_eq!(response(&text), ("3".into(), Err(reason.into())));
+            assert_eq!(response(&text), ("3".into(), Err((reason.into(), String::new()))));
         }
     }
 }

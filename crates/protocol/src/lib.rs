@@ -12,6 +12,7 @@ mod words;
 
 #[cfg(feature = "client")]
 pub mod client;
+pub mod code;
 pub mod content;
 pub mod event;
 pub mod incoming;
@@ -24,7 +25,7 @@ mod schema;
 
 pub use content::Content;
 pub use event::{Event, Frame};
-pub use incoming::{Incoming, Unreadable};
+pub use incoming::{Incoming, Refusal, Unreadable};
 pub use method::{Call, CallError, METHODS, Method};
 pub use request::{Malformed, Request};
 

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use crate::code;
 use crate::content::{Content, any};
 use crate::event::{LargeContent, Priority, Role};
 
@@ -30,6 +31,16 @@ pub enum CallError {
     Unknown(String),
     #[error("bad params: {0}")]
     BadParams(String),
+}
+
+impl CallError {
+    /// The error's code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            CallError::Unknown(_) => code::UNKNOWN_METHOD,
+            CallError::BadParams(_) => code::BAD_PARAMS,
+        }
+    }
 }
 
 macro_rules! methods {

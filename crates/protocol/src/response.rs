@@ -1,4 +1,4 @@
-//! Responses: `{"type":"res","id":S,"ok":true,"payload":{…}}` or `{"type":"res","id":S,"ok":false,"error":S}`.
+//! Responses: `{"type":"res","id":S,"ok":true,"payload":{…}}` or `{"type":"res","id":S,"ok":false,"error":S,"code":C}`.
 
 use serde::Serialize;
 
@@ -21,14 +21,15 @@ pub fn payload<M: Method>(id: &str, payload: &M::Payload) -> String {
     ok(id, payload)
 }
 
-/// The response to a request that failed.
-pub fn error(id: &str, error: &str) -> String {
+/// The response to a request that failed. `code` is a word of [`code`](crate::code) or one of `thread`.
+pub fn error(id: &str, error: &str, code: &str) -> String {
     #[derive(Serialize)]
     struct Whole<'a> {
         r#type: &'static str,
         id: &'a str,
         ok: bool,
         error: &'a str,
+        code: &'a str,
     }
-    crate::to_text(&Whole { r#type: "res", id, ok: false, error })
+    crate::to_text(&Whole { r#type: "res", id, ok: false, error, code })
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use thread_protocol::client::{Address, Client, Error, MAX_SENDS, Received, Settings};
 use thread_protocol::event::{self, ErrorCode, Event, Title};
 use thread_protocol::method::*;
-use thread_protocol::{Content, MAX_FRAME, Request, response};
+use thread_protocol::{Content, MAX_FRAME, Refusal, Request, response};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
@@ -291,12 +291,13 @@ async fn a_refusal_is_an_error_of_its_request_alone() {
     let (mut client, mut peer) = gateway.entered().await;
     let scene = async {
         let request = peer.request("sessions.delete").await;
-        peer.send(response::error(&request.id, "unknown session 'x'")).await;
+        peer.send(response::error(&request.id, "unknown session 'x'", "unknown_session")).await;
         peer.title(4).await;
     };
     let params = DeleteParams { session_id: "x".to_owned() };
     let (refused, ()) = tokio::join!(client.call::<SessionsDelete>(&params), scene);
-    assert!(matches!(&refused, Err(Error::Refused(why)) if why == "unknown session 'x'"), "{refused:?}");
+    let Err(Error::Refused(Refusal { error, code })) = refused else { panic!("{refused:?}") };
+    assert_eq!((&*error, &*code), ("unknown session 'x'", "unknown_session"));
     assert_eq!(title(&mut client).await, "4");
 }
 
@@ -309,7 +310,7 @@ async fn a_session_that_is_gone_after_a_reconnect_is_an_error_once() {
     let scene = async {
         let mut peer = gateway.client().await;
         let switch = peer.request("sessions.switch").await;
-        peer.send(response::error(&switch.id, "unknown session")).await;
+        peer.send(response::error(&switch.id, "unknown session", "unknown_session")).await;
         let mut peer = gateway.client().await;
         let list = peer.request("sessions.list").await;
         peer.answer(&list, json!({ "sessions": [], "total": 0 })).await;

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use thread::error::{DatabaseErrorKind, is_too_many_files};
+use thread::error::{Code, DatabaseErrorKind, is_too_many_files};
 use thread::model::place::Place;
+use thread_protocol::code;
 
 /// Why a request was refused. The connection stays.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +48,26 @@ pub const READ_ONLY: &str = "this gateway was started with --read-only and chang
      or start it without --read-only";
 
 impl RequestError {
+    /// Which error it is, for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            RequestError::BadParams(_) => code::BAD_PARAMS,
+            RequestError::UnknownSession(_) => code::UNKNOWN_SESSION,
+            RequestError::NoSession => code::NO_SESSION,
+            RequestError::UnknownRun(_) => code::UNKNOWN_RUN,
+            RequestError::UnknownPermission(_) => code::UNKNOWN_PERMISSION,
+            RequestError::KeyConflict(_) => Code::IdempotencyConflict.as_str(),
+            RequestError::Unknown(_) => code::NOT_FOUND,
+            RequestError::NotNow(_) => code::CONFLICT,
+            RequestError::ReadOnly => code::READ_ONLY,
+            RequestError::Connected => code::ALREADY_CONNECTED,
+            RequestError::Locked => Code::Locked.as_str(),
+            RequestError::Thread(e) => e.code().as_str(),
+            RequestError::Disk(_, e) => Code::of_io(e).as_str(),
+            RequestError::Failed(_) => Code::Failed.as_str(),
+        }
+    }
+
     /// Writes the whole reason to the log, if it is one for the operator.
     pub fn log(&self, doing: &str) {
         match self {

@@ -8,6 +8,7 @@ use serde_json::json;
 use super::{Consumer, Report};
 use crate::cli::number::{count, limit};
 use crate::cli::output::{self, plain};
+use crate::error::Code;
 use crate::failure::{Result, failed};
 use crate::model::duration;
 use crate::model::time::Time;
@@ -97,7 +98,7 @@ impl CheckArgs {
             1 => "1 consumer needs attention".to_owned(),
             n => format!("{n} consumers need attention"),
         };
-        failed(what, "see `thread info` and `thread logs`")
+        failed(Code::Unhealthy, what, "see `thread info` and `thread logs`")
     }
 
     fn problems(&self, queue: &mut Queue, consumer: &Consumer, now: Time) -> Result<Vec<Problem>> {

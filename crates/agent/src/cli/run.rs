@@ -12,6 +12,7 @@ use crate::sub_agent::{self, NewSubAgent, Sub};
 use clap::{Args, ValueHint};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use thread::error::Code;
 use thread::model::subscription::ConsumerId;
 use thread::{LOOK_EVERY, Queue};
 
@@ -158,9 +159,10 @@ fn wait(
         let signal = signal.swap(0, Ordering::Relaxed);
         if signal != 0 {
             sub.cancel(queue, launcher, "the process that waited for it was ended")?;
-            let code = 128 + u8::try_from(signal).unwrap_or_default();
+            let exit = 128 + u8::try_from(signal).unwrap_or_default();
             return Err(Failure::new(
-                code,
+                exit,
+                Code::Interrupted,
                 "the sub-agent was cancelled",
                 "run it again if it is still needed",
             ));

@@ -40,17 +40,20 @@ pub async fn upload(
     State(gateway): State<Arc<Gateway>>,
     mut form: Multipart,
 ) -> Result<Json<Value>, HttpError> {
-    let bad = |e: axum::extract::multipart::MultipartError| HttpError(e.status(), e.body_text());
+    let bad = |e: axum::extract::multipart::MultipartError| HttpError::new(e.status(), e.body_text());
     while let Some(field) = form.next_field().await.map_err(bad)? {
         let Some(name) = field.file_name().map(plain_name) else { continue };
         let bytes = field.bytes().await.map_err(bad)?;
         if bytes.len() > MAX {
-            return Err(HttpError(StatusCode::PAYLOAD_TOO_LARGE, "an attachment has at most 25 MiB".into()));
+            return Err(HttpError::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "an attachment has at most 25 MiB".into(),
+            ));
         }
         let mime_type = type_of(&bytes);
         let path = format!("{}/{name}", uuid::Uuid::new_v4());
         let Some(object) = Object::new(BUCKET, &path) else {
-            return Err(HttpError(StatusCode::BAD_REQUEST, "the file's name cannot be used".into()));
+            return Err(HttpError::new(StatusCode::BAD_REQUEST, "the file's name cannot be used".into()));
         };
         store(&gateway, &object, bytes).await?;
         let url = gateway.storage.url(&object);
@@ -58,7 +61,7 @@ pub async fn upload(
             json!({ "bucket": object.bucket, "path": object.path, "mime_type": mime_type, "url": url }),
         ));
     }
-    Err(HttpError(StatusCode::BAD_REQUEST, "the form has no file".into()))
+    Err(HttpError::new(StatusCode::BAD_REQUEST, "the form has no file".into()))
 }
 
 /// Stores the file that a content part has in it, and puts its URL in its place. A file that the session has
@@ -79,8 +82,8 @@ pub async fn store_inline(
     }
     let data = if is_binary { &part["data"] } else { &part["source"]["value"] };
     let decoded = STANDARD.decode(data.as_str().unwrap_or_default().trim());
-    let bytes =
-        decoded.map_err(|_| HttpError(StatusCode::BAD_REQUEST, "an inline file is not base64".into()))?;
+    let bytes = decoded
+        .map_err(|_| HttpError::new(StatusCode::BAD_REQUEST, "an inline file is not base64".into()))?;
     let mime_type = type_of(&bytes);
     let given = if is_binary { &part["filename"] } else { &part["metadata"]["filename"] };
     let extension = infer::get(&bytes).map_or("bin", |kind| kind.extension());
@@ -88,8 +91,8 @@ pub async fn store_inline(
     // The same file in the same session is the same object, so that a message may be sent again.
     let path = format!("{}/{name}", session.made_from(&bytes));
     let object = Object::new(BUCKET, &path);
-    let object =
-        object.ok_or_else(|| HttpError(StatusCode::BAD_REQUEST, "a file's name cannot be used".into()))?;
+    let object = object
+        .ok_or_else(|| HttpError::new(StatusCode::BAD_REQUEST, "a file's name cannot be used".into()))?;
     // Of an earlier version, or after a power cut, it may be there in part.
     let bytes = Bytes::from(bytes);
     if !gateway.storage.has(&object, bytes.clone()).await {
@@ -110,11 +113,14 @@ pub async fn store_inline(
 
 async fn store(gateway: &Gateway, object: &Object, bytes: Bytes) -> Result<(), HttpError> {
     if !gateway.root.is_there() {
-        return Err(HttpError(StatusCode::INSUFFICIENT_STORAGE, "the gateway's directory is gone".into()));
+        return Err(HttpError::new(
+            StatusCode::INSUFFICIENT_STORAGE,
+            "the gateway's directory is gone".into(),
+        ));
     }
     gateway.storage.put(object, bytes).await.map_err(|e| {
         tracing::error!("an attachment cannot be stored: {e}");
-        HttpError(StatusCode::INSUFFICIENT_STORAGE, "the attachment cannot be stored".into())
+        HttpError::new(StatusCode::INSUFFICIENT_STORAGE, "the attachment cannot be stored".into())
     })
 }
 
@@ -157,15 +163,15 @@ pub async fn download(
     Path((bucket, path)): Path<(String, String)>,
     Query(signed): Query<Signed>,
 ) -> Result<Response, HttpError> {
-    let missing = || HttpError(StatusCode::NOT_FOUND, "there is no such object".into());
+    let missing = || HttpError::new(StatusCode::NOT_FOUND, "there is no such object".into());
     let object = Object::new(&bucket, &path).ok_or_else(missing)?;
     gateway.storage.check(&object, &signed.token).map_err(|e| {
         refused(seat.client().address, sign::PREFIX, &e.to_string());
-        HttpError(StatusCode::FORBIDDEN, e.to_string())
+        HttpError::new(StatusCode::FORBIDDEN, e.to_string())
     })?;
     let unread = |e: object_store::Error| {
         tracing::error!("an attachment cannot be read: {e}");
-        HttpError(StatusCode::BAD_GATEWAY, "the attachment cannot be read".into())
+        HttpError::new(StatusCode::BAD_GATEWAY, "the attachment cannot be read".into())
     };
     let found = gateway.storage.get(&object).await.map_err(unread)?.ok_or_else(missing)?;
     let (size, mut stream) = (found.size, found.pieces);

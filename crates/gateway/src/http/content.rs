@@ -29,7 +29,7 @@ pub async fn content(
     State(gateway): State<Arc<Gateway>>,
     Path((session, id)): Path<(String, i64)>,
 ) -> Result<Response, HttpError> {
-    let missing = || HttpError(StatusCode::NOT_FOUND, "there is no such event".into());
+    let missing = || HttpError::new(StatusCode::NOT_FOUND, "there is no such event".into());
     let session = SessionId::parse(&session).ok_or_else(missing)?;
     let read = move |offset| {
         let gateway = gateway.clone();

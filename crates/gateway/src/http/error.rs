@@ -1,10 +1,12 @@
-//! Errors of requests over HTTP: a status, and `{"error":…}`.
+//! Errors of requests over HTTP: a status, and `{"error":…,"code":…}`.
 
 use axum::Json;
 use axum::body::to_bytes;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use thread::error::Code;
+use thread_protocol::code;
 use utoipa::ToSchema;
 
 use crate::error::RequestError;
@@ -18,14 +20,43 @@ const LONGEST: usize = 64 * 1024;
 pub struct ErrorBody {
     /// What is wrong, and what to do about it.
     pub error: String,
+    /// Which error it is: one of the words that docs/PROTOCOL.md and SPEC.md list.
+    pub code: &'static str,
 }
 
-/// An error response, with its status.
-pub struct HttpError(pub StatusCode, pub String);
+/// An error response.
+pub struct HttpError {
+    pub status: StatusCode,
+    pub error: String,
+    pub code: &'static str,
+}
+
+impl HttpError {
+    /// An error of which the status says which it is.
+    pub fn new(status: StatusCode, error: String) -> HttpError {
+        HttpError { status, error, code: code_of(status) }
+    }
+}
 
 impl IntoResponse for HttpError {
     fn into_response(self) -> Response {
-        (self.0, Json(ErrorBody { error: self.1 })).into_response()
+        (self.status, Json(ErrorBody { error: self.error, code: self.code })).into_response()
+    }
+}
+
+/// The code of an error about which nothing is known but its status.
+fn code_of(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED => code::UNAUTHORIZED,
+        StatusCode::FORBIDDEN => code::FORBIDDEN,
+        StatusCode::NOT_FOUND => code::NOT_FOUND,
+        StatusCode::CONFLICT => code::CONFLICT,
+        StatusCode::PAYLOAD_TOO_LARGE => Code::TooLarge.as_str(),
+        StatusCode::TOO_MANY_REQUESTS => code::TOO_MANY_REQUESTS,
+        StatusCode::SERVICE_UNAVAILABLE => code::UNAVAILABLE,
+        StatusCode::INSUFFICIENT_STORAGE => Code::DiskFailed.as_str(),
+        status if status.is_client_error() => code::BAD_REQUEST,
+        _ => Code::Failed.as_str(),
     }
 }
 
@@ -46,7 +77,7 @@ pub async fn as_json(response: Response) -> Response {
         "" => status.canonical_reason().unwrap_or("the request failed").to_lowercase(),
         text => text.to_owned(),
     };
-    let response = HttpError(status, text).into_response();
+    let response = HttpError::new(status, text).into_response();
     let own = response.headers().clone();
     parts.headers.remove(header::CONTENT_LENGTH);
     parts.headers.extend(own);
@@ -67,6 +98,6 @@ impl From<RequestError> for HttpError {
             RequestError::Locked => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        HttpError(status, error.to_string())
+        HttpError { status, error: error.to_string(), code: error.code() }
     }
 }

@@ -58,7 +58,7 @@ pub async fn logout(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> 
 fn kept<T>(done: Result<io::Result<T>, tokio::task::JoinError>) -> Result<T, HttpError> {
     done.unwrap_or_else(|e| Err(io::Error::other(e))).map_err(|e| {
         tracing::error!("a login cannot be kept or ended: {e}");
-        HttpError(StatusCode::INSUFFICIENT_STORAGE, "the gateway cannot write to its directory".into())
+        HttpError::new(StatusCode::INSUFFICIENT_STORAGE, "the gateway cannot write to its directory".into())
     })
 }
 

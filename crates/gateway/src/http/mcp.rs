@@ -65,7 +65,7 @@ async fn only_its_owner(
         let id = marked.to_str().ok().and_then(|marked| owners.id(marked, owner));
         let Some((id, header)) = id.and_then(|id| Some((id, HeaderValue::from_str(id).ok()?))) else {
             let why = "there is no such session; send initialize to begin one";
-            return HttpError(StatusCode::NOT_FOUND, why.into()).into_response();
+            return HttpError::new(StatusCode::NOT_FOUND, why.into()).into_response();
         };
         shown = Some(id.to_owned());
         request.headers_mut().insert(SESSION, header);

@@ -152,7 +152,7 @@ impl File {
 /// `GET /page/…`.
 pub async fn file(Path(name): Path<String>, headers: HeaderMap) -> Result<Response, HttpError> {
     let file = File::named(&name);
-    let file = file.ok_or_else(|| HttpError(StatusCode::NOT_FOUND, "there is nothing here".into()))?;
+    let file = file.ok_or_else(|| HttpError::new(StatusCode::NOT_FOUND, "there is nothing here".into()))?;
     Ok(file.response(&headers))
 }
 

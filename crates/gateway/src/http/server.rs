@@ -127,7 +127,7 @@ fn routes(gateway: &Arc<Gateway>) -> Router {
         )
         .merge(threads::routes().split_for_parts().0)
         .route("/api/v1/openapi.json", get(openapi::openapi))
-        .fallback(|| async { HttpError(StatusCode::NOT_FOUND, "there is nothing here".into()) })
+        .fallback(|| async { HttpError::new(StatusCode::NOT_FOUND, "there is nothing here".into()) })
         .layer(middleware::from_fn_with_state(gateway.clone(), read_only::only_looking))
         .layer(middleware::from_fn_with_state(gateway.clone(), require_token));
     // The page gets the token from its link, a WebSocket may show it in its first frame, and a signed URL
@@ -262,7 +262,7 @@ async fn require_token(
 fn refuse(client: Client, request: &Request, status: StatusCode, why: &str) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
     refused(client.address, route, why);
-    HttpError(status, why.to_owned()).into_response()
+    HttpError::new(status, why.to_owned()).into_response()
 }
 
 /// What was not read yet of a body.

@@ -34,8 +34,8 @@ pub enum Seen {
     List(Arc<Listing>),
     /// A thread, as JSON.
     Thread(Bytes),
-    /// Nothing can be seen any more, and why.
-    Gone(String),
+    /// Nothing can be seen any more: why, and the error's code.
+    Gone(String, &'static str),
 }
 
 /// A look at one thread.
@@ -91,11 +91,14 @@ impl Look {
             let seen = match &id {
                 None => match self.listing().await {
                     Ok(listing) => Some(Seen::List(listing)),
-                    Err(e) => Some(Seen::Gone(explained(e))),
+                    Err(e) => {
+                        let code = e.code();
+                        Some(Seen::Gone(explained(e), code))
+                    }
                 },
                 Some(id) => self.look_again(id, &mut last).await,
             };
-            let is_over = matches!(seen, Some(Seen::Gone(_)));
+            let is_over = matches!(seen, Some(Seen::Gone(..)));
             if let Some(seen) = seen {
                 sender.send_if_modified(|before| {
                     let is_new = seen.differs(before);
@@ -125,7 +128,7 @@ impl Look {
                 *last = Last { stamp, at: Some(Instant::now()), is_moving };
                 Some(Seen::Thread(written(&thread)))
             }
-            Err(e @ RequestError::Unknown(_)) => Some(Seen::Gone(e.to_string())),
+            Err(e @ RequestError::Unknown(_)) => Some(Seen::Gone(e.to_string(), e.code())),
             Err(e) => {
                 *last = Last::default();
                 let message = explained(e);

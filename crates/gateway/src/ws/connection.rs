@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hyper::upgrade::Upgraded;
-use thread_protocol::event;
 use thread_protocol::method::{Connect, ConnectParams, Connected};
 use thread_protocol::{
     Call, Close, MAX_FRAME_BEFORE_CONNECT, MAX_UNANSWERED, METHODS, Malformed, Request, VERSION, response,
 };
+use thread_protocol::{code, event};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
@@ -94,7 +94,8 @@ pub async fn serve(
         End::Gone => return,
         End::Close(why) => (None, why),
         End::Malformed(malformed) => {
-            let answer = malformed.id.map(|id| Utf8Bytes::from(response::error(&id, malformed.why)));
+            let answer =
+                malformed.id.map(|id| Utf8Bytes::from(response::error(&id, malformed.why, code::MALFORMED)));
             (answer, Close::Malformed)
         }
     };
@@ -196,8 +197,8 @@ async fn handshake(
         }
         Err(refusal) => refusal,
     };
-    let (message, why) = refusal;
-    send(writer, response::error(&request.id, &message).into()).await?;
+    let (message, code, why) = refusal;
+    send(writer, response::error(&request.id, &message, code).into()).await?;
     Err(End::Close(why))
 }
 
@@ -206,19 +207,19 @@ async fn send(writer: &mut Writer, text: Utf8Bytes) -> Result<(), End> {
     writer.flush().await.map_err(|_| End::Gone)
 }
 
-/// Checks the first request. An error is the message for the client, and why its connection is closed.
+/// Checks the first request. An error is the message for the client, its code, and why its connection is closed.
 fn check(
     gateway: &Gateway,
     seat: &Seat,
     request: &Request,
     admitted: Option<Proof>,
-) -> Result<(Author, Proof), (String, Close)> {
-    let refuse = |message: &str, why| Err((message.to_owned(), why));
+) -> Result<(Author, Proof), (String, &'static str, Close)> {
+    let refuse = |message: &str, code, why| Err((message.to_owned(), code, why));
     if request.method != <Connect as thread_protocol::Method>::NAME {
-        return refuse("the first request must be connect", Close::NotConnected);
+        return refuse("the first request must be connect", code::NOT_CONNECTED, Close::NotConnected);
     }
     if request.params.get("version").and_then(|version| version.as_str()) != Some(VERSION) {
-        return refuse("the gateway speaks version \"1\"", Close::Version);
+        return refuse("the gateway speaks version \"1\"", code::UNSUPPORTED_VERSION, Close::Version);
     }
     let offered = request.params.get("token").and_then(|token| token.as_str());
     let proof = match offered {
@@ -227,22 +228,22 @@ fn check(
     };
     let Some(proof) = proof else {
         gateway.counters.wrong_token();
-        return refuse("wrong or missing token", Close::Unauthorized);
+        return refuse("wrong or missing token", code::UNAUTHORIZED, Close::Unauthorized);
     };
     if !seat.admit() {
         gateway.counters.refused();
-        return refuse("too many connections; try again later", Close::Full);
+        return refuse("too many connections; try again later", code::TOO_MANY_CONNECTIONS, Close::Full);
     }
     let params = match Call::parse(&request.method, request.params.clone()) {
         Ok(Call::Connect(params)) => params,
         Ok(_) => ConnectParams::default(),
-        Err(e) => return refuse(&e.to_string(), Close::NotConnected),
+        Err(e) => return refuse(&e.to_string(), e.code(), Close::NotConnected),
     };
     let client = params.client_id.unwrap_or_else(|| short(uuid::Uuid::new_v4()));
     for (key, name) in [("clientType", &params.client_type), ("clientId", &client)] {
         if !(1..=64).contains(&name.chars().count()) || name.chars().any(char::is_control) {
             let error = format!("bad params: '{key}' must be a text of 1 to 64 characters");
-            return refuse(&error, Close::NotConnected);
+            return refuse(&error, code::BAD_PARAMS, Close::NotConnected);
         }
     }
     Ok((Author { client, client_type: params.client_type }, proof))

@@ -32,13 +32,13 @@ fn writes(call: &Call) -> bool {
 pub async fn call(caller: Caller, id: String, call: Result<Call, CallError>) -> Done {
     let call = match call {
         Ok(call) => call,
-        Err(e) => return refused(id, &e.to_string()),
+        Err(e) => return refused(id, &e.to_string(), e.code()),
     };
     if caller.gateway.read_only && writes(&call) {
-        return refused(id, &RequestError::ReadOnly.to_string());
+        return refused_by(id, &RequestError::ReadOnly);
     }
     match call {
-        Call::Connect(_) => refused(id, &RequestError::Connected.to_string()),
+        Call::Connect(_) => refused_by(id, &RequestError::Connected),
         Call::Agent(params) => done::<method::Agent>(id, agent::agent(&caller, params).await),
         Call::AgentCancel(params) => done::<method::AgentCancel>(id, runs::cancel(&caller, params).await),
         Call::PermissionAnswer(params) => {
@@ -77,13 +77,17 @@ fn done<M: Method>(id: String, reply: Result<Reply<M::Payload>>) -> Done {
         }
         Err(e) => {
             e.log(M::NAME);
-            refused(id, &e.to_string())
+            refused_by(id, &e)
         }
     }
 }
 
-fn refused(id: String, error: &str) -> Done {
-    let reply = Reply::from(response::error(&id, error)).map(Into::into);
+fn refused_by(id: String, error: &RequestError) -> Done {
+    refused(id, &error.to_string(), error.code())
+}
+
+fn refused(id: String, error: &str, code: &str) -> Done {
+    let reply = Reply::from(response::error(&id, error, code)).map(Into::into);
     Done { id, reply }
 }
 

@@ -20,7 +20,7 @@ use tokio_tungstenite::Connector;
 pub use self::address::Address;
 use self::connection::{Connection, RESPONSE_TIMEOUT, silent, trusting};
 use crate::event::{ErrorCode, Event, Frame};
-use crate::incoming::{Incoming, Unreadable};
+use crate::incoming::{Incoming, Refusal, Unreadable};
 use crate::method::{
     Agent, Connect, ConnectParams, Method, SessionsFork, SessionsNew, SessionsSwitch, SwitchParams,
 };
@@ -71,7 +71,7 @@ pub enum Error {
     Unanswered { method: &'static str, sent: u32, why: String },
     /// The gateway refused a request.
     #[error("{0}")]
-    Refused(String),
+    Refused(Refusal),
     /// The request is larger than the gateway accepts; it was not sent.
     #[error("the request has {0} bytes, more than {MAX_FRAME}")]
     TooLarge(usize),

@@ -129,8 +129,9 @@ fn response() -> Value {
                 "properties": {
                     "type": { "const": "res" }, "id": id, "ok": { "const": false },
                     "error": { "type": "string", "minLength": 1 },
+                    "code": { "type": "string", "pattern": "^[a-z][a-z_]*$" },
                 },
-                "required": ["type", "id", "ok", "error"],
+                "required": ["type", "id", "ok", "error", "code"],
             },
         ],
     });

@@ -38,7 +38,7 @@ const CLIENT: &str = "ag-ui";
 
 impl From<InputError> for HttpError {
     fn from(error: InputError) -> HttpError {
-        HttpError(StatusCode::BAD_REQUEST, error.0)
+        HttpError::new(StatusCode::BAD_REQUEST, error.0)
     }
 }
 
@@ -239,7 +239,7 @@ pub async fn cancel(
     };
     let run_id = gateway.jobs().run(session, Kind::Write, work).await?;
     let run_id =
-        run_id.ok_or(HttpError(StatusCode::NOT_FOUND, "no run is under way in this thread".into()))?;
+        run_id.ok_or(HttpError::new(StatusCode::NOT_FOUND, "no run is under way in this thread".into()))?;
     Ok(Json(json!({ "runId": run_id, "message": "Cancellation requested" })))
 }
 

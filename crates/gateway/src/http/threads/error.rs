@@ -23,7 +23,7 @@ impl IntoResponse for Refusal {
 
 impl Refusal {
     pub fn bad(what: impl Into<String>) -> Refusal {
-        Refusal(HttpError(StatusCode::BAD_REQUEST, what.into()))
+        Refusal(HttpError::new(StatusCode::BAD_REQUEST, what.into()))
     }
 
     pub fn into_http(self) -> HttpError {
@@ -35,12 +35,13 @@ impl From<RequestError> for Refusal {
     fn from(error: RequestError) -> Refusal {
         let RequestError::Thread(e) = error else {
             return Refusal(match error {
-                RequestError::UnknownSession(_) => {
-                    HttpError(StatusCode::NOT_FOUND, "the thread is gone; see /api/v1/threads".to_owned())
-                }
+                RequestError::UnknownSession(_) => HttpError::new(
+                    StatusCode::NOT_FOUND,
+                    "the thread is gone; see /api/v1/threads".to_owned(),
+                ),
                 RequestError::Locked => {
-                    let what = "the thread is locked by another program; try again later";
-                    HttpError(StatusCode::SERVICE_UNAVAILABLE, what.to_owned())
+                    let what = "the thread is locked by another program; try again later".to_owned();
+                    HttpError { code: error.code(), ..HttpError::new(StatusCode::SERVICE_UNAVAILABLE, what) }
                 }
                 error => error.into(),
             });
@@ -64,7 +65,7 @@ impl From<RequestError> for Refusal {
         if status.is_server_error() {
             tracing::error!("a request about a thread: {e}");
         }
-        Refusal(HttpError(status, format!("{e} - {}", failure::hint(&e))))
+        Refusal(HttpError { status, error: format!("{e} - {}", failure::hint(&e)), code: e.code().as_str() })
     }
 }
 
@@ -78,7 +79,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
         match axum::Json::<T>::from_request(request, state).await {
             Ok(axum::Json(body)) => Ok(Body(body)),
             Err(JsonRejection::JsonDataError(e)) => Err(Refusal::bad(e.body_text())),
-            Err(e) => Err(Refusal(HttpError(e.status(), e.body_text()))),
+            Err(e) => Err(Refusal(HttpError::new(e.status(), e.body_text()))),
         }
     }
 }
@@ -107,6 +108,6 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
         let found = axum::extract::Path::<T>::from_request_parts(parts, state).await;
         found
             .map(|axum::extract::Path(names)| Path(names))
-            .map_err(|e: PathRejection| Refusal(HttpError(StatusCode::NOT_FOUND, e.body_text())))
+            .map_err(|e: PathRejection| Refusal(HttpError::new(StatusCode::NOT_FOUND, e.body_text())))
     }
 }

@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use serde::Deserialize;
 use serde_json::json;
+use thread_protocol::code;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use utoipa::IntoParams;
@@ -18,7 +19,7 @@ use utoipa::IntoParams;
 use super::error::{Path, Query, Refusal};
 use super::read::ListQuery;
 use crate::gateway::Gateway;
-use crate::http::error::ErrorBody;
+use crate::http::error::{ErrorBody, HttpError};
 use crate::look::events::filter;
 use crate::look::tail::{Piece, Tail};
 use crate::look::watched::Seen;
@@ -68,8 +69,8 @@ fn written(event: &str, data: &[u8]) -> Bytes {
     [b"event: ", event.as_bytes(), b"\ndata: ", data, b"\n\n"].concat().into()
 }
 
-fn failed(why: String) -> Next {
-    Next::Last(written("failed", json!({ "error": why }).to_string().as_bytes()))
+fn failed(why: &str, code: &str) -> Next {
+    Next::Last(written("failed", json!({ "error": why, "code": code }).to_string().as_bytes()))
 }
 
 /// Somebody who watches.
@@ -86,7 +87,7 @@ impl AsyncSource for Watching {
     async fn next(&mut self) -> Next {
         loop {
             if !std::mem::take(&mut self.is_first) && self.seen.changed().await.is_err() {
-                return failed("the gateway does not look any more; come back later".to_owned());
+                return failed("the gateway does not look any more; come back later", code::UNAVAILABLE);
             }
             let seen = self.seen.borrow_and_update().clone();
             let (offset, limit) = self.page;
@@ -97,7 +98,7 @@ impl AsyncSource for Watching {
                     return Next::Piece(written("threads", &data));
                 }
                 Seen::Thread(data) => return Next::Piece(written("thread", &data)),
-                Seen::Gone(why) => return failed(why),
+                Seen::Gone(why, code) => return failed(&why, code),
             }
         }
     }
@@ -159,7 +160,10 @@ impl AsyncSource for Tail {
             }
             // Without data it is no event, but where to go on.
             Ok(Piece::Nothing(upto)) => Next::Piece(format!("id: {upto}\n\n").into()),
-            Err(e) => failed(Refusal::from(e).into_http().1),
+            Err(e) => {
+                let HttpError { error, code, .. } = Refusal::from(e).into_http();
+                failed(&error, code)
+            }
         }
     }
 }
