@@ -25,7 +25,8 @@ fn agents(world: &World) -> String {
 #[test]
 fn the_unit_is_one_that_systemd_takes() {
     let world = World::new();
-    let unit = block("ini").replace("/usr/bin/thread", env!("CARGO_BIN_EXE_thread"));
+    let program = env!("CARGO_BIN_EXE_thread").replace('%', "%%");
+    let unit = block("ini").replace("/usr/bin/thread", &format!("\"{program}\""));
     world.write("thread-worker.service", unit);
     let verify = "exec systemd-analyze verify --man=no ./thread-worker.service";
     let output = world.sh(verify).env("PATH", "/usr/bin:/bin").output();
