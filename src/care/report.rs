@@ -192,13 +192,19 @@ impl Standing {
         if self.state == "stalled" && self.subscription.state.phase == Phase::Stalled {
             notes.push(format!("`thread resume {}` starts it again", self.subscription.consumer));
         }
-        if self.fact("reason") == Some("interrupted") {
-            notes.push("the next push or `thread dispatch` starts it again".to_owned());
+        if self.is_unattended() {
+            notes.push("nobody is waiting to retry it: run `thread dispatch`, or keep a worker".to_owned());
         }
         if self.subscription.acknowledged_nothing() {
             notes.push(NOTHING_ACKNOWLEDGED.to_owned());
         }
         notes
+    }
+
+    /// Whether its supervisor was killed, by a reboot for instance, so that nobody ends its wait: only the next push or
+    /// dispatch does, or a worker.
+    pub fn is_unattended(&self) -> bool {
+        self.fact("reason") == Some("interrupted")
     }
 
     /// A detail of the state; `None` if it is missing or not text.

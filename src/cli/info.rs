@@ -237,6 +237,7 @@ impl Consumer {
             "last_acked_id": s.last_acked_id,
             "updated_at": s.updated_at,
             "state": self.state,
+            "unattended": self.is_unattended(),
             "pending": (!self.pending.at_least).then_some(self.pending.events),
             "oldest_pending_id": oldest_id,
             "oldest_pending_at": oldest_at.flatten(),

@@ -236,16 +236,19 @@ fn a_backoff_whose_supervisor_was_killed_is_reported() {
     world.push("x");
     world.wait_for_state("bot", "waiting");
     let before = world.consumer("bot");
-    assert_eq!(before.get("reason"), None, "{before}");
+    assert_eq!((before.get("reason"), &before["unattended"]), (None, &false.into()), "{before}");
     world.kill_supervisor("bot");
     let after = world.consumer("bot");
     assert_eq!((&after["state"], &after["reason"]), (&"waiting".into(), &"interrupted".into()), "{after}");
-    assert_eq!(after["next_try"], before["next_try"]);
+    assert_eq!((&after["next_try"], &after["unattended"]), (&before["next_try"], &true.into()));
     // A time that has passed says nothing where nobody is at work.
     world.set_run_state("bot", "$.next_try", "2026-01-01T00:00:00Z");
     assert_eq!(world.consumer("bot").get("next_try"), None);
     let text = world.thread(["info"]).quiet();
-    assert!(text.contains("    note: the next push or `thread dispatch` starts it again\n"), "{text}");
+    assert!(
+        text.contains("    note: nobody is waiting to retry it: run `thread dispatch`, or keep a worker\n"),
+        "{text}"
+    );
     world.thread(["dispatch"]).quiet();
     wait_until("a supervisor to wait again", || world.consumer("bot").get("reason").is_none());
 }

@@ -91,7 +91,7 @@ fn a_consumer_that_does_not_keep_up_is_reported() {
     assert!(said.ends_with(" old, more than 1h30m)\n"), "{said}");
     let said = check(&world, &[]).unwrap();
     assert!(said.starts_with("reader: unattended (3 events pending for "), "{said}");
-    assert!(said.ends_with(", with nothing running or waiting)\n"), "{said}");
+    assert!(said.ends_with(", and nobody is running it or waiting to retry it)\n"), "{said}");
     world.thread(["ack", "--consumer", "reader", "--event-id", "3"]).quiet();
     assert_eq!(check(&world, &["--max-age", "1h", "--max-pending", "1"]), None);
 }

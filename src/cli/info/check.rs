@@ -126,11 +126,13 @@ impl CheckArgs {
                 format!("the oldest pending event is {} old, more than {most}", duration::rough(age)),
             );
         }
-        let unattended =
-            (s.has_handler() && consumer.state == "idle") || consumer.fact("reason") == Some("interrupted");
+        let unattended = (s.has_handler() && consumer.state == "idle") || consumer.is_unattended();
         if unattended && self.max_age.is_none() && age > UNATTENDED {
             let age = duration::rough(age);
-            report("unattended", format!("{pending} pending for {age}, with nothing running or waiting"));
+            report(
+                "unattended",
+                format!("{pending} pending for {age}, and nobody is running it or waiting to retry it"),
+            );
         }
         if let Some(since) = consumer.untaken_since(now).filter(|_| self.max_age.is_none()) {
             let age = duration::rough((now - since).to_std().unwrap_or_default());
