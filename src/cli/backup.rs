@@ -12,6 +12,7 @@ use crate::care::backup::root::backup_root;
 use crate::error::Code;
 use crate::failure::{Result, failed, usage};
 use crate::files::DB;
+use crate::model::place::Place;
 
 /// Copy a thread that is in use to a new directory
 ///
@@ -51,6 +52,13 @@ pub struct Backup {
 
 impl Backup {
     pub fn run(self, globals: &Globals) -> Result<()> {
+        // Otherwise a directory of that name would be made.
+        if let Some(scheme) = Place::from(&*self.dir).scheme() {
+            return usage(
+                format_args!("a backup is made in a directory, not in a place that begins with {scheme}://"),
+                "name a directory; `thread peek` piped into `thread push --batch` copies events to another place",
+            );
+        }
         if let Some(root) = &self.root {
             return of_root(root, &self.dir, globals);
         }

@@ -505,3 +505,18 @@ fn a_thread_of_the_earlier_implementation_is_backed_up_in_the_new_form() {
     });
     assert!(!world.path("ran").exists());
 }
+
+#[test]
+fn a_backup_into_a_place_that_is_no_directory_is_refused() {
+    let world = World::with_thread();
+    let before = names(world.root());
+    for args in [&["backup"][..], &["backup", "--root", "."]] {
+        let error = world.thread(args).arg("postgres://queue@db.example/agents#copy").fails(2);
+        assert_eq!(
+            error,
+            "Error: a backup is made in a directory, not in a place that begins with postgres:// - name a directory; \
+             `thread peek` piped into `thread push --batch` copies events to another place"
+        );
+    }
+    assert_eq!(names(world.root()), before);
+}
