@@ -351,3 +351,19 @@ fn comparing_two_forms_of_time_is_warned_of() {
         assert_eq!(crate::harness::ids(&peek(fine).quiet()), [1], "{fine}");
     }
 }
+
+#[test]
+fn an_error_in_a_filter_is_about_the_text_that_was_given() {
+    let world = World::with_thread();
+    for (filter, says) in [
+        ("source =", "it ends too early, where a value or a closing bracket is missing"),
+        ("type IN ('a', ", "it ends too early, where a value or a closing bracket is missing"),
+        ("(source = 'x' ", "it ends too early, where a value or a closing bracket is missing"),
+        ("source = 'x", "the quote that begins with 'x is not closed"),
+        ("source == == 'x'", "near \"==\": syntax error"),
+    ] {
+        let error = world.thread(["peek", "--filter", filter]).fails(2);
+        let expected = format!("Error: the filter does not compile: {says} - ");
+        assert!(error.starts_with(&expected), "{filter}: {error}");
+    }
+}

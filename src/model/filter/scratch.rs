@@ -55,6 +55,9 @@ fn open() -> rusqlite::Result<Connection> {
     Ok(scratch)
 }
 
+/// What precedes the text when it is checked.
+const BEFORE: &str = "SELECT CASE WHEN\n";
+
 /// Refuses text that is not a single expression over an event's columns, or that exceeds the limits. Returns the
 /// maximum length of each of its LIKE and GLOB patterns.
 pub fn check(text: &str, scope: Scope) -> Result<i32, FilterError> {
@@ -68,10 +71,10 @@ pub fn check(text: &str, scope: Scope) -> Result<i32, FilterError> {
         let (authorizer, seen) = authorizer(scope);
         scratch.authorizer(Some(authorizer))?;
         // Not inside parentheses, so that a surplus closing one is a syntax error.
-        let sql = format!("SELECT CASE WHEN\n{text}\nTHEN 1 END FROM events");
+        let sql = format!("{BEFORE}{text}\nTHEN 1 END FROM events");
         let tried = try_out(scratch, &sql, &seen);
         scratch.authorizer(None::<fn(AuthContext<'_>) -> Authorization>)?;
-        let max_pattern = tried.map_err(|e| not_compiled(scratch, &sql, e))??;
+        let max_pattern = tried.map_err(|e| not_compiled(scratch, &sql, text, e))??;
         check_in_brackets(scratch, text)?;
         Ok(max_pattern)
     })
@@ -168,9 +171,9 @@ impl From<Error> for FilterError {
 
 /// Why a statement did not compile. SQLite reports too many instructions as out of memory. To tell them
 /// apart: with too many instructions, it compiles without the limit and fails again with it.
-fn not_compiled(scratch: &Connection, sql: &str, error: Error) -> FilterError {
+fn not_compiled(scratch: &Connection, sql: &str, text: &str, error: Error) -> FilterError {
     if !is_out_of_memory(&error) {
-        return error.into();
+        return refused_at(text, &error).unwrap_or_else(|| error.into());
     }
     let compile = |limit| {
         scratch.set_limit(Limit::SQLITE_LIMIT_VDBE_OP, limit)?;
@@ -181,6 +184,22 @@ fn not_compiled(scratch: &Connection, sql: &str, error: Error) -> FilterError {
             refused(format!("is too complex: it compiles to more than {MAX_INSTRUCTIONS} instructions"))
         }
         _ => FilterError::OutOfMemory,
+    }
+}
+
+/// What to say about an error whose message would quote what surrounds the text; `None` for any other.
+fn refused_at(text: &str, error: &Error) -> Option<FilterError> {
+    let Error::SqlInputError { msg, offset, .. } = error else { return None };
+    let at = usize::try_from(*offset).ok()?.checked_sub(BEFORE.len())?;
+    match text.get(at..).unwrap_or_default() {
+        rest if rest.trim_end().is_empty() => Some(refused(
+            "does not compile: it ends too early, where a value or a closing bracket is missing",
+        )),
+        rest if msg.starts_with("unrecognized token") && rest.starts_with(['\'', '"', '`', '[']) => {
+            let start: String = rest.chars().take(20).collect();
+            Some(refused(format!("does not compile: the quote that begins with {start} is not closed")))
+        }
+        _ => None,
     }
 }
 
