@@ -1,12 +1,15 @@
 //! Over TLS: a proxy in front of a real gateway.
 
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::harness::Gateway;
 
@@ -63,4 +66,79 @@ fn a_gateway_behind_tls_is_reached_if_its_certificate_is_trusted() {
         assert_eq!(said.status.code(), Some(1), "{errors}");
         assert!(errors.contains(error) && errors.contains("--ca"), "{errors}");
     }
+}
+
+/// A certificate as `openssl req -x509` makes it, which marks it as that of an authority; `None` without openssl.
+fn made_by_openssl(dir: &Path, name: &str) -> Option<(PathBuf, TlsAcceptor)> {
+    let (certificate, key) = (dir.join(format!("{name}.pem")), dir.join(format!("{name}.key")));
+    let made = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-subj",
+            "/CN=localhost",
+            "-days",
+            "2",
+            "-addext",
+        ])
+        .arg(format!("subjectAltName=DNS:{name}"))
+        .arg("-keyout")
+        .arg(&key)
+        .arg("-out")
+        .arg(&certificate)
+        .output();
+    let made = match made {
+        Ok(made) => made,
+        Err(e) => {
+            assert!(std::env::var_os("CI").is_none(), "openssl: {e}");
+            eprintln!("SKIPPED: there is no openssl");
+            return None;
+        }
+    };
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let chain = vec![CertificateDer::from_pem_file(&certificate).unwrap()];
+    let config = ServerConfig::builder().with_no_client_auth();
+    let config = config.with_single_cert(chain, PrivateKeyDer::from_pem_file(&key).unwrap()).unwrap();
+    Some((certificate, TlsAcceptor::from(Arc::new(config))))
+}
+
+/// One like these that is no longer valid.
+fn expired(dir: &Path) -> (PathBuf, TlsAcceptor) {
+    let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    params.not_after = rcgen::date_time_ymd(2020, 2, 1);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    let file = dir.join("expired.pem");
+    fs::write(&file, certificate.pem()).unwrap();
+    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    let config = ServerConfig::builder().with_no_client_auth();
+    let config = config.with_single_cert(vec![certificate.der().clone()], key).unwrap();
+    (file, TlsAcceptor::from(Arc::new(config)))
+}
+
+#[test]
+fn a_named_certificate_is_trusted_as_it_stands_for_its_name_and_time() {
+    let gateway = Gateway::start("cat");
+    let Some((good, acceptor)) = made_by_openssl(gateway.home(), "localhost") else { return };
+    let url_of = |acceptor| format!("https://localhost:{}", proxy(acceptor, gateway.listens_on().to_owned()));
+    let chat = |url: &str, ca: &Path| {
+        let said = gateway.chat(["hello", "--json", "--url", url, "--ca"]).arg(ca).output().unwrap();
+        (said.status.code(), String::from_utf8_lossy(&said.stderr).into_owned())
+    };
+    let refused = |(code, said): (Option<i32>, String)| {
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains(" is not trusted: ") && said.contains("\"code\":\"untrusted\""), "{said}");
+    };
+    let url = url_of(acceptor);
+    assert_eq!(chat(&url, &good), (Some(0), String::new()));
+    let (elsewhere, acceptor) = made_by_openssl(gateway.home(), "elsewhere").unwrap();
+    refused(chat(&url, &elsewhere));
+    refused(chat(&url_of(acceptor), &elsewhere));
+    let (expired, acceptor) = expired(gateway.home());
+    refused(chat(&url_of(acceptor), &expired));
 }

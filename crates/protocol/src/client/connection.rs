@@ -6,9 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
-use rustls::pki_types::CertificateDer;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::error::ProtocolError;
@@ -117,17 +120,17 @@ fn not_connected(error: WsError) -> Error {
 /// The file has none, or there are none at all.
 pub fn trusting(ca: Option<&Path>) -> Result<Connector, Error> {
     let mut roots = RootCertStore::empty();
+    let mut named = Vec::new();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(path) = ca {
         let unusable = |why: String| Error::Ca { path: path.to_owned(), why };
         let text = fs::read(path).map_err(|e| unusable(e.to_string()))?;
-        let mut found = 0;
         for certificate in CertificateDer::pem_slice_iter(&text) {
             let certificate = certificate.map_err(|e| unusable(e.to_string()))?;
-            roots.add(certificate).map_err(|e| unusable(e.to_string()))?;
-            found += 1;
+            roots.add(certificate.clone()).map_err(|e| unusable(e.to_string()))?;
+            named.push(certificate);
         }
-        if found == 0 {
+        if named.is_empty() {
             return Err(unusable("it has no certificate in the PEM format".to_owned()));
         }
     }
@@ -135,7 +138,63 @@ pub fn trusting(ca: Option<&Path>) -> Result<Connector, Error> {
         return Err(Error::Untrusted("no certificates of authorities are installed".to_owned()));
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let unusable = |e: &dyn std::fmt::Display| Error::Untrusted(e.to_string());
+    let by_authority = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+    let by_authority = by_authority.build().map_err(|e| unusable(&e))?;
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = config.map_err(|e| Error::Untrusted(e.to_string()))?;
-    Ok(Connector::Rustls(Arc::new(config.with_root_certificates(roots).with_no_client_auth())))
+    let config = config.map_err(|e| unusable(&e))?.dangerous();
+    let config = config.with_custom_certificate_verifier(Arc::new(Verifier { by_authority, named }));
+    Ok(Connector::Rustls(Arc::new(config.with_no_client_auth())))
+}
+
+/// Accepts what an authority has signed, and besides the very certificates that were named. One that `openssl req
+/// -x509` makes is marked as an authority's, and so cannot be a server's by the rules for chains.
+#[derive(Debug)]
+struct Verifier {
+    by_authority: Arc<WebPkiServerVerifier>,
+    named: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        match self.by_authority.verify_server_cert(certificate, intermediates, name, ocsp, now) {
+            // Only the chain is wrong: when it is valid was checked before that, and its name is checked after it.
+            Err(rustls::Error::InvalidCertificate(
+                CertificateError::UnknownIssuer | CertificateError::Other(_),
+            )) if self.named.iter().any(|named| named == certificate) => {
+                verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.by_authority.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.by_authority.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.by_authority.supported_verify_schemes()
+    }
 }
