@@ -1,5 +1,6 @@
 //! Timing whole processes, alternating between two kinds of work.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -30,9 +31,10 @@ pub fn run(command: &mut Command) -> Run {
     Run { wall, peak }
 }
 
-/// Runs a shell that does nothing, in the cheapest way: spawned, in a session of its own, with its output in a file.
-pub fn run_shell(output: &File) {
-    let args = [c"sh".as_ptr().cast_mut(), c"-c".as_ptr().cast_mut(), c":".as_ptr().cast_mut(), null_mut()];
+/// Runs a shell command in the cheapest way: spawned, in a session of its own, with its output in a file.
+pub fn run_shell(command: &CStr, output: &File) {
+    let args =
+        [c"sh".as_ptr().cast_mut(), c"-c".as_ptr().cast_mut(), command.as_ptr().cast_mut(), null_mut()];
     let environment = [c"PATH=/usr/bin:/bin".as_ptr().cast_mut(), null_mut()];
     // SAFETY: the texts are constants in arrays that end with null, and what is initialised is destroyed.
     unsafe {

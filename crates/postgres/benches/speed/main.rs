@@ -17,9 +17,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use measure::{Pairs, quantile, run};
+use measure::{Pairs, quantile, run, run_shell};
 use server::Server;
 use thread::model::place::Place;
+use thread::model::subscription::ConsumerId;
 use thread::{NewEvent, Queue};
 
 /// The time of an event, as a push stores it.
@@ -360,6 +361,13 @@ fn neighbour(server: &Server) {
     let alone = ["subscribe", "bot", "cat >/dev/null", "--deliver", "stdin", "--batch-size", "1"];
     run(&mut server.command(&place, &alone));
     let alone = ALONE as f64 / handle(HOUR + ALONE);
+    // From the first run's start to the last one's end, without that of the worker.
+    let runs = queue.store().runs(&ConsumerId::stored("bot"), ALONE).unwrap();
+    let each = (runs[ALONE - 1].ended - runs[0].began).as_seconds_f64() / ALONE as f64;
+    let began = Instant::now();
+    let output = fs::File::create("/dev/null").unwrap();
+    (0..ALONE).for_each(|_| run_shell(c"cat </dev/null >/dev/null", &output));
+    let shell = began.elapsed().as_secs_f64() / ALONE as f64;
 
     let theirs = procrastinate(server);
     let theirs = |name: &str| theirs.as_ref().map(|found| found[name].as_f64().unwrap());
@@ -375,6 +383,8 @@ fn neighbour(server: &Server) {
         "",
     );
     figure("  the same with one event for each run", format!("{alone:.0}"), String::new(), "");
+    let more = format!("{} - {}", milliseconds(each), milliseconds(shell));
+    figure("  such a run, less its shell alone", more, String::new(), "6 ms");
     let act = theirs("latency").map_or_else(|| "-".to_owned(), milliseconds);
     figure("  push to the handler's act", "above".to_owned(), act, "");
     figure("  bytes of WAL for each event", format!("{wal:.0}"), other("wal", ""), "");
