@@ -163,12 +163,7 @@ pub fn without_fork(command: &Command, lock: &Lock, given: Given<'_>) -> io::Res
         all.iter().map(|one| one.as_ptr().cast_mut()).chain([std::ptr::null_mut()]).collect()
     };
     let (args, variables) = (pointers(&args), pointers(&variables));
-    let null = match (given.stdin, given.output) {
-        (Some(_), Some(_)) => None,
-        _ => Some(File::options().read(true).write(true).open("/dev/null")?),
-    };
-    let or_null = |file: Option<&File>| file.or(null.as_ref()).map_or(-1, File::as_raw_fd);
-    let (stdin, output, lock) = (or_null(given.stdin), or_null(given.output), lock.file().as_raw_fd());
+    let lock = lock.file().as_raw_fd();
     // What a library may have opened otherwise.
     close_fds::set_fds_cloexec(3, &[]);
     let done = |code: libc::c_int| if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code)) };
@@ -184,9 +179,15 @@ pub fn without_fork(command: &Command, lock: &Lock, given: Given<'_>) -> io::Res
             // The copy has another number, since the C library need not clear close-on-exec for the same one. All
             // other descriptors are closed by the exec.
             let copy = if lock == 3 { 4 } else { 3 };
-            for (from, to) in [(stdin, 0), (output, 1), (output, 2), (lock, copy)] {
-                done(libc::posix_spawn_file_actions_adddup2(&raw mut actions, from, to))?;
+            let (stdin, output) = ((given.stdin, libc::O_RDONLY), (given.output, libc::O_WRONLY));
+            for ((file, access), to) in [(stdin, 0), (output, 1), (output, 2)] {
+                let (actions, null) = (&raw mut actions, c"/dev/null".as_ptr());
+                done(match file {
+                    Some(file) => libc::posix_spawn_file_actions_adddup2(actions, file.as_raw_fd(), to),
+                    None => libc::posix_spawn_file_actions_addopen(actions, to, null, access, 0),
+                })?;
             }
+            done(libc::posix_spawn_file_actions_adddup2(&raw mut actions, lock, copy))?;
             if let Some(folder) = &folder {
                 done(libc::posix_spawn_file_actions_addchdir_np(&raw mut actions, folder.as_ptr()))?;
             }
