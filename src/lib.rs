@@ -5,18 +5,7 @@
 //! starts the handlers of the consumers that have something new, one process per consumer.
 //!
 //! ```
-//! use thread::{After, NewEvent, Queue};
-//! # fn main() -> thread::Result<()> {
-//! # let root = tempfile::tempdir().unwrap();
-//! # std::env::set_current_dir(root.path()).unwrap();
-//! Queue::init("inbox")?;
-//! let mut queue = Queue::open("inbox")?;
-//! let id = queue.push(&NewEvent::message("self", "hello")?)?.id;
-//! for event in queue.read(After(id - 1), None)? {
-//!     assert_eq!(event.content, "hello");
-//! }
-//! # Ok(())
-//! # }
+#![doc = include_str!("../examples/push_and_read.rs")]
 //! ```
 //!
 //! The modules use one another in one direction only: `cli → care → run → queue → {sqlite, jsonl, pending} →

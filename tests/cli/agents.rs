@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::harness::{World, wait_until};
+use crate::harness::{World, skipped, wait_until};
 
 /// An agent that logs its pid and each event's id, and acknowledges the event.
 const AGENT: &str = "echo begin $$ >>agent.log
@@ -183,7 +183,7 @@ fn a_real_program_holds_a_conversation() {
             &[("(x = 6)", "6"), ("x * 7", "42"), ("(x = x + 1)", "7"), ("2 ^ 70", "1180591620717411303424")],
         );
     } else {
-        eprintln!("SKIPPED: there is no bc");
+        skipped("bc");
     }
 }
 

@@ -27,7 +27,7 @@ fn each_script_passes_the_syntax_check_of_its_shell() {
     for shell in ["bash", "zsh", "fish"] {
         let found = ["/bin", "/usr/bin", "/usr/local/bin"].map(|dir| Path::new(dir).join(shell));
         let Some(path) = found.iter().find(|path| path.exists()) else {
-            skipped(format_args!("{shell} is not installed"));
+            skipped(shell);
             continue;
         };
         let script = world.thread(["completions", shell]).quiet();

@@ -86,7 +86,7 @@ fn a_folder_given_first_is_where_the_command_works() {
 #[test]
 fn a_thread_of_another_user_is_not_found() {
     if !rustix::process::geteuid().is_root() {
-        skipped("only root can give a thread to another user");
+        skipped("root, to give a thread to another user");
         return;
     }
     for given in [&["inbox", "inbox/events.db"][..], &["inbox"], &["inbox/events.db"]] {
@@ -116,7 +116,7 @@ fn a_thread_on_another_file_system_is_not_found() {
     let output = run.env("PATH", "/usr/bin:/bin").env("OLD_PATH", world.bin()).output();
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     if stderr.contains("unshare") || output.status.code() == Some(77) {
-        skipped(format_args!("nothing can be mounted here: {stderr}{}", world.read("refused")));
+        skipped(format_args!("the right to mount: {stderr}{}", world.read("refused")));
         return;
     }
     assert_eq!(output.status.code(), Some(2), "{stderr}");

@@ -106,7 +106,7 @@ fn a_tail_of_three_gigabytes_of_nothing_costs_no_memory() {
         let world = with_ten();
         let (_, stderr) = world.sh("truncate -s 3G inbox/events.jsonl || echo no >&2").ends_with(0);
         if !stderr.is_empty() {
-            return skipped("no file of three gigabytes can be made here");
+            return skipped("room for a file of three gigabytes");
         }
         let found = world.sh("ulimit -v 600000; thread doctor").ends_with(1);
         assert!(

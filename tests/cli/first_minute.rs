@@ -17,7 +17,7 @@ fn first_minute() -> (String, String) {
 fn shell(world: &World, name: &str) -> bool {
     let there = world.bin().join(name).exists();
     if !there {
-        skipped(format_args!("{name} is not installed"));
+        skipped(name);
     }
     there
 }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 use serde_json::Value;
 use tempfile::TempDir;
+pub use thread_testkit::skipped;
 
 #[allow(dead_code, reason = "a part of it is for the tests of thread-postgres")]
 #[path = "../../crates/postgres/tests/postgres/server.rs"]
@@ -83,8 +84,7 @@ impl World {
         let mut world = World::new();
         if std::env::var("THREAD_TEST_STORE").is_ok_and(|store| store == "postgres") {
             let server = server().expect("PostgreSQL is installed");
-            let program = Path::new(env!("CARGO_BIN_EXE_thread")).with_file_name("thread-postgres");
-            assert!(program.exists(), "build it first: cargo build -p thread-postgres");
+            thread_testkit::program("thread-postgres");
             world.place = Some(server.place());
         }
         let place = world.place.clone().unwrap_or_else(|| "inbox".to_owned());
@@ -110,7 +110,7 @@ impl World {
     pub fn tool(&self, name: &str) -> bool {
         let found = ["/bin", "/usr/bin", "/usr/local/bin"].map(|dir| Path::new(dir).join(name));
         let Some(path) = found.iter().find(|path| path.exists()) else {
-            skipped(format_args!("there is no {name}"));
+            skipped(name);
             return false;
         };
         symlink(path, self.bin().join(name)).unwrap();
@@ -192,7 +192,7 @@ impl World {
     /// notice and returns `None` if the system has no `script` or `stty`.
     pub fn terminal(&self, columns: u32, command: &str) -> Option<Run> {
         if !self.bin().join("script").exists() || !self.bin().join("stty").exists() {
-            skipped("a terminal needs `script` and `stty`");
+            skipped("script and stty");
             return None;
         }
         // No CR before LF, so that the output is exactly what the command wrote.
@@ -627,12 +627,6 @@ impl Run {
 /// What `subscribe` notes about a handler such as `true`, which many tests use.
 pub const POPS: &str = "Note: the handler gets no events on stdin: it has to take them with `thread pop`, and \
      acknowledge them with `thread ack`; give --deliver stdin for events on stdin, where exit 0 acknowledges\n";
-
-/// Prints to stderr that a test was skipped, and why.
-pub fn skipped(why: impl std::fmt::Display) {
-    // Written directly, because the test runner captures what passing tests print.
-    drop(writeln!(std::io::stderr(), "SKIPPED: {why}"));
-}
 
 /// Waits for a condition; panics with its description after [`PATIENCE`].
 #[track_caller]

@@ -239,7 +239,7 @@ fn a_long_time_of_another_program_does_not_make_every_push_read_the_log() {
     // A shell's count of bytes read includes its reaped children.
     let read = world.sh(&format!("{keyed}; cat /proc/$$/io")).ok();
     let Some(read) = read.lines().find_map(|line| line.strip_prefix("rchar: ")) else {
-        return skipped("the system does not count what processes read");
+        return skipped("a system that counts what processes read");
     };
     assert!(read.parse::<u64>().unwrap() < 1_500_000, "{read} bytes were read for one push");
     world.assert_log_is_exact();

@@ -3,9 +3,6 @@
 
 mod harness;
 
-// Where the server of the tests on PostgreSQL looks for it.
-use harness::skipped;
-
 mod ack;
 mod agents;
 mod ask;

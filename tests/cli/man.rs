@@ -67,7 +67,7 @@ fn a_page_for_an_unknown_command_is_exit_2() {
 #[test]
 fn groff_formats_each_page_without_a_warning() {
     if !Path::new("/usr/bin/groff").exists() {
-        skipped("groff is not installed");
+        skipped("groff");
         return;
     }
     let world = World::new();

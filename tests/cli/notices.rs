@@ -69,7 +69,7 @@ fn a_commit_of_another_program_is_noticed_without_a_push() {
             assert!(run.arg(&db).arg(INSERT).status().unwrap().success());
         });
     } else {
-        skipped("there is no sqlite3 program");
+        skipped("sqlite3");
     }
 }
 
@@ -180,7 +180,7 @@ fn without_notices_a_follower_polls() {
         run.command().env("THREAD_DIR", world.inbox());
         let live = Live::start(run);
         let Ok((_, line)) = live.lines.recv_timeout(PATIENCE) else {
-            skipped(format_args!("{limit} cannot be lowered here: {}", live.end().2));
+            skipped(format_args!("the right to lower {limit}: {}", live.end().2));
             continue;
         };
         assert_eq!(ids(&line), [1]);

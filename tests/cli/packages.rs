@@ -15,7 +15,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 fn release(args: &[&str]) -> Option<Output> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(".ci/release");
     if !script.exists() || !cfg!(target_os = "linux") {
-        skipped("there is no .ci/release, or no Linux");
+        skipped(".ci/release, and Linux");
         return None;
     }
     Some(Command::new(script).args(args).output().unwrap())
@@ -100,7 +100,7 @@ fn assert_is_installed(world: &World, prefix: &str, page_ending: &str, zsh: &str
 fn the_scripts_have_no_syntax_error() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(".ci");
     if !folder.exists() {
-        skipped("the sources came without .ci");
+        skipped("the folder .ci of the sources");
         return;
     }
     for script in ["run", "release"] {
@@ -129,7 +129,7 @@ fn a_release_installs_by_unpacking_and_is_the_same_when_made_again() {
         run("dpkg-deb", &["-x", package, "../root"], &world.path("made"));
         assert_is_installed(&world, "root/usr", ".gz", "./share/zsh/vendor-completions/_thread");
     } else {
-        skipped("the Debian package: cargo-deb or dpkg-deb is not installed");
+        skipped("cargo-deb and dpkg-deb");
     }
 
     assert_eq!(packed(&world, "again").unwrap(), made);

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
+use thread_testkit::{clients, missing};
 
-use crate::harness::{World, skipped};
+use crate::harness::World;
 
 /// Prints for each line of the file whether it conforms to the schema.
 const VALIDATE: &str = "
@@ -21,17 +22,7 @@ for line in open(sys.argv[2], 'rb'):
 /// The validator's result for each line. Prints a skip notice and returns `None` if there is no validator.
 fn validate(world: &World, lines: &str) -> Option<Vec<String>> {
     world.write("lines.ndjson", lines);
-    // The project's CI provides one for the gateway's tests.
-    let brought = std::env::var("GATEWAY_PYTHON").ok();
-    let mut pythons = brought.as_deref().into_iter().chain(["python3", "/usr/bin/python3"]);
-    let python = pythons.find(|python| {
-        let found = Command::new(python).args(["-c", "import jsonschema"]).output();
-        found.is_ok_and(|found| found.status.success())
-    });
-    let Some(python) = python else {
-        skipped("there is no python3 with jsonschema");
-        return None;
-    };
+    let python = clients::python().map_err(missing).ok()?;
     let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/schema/thread-event.json");
     let mut run = Command::new(python);
     run.arg("-c").arg(VALIDATE).arg(schema).arg(world.path("lines.ndjson"));

@@ -25,7 +25,7 @@ impl<'a> Terminal<'a> {
     /// Prints a skip notice and returns `None` if there is no tmux.
     fn open(world: &'a World) -> Option<Terminal<'a>> {
         if !world.bin().join("tmux").exists() {
-            skipped("tmux is not installed");
+            skipped("tmux");
             return None;
         }
         let shell = r"exec env PS1='[\# $?] ' bash --norc --noprofile";
@@ -118,7 +118,7 @@ impl<'a> Screen<'a> {
     /// Prints a skip notice and returns `None` if there is no tmux.
     pub fn open(world: &'a World, command: &str) -> Option<Screen<'a>> {
         if !world.bin().join("tmux").exists() {
-            skipped("tmux is not installed");
+            skipped("tmux");
             return None;
         }
         let session = ["new-session", "-d", "-x", "200", "-y", "50", "-P", "-F", "#{pid}", command];

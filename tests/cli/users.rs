@@ -22,7 +22,7 @@ pub const NOBODY: User = User { id: 65534, also: None };
 pub fn shared_world() -> Option<World> {
     let found = if rustix::process::geteuid().is_root() { enterable_world() } else { None };
     if found.is_none() {
-        skipped("being other users needs root, setpriv, and a folder that they may enter");
+        skipped("root, setpriv, and a folder that other users may enter");
     }
     found
 }

@@ -342,7 +342,7 @@ fn without_notices_a_worker_polls() {
     push(&world, &world.inbox());
     wait_until("a run, or the end", || world.lines("got").len() == 1 || child.try_wait().unwrap().is_some());
     if child.try_wait().unwrap().is_some() {
-        return skipped("the number of watches cannot be lowered here");
+        return skipped("the right to lower the number of watches");
     }
     assert_eq!(watches(child.id()), 0);
     push(&world, &world.inbox());
@@ -366,7 +366,7 @@ fn as_process_1_it_reaps_and_leaves_nothing_behind() {
     wait_until("the worker, or the end of unshare", || first().is_some() || !is_running(child.id()));
     let Some(first) = first().filter(|_| child.try_wait().unwrap().is_none()) else {
         child.wait().unwrap();
-        return skipped("a PID namespace needs `unshare` and the right to make one");
+        return skipped("a PID namespace");
     };
     push(&world, &world.inbox());
     wait_for_lines(&world, "left", 1);

@@ -232,7 +232,7 @@ pub fn on_a_small_disk(world: &World, script: &str) -> bool {
         trial.is_ok_and(|output| output.status.success())
     });
     let Some(unshare) = unshare else {
-        skipped("no mount namespace is to be had; no disk was filled");
+        skipped("a mount namespace");
         return false;
     };
     std::fs::create_dir(world.inbox()).unwrap();

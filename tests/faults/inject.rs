@@ -48,7 +48,7 @@ pub fn strace() -> Option<&'static Path> {
         })
     });
     if found.is_none() {
-        skipped("strace is not there or may not trace; no fault was injected");
+        skipped("strace that may trace");
     }
     found.as_deref()
 }

@@ -28,14 +28,9 @@ mod shared;
 mod supervise;
 mod weight;
 
+use thread_testkit::skipped;
+
 /// Whether the long form is selected.
 fn long() -> bool {
     std::env::var_os("THREAD_FAULTS").is_some_and(|form| form == "long")
-}
-
-/// Prints to stderr that a test was skipped, and why; the test itself passes.
-fn skipped(why: &str) {
-    use std::io::Write;
-    // Written directly, because the test runner captures what passing tests print.
-    drop(std::io::stderr().write_all(format!("\n*** SKIPPED: {why} ***\n\n").as_bytes()));
 }

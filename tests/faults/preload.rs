@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::skipped;
+use thread_testkit::missing;
 
 /// The path of the library, which is built with the C compiler. Prints a skip notice and returns
 /// `None` if there is no compiler.
@@ -30,7 +30,7 @@ pub fn library() -> Option<&'static Path> {
         Some(library)
     });
     if made.is_none() {
-        skipped("there is no C compiler; no clock was stepped, and memory did not run out");
+        missing("a C compiler");
     }
     made.as_deref()
 }

@@ -5,20 +5,7 @@
 //! thread; the program `thread-agent` connects one thread to one agent program.
 //!
 //! ```
-//! use thread::Queue;
-//! use thread_agent::conversation::{Entry, Message, Priority};
-//!
-//! # fn main() -> Result<(), thread::Error> {
-//! # let root = tempfile::tempdir().unwrap();
-//! # let path = root.path().join("talk");
-//! Queue::init(&path)?;
-//! let mut queue = Queue::open(&path)?;
-//! let hello = Message { priority: Priority::Later, ..Message::text("Hello") };
-//! queue.push(&hello.event("external:web:main:dm:default:ada")?)?;
-//! let event = &queue.read(thread::After(0), None)?[0];
-//! assert_eq!(Entry::of(event), (Some("run_1".into()), Entry::Message(hello)));
-//! # Ok(())
-//! # }
+#![doc = include_str!("../tests/agent/example.rs")]
 //! ```
 
 pub mod adapter;

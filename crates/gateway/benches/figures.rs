@@ -3,7 +3,7 @@
 //! Measured by `figures.py`, a client that shares no code with the gateway. This program is what takes the times, since
 //! Python is too slow for that: it pushes tokens and says when each was committed (`push`), and it is all clients
 //! together and says when each token was read (`read`). It is also the echo that the gateway is compared with (`echo`).
-//! All take a Python with `websockets` and `jsonschema` (`GATEWAY_PYTHON` names it), `redis-server`, and all programs of
+//! All take a Python with `websockets` and `jsonschema`, `redis-server`, and all programs of
 //! the workspace built in the same profile: `cargo build --release --workspace`. `cargo bench -p thread-gateway -- one
 //! list` measures these alone, of `one`, `hundred`, `sessions`, `list`, `idle`,
 //! `conversations`, `unwatched`, `silent` and `disk`.
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
 fn measure(wanted: &[&str]) -> Done {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let serve = Path::new(env!("CARGO_BIN_EXE_thread-serve"));
-    let python = std::env::var("GATEWAY_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let python = thread_testkit::clients::python().map_err(|needs| format!("needs {needs}"))?;
     let status = Command::new(python)
         .arg(here.join("benches/figures.py"))
         .args(wanted.iter().filter(|arg| !arg.starts_with('-')))

@@ -1,80 +1,71 @@
 //! Drives the gateway over real sockets, with clients that share no code with it.
 //!
 //! Each test is a scenario of a Python program in `tests/client`, which checks every frame it sees
-//! against the schemas of `docs/schema`, and every answer of the interface for threads against its description; for
-//! these, that Python also has `httpx`, `httpx-sse` and `schemathesis`. They need Python's `websockets` and `jsonschema`:
-//! `GATEWAY_PYTHON` names a Python that has them, by default `python3`. `GATEWAY_AGUI_1` and `GATEWAY_AGUI_0`
-//! name folders in which npm has installed `@ag-ui/client` 1.0 and 0.x, `GATEWAY_COPILOTKIT` one with
-//! `@copilotkit/runtime` and `@copilotkit/core`, `THREAD_TEST_MCP` one with clients of MCP, `GATEWAY_WS` one with `ws`, `GATEWAY_AXE` one with `axe-core`; for
-//! `conformance`, that Python also has `ag-ui-validate`. Browsers are Chromium, driven by Python's `playwright`;
-//! proxies are nginx and Caddy, with openssl. What lacks something is skipped, with a line on stderr even where the
-//! test runner captures it; if `CI` is set, that is a failure. `THREAD_FAULTS=long` makes some of them run longer.
+//! against the schemas of `docs/schema`, and every answer of the interface for threads against its description.
+//! The clients, those of Python and those of npm, are installed by `thread-testkit` when a scenario first needs them.
+//! Browsers are Chromium, driven by Python's `playwright`; proxies are nginx and Caddy, with openssl. What lacks
+//! something is skipped and counted; if `CI` is set, that is a failure. `THREAD_FAULTS=long` makes some of them run
+//! longer. What needs nothing but this workspace is in `plain`.
 
-use std::fmt::Display;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
 
-/// The Python to run the scenarios with; `None` if it lacks what they import.
-fn python() -> Option<&'static str> {
-    static FOUND: OnceLock<Option<String>> = OnceLock::new();
-    let look = || {
-        let name = std::env::var("GATEWAY_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-        let tried = Command::new(&name).args(["-c", "import websockets.asyncio.client, jsonschema"]).output();
-        tried.is_ok_and(|output| output.status.success()).then_some(name)
-    };
-    FOUND.get_or_init(look).as_deref()
-}
+use thread_testkit::{clients, missing, program};
 
-/// The directory of the workspace's programs; those of other packages are built if necessary.
-fn programs() -> &'static Path {
-    static DIR: OnceLock<PathBuf> = OnceLock::new();
-    DIR.get_or_init(|| {
-        let dir = Path::new(env!("CARGO_BIN_EXE_thread-serve")).parent().unwrap();
-        if !["thread", "thread-agent", "thread-chat"].iter().all(|name| dir.join(name).is_file()) {
-            let mut build = Command::new(env!("CARGO"));
-            build.args([
-                "build",
-                "--quiet",
-                "--locked",
-                "-p",
-                "thread",
-                "-p",
-                "thread-agent",
-                "-p",
-                "thread-chat",
-            ]);
-            let built = build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap();
-            assert!(built.success());
-        }
-        dir.to_owned()
+/// What npm installs for the scenarios, and the variable in which they are told the folder.
+const NPM: [(&str, &str); 7] = [
+    ("agui-0", "GATEWAY_AGUI_0"),
+    ("agui-1", "GATEWAY_AGUI_1"),
+    ("axe", "GATEWAY_AXE"),
+    ("copilotkit", "GATEWAY_COPILOTKIT"),
+    ("mcp", "THREAD_TEST_MCP"),
+    ("mcp-next", "THREAD_TEST_MCP_NEXT"),
+    ("ws", "GATEWAY_WS"),
+];
+
+/// The variables of [`NPM`]. Scenarios say themselves what they need and do not have.
+fn npm() -> &'static [(&'static str, Result<PathBuf, String>)] {
+    static FOUND: OnceLock<Vec<(&str, Result<PathBuf, String>)>> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        // Each installs its own.
+        std::thread::scope(|scope| {
+            let found = NPM.map(|(packages, variable)| (variable, scope.spawn(|| clients::npm(packages))));
+            found.map(|(variable, found)| (variable, found.join().unwrap())).into()
+        })
     })
 }
 
 fn scenario(module: &str, name: &str) {
-    let Some(python) = python() else {
-        return skipped(name, "needs a Python with websockets and jsonschema (GATEWAY_PYTHON names it)");
+    let python = match clients::python() {
+        Ok(python) => python,
+        Err(needs) => return missing(needs),
     };
+    program("thread-agent");
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let dir = programs();
     let mut command = Command::new(python);
     command
         .arg(here.join("tests/client").join(module).with_extension("py"))
         .arg(name)
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("THREAD_SERVE", env!("CARGO_BIN_EXE_thread-serve"))
-        .env("THREAD_PROGRAM", dir.join("thread"))
-        .env("THREAD_CHAT", dir.join("thread-chat"))
+        .env("THREAD_PROGRAM", program("thread"))
+        .env("THREAD_CHAT", program("thread-chat"))
         .env("DOCS", here.join("../../docs"));
+    for (variable, folder) in npm() {
+        match folder {
+            Ok(folder) => command.env(variable, folder),
+            Err(_) => command.env_remove(variable),
+        };
+    }
     let output = run_to_its_end(&mut command);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
     // A scenario prints figures, or why it was skipped in part or as a whole.
     for line in text(&output.stdout).lines() {
-        match line.strip_prefix("SKIPPED: ") {
-            Some(why) => skipped(name, why),
+        match line.strip_prefix("SKIPPED: needs ") {
+            Some(needs) => missing(needs),
             None => eprintln!("{line}"),
         }
     }
@@ -95,18 +86,6 @@ fn run_to_its_end(command: &mut Command) -> Output {
         Command::new("kill").args([signal, &pid]).status().unwrap();
     }
     panic!("it does not end");
-}
-
-/// Says that a scenario was skipped, and why.
-///
-/// # Panics
-///
-/// With `CI` set, where nothing may be skipped.
-fn skipped(name: &str, why: impl Display) {
-    let said = format!("SKIPPED {name}: {why}");
-    assert!(std::env::var_os("CI").is_none_or(|ci| ci.is_empty()), "{said}");
-    // Written directly, because the test runner captures what passing tests print.
-    drop(writeln!(std::io::stderr(), "{said}"));
 }
 
 /// The scenarios that a module defines.

@@ -4,31 +4,25 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use thread_agent::conversation::{Entry, is_unreported};
+use thread_testkit::{clients, missing};
 
 use serde_json::json;
 
 use crate::harness::{Talk, lacks};
 
-/// The folder of the protocol's packages, which `.ci/run` installs.
-fn packages() -> Option<PathBuf> {
-    let found = std::env::var_os("THREAD_TEST_ACP").map(PathBuf::from);
-    if found.is_none() {
-        eprintln!(
-            "skipped: THREAD_TEST_ACP is not set to the folder of the protocol's packages (see .ci/run)"
-        );
-    }
-    found
+/// What was installed; `None` if it could not be, so that the test is skipped.
+fn found(installed: Result<PathBuf, String>) -> Option<PathBuf> {
+    installed.map_err(missing).ok()
 }
 
 fn python(script: &str) -> Option<Vec<String>> {
-    let packages = packages()?;
-    let python = packages.join("venv/bin/python").display().to_string();
-    Some(vec![python, packages.join("examples").join(script).display().to_string()])
+    let (python, examples) = (found(clients::python())?, found(clients::acp_examples())?);
+    Some([python, examples.join(script)].map(|path| path.display().to_string()).to_vec())
 }
 
 fn node() -> Option<Vec<String>> {
     let example = "node_modules/@agentclientprotocol/sdk/dist/examples/agent.js";
-    Some(vec!["node".to_owned(), packages()?.join(example).display().to_string()])
+    Some(vec!["node".to_owned(), found(clients::npm("acp"))?.join(example).display().to_string()])
 }
 
 /// Our agent, which counts prompts and stores its state in the test's folder.

@@ -1,6 +1,8 @@
 //! Disks that are full for a while, or slow.
 
-use crate::harness::{Talk, lacks};
+use thread_testkit::skipped;
+
+use crate::harness::Talk;
 
 /// Script that creates a thread on a disk of 4 MB.
 const PREPARE: &str = "mkdir disk; mount -t tmpfs -o size=4m tmpfs disk; export THREAD_DIR=$PWD/disk/talk; set -e; \
@@ -9,9 +11,9 @@ const PREPARE: &str = "mkdir disk; mount -t tmpfs -o size=4m tmpfs disk; export 
 /// A conversation; `None` if this machine cannot mount a small disk.
 fn with_small_disk() -> Option<Talk> {
     let talk = Talk::new();
-    let mounted = !lacks("unshare") && talk.sh("unshare -rm mount -t tmpfs tmpfs /mnt").code == 0;
+    let mounted = talk.sh("unshare -rm mount -t tmpfs tmpfs /mnt").code == 0;
     if !mounted {
-        eprintln!("skipped: no small disk can be mounted here");
+        skipped("the right to mount a small disk");
     }
     mounted.then_some(talk)
 }
@@ -65,9 +67,8 @@ fn events_that_cannot_be_stored_are_kept_until_there_is_space() {
 #[test]
 fn a_slow_disk_cuts_no_answer_short() {
     let talk = Talk::new();
-    if lacks("strace") || talk.sh("strace -o strace.out true").code != 0 {
-        eprintln!("skipped: no disk can be made slow here");
-        return;
+    if talk.sh("strace -o strace.out true").code != 0 {
+        return skipped("strace that may trace");
     }
     // A sync takes longer than the wait for output after the program has exited.
     talk.write("agent.sh", "head -c 300000 /dev/zero | tr '\\0' x");
@@ -85,9 +86,8 @@ fn a_slow_disk_cuts_no_answer_short() {
 #[test]
 fn what_is_printed_after_the_exit_is_waited_for_however_slow_the_disk() {
     let talk = Talk::new();
-    if lacks("strace") || talk.sh("strace -o strace.out true").code != 0 {
-        eprintln!("skipped: no disk can be made slow here");
-        return;
+    if talk.sh("strace -o strace.out true").code != 0 {
+        return skipped("strace that may trace");
     }
     // Storing the second line takes longer than the wait for output after the exit; the third is printed then.
     let stored = |line: &str| format!("until grep -q {line} $THREAD_DIR/events.jsonl; do sleep 0.02; done");

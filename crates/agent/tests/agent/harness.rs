@@ -34,9 +34,8 @@ pub struct Ran {
 
 /// The folder of the programs, which are built into the same one.
 fn programs() -> PathBuf {
-    let dir = Path::new(env!("CARGO_BIN_EXE_thread-agent")).parent().unwrap().to_owned();
-    assert!(dir.join("thread").exists(), "build the whole workspace first: cargo build --workspace");
-    dir
+    thread_testkit::program("thread");
+    Path::new(env!("CARGO_BIN_EXE_thread-agent")).parent().unwrap().to_owned()
 }
 
 /// The small agent in `fixtures`, which cargo builds with the tests.
@@ -342,7 +341,7 @@ impl Ran {
 pub fn lacks(program: &str) -> bool {
     let missing = thread_agent::launcher::on_path(program).is_none();
     if missing {
-        eprintln!("skipped: there is no {program} here");
+        thread_testkit::skipped(program);
     }
     missing
 }

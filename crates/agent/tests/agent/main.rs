@@ -3,6 +3,7 @@
 mod acp;
 mod attachments;
 mod disk;
+mod example;
 mod exec;
 mod failures;
 mod harness;
@@ -15,3 +16,8 @@ mod priorities;
 mod stop;
 mod sub_agents;
 mod usage;
+
+#[test]
+fn the_example_of_the_documentation_runs() {
+    example::example().unwrap();
+}

@@ -3,31 +3,13 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use thread_testkit::program;
 
 /// A generous limit: the machine may be busy.
 const LIMIT: Duration = Duration::from_secs(120);
-
-/// A program of this workspace. Testing this package alone does not build the others.
-fn program(name: &str) -> PathBuf {
-    static BUILT: Once = Once::new();
-    let chat = PathBuf::from(env!("CARGO_BIN_EXE_thread-chat"));
-    BUILT.call_once(|| {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--workspace", "--bins", "--locked", "--quiet"]);
-        let profile = chat.parent().and_then(Path::file_name).and_then(OsStr::to_str).unwrap();
-        if profile != "debug" {
-            cargo.args(["--profile", profile]);
-        }
-        cargo.arg("--target-dir").arg(chat.ancestors().nth(2).unwrap());
-        cargo.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"));
-        assert!(cargo.status().unwrap().success(), "the other programs cannot be built");
-    });
-    chat.with_file_name(name)
-}
 
 pub fn eventually(what: &str, limit: Duration, mut check: impl FnMut() -> bool) {
     let end = Instant::now() + limit;
@@ -180,7 +162,7 @@ impl Terminal {
     /// line on stderr.
     pub fn run(home: &Path, columns: u16, options: &str) -> Option<Terminal> {
         if Command::new("tmux").arg("-V").output().is_err() {
-            eprintln!("SKIPPED: there is no tmux");
+            thread_testkit::skipped("tmux");
             return None;
         }
         let dir = tempfile::tempdir().unwrap();

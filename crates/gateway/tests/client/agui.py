@@ -20,7 +20,7 @@ MODULES = {"1": os.environ.get("GATEWAY_AGUI_1"), "0": os.environ.get("GATEWAY_A
 
 def skipped():
     if not all(MODULES.values()):
-        print("SKIPPED: GATEWAY_AGUI_1 and GATEWAY_AGUI_0 name no folders with @ag-ui/client in their node_modules")
+        print("SKIPPED: needs @ag-ui/client, of npm")
         return True
 
 

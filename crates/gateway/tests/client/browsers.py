@@ -141,7 +141,7 @@ async def browser(patience=PATIENCE):
     except ImportError:
         chromium = None
     if not chromium:
-        print("SKIPPED: pages of other origins need chromium and Python's playwright")
+        print("SKIPPED: needs chromium")
         yield None
         return
     async with async_playwright() as playwright:

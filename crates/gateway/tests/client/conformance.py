@@ -27,7 +27,7 @@ VERSIONS = [({"protocolVersion": "1.0"}, ""), ({}, "?protocol=1"), ({}, "")]
 
 def missing():
     if ag_ui_validate is None:
-        print("SKIPPED: GATEWAY_PYTHON has no ag-ui-validate")
+        print("SKIPPED: needs ag-ui-validate, of Python")
         return True
 
 

@@ -16,7 +16,7 @@ MODULES = os.environ.get("GATEWAY_COPILOTKIT")
 
 def missing():
     if not MODULES or not shutil.which("node"):
-        print("SKIPPED: GATEWAY_COPILOTKIT names no folder with @copilotkit/runtime in its node_modules")
+        print("SKIPPED: needs @copilotkit/runtime, of npm")
         return True
 
 

@@ -619,8 +619,7 @@ async def twelve_clients_of_three_kinds_and_two_gateways_see_the_same():
             elsewhere = (await first.request("sessions.new"))["sessionId"]
             kinds = [python_person, *([node_person] if WS else []), *([chat_person] if CHAT else [])]
             if len(kinds) < 3:
-                print("SKIPPED: twelve clients of three kinds are only "
-                      f"{len(kinds)}; GATEWAY_WS names no folder with npm's ws, or there is no thread-chat")
+                print("SKIPPED: needs ws, of npm")
             # One client of each kind sends messages, if there are three kinds.
             people = [await kinds[n % len(kinds)](f"person{n}", [one, two], session) for n in range(12)]
             stop, sayings = asyncio.Event(), {}
@@ -701,8 +700,7 @@ async def whoever_is_killed_each_message_ends_once_and_everybody_sees_the_same()
         # Those who speak come first.
         kinds = [python_person, stream_person, *([chat_person] if CHAT else []), *([node_person] if WS else [])]
         if len(kinds) < 4:
-            print("SKIPPED: there are only clients of "
-                  f"{len(kinds)} kinds; GATEWAY_WS names no folder with npm's ws, or there is no thread-chat")
+            print("SKIPPED: needs ws, of npm")
         people = [await kinds[n % len(kinds)](f"person{n}", gateways, session) for n in range(12)]
         stop, sayings, killed = asyncio.Event(), {}, {"gateway": 0, "at work": 0}
         talking = [asyncio.create_task(talk(person, stop, sayings)) for person in people[:3]]

@@ -18,7 +18,7 @@ CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,re
 @with_httpx
 async def made_up_requests_get_answers_that_are_described():
     if not importlib.util.find_spec("schemathesis"):
-        return print("SKIPPED: needs Python's schemathesis")
+        return print("SKIPPED: needs schemathesis, of Python")
     with Queues("inbox") as queues:
         look = queues.look
         queues.thread("inbox", "subscribe", "good", "cat", "--deliver", "stdin", "--filter", "type = 'message'")

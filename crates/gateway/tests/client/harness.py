@@ -360,8 +360,8 @@ def fast_clock(speed):
     source = pathlib.Path(__file__).with_name("clock.c")
     try:
         subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
-    except (OSError, subprocess.CalledProcessError) as e:
-        print(f"SKIPPED: time cannot be made to pass faster: {e}")
+    except (OSError, subprocess.CalledProcessError):
+        print("SKIPPED: needs a C compiler")
         return None
     return {"LD_PRELOAD": str(library), "CLOCK_SPEED": str(speed)}
 

@@ -170,7 +170,7 @@ async def an_answer_that_is_nested_too_deep_is_text():
 
 async def thread_chat_is_told_an_answer_of_any_depth():
     if not CHAT:
-        return print("SKIPPED: there is no thread-chat")
+        return print("SKIPPED: needs thread-chat")
     with Gateway("--agent", "cat answer") as gateway:
         for deep in 10, 126, 127, 300:
             (gateway.root / "answer").write_text(json.dumps(nested(deep)))

@@ -23,7 +23,7 @@ def with_httpx(scenario):
     @functools.wraps(scenario)
     async def checked():
         if not httpx:
-            return print("SKIPPED: needs Python's httpx and httpx-sse")
+            return print("SKIPPED: needs httpx, of Python")
         await scenario()
 
     return checked

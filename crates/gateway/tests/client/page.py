@@ -20,12 +20,12 @@ from harness import PATIENCE, THREAD, Gateway, run
 try:
     from playwright.async_api import async_playwright, expect
 except ImportError:
-    print("SKIPPED: the page needs Python's playwright")
+    print("SKIPPED: needs playwright, of Python")
     sys.exit(0)
 
 CHROMIUM = shutil.which("chromium")
 if not CHROMIUM:
-    print("SKIPPED: the page needs chromium")
+    print("SKIPPED: needs chromium")
     sys.exit(0)
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -1734,7 +1734,7 @@ AXE = os.environ.get("GATEWAY_AXE")
 
 async def axe_finds_nothing_of_weight():
     if not AXE:
-        return print("SKIPPED: needs axe-core (GATEWAY_AXE names the folder where npm has installed it)")
+        return print("SKIPPED: needs axe-core, of npm")
     source = (pathlib.Path(AXE) / "node_modules/axe-core/axe.min.js").read_text()
     with Gateway(*ACP) as gateway:
         plays(gateway, all=[

@@ -148,7 +148,7 @@ async def on_a_telephone_and_twice_as_large_everything_fits():
 
 async def axe_finds_nothing_of_weight_where_one_looks():
     if not AXE:
-        return print("SKIPPED: needs axe-core (GATEWAY_AXE names the folder where npm has installed it)")
+        return print("SKIPPED: needs axe-core, of npm")
     source = (pathlib.Path(AXE) / "node_modules/axe-core/axe.min.js").read_text()
     async with looking(thread=much) as (inbox, gateway, browser, _):
         await inbox.has_dead(4)

@@ -139,7 +139,7 @@ class Proxied:
 def has(program):
     if shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin"):
         return True
-    print(f"SKIPPED: {program} is not here")
+    print(f"SKIPPED: needs {program}")
     return False
 
 

@@ -36,7 +36,7 @@ def is_built_in():
 
 def skipped():
     if not importlib.util.find_spec("moto") or not importlib.util.find_spec("flask_cors"):
-        print("SKIPPED: needs moto[s3], flask and flask-cors")
+        print("SKIPPED: needs moto, of Python")
         return True
 
 

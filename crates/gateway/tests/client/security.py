@@ -499,7 +499,7 @@ def check_format(text):
     try:
         from prometheus_client.parser import text_string_to_metric_families
     except ImportError:
-        return print("SKIPPED: the format of the metrics is checked with prometheus-client")
+        return print("SKIPPED: needs prometheus-client, of Python")
     families = list(text_string_to_metric_families(text))
     assert len(families) > 10
     for family in families:

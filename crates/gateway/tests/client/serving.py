@@ -185,7 +185,7 @@ async def the_unit_and_the_image_start_the_gateway():
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE) == 0
         if not shutil.which("systemd-analyze"):
-            return print("SKIPPED: units are checked by systemd-analyze")
+            return print("SKIPPED: needs systemd-analyze")
         # The user is made by a command of the page.
         unit = server.dir / "thread-serve.service"
         unit.write_text(server.local(block("ini")).replace("User=thread\n", ""))

@@ -169,7 +169,7 @@ def own_address():
 
 async def one_address_cannot_have_all_that_strangers_have():
     if not (address := own_address()):
-        return print("SKIPPED: this machine has no address but loopback ones")
+        return print("SKIPPED: needs an address of the machine that is no loopback one")
     with Gateway(listen="0.0.0.0:0") as gateway:
         from_afar = lambda: slow_websocket(gateway, address)
         near = await slow_websocket(gateway)

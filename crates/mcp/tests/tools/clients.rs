@@ -1,13 +1,14 @@
 //! Clients that others wrote, on stdio: the Python package `mcp`, in both generations of the protocol, the inspector's
 //! command line, and an agent of the Agent Client Protocol that is given the tools by `thread agent --mcp`.
 //!
-//! `THREAD_TEST_MCP` names the folder in which `.ci/run` has installed them. Without it they are skipped.
+//! They are installed by `thread-testkit` when a test first needs them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use thread_testkit::{clients, missing};
 
 use crate::harness::{PATIENCE, Root, Session, command, programs};
 
@@ -15,14 +16,9 @@ fn here(name: &str) -> String {
     format!("{}/tests/clients/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The folder of the clients.
-fn clients() -> Option<PathBuf> {
-    let found = std::env::var_os("THREAD_TEST_MCP").map(PathBuf::from);
-    if found.is_none() {
-        assert!(std::env::var_os("CI").is_none_or(|ci| ci.is_empty()), "THREAD_TEST_MCP is not set");
-        eprintln!("skipped: THREAD_TEST_MCP is not set to the folder of the clients (see .ci/run)");
-    }
-    found
+/// The Python that has the clients; `None` if it cannot be had, so that the test is skipped.
+fn python() -> Option<PathBuf> {
+    clients::python().map_err(missing).ok()
 }
 
 /// The shell command of the agent that `calls.py` expects.
@@ -34,15 +30,18 @@ fn shouting() -> String {
 
 #[test]
 fn the_python_package_and_the_inspector_use_every_tool() {
-    let Some(clients) = clients() else { return };
-    let folder = clients.to_str().unwrap();
-    for (script, of) in [("stdio.py", "legacy"), ("stdio.py", "2026-07-28"), ("inspector.py", folder)] {
+    let Some(python) = python() else { return };
+    let folder = match clients::npm("mcp") {
+        Ok(folder) => folder.display().to_string(),
+        Err(needs) => return missing(needs),
+    };
+    for (script, of) in [("stdio.py", "legacy"), ("stdio.py", "2026-07-28"), ("inspector.py", &folder)] {
         let root = Root::new();
         let session = root.session(1);
         session.agent(&shouting());
         session.reader();
         let path = format!("{}:{}", programs().display(), std::env::var("PATH").unwrap());
-        let done = Command::new(clients.join("venv/bin/python"))
+        let done = Command::new(&python)
             .arg(here(script))
             .arg(of)
             .args([&programs().join("thread-mcp"), &root.dir()])
@@ -58,10 +57,10 @@ fn the_python_package_and_the_inspector_use_every_tool() {
 }
 
 /// Installs the agent that does what it is told, with the tools.
-fn scripted(clients: &std::path::Path, root: &Root, session: &Session) -> PathBuf {
+fn scripted(python: &Path, root: &Root, session: &Session) -> PathBuf {
     let state = root.0.path().join("state");
     std::fs::create_dir_all(&state).unwrap();
-    let python = clients.join("venv/bin/python").display().to_string();
+    let python = python.display().to_string();
     let words = ["agent", "install", "--protocol", "acp", "--mcp", "--", &python, &here("agent.py")];
     session.thread(&[&words[..], &[state.to_str().unwrap()]].concat());
     state
@@ -84,10 +83,10 @@ fn tell(session: &Session, steps: &Value) -> Value {
 
 #[test]
 fn an_agent_is_given_the_tools_and_uses_them() {
-    let Some(clients) = clients() else { return };
+    let Some(python) = python() else { return };
     let root = Root::new();
     let (own, other) = (root.session(1), root.session(2));
-    let state = scripted(&clients, &root, &own);
+    let state = scripted(&python, &root, &own);
     other.agent("cat >/dev/null; sleep 1000");
     other.message("external:web:main:dm:default:bob", "where are the backups?");
     other.thread(&["dispatch"]);
@@ -131,10 +130,10 @@ fn an_agent_is_given_the_tools_and_uses_them() {
 
 #[test]
 fn an_agent_that_was_killed_is_given_the_tools_again() {
-    let Some(clients) = clients() else { return };
+    let Some(python) = python() else { return };
     let root = Root::new();
     let own = root.session(1);
-    let state = scripted(&clients, &root, &own);
+    let state = scripted(&python, &root, &own);
     assert_eq!(tell(&own, &json!([["info", {}]]))[0]["thread"], own.id);
     assert!(!state.join("loaded").exists());
     // Ends the program; the next message starts another, which loads the session.

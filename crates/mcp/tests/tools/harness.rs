@@ -18,11 +18,10 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The folder of the programs, which are built into the same one.
 pub fn programs() -> PathBuf {
-    let dir = Path::new(env!("CARGO_BIN_EXE_thread-mcp")).parent().unwrap().to_owned();
     for name in ["thread", "thread-agent"] {
-        assert!(dir.join(name).exists(), "build the whole workspace first: cargo build --workspace");
+        thread_testkit::program(name);
     }
-    dir
+    Path::new(env!("CARGO_BIN_EXE_thread-mcp")).parent().unwrap().to_owned()
 }
 
 /// A folder of sessions, which is deleted with it.

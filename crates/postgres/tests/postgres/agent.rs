@@ -1,7 +1,6 @@
 //! `thread agent` on a thread in PostgreSQL: the adapter is a handler like any other, started by a worker.
 
 use std::fs;
-use std::path::Path;
 
 use crate::machine::{Machine, kill, wait_until};
 use crate::server::server;
@@ -12,8 +11,7 @@ const ADA: &str = "external:web:main:dm:default:ada";
 fn with_agent(protocol: &str, script: &str) -> Option<Machine> {
     let mut machine = Machine::new(&server()?.place());
     // Which hands over to the one that knows such places; both are found beside this one's `thread`.
-    let program = Path::new(env!("CARGO_BIN_EXE_thread-agent-postgres")).with_file_name("thread-agent");
-    assert!(program.exists(), "build it first: cargo build -p thread-agent");
+    thread_testkit::program("thread-agent");
     machine.ok(&["init", &machine.place]);
     fs::write(machine.path("agent.sh"), script).unwrap();
     machine.ok(&["agent", "install", "--protocol", protocol, "--idle", "1s", "--", "sh", "agent.sh"]);

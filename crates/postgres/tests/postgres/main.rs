@@ -26,7 +26,6 @@ mod server;
 mod store;
 mod vacuum;
 
-use std::io::Write;
 use std::time::Duration;
 
 use memory::MemoryStore;
@@ -37,13 +36,6 @@ use thread_postgres::SCHEME;
 
 /// How many cases of [`model`] there are by default: each takes a second.
 pub const CASES: u32 = 12;
-
-/// Prints to stderr that a test was skipped, and why; under `CI=1` it fails.
-pub fn skipped(why: &str) {
-    assert!(std::env::var_os("CI").is_none(), "{why}");
-    // Written directly, because the test runner captures what passing tests print.
-    drop(writeln!(std::io::stderr(), "SKIPPED: {why}"));
-}
 
 /// Whether the long form is asked for.
 pub fn long() -> bool {

@@ -22,7 +22,7 @@ impl Pooler {
     fn start(server: &Server) -> Option<Pooler> {
         let program = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer", "/usr/local/bin/pgbouncer"];
         let Some(program) = program.iter().map(PathBuf::from).find(|program| program.exists()) else {
-            crate::skipped("PgBouncer is not installed");
+            thread_testkit::missing("PgBouncer");
             return None;
         };
         let dir = tempfile::tempdir().unwrap();
