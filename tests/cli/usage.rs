@@ -19,7 +19,7 @@ fn the_readme_begins_with_the_demo_and_the_tests_one_line_each() {
     let readme = page("README.md");
     let commands: Vec<String> =
         blocks(&readme).into_iter().filter(|b| b.language == "sh").take(2).map(|b| b.text).collect();
-    assert_eq!(commands, ["sh fixtures/demo.sh\n", "cargo test --workspace --locked\n"]);
+    assert_eq!(commands, ["sh fixtures/demo.sh\n", "cargo test --workspace --locked --no-fail-fast\n"]);
 }
 
 #[test]
