@@ -66,7 +66,10 @@ fn crontab(talk: &Talk) -> (String, String) {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
     let lines = blocks(&page, "text").into_iter().find(|block| block.contains("\n*/15")).unwrap();
     let thread = talk.sh("command -v thread").ok();
-    let bin = std::path::Path::new(thread.trim()).parent().unwrap().display().to_string();
+    // Crontabs quote nothing, and the folder of the programs may have a blank in its name.
+    let bin = talk.path("bin");
+    std::os::unix::fs::symlink(std::path::Path::new(thread.trim()).parent().unwrap(), &bin).unwrap();
+    let bin = bin.display().to_string();
     (lines.replace("/home/ada/.cargo/bin", &bin), bin)
 }
 
@@ -78,7 +81,7 @@ fn the_line_for_cron_pushes_a_pulse() {
     let command = line.splitn(6, char::is_whitespace).nth(5).unwrap().trim().to_owned();
     // The environment in which cron runs a command, but in the test's folder instead of the home directory.
     let cron = format!(
-        "cd {} && env -i HOME=/ SHELL=/bin/sh LOGNAME=me PATH={bin}:/usr/bin:/bin /bin/sh -c \"$0\"",
+        "cd '{}' && env -i HOME=/ SHELL=/bin/sh LOGNAME=me PATH='{bin}:/usr/bin:/bin' /bin/sh -c \"$0\"",
         talk.path("").display()
     );
     let mut command_of_cron = talk.command("sh");
