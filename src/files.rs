@@ -44,6 +44,9 @@ pub const JSONL: &str = "events.jsonl";
 pub const LOG: &str = "logs/thread.log";
 /// Touched after each commit; waiters watch it.
 pub const COMMIT: &str = "run/_commit";
+/// The directory of the logs of handlers.
+pub const HANDLER_LOGS: &str = "logs/handlers";
+
 /// Touched after a request to a supervisor; supervisors watch it.
 pub const CONTROL: &str = "run/_control";
 
@@ -198,7 +201,13 @@ impl Files {
 
     /// The log of a consumer's handler.
     pub fn handler_log(&self, consumer: &ConsumerId) -> PathBuf {
-        Path::new("logs/handlers").join(format!("{}.log", self.stem_of(consumer)))
+        Path::new(HANDLER_LOGS).join(format!("{}.log", self.stem_of(consumer)))
+    }
+
+    /// What the names of that log's rotated files begin with. No consumer's file name can contain `~`, so they cannot
+    /// collide with another's.
+    pub fn rotated_handler_logs(&self, consumer: &ConsumerId) -> String {
+        format!("{}~", self.stem_of(consumer))
     }
 
     /// The stem of the names of a consumer's files.

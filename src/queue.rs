@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::files::log::{self, Level, log};
+use crate::files::rotation;
 use crate::files::watch::{LOOK_EVERY, Watcher};
-use crate::files::{COMMIT, Files};
+use crate::files::{COMMIT, Files, HANDLER_LOGS};
 use crate::jsonl;
 use crate::model::event::{CappedRow, Event, NewEvent, Row};
 use crate::model::filter::Filter;
@@ -425,13 +426,19 @@ impl Queue {
         self.store.subscribe(new)
     }
 
-    /// Removes a subscription and returns it; its cursor, dead letters and past runs stay.
+    /// Removes a subscription and returns it; its cursor, dead letters, past runs and last log stay, but not its
+    /// rotated logs.
     ///
     /// # Errors
     ///
     /// [`Error::UnknownConsumer`].
     pub fn unsubscribe(&mut self, consumer: &ConsumerId) -> Result<Subscription> {
-        self.store.unsubscribe(consumer)
+        let removed = self.store.unsubscribe(consumer)?;
+        let stem = self.files.rotated_handler_logs(consumer);
+        if let Err(e) = rotation::remove_logs(&self.files, HANDLER_LOGS, &stem, 0) {
+            log!(self, Warn, "unsubscribe: consumer={consumer} its rotated logs were not removed: {e}");
+        }
+        Ok(removed)
     }
 
     /// All subscriptions, by name.

@@ -80,6 +80,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("run/spawn", "stdin()", "a process of ours may be given its lock as stdin"),
     ("run/spawn", "File::open", "it has /dev/null as stdin after that"),
     ("cli/external", "scheme(", "the program of a scheme is found by its name"),
+    ("cli/backup", "scheme(", "a copy is made in a directory, and nowhere else"),
     ("run/worker", "fs::read", "the directory that is searched for threads"),
 ];
 

@@ -91,13 +91,14 @@ struct Report {
     /// The same number, as the count of events ever stored.
     events_pushed: i64,
     subscriptions: Vec<Consumer>,
-    /// Sizes of `events.db` alone, of its WAL, and of the JSONL log with its sealed files.
-    database_bytes: u64,
-    wal_bytes: u64,
-    log_bytes: u64,
+    /// Sizes of `events.db` alone, of its WAL, and of the JSONL log with its sealed files; null for a thread that is
+    /// not in a directory, whose events share the tables of a server.
+    database_bytes: Option<u64>,
+    wal_bytes: Option<u64>,
+    log_bytes: Option<u64>,
     /// Size of the files in `logs/`: `thread.log`, handler output, and rotated parts of both.
     logs_bytes: u64,
-    /// Sum of these sizes.
+    /// Sum of the sizes that are known.
     disk_bytes: u64,
     #[serde(skip)]
     now: Time,
@@ -188,7 +189,9 @@ impl Report {
             consumers.push(Consumer { standing, alone: only.is_some(), settings });
         }
         let files = queue.files();
-        let (database_bytes, wal_bytes, log_bytes) = (files.size(DB), files.size(WAL), jsonl::size(files));
+        let here = files.place().dir().is_some();
+        let [database_bytes, wal_bytes, log_bytes] =
+            [files.size(DB), files.size(WAL), jsonl::size(files)].map(|size| here.then_some(size));
         let logs_bytes = size_of_files(files, "logs") + size_of_files(files, "logs/handlers");
         Ok(Report {
             thread: queue.place().as_os_str().to_string_lossy().into_owned(),
@@ -200,7 +203,8 @@ impl Report {
             wal_bytes,
             log_bytes,
             logs_bytes,
-            disk_bytes: database_bytes + wal_bytes + log_bytes + logs_bytes,
+            disk_bytes: [database_bytes, wal_bytes, log_bytes].into_iter().flatten().sum::<u64>()
+                + logs_bytes,
             now: Utc::now(),
         })
     }

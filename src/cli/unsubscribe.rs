@@ -10,7 +10,8 @@ use crate::run::control::notify_supervisors;
 /// Remove a consumer's subscription
 ///
 /// A run under way finishes and is not followed by another. The cursor and dead letters stay: if it is
-/// subscribed again, the consumer continues where it was.
+/// subscribed again, the consumer continues where it was. `thread logs` still shows what the handler printed last; older,
+/// rotated output is removed.
 #[derive(Args)]
 #[command(after_help = "Example:\n  thread unsubscribe -t inbox bot")]
 pub struct Unsubscribe {
@@ -22,7 +23,7 @@ impl Unsubscribe {
     pub fn run(self, globals: &Globals) -> Result<()> {
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
-        queue.store.unsubscribe(&consumer)?;
+        queue.unsubscribe(&consumer)?;
         log!(queue, Info, "unsubscribe: consumer={consumer}");
         // Ends a wait between two attempts.
         notify_supervisors(&mut queue);

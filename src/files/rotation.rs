@@ -40,9 +40,14 @@ pub fn set_log_aside(files: &Files, name: &str, stem: &str, keep: usize) -> io::
     let dir = Path::new(name).parent().unwrap_or(Path::new(""));
     let aside = set_aside(files, name, stem, "log")?;
     keep_end(files, &dir.join(aside))?;
-    let all = names(files, &dir.to_string_lossy(), stem, "log")?;
+    remove_logs(files, &dir.to_string_lossy(), stem, keep)
+}
+
+/// Removes all but the newest `keep` rotated logs of a stem.
+pub fn remove_logs(files: &Files, dir: &str, stem: &str, keep: usize) -> io::Result<()> {
+    let all = names(files, dir, stem, "log")?;
     let old = all.len().saturating_sub(keep);
-    all[..old].iter().try_for_each(|old| files.remove(dir.join(old)))
+    all[..old].iter().try_for_each(|old| files.remove(Path::new(dir).join(old)))
 }
 
 /// Cuts a log to its last whole lines, at most [`MAX_LOG`] bytes. In place, because a process that a handler

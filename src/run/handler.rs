@@ -19,7 +19,7 @@ use super::{process, spawn};
 use crate::error::{Error, IoContext, Result};
 use crate::files::lock::Lock;
 use crate::files::log::log;
-use crate::files::{Access, Files, rotation};
+use crate::files::{Access, Files, HANDLER_LOGS, rotation};
 use crate::model::run::{Deliver, Exit, ProcessId, Span, Task};
 use crate::model::subscription::Subscription;
 use crate::model::time;
@@ -291,10 +291,9 @@ struct Output {
 impl Output {
     fn open(files: &Files, subscription: &Subscription) -> std::io::Result<Output> {
         let name = files.handler_log(&subscription.consumer);
-        files.make_dir("logs/handlers")?;
+        files.make_dir(HANDLER_LOGS)?;
         if files.size(&name) > rotation::MAX_LOG {
-            // No consumer's file name can contain `~`, so these names cannot collide with one.
-            let stem = format!("{}~", files.stem_of(&subscription.consumer));
+            let stem = files.rotated_handler_logs(&subscription.consumer);
             rotation::set_log_aside(files, &name.to_string_lossy(), &stem, LOGS_KEPT)?;
         }
         Ok(Output { file: files.open_file(name, Access::Append)?, from: 0 })

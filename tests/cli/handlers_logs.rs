@@ -173,3 +173,21 @@ fn a_hundred_megabytes_of_output_cost_the_supervisor_no_memory() {
     let kilobytes: u64 = peak.split_whitespace().nth(1).unwrap().parse().unwrap();
     assert!(kilobytes < 50_000, "{peak}");
 }
+
+#[test]
+fn rotated_logs_go_with_the_subscription_and_the_last_one_stays() {
+    let world = World::with_thread();
+    for name in ["bot", "bot2"] {
+        world.subscribe(name, "true", &[]);
+    }
+    std::fs::create_dir_all(world.root().join("inbox/logs/handlers")).unwrap();
+    world.write("inbox/logs/handlers/bot.log", "last\n");
+    let rotated = |name: &str| format!("inbox/logs/handlers/{name}~20260101-000000.log");
+    for name in ["bot", "bot2"] {
+        world.write(rotated(name), "old\n");
+    }
+    world.thread(["unsubscribe", "bot"]).quiet();
+    let there = |name: &str| world.root().join(rotated(name)).exists();
+    assert_eq!((there("bot"), there("bot2")), (false, true));
+    assert_eq!(world.thread(["logs", "bot"]).quiet(), "last\n");
+}

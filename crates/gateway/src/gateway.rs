@@ -13,7 +13,7 @@ use crate::access::token::{self, Proof, Token};
 use crate::agent::Agent;
 use crate::counters::Counters;
 use crate::error::{RequestError, Result};
-use crate::http::metrics::Health;
+use crate::health::Health;
 use crate::look::Look;
 use crate::session::catalogue::Catalogue;
 use crate::session::hub::Hub;

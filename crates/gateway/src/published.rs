@@ -4,9 +4,9 @@
 //! long as it lives, so that one that stops leaves the address of another, and the address of one that was killed is
 //! replaced.
 
-use std::fs::{DirBuilder, File, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ impl Published {
         let name = uuid::Uuid::new_v4().to_string();
         // Locked before it has its name: others remove files that nobody has locked.
         let new = dir.join(format!(".{name}"));
-        let mut lock = File::create(&new)?;
+        let mut lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         lock.try_lock().map_err(io::Error::from)?;
         writeln!(lock, "{url}")?;
         let own = dir.join(name);

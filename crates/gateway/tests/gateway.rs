@@ -9,7 +9,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::{OnceLock, mpsc};
+use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
 use thread_testkit::{clients, missing, program};
@@ -42,6 +42,10 @@ fn scenario(module: &str, name: &str) {
         Ok(python) => python,
         Err(needs) => return missing(needs),
     };
+    // Those that load the machine as much as they can have it one after another.
+    static LOADED: Mutex<()> = Mutex::new(());
+    let _turn =
+        ["leaving", "load"].contains(&module).then(|| LOADED.lock().unwrap_or_else(PoisonError::into_inner));
     program("thread-agent");
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new(python);

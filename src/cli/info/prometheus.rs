@@ -22,9 +22,13 @@ pub fn render(report: &Report) -> String {
     one("events_pushed_total", "Events ever stored, counted by id.", report.last_event_id as f64);
     one("last_event_id", "The newest event id ever given.", report.last_event_id as f64);
     one("subscriptions", "Subscribed consumers.", report.subscriptions.len() as f64);
-    one("database_bytes", "Size of events.db.", report.database_bytes as f64);
-    one("wal_bytes", "Size of its write-ahead log.", report.wal_bytes as f64);
-    one("log_bytes", "Size of the JSONL log, including its sealed files.", report.log_bytes as f64);
+    for (name, help, size) in [
+        ("database_bytes", "Size of events.db.", report.database_bytes),
+        ("wal_bytes", "Size of its write-ahead log.", report.wal_bytes),
+        ("log_bytes", "Size of the JSONL log, including its sealed files.", report.log_bytes),
+    ] {
+        size.into_iter().for_each(|size| one(name, help, size as f64));
+    }
     one("logs_bytes", "Size of the files in logs/.", report.logs_bytes as f64);
 
     // A name with a control character has the same label as one with its escape as text: the first is kept.

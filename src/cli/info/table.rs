@@ -17,12 +17,14 @@ const NUMBERS: [usize; 3] = [2, 3, 4];
 /// terminal columns, if given.
 pub fn render(report: &Report, width: Option<u16>, coloured: bool) -> String {
     let mut text = report.headline();
-    let database = size(report.database_bytes + report.wal_bytes);
-    let [log, logs, disk] = [report.log_bytes, report.logs_bytes, report.disk_bytes].map(size);
-    text.push_str(&format!(
-        "Last event: {}\nDisk: {disk} (database {database}, JSONL log {log}, logs {logs})\n",
-        report.last_event_id
-    ));
+    let [logs, disk] = [report.logs_bytes, report.disk_bytes].map(size);
+    let parts = match (report.database_bytes, report.wal_bytes, report.log_bytes) {
+        (Some(database), Some(wal), Some(log)) => {
+            format!("database {}, JSONL log {}, logs {logs}", size(database + wal), size(log))
+        }
+        _ => "logs on this machine".to_owned(),
+    };
+    text.push_str(&format!("Last event: {}\nDisk: {disk} ({parts})\n", report.last_event_id));
     if report.subscriptions.is_empty() {
         return text;
     }

@@ -36,7 +36,7 @@ pub async fn login(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> R
         Some(known) => Ok(known),
         None => own.logins.begin(&token),
     };
-    let value = kept(tokio::task::spawn_blocking(begin).await)?;
+    let value = kept(gateway.common.lists.run(begin).await)?;
     Ok(with_cookie(&gateway, &value, LIFETIME.as_secs()))
 }
 
@@ -49,14 +49,14 @@ pub async fn logout(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> 
     let value = cookie_of(&headers, &cookie_name(gateway.port)).map(str::to_owned);
     if let (Some(value), Some(token)) = (value, gateway.token.as_ref().and_then(Token::text)) {
         let own = gateway.clone();
-        kept(tokio::task::spawn_blocking(move || own.logins.end(&value, &token)).await)?;
+        kept(gateway.common.lists.run(move || own.logins.end(&value, &token)).await)?;
         gateway.access.send_replace(());
     }
     Ok(with_cookie(&gateway, "", 0))
 }
 
-fn kept<T>(done: Result<io::Result<T>, tokio::task::JoinError>) -> Result<T, HttpError> {
-    done.unwrap_or_else(|e| Err(io::Error::other(e))).map_err(|e| {
+fn kept<T>(done: Option<io::Result<T>>) -> Result<T, HttpError> {
+    done.unwrap_or_else(|| Err(io::Error::other("the gateway could not do this"))).map_err(|e| {
         tracing::error!("a login cannot be kept or ended: {e}");
         HttpError::new(StatusCode::INSUFFICIENT_STORAGE, "the gateway cannot write to its directory".into())
     })

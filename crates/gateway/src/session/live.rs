@@ -144,6 +144,10 @@ impl Live {
     /// Counts a client that is in the session from now on, or no longer.
     pub fn count_client(&self, here: bool) {
         self.change(|state| state.clients = state.clients + usize::from(here) - usize::from(!here));
+        if here {
+            // Whoever follows the session starts what only clients need: the relay of sub-agents' output.
+            self.watch.changed.notify_one();
+        }
     }
 
     /// How many clients are in the session; one with two connections counts twice.

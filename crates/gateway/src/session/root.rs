@@ -24,12 +24,11 @@ use thread::model::subscription::{ConsumerId, Subscription};
 use thread::queue::NewThread;
 use thread::queue::{Remaining, Selection};
 use thread::run::stop::Stopping;
-use thread::{Error, Event, Filter, NewEvent, Queue};
-use thread_agent::conversation::{self, Entry, Fork, end_key, is_ending};
+use thread::{After, Error, Event, Filter, NewEvent, Queue};
+use thread_agent::conversation::{self, Entry, Fork, SELF, end_key, ending_of, is_ending};
 use thread_protocol::method::Place;
 use thread_sessions::root::DELETING;
 
-use super::history;
 use super::jobs::BUSY;
 use super::place::place;
 use crate::agent::Agent;
@@ -314,8 +313,13 @@ fn copy_messages(
 ) -> Result<i64> {
     let filter = Filter::new("type = 'message'", Scope::Reading)?;
     let mut selection = Selection { after: 0, limit: None, filter };
-    let end_event = history::event(from, end)?;
-    let cuts_runs = end_event.is_some_and(|event| matches!(event.entry, Entry::Message(_)));
+    let mut cuts_runs = false;
+    let mut at_end = Selection { limit: Some(1), ..After(end.saturating_sub(1)).into() };
+    from.read_page_capped(&mut at_end, 0, &mut |capped| {
+        cuts_runs =
+            capped.row.id == end && capped.row.kind == b"message" && capped.row.source != SELF.as_bytes();
+        ControlFlow::Break(())
+    })?;
     // The new ids of what is copied, and the messages that have no answer yet.
     let (mut ids, mut open, mut copied) = (HashMap::new(), BTreeSet::new(), 0);
     loop {
@@ -354,7 +358,7 @@ fn copy_messages(
     }
     let mut later = Vec::new();
     for message in open {
-        later.extend(from.id_of_key(&end_key(message))?.filter(|id| *id > end));
+        later.extend(ending_of(from, message)?.map(|event| event.id).filter(|id| *id > end));
     }
     // As they were answered.
     later.sort_unstable();

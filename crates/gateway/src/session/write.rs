@@ -138,8 +138,13 @@ pub fn message(
     let mut before = None;
     if let Some(key) = &sent.key {
         let key = IdempotencyKey::reserved("message", key).map_err(Error::from)?;
-        before = keys::stored_before(queue, &key)?
-            .and_then(|event| Some((event.id, sent_before(&event, &message)?)));
+        if let Some(stored) = keys::stored_before(queue, &key)? {
+            before = sent_before(&stored, &message).map(|run_id| (stored.id, run_id));
+            // Otherwise it is a user's own key.
+            if before.is_none() && stored.source.starts_with("external:gateway:") {
+                return Err(RequestError::KeyConflict(sent.key.clone().unwrap_or_default()));
+            }
+        }
         event = event.keyed(key);
     }
     if let Some((id, before)) = before {

@@ -225,9 +225,13 @@ async def stops_that_wait_or_are_left_hold_up_nobody():
             queues.run("subscribe", "-t", place, "bot", STUBBORN, "--deliver", "stdin")
             queues.run("push", "-t", place, "go")
             # Its trap is set before.
-            while not (queues.dir / "pids").exists():
+            while not (pids := queues.dir / "pids").exists() or not pids.read_text().endswith("\n"):
                 await asyncio.sleep(0.05)
-            (queues.dir / "pids").unlink()
+            pid = int(pids.read_text())
+            pids.unlink()
+            # It is known to others a moment later.
+            is_known = lambda one: one.get("run", {}).get("pid") == pid
+            await asyncio.to_thread(queues.look.until_consumer, session, "bot", is_known)
             return session
 
         stop = lambda session: request(gateway, "POST", f"/api/v1/threads/{session}/consumers/bot/stop", {"kill_after_ms": 8000})
@@ -281,7 +285,8 @@ async def sessions_that_are_deleted_while_their_handlers_end_hold_up_nobody():
         async def leaves_when_it_has_begun():
             leaving = await gateway.client()
             leaving.send("sessions.delete", {"sessionId": deleted[0]}).add_done_callback(lambda answer: answer.exception())
-            await asyncio.to_thread(look.until_consumer, deleted[0], "bot", lambda one: one["paused"])
+            while not (gateway.root / "deleting" / deleted[0]).exists():
+                await asyncio.sleep(0.05)
             leaving.abort()
 
         waiting = [await gateway.client() for _ in deleted[1:]]
@@ -289,7 +294,7 @@ async def sessions_that_are_deleted_while_their_handlers_end_hold_up_nobody():
             one.request("sessions.delete", sessionId=session) for one, session in zip(waiting, deleted[1:])))
         await others(gateway, client, good).during("30 deletions that wait", doing)
         end = time.monotonic() + PATIENCE
-        while any((gateway.root / session).exists() for session in deleted):
+        while any((gateway.root / session).exists() for session in deleted) or any((gateway.root / "deleting").iterdir()):
             assert time.monotonic() < end
             await asyncio.sleep(0.1)
 

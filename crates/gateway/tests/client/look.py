@@ -72,7 +72,7 @@ class Look:
     def refused(self, status, path, body=None, **params):
         """What a request is refused with."""
         asked = self.get(path, status, **params) if body is None else self.post(path, body, status)
-        assert set(asked) == {"error"} and asked["error"], asked
+        assert set(asked) == {"error", "code"} and asked["error"] and asked["code"], asked
         return asked["error"]
 
     def until(self, is_so, path="", **params):

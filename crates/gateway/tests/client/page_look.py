@@ -489,17 +489,17 @@ async def a_run_says_how_each_tool_ended():
             asks = tab.locator("tr.is-permission")
             # Who waits for somebody does not work.
             await expect(asks).to_contain_text(re.compile(r"([2-9]\.\d|\d\d) s so far"))
-            await expect(tool("chown /srv")).not_to_contain_text("so far")
+            await expect(tool("chown")).not_to_contain_text("so far")
             run = tab.page.url
             await tab.open(f"#/s/{session}")
             await tab.get_by_role("button", name="Reject").click()
             await tab.answer("Done.").wait_for()
             await tab.page.goto(run)
             await expect(tool("shell")).to_contain_text("sh backup.sh --dry-run 9 failed")
-            await expect(tool("chown /srv")).to_contain_text("/srv rejected")
+            await expect(tool("chown")).to_contain_text("/srv rejected")
             await expect(tool("look")).to_contain_text("no result")
             width = "row => [...row.querySelectorAll('rect:not(.floor)')].reduce((sum, rect) => sum + rect.width.baseVal.value, 0)"
-            assert await tool("chown /srv").evaluate(width) < await asks.evaluate(width)
+            assert await tool("chown").evaluate(width) < await asks.evaluate(width)
 
 
 async def a_run_shows_what_it_was_given_and_not_what_others_did():

@@ -293,7 +293,7 @@ async def every_error_over_http_is_json():
             found, answered, text = ask(gateway, path, method, body, **headers)
             assert found == status and answered["Content-Type"] == "application/json", (path, found, text)
             told = json.loads(text)
-            assert list(told) == ["error"] and told["error"] and len(text) == int(answered["Content-Length"]), told
+            assert list(told) == ["error", "code"] and all(told.values()) and len(text) == int(answered["Content-Length"]), told
             assert (answered["WWW-Authenticate"] == "Bearer") == (status == 401)
         assert ask(gateway, "/metrics", "DELETE", **auth)[1]["Allow"]
         gateway.root.rename(str(gateway.root) + "-away")

@@ -454,7 +454,7 @@ async def strangers_and_hostile_ids_get_nowhere():
             for method, tail in ("GET", ""), ("GET", "/events"), ("GET", "/watch"), ("GET", "/events/stream"), ("POST", "/events"):
                 status, body = raw(gateway, method, f"/api/v1/threads/{id}{tail}")
                 assert status in (400, 404), (id, tail, status, body)
-                assert set(json.loads(body)) == {"error"}, body
+                assert set(json.loads(body)) == {"error", "code"}, body
         for consumer in "..%2F..%2Fx", "%00", "%2e%2e", "a%0Ab":
             for tail in "runs", "runs/1":
                 assert raw(gateway, "GET", f"/api/v1/threads/inbox/consumers/{consumer}/{tail}")[0] == 404

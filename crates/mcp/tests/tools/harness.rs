@@ -239,11 +239,11 @@ impl Client {
         Duration::from_millis(ticks * 10)
     }
 
-    /// How many databases the server has open.
+    /// How many threads the server watches.
     pub fn watched(&self) -> usize {
-        let links = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().flatten();
-        let open = links.filter_map(|link| std::fs::read_link(link.path()).ok());
-        open.filter(|path| path.ends_with("events.db")).count()
+        let files = std::fs::read_dir(format!("/proc/{}/fdinfo", self.child.id())).unwrap().flatten();
+        let about = files.filter_map(|file| std::fs::read_to_string(file.path()).ok());
+        about.map(|about| about.matches("inotify wd:").count()).sum()
     }
 
     /// Calls a tool until its result is as it should be.
