@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr};
@@ -31,12 +32,9 @@ impl Worker {
 
     /// Starts a worker with these arguments after `dispatch --follow`, and waits until it is ready.
     fn start(world: &World, words: &[&str]) -> Worker {
-        // A previous worker may have been killed and left the socket.
-        fs::remove_file(world.path("manager")).ok();
-        let socket = UnixDatagram::bind(world.path("manager")).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let socket = manager(world);
         let words = ["dispatch", "--follow"].into_iter().chain(words.iter().copied());
-        let child = world.thread(words).env("NOTIFY_SOCKET", world.path("manager")).spawn();
+        let child = world.thread(words).env("NOTIFY_SOCKET", "manager").spawn();
         assert_eq!(heard(&socket), "READY=1");
         Worker { socket: Some(socket), ..Worker::of(child) }
     }
@@ -73,6 +71,17 @@ impl Worker {
         self.signal(signal);
         self.ends()
     }
+}
+
+/// The socket of a service manager, `manager` in the world's folder.
+fn manager(world: &World) -> UnixDatagram {
+    // A previous worker may have been killed and left it.
+    fs::remove_file(world.path("manager")).ok();
+    // The world's path may be longer than a socket's can be.
+    let dir = fs::File::open(world.root()).unwrap();
+    let socket = UnixDatagram::bind(format!("/proc/self/fd/{}/manager", dir.as_raw_fd())).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
 }
 
 fn heard(socket: &UnixDatagram) -> String {
@@ -399,10 +408,9 @@ fn children_of(parent: u32) -> Vec<u32> {
 fn the_service_manager_is_notified_of_start_and_stop() {
     let world = World::with_thread();
     subscribe(&world, "env >environment; touch began");
-    let socket = UnixDatagram::bind(world.path("manager")).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let socket = manager(&world);
     push(&world, &world.inbox());
-    let worker = world.thread(["dispatch", "--follow"]).env("NOTIFY_SOCKET", world.path("manager")).spawn();
+    let worker = world.thread(["dispatch", "--follow"]).env("NOTIFY_SOCKET", "manager").spawn();
     assert_eq!(heard(&socket), "READY=1");
     let worker = Worker::of(worker);
     world.wait_for_file("began");

@@ -12,7 +12,7 @@ fn block(language: &str) -> String {
     rest.split_once("```").unwrap().0.to_owned()
 }
 
-/// A folder that stands for the page's `/srv/agents`, containing a thread with one pushed event.
+/// A folder that stands for the page's `/srv/agents`, containing a thread with one pushed event: its path.
 fn agents(world: &World) -> String {
     world.sh("mkdir agents && thread init agents/inbox").ends_with(0);
     let subscribe = "thread subscribe -t agents/inbox --consumer bot --deliver stdin --handler 'cat >>got'";
@@ -20,6 +20,11 @@ fn agents(world: &World) -> String {
     let push = "thread push -t agents/inbox --source self --type message --content x";
     world.sh(push).env("THREAD_NOTIFIER", "off").quiet();
     world.path("agents").display().to_string()
+}
+
+/// A path as one word for a shell.
+fn quoted(path: &str) -> String {
+    format!("'{}'", path.replace('\'', r"'\''"))
 }
 
 #[test]
@@ -45,7 +50,7 @@ fn the_units_command_works_and_ends_in_time() {
     let unit = block("ini");
     let value = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)).unwrap();
     let seconds = |text: &str| text.strip_suffix('s').unwrap().parse::<u32>().unwrap();
-    let command = value("ExecStart=").replace("/usr/bin/", "").replace("/srv/agents", &agents);
+    let command = value("ExecStart=").replace("/usr/bin/", "").replace("/srv/agents", &quoted(&agents));
     assert!(seconds(value("TimeoutStopSec=")) >= seconds(command.rsplit(' ').next().unwrap()) + 7);
     let script =
         format!("{command} & worker=$!; until [ -s got ]; do sleep 0.1; done; kill $worker; wait $worker");
@@ -83,6 +88,6 @@ fn the_crontab_has_lines_that_cron_would_run() {
     let fields: Vec<&str> = job.splitn(6, ' ').collect();
     assert!(fields[..5].iter().all(|field| *field == "*"), "{job}");
     assert!(!fields[5].contains('%'), "cron would end the line there");
-    assert_eq!(world.sh(&fields[5].replace("/srv/agents", &agents)).quiet(), "");
+    assert_eq!(world.sh(&fields[5].replace("/srv/agents", &quoted(&agents))).quiet(), "");
     wait_until("a run", || !world.read("got").is_empty());
 }
