@@ -62,6 +62,12 @@ pub struct NewEvent<'a> {
 #[error("{0}")]
 pub struct InvalidEvent(pub String);
 
+impl From<InvalidKey> for InvalidEvent {
+    fn from(problem: InvalidKey) -> InvalidEvent {
+        InvalidEvent(problem.to_string())
+    }
+}
+
 /// Defaults for fields missing from the lines of a batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Defaults {

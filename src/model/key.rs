@@ -8,8 +8,6 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 
-use super::event::InvalidEvent;
-
 /// What the keys begin with that the programs make.
 pub const RESERVED: &str = "thread:";
 
@@ -36,12 +34,6 @@ pub enum InvalidKey {
         .0.escape_debug()
     )]
     Reserved(String),
-}
-
-impl From<InvalidKey> for InvalidEvent {
-    fn from(problem: InvalidKey) -> InvalidEvent {
-        InvalidEvent(problem.to_string())
-    }
 }
 
 impl<'a> IdempotencyKey<'a> {

@@ -49,17 +49,6 @@ fn in_its_whole_life_nothing_of_a_thread_is_writable_by_others() {
             over.store(true, Ordering::Relaxed);
             watcher.join().unwrap()
         });
-        let all: Vec<String> = names(&world.inbox())
-            .into_iter()
-            .chain(names(&world.inbox().join("run")))
-            .chain(names(&world.inbox().join("logs")))
-            .chain(names(&world.inbox().join("logs/handlers")))
-            .collect();
-        for made in
-            ["events-", "thread-", "fed~", "fed.lock", "fed.log", "events.db-wal", "_jsonl", "_commit"]
-        {
-            assert!(all.iter().any(|name| name.starts_with(made)), "umask {umask}: no {made} in {all:?}");
-        }
         let db = fs::metadata(world.inbox().join("events.db")).unwrap().mode() & 0o777;
         for (path, mode) in seen {
             let path = path.display();
@@ -97,6 +86,14 @@ fn life(world: &World, sh: &impl Fn(&str) -> Run) {
     log.push_str(&"[2026-01-01T00:00:00.000Z] [INFO] a line like any other\n".repeat(10_001));
     world.write("inbox/logs/thread.log", log);
     sh(push).quiet();
+    world.wait_until_quiet();
+    let all: Vec<String> = ["", "run", "logs", "logs/handlers"]
+        .into_iter()
+        .flat_map(|dir| names(&world.inbox().join(dir)))
+        .collect();
+    for made in ["events-", "thread-", "fed~", "fed.lock", "fed.log", "events.db-wal", "_jsonl", "_commit"] {
+        assert!(all.iter().any(|name| name.starts_with(made)), "no {made} in {all:?}");
+    }
     sh("thread unsubscribe --consumer bad").quiet();
     sh("thread unsubscribe --consumer fed").quiet();
     world.wait_until_quiet();
