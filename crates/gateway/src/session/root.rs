@@ -315,7 +315,8 @@ fn copy_messages(
     let mut selection = Selection { after: 0, limit: None, filter };
     let mut cuts_runs = false;
     let mut at_end = Selection { limit: Some(1), ..After(end.saturating_sub(1)).into() };
-    from.read_page_capped(&mut at_end, 0, &mut |capped| {
+    // Longer texts, which are none of those that are compared, are not read.
+    from.read_page_capped(&mut at_end, 64, &mut |capped| {
         cuts_runs =
             capped.row.id == end && capped.row.kind == b"message" && capped.row.source != SELF.as_bytes();
         ControlFlow::Break(())
